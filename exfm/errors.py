@@ -1,0 +1,9 @@
+"""Errors a caller can act on: what was asked, what is possible, what to try."""
+
+
+class ModelError(Exception):
+    """A problem in a model, a checkpoint or a batch, told in words."""
+
+
+class ConfigError(ModelError, ValueError):
+    """The caller's mistake in a model's configuration. The command line exits with 2."""

@@ -1,0 +1,31 @@
+"""Where we are: a place in a source, and a place in the lake.
+
+A *source position* is (topic, partition, offset, row). `row` counts inside one Kafka message, since an Arrow
+micro-batch holds many rows and a commit may split one. A *lake position* is the last `lake_seq` consumed, a plain int;
+-1 means nothing yet.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+NOTHING_YET = -1
+
+
+class SourcePosition(NamedTuple):
+    """The next row to read from one partition: message `offset`, row `row` inside it.
+
+    >>> SourcePosition(7, 3) < SourcePosition(8, 0)
+    True
+    """
+
+    offset: int
+    row: int = 0
+
+
+class Partition(NamedTuple):
+    topic: str
+    partition: int
+
+
+Positions = dict[Partition, SourcePosition]

@@ -1,0 +1,189 @@
+"""What a row holds: raw features, tasks and their attribution windows, and every Arrow schema made from them.
+
+One `RowSchema` gives all the shapes a row takes on its way:
+
+    impression  ->  settled (labels joined)  ->  augmented (teacher logits, lake position)
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Literal
+
+import pyarrow as pa
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+ColumnType = Literal["int64", "string", "float32", "list<int64>"]
+
+_ARROW: dict[str, pa.DataType] = {
+    "int64": pa.int64(),
+    "string": pa.string(),
+    "float32": pa.float32(),
+    "list<int64>": pa.list_(pa.int64()),
+}
+
+POSITION_FIELDS = (
+    pa.field("source_topic", pa.string(), nullable=False),
+    pa.field("source_partition", pa.int32(), nullable=False),
+    pa.field("source_offset", pa.int64(), nullable=False),
+    pa.field("source_row", pa.int32(), nullable=False),
+)
+
+
+class Column(BaseModel):
+    """One raw feature column, stored in the lake as received.
+
+    `minimum` and `maximum` bound an int64 column; a value outside is a dead letter (`out_of_range:<name>`).
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    type: ColumnType = "int64"
+    nullable: bool = False
+    minimum: int | None = None
+    maximum: int | None = None
+
+    @property
+    def arrow_type(self) -> pa.DataType:
+        return _ARROW[self.type]
+
+
+class Task(BaseModel):
+    """One binary target. Its label is settled `window_s` seconds of event time after the impression.
+
+    `given` names the task it is conditional on (a conversion is defined on clicked rows only).
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    window_s: float = Field(gt=0)
+    given: str | None = None
+
+    @property
+    def window_ms(self) -> int:
+        return round(self.window_s * 1000)
+
+
+class SettlementGroup(BaseModel):
+    """Tasks of equal window: they settle together, in one row of the lake. Named after its first task."""
+
+    model_config = ConfigDict(frozen=True)
+
+    name: str
+    window_ms: int
+    tasks: tuple[Task, ...]
+
+    @property
+    def conditional(self) -> bool:
+        """True when every task of the group has a condition, so that only rows meeting one are emitted."""
+        return all(task.given is not None for task in self.tasks)
+
+
+class RowSchema(BaseModel):
+    """The columns and tasks of a stream.
+
+    >>> schema = RowSchema(columns=[Column(name="user_id")], tasks=[Task(name="ctr", window_s=60)])
+    >>> schema.impression.names
+    ['impression_id', 'event_time_ms', 'vertical', 'user_id']
+    >>> [group.name for group in schema.groups]
+    ['ctr']
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    impression_id: Literal["int64", "string"] = "int64"
+    columns: tuple[Column, ...]
+    tasks: tuple[Task, ...]
+
+    @model_validator(mode="after")
+    def _consistent(self) -> RowSchema:
+        names = [column.name for column in self.columns]
+        taken = {"impression_id", "event_time_ms", "vertical"}
+        for name in names:
+            if names.count(name) > 1 or name in taken:
+                raise ValueError(f"column `{name}` is declared twice, or has a reserved name")
+        tasks = {task.name: task for task in self.tasks}
+        if len(tasks) != len(self.tasks) or not tasks:
+            raise ValueError("tasks need at least one entry and distinct names")
+        for task in self.tasks:
+            if task.given is not None and task.given not in tasks:
+                raise ValueError(
+                    f"task `{task.name}` is given `{task.given}`, which is not a task; tasks: {', '.join(tasks)}"
+                )
+            if task.given is not None and tasks[task.given].window_s > task.window_s:
+                raise ValueError(
+                    f"task `{task.name}` settles after {task.window_s:g} s, before its condition `{task.given}` "
+                    f"({tasks[task.given].window_s:g} s); give it a window at least as long"
+                )
+        return self
+
+    @property
+    def id_type(self) -> pa.DataType:
+        return _ARROW[self.impression_id]
+
+    @cached_property
+    def groups(self) -> tuple[SettlementGroup, ...]:
+        """Settlement groups, shortest window first."""
+        windows = sorted({task.window_ms for task in self.tasks})
+        grouped = [(w, tuple(t for t in self.tasks if t.window_ms == w)) for w in windows]
+        return tuple(SettlementGroup(name=tasks[0].name, window_ms=w, tasks=tasks) for w, tasks in grouped)
+
+    @cached_property
+    def _identity(self) -> tuple[pa.Field, ...]:
+        return (
+            pa.field("impression_id", self.id_type, nullable=False),
+            pa.field("event_time_ms", pa.int64(), nullable=False),
+            pa.field("vertical", pa.string(), nullable=False),
+        )
+
+    @cached_property
+    def _raw(self) -> tuple[pa.Field, ...]:
+        return tuple(pa.field(c.name, c.arrow_type, nullable=c.nullable) for c in self.columns)
+
+    @cached_property
+    def impression(self) -> pa.Schema:
+        """An impression as received: identity and raw features."""
+        return pa.schema([*self._identity, *self._raw])
+
+    @cached_property
+    def feedback(self) -> pa.Schema:
+        """A click, conversion…: which impression, when, for which task."""
+        return pa.schema(
+            [
+                pa.field("impression_id", self.id_type, nullable=False),
+                pa.field("event_time_ms", pa.int64(), nullable=False),
+                pa.field("task", pa.string(), nullable=False),
+            ]
+        )
+
+    @cached_property
+    def settled(self) -> pa.Schema:
+        """A row whose label is final for one settlement group. Labels of other groups are null."""
+        labels = (pa.field(f"label_{t.name}", pa.int8()) for t in self.tasks)
+        return pa.schema(
+            [
+                *self._identity,
+                *self._raw,
+                pa.field("settlement", pa.string(), nullable=False),
+                *labels,
+                *POSITION_FIELDS,
+            ]
+        )
+
+    @cached_property
+    def augmented(self) -> pa.Schema:
+        """A lake row: a settled row with its position in the log, its block and the teacher's logits."""
+        logits = (pa.field(f"teacher_logit_{t.name}", pa.float32()) for t in self.tasks)
+        return pa.schema(
+            [
+                pa.field("lake_seq", pa.int64(), nullable=False),
+                pa.field("block", pa.int64(), nullable=False),
+                *self.settled,
+                *logits,
+                pa.field("teacher_version", pa.int64()),
+                pa.field("scored_at_ms", pa.int64(), nullable=False),
+                pa.field("event_date", pa.string(), nullable=False),
+            ]
+        )

@@ -1,0 +1,122 @@
+"""A batch of examples as tensors, made from Arrow.
+
+B examples, F sparse features, D dense features, T tasks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import torch
+from torch import Tensor
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+
+from exfm.errors import ModelError
+from exfm.features import FeatureSet
+from exfm.transforms import Bags, bags_of, dense_of
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What one step learns from, or scores.
+
+    A label or a teacher logit that is not known (column absent, or null) is 0 with its mask False.
+    """
+
+    sparse: KeyedJaggedTensor  # F keys × B bags, ids are table rows (int64)
+    dense: Tensor  # (B, D) float32
+    labels: Tensor  # (B, T) float32, 0 or 1
+    label_mask: Tensor  # (B, T) bool
+    teacher_logits: Tensor  # (B, T) float32
+    teacher_mask: Tensor  # (B, T) bool
+    weights: Tensor  # (B,) float32
+
+    def __len__(self) -> int:
+        return self.dense.shape[0]
+
+
+class BatchBuilder:
+    """Arrow rows to a Batch, for the features and tasks of one model.
+
+    Reads the columns of `features`, and where they exist `label_<task>`, `teacher_logit_<task>` and `sample_weight`.
+
+    Raises ModelError where a feature's column is missing or has a type its transform cannot take.
+
+    >>> from exfm.features import SparseFeature
+    >>> build = BatchBuilder(FeatureSet(sparse=[SparseFeature(name="ad", rows=10, transform="index")]), tasks=["ctr"])
+    >>> batch = build(pa.table({"ad": [3, 7, 3], "label_ctr": pa.array([1, None, 0], pa.int8())}))
+    >>> batch.sparse.values().tolist(), batch.labels.tolist(), batch.label_mask[:, 0].tolist()
+    ([3, 7, 3], [[1.0], [0.0], [0.0]], [True, False, True])
+    """
+
+    def __init__(self, features: FeatureSet, tasks: Sequence[str]):
+        self.features = features
+        self.tasks = tuple(tasks)
+
+    def __call__(self, rows: pa.RecordBatch | pa.Table) -> Batch:
+        columns = self._columns(rows)
+        count = rows.num_rows
+        labels, label_mask = self._targets(rows, "label_")
+        logits, teacher_mask = self._targets(rows, "teacher_logit_")
+        dense = np.empty((count, len(self.features.dense)), dtype=np.float32)
+        for d, feature in enumerate(self.features.dense):
+            dense[:, d] = dense_of(feature, columns)
+        return Batch(
+            sparse=self._jagged([bags_of(feature, columns) for feature in self.features.sparse], count),
+            dense=torch.from_numpy(dense),
+            labels=labels,
+            label_mask=label_mask,
+            teacher_logits=logits,
+            teacher_mask=teacher_mask,
+            weights=self._weights(rows),
+        )
+
+    def _columns(self, rows: pa.RecordBatch | pa.Table) -> dict[str, pa.Array]:
+        present = set(rows.schema.names)
+        for feature in self.features.all:
+            for name in feature.reads:
+                if name not in present:
+                    raise ModelError(
+                        f"feature `{feature.name}` reads column `{name}`, which the rows do not have; "
+                        f"they have: {', '.join(rows.schema.names)}"
+                    )
+        return {name: _array(rows, name) for name in self.features.needs_columns()}
+
+    def _jagged(self, bags: list[Bags], count: int) -> KeyedJaggedTensor:
+        if all(bag.lengths is None for bag in bags):
+            lengths = np.ones(len(bags) * count, dtype=np.int64)
+        else:
+            ones = np.ones(count, dtype=np.int64)
+            lengths = np.concatenate([ones if bag.lengths is None else bag.lengths for bag in bags])
+        offsets = np.zeros(len(lengths) + 1, dtype=np.int64)
+        np.cumsum(lengths, out=offsets[1:])
+        return KeyedJaggedTensor(
+            keys=list(self.features.sparse_names),
+            values=torch.from_numpy(np.concatenate([bag.values for bag in bags])),
+            lengths=torch.from_numpy(lengths),
+            offsets=torch.from_numpy(offsets),
+            stride=count,
+        )
+
+    def _targets(self, rows: pa.RecordBatch | pa.Table, prefix: str) -> tuple[Tensor, Tensor]:
+        shape = (rows.num_rows, len(self.tasks))
+        values, mask = np.zeros(shape, dtype=np.float32), np.zeros(shape, dtype=bool)
+        for t, task in enumerate(self.tasks):
+            if prefix + task in rows.schema.names:
+                column = _array(rows, prefix + task)
+                values[:, t] = column.fill_null(0).to_numpy(zero_copy_only=False)
+                mask[:, t] = column.is_valid().to_numpy(zero_copy_only=False)
+        return torch.from_numpy(values), torch.from_numpy(mask)
+
+    def _weights(self, rows: pa.RecordBatch | pa.Table) -> Tensor:
+        if "sample_weight" not in rows.schema.names:
+            return torch.ones(rows.num_rows)
+        return torch.from_numpy(_array(rows, "sample_weight").to_numpy(zero_copy_only=False).astype(np.float32))
+
+
+def _array(rows: pa.RecordBatch | pa.Table, name: str) -> pa.Array:
+    column = rows.column(name)
+    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column

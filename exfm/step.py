@@ -1,0 +1,20 @@
+"""What a training step tells about itself."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+
+class StepResult(NamedTuple):
+    """One training step.
+
+    `logits` are those the step itself made before its update: a row is judged before it is learned
+    (progressive validation). A step that is not `finite` changed nothing.
+    """
+
+    logits: np.ndarray  # (B, T) float32
+    loss: float
+    rows_per_task: np.ndarray  # (T,) int64, rows whose label the step learned
+    finite: bool

@@ -1,0 +1,116 @@
+# ExFM from a bare clone: Python 3.11-3.13 with its venv module, and make. `make help` lists what there is.
+# Every target sets the environment up first; once that is done, checking it takes a few milliseconds.
+
+SHELL := /bin/sh
+.SHELLFLAGS := -eu -c
+.ONESHELL:
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint format doctor clean
+
+VENV := .venv
+PY := $(VENV)/bin/python
+# `make setup PYTHON=python3.12` names the interpreter of a new environment; otherwise the first that serves is taken.
+PYTHON ?= python3 python3.11 python3.12 python3.13
+# Which pinned list: cuda where an NVIDIA driver is found, else cpu. `make setup VARIANT=cpu` decides it by hand.
+DRIVER_FOUND = [ -e /proc/driver/nvidia/version ] || command -v nvidia-smi || ldconfig -p | grep -F libnvidia-ml.so.1
+VARIANT ?= $(shell if { $(DRIVER_FOUND); } >/dev/null 2>&1; then echo cuda; else echo cpu; fi)
+LIST := requirements/$(VARIANT).txt
+NEEDED_GB := 9
+
+# fbgemm and OpenMP threads busy-wait: more of them than free cores costs a factor of 100. Workers set their own.
+export OMP_NUM_THREADS ?= 1
+export OMP_WAIT_POLICY ?= passive
+# `make test ARGS="-k broker -x"` passes ARGS on.
+ARGS ?=
+
+help:  ## this list
+	@sed -n 's/^\([a-z]*\):[^#]*## /  make \1@/p' Makefile | awk -F@ '{ printf "%-16s %s\n", $$1, $$2 }'
+
+setup:  ## environment, pinned packages, console command, the broker's jars; instant when done, resumes when interrupted
+	@say() { printf 'set-up %s\n' "$$*"; }
+	fail() { printf 'set-up stopped: %s\n' "$$*" >&2; exit 1; }
+	done=$(VENV)/.setup
+	# Who the environment belongs to: its interpreter and its place (console scripts hold absolute paths).
+	home() { printf '%s in %s' "$$($(PY) -V 2>/dev/null || echo none)" "$$PWD"; }
+	[ -f $(LIST) ] || fail "there is no list $(LIST); VARIANT is cpu or cuda"
+	packages="$(VARIANT) $$(cksum < $(LIST))"
+	project="$$(cksum < pyproject.toml)"
+	broker="$$(cat streaming/broker.py | cksum)"
+	wanted="$$(home) / $$packages / $$project / $$broker"
+	is() { [ "$$(cat "$$1" 2>/dev/null)" = "$$2" ]; }
+	if is $$done/ready "$$wanted"; then exit 0; fi
+
+	# An environment is kept when its interpreter runs, it has pip, it was not moved, and no installation broke off in it.
+	if [ ! -e $$done/installing ] && $(PY) -c 'import pip' 2>/dev/null && { [ ! -e $$done/home ] || is $$done/home "$$(home)"; }
+	then say "1/4: the environment $(VENV) is there ($$($(PY) -V))"
+	else
+	    suits='import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))'
+	    for python in $(PYTHON) ""; do
+	        if [ -n "$$python" ] && $$python -c "$$suits" 2>/dev/null; then break; fi
+	    done
+	    [ -n "$$python" ] || fail "it needs CPython 3.11, 3.12 or 3.13 with the venv module; tried: $(PYTHON)" \
+	        "(python3 is $$(python3 -V 2>/dev/null || echo absent)). Install one (Debian and Ubuntu: python3 and python3-venv)" \
+	        "or name it: make setup PYTHON=python3.12"
+	    say "1/4: making the environment $(VENV) with $$python ($$($$python -V))"
+	    rm -rf $(VENV)/bin  # first, so that a removal that breaks off leaves nothing that looks whole
+	    rm -rf $(VENV)
+	    $$python -m venv $(VENV) || { rm -rf $(VENV); fail "$$python could not make $(VENV); is this folder writable, the disk full?"; }
+	fi
+	mkdir -p $$done
+	home > $$done/home
+
+	if is $$done/packages "$$packages"; then say "2/4: the $(VARIANT) packages are there"
+	else
+	    free=$$(df -Pk . | awk 'NR == 2 { print int($$4 / 1048576) }')
+	    [ -e $$done/packages ] || [ "$$free" -ge $(NEEDED_GB) ] || fail "the packages need $(NEEDED_GB) GB, this disk has $$free GB free"
+	    say "2/4: installing the $(VARIANT) packages of $(LIST) (6 GB; a minute the first time)"
+	    : > $$done/installing
+	    # The two builds of fbgemm share a folder: where the other one is, or was beside it, both leave first.
+	    other=$$([ $(VARIANT) = cpu ] && echo fbgemm_gpu || echo fbgemm_gpu_cpu)
+	    if ls -d $(VENV)/lib/python3*/site-packages/$$other-*.dist-info >/dev/null 2>&1; then
+	        $(PY) -m pip uninstall --quiet --yes fbgemm-gpu fbgemm-gpu-cpu
+	    fi
+	    pin=$$(sed -n 's/^\(uv==[^ ]*\).*/\1/p' $(LIST))
+	    $(PY) -m pip install --quiet --disable-pip-version-check --retries 1 "$$pin" || say "2/4: no $$pin here, going on with pip alone"
+	    $(VENV)/bin/uv pip install --python $(PY) --quiet --no-deps --compile-bytecode -r $(LIST) \
+	        || { say "2/4: uv could not, trying pip with its own settings (minutes)"; \
+	             $(PY) -m pip install --quiet --disable-pip-version-check --retries 1 --no-deps -r $(LIST); } \
+	        || fail "the packages of $(LIST) could not be fetched (reasons above). Without a network set-up cannot be done;" \
+	                "with a mirror or proxy, set pip's usual options (pip config, HTTPS_PROXY). What was downloaded is kept: run make again"
+	    rm $$done/installing
+	    echo "$$packages" > $$done/packages
+	fi
+
+	if is $$done/project "$$project"; then say "3/4: the command exfm is there"
+	else
+	    say "3/4: installing the command exfm"
+	    $(PY) -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e . || fail "exfm itself could not be installed (reasons above)"
+	    echo "$$project" > $$done/project
+	fi
+
+	say "4/4: fetching the broker (Apache Kafka, 45 MB the first time)"
+	$(PY) -m streaming.broker fetch || fail "the broker's jars could not be fetched (reasons above); run make again when the network is back"
+	printf '%s / %s / %s / %s' "$$(home)" "$$packages" "$$project" "$$broker" > $$done/ready
+	say "done: $(VENV)/bin/exfm --help, make demo, make test"
+
+demo: setup  ## the whole pipeline on a generated stream, in minutes (QUICK=1: under one)
+	@exec $(VENV)/bin/exfm stream $(if $(QUICK),configs/demo_quick.yaml --run-dir runs/demo-quick,configs/demo.yaml --run-dir runs/demo) --until-end $(ARGS)
+
+test: setup  ## the default test suite
+	@exec $(PY) -m pytest $(ARGS)
+
+lint: setup  ## style and types
+	@$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+
+format: setup  ## put the style right
+	@$(VENV)/bin/ruff check --fix .
+	$(VENV)/bin/ruff format .
+
+doctor: setup  ## check every part of this machine and say what to do
+	@exec $(VENV)/bin/exfm doctor $(ARGS)
+
+clean:  ## remove the environment and caches; runs/ stays
+	@rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

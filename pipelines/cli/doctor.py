@@ -1,0 +1,49 @@
+"""`exfm doctor`: check every part of this machine and say what to do about each failure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from pipelines.doctor import Finding
+
+
+def register(app: typer.Typer) -> None:
+    app.command("doctor", epilog="Example: exfm doctor --deep --run-dir runs/demo")(doctor)
+
+
+def doctor(
+    run_dir: Annotated[Path, typer.Option(help="Where runs are to be written; its disk is checked.")] = Path("runs"),
+    deep: Annotated[bool, typer.Option("--deep", help="Also start a real broker and stop it (about 10 s).")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the findings as one JSON list.")] = False,
+) -> None:
+    """Check every part: Python, packages, threads, broker, disk, memory, compiler, GPU. Exit code 1 if one fails."""
+    from pipelines import doctor
+
+    if as_json:
+        import json
+
+        findings = list(doctor.examine(run_dir=run_dir, deep=deep))
+        typer.echo(json.dumps([finding.model_dump() for finding in findings], indent=2))
+    else:
+        findings = list(_shown(doctor.examine(run_dir=run_dir, deep=deep)))
+    raise typer.Exit(1 if any(finding.status == "fail" for finding in findings) else 0)
+
+
+def _shown(findings: Iterator[Finding]) -> Iterator[Finding]:
+    """Pass the findings on, printing each as it comes."""
+    from rich.console import Console
+    from rich.markup import escape
+
+    console = Console(soft_wrap=True, highlight=False)
+    colours = {"ok": "green", "warn": "yellow", "fail": "red"}
+    for finding in findings:
+        status = f"[{colours[finding.status]}]{finding.status:<4}[/]"
+        console.print(f"{status}  {finding.name:<13}  {escape(finding.message)}")
+        if finding.remedy:
+            console.print(f"{'':21}→ {escape(finding.remedy)}")
+        yield finding

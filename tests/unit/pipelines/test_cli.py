@@ -1,0 +1,111 @@
+"""The console command: exit codes, messages instead of tracebacks, and a quick start."""
+
+from __future__ import annotations
+
+import errno
+import subprocess
+import sys
+import time
+
+import pytest
+import typer
+
+from exfm.errors import ConfigError, ModelError
+from pipelines import cli
+from streaming.errors import BadInput, StreamingError
+
+HEAVY = {"torch", "torchrec", "fbgemm_gpu", "ray", "mlflow", "kafka", "deltalake", "pyarrow", "pandas", "numpy"}
+
+
+@pytest.fixture
+def failing(monkeypatch):
+    """`exfm fail` raises what the test puts in."""
+
+    def install(error: BaseException) -> None:
+        app = typer.Typer(pretty_exceptions_enable=False)
+        app.callback()(lambda: None)
+
+        @app.command("fail")
+        def fail() -> None:
+            raise error
+
+        monkeypatch.setattr(cli, "app", app)
+
+    return install
+
+
+def run(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as left:
+        cli.main(list(arguments))
+    return int(left.value.code or 0)
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (BadInput("column `age` is absent; there are: user_id"), 2),
+        (ConfigError("width must be at least 1, got 0"), 2),
+        (StreamingError("broker 127.0.0.1:1 did not answer within 5 s"), 1),
+        (ModelError("checkpoint of format 9, this reads up to 1"), 1),
+    ],
+)
+def test_an_error_of_the_users_is_one_paragraph_without_a_traceback(failing, capsys, error, code):
+    failing(error)
+    assert run("fail") == code
+    assert capsys.readouterr().err == f"exfm: {error}\n"
+
+
+def test_a_full_disk_is_told_in_one_line(failing, capsys):
+    failing(OSError(errno.ENOSPC, "No space left on device", "runs/demo/lake"))
+    assert run("fail") == 1
+    assert capsys.readouterr().err.startswith("exfm: runs/demo/lake: No space left on device")
+
+
+def test_debug_shows_the_traceback_wherever_it_stands(failing):
+    failing(BadInput("no"))
+    for arguments in (["fail", "--debug"], ["--debug", "fail"]):
+        with pytest.raises(BadInput):
+            cli.main(arguments)
+
+
+def test_a_fault_of_ours_keeps_its_traceback(failing):
+    failing(ZeroDivisionError())
+    with pytest.raises(ZeroDivisionError):
+        cli.main(["fail"])
+
+
+def test_an_interrupt_ends_with_130(failing):
+    failing(KeyboardInterrupt())
+    assert run("fail") == 130
+
+
+def test_an_unknown_command_is_the_callers_mistake_and_the_nearest_one_is_named(capsys):
+    assert run("doctr") == 2
+    assert "doctor" in capsys.readouterr().err
+
+
+def test_version(capsys):
+    assert run("--version") == 0
+    assert capsys.readouterr().out.startswith("exfm 0.")
+
+
+def test_help_loads_nothing_heavy_and_is_quick():
+    script = "import sys, contextlib, pipelines.cli as c\nwith contextlib.suppress(SystemExit): c.main(['--help'])\n"
+    script += "print(sorted(sys.modules), file=sys.stderr)"
+    started = time.perf_counter()
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    took_s = time.perf_counter() - started
+    assert "doctor" in done.stdout
+    assert not HEAVY & set(eval(done.stderr.splitlines()[-1]))
+    assert took_s < 5  # 0.2 s on a quiet machine; the bound that matters is the list of modules
+
+
+def test_completion_knows_the_commands():
+    done = subprocess.run(
+        [sys.executable, "-c", "from pipelines.cli import main; main()"],
+        env={"_EXFM_COMPLETE": "complete_bash", "COMP_WORDS": "exfm doc", "COMP_CWORD": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.split() == ["doctor"]

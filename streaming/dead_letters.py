@@ -1,0 +1,96 @@
+"""Records that could not be taken: why, where they came from, and what they held.
+
+A dead letter stands for one row: a bad row inside a readable message, or a whole message that cannot be read. It is
+published to the dead-letter topic (JSON, `to_json`) and kept in a table beside the lake (`to_batch`).
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+import pyarrow as pa
+
+from streaming.schema import POSITION_FIELDS
+
+Kind = Literal["impression", "feedback"]
+
+PAYLOAD_LIMIT_BYTES = 64 * 1024
+"""A longer payload is cut here; its full length is kept, and its origin says where the whole of it lies."""
+
+DEAD_LETTER_SCHEMA = pa.schema(
+    [
+        pa.field("kind", pa.string(), nullable=False),
+        pa.field("reason", pa.string(), nullable=False),
+        *POSITION_FIELDS,
+        pa.field("detail", pa.string(), nullable=False),
+        pa.field("payload", pa.binary(), nullable=False),
+        pa.field("payload_bytes", pa.int64(), nullable=False),
+    ]
+)
+
+
+class DeadLetter(NamedTuple):
+    """One row that was refused.
+
+    `reason` is short and stable (`null:age`, `undecodable`), `detail` is a sentence for a person, and `payload` is the
+    message as received, or the bad row of a micro-batch as JSON.
+    """
+
+    kind: Kind
+    reason: str
+    topic: str
+    partition: int
+    offset: int
+    row: int
+    detail: str
+    payload: bytes
+
+
+def to_batch(letters: Sequence[DeadLetter]) -> pa.RecordBatch:
+    """Rows for the dead-letter table, in `DEAD_LETTER_SCHEMA`.
+
+    >>> letter = DeadLetter("impression", "null:age", "ads", 0, 17, 3, "`age` is null", b'{"age": null}')
+    >>> to_batch([letter]).to_pylist()[0]["source_offset"]
+    17
+    """
+    kinds, reasons, topics, partitions, offsets, rows, details, payloads = (
+        map(list, zip(*letters, strict=True)) if letters else ([] for _ in DeadLetter._fields)
+    )
+    cut = [payload[:PAYLOAD_LIMIT_BYTES] for payload in payloads]
+    columns = [kinds, reasons, topics, partitions, offsets, rows, details, cut, [len(payload) for payload in payloads]]
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, DEAD_LETTER_SCHEMA, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=DEAD_LETTER_SCHEMA)
+
+
+def to_json(letters: Sequence[DeadLetter]) -> list[bytes]:
+    """Messages for the dead-letter topic: one JSON object each.
+
+    The payload stands under `payload` where it is text, else as base64 under `payload_base64`.
+
+    >>> letter = DeadLetter("feedback", "undecodable", "events", 1, 5, 0, "not JSON", bytes([0xFF]))
+    >>> json.loads(to_json([letter])[0])["payload_base64"]
+    '/w=='
+    """
+    return [_one_json(letter) for letter in letters]
+
+
+def _one_json(letter: DeadLetter) -> bytes:
+    payload = letter.payload[:PAYLOAD_LIMIT_BYTES]
+    record: dict[str, str | int] = {
+        "kind": letter.kind,
+        "reason": letter.reason,
+        "source_topic": letter.topic,
+        "source_partition": letter.partition,
+        "source_offset": letter.offset,
+        "source_row": letter.row,
+        "detail": letter.detail,
+        "payload_bytes": len(letter.payload),
+    }
+    try:
+        record["payload"] = payload.decode("utf-8")
+    except UnicodeDecodeError:
+        record["payload_base64"] = base64.b64encode(payload).decode("ascii")
+    return json.dumps(record).encode()

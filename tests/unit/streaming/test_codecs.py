@@ -1,0 +1,340 @@
+"""What goes into a topic comes out the same; what is wrong becomes one dead letter and harms nothing beside it."""
+
+import json
+import random
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from streaming.codecs import (
+    END_HEADER,
+    ExamplesCodec,
+    RawMessage,
+    by_partition,
+    is_end_marker,
+    make_codec,
+    read_ipc,
+    write_ipc,
+)
+from streaming.errors import StreamingError
+from streaming.schema import Column, RowSchema, Task
+
+SCHEMA = RowSchema(
+    columns=(
+        Column(name="age", minimum=0, maximum=120),
+        Column(name="city", type="string", nullable=True),
+        Column(name="price", type="float32"),
+        Column(name="recent", type="list<int64>", maximum=1000),
+    ),
+    tasks=(Task(name="ctr", window_s=60), Task(name="cvr", window_s=3600, given="ctr")),
+)
+GOOD = {
+    "impression_id": 1,
+    "event_time_ms": 1000,
+    "vertical": "feed",
+    "age": 30,
+    "city": "Ulm",
+    "price": 1.5,
+    "recent": [1, 2],
+}
+
+
+def impressions(count):
+    rows = [
+        GOOD | {"impression_id": n, "recent": list(range(n % 4)), "city": None if n % 3 else "Köln"}
+        for n in range(count)
+    ]
+    return pa.RecordBatch.from_pylist(rows, SCHEMA.impression)
+
+
+def messages(values, partition=0, start=100):
+    return [RawMessage("ads", partition, start + n, 5000 + n, None, value) for n, value in enumerate(values)]
+
+
+def changed(**changes):
+    return {name: value for name, value in (GOOD | changes).items() if value != "absent"}
+
+
+def as_arrow(records):
+    """A micro-batch whose column types are whatever its rows suggest."""
+    return write_ipc(pa.RecordBatch.from_pylist(records))
+
+
+@pytest.mark.parametrize("name", ["arrow", "json"])
+def test_rows_come_back_as_they_went_in_with_their_origin(name):
+    codec = make_codec(name, "impression", SCHEMA)
+    batch = impressions(7)
+    decoded, dead = codec.decode(messages(codec.encode(batch)))
+    assert dead == []
+    assert decoded.schema.equals(codec.schema)
+    assert decoded.select(SCHEMA.impression.names).to_pylist() == batch.to_pylist()
+    offsets, rows = ([100] * 7, list(range(7))) if name == "arrow" else (list(range(100, 107)), [0] * 7)
+    assert decoded["source_offset"].to_pylist() == offsets
+    assert decoded["source_row"].to_pylist() == rows
+    assert set(decoded["source_topic"].to_pylist()) == {"ads"}
+    assert decoded["record_time_ms"].to_pylist() == [4900 + offset for offset in offsets]
+
+
+def test_arrow_and_json_decode_to_equal_rows():
+    arrow, as_json = (make_codec(name, "impression", SCHEMA) for name in ("arrow", "json"))
+    batch = impressions(50)
+    one, two = (codec.decode(messages(codec.encode(batch))).batch for codec in (arrow, as_json))
+    names = SCHEMA.impression.names
+    assert one.select(names).equals(two.select(names))
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(-(2**63), 2**63 - 1),
+            st.one_of(st.none(), st.text(st.characters(exclude_categories=["Cs"]), max_size=20)),
+            st.floats(width=32, allow_nan=False, allow_infinity=False),
+            st.lists(st.integers(-(2**63), 1000), max_size=4),
+        ),
+        max_size=8,
+    )
+)
+@settings(max_examples=60, deadline=None)
+def test_any_value_survives_both_codecs(rows):
+    records = [GOOD | {"impression_id": i, "city": c, "price": p, "recent": r} for i, c, p, r in rows]
+    batch = pa.RecordBatch.from_pylist(records, SCHEMA.impression)
+    for name in ("arrow", "json"):
+        codec = make_codec(name, "impression", SCHEMA)
+        decoded, dead = codec.decode(messages(codec.encode(batch)))
+        assert dead == []
+        assert decoded.select(SCHEMA.impression.names).to_pylist() == batch.to_pylist()
+
+
+def test_string_ids_are_kept_as_strings():
+    schema = SCHEMA.model_copy(update={"impression_id": "string"})
+    codec = make_codec("json", "feedback", schema)
+    values = [
+        b'{"impression_id": "a-1", "event_time_ms": 3, "task": "ctr"}',
+        b'{"impression_id": 1, "event_time_ms": 3, "task": "ctr"}',
+    ]
+    batch, dead = codec.decode(messages(values))
+    assert batch["impression_id"].to_pylist() == ["a-1"]
+    assert [letter.reason for letter in dead] == ["wrong_type:impression_id"]
+
+
+BAD_ROWS = {
+    "missing_column:age": changed(age="absent"),
+    "wrong_type:age": changed(age="old"),
+    "null:age": changed(age=None),
+    "out_of_range:age": changed(age=121),
+    "not_finite:price": changed(price=float("nan")),
+    "bad_vertical": changed(vertical=""),
+    "null:vertical": changed(vertical=None),
+    "bad_event_time": changed(event_time_ms=-1),
+    "null:recent": changed(recent=[1, None]),
+    "out_of_range:recent": changed(recent=[1, 2000]),
+    "wrong_type:city": changed(city=5),
+    "missing_column:impression_id": changed(impression_id="absent"),
+}
+
+
+@pytest.mark.parametrize("reason", BAD_ROWS)
+def test_a_bad_json_message_is_one_dead_letter_and_its_neighbours_survive(reason):
+    values = [json.dumps(row).encode() for row in (GOOD, BAD_ROWS[reason], GOOD)]
+    batch, dead = make_codec("json", "impression", SCHEMA).decode(messages(values))
+    assert [(letter.reason, letter.offset, letter.row) for letter in dead] == [(reason, 101, 0)]
+    assert dead[0].payload == values[1]
+    assert dead[0].kind == "impression"
+    assert batch["source_offset"].to_pylist() == [100, 102]
+
+
+@pytest.mark.parametrize("reason", [reason for reason in BAD_ROWS if not reason.startswith(("missing", "wrong"))])
+def test_a_bad_row_of_a_micro_batch_is_one_dead_letter_and_its_neighbours_survive(reason):
+    batch, dead = make_codec("arrow", "impression", SCHEMA).decode(messages([as_arrow([GOOD, BAD_ROWS[reason], GOOD])]))
+    assert [(letter.reason, letter.topic, letter.partition, letter.offset, letter.row) for letter in dead] == [
+        (reason, "ads", 0, 100, 1)
+    ]
+    assert json.loads(dead[0].payload)["impression_id"] == 1
+    assert batch["source_row"].to_pylist() == [0, 2]
+
+
+@pytest.mark.parametrize("reason", ["missing_column:age", "wrong_type:age", "wrong_type:city"])
+def test_a_column_wrong_for_a_whole_micro_batch_refuses_each_of_its_rows(reason):
+    values = [as_arrow([BAD_ROWS[reason]] * 3), as_arrow([GOOD] * 2)]
+    batch, dead = make_codec("arrow", "impression", SCHEMA).decode(messages(values))
+    assert [(letter.reason, letter.offset, letter.row) for letter in dead] == [(reason, 100, row) for row in range(3)]
+    assert batch["source_offset"].to_pylist() == [101, 101]
+
+
+def test_a_row_that_breaks_two_rules_is_one_dead_letter():
+    values = [as_arrow([changed(age=500, vertical="", price=float("inf"))])]
+    assert [letter.reason for letter in make_codec("arrow", "impression", SCHEMA).decode(messages(values)).dead] == [
+        "bad_vertical"
+    ]
+
+
+@pytest.mark.parametrize(
+    "column_type", [pa.int8(), pa.uint16(), pa.int32(), pa.dictionary(pa.int8(), pa.int32()), pa.float64()]
+)
+def test_integers_of_other_widths_are_taken(column_type):
+    table = pa.table(pa.Table.from_pylist([GOOD] * 2))
+    ages = pa.array([30, 31], column_type)
+    value = write_ipc(table.set_column(3, "age", ages).to_batches()[0])
+    batch, dead = make_codec("arrow", "impression", SCHEMA).decode(messages([value]))
+    assert dead == []
+    assert batch["age"].to_pylist() == [30, 31]
+
+
+@pytest.mark.parametrize("column_type", [pa.large_string(), pa.string_view(), pa.dictionary(pa.int32(), pa.string())])
+def test_strings_of_other_layouts_are_taken(column_type):
+    table = pa.Table.from_pylist([GOOD] * 2)
+    cities = pa.array(["Ulm", None]).cast(column_type)
+    value = write_ipc(table.set_column(4, "city", cities).to_batches()[0])
+    batch, dead = make_codec("arrow", "impression", SCHEMA).decode(messages([value]))
+    assert dead == []
+    assert batch["city"].to_pylist() == ["Ulm", None]
+
+
+def test_an_unsigned_id_beyond_int64_is_the_only_row_refused():
+    rows = pa.Table.from_pylist([GOOD] * 3)
+    ids = pa.array([1, 2**64 - 1, 3], pa.uint64())
+    value = write_ipc(rows.set_column(0, "impression_id", ids).to_batches()[0])
+    batch, dead = make_codec("arrow", "impression", SCHEMA).decode(messages([value]))
+    assert [(letter.reason, letter.row) for letter in dead] == [("wrong_type:impression_id", 1)]
+    assert batch["impression_id"].to_pylist() == [1, 3]
+
+
+def test_unknown_columns_are_dropped_and_absent_nullable_ones_are_null():
+    row = changed(city="absent") | {"debug": {"deep": [1]}}
+    for name, value in (("json", json.dumps(row).encode()), ("arrow", as_arrow([row]))):
+        batch, dead = make_codec(name, "impression", SCHEMA).decode(messages([value]))
+        assert dead == []
+        assert batch.schema.names[:7] == SCHEMA.impression.names
+        assert batch["city"].to_pylist() == [None]
+
+
+@pytest.mark.parametrize("name", ["arrow", "json"])
+@pytest.mark.parametrize(
+    "junk", [b"", b"\x00\x01junk", b"[1, 2]", b'{"age": 3} {"age": 4}', b'{"a":', b"\xff\xfe", b" "]
+)
+def test_junk_is_undecodable(name, junk):
+    codec = make_codec(name, "impression", SCHEMA)
+    good = codec.encode(impressions(1))
+    batch, dead = codec.decode(messages([*good, junk, *good]))
+    assert [(letter.reason, letter.offset, letter.payload) for letter in dead] == [("undecodable", 101, junk)]
+    assert batch["source_offset"].to_pylist() == [100, 102]
+
+
+def test_one_object_over_two_messages_cannot_shift_the_rows_after_it():
+    pieces = [b'{"age": 1,', b'"x": 2}', b"{} {}", json.dumps(GOOD).encode()]
+    batch, dead = make_codec("json", "impression", SCHEMA).decode(messages(pieces))
+    assert [letter.offset for letter in dead] == [100, 101, 102]
+    assert batch["source_offset"].to_pylist() == [103]
+
+
+def test_text_that_is_not_utf8_is_refused():
+    text = json.dumps(GOOD).encode().replace(b"Ulm", b"\xff\xff")
+    assert [letter.reason for letter in make_codec("json", "impression", SCHEMA).decode(messages([text])).dead] == [
+        "undecodable"
+    ]
+
+
+def test_flipped_bytes_of_a_micro_batch_never_crash_and_lose_no_neighbour():
+    codec = make_codec("arrow", "impression", SCHEMA)
+    good = codec.encode(impressions(20))[0]
+    generator = random.Random(5)
+    for _ in range(300):
+        corrupt = bytearray(good)
+        for _ in range(generator.randint(1, 8)):
+            corrupt[generator.randrange(len(corrupt))] = generator.randrange(256)
+        batch, _ = codec.decode(messages([bytes(corrupt), good]))
+        assert batch["source_offset"].to_pylist().count(101) == 20
+
+
+def test_an_oversized_message_is_refused_unread():
+    codec = make_codec("json", "impression", SCHEMA, max_message_bytes=200)
+    batch, dead = codec.decode(messages([json.dumps(GOOD | {"x": "y" * 300}).encode(), json.dumps(GOOD).encode()]))
+    assert [(letter.reason, letter.offset) for letter in dead] == [("oversized", 100)]
+    assert "200" in dead[0].detail
+    assert batch.num_rows == 1
+
+
+def test_an_integer_too_large_for_64_bits_is_out_of_range():
+    value = json.dumps(GOOD | {"impression_id": 2**70}).encode()
+    dead = make_codec("json", "impression", SCHEMA).decode(messages([value])).dead
+    assert [letter.reason for letter in dead] == ["out_of_range:impression_id"]
+
+
+def test_feedback_of_an_unknown_task_is_a_feedback_dead_letter():
+    rows = [{"impression_id": 1, "event_time_ms": 5, "task": task} for task in ("ctr", "like", "cvr")]
+    batch, dead = make_codec("arrow", "feedback", SCHEMA).decode(messages([as_arrow(rows)]))
+    assert [(letter.kind, letter.reason, letter.row) for letter in dead] == [("feedback", "unknown_task:like", 1)]
+    assert batch["task"].to_pylist() == ["ctr", "cvr"]
+
+
+@pytest.mark.parametrize("name", ["arrow", "json"])
+def test_end_markers_are_passed_over(name):
+    codec = make_codec(name, "impression", SCHEMA)
+    end = RawMessage("ads", 0, 9, 1, None, b"", ((END_HEADER, b"1"),))
+    assert is_end_marker(end)
+    batch, dead = codec.decode([end])
+    assert (batch.num_rows, dead) == (0, [])
+    assert batch.schema.equals(codec.schema)
+
+
+def test_rare_bad_messages_among_many_are_found():
+    good, bad = json.dumps(GOOD).encode(), json.dumps(changed(age="x")).encode()
+    places = {3, 700, 701, 1999}
+    values = [bad if n in places else good for n in range(2000)]
+    batch, dead = make_codec("json", "impression", SCHEMA).decode(messages(values, start=0))
+    assert {letter.offset for letter in dead} == places
+    assert batch["source_offset"].to_pylist() == [n for n in range(2000) if n not in places]
+
+
+def test_messages_are_grouped_by_partition_in_order():
+    mixed = [m for pair in zip(messages([b"a", b"b"], 0), messages([b"c", b"d"], 1), strict=True) for m in pair]
+    assert {tuple(key): [m.value for m in group] for key, group in by_partition(mixed).items()} == {
+        ("ads", 0): [b"a", b"b"],
+        ("ads", 1): [b"c", b"d"],
+    }
+
+
+def augmented(count):
+    batch = pa.Table.from_arrays(
+        [
+            pa.array(np.arange(count) % 100).cast(f.type) if pa.types.is_integer(f.type) else pa.nulls(count, f.type)
+            for f in SCHEMA.augmented
+        ],
+        schema=SCHEMA.augmented,
+    )
+    return batch.combine_chunks().to_batches()[0]
+
+
+def test_examples_are_split_where_a_message_would_be_too_large():
+    codec = ExamplesCodec(SCHEMA)
+    batch = augmented(400)
+    limit = len(write_ipc(batch)) // 3
+    parts = codec.encode(batch, limit)
+    assert len(parts) > 2
+    assert max(map(len, parts)) <= limit
+    back = pa.concat_batches([codec.decode(message) for message in messages(parts)])
+    assert back.equals(batch)
+
+
+def test_an_empty_slice_of_examples_is_still_one_message():
+    codec = ExamplesCodec(SCHEMA)
+    (value,) = codec.encode(augmented(4).slice(0, 0))
+    assert codec.decode(messages([value])[0]).num_rows == 0
+
+
+def test_a_corrupt_or_foreign_example_is_an_error_that_names_it():
+    codec = ExamplesCodec(SCHEMA)
+    with pytest.raises(StreamingError, match="message 100 of topic `ads`"):
+        codec.decode(messages([b"junk"])[0])
+    with pytest.raises(StreamingError, match="another schema"):
+        codec.decode(messages([write_ipc(impressions(1))])[0])
+    with pytest.raises(StreamingError, match="may have 10;"):
+        codec.encode(augmented(1), 10)
+
+
+def test_ipc_of_no_bytes_is_a_value_error():
+    with pytest.raises(ValueError, match=r"empty|Empty|null"):
+        read_ipc(b"")

@@ -20,7 +20,7 @@ from torchrec.modules.embedding_modules import EmbeddingBagCollection
 from torchrec.modules.fused_embedding_modules import FusedEmbeddingBagCollection
 from torchrec.optim.rowwise_adagrad import RowWiseAdagrad
 
-from exfm.errors import ModelError
+from exfm.checkpoint import check_fit
 from exfm.features import FeatureSet
 
 
@@ -118,18 +118,8 @@ def set_learning_rate(collection: FusedEmbeddingBagCollection, lr: float) -> Non
 
 
 def copy_tables(mine: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> None:
-    """Copy `given` into `mine`, name by name. Raises ModelError before anything is written, if they do not match."""
-    if mine.keys() != given.keys():
-        raise ModelError(
-            f"the state has tables {sorted(given.keys() - mine.keys())} that the model lacks, and lacks its tables "
-            f"{sorted(mine.keys() - given.keys())}; load it into a model with the features it was saved from"
-        )
-    for name, tensor in given.items():
-        if tensor.shape != mine[name].shape:
-            raise ModelError(
-                f"table `{name}` is {tuple(tensor.shape)} in the state and {tuple(mine[name].shape)} in the model; "
-                "rows and width must be those it was saved with"
-            )
+    """Copy `given` into `mine`, name by name. Raises ModelError, before anything is written, if they do not match."""
+    check_fit({name: tensor.shape for name, tensor in mine.items()}, given)
     for name, tensor in given.items():
         mine[name].copy_(tensor)
 

@@ -1,0 +1,234 @@
+"""Named tensors on disk: checkpoints to resume from, snapshots to score with.
+
+    <root>/<name>/tensors.bin       every tensor's bytes, in order of name
+    <root>/<name>/manifest.json     format version, kind, meta, parent, an index into tensors.bin, size and sha256 of it
+
+The directory is written under another name, forced to disk with the manifest last, and then renamed into place: it is
+there whole or not at all. A name is never used again with other content. The same content makes the same bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+from uuid import uuid4
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from exfm.errors import ModelError
+
+FORMAT_VERSION = 1
+MANIFEST, TENSORS = "manifest.json", "tensors.bin"
+ALIGNMENT = 64
+
+_DTYPES = {
+    str(dtype).removeprefix("torch."): dtype
+    for dtype in (
+        torch.float64,
+        torch.float32,
+        torch.float16,
+        torch.bfloat16,
+        torch.int64,
+        torch.int32,
+        torch.int16,
+        torch.int8,
+        torch.uint8,
+        torch.bool,
+    )
+}
+
+
+class Stored(NamedTuple):
+    """What `load` gives back."""
+
+    tensors: dict[str, Tensor]
+    meta: dict[str, Any]
+    kind: str
+    parent: str | None
+
+
+def save(
+    root: str | os.PathLike[str],
+    name: str,
+    tensors: Mapping[str, Tensor],
+    meta: Mapping[str, Any],
+    *,
+    kind: str = "checkpoint",
+    parent: str | None = None,
+) -> Path:
+    """Write `<root>/<name>` atomically and return its path. `meta` is anything JSON can hold.
+
+    Names are ordered as text by `latest`: pad numbers with zeros. Saving the same content again changes nothing.
+
+    Raises ModelError if the name exists with other content, or a tensor has a type that cannot be stored.
+
+    >>> import tempfile
+    >>> root = tempfile.mkdtemp()
+    >>> path = save(root, "v00000001", {"w": torch.arange(3)}, {"lake_seq": 41})
+    >>> load(path).tensors["w"], load(latest(root)).meta
+    (tensor([0, 1, 2]), {'lake_seq': 41})
+    """
+    target = Path(root) / name
+    index, chunks, end = _layout(tensors)
+    digest = hashlib.sha256()
+    for chunk in chunks:
+        digest.update(chunk)
+    manifest = {
+        "format_version": FORMAT_VERSION,
+        "kind": kind,
+        "parent": parent,
+        "meta": dict(meta),
+        "files": {TENSORS: {"bytes": end, "sha256": digest.hexdigest()}},
+        "tensors": index,
+    }
+    text = (json.dumps(manifest, indent=1, sort_keys=True, allow_nan=False) + "\n").encode()
+    if target.exists():
+        return _same_or_refuse(target, text)
+    staging = Path(root) / f".{name}.{uuid4().hex}"
+    staging.mkdir(parents=True)
+    try:
+        _write(staging / TENSORS, chunks)
+        _write(staging / MANIFEST, [text])
+        _sync_directory(staging)
+        try:
+            staging.rename(target)
+        except OSError:
+            if not target.exists():
+                raise
+            return _same_or_refuse(target, text)
+        _sync_directory(target.parent)
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+    return target
+
+
+def load(path: str | os.PathLike[str]) -> Stored:
+    """Read a saved directory, checking every byte of it.
+
+    Raises ModelError if it is not one, was written by a newer version, or is truncated or altered.
+    """
+    path = Path(path)
+    manifest = read_manifest(path)
+    expected = manifest["files"][TENSORS]
+    file = path / TENSORS
+    if not file.exists():
+        raise ModelError(f"`{path.name}` has lost its file {TENSORS}; take another version")
+    data = np.fromfile(file, dtype=np.uint8)
+    if len(data) != expected["bytes"]:
+        raise ModelError(
+            f"`{path.name}` is truncated: {TENSORS} has {len(data)} bytes, its manifest says {expected['bytes']}; "
+            "take another version"
+        )
+    found = hashlib.sha256(data).hexdigest()
+    if found != expected["sha256"]:
+        raise ModelError(
+            f"`{path.name}` was altered: sha256 of {TENSORS} is {found[:12]}…, its manifest says "
+            f"{expected['sha256'][:12]}…; take another version"
+        )
+    tensors = {name: _tensor(data, entry) for name, entry in manifest["tensors"].items()}
+    return Stored(tensors, manifest["meta"], manifest["kind"], manifest["parent"])
+
+
+def read_manifest(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The manifest alone, without reading the tensors. Raises ModelError as `load` does."""
+    file = Path(path) / MANIFEST
+    try:
+        manifest = json.loads(file.read_bytes())
+    except FileNotFoundError:
+        raise ModelError(
+            f"`{file.parent.name}` has no {MANIFEST}: nothing was saved there, or not to its end"
+        ) from None
+    except ValueError as error:
+        raise ModelError(f"`{file.parent.name}` has a damaged {MANIFEST} ({error}); take another version") from None
+    version = manifest.get("format_version")
+    if version != FORMAT_VERSION:
+        raise ModelError(
+            f"`{file.parent.name}` has format version {version}, this ExFM reads {FORMAT_VERSION}; "
+            "read it with the version that wrote it"
+        )
+    return manifest
+
+
+def names(root: str | os.PathLike[str]) -> list[str]:
+    """Names of everything saved whole under `root`, in order of text."""
+    if not Path(root).is_dir():
+        return []
+    return sorted(p.name for p in Path(root).iterdir() if not p.name.startswith(".") and (p / MANIFEST).exists())
+
+
+def latest(root: str | os.PathLike[str]) -> Path | None:
+    """The last name under `root`, or None when nothing is saved there."""
+    saved = names(root)
+    return Path(root) / saved[-1] if saved else None
+
+
+def check_fit(model: Mapping[str, torch.Size], state: Mapping[str, Tensor]) -> None:
+    """Raise ModelError unless a state has exactly the model's tensors, by name and shape."""
+    wrong = sorted(
+        name
+        for name in model.keys() | state.keys()
+        if name not in model or name not in state or model[name] != state[name].shape
+    )
+    if wrong:
+        name = wrong[0]
+        saved = tuple(state[name].shape) if name in state else "absent"
+        mine = tuple(model[name]) if name in model else "absent"
+        raise ModelError(
+            f"{len(wrong)} of {len(model.keys() | state.keys())} tensors do not fit; the first, `{name}`, is {saved} in "
+            f"the state and {mine} in the model; load it into a model of the configuration, features and tasks it was "
+            "saved from"
+        )
+
+
+def _layout(tensors: Mapping[str, Tensor]) -> tuple[dict[str, dict[str, Any]], list[memoryview], int]:
+    """The index, the pieces of tensors.bin (tensors and the gaps between them), and its size."""
+    index: dict[str, dict[str, Any]] = {}
+    chunks: list[memoryview] = []
+    end = 0
+    for name in sorted(tensors):
+        tensor = tensors[name].detach().cpu().contiguous()
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        if dtype not in _DTYPES:
+            raise ModelError(f"tensor `{name}` is {dtype}, which cannot be stored; storable: {', '.join(_DTYPES)}")
+        gap = -end % ALIGNMENT
+        data = memoryview(tensor.reshape(-1).view(torch.uint8).numpy())
+        chunks += [memoryview(bytes(gap)), data]
+        index[name] = {"dtype": dtype, "shape": list(tensor.shape), "offset": end + gap, "bytes": data.nbytes}
+        end += gap + data.nbytes
+    return index, chunks, end
+
+
+def _tensor(data: np.ndarray, entry: Mapping[str, Any]) -> Tensor:
+    raw = torch.from_numpy(data[entry["offset"] : entry["offset"] + entry["bytes"]])
+    return raw.view(_DTYPES[entry["dtype"]]).view(entry["shape"])
+
+
+def _same_or_refuse(target: Path, manifest: bytes) -> Path:
+    # The manifest holds the hash of the tensors: equal manifests are equal content.
+    existing = target / MANIFEST
+    if existing.exists() and existing.read_bytes() == manifest:
+        return target
+    raise ModelError(f"`{target.name}` exists with other content; a version is never written twice: take a new name")
+
+
+def _write(file: Path, chunks: list[memoryview] | list[bytes]) -> None:
+    with open(file, "wb") as out:
+        for chunk in chunks:
+            out.write(chunk)
+        out.flush()
+        os.fsync(out.fileno())
+
+
+def _sync_directory(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,190 @@
+"""A Delta table whose commits carry transaction identifiers that are checked.
+
+Delta stores, with a commit, a map {identifier: int} (*application transactions*), atomically with the rows. It does not
+compare the numbers: an append with an old number, through a fresh handle, is accepted. What it does refuse is a commit
+through a handle older than somebody else's commit of the same identifier. So a commit here is
+
+    1  `prepare` looks at the identifiers in the handle and decides what to write
+    2  it is written through that same handle
+    3  if that is refused, a new handle is loaded and 1 is done again
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+from deltalake import (
+    CommitProperties,
+    DeltaTable,
+    PostCommitHookProperties,
+    Transaction,
+    WriterProperties,
+    write_deltalake,
+)
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+
+from streaming.errors import BadInput, StreamingError
+
+COMMIT_ATTEMPTS = 20
+CHECKPOINT_EVERY_COMMITS = 100
+LOG_RETENTION = "interval 1 hours"
+ROW_GROUP_ROWS = 65_536
+METADATA_KEY = "exfm"
+
+# Old log files are removed by our commits only: the table says no to everybody else, so that the newest commit of ours,
+# which holds the metadata, stays in the log however long nobody writes.
+_HOOKS = PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=True)
+_PARQUET = WriterProperties(compression="ZSTD", compression_level=1, max_row_group_size=ROW_GROUP_ROWS)
+
+
+class Commit(NamedTuple):
+    """What one commit writes: rows (may be none), transaction identifiers, and a small JSON object beside them."""
+
+    rows: pa.Table
+    identifiers: Mapping[str, int]
+    metadata: Mapping[str, Any] | None
+
+
+def load(path: Path, schema: pa.Schema) -> DeltaTable | None:
+    """The newest handle of the table at `path`, None where there is none.
+
+    Raises BadInput when the columns there are not those of `schema`, StreamingError when its log cannot be read.
+    """
+    try:
+        handle = DeltaTable(path)
+    except TableNotFoundError:
+        return None
+    except (DeltaError, OSError) as error:
+        raise StreamingError(f"the Delta log of {path} cannot be read: {error}") from error
+    found = pa.schema(handle.schema().to_arrow())
+    differing = _differences(found, schema)
+    if differing:
+        raise BadInput(
+            f"the table at {path} does not hold the columns of this config: {'; '.join(differing)}. "
+            "Use the config it was written with, or another run directory"
+        )
+    return handle
+
+
+def _differences(found: pa.Schema, wanted: pa.Schema) -> list[str]:
+    told = []
+    for name in dict.fromkeys([*wanted.names, *found.names]):
+        if name not in found.names:
+            told.append(f"`{name}` ({wanted.field(name).type}) is missing")
+        elif name not in wanted.names:
+            told.append(f"`{name}` ({found.field(name).type}) is too many")
+        elif found.field(name).type != wanted.field(name).type:
+            told.append(f"`{name}` is {found.field(name).type}, not {wanted.field(name).type}")
+    return told
+
+
+def in_schema(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """`rows` under `schema`, no copy. Raises StreamingError unless names, order and types are the same."""
+    if rows.schema.names != schema.names or rows.schema.types != schema.types:
+        differing = _differences(rows.schema, schema) or [f"the order is {rows.schema.names}, not {schema.names}"]
+        raise StreamingError(f"rows do not fit the table: {'; '.join(differing)}")
+    return pa.Table.from_arrays(rows.columns, schema=schema)
+
+
+class CheckedTable:
+    """One appender's view of a Delta table; created, with `identifiers` at their first values, where absent.
+
+    Raises BadInput where the folder cannot be written or holds a table with other columns.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        schema: pa.Schema,
+        *,
+        partition_by: Sequence[str] = (),
+        statistics: Sequence[str] = (),
+        identifiers: Mapping[str, int] | None = None,
+    ) -> None:
+        self.path = path
+        self._schema = schema
+        self._handle = load(path, schema) or self._create(list(partition_by), statistics, identifiers or {})
+
+    def _create(self, partition_by: list[str], statistics: Sequence[str], identifiers: Mapping[str, int]) -> DeltaTable:
+        configuration = {
+            "delta.checkpointInterval": str(CHECKPOINT_EVERY_COMMITS),
+            "delta.logRetentionDuration": LOG_RETENTION,
+            "delta.enableExpiredLogCleanup": "false",
+            "delta.dataSkippingStatsColumns": ",".join(statistics),
+        }
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            return DeltaTable.create(
+                self.path,
+                self._schema,
+                partition_by=partition_by,
+                configuration=configuration,
+                commit_properties=_properties(identifiers, {}),
+            )
+        except OSError as error:
+            raise BadInput(f"no table can be made at {self.path}: {error}. Choose a folder you can write") from error
+        except DeltaError as error:
+            handle = load(self.path, self._schema)  # somebody else made it between our look and our try
+            if handle is None:
+                raise StreamingError(f"no table can be made at {self.path}: {error}") from error
+            return handle
+
+    def identifier(self, name: str) -> int | None:
+        """The identifier's number as the handle knows it; None where it was never committed."""
+        version: int | None = self._handle.transaction_version(name)
+        return version
+
+    def last_metadata(self) -> dict[str, Any] | None:
+        """The metadata of the newest commit that carries some, None where the log no longer has it."""
+        seen = 0
+        for limit in (1, 16, 256, None):
+            commits = self._handle.history(limit)
+            for commit in commits[seen:]:
+                if METADATA_KEY in commit:
+                    metadata: dict[str, Any] = json.loads(commit[METADATA_KEY])
+                    return metadata
+            seen = len(commits)
+        return None
+
+    def commit(self, prepare: Callable[[], Commit | None]) -> None:
+        """Write what `prepare` returns, atomically with its identifiers; `prepare` may run more than once.
+
+        `prepare` returning None ends without a commit; what it raises is passed on. Raises StreamingError when the
+        disk refuses, or when others commit the same identifiers faster than we do.
+        """
+        for _ in range(COMMIT_ATTEMPTS):
+            commit = prepare()
+            if commit is None:
+                return
+            try:
+                write_deltalake(
+                    self._handle,
+                    commit.rows,
+                    mode="append",
+                    writer_properties=_PARQUET,
+                    commit_properties=_properties(commit.identifiers, commit.metadata),
+                    post_commithook_properties=_HOOKS,
+                )
+                return
+            except CommitFailedError:
+                self._handle = DeltaTable(self.path)
+            except (DeltaError, OSError) as error:
+                raise StreamingError(
+                    f"{commit.rows.num_rows} rows could not be committed to {self.path}: {error}. "
+                    "Nothing of them is in the table; check the disk, then start again"
+                ) from error
+        raise StreamingError(
+            f"{COMMIT_ATTEMPTS} tries to commit to {self.path} were each overtaken by another writer; "
+            "stop the other one (a table has one writer)"
+        )
+
+
+def _properties(identifiers: Mapping[str, int], metadata: Mapping[str, Any] | None) -> CommitProperties:
+    return CommitProperties(
+        app_transactions=[Transaction(name, number) for name, number in identifiers.items()],
+        custom_metadata={METADATA_KEY: json.dumps(metadata, separators=(",", ":"))},
+    )

@@ -58,7 +58,7 @@ class MergedChunk:
     """Consecutive rows of the merged order, by kind (`merged_schema`), each kind sorted by `order`.
 
     `watermark_ms` is the largest key time popped so far. `dead` are the refused rows among them, in merged order, with
-    the key times they took.
+    the key times and places they took.
     """
 
     impressions: pa.RecordBatch
@@ -66,6 +66,7 @@ class MergedChunk:
     watermark_ms: int
     dead: tuple[DeadLetter, ...] = ()
     dead_key_time_ms: tuple[int, ...] = ()
+    dead_order: tuple[int, ...] = ()
 
     def __len__(self) -> int:
         return self.impressions.num_rows + self.feedback.num_rows + len(self.dead)
@@ -202,8 +203,9 @@ class Merge:
             offsets, rows = offsets[in_place], rows[in_place]
         # A partition that was idle may come back behind the others: its rows are keyed where the merge stands.
         keys = np.maximum(np.maximum.accumulate(times), max(feed.running_max, self.watermark_ms))
-        names = [name for name in self._schemas[feed.kind].names if name not in ("key_time_ms", "order")]
-        feed.pieces.append(_Piece(keys, offsets, rows, alive, batch.select(names), dead))
+        received = pa.schema(list(self._schemas[feed.kind])[: -len(MERGE_FIELDS)])
+        batch = pa.RecordBatch.from_arrays([batch.column(name) for name in received.names], schema=received)
+        feed.pieces.append(_Piece(keys, offsets, rows, alive, batch, dead))
         feed.running_max, feed.idle = int(keys[-1]), False
         feed.buffered += len(keys)
 
@@ -248,6 +250,7 @@ class Merge:
             watermark_ms=self.watermark_ms,
             dead=tuple(letter for _, _, letter in dead),
             dead_key_time_ms=tuple(key for _, key, _ in dead),
+            dead_order=tuple(place for place, _, _ in dead),
         )
 
     @property

@@ -1,0 +1,564 @@
+"""Pending impressions, label join, windows, duplicates: what settles when.
+
+Time is key time, the merge's; W is the watermark, the largest key time seen. An impression with event time e admitted
+at key k waits for group g until its deadline
+
+    d_g = k + window_g + lateness
+
+and is emitted for g once W > d_g, in the order (d_g, g, admission). A feedback row with key time kf and event time f is
+the positive label of its task, with window w, iff
+
+    e <= f <= e + w    and    kf <= d_g
+
+Everything is decided by keys, nothing by where a chunk happens to end: chunks may be cut anywhere and the same rows
+come out in the same order.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pydantic import BaseModel, ConfigDict, Field
+
+from streaming.dead_letters import DeadLetter, Kind
+from streaming.errors import BadInput, StreamingError
+from streaming.hashing import hash64
+from streaming.merge import END_OF_TIME, NO_TIME, MergedChunk, merged_schema, refuse
+from streaming.pending import Ledger, RowLog, Segment, empty_batch
+from streaming.schema import POSITION_FIELDS, RowSchema
+
+LATE_REASONS = ("after_settlement", "outside_window")
+_NONE = -1
+
+
+class SettlementConfig(BaseModel):
+    """How long labels and ids are waited for, in seconds of event time.
+
+    lateness_s: how far feedback may trail event time and still count.
+    dedup_horizon_s: how long an id stays known after its admission: for duplicates, for late feedback and for feedback
+    that precedes its impression. At least the longest window + lateness; default: twice the longest window + lateness.
+    max_future_skew_s: for the merge, see `Merge`.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    lateness_s: float = Field(default=0.0, ge=0)
+    dedup_horizon_s: float | None = Field(default=None, gt=0)
+    max_future_skew_s: float | None = Field(default=None, gt=0)
+
+    @property
+    def lateness_ms(self) -> int:
+        return round(self.lateness_s * 1000)
+
+    def horizon_ms(self, schema: RowSchema) -> int:
+        """The deduplication horizon for the tasks of `schema`. Raises BadInput when it is too short for them.
+
+        >>> schema = RowSchema(columns=[], tasks=[{"name": "ctr", "window_s": 60}])
+        >>> SettlementConfig(lateness_s=5).horizon_ms(schema)
+        125000
+        """
+        longest = schema.groups[-1].window_ms
+        if self.dedup_horizon_s is None:
+            return 2 * longest + self.lateness_ms
+        horizon = round(self.dedup_horizon_s * 1000)
+        if horizon < longest + self.lateness_ms:
+            raise BadInput(
+                f"dedup_horizon_s is {self.dedup_horizon_s:g}, and ids have to be known for the longest window + "
+                f"lateness = {longest / 1000:g} + {self.lateness_s:g} s; raise it, or shorten the window of "
+                f"`{schema.groups[-1].name}`"
+            )
+        return horizon
+
+
+@dataclass(frozen=True)
+class SettledRows:
+    """What one step brought to an end.
+
+    `batch` is in RowSchema.settled; `late` in `late_schema`; `more` tells that rows are due beyond `max_rows`.
+    """
+
+    batch: pa.RecordBatch
+    late: pa.RecordBatch
+    dead: list[DeadLetter]
+    watermark_ms: int
+    more: bool
+
+
+@dataclass(frozen=True)
+class SettlementState:
+    """What a Settlement continues from. Segments never change under their name; None stands for one left out."""
+
+    segments: dict[str, pa.Table | None]
+    head: pa.RecordBatch
+    labels: np.ndarray
+    orphans: pa.RecordBatch
+    meta: dict[str, Any]
+
+
+def late_schema(schema: RowSchema) -> pa.Schema:
+    """Feedback that was matched and is no label, and why.
+
+    `late_by_ms` is, `after_settlement`, how far its key time lies beyond the deadline; `outside_window`, how far its
+    event time lies beyond the end of the window, or (negative) before the impression.
+    """
+    return pa.schema(
+        [
+            *schema.feedback,
+            *POSITION_FIELDS,
+            pa.field("reason", pa.string(), nullable=False),
+            pa.field("late_by_ms", pa.int64(), nullable=False),
+            pa.field("impression_event_time_ms", pa.int64(), nullable=False),
+            pa.field("deadline_ms", pa.int64(), nullable=False),
+        ]
+    )
+
+
+class Settlement:
+    """Joins feedback to impressions and emits each impression once per settlement group.
+
+    >>> from streaming.merge import Merge
+    >>> schema = RowSchema(columns=[], tasks=[{"name": "ctr", "window_s": 1}])
+    >>> settlement = Settlement(schema)
+    >>> row = dict(impression_id=7, event_time_ms=500, vertical="a", source_topic="ads", source_partition=0,
+    ...            source_offset=0, source_row=0, key_time_ms=500, order=0)
+    >>> chunk = MergedChunk(pa.RecordBatch.from_pylist([row], schema=merged_schema(schema, "impression")),
+    ...                     empty_batch(merged_schema(schema, "feedback")), watermark_ms=500)
+    >>> settlement.step(chunk).batch.num_rows, settlement.pending("ctr")
+    (0, 1)
+    >>> settlement.finish().batch["label_ctr"].to_pylist()
+    [0]
+    """
+
+    def __init__(self, schema: RowSchema, config: SettlementConfig | None = None) -> None:
+        """Raises BadInput when the horizon is too short, or there are more than 64 tasks."""
+        self.schema, self.config = schema, config or SettlementConfig()
+        self._horizon = self.config.horizon_ms(schema)
+        self._lateness = self.config.lateness_ms
+        self._groups = schema.groups
+        if len(schema.tasks) > 64:
+            raise BadInput(f"{len(schema.tasks)} tasks; one settlement joins up to 64, split the stream by tasks")
+        self._task_names = pa.array([task.name for task in schema.tasks])
+        self._task_bit = {task.name: i for i, task in enumerate(schema.tasks)}
+        self._task_window = np.array([task.window_ms for task in schema.tasks])
+        self._late_schema = late_schema(schema)
+        self._row_schema = pa.schema([*schema.impression, *POSITION_FIELDS])
+
+        self._watermark = NO_TIME
+        self._cursors = [0] * len(self._groups)
+        self._open_at(0)
+        self._counts: Counter[str] = Counter()
+        self._settled = [0] * len(self._groups)
+        self._not_applicable = [0] * len(self._groups)
+        self._dead: dict[Kind, Counter[str]] = {"impression": Counter(), "feedback": Counter()}
+
+    def _open_at(self, first: int) -> None:
+        bits = max(len(self.schema.tasks), 8)
+        self._pending = RowLog(self._row_schema, first)
+        self._event_time = Ledger(np.int64, first)
+        self._labels = Ledger(np.min_scalar_type(2**bits - 1), first)
+        self._orphans = RowLog(merged_schema(self.schema, "feedback"))
+        self._matched = Ledger(np.uint8)
+
+    # What goes in
+
+    def step(self, chunk: MergedChunk, max_rows: int | None = None) -> SettledRows:
+        """Take the next chunk of the merged order; give back what it settles, at most `max_rows` rows of it.
+
+        Where `more` is true, `release` gives the rest (and so does the next step).
+        """
+        if self._watermark == END_OF_TIME:
+            raise StreamingError(f"{len(chunk)} rows after the end of the stream; `finish` has closed every window")
+        late = [empty_batch(self._late_schema)]
+        dead: list[tuple[int, int, int, DeadLetter]] = [
+            (key, 0, order, letter)
+            for key, order, letter in zip(chunk.dead_key_time_ms, chunk.dead_order, chunk.dead, strict=True)
+        ]
+        for impressions, feedback in self._pieces(chunk):
+            late_rows, too_old = self._absorb(impressions, feedback)
+            late.append(late_rows)
+            dead.extend(too_old)
+        refused = Counter(letter.kind for letter in chunk.dead)
+        self._counts["impressions_read"] += chunk.impressions.num_rows + refused["impression"]
+        self._counts["feedback_read"] += chunk.feedback.num_rows + refused["feedback"]
+        self._watermark = max(self._watermark, chunk.watermark_ms)
+        return self._advance(pa.concat_batches(late), dead, max_rows)
+
+    def finish(self, max_rows: int | None = None) -> SettledRows:
+        """Event time goes to +infinity: every window closes, every feedback row still unmatched stays so."""
+        self._watermark = END_OF_TIME
+        return self._advance(empty_batch(self._late_schema), [], max_rows)
+
+    def release(self, max_rows: int | None = None) -> SettledRows:
+        """Rows that are due and were held back by `max_rows`."""
+        return self._advance(empty_batch(self._late_schema), [], max_rows)
+
+    def _pieces(self, chunk: MergedChunk) -> Iterator[tuple[pa.RecordBatch, pa.RecordBatch]]:
+        """Cut a chunk so that no piece spans more than the horizon: inside one, an id is admitted at most once."""
+        rows, feedback = chunk.impressions, chunk.feedback
+        row_keys, feedback_keys = _numpy(rows, "key_time_ms"), _numpy(feedback, "key_time_ms")
+        i = j = 0
+        while i < len(row_keys) or j < len(feedback_keys):
+            start = min(*row_keys[i : i + 1], *feedback_keys[j : j + 1], END_OF_TIME, END_OF_TIME)
+            last = start + self._horizon
+            i_stop = int(np.searchsorted(row_keys, last, side="right"))
+            j_stop = int(np.searchsorted(feedback_keys, last, side="right"))
+            yield rows.slice(i, i_stop - i), feedback.slice(j, j_stop - j)
+            i, j = i_stop, j_stop
+
+    def _absorb(
+        self, impressions: pa.RecordBatch, feedback: pa.RecordBatch
+    ) -> tuple[pa.RecordBatch, list[tuple[int, int, int, DeadLetter]]]:
+        ids = pa.concat_arrays([impressions.column("impression_id"), feedback.column("impression_id")])
+        encoded = cast(pa.DictionaryArray, ids.dictionary_encode())
+        codes = encoded.indices.to_numpy()
+        row_codes, feedback_codes = codes[: impressions.num_rows], codes[impressions.num_rows :]
+        distinct, hashes = encoded.dictionary, hash64(encoded.dictionary)
+
+        # An id has at most one admission within the horizon: the latest is the one known, if any is.
+        known = np.full(len(distinct), _NONE)
+        query, number = self._pending.find(distinct, hashes)
+        known[query] = number
+        known_key = np.full(len(distinct), -END_OF_TIME)
+        known_key[query] = self._pending.key_time[number]
+
+        admitted_at, too_old = self._admit(impressions, row_codes, known_key, hashes)
+        new = np.full(len(distinct), _NONE)
+        new_order = np.full(len(distinct), _NONE)
+        order = _numpy(impressions, "order")[admitted_at]
+        new[row_codes[admitted_at]] = np.arange(self._pending.stop - len(admitted_at), self._pending.stop)
+        new_order[row_codes[admitted_at]] = order
+
+        # Feedback belongs to the impression known when it came, else to the first one admitted after it.
+        feedback_key, feedback_order = _numpy(feedback, "key_time_ms"), _numpy(feedback, "order")
+        is_known = feedback_key - self._horizon <= known_key[feedback_codes]
+        matched = np.where(is_known, known[feedback_codes], new[feedback_codes])
+        resolved = np.where(is_known, feedback_order, np.maximum(feedback_order, new_order[feedback_codes]))
+
+        fresh = np.flatnonzero(new != _NONE)
+        query, orphan = self._orphans.find(distinct.take(pa.array(fresh)), hashes[fresh])
+        query = fresh[query]
+        waits = (self._matched[orphan] == 0) & (
+            self._pending.key_time[new[query]] - self._orphans.key_time[orphan] <= self._horizon
+        )
+        query, orphan = query[waits], orphan[waits]
+        self._matched.mark(orphan, 1)
+
+        found = np.flatnonzero(matched != _NONE)
+        rows = pa.concat_batches([feedback.take(pa.array(found)), self._orphans.take(orphan)])
+        late = self._label(
+            rows,
+            np.concatenate([matched[found], new[query]]),
+            np.concatenate([resolved[found], new_order[query]]),
+        )
+        missing = np.flatnonzero(matched == _NONE)
+        self._orphans.append(feedback.take(pa.array(missing)), feedback_key[missing], hashes[feedback_codes[missing]])
+        self._matched.append(np.zeros(len(missing), np.uint8))
+        return late, too_old
+
+    def _admit(
+        self, impressions: pa.RecordBatch, codes: np.ndarray, known_key: np.ndarray, hashes: np.ndarray
+    ) -> tuple[np.ndarray, list[tuple[int, int, int, DeadLetter]]]:
+        """Admit impressions neither too old nor known; returns their indices and the dead letters."""
+        key, event_time = _numpy(impressions, "key_time_ms"), _numpy(impressions, "event_time_ms")
+        too_old = event_time < key - self._horizon
+        candidate = np.flatnonzero(~too_old & (key - self._horizon > known_key[codes]))
+        first = np.empty(len(known_key), np.int64)
+        first[codes[candidate][::-1]] = candidate[::-1]
+        admitted = candidate[first[codes[candidate]] == candidate]
+        self._counts["duplicates_dropped"] += int(len(key) - too_old.sum() - len(admitted))
+
+        rows = impressions.select(self._row_schema.names)
+        if len(admitted) < len(key):
+            rows = rows.take(pa.array(admitted))
+        self._pending.append(rows, key[admitted], hashes[codes[admitted]])
+        self._event_time.append(event_time[admitted])
+        self._labels.append(np.zeros(len(admitted), np.uint64))
+        if not too_old.any():
+            return admitted, []
+        behind = (key - event_time)[too_old]
+        details = [f"event time is {ms} ms behind the watermark; dedup_horizon: {self._horizon}" for ms in behind]
+        refused = impressions.filter(pa.array(too_old))
+        order = _numpy(refused, "order").tolist()
+        letters = refuse(refused.select(self._row_schema.names), "impression", "too_old", details)
+        return admitted, list(zip(key[too_old].tolist(), [0] * len(order), order, letters, strict=True))
+
+    def _label(self, feedback: pa.RecordBatch, number: np.ndarray, resolved: np.ndarray) -> pa.RecordBatch:
+        """Feedback with the impression each belongs to, resolved at merge order `resolved`: labels are set, and what is
+        neither a label nor a repeat of one comes back as late."""
+        in_order = np.lexsort((_numpy(feedback, "order"), resolved))
+        feedback, number = feedback.take(pa.array(in_order)), number[in_order]
+        task = pc.index_in(feedback.column("task"), value_set=self._task_names).to_numpy(zero_copy_only=False)
+        window = self._task_window[task]
+        event_time, impression_time = _numpy(feedback, "event_time_ms"), self._event_time[number]
+        deadline = self._pending.key_time[number] + window + self._lateness
+        after = _numpy(feedback, "key_time_ms") - deadline
+        delay = event_time - impression_time
+        counts = (after <= 0) & (delay >= 0) & (delay <= window)
+
+        # The first row that counts sets the label of its (impression, task); whatever follows it is a repeat.
+        _, pair = np.unique(number * len(self._task_names) + task, return_inverse=True)
+        setter = np.full(len(number), len(number))
+        setting = np.flatnonzero(counts)
+        setter[pair[setting][::-1]] = setting[::-1]
+        place = np.arange(len(number))
+        already = (self._labels[number].astype(np.uint64) >> task.astype(np.uint64)) & np.uint64(1) > 0
+        repeat = already | (place > setter[pair])
+        sets = counts & ~repeat
+        for bit in range(len(self._task_names)):
+            self._labels.mark(number[sets & (task == bit)], 1 << bit)
+        self._counts["matched_feedback"] += int(sets.sum())
+        self._counts["duplicate_feedback"] += int(repeat.sum())
+
+        late = np.flatnonzero(~counts & ~repeat)
+        self._counts["late_feedback"] += len(late)
+        if not len(late):
+            return empty_batch(self._late_schema)
+        after, delay, window = after[late], delay[late], window[late]
+        columns = feedback.select([*self.schema.feedback.names, *(f.name for f in POSITION_FIELDS)])
+        return pa.RecordBatch.from_arrays(
+            [
+                *columns.take(pa.array(late)).columns,
+                pa.array(LATE_REASONS).take(pa.array(np.where(after > 0, 0, 1))),
+                pa.array(np.where(after > 0, after, np.where(delay < 0, delay, delay - window))),
+                pa.array(impression_time[late]),
+                pa.array(deadline[late]),
+            ],
+            schema=self._late_schema,
+        )
+
+    # What comes out
+
+    def _advance(
+        self, late: pa.RecordBatch, dead: list[tuple[int, int, int, DeadLetter]], max_rows: int | None
+    ) -> SettledRows:
+        batch, more = self._emit(max_rows)
+        dead = [*dead, *self._expire_orphans()]
+        dead.sort(key=lambda entry: entry[:3])
+        letters = [letter for *_, letter in dead]
+        for letter in letters:
+            self._dead[letter.kind][letter.reason] += 1
+        self._forget()
+        return SettledRows(batch, late, letters, self._watermark, more)
+
+    def _emit(self, max_rows: int | None) -> tuple[pa.RecordBatch, bool]:
+        """Rows whose deadline has passed, in the order (deadline, group, admission)."""
+        starts = self._cursors
+        due = [
+            max(start, self._pending.key_time.search(self._watermark - group.window_ms - self._lateness))
+            for start, group in zip(starts, self._groups, strict=True)
+        ]
+        stops = due
+        if max_rows is not None and sum(due) - sum(starts) > max_rows:
+            stops = [min(start + max_rows, stop) for start, stop in zip(starts, due, strict=True)]
+            first = np.argsort(self._deadlines(starts, stops), kind="stable")[:max_rows]
+            group_of = np.repeat(np.arange(len(starts)), np.subtract(stops, starts))[first]
+            stops = [start + int((group_of == g).sum()) for g, start in enumerate(starts)]
+        batch = self._settle(starts, stops)
+        self._cursors = stops
+        return batch, stops != due
+
+    def _deadlines(self, starts: list[int], stops: list[int]) -> np.ndarray:
+        """Deadlines of [start, stop) of every group, group after group."""
+        return np.concatenate(
+            [
+                self._pending.key_time.view(start, stop) + (group.window_ms + self._lateness)
+                for start, stop, group in zip(starts, stops, self._groups, strict=True)
+            ]
+        )
+
+    def _settle(self, starts: list[int], stops: list[int]) -> pa.RecordBatch:
+        counts = [stop - start for start, stop in zip(starts, stops, strict=True)]
+        total = sum(counts)
+        emitted = np.ones(total, bool)
+        label = {task.name: np.zeros(total, np.int8) for task in self.schema.tasks}
+        unset = {task.name: np.ones(total, bool) for task in self.schema.tasks}
+        at = 0
+        for g, (group, start, stop) in enumerate(zip(self._groups, starts, stops, strict=True)):
+            here = slice(at, at + counts[g])
+            at += counts[g]
+            bits = self._labels.view(start, stop)
+            for task in group.tasks:
+                label[task.name][here] = self._positive(bits, task.name)
+                unset[task.name][here] = ~self._applicable(bits, task.name)
+            if group.conditional:
+                emitted[here] = np.any([~unset[task.name][here] for task in group.tasks], axis=0)
+            count = int(emitted[here].sum())
+            self._settled[g] += count
+            self._not_applicable[g] += counts[g] - count
+
+        parts = [part for start, stop in zip(starts, stops, strict=True) for part in self._pending.slices(start, stop)]
+        rows = pa.concat_batches([empty_batch(self._row_schema), *parts])
+        group_of = np.repeat(np.arange(len(counts), dtype=np.int8), counts)
+        if len(self._groups) > 1 or not emitted.all():
+            kept = np.flatnonzero(emitted)
+            kept = kept[np.argsort(self._deadlines(starts, stops)[kept], kind="stable")]
+            rows, group_of = rows.take(pa.array(kept)), group_of[kept]
+            label = {name: values[kept] for name, values in label.items()}
+            unset = {name: values[kept] for name, values in unset.items()}
+        columns = dict(zip(rows.schema.names, rows.columns, strict=True))
+        names = pa.array([group.name for group in self._groups])
+        columns["settlement"] = names.take(pa.array(group_of))
+        for name in label:
+            columns[f"label_{name}"] = pa.array(label[name], mask=unset[name])
+        settled = self.schema.settled
+        return pa.RecordBatch.from_arrays([columns[name] for name in settled.names], schema=settled)
+
+    def _positive(self, bits: np.ndarray, task: str) -> np.ndarray:
+        return ((bits >> bits.dtype.type(self._task_bit[task])) & 1).astype(bool) & self._applicable(bits, task)
+
+    def _applicable(self, bits: np.ndarray, task: str) -> np.ndarray:
+        """Where the task's condition, final by now since its window is not longer, holds."""
+        given = self.schema.tasks[self._task_bit[task]].given
+        return np.ones(len(bits), bool) if given is None else self._positive(bits, given)
+
+    def _expire_orphans(self) -> list[tuple[int, int, int, DeadLetter]]:
+        """Feedback that waited for its impression longer than the horizon."""
+        first, stop = self._orphans.first, self._orphans.key_time.search(self._watermark - self._horizon)
+        number = np.flatnonzero(self._matched.view(first, stop) == 0) + first
+        if not len(number):
+            letters = []
+        else:
+            rows = self._orphans.take(number)
+            names = [*self.schema.feedback.names, *(f.name for f in POSITION_FIELDS)]
+            detail = f"no impression of this id within {self._horizon} ms of event time"
+            refused = refuse(rows.select(names), "feedback", "unknown_impression", [detail] * len(number))
+            expiry = (_numpy(rows, "key_time_ms") + self._horizon).tolist()
+            order = _numpy(rows, "order").tolist()
+            letters = list(zip(expiry, [1] * len(number), order, refused, strict=True))
+        self._orphans.drop(stop)
+        self._matched.drop(stop)
+        self._counts["unmatched_feedback"] += len(number)
+        return letters
+
+    def _forget(self) -> None:
+        """Let go of features that were emitted for every group, and of ids beyond the horizon."""
+        emitted = min(self._cursors)
+        self._pending.slim(emitted)
+        beyond = min(emitted, self._pending.key_time.search(self._watermark - self._horizon))
+        self._pending.drop(beyond)
+        self._event_time.drop(beyond)
+        self._labels.drop(beyond)
+
+    # How it stands
+
+    def pending(self, group: str) -> int:
+        """Impressions that wait to settle for `group`."""
+        return self._pending.stop - self._cursors[[g.name for g in self._groups].index(group)]
+
+    @property
+    def watermark_ms(self) -> int:
+        return self._watermark
+
+    @property
+    def waiting_feedback(self) -> int:
+        """Feedback rows whose impression has not come yet."""
+        return int((self._matched.view(self._matched.first, self._matched.stop) == 0).sum())
+
+    @property
+    def state_bytes(self) -> int:
+        """Memory held for pending impressions, known ids and waiting feedback."""
+        return sum(part.nbytes for part in (self._pending, self._event_time, self._labels, self._orphans))
+
+    def counters(self) -> dict[str, Any]:
+        """What became of every row. For every group g, and for feedback:
+
+        impressions_read = settled[g] + not_applicable[g] + pending[g] + duplicates_dropped + dead_letters.impression
+        feedback_read = matched + duplicate + late + waiting_feedback + dead_letters.feedback (unmatched among them)
+        """
+        names = [group.name for group in self._groups]
+        counts = ("impressions_read", "duplicates_dropped", "feedback_read", "matched_feedback")
+        late = ("duplicate_feedback", "late_feedback", "unmatched_feedback")
+        return {
+            "settled": dict(zip(names, self._settled, strict=True)),
+            "not_applicable": dict(zip(names, self._not_applicable, strict=True)),
+            "pending": {name: self.pending(name) for name in names},
+            **{name: self._counts[name] for name in (*counts, *late)},
+            "waiting_feedback": self.waiting_feedback,
+            "dead_letters": {kind: dict(reasons) for kind, reasons in self._dead.items()},
+        }
+
+    # What survives
+
+    def state(self, skip: Collection[str] = ()) -> SettlementState:
+        """A copy of everything, to be restored exactly; segments named in `skip` are left out."""
+        pending = self._pending
+        segments: dict[str, pa.Table | None] = {}
+        for segment in pending.segments:
+            segments[segment.name] = None
+            if segment.name not in skip:
+                dropped = max(pending.first - segment.first, 0)
+                kept = (segment.first + dropped, segment.stop)
+                pad = np.full(dropped, NO_TIME)
+                table = pa.Table.from_batches([segment.rows.select(segment.rows.schema.names)])
+                if table.num_columns == 1:
+                    table = table.append_column(
+                        "event_time_ms", pa.array(np.concatenate([pad, self._event_time.view(*kept)]))
+                    )
+                key_time = np.concatenate([pad, pending.key_time.view(*kept)])
+                segments[segment.name] = table.append_column("key_time_ms", pa.array(key_time))
+        head_from = max(pending.head_first, pending.first)
+        head = pending.head().slice(head_from - pending.head_first)
+        head_keys = pa.array(pending.key_time.view(head_from, pending.stop).copy())
+        waiting = np.flatnonzero(self._matched.view(self._matched.first, self._matched.stop) == 0)
+        return SettlementState(
+            segments=segments,
+            head=pa.RecordBatch.from_arrays([*head.columns, head_keys], [*head.schema.names, "key_time_ms"]),
+            labels=self._labels.view(pending.first, pending.stop).copy(),
+            orphans=self._orphans.take(waiting + self._matched.first),
+            meta={
+                "schema": self.schema.model_dump(mode="json"),
+                "config": self.config.model_dump(mode="json"),
+                "watermark_ms": self._watermark,
+                "first": pending.first,
+                "stop": pending.stop,
+                "segment_first": {segment.name: segment.first for segment in pending.segments},
+                "cursors": list(self._cursors),
+                "settled": list(self._settled),
+                "not_applicable": list(self._not_applicable),
+                "counts": dict(self._counts),
+                "dead_letters": {kind: dict(reasons) for kind, reasons in self._dead.items()},
+            },
+        )
+
+    def restore(self, state: SettlementState) -> None:
+        """Continue on a new Settlement where `state` was taken. Raises BadInput for another schema or config."""
+        meta = state.meta
+        for what, mine in (("schema", self.schema), ("config", self.config)):
+            if meta[what] != mine.model_dump(mode="json"):
+                raise BadInput(
+                    f"the settlement state was written under {what} {meta[what]}, this run has "
+                    f"{mine.model_dump(mode='json')}; resume with the {what} it was written under, or start a new run"
+                )
+        self._open_at(meta["first"])
+        self._watermark, self._cursors = meta["watermark_ms"], list(meta["cursors"])
+        self._settled, self._not_applicable = list(meta["settled"]), list(meta["not_applicable"])
+        self._counts = Counter(meta["counts"])
+        self._dead = {"impression": Counter(), "feedback": Counter()}
+        for kind, reasons in meta["dead_letters"].items():
+            self._dead[kind].update(reasons)
+        for name, table in state.segments.items():
+            assert table is not None
+            rows = table.combine_chunks().to_batches()[0]
+            segment = Segment(name, meta["segment_first"][name], rows.drop_columns(["key_time_ms"]))
+            skipped = max(self._pending.stop - segment.first, 0)
+            self._event_time.append(_numpy(rows, "event_time_ms")[skipped:])
+            self._pending.restore_segment(segment, _numpy(rows, "key_time_ms"))
+        head = state.head
+        hashes = hash64(head.column("impression_id"))
+        self._pending.append(head.select(self._row_schema.names), _numpy(head, "key_time_ms"), hashes)
+        self._event_time.append(_numpy(head, "event_time_ms"))
+        self._labels.append(state.labels)
+        self._pending.slim(min(self._cursors))
+        orphans = state.orphans
+        self._orphans.append(orphans, _numpy(orphans, "key_time_ms"), hash64(orphans.column("impression_id")))
+        self._matched.append(np.zeros(orphans.num_rows, np.uint8))
+
+
+def _numpy(batch: pa.RecordBatch, name: str) -> np.ndarray:
+    return batch.column(name).to_numpy(zero_copy_only=False).astype(np.int64, copy=False)

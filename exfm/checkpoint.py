@@ -65,7 +65,8 @@ def save(
 ) -> Path:
     """Write `<root>/<name>` atomically and return its path. `meta` is anything JSON can hold.
 
-    Names are ordered as text by `latest`: pad numbers with zeros. Saving the same content again changes nothing.
+    Names are ordered as text by `latest`: pad numbers with zeros. Saving the same content again changes nothing, so keep
+    the time of day out of `meta`. What a killed writer of this name left behind is removed.
 
     Raises ModelError if the name exists with other content, or a tensor has a type that cannot be stored.
 
@@ -91,6 +92,8 @@ def save(
     text = (json.dumps(manifest, indent=1, sort_keys=True, allow_nan=False) + "\n").encode()
     if target.exists():
         return _same_or_refuse(target, text)
+    for abandoned in Path(root).glob(f".{name}.*"):
+        shutil.rmtree(abandoned)
     staging = Path(root) / f".{name}.{uuid4().hex}"
     staging.mkdir(parents=True)
     try:
@@ -126,7 +129,7 @@ def load(path: str | os.PathLike[str]) -> Stored:
             f"`{path.name}` is truncated: {TENSORS} has {len(data)} bytes, its manifest says {expected['bytes']}; "
             "take another version"
         )
-    found = hashlib.sha256(data).hexdigest()
+    found = hashlib.sha256(data.data).hexdigest()
     if found != expected["sha256"]:
         raise ModelError(
             f"`{path.name}` was altered: sha256 of {TENSORS} is {found[:12]}…, its manifest says "
@@ -142,9 +145,7 @@ def read_manifest(path: str | os.PathLike[str]) -> dict[str, Any]:
     try:
         manifest = json.loads(file.read_bytes())
     except FileNotFoundError:
-        raise ModelError(
-            f"`{file.parent.name}` has no {MANIFEST}: nothing was saved there, or not to its end"
-        ) from None
+        raise ModelError(f"`{file.parent.name}` has no {MANIFEST}: nothing was saved there whole") from None
     except ValueError as error:
         raise ModelError(f"`{file.parent.name}` has a damaged {MANIFEST} ({error}); take another version") from None
     version = manifest.get("format_version")
@@ -181,9 +182,9 @@ def check_fit(model: Mapping[str, torch.Size], state: Mapping[str, Tensor]) -> N
         saved = tuple(state[name].shape) if name in state else "absent"
         mine = tuple(model[name]) if name in model else "absent"
         raise ModelError(
-            f"{len(wrong)} of {len(model.keys() | state.keys())} tensors do not fit; the first, `{name}`, is {saved} in "
-            f"the state and {mine} in the model; load it into a model of the configuration, features and tasks it was "
-            "saved from"
+            f"{len(wrong)} of {len(model.keys() | state.keys())} tensors do not fit; the first, `{name}`, is {saved} "
+            f"in the state and {mine} in the model; load it into a model of the configuration, features and tasks "
+            "it was saved from"
         )
 
 
@@ -198,7 +199,7 @@ def _layout(tensors: Mapping[str, Tensor]) -> tuple[dict[str, dict[str, Any]], l
         if dtype not in _DTYPES:
             raise ModelError(f"tensor `{name}` is {dtype}, which cannot be stored; storable: {', '.join(_DTYPES)}")
         gap = -end % ALIGNMENT
-        data = memoryview(tensor.reshape(-1).view(torch.uint8).numpy())
+        data = tensor.reshape(-1).view(torch.uint8).numpy().data
         chunks += [memoryview(bytes(gap)), data]
         index[name] = {"dtype": dtype, "shape": list(tensor.shape), "offset": end + gap, "bytes": data.nbytes}
         end += gap + data.nbytes

@@ -1,0 +1,350 @@
+"""The lake's promises: gap-free, exactly once whatever is killed, one writer, read in order through any compaction."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from deltalake import DeltaTable, PostCommitHookProperties
+
+from streaming.errors import BadInput, StreamingError
+from streaming.lake import Lake, LakeWriter
+from streaming.lake_reader import LakeReader
+from streaming.schema import Column, RowSchema, Task
+from tests.contracts.lake_rows import SCHEMA, VERTICALS, rows
+
+REPOSITORY = Path(__file__).parents[2]
+
+WRITER_THAT_IS_KILLED = """
+import sys
+from streaming.lake import Lake
+from tests.contracts.lake_rows import SCHEMA, rows
+writer = Lake(sys.argv[1], SCHEMA).open_writer()
+print("open", flush=True)
+while True:
+    first = writer.last_lake_seq + 1
+    count = 200 + first % 300
+    writer.commit(rows(first, count), state=first + count, metadata={"counted": first + count})
+"""
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    return Lake(tmp_path / "lake" / "augmented_examples", SCHEMA)
+
+
+def fill(writer: LakeWriter, *counts: int) -> None:
+    for count in counts:
+        first = writer.last_lake_seq + 1
+        writer.commit(rows(first, count), state=first + count, metadata={"rows": first + count})
+
+
+def filled(lake: Lake, *counts: int) -> LakeReader:
+    fill(lake.open_writer(), *counts)
+    return lake.open_reader()
+
+
+def everything(first: int, last: int) -> pa.Table:
+    return pa.table(rows(first, last - first + 1)).drop(["block"])
+
+
+# --- writing
+
+
+def test_what_is_written_is_read_back_whole(lake: Lake) -> None:
+    reader = filled(lake, 500)
+    table = reader.read().table
+    assert table.schema.equals(SCHEMA.augmented)
+    assert table.equals(pa.table(rows(0, 500)))
+
+
+def test_a_new_writer_goes_on_where_the_last_one_stopped(lake: Lake) -> None:
+    fill(lake.open_writer(), 300, 200)
+    writer = lake.open_writer()
+    assert (writer.last_lake_seq, writer.last_block, writer.state, writer.epoch) == (499, 499, 500, 2)
+    assert writer.metadata == {"rows": 500}
+    fill(writer, 100)
+    assert lake.open_reader().read(columns=["lake_seq"]).table["lake_seq"].to_pylist() == list(range(600))
+
+
+@pytest.mark.parametrize(("first", "fault"), [(501, "a gap"), (499, "an overlap"), (0, "an overlap")])
+def test_rows_that_skip_or_repeat_positions_are_refused(lake: Lake, first: int, fault: str) -> None:
+    writer = lake.open_writer()
+    fill(writer, 500)
+    with pytest.raises(StreamingError, match=rf"{fault}: .* ends at lake_seq 499, .* 500; these rows begin at {first}"):
+        writer.commit(rows(first, 10, block=1000), state=1, metadata={})
+    assert lake.open_reader().last_lake_seq == 499
+
+
+def test_a_hole_inside_the_rows_is_refused(lake: Lake) -> None:
+    batches = [rows(0, 10), rows(11, 5)]
+    with pytest.raises(StreamingError, match="from 9 to 11"):
+        lake.open_writer().commit(batches, state=1, metadata={})
+
+
+def test_a_block_is_committed_whole(lake: Lake) -> None:
+    writer = lake.open_writer()
+    writer.commit(rows(0, 10, block=3), state=1, metadata={})
+    with pytest.raises(StreamingError, match=r"holds block 3 already.*blocks 3 to 3"):
+        writer.commit(rows(10, 10, block=3), state=2, metadata={})
+    writer.commit([rows(10, 10, block=4), rows(20, 5, block=5)], state=2, metadata={})
+    assert writer.last_block == 5
+
+
+def test_rows_of_another_shape_are_refused_naming_the_column(lake: Lake) -> None:
+    table = pa.table(rows(0, 5))
+    wrong = table.set_column(5, "user_id", table["user_id"].cast(pa.string()))
+    with pytest.raises(StreamingError, match="`user_id` is string, not int64"):
+        lake.open_writer().commit(wrong, state=1, metadata={})
+
+
+def test_progress_without_rows_is_kept(lake: Lake) -> None:
+    writer = lake.open_writer()
+    fill(writer, 10)
+    assert writer.commit(None, state=77, metadata={"impressions_read": 5}) == 9
+    again = lake.open_writer()
+    assert (again.last_lake_seq, again.state, again.metadata) == (9, 77, {"impressions_read": 5})
+
+
+def test_an_existing_lake_with_other_columns_is_refused_naming_them(lake: Lake) -> None:
+    lake.open_writer()
+    other = RowSchema(
+        columns=(Column(name="user_id", type="string"), Column(name="age")), tasks=(Task(name="ctr", window_s=60),)
+    )
+    for opener in (Lake(lake.path, other).open_writer, Lake(lake.path, other).open_reader):
+        with pytest.raises(BadInput, match=r"`user_id` is int64, not string; `age` \(int64\) is missing.*`score`"):
+            opener()
+
+
+def test_a_folder_that_cannot_be_written_is_the_callers_mistake(tmp_path: Path) -> None:
+    (tmp_path / "occupied").write_text("a file")
+    with pytest.raises(BadInput, match="occupied"):
+        Lake(tmp_path / "occupied" / "lake", SCHEMA).open_writer()
+
+
+# --- one writer
+
+
+def test_the_older_of_two_writers_is_fenced(lake: Lake) -> None:
+    older = lake.open_writer()
+    fill(older, 100)
+    newer = lake.open_writer()
+    with pytest.raises(StreamingError, match=r"fenced: .* epoch 1, the lake has 2"):
+        fill(older, 100)
+    fill(newer, 50)
+    with pytest.raises(StreamingError, match="fenced"):
+        older.commit(None, state=1, metadata={})
+    assert lake.open_reader().read(columns=["lake_seq"]).table["lake_seq"].to_pylist() == list(range(150))
+
+
+def test_a_compaction_in_between_does_not_stop_the_writer(lake: Lake) -> None:
+    writer = lake.open_writer()
+    fill(writer, 100, 100)
+    DeltaTable(lake.path).optimize.compact()
+    fill(writer, 100)
+    assert lake.open_reader().read(columns=["lake_seq"]).table["lake_seq"].to_pylist() == list(range(300))
+
+
+def test_metadata_outlives_checkpoints_and_log_cleaning_by_others(lake: Lake) -> None:
+    writer = lake.open_writer()
+    fill(writer, 10, 10)
+    for _ in range(3):
+        fill(writer, 5)
+        table = DeltaTable(lake.path)
+        table.optimize.compact(post_commithook_properties=PostCommitHookProperties(create_checkpoint=True))
+        table.create_checkpoint()
+    assert lake.open_writer().metadata == {"rows": 35}
+
+
+def test_a_log_of_many_commits_stays_bounded(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("streaming.delta_table.LOG_RETENTION", "interval 0 seconds")
+    monkeypatch.setattr("streaming.delta_table.CHECKPOINT_EVERY_COMMITS", 10)
+    writer, reader = lake.open_writer(), lake.open_reader()
+    fill(writer, *[3] * 35)
+    assert len(list((lake.path / "_delta_log").iterdir())) <= 15
+    reader.refresh()  # from a version whose log files are gone
+    assert reader.read(columns=["lake_seq"]).table["lake_seq"].to_pylist() == list(range(105))
+    assert lake.open_writer().metadata == {"rows": 105}
+
+
+def test_writers_killed_at_random_moments_leave_every_row_once(lake: Lake) -> None:
+    chance = random.Random(7)
+    seen = -1
+    for killed in range(1, 9):
+        script = [sys.executable, "-c", WRITER_THAT_IS_KILLED, str(lake.path)]
+        process = subprocess.Popen(script, stdout=subprocess.PIPE, text=True, cwd=REPOSITORY)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "open\n"
+        try:
+            process.wait(chance.uniform(0.0, 0.25))
+        except subprocess.TimeoutExpired:
+            os.kill(process.pid, signal.SIGKILL)
+        assert process.wait() == -signal.SIGKILL
+        process.stdout.close()
+
+        table = DeltaTable(lake.path)
+        seq = lake.open_reader().read(columns=["lake_seq"]).table["lake_seq"].to_numpy()
+        assert len(seq) == len(np.unique(seq)) == table.transaction_version("exfm/lake_seq") + 1
+        assert np.array_equal(seq, np.arange(len(seq)))
+        assert len(seq) - 1 >= seen
+        seen = len(seq) - 1
+        assert table.transaction_version("exfm/epoch") == killed
+        assert table.transaction_version("exfm/state") == (len(seq) or -1)
+    assert seen > 1000, "the writers were killed before they wrote anything worth checking"
+    assert lake.open_writer().metadata == {"counted": seen + 1}
+
+
+# --- reading
+
+
+def test_an_absent_lake_is_told_with_what_starts_one(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=r"no lake at .*exfm stream CONFIG"):
+        LakeReader(tmp_path / "lake", SCHEMA)
+
+
+def test_an_empty_lake_reads_as_no_rows_and_nowhere(lake: Lake) -> None:
+    reader = filled(lake)
+    for found in (reader.read(), reader.read(limit_rows=5)):
+        assert found.table.schema.equals(SCHEMA.augmented)
+        assert (found.table.num_rows, found.complete_upto) == (0, -1)
+
+
+def test_a_reader_sees_new_rows_when_it_looks(lake: Lake) -> None:
+    writer = lake.open_writer()
+    fill(writer, 100)
+    reader = lake.open_reader()
+    assert not reader.refresh()
+    fill(writer, 60)
+    assert reader.last_lake_seq == 99
+    assert reader.refresh()
+    found = reader.read(after=99)
+    assert (found.table["lake_seq"].to_pylist(), found.complete_upto) == (list(range(100, 160)), 159)
+    assert reader.read(after=159).complete_upto == 159
+
+
+def test_columns_come_in_the_order_asked_with_partition_columns_typed(lake: Lake) -> None:
+    table = filled(lake, 50).read(columns=["event_date", "user_id", "vertical"]).table
+    assert table.schema.names == ["event_date", "user_id", "vertical"]
+    assert table.schema.types == [pa.string(), pa.int64(), pa.string()]
+    assert table["user_id"].to_pylist() == list(range(50))
+    with pytest.raises(BadInput, match=r"no column \['nope'\]"):
+        lake.open_reader().read(columns=["nope"])
+
+
+def test_a_vertical_is_read_without_opening_files_of_others(lake: Lake) -> None:
+    reader = filled(lake, 400)
+    for path in lake.path.glob("vertical=news/**/*.parquet"):
+        path.unlink()
+    odd = VERTICALS[1]
+    table = reader.read(verticals={odd, "unheard of"}, columns=["lake_seq", "vertical"]).table
+    whole = pa.table(rows(0, 400)).select(["lake_seq", "vertical"])
+    assert table.equals(whole.filter(pc.field("vertical") == odd))
+    with pytest.raises(StreamingError, match=r"a file of the lake is gone.*vacuum"):
+        reader.read(verticals={"news"})
+
+
+def test_a_filter_may_name_columns_that_are_not_asked_for(lake: Lake) -> None:
+    reader = filled(lake, 300, 300)
+    high = pc.field("score") > 500
+    table = reader.read(filter=high & (pc.field("vertical") != "news"), columns=["impression_id"]).table
+    whole = pa.table(rows(0, 600)).filter(high & (pc.field("vertical") != "news"))
+    assert 0 < table.num_rows < 600
+    assert table["impression_id"].to_pylist() == whole["impression_id"].to_pylist()
+
+
+def test_a_filter_that_matches_nothing_still_advances(lake: Lake) -> None:
+    reader = filled(lake, 300)
+    for found in (
+        reader.read(verticals={"x"}, limit_rows=9),
+        reader.read(filter=pc.field("user_id") < 0, limit_rows=9),
+    ):
+        assert (found.table.num_rows, found.complete_upto) == (0, 299)
+
+
+def test_reads_are_ordered_and_whole_after_compaction_by_others(lake: Lake) -> None:
+    writer = lake.open_writer()
+    fill(writer, *[40] * 12)
+    reader = lake.open_reader()
+    DeltaTable(lake.path).optimize.compact()
+    fill(writer, *[40] * 3)
+    before = reader.read().table  # the old files are still there
+    assert before["lake_seq"].to_pylist() == list(range(480))
+    table = DeltaTable(lake.path)
+    table.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
+    assert reader.read(upto=479).table.equals(before), "vacuumed away under the reader: it looks again"
+    assert reader.read().table.drop(["block"]).equals(everything(0, 599))
+
+
+@pytest.mark.parametrize("compacted", [False, True])
+def test_limited_reads_are_exact_prefixes(lake: Lake, compacted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("streaming.lake_reader.NARROWEST_WINDOW", 64)
+    monkeypatch.setattr("streaming.lake_reader.WIDEST_WINDOW", 256)
+    writer, chance = lake.open_writer(), random.Random(11)
+    fill(writer, *[chance.randint(1, 150) for _ in range(20)])
+    if compacted:
+        DeltaTable(lake.path).optimize.compact()
+    reader = lake.open_reader()
+    whole = pa.table(rows(0, reader.last_lake_seq + 1)).drop(["block"])
+    names = whole.schema.names
+    for _ in range(60):
+        after, limit = chance.randint(-1, reader.last_lake_seq), chance.randint(1, 400)
+        upto = chance.choice([None, chance.randint(after, reader.last_lake_seq)])
+        verticals = set(chance.sample(VERTICALS.tolist(), chance.randint(1, 4)))
+        chosen = chance.choice([None, pc.field("score") > chance.randint(0, 999)])
+        end = reader.last_lake_seq if upto is None else upto
+
+        keep = (pc.field("lake_seq") > after) & (pc.field("lake_seq") <= end)
+        keep &= pc.field("vertical").isin(sorted(verticals))
+        expected = whole.filter(keep if chosen is None else keep & chosen)
+
+        found = reader.read(after, upto=upto, limit_rows=limit, columns=names, verticals=verticals, filter=chosen)
+        assert found.table.equals(expected.slice(0, limit))
+        if expected.num_rows > limit:
+            assert found.complete_upto == expected["lake_seq"][limit - 1].as_py()
+        else:
+            assert found.complete_upto in {end, expected["lake_seq"][-1].as_py() if expected.num_rows else end}
+
+
+def test_a_reader_far_behind_walks_the_lake_in_limited_reads(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("streaming.lake_reader.NARROWEST_WINDOW", 32)
+    reader = filled(lake, *[70] * 10)
+    place, parts = -1, []
+    while place < reader.last_lake_seq:
+        found = reader.read(place, limit_rows=23, verticals={"travel"}, columns=["lake_seq"])
+        assert found.complete_upto > place
+        parts += found.table["lake_seq"].to_pylist()
+        place = found.complete_upto
+    assert parts == reader.read(verticals={"travel"}, columns=["lake_seq"]).table["lake_seq"].to_pylist()
+
+
+# --- other readers
+
+ONE_LINE = {
+    "duckdb": """
+import duckdb, sys
+from deltalake import DeltaTable
+lake = DeltaTable(sys.argv[1]).to_pyarrow_dataset()
+print(duckdb.sql("select count(*), count(distinct lake_seq), sum(user_id) from lake").fetchall()[0])
+""",
+    "polars": """
+import polars as pl, sys
+lake = pl.scan_delta(sys.argv[1])
+print(lake.select(pl.len(), pl.col("lake_seq").n_unique(), pl.col("user_id").sum()).collect().row(0))
+""",
+}
+
+
+@pytest.mark.parametrize("engine", sorted(ONE_LINE))
+def test_other_engines_read_the_lake_and_end_cleanly(lake: Lake, engine: str) -> None:
+    filled(lake, 300, 200)
+    script = [sys.executable, "-c", ONE_LINE[engine], str(lake.path)]
+    ended = subprocess.run(script, capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stdout.strip()) == (0, str((500, 500, 99 * 50 * 5))), ended.stderr

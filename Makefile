@@ -22,6 +22,8 @@ export OMP_NUM_THREADS ?= 1
 export OMP_WAIT_POLICY ?= passive
 # `make test ARGS="-k broker -x"` passes ARGS on.
 ARGS ?=
+# What `QUICK=1 make demo` makes smaller.
+QUICK_SETTINGS := --set source.impressions=80000
 
 help:  ## this list
 	@sed -n 's/^\([a-z]*\):[^#]*## /  make \1@/p' Makefile | awk -F@ '{ printf "%-16s %s\n", $$1, $$2 }'
@@ -35,10 +37,13 @@ setup:  ## environment, pinned packages, console command, the broker's jars; ins
 	[ -f $(LIST) ] || fail "there is no list $(LIST); VARIANT is cpu or cuda"
 	packages="$(VARIANT) $$(cksum < $(LIST))"
 	project="$$(cksum < pyproject.toml)"
-	broker="$$(cat streaming/broker.py | cksum)"
-	wanted="$$(home) / $$packages / $$project / $$broker"
+	broker="$$(cksum < streaming/broker_config.py)"
+	# The two builds of fbgemm share a folder and break each other: exactly the one of this list may be there.
+	fbgemm() { cd $(VENV)/lib/python3*/site-packages 2>/dev/null && echo fbgemm_gpu*-*.dist-info | sed 's/-[0-9][^ ]*//g'; }
+	right=fbgemm_gpu$(if $(filter cpu,$(VARIANT)),_cpu)
+	state() { printf '%s / %s / %s / %s / %s' "$$(home)" "$$(fbgemm)" "$$packages" "$$project" "$$broker"; }
 	is() { [ "$$(cat "$$1" 2>/dev/null)" = "$$2" ]; }
-	if is $$done/ready "$$wanted"; then exit 0; fi
+	if is $$done/ready "$$(state)" && [ "$$(fbgemm)" = $$right ]; then exit 0; fi
 
 	# An environment is kept when its interpreter runs, it has pip, it was not moved, and no installation broke off in it.
 	if [ ! -e $$done/installing ] && $(PY) -c 'import pip' 2>/dev/null && { [ ! -e $$done/home ] || is $$done/home "$$(home)"; }
@@ -51,6 +56,7 @@ setup:  ## environment, pinned packages, console command, the broker's jars; ins
 	    [ -n "$$python" ] || fail "it needs CPython 3.11, 3.12 or 3.13 with the venv module; tried: $(PYTHON)" \
 	        "(python3 is $$(python3 -V 2>/dev/null || echo absent)). Install one (Debian and Ubuntu: python3 and python3-venv)" \
 	        "or name it: make setup PYTHON=python3.12"
+	    [ ! -e $$done/installing ] || say "1/4: an installation broke off in $(VENV); starting it anew, downloads are kept"
 	    say "1/4: making the environment $(VENV) with $$python ($$($$python -V))"
 	    rm -rf $(VENV)/bin  # first, so that a removal that breaks off leaves nothing that looks whole
 	    rm -rf $(VENV)
@@ -59,21 +65,20 @@ setup:  ## environment, pinned packages, console command, the broker's jars; ins
 	mkdir -p $$done
 	home > $$done/home
 
-	if is $$done/packages "$$packages"; then say "2/4: the $(VARIANT) packages are there"
+	if is $$done/packages "$$packages" && [ "$$(fbgemm)" = $$right ]; then say "2/4: the $(VARIANT) packages are there"
 	else
 	    free=$$(df -Pk . | awk 'NR == 2 { print int($$4 / 1048576) }')
 	    [ -e $$done/packages ] || [ "$$free" -ge $(NEEDED_GB) ] || fail "the packages need $(NEEDED_GB) GB, this disk has $$free GB free"
 	    say "2/4: installing the $(VARIANT) packages of $(LIST) (6 GB; a minute the first time)"
 	    : > $$done/installing
-	    # The two builds of fbgemm share a folder: where the other one is, or was beside it, both leave first.
-	    other=$$([ $(VARIANT) = cpu ] && echo fbgemm_gpu || echo fbgemm_gpu_cpu)
-	    if ls -d $(VENV)/lib/python3*/site-packages/$$other-*.dist-info >/dev/null 2>&1; then
-	        $(PY) -m pip uninstall --quiet --yes fbgemm-gpu fbgemm-gpu-cpu
-	    fi
+	    case "$$(fbgemm)" in
+	        "fbgemm_gpu*"* | "" | $$right) ;;
+	        *) $(PY) -m pip uninstall -qq --yes fbgemm-gpu fbgemm-gpu-cpu ;;
+	    esac
 	    pin=$$(sed -n 's/^\(uv==[^ ]*\).*/\1/p' $(LIST))
-	    $(PY) -m pip install --quiet --disable-pip-version-check --retries 1 "$$pin" || say "2/4: no $$pin here, going on with pip alone"
-	    $(VENV)/bin/uv pip install --python $(PY) --quiet --no-deps --compile-bytecode -r $(LIST) \
-	        || { say "2/4: uv could not, trying pip with its own settings (minutes)"; \
+	    $(PY) -m pip install --quiet --disable-pip-version-check --retries 1 "$$pin" || say "2/4: $$pin could not be fetched"
+	    { [ -x $(VENV)/bin/uv ] && $(VENV)/bin/uv pip install --python $(PY) --quiet --no-deps --compile-bytecode -r $(LIST); } \
+	        || { say "2/4: not with uv; trying pip, with its own settings (minutes)"; \
 	             $(PY) -m pip install --quiet --disable-pip-version-check --retries 1 --no-deps -r $(LIST); } \
 	        || fail "the packages of $(LIST) could not be fetched (reasons above). Without a network set-up cannot be done;" \
 	                "with a mirror or proxy, set pip's usual options (pip config, HTTPS_PROXY). What was downloaded is kept: run make again"
@@ -89,12 +94,12 @@ setup:  ## environment, pinned packages, console command, the broker's jars; ins
 	fi
 
 	say "4/4: fetching the broker (Apache Kafka, 45 MB the first time)"
-	$(PY) -m streaming.broker fetch || fail "the broker's jars could not be fetched (reasons above); run make again when the network is back"
-	printf '%s / %s / %s / %s' "$$(home)" "$$packages" "$$project" "$$broker" > $$done/ready
+	$(VENV)/bin/exfm broker fetch >/dev/null || fail "the broker's jars could not be fetched (reasons above); run make again when the network is back"
+	state > $$done/ready
 	say "done: $(VENV)/bin/exfm --help, make demo, make test"
 
 demo: setup  ## the whole pipeline on a generated stream, in minutes (QUICK=1: under one)
-	@exec $(VENV)/bin/exfm stream $(if $(QUICK),configs/demo_quick.yaml --run-dir runs/demo-quick,configs/demo.yaml --run-dir runs/demo) --until-end $(ARGS)
+	@exec $(VENV)/bin/exfm stream configs/demo.yaml $(if $(QUICK),--run-dir runs/demo-quick $(QUICK_SETTINGS),--run-dir runs/demo) --until-end $(ARGS)
 
 test: setup  ## the default test suite
 	@exec $(PY) -m pytest $(ARGS)

@@ -44,5 +44,7 @@ def examine(run_dir: Path, deep: bool = False, checks: Mapping[str, Check] | Non
         try:
             verdict = check(asked)
         except Exception as error:  # a part so broken that looking at it fails is a finding, too
-            verdict = Verdict("fail", f"looking at it raised {type(error).__name__}: {error}", "make setup, then again")
+            verdict = Verdict(
+                "fail", f"looking at it raised {type(error).__name__}: {error}", "make clean setup, then again"
+            )
         yield Finding(name=name, seconds=round(time.perf_counter() - started, 3), **verdict._asdict())

@@ -19,7 +19,7 @@ from pipelines.doctor.verdict import Asked, Check, Status, Verdict
 
 SUPPORTED = ((3, 11), (3, 13))  # the pinned lists were installed and run on these
 CONTENTION_RATIO = 1.5
-SET_UP = "make setup"
+SET_UP = "make clean setup"
 
 
 def python(asked: Asked) -> Verdict:
@@ -79,7 +79,7 @@ def packages(asked: Asked) -> Verdict:
     told = ", ".join(f"{name} {have or 'absent'} (pinned {pin})" for name, (pin, have) in list(wrong.items())[:5])
     more = f" and {len(wrong) - 5} more" if len(wrong) > 5 else ""
     status: Status = "fail" if any(have is None for _, have in wrong.values()) else "warn"
-    remedy = f"{sys.executable} -m pip install --no-deps -r requirements/{variant}.txt"
+    remedy = f"{SET_UP} (downloads are kept), or pip install --no-deps -r requirements/{variant}.txt"
     return Verdict(status, f"{len(wrong)} of {len(pins)} packages differ: {told}{more}", remedy)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import socket
 import subprocess
 from collections import namedtuple
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from pipelines import cli, doctor
 from pipelines.doctor import broker, machine, requirements, software
 from pipelines.doctor.verdict import Asked, Verdict
+from streaming.errors import StreamingError
 
 HERE = Asked(Path("."))
 
@@ -181,6 +183,54 @@ def test_java_that_is_missing_names_the_way_round_it(monkeypatch):
     verdict = broker.java(HERE)
     assert verdict.status == "fail"
     assert "bootstrap_servers" in verdict.remedy
+
+
+def test_jars_of_a_download_that_broke_off_are_told_by_name(monkeypatch, tmp_path):
+    (tmp_path / "kafka-clients-4.3.1.jar").write_bytes(b"PK half a file")
+    monkeypatch.setattr("streaming.broker.fetch", lambda: tmp_path)
+    verdict = broker.jars(HERE)
+    assert verdict.status == "fail"
+    assert "damaged: kafka-clients-4.3.1.jar; absent: kafka_2.13, kafka-server, log4j-slf4j-impl" in verdict.message
+    assert "exfm broker fetch" in verdict.remedy
+
+
+def test_jars_that_cannot_be_fetched_name_the_way_round_them(monkeypatch):
+    def unreachable():
+        raise StreamingError("the embedded broker's jars cannot be fetched (no network)")
+
+    monkeypatch.setattr("streaming.broker.fetch", unreachable)
+    verdict = broker.jars(HERE)
+    assert (verdict.status, "bootstrap_servers" in verdict.remedy) == ("fail", True)
+
+
+def test_a_broker_that_does_not_start_fails_only_when_asked_to_try(monkeypatch):
+    class Dead:
+        def __init__(self, directory):
+            self.directory = directory
+
+        def start(self):
+            raise StreamingError("the broker ended while starting")
+
+        def stop(self):
+            return False
+
+    monkeypatch.setattr("streaming.broker.Broker", Dead)
+    assert broker.start(HERE).status == "ok"
+    assert broker.start(Asked(Path("."), deep=True)) == Verdict(
+        "fail",
+        "the broker ended while starting",
+        f"see the findings `java`, `jars`, `memory`, `loopback`; {broker.OWN_KAFKA}",
+    )
+
+
+@pytest.mark.broker
+def test_deep_starts_a_real_broker_and_leaves_none_behind(tmp_path):
+    verdict = broker.start(Asked(tmp_path, deep=True))
+    assert verdict.status == "ok"
+    assert "answered at 127.0.0.1:" in verdict.message
+    port = int(verdict.message.partition("127.0.0.1:")[2].split()[0])
+    with socket.socket() as probe:
+        assert probe.connect_ex(("127.0.0.1", port)) != 0
 
 
 def test_one_failure_makes_the_exit_code_1_and_hides_no_other_finding(monkeypatch, capsys):

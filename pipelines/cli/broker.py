@@ -1,0 +1,75 @@
+"""`exfm broker`: the embedded Apache Kafka broker of a run directory, started and stopped by hand."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from streaming.broker import Broker
+
+RunDir = Annotated[Path, typer.Option(help="The run directory; the broker's data lie in its `broker` folder.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+HERE = Path("runs/broker")
+
+
+def register(app: typer.Typer) -> None:
+    commands = typer.Typer(help="A real Kafka broker on 127.0.0.1, for one run directory.", no_args_is_help=True)
+    commands.command("start", epilog="Example: exfm broker start --run-dir runs/demo")(start)
+    commands.command("stop", epilog="Example: exfm broker stop --run-dir runs/demo")(stop)
+    commands.command("status", epilog="Example: exfm broker status --run-dir runs/demo --json")(status)
+    commands.command("fetch", epilog="Example: exfm broker fetch")(fetch)
+    app.add_typer(commands, name="broker")
+
+
+def _broker(run_dir: Path, port: int | None = None) -> Broker:
+    from pipelines.layout import RunDir
+    from streaming.broker import Broker
+
+    return Broker(RunDir(run_dir).broker, port=port)
+
+
+def _report(as_json: bool, sentence: str, **fields: Any) -> None:
+    typer.echo(json.dumps(fields) if as_json else sentence)
+
+
+def start(
+    run_dir: RunDir = HERE,
+    port: Annotated[int | None, typer.Option(min=1, max=65535, help="A fixed port; without it any free one.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Start it, or find it running, and wait until it answers. It outlives this command."""
+    running = _broker(run_dir, port).start()
+    sentence = (
+        f"broker at {running.bootstrap_servers} (pid {running.pid}); end it: exfm broker stop --run-dir {run_dir}"
+    )
+    _report(as_json, sentence, running=True, run_dir=str(run_dir), **running._asdict())
+
+
+def stop(run_dir: RunDir = HERE, as_json: AsJson = False) -> None:
+    """Stop it. Topics and their data stay for the next start."""
+    stopped = _broker(run_dir).stop()
+    sentence = "broker stopped; its data stay" if stopped else f"no broker runs for {run_dir}"
+    _report(as_json, sentence, stopped=stopped, run_dir=str(run_dir))
+
+
+def status(run_dir: RunDir = HERE, as_json: AsJson = False) -> None:
+    """Say whether it runs, and where. A directory that never had one is no error."""
+    running = _broker(run_dir).status()
+    if running is None:
+        sentence = f"no broker runs for {run_dir}; start it: exfm broker start --run-dir {run_dir}"
+        nowhere = {"bootstrap_servers": None, "pid": None, "port": None}
+        _report(as_json, sentence, running=False, run_dir=str(run_dir), **nowhere)
+    else:
+        sentence = f"broker at {running.bootstrap_servers} (pid {running.pid})"
+        _report(as_json, sentence, running=True, run_dir=str(run_dir), **running._asdict())
+
+
+def fetch() -> None:
+    """Download the broker's jars ahead of the first start, once per machine and user."""
+    from streaming.broker import fetch
+
+    typer.echo(f"the broker's jars are at {fetch()}")

@@ -1,0 +1,66 @@
+"""A piece of a stream on its way to the topics, and the rows that wait for their time."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from streaming.dead_letters import Kind
+
+
+class Chunk(NamedTuple):
+    """What arrives in one stretch of time. Chunks follow one another; either batch may be empty.
+
+    impressions: `RowSchema.impression`, feedback: `RowSchema.feedback`, both in the order they arrive.
+    malformed: message values to write as they are, each to the topic of its kind.
+    watermark_ms: no record in a later chunk has an earlier event time, save the second copies of duplicates.
+    truth: `TRUTH_SCHEMA`, one row per impression generated here (no duplicates); None where it is unknown.
+    """
+
+    impressions: pa.RecordBatch
+    feedback: pa.RecordBatch
+    malformed: list[tuple[Kind, bytes]]
+    watermark_ms: int
+    truth: pa.RecordBatch | None
+
+
+class Held:
+    """Rows that arrive later than they were made. Its size follows rate times delay, not the length of the stream.
+
+    >>> held = Held(pa.schema([("n", pa.int64())]))
+    >>> held.push(pa.record_batch({"n": [1, 2, 3]}), np.array([30, 10, 20]))
+    >>> rows, due_ms = held.pop_until(20)
+    >>> rows["n"].to_pylist(), due_ms.tolist(), len(held)
+    ([2, 3], [10, 20], 1)
+    """
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self._rows = pa.RecordBatch.from_pylist([], schema)
+        self._due_ms = np.empty(0, np.int64)
+
+    def __len__(self) -> int:
+        return self._rows.num_rows
+
+    def push(self, rows: pa.RecordBatch, due_ms: np.ndarray) -> None:
+        if rows.num_rows:
+            self._rows = pa.concat_batches([self._rows, rows])
+            self._due_ms = np.concatenate([self._due_ms, due_ms])
+
+    def pop_until(self, now_ms: int) -> tuple[pa.RecordBatch, np.ndarray]:
+        """Rows due by `now_ms`, in order of their time, and those times."""
+        chosen = self._due_ms <= now_ms
+        places = np.flatnonzero(chosen)
+        if not places.size:
+            return self._rows.slice(0, 0), self._due_ms[:0]
+        places = places[np.argsort(self._due_ms[places], kind="stable")]
+        popped, due_ms = self._rows.take(pa.array(places)), self._due_ms[places]
+        self._rows = self._rows.filter(pa.array(~chosen))
+        self._due_ms = self._due_ms[~chosen]
+        return popped, due_ms
+
+    def due_after(self, count: int) -> int:
+        """The time by which `count` rows are due, or all where there are fewer. At least one is held."""
+        place = min(count, len(self)) - 1
+        return int(np.partition(self._due_ms, place)[place])

@@ -1,0 +1,100 @@
+"""What was true of every generated impression, kept apart from the stream: Parquet parts in one directory."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from types import TracebackType
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+
+from streaming.errors import BadInput
+
+TRUTH_SCHEMA = pa.schema(
+    [
+        pa.field("impression_id", pa.int64(), nullable=False),
+        pa.field("event_time_ms", pa.int64(), nullable=False),
+        pa.field("vertical", pa.string(), nullable=False),
+        pa.field("p_ctr", pa.float32(), nullable=False),
+        pa.field("p_settled_ctr", pa.float32(), nullable=False),
+        pa.field("p_cvr", pa.float32(), nullable=False),
+        pa.field("p_settled_cvr", pa.float32(), nullable=False),
+        pa.field("click_delay_ms", pa.int64()),
+        pa.field("cvr_delay_ms", pa.int64()),
+        pa.field("click_lost", pa.bool_(), nullable=False),
+        pa.field("cvr_lost", pa.bool_(), nullable=False),
+    ]
+)
+"""`p_ctr`: of a click; `p_cvr`: of a conversion, given the click. `p_settled_<task>`: of the label that settles, that
+is feedback inside the task's window and not lost; for cvr given that the click settled. `click_delay_ms` counts from
+the impression, `cvr_delay_ms` from the click; null where the event does not happen. Lost events happen, unreported."""
+
+ROWS_PER_PART = 262_144
+
+
+class TruthWriter:
+    """Writes truth in parts of `ROWS_PER_PART` rows, so that memory does not grow with the stream.
+
+    A part appears whole, under its final name, or not at all. Raises BadInput where the directory already holds truth,
+    unless `replace`, which removes it first.
+    """
+
+    def __init__(self, directory: str | Path, *, replace: bool = False) -> None:
+        self._directory = Path(directory)
+        self._directory.mkdir(parents=True, exist_ok=True)
+        present = sorted(self._directory.glob("part-*.parquet"))
+        if present and not replace:
+            raise BadInput(
+                f"{self._directory} already holds {len(present)} parts of truth; give another directory, or replace it"
+            )
+        for part in present:
+            part.unlink()
+        self._parts, self._rows = 0, 0
+        self._waiting: list[pa.RecordBatch] = []
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Rows in `TRUTH_SCHEMA`."""
+        self._waiting.append(batch)
+        self._rows += batch.num_rows
+        while self._rows >= ROWS_PER_PART:
+            table = pa.Table.from_batches(self._waiting, TRUTH_SCHEMA)
+            self._write_part(table.slice(0, ROWS_PER_PART))
+            self._waiting = table.slice(ROWS_PER_PART).to_batches()
+            self._rows -= ROWS_PER_PART
+
+    def close(self) -> None:
+        if self._rows or not self._parts:
+            self._write_part(pa.Table.from_batches(self._waiting, TRUTH_SCHEMA))
+        self._waiting, self._rows = [], 0
+
+    def _write_part(self, table: pa.Table) -> None:
+        part = self._directory / f"part-{self._parts:06d}.parquet"
+        unfinished = part.with_suffix(".unfinished")
+        pq.write_table(table, unfinished, compression="zstd", use_dictionary=["vertical"])
+        os.replace(unfinished, part)
+        self._parts += 1
+
+    def __enter__(self) -> TruthWriter:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if kind is None:
+            self.close()
+
+
+def read_truth(directory: str | Path) -> ds.Dataset:
+    """The truth in `directory`, lazily, in order of the stream. Raises BadInput where there is none.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as directory:
+    ...     with TruthWriter(directory) as writer:
+    ...         writer.write(pa.RecordBatch.from_pylist([], TRUTH_SCHEMA))
+    ...     read_truth(directory).count_rows()
+    0
+    """
+    parts = sorted(Path(directory).glob("part-*.parquet"))
+    if not parts:
+        raise BadInput(f"no truth in {directory}: no file part-*.parquet; it is written by the generator of a stream")
+    return ds.dataset([str(part) for part in parts], schema=TRUTH_SCHEMA)

@@ -1,0 +1,89 @@
+"""What the synthetic ads world is like: verticals, sizes, delays, faults."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Vertical(_Frozen):
+    """A slice of the traffic. Delays are lognormal: a median, and the standard deviation of the logarithm."""
+
+    name: str = Field(min_length=1, max_length=64)
+    share: float = Field(gt=0, description="of the impressions; shares are scaled to sum to 1")
+    base_rate: float = Field(gt=0, lt=1, description="mean probability of a click")
+    cvr_rate: float = Field(default=0.12, gt=0, lt=1, description="mean probability of a conversion, given a click")
+    drift: float = Field(default=0.3, ge=0, description="amplitude, in logits, of the slow sine in its base")
+    distinct: float = Field(default=0.5, ge=0, description="how far tastes here differ from those all verticals share")
+    click_delay_s: float = Field(default=240.0, gt=0, description="median from impression to click")
+    click_delay_sigma: float = Field(default=1.2, gt=0, le=4)
+    cvr_delay_s: float = Field(default=5400.0, gt=0, description="median from click to conversion")
+    cvr_delay_sigma: float = Field(default=1.6, gt=0, le=4, description="1.6: hours to days")
+
+
+FOUR_VERTICALS = (
+    Vertical(name="feed", share=0.45, base_rate=0.10, cvr_rate=0.10),
+    Vertical(name="shop", share=0.30, base_rate=0.15, cvr_rate=0.18, click_delay_s=180.0, cvr_delay_s=7200.0),
+    Vertical(name="video", share=0.17, base_rate=0.20, cvr_rate=0.08, click_delay_s=420.0, click_delay_sigma=1.4),
+    Vertical(name="travel", share=0.08, base_rate=0.02, cvr_rate=0.12, cvr_delay_s=10800.0, cvr_delay_sigma=1.8),
+)
+
+
+class GeneratorConfig(_Frozen):
+    """The synthetic ads stream. Every default is that of the demo; the same config gives the same bytes.
+
+    `duration_s` is the span of event time: the same impressions over a longer span are a thinner stream. Users and ads
+    stay for an exponential time, whose mean is `user_stay` and `ad_stay` times the span, then others take their place;
+    `users` and `ads` count all that are met on the way.
+
+    >>> GeneratorConfig(impressions=1000).users
+    20000
+    """
+
+    seed: int = Field(default=1, ge=0)
+    impressions: int = Field(default=600_000, ge=1)
+    start_ms: int = Field(default=1_704_067_200_000, ge=0, description="event time of the first one; 2024-01-01 UTC")
+    duration_s: float = Field(default=172_800.0, gt=0, description="event time from the first impression to the last")
+    verticals: tuple[Vertical, ...] = Field(default=FOUR_VERTICALS, min_length=1)
+
+    users: int = Field(default=20_000, ge=1, le=2**30)
+    ads: int = Field(default=2_000, ge=1, le=2**30)
+    user_zipf: float = Field(default=0.9, ge=0)
+    ad_zipf: float = Field(default=1.0, ge=0)
+    user_stay: float = Field(default=0.8, gt=0)
+    ad_stay: float = Field(default=0.35, gt=0)
+    segments: int = Field(default=40, ge=1)
+    categories: int = Field(default=60, ge=1)
+    advertisers: int = Field(default=800, ge=1)
+    taste: float = Field(default=1.3, ge=0, description="strength, in logits, of what user and ad are to each other")
+    bias: float = Field(default=0.35, ge=0, description="spread, in logits, of a user's and an ad's own level")
+    drift_period: float = Field(default=0.5, gt=0, description="of the sine in each base, times the span")
+    rotation: float = Field(default=0.15, ge=0, description="turns that tastes make over the span")
+    daily_swing: float = Field(default=0.4, ge=0, lt=1, description="how far the traffic of a day rises and falls")
+
+    jitter_s: float = Field(default=5.0, ge=0, description="a record arrives at most so long after its event")
+    lost_rate: float = Field(default=0.02, ge=0, lt=1, description="feedback that never arrives")
+    duplicate_rate: float = Field(default=0.002, ge=0, lt=1, description="records that come twice")
+    duplicate_delay_s: float = Field(default=60.0, ge=0, description="mean time until the second one")
+    malformed_rate: float = Field(default=1e-4, ge=0, lt=1, description="broken records, on top of the impressions")
+
+    @model_validator(mode="after")
+    def _distinct_names(self) -> GeneratorConfig:
+        names = [vertical.name for vertical in self.verticals]
+        if len(set(names)) < len(names):
+            raise ValueError(f"verticals need distinct names, got {', '.join(names)}")
+        return self
+
+    @property
+    def duration_ms(self) -> float:
+        return self.duration_s * 1000
+
+    @property
+    def jitter_ms(self) -> int:
+        return round(self.jitter_s * 1000)
+
+    def vertical(self, name: str) -> Vertical:
+        return next(vertical for vertical in self.verticals if vertical.name == name)

@@ -25,7 +25,6 @@ from streaming.sources.world_config import FOUR_VERTICALS, GeneratorConfig, Vert
 
 __all__ = ["FOUR_VERTICALS", "INTERESTS", "GeneratedStream", "GeneratorConfig", "Vertical", "generated_columns"]
 
-DAY_MS = 86_400_000
 INTERESTS = tuple(f"interest_{axis}" for axis in range(AXES))
 """What users really like, each latent axis in fifths: columns for the teacher alone."""
 
@@ -128,7 +127,6 @@ class _Run:
         self._repeated = Held(stream.schema.impression)
         self._feedback = Held(stream.schema.feedback)
         self._salt = int(np.random.default_rng([stream.config.seed, 3]).integers(2**62))
-        self._last_ms = float(self._daily(np.array(stream.config.duration_ms)))
 
     def chunks(self, chunk_rows: int) -> Iterator[Chunk]:
         for start in range(0, self._config.impressions, chunk_rows):
@@ -142,7 +140,8 @@ class _Run:
 
     def _chunk(self, serial_N: np.ndarray) -> Chunk:
         rng, jitter_ms = self._rng, self._config.jitter_ms
-        arrival_N = self._arrivals(serial_N)
+        share_N = (serial_N + rng.random(len(serial_N))) / self._config.impressions
+        arrival_N = self._world.arrivals(share_N).astype(np.int64) + jitter_ms
         now_ms = int(arrival_N[-1])
         self._world.advance(float(arrival_N[0]))
         time_N = arrival_N - rng.integers(0, jitter_ms + 1, len(serial_N))
@@ -243,16 +242,6 @@ class _Run:
             ],
             schema=self._schema.impression,
         )
-
-    def _arrivals(self, serial_N: np.ndarray) -> np.ndarray:
-        """Of the impressions with these numbers: increasing, busier by day, whole milliseconds."""
-        even = (serial_N + self._rng.random(len(serial_N))) / self._config.impressions * self._config.duration_ms
-        arrival = self._daily(even) * (self._config.duration_ms / self._last_ms)
-        return arrival.astype(np.int64) + self._config.jitter_ms
-
-    def _daily(self, even_ms: np.ndarray) -> np.ndarray:
-        wave = self._config.daily_swing * DAY_MS / (2 * np.pi)
-        return even_ms - wave * (1 - np.cos(2 * np.pi * even_ms / DAY_MS))
 
     def _watermark(self, now_ms: int) -> int:
         return self._config.start_ms + now_ms - self._config.jitter_ms

@@ -28,6 +28,8 @@ INTEREST_EDGES = np.array([-0.8416, -0.2533, 0.2533, 0.8416], np.float32)
 HOUR_MS = 3_600_000
 CALIBRATION_INSTANTS = 64
 CALIBRATION_ROWS = 1024
+NEWTON_STEPS = 8
+DAY_MS = 86_400_000
 
 
 class Meetings(NamedTuple):
@@ -125,6 +127,16 @@ class World:
         scale = np.float32(self.config.taste / np.sqrt(AXES))
         self._bent_ad = (scale * np.einsum("kvde,ae->kvad", matrix, self._ad_AD)).astype(np.float32)
 
+    def arrivals(self, share_N: np.ndarray) -> np.ndarray:
+        """When the given shares of all impressions have come, in ms since the start: traffic rises and falls daily."""
+
+        def busy(even_ms: np.ndarray) -> np.ndarray:
+            wave = self.config.daily_swing * DAY_MS / (2 * np.pi)
+            return even_ms - wave * (1 - np.cos(2 * np.pi * even_ms / DAY_MS))
+
+        span = np.array(self.config.duration_ms)
+        return busy(share_N * span) * (span / busy(span))
+
     def meet(self, since_start_N: np.ndarray, rng: np.random.Generator) -> Meetings:
         """Meetings at the given times (ms since the start), of those present now."""
         N = len(since_start_N)
@@ -171,9 +183,8 @@ class World:
         V, c = len(self.config.verticals), self.config
         logits: list[list[np.ndarray]] = [[], []]
         for instant in range(CALIBRATION_INSTANTS):
-            from_ms, to_ms = (c.duration_ms * (instant + edge) / CALIBRATION_INSTANTS for edge in (0, 1))
-            self.advance((from_ms + to_ms) / 2)
-            since_start = rng.uniform(from_ms, to_ms, CALIBRATION_ROWS)
+            since_start = self.arrivals((instant + np.sort(rng.random(CALIBRATION_ROWS))) / CALIBRATION_INSTANTS)
+            self.advance(float(since_start[CALIBRATION_ROWS // 2]))
             meetings = self.meet(since_start, rng)
             each = [
                 self.logits(meetings._replace(vertical=np.full_like(meetings.vertical, v)), since_start)
@@ -193,11 +204,12 @@ def sigmoid(x: np.ndarray) -> np.ndarray:
 
 
 def _solve(logit_VN: np.ndarray, weight_VN: np.ndarray, rate_V: np.ndarray) -> np.ndarray:
-    """b (V,) with Σ weight · σ(logit + b) = rate · Σ weight in each row, by bisection."""
-    low, high = np.full(len(rate_V), -20.0), np.full(len(rate_V), 20.0)
-    total = weight_VN.sum(axis=1)
-    for _ in range(26):
-        middle = (low + high) / 2
-        above = (weight_VN * sigmoid(logit_VN + middle[:, None])).sum(axis=1) / total > rate_V
-        low, high = np.where(above, low, middle), np.where(above, middle, high)
-    return (low + high) / 2
+    """b (V,) with Σ weight · σ(logit + b) = rate · Σ weight in each row, by Newton's method on the rate's logit."""
+    share_VN = weight_VN / weight_VN.sum(axis=1, keepdims=True)
+    wanted_V = np.log(rate_V / (1 - rate_V))
+    base_V = wanted_V.copy()
+    for _ in range(NEWTON_STEPS):
+        p_VN = sigmoid(logit_VN + base_V[:, None])
+        mean_V, slope_V = (share_VN * p_VN).sum(axis=1), (share_VN * p_VN * (1 - p_VN)).sum(axis=1)
+        base_V += (wanted_V - np.log(mean_V / (1 - mean_V))) * mean_V * (1 - mean_V) / slope_V
+    return base_V

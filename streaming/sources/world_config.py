@@ -60,7 +60,7 @@ class GeneratorConfig(_Frozen):
     advertisers: int = Field(default=800, ge=1)
     taste: float = Field(default=1.3, ge=0, description="strength, in logits, of what user and ad are to each other")
     bias: float = Field(default=0.35, ge=0, description="spread, in logits, of a user's and an ad's own level")
-    drift_period: float = Field(default=0.5, gt=0, description="of the sine in each base, times the span")
+    drift_period: float = Field(default=0.6, gt=0, description="of the sine in each base, times the span")
     rotation: float = Field(default=0.15, ge=0, description="turns that tastes make over the span")
     daily_swing: float = Field(default=0.4, ge=0, lt=1, description="how far the traffic of a day rises and falls")
 

@@ -1,0 +1,115 @@
+"""What is served of a student: tables, trunk and serving heads, the same whether or not it ever had a teacher.
+
+The auxiliary head and the student adapter (ExFM, arXiv 2502.17494) exist in training only. Every export is checked
+against the student it came from: the same batch must give the same predictions.
+
+B examples, T tasks.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+
+from exfm import checkpoint
+from exfm.batch import Batch
+from exfm.embeddings import embedding_bags, load_weights, table_weights
+from exfm.errors import ModelError
+from exfm.features import FeatureSet
+from exfm.trunks import Trunk, build_trunk, embedding_units
+
+if TYPE_CHECKING:
+    from exfm.student import Student
+
+KIND = "served_student"
+PARITY = 1e-6  # largest difference of two logits that an export may show
+
+
+class ServedStudent(nn.Module):
+    """(KeyedJaggedTensor of F keys × B, (B, dense)) -> logits (B, T).
+
+    >>> from exfm.features import SparseFeature
+    >>> features = FeatureSet(sparse=[SparseFeature(name="ad", rows=10), SparseFeature(name="user", rows=20)])
+    >>> served = ServedStudent(Trunk(mlp=(4,)), width=2, features=features, tasks=["ctr"])
+    >>> served.parameter_count  # tables 60, trunk 1 × 4 + 4, head 4 + 1
+    73
+    """
+
+    def __init__(self, trunk: Trunk, width: int, features: FeatureSet, tasks: Sequence[str], seed: int = 0):
+        super().__init__()
+        self.trunk_config, self.features, self.tasks = trunk, features, tuple(tasks)
+        self.units, self.width = embedding_units(features, width), width
+        self.tables = embedding_bags(features, width, seed)
+        self.trunk = build_trunk(trunk, features, width, seed)
+        self.serving = nn.Linear(self.trunk.out_width, len(self.tasks))  # type: ignore[arg-type]
+        self.eval()
+
+    def forward(self, sparse: KeyedJaggedTensor, dense: Tensor) -> Tensor:
+        e_BFD = self.tables(sparse).values().view(len(dense), self.units, self.width)
+        return self.serving(self.trunk(e_BFD, dense))
+
+    @property
+    def parameter_count(self) -> int:
+        """Of everything that is served, tables included."""
+        return sum(p.numel() for p in self.parameters())
+
+    def score(self, batch: Batch) -> np.ndarray:
+        """Logits (B, T) float32."""
+        with torch.inference_mode():
+            return self(batch.sparse, batch.dense).numpy()
+
+
+def export_student(student: Student) -> ServedStudent:
+    """A copy of what is served of a student, at this moment."""
+    cfg, net = student.cfg, student.net
+    served = ServedStudent(cfg.trunk, cfg.width, student.features, student.tasks)
+    load_weights(served.tables, table_weights(net.tables))
+    served.trunk.load_state_dict(net.trunk.state_dict())
+    served.serving.load_state_dict(net.serving.state_dict())
+    return served
+
+
+def check_parity(student: Student, served: ServedStudent, batch: Batch) -> float:
+    """The largest difference of the two models' logits on a batch.
+
+    Raises ModelError if it is above `PARITY`, or not a number.
+    """
+    difference = np.abs(student.score(batch) - served.score(batch)).max(initial=0.0)
+    if not difference <= PARITY:
+        raise ModelError(
+            f"the export differs from the student it was made of by {difference:.3g} in a logit of {len(batch)} rows, "
+            f"and may by {PARITY:g}; it must be made from the student's present state: export again"
+        )
+    return float(difference)
+
+
+def save_served(served: ServedStudent, root: str | os.PathLike[str], name: str) -> Path:
+    """Write `<root>/<name>`, all that `load_served` needs, atomically. Raises ModelError as `checkpoint.save` does."""
+    meta = {
+        "trunk": served.trunk_config.model_dump(mode="json"),
+        "width": served.width,
+        "features": served.features.model_dump(mode="json"),
+        "tasks": list(served.tasks),
+    }
+    return checkpoint.save(root, name, served.state_dict(), meta, kind=KIND)
+
+
+def load_served(path: str | os.PathLike[str]) -> ServedStudent:
+    """A served student from where it was saved. Raises ModelError if something else is there, or it is damaged."""
+    stored = checkpoint.load(path)
+    if stored.kind != KIND:
+        raise ModelError(f"`{Path(path).name}` is a {stored.kind}, not a {KIND}; give the path of a student's export")
+    meta = stored.meta
+    served = ServedStudent(
+        Trunk.model_validate(meta["trunk"]), meta["width"], FeatureSet.model_validate(meta["features"]), meta["tasks"]
+    )
+    checkpoint.check_fit({k: v.shape for k, v in served.state_dict().items()}, stored.tensors)
+    served.load_state_dict(stored.tensors)
+    return served

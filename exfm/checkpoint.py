@@ -65,8 +65,8 @@ def save(
 ) -> Path:
     """Write `<root>/<name>` atomically and return its path. `meta` is anything JSON can hold.
 
-    Names are ordered as text by `latest`: pad numbers with zeros. Saving the same content again changes nothing, so keep
-    the time of day out of `meta`. What a killed writer of this name left behind is removed.
+    Names are ordered as text by `latest`: pad numbers with zeros. Saving the same content again changes nothing, so
+    keep the time of day out of `meta`. What a killed writer of this name left behind is removed.
 
     Raises ModelError if the name exists with other content, or a tensor has a type that cannot be stored.
 
@@ -168,6 +168,14 @@ def latest(root: str | os.PathLike[str]) -> Path | None:
     """The last name under `root`, or None when nothing is saved there."""
     saved = names(root)
     return Path(root) / saved[-1] if saved else None
+
+
+def prune(root: str | os.PathLike[str], keep: int) -> None:
+    """Delete all but the last `keep` names under `root`. Each is renamed away first, so that none is half there."""
+    for name in names(root)[:-keep]:
+        doomed = Path(root) / f".{name}.{uuid4().hex}"
+        (Path(root) / name).rename(doomed)
+        shutil.rmtree(doomed)
 
 
 def check_fit(model: Mapping[str, torch.Size], state: Mapping[str, Tensor]) -> None:

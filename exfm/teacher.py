@@ -22,7 +22,7 @@ from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backwa
 from torchrec.optim.rowwise_adagrad import RowWiseAdagrad
 
 from exfm.batch import Batch
-from exfm.embeddings import bag_configs, copy_tables, embedding_bags, load_weights, named_generator
+from exfm.embeddings import bag_configs, copy_tables, embedding_bags, load_weights, named_generator, table_weights
 from exfm.errors import ConfigError
 from exfm.features import FeatureSet
 from exfm.interactions.mlp import mlp
@@ -98,7 +98,7 @@ class TeacherNet(nn.Module):
         pooled = self.tables(sparse).values()
         e = pooled.detach().requires_grad_(self.training)
         self.cut = (pooled, e)
-        h = self.trunk(e.view(len(dense), -1, self.width), dense)
+        h = self.trunk(e.unflatten(1, (-1, self.width)), dense)
         return torch.cat([head(h) for head in self.heads.values()], dim=1)
 
 
@@ -128,11 +128,13 @@ class Teacher:
             RowWiseAdagrad, net.tables.parameters(), {"lr": cfg.sparse_lr, "eps": cfg.sparse_eps}
         )
         self.plan = plan_sharding(net, list(features.sparse_names), self._group, cfg.sharding)
+        initial = table_weights(net.tables)
         self._model = shard(net, self.plan, self._group)
         self._net: TeacherNet = self._model.module
         self._dense = {name: p for name, p in self._net.named_parameters() if not name.startswith("tables.")}
         self._adam = torch.optim.Adam(self._dense.values(), lr=cfg.dense_lr, fused=True)
         self._weights, self._accumulators = self._sharded()
+        load_whole_tables(self._weights, initial)  # sharding drew others, from torch's global generator
         self._model.train()
 
     def train_step(self, batch: Batch) -> StepResult:

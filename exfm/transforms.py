@@ -105,8 +105,8 @@ def _rows(feature: SparseFeature, name: str, values: pa.Array) -> np.ndarray:
         if len(rows) and not (rows.min() >= 0 and rows.max() < feature.rows):
             wrong = rows[(rows < 0) | (rows >= feature.rows)][0]
             raise ModelError(
-                f"feature `{feature.name}`: value {wrong} of column `{name}` is outside its {feature.rows} rows; "
-                f"raise `rows` above {max(wrong, feature.rows - 1)}, or use transform `hash`"
+                f"feature `{feature.name}`: value {wrong} of column `{name}` is outside its table of "
+                f"{feature.rows} rows; give it more `rows`, or use transform `hash`"
             )
         return rows
     if not (integer or pa.types.is_string(values.type) or pa.types.is_large_string(values.type)):

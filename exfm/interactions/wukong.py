@@ -36,7 +36,7 @@ class AttentiveProjection(nn.Module):
         self.n, self.k = n, k
 
     def forward(self, X: Tensor) -> Tensor:
-        return self.mlp(over_embeddings(self.compress.weight, X).flatten(1)).view(-1, self.n, self.k)
+        return self.mlp(over_embeddings(self.compress.weight, X).flatten(1)).unflatten(1, (self.n, self.k))
 
 
 class WukongLayer(nn.Module):
@@ -92,7 +92,7 @@ class WukongLayer(nn.Module):
 
     def fmb(self, X: Tensor) -> Tensor:
         """reshape(MLP(LN(flatten(FM(X))))): (B, N, D) -> (B, n_F, D)."""
-        return self.fm_mlp(self.fm_norm(self.fm(X).flatten(1))).view(-1, self.num_fmb, self.d)
+        return self.fm_mlp(self.fm_norm(self.fm(X).flatten(1))).unflatten(1, (self.num_fmb, self.d))
 
 
 class Wukong(nn.Module):
@@ -146,7 +146,7 @@ class Wukong(nn.Module):
     def forward(self, e_BND: Tensor, dense_BC: Tensor) -> Tensor:
         X = e_BND
         if self.dense is not None:
-            X = torch.cat([self.dense(dense_BC).view(len(X), -1, self.width), X], dim=1)
+            X = torch.cat([self.dense(dense_BC).unflatten(1, (-1, self.width)), X], dim=1)
         return self.layers(X).flatten(1)
 
 

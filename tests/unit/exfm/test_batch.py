@@ -1,0 +1,75 @@
+import pyarrow as pa
+import pytest
+import torch
+
+from exfm.batch import BatchBuilder
+from exfm.errors import ModelError
+from exfm.features import DenseFeature, FeatureSet, SparseFeature
+
+FEATURES = FeatureSet(
+    sparse=[
+        SparseFeature(name="ad", rows=10, transform="index"),
+        SparseFeature(name="history", rows=10, transform="index"),
+    ],
+    dense=[DenseFeature(name="price"), DenseFeature(name="age")],
+)
+ROWS = pa.table(
+    {
+        "ad": [3, None, 5],
+        "history": pa.array([[1, 2], [], [4]], pa.list_(pa.int64())),
+        "price": pa.array([0.5, 1.5, None], pa.float32()),
+        "age": [30, 40, 50],
+    }
+)
+
+
+def test_bags_of_every_feature_lie_one_after_the_other():
+    sparse = BatchBuilder(FEATURES, ["ctr"])(ROWS).sparse
+    assert sparse.keys() == ["ad", "history"]
+    assert sparse.values().tolist() == [3, 5, 1, 2, 4]
+    assert sparse.lengths().tolist() == [1, 0, 1, 2, 0, 1]
+    assert sparse.offsets().tolist() == [0, 1, 1, 2, 4, 4, 5]
+    assert sparse["history"].values().tolist() == [1, 2, 4]
+
+
+def test_dense_features_are_columns():
+    dense = BatchBuilder(FEATURES, ["ctr"])(ROWS).dense
+    assert dense.tolist() == [[0.5, 30], [1.5, 40], [0, 50]]
+    assert dense.dtype == torch.float32
+
+
+def test_targets_are_masked_where_null_and_where_the_column_is_absent():
+    rows = ROWS.append_column("label_ctr", pa.array([1, 0, None], pa.int8()))
+    rows = rows.append_column("teacher_logit_cvr", pa.array([None, -2.5, 1.0], pa.float32()))
+    batch = BatchBuilder(FEATURES, ["ctr", "cvr"])(rows)
+    assert batch.labels.tolist() == [[1, 0], [0, 0], [0, 0]]
+    assert batch.label_mask.tolist() == [[True, False], [True, False], [False, False]]
+    assert batch.teacher_logits.tolist() == [[0, 0], [0, -2.5], [0, 1]]
+    assert batch.teacher_mask.tolist() == [[False, False], [False, True], [False, True]]
+
+
+def test_weights_are_one_unless_given():
+    build = BatchBuilder(FEATURES, ["ctr"])
+    assert build(ROWS).weights.tolist() == [1, 1, 1]
+    assert build(ROWS.append_column("sample_weight", pa.array([0.5, 2, 1]))).weights.tolist() == [0.5, 2, 1]
+
+
+def test_chunks_and_slices_do_not_matter():
+    build = BatchBuilder(FEATURES, ["ctr"])
+    whole, chunked = build(ROWS), build(pa.concat_tables([ROWS[:1], ROWS[1:]]))
+    assert torch.equal(whole.sparse.values(), chunked.sparse.values())
+    assert torch.equal(whole.dense, chunked.dense)
+    last = build(ROWS.combine_chunks().to_batches()[0].slice(2))
+    assert last.sparse.values().tolist() == [5, 4]
+    assert len(last) == 1
+
+
+def test_no_rows_make_an_empty_batch():
+    batch = BatchBuilder(FEATURES, ["ctr"])(ROWS[:0])
+    assert len(batch) == 0
+    assert batch.sparse.values().tolist() == []
+
+
+def test_a_missing_column_is_named_with_those_that_exist():
+    with pytest.raises(ModelError, match=r"feature `age` reads column `age`.*they have: ad, history, price"):
+        BatchBuilder(FEATURES, ["ctr"])(ROWS.drop_columns(["age"]))

@@ -1,0 +1,163 @@
+import json
+
+import pytest
+import torch
+
+from exfm.checkpoint import check_fit, latest, load, names, read_manifest, save
+from exfm.errors import ModelError
+
+TENSORS = {
+    "b": torch.randn(3, 5, generator=torch.Generator().manual_seed(0)),
+    "a": torch.tensor(7, dtype=torch.int64),
+    "half": torch.tensor([1.5, -2.0], dtype=torch.bfloat16),
+    "flags": torch.tensor([True, False, True]),
+    "empty": torch.empty(0, 4),
+}
+META = {"lake_seq": 41, "positions": {"0": [1, 2]}}
+
+
+def contents(path):
+    return {file.name: file.read_bytes() for file in path.iterdir()}
+
+
+def test_what_is_saved_comes_back_with_every_bit_type_and_shape(tmp_path):
+    stored = load(save(tmp_path, "v1", TENSORS, META, kind="snapshot", parent="v0"))
+    assert stored.tensors.keys() == TENSORS.keys()
+    for name, tensor in TENSORS.items():
+        assert stored.tensors[name].dtype == tensor.dtype
+        assert torch.equal(stored.tensors[name], tensor)
+    assert (stored.meta, stored.kind, stored.parent) == (META, "snapshot", "v0")
+
+
+def test_nan_and_denormals_survive(tmp_path):
+    odd = torch.tensor([float("nan"), float("-inf"), -0.0, 1e-42])
+    stored = load(save(tmp_path, "v1", {"odd": odd}, {})).tensors["odd"]
+    assert torch.equal(stored.view(torch.int32), odd.view(torch.int32))
+
+
+def test_views_are_stored_as_what_they_show(tmp_path):
+    base = torch.arange(12.0).view(3, 4)
+    stored = load(save(tmp_path, "v1", {"t": base.t(), "column": base[:, 1]}, {})).tensors
+    assert torch.equal(stored["t"], base.t())
+    assert torch.equal(stored["column"], base[:, 1])
+
+
+def test_the_same_content_makes_the_same_bytes(tmp_path):
+    one = save(tmp_path / "x", "v1", TENSORS, META)
+    two = save(tmp_path / "y", "v1", dict(reversed(TENSORS.items())), dict(reversed(META.items())))
+    assert contents(one) == contents(two)
+
+
+def test_saving_the_same_again_changes_nothing(tmp_path):
+    path = save(tmp_path, "v1", TENSORS, META)
+    before = {file.name: file.stat().st_mtime_ns for file in path.iterdir()}
+    assert save(tmp_path, "v1", TENSORS, META) == path
+    assert {file.name: file.stat().st_mtime_ns for file in path.iterdir()} == before
+    assert [p.name for p in tmp_path.iterdir()] == ["v1"]
+
+
+@pytest.mark.parametrize("change", ["tensors", "meta", "parent"])
+def test_a_name_is_never_used_again_with_other_content(tmp_path, change):
+    path = save(tmp_path, "v1", TENSORS, META)
+    before = contents(path)
+    other = {"tensors": TENSORS | {"a": torch.tensor(8)}, "meta": META | {"lake_seq": 42}, "parent": "v0"}
+    with pytest.raises(ModelError, match="`v1` exists with other content"):
+        save(
+            tmp_path,
+            "v1",
+            other["tensors"] if change == "tensors" else TENSORS,
+            other["meta"] if change == "meta" else META,
+            parent="v0" if change == "parent" else None,
+        )
+    assert contents(path) == before
+
+
+@pytest.mark.parametrize("dies_at", ["tensors.bin", "manifest.json", "rename"])
+def test_a_writer_that_dies_leaves_nothing_to_load_and_the_next_one_sweeps_up(tmp_path, monkeypatch, dies_at):
+    class Killed(BaseException):
+        pass
+
+    def killed(*_):
+        raise Killed
+
+    from exfm import checkpoint
+
+    write = checkpoint._write
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint.shutil, "rmtree", lambda *_, **__: None)  # a killed process cleans nothing up
+        if dies_at == "rename":
+            patch.setattr(checkpoint.Path, "rename", killed)
+        else:
+            patch.setattr(checkpoint, "_write", lambda f, c: killed() if f.name == dies_at else write(f, c))
+        with pytest.raises(Killed):
+            save(tmp_path, "v1", TENSORS, META)
+    assert len(list(tmp_path.iterdir())) == 1
+    assert names(tmp_path) == []
+    assert latest(tmp_path) is None
+    save(tmp_path, "v1", TENSORS, META)
+    assert [p.name for p in tmp_path.iterdir()] == ["v1"]
+
+
+def test_latest_is_the_last_by_name(tmp_path):
+    assert latest(tmp_path / "absent") is None
+    for name in ("v00000002", "v00000010", "v00000001"):
+        save(tmp_path, name, {}, {})
+    assert latest(tmp_path).name == "v00000010"
+    assert names(tmp_path) == ["v00000001", "v00000002", "v00000010"]
+
+
+def test_truncated_tensors_are_told_with_both_sizes(tmp_path):
+    path = save(tmp_path, "v1", TENSORS, META)
+    size = (path / "tensors.bin").stat().st_size
+    (path / "tensors.bin").write_bytes((path / "tensors.bin").read_bytes()[:-1])
+    with pytest.raises(ModelError, match=f"truncated: tensors.bin has {size - 1} bytes, its manifest says {size}"):
+        load(path)
+
+
+def test_altered_tensors_are_told(tmp_path):
+    path = save(tmp_path, "v1", TENSORS, META)
+    data = bytearray((path / "tensors.bin").read_bytes())
+    data[-1] ^= 1
+    (path / "tensors.bin").write_bytes(data)
+    with pytest.raises(ModelError, match="`v1` was altered"):
+        load(path)
+
+
+def test_lost_and_damaged_files_are_told(tmp_path):
+    path = save(tmp_path, "v1", TENSORS, META)
+    manifest = (path / "manifest.json").read_text()
+    (path / "manifest.json").write_text(manifest[:50])
+    with pytest.raises(ModelError, match="damaged manifest"):
+        load(path)
+    (path / "manifest.json").unlink()
+    with pytest.raises(ModelError, match="nothing was saved there whole"):
+        load(path)
+    (path / "manifest.json").write_text(manifest)
+    (path / "tensors.bin").unlink()
+    with pytest.raises(ModelError, match=r"lost its file tensors\.bin"):
+        load(path)
+
+
+def test_a_newer_format_is_told_with_both_versions(tmp_path):
+    path = save(tmp_path, "v1", TENSORS, META)
+    manifest = read_manifest(path) | {"format_version": 2}
+    (path / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(ModelError, match="has format version 2, this ExFM reads 1"):
+        load(path)
+
+
+def test_a_tensor_type_that_cannot_be_stored_is_told(tmp_path):
+    with pytest.raises(ModelError, match="tensor `z` is complex64"):
+        save(tmp_path, "v1", {"z": torch.zeros(1, dtype=torch.complex64)}, {})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_state_must_fit_by_name_and_shape():
+    model = {"a": torch.Size([2]), "b": torch.Size([3])}
+    check_fit(model, {"a": torch.zeros(2), "b": torch.zeros(3)})
+    with pytest.raises(
+        ModelError, match=r"1 of 2 tensors do not fit; the first, `b`, is \(4,\) in the state and \(3,\)"
+    ):
+        check_fit(model, {"a": torch.zeros(2), "b": torch.zeros(4)})
+    with pytest.raises(ModelError, match=r"2 of 3 tensors .* `b`, is absent in the state"):
+        check_fit(model, {"a": torch.zeros(2), "c": torch.zeros(4)})

@@ -1,0 +1,113 @@
+import pyarrow as pa
+import pytest
+import torch
+
+from exfm.batch import BatchBuilder
+from exfm.embeddings import (
+    accumulators,
+    embedding_bags,
+    fused_embedding_bags,
+    load_accumulators,
+    load_weights,
+    set_learning_rate,
+    table_weights,
+)
+from exfm.errors import ModelError
+from exfm.features import FeatureSet, SparseFeature
+
+AD = SparseFeature(name="ad", rows=50, transform="index")
+USER = SparseFeature(name="user", rows=80, transform="index")
+HISTORY = SparseFeature(name="history", rows=20, transform="index")
+FEATURES = FeatureSet(sparse=[AD, USER, HISTORY])
+LR, EPS = 0.1, 1e-8
+
+
+def batch(seed, rows=64):
+    g = torch.Generator().manual_seed(seed)
+    draw = lambda high: torch.randint(high, (rows,), generator=g).tolist()  # noqa: E731
+    history = [[i % 20, (3 * i) % 20] if i % 3 else [] for i in draw(100)]
+    table = {"ad": draw(50), "user": draw(80), "history": pa.array(history, pa.list_(pa.int64()))}
+    return BatchBuilder(FEATURES, [])(pa.table(table))
+
+
+def fused(seed=0):
+    return fused_embedding_bags(FEATURES, 4, seed, lr=LR, eps=EPS)
+
+
+def learn(tables, seed):
+    pooled = tables(batch(seed).sparse).values()
+    pooled.backward(torch.randn(pooled.shape, generator=torch.Generator().manual_seed(seed)))
+    return pooled.detach()
+
+
+def test_weights_start_uniform_within_one_over_root_rows():
+    weight = table_weights(embedding_bags(FEATURES, 64, seed=0))["ad"]
+    bound = 50**-0.5
+    assert weight.abs().max() <= bound
+    assert weight.abs().max() > 0.99 * bound
+    assert abs(weight.mean()) < 0.05 * bound
+
+
+def test_a_table_starts_the_same_whatever_else_there_is_and_in_whatever_order():
+    torch.manual_seed(1)
+    one = table_weights(embedding_bags(FEATURES, 4, seed=3))
+    torch.manual_seed(2)
+    other = table_weights(embedding_bags(FeatureSet(sparse=[USER, AD]), 4, seed=3))
+    assert torch.equal(one["ad"], other["ad"])
+    assert not torch.equal(one["ad"], table_weights(embedding_bags(FEATURES, 4, seed=4))["ad"])
+
+
+def test_fused_and_plain_tables_agree():
+    plain, trained = embedding_bags(FEATURES, 4, seed=0), fused()
+    torch.testing.assert_close(trained(batch(0).sparse).values(), plain(batch(0).sparse).values(), rtol=0, atol=1e-7)
+    learn(trained, 1)
+    load_weights(plain, table_weights(trained))
+    torch.testing.assert_close(trained(batch(0).sparse).values(), plain(batch(0).sparse).values(), rtol=0, atol=1e-6)
+
+
+def test_a_fused_step_is_row_wise_adagrad_on_coalesced_gradients():
+    tables, reference = fused(), embedding_bags(FEATURES, 4, seed=0)
+    m = {name: torch.zeros(len(w)) for name, w in table_weights(reference).items()}
+    for step in range(3):
+        learn(tables, step)
+        reference.zero_grad()
+        pooled = reference(batch(step).sparse).values()
+        pooled.backward(torch.randn(pooled.shape, generator=torch.Generator().manual_seed(step)))
+        for name, bag in reference.embedding_bags.items():
+            g = bag.weight.grad
+            m[name] += g.square().mean(1)
+            bag.weight.data -= LR * g / (m[name].sqrt() + EPS).unsqueeze(1)
+    for name, weight in table_weights(tables).items():
+        torch.testing.assert_close(accumulators(tables)[name], m[name], rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(weight, table_weights(reference)[name], rtol=1e-5, atol=1e-6)
+
+
+def test_going_on_from_saved_weights_and_accumulators_gives_the_same_bits():
+    straight, resumed = fused(), fused(seed=9)
+    for step in range(3):
+        learn(straight, step)
+    load_weights(resumed, {k: v.clone() for k, v in table_weights(straight).items()})
+    load_accumulators(resumed, {k: v.clone() for k, v in accumulators(straight).items()})
+    for step in range(3, 6):
+        assert torch.equal(learn(straight, step), learn(resumed, step))
+    for mine, theirs in zip(table_weights(straight).values(), table_weights(resumed).values(), strict=True):
+        assert torch.equal(mine, theirs)
+
+
+def test_the_learning_rate_can_be_changed():
+    tables = fused()
+    before = {k: v.clone() for k, v in table_weights(tables).items()}
+    set_learning_rate(tables, 0.0)
+    learn(tables, 0)
+    assert all(torch.equal(before[k], v) for k, v in table_weights(tables).items())
+
+
+def test_a_state_of_other_tables_is_refused_before_anything_is_written():
+    tables = fused()
+    state = {k: torch.zeros_like(v) for k, v in table_weights(tables).items()}
+    state["user"] = torch.zeros(81, 4)
+    with pytest.raises(ModelError, match=r"`user`, is \(81, 4\) in the state and \(80, 4\) in the model"):
+        load_weights(tables, state)
+    with pytest.raises(ModelError, match="`user`, is absent in the state"):
+        load_weights(tables, {k: v for k, v in state.items() if k != "user"})
+    assert table_weights(tables)["ad"].abs().max() > 0

@@ -1,0 +1,238 @@
+import subprocess
+import sys
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+
+from exfm.batch import BatchBuilder
+from exfm.checkpoint import load, save
+from exfm.errors import ConfigError, ModelError
+from exfm.features import DenseFeature, FeatureSet, SparseFeature
+from exfm.sharding import RankGroup
+from exfm.teacher import Teacher, TeacherConfig, TeacherScorer
+
+CFG = TeacherConfig(width=4, num_fmb=3, num_lcb=2, rank=2, mlp=(8,), head=(8,))
+FEATURES = FeatureSet(
+    sparse=[
+        SparseFeature(name="ad", rows=50),
+        SparseFeature(name="user", rows=80, width=8),
+        SparseFeature(name="history", rows=20),
+    ],
+    dense=[DenseFeature(name="price", transform="log1p")],
+)
+TASKS = ("ctr", "cvr")
+
+
+def rows(seed, count=64, known=0.5):
+    rng = np.random.default_rng(seed)
+    ad = rng.integers(0, 30, count)
+    clicked = rng.random(count) < np.where(ad % 2, 0.8, 0.1)
+    return pa.table(
+        {
+            "ad": ad,
+            "user": rng.integers(0, 1000, count),
+            "history": pa.array([list(range(n)) for n in rng.integers(0, 4, count)], pa.list_(pa.int64())),
+            "price": pa.array(rng.random(count), pa.float32()),
+            "label_ctr": clicked.astype(np.int8),
+            "label_cvr": pa.array(rng.integers(0, 2, count).astype(np.int8), mask=rng.random(count) >= known),
+        }
+    )
+
+
+def batch(seed, **options):
+    return BatchBuilder(FEATURES, TASKS)(rows(seed, **options))
+
+
+@pytest.fixture
+def group():
+    with RankGroup() as group:
+        yield group
+
+
+def new(group, seed=0, cfg=CFG):
+    return Teacher(cfg, FEATURES, TASKS, seed, group=group)
+
+
+def same(a, b):
+    return a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a)
+
+
+def entropy(z, y):
+    return np.logaddexp(0, z) - y * z
+
+
+def test_a_step_reports_the_logits_and_the_loss_from_before_its_update(group):
+    teacher, data = new(group), batch(0)
+    before = teacher.score(data)
+    step = teacher.train_step(data)
+    np.testing.assert_array_equal(step.logits, before)
+    assert not np.array_equal(teacher.score(data), before)
+    mask, y = data.label_mask.numpy(), data.labels.numpy()
+    assert step.rows_per_task.tolist() == mask.sum(0).tolist()
+    expected = sum(entropy(before[mask[:, t], t], y[mask[:, t], t]).mean() for t in range(2))
+    assert step.loss == pytest.approx(expected, rel=1e-5)
+    assert step.finite
+
+
+def test_it_learns(group):
+    teacher = new(group)
+    losses = [teacher.train_step(batch(seed)).loss for seed in range(200)]
+    assert np.mean(losses[-20:]) < 0.9 * np.mean(losses[:20])
+
+
+def test_rows_without_a_label_teach_their_task_nothing(group):
+    flipped = rows(0).to_pydict()
+    flipped["label_cvr"] = [None] * 64
+    build = BatchBuilder(FEATURES, TASKS)
+    teacher = new(group)
+    head = {k: v for k, v in teacher.state().items() if k.startswith("dense/heads.cvr")}
+    step = teacher.train_step(build(pa.table(flipped, schema=rows(0).schema)))
+    assert step.rows_per_task.tolist() == [64, 0]
+    assert np.isfinite(step.loss)
+    assert same({k: v for k, v in teacher.state().items() if k.startswith("dense/heads.cvr")}, head)
+
+
+def test_a_batch_without_rows_changes_no_table_and_is_finite(group):
+    teacher = new(group)
+    tables = {k: v for k, v in teacher.state().items() if k.startswith("table/")}
+    step = teacher.train_step(batch(0, count=0))
+    assert (step.loss, step.finite, step.logits.shape) == (0.0, True, (0, 2))
+    assert same({k: v for k, v in teacher.state().items() if k.startswith("table/")}, tables)
+
+
+def test_weights_scale_the_loss_of_their_rows(group):
+    double = rows(0).append_column("sample_weight", pa.array(np.full(64, 2.0)))
+    plain = new(group).train_step(batch(0)).loss
+    assert new(group).train_step(BatchBuilder(FEATURES, TASKS)(double)).loss == pytest.approx(2 * plain, rel=1e-6)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 3e38])
+def test_a_step_that_is_not_finite_changes_nothing_and_the_next_one_learns(group, value):
+    teacher, twin = new(group), new(group)
+    for t in (teacher, twin):
+        t.train_step(batch(0))
+    poisoned = batch(1)
+    poisoned.dense[3, 0] = value
+    before = teacher.state()
+    assert not teacher.train_step(poisoned).finite
+    assert same(teacher.state(), before)
+    np.testing.assert_array_equal(teacher.train_step(batch(2)).logits, twin.train_step(batch(2)).logits)
+    assert same(teacher.state(), twin.state())
+
+
+def test_a_gradient_that_overflows_behind_a_finite_loss_changes_nothing(group):
+    teacher, data = new(group), batch(0)
+    state = teacher.state()
+    # A huge weight in front of the dead part of a ReLU would be harmless; in front of the logit it blows the gradient up.
+    state["dense/heads.ctr.2.weight"].fill_(3e38)
+    state["dense/heads.ctr.0.weight"].zero_()
+    state["dense/heads.ctr.0.bias"].fill_(1e-38)
+    state["dense/trunk.layers.1.norm.weight"].fill_(1e5)
+    teacher.load_state(state)
+    step = teacher.train_step(data)
+    assert np.isfinite(step.loss)
+    assert not step.finite
+    assert same(teacher.state(), state)
+
+
+def test_going_on_from_a_saved_state_gives_the_same_bits_as_never_stopping(group, tmp_path):
+    straight = new(group)
+    for seed in range(5):
+        straight.train_step(batch(seed))
+    path = save(tmp_path, "step5", straight.state(), {})
+    resumed = new(group, seed=99)
+    resumed.train_step(batch(77))
+    resumed.load_state(load(path).tensors)
+    for seed in range(5, 10):
+        np.testing.assert_array_equal(straight.train_step(batch(seed)).logits, resumed.train_step(batch(seed)).logits)
+    assert same(straight.state(), resumed.state())
+
+
+def test_a_state_from_before_the_first_step_can_be_resumed_too(group):
+    straight, resumed = new(group), new(group, seed=99)
+    resumed.train_step(batch(77))
+    resumed.load_state(straight.state())
+    for t in (straight, resumed):
+        t.train_step(batch(0))
+    assert same(straight.state(), resumed.state())
+
+
+def test_a_state_is_a_copy(group):
+    teacher = new(group)
+    state, snapshot = teacher.state(), teacher.snapshot()
+    kept = {k: v.clone() for k, v in state.items()}
+    teacher.train_step(batch(0))
+    assert same(state, kept)
+    assert all(torch.equal(snapshot[k], kept[k]) for k in snapshot)
+
+
+def test_two_runs_are_the_same_to_the_bit(group):
+    one, two = new(group), new(group)
+    for seed in range(5):
+        assert one.train_step(batch(seed)).loss == two.train_step(batch(seed)).loss
+    assert same(one.state(), two.state())
+
+
+def test_a_state_of_another_configuration_is_refused(group):
+    state = new(group).state()
+    with pytest.raises(ModelError, match="do not fit"):
+        new(group, cfg=CFG.model_copy(update={"rank": 3})).load_state(state)
+    del state["table/ad/accumulator"]
+    with pytest.raises(ModelError, match="`ad`, is absent in the state"):
+        new(group).load_state(state)
+
+
+def test_the_scorer_gives_the_teachers_own_logits(group):
+    teacher, scorer = new(group), TeacherScorer(CFG, FEATURES, TASKS)
+    for seed in range(5):
+        teacher.train_step(batch(seed))
+    snapshot = teacher.snapshot()
+    assert all(not name.startswith("adam/") and not name.endswith("/accumulator") for name in snapshot)
+    scorer.load(snapshot)
+    np.testing.assert_allclose(scorer.score(batch(9)), teacher.score(batch(9)), rtol=0, atol=1e-6)
+    assert scorer.score(batch(9)).dtype == np.float32
+
+
+def test_a_scorer_holds_its_version_while_the_teacher_learns_on(group):
+    teacher, scorer = new(group), TeacherScorer(CFG, FEATURES, TASKS)
+    snapshot = teacher.snapshot()
+    scorer.load(snapshot)
+    logits = scorer.score(batch(9))
+    teacher.train_step(batch(0))
+    np.testing.assert_array_equal(scorer.score(batch(9)), logits)
+
+
+SCORE_ELSEWHERE = """
+import sys
+sys.path.insert(0, {tests!r})
+from exfm.threads import set_threads
+set_threads(1)
+from test_teacher import CFG, FEATURES, TASKS, batch
+from exfm.checkpoint import load
+from exfm.teacher import TeacherScorer
+scorer = TeacherScorer(CFG, FEATURES, TASKS)
+scorer.load(load({path!r}).tensors)
+sys.stdout.buffer.write(scorer.score(batch(9)).tobytes())
+"""
+
+
+def test_another_process_scores_the_same_bits(group, tmp_path):
+    teacher, scorer = new(group), TeacherScorer(CFG, FEATURES, TASKS)
+    teacher.train_step(batch(0))
+    path = save(tmp_path, "v1", teacher.snapshot(), {})
+    scorer.load(load(path).tensors)
+    tests = str(__import__("pathlib").Path(__file__).parent)
+    code = SCORE_ELSEWHERE.format(tests=tests, path=str(path))
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    mine = scorer.score(batch(9)).tobytes()
+    torch.set_num_threads(threads)
+    assert subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, check=True).stdout == mine
+
+
+def test_a_width_that_is_not_a_multiple_of_the_teachers_is_refused():
+    features = FeatureSet(sparse=[SparseFeature(name="ad", rows=50, width=6)])
+    with pytest.raises(ConfigError, match="`ad` is 6 wide, the teacher 4"):
+        TeacherScorer(CFG, features, TASKS)

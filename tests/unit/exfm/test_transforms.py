@@ -1,0 +1,117 @@
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+from exfm.errors import ModelError
+from exfm.features import DenseFeature, SparseFeature
+from exfm.transforms import bags_of, dense_of, hash64
+
+
+def ids(feature, **columns):
+    bags = bags_of(feature, {name: column for name, column in columns.items()})
+    lengths = None if bags.lengths is None else bags.lengths.tolist()
+    return bags.values.tolist(), lengths
+
+
+def splitmix64(x):
+    mask = 2**64 - 1
+    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & mask
+    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & mask
+    return x ^ (x >> 31)
+
+
+def test_integers_are_hashed_by_the_splitmix64_finaliser():
+    values = [0, 1, 7, 2**62]
+    assert hash64(pa.array(values)).tolist() == [splitmix64(v) for v in values]
+    assert hash64(pa.array([-1])).tolist() == [splitmix64(2**64 - 1)]
+
+
+def test_the_integer_type_does_not_change_the_hash():
+    for kind in (pa.int8(), pa.int32(), pa.int64()):
+        assert hash64(pa.array([-3, 5], kind)).tolist() == hash64(pa.array([-3, 5])).tolist()
+
+
+def test_strings_hash_like_pandas_with_and_without_repetition():
+    words = ["a", "longer word", "", "ß", "a"]
+    expected = pd.util.hash_array(np.array(words, dtype=object))
+    for kind in (pa.string(), pa.large_string()):
+        assert (hash64(pa.array(words, kind)) == expected).all()
+
+
+def test_a_slice_hashes_like_its_rows_alone():
+    column = pa.array([1, 2, 3, 4])
+    assert hash64(column[2:]).tolist() == hash64(column).tolist()[2:]
+
+
+def test_hash_takes_the_remainder_of_rows():
+    assert ids(SparseFeature(name="f", rows=7), f=pa.array([3])) == ([splitmix64(3) % 7], None)
+
+
+def test_null_empties_the_bag():
+    feature = SparseFeature(name="f", rows=10, transform="index")
+    assert ids(feature, f=pa.array([4, None, 6])) == ([4, 6], [1, 0, 1])
+
+
+def test_a_list_column_gives_bags_and_skips_nulls_at_both_levels():
+    feature = SparseFeature(name="f", rows=10, transform="index")
+    lists = pa.array([[1, 2], [], None, [3, None, 4], [None]], pa.list_(pa.int64()))
+    assert ids(feature, f=lists) == ([1, 2, 3, 4], [2, 0, 0, 2, 0])
+    assert ids(feature, f=lists[1:4]) == ([3, 4], [0, 0, 2])
+
+
+def test_an_index_outside_the_table_names_feature_value_and_rows():
+    feature = SparseFeature(name="age", column="years", rows=100, transform="index")
+    for value in (100, -1):
+        with pytest.raises(ModelError, match=rf"`age`: value {value} of column `years` .* 100 rows"):
+            ids(feature, years=pa.array([5, value]))
+
+
+def test_buckets_count_the_boundaries_at_or_below_a_value():
+    feature = SparseFeature(name="f", transform="bucketize", boundaries=[0.5, 2])
+    assert ids(feature, f=pa.array([0.0, 0.5, 1.9, 2.0, 99.0], pa.float32())) == ([0, 1, 1, 2, 2], None)
+    assert ids(feature, f=pa.array([0, None, 3])) == ([0, 2], [1, 0, 1])
+
+
+def test_a_cross_depends_on_every_column_and_on_their_order():
+    def cross(a, b, order=("a", "b")):
+        feature = SparseFeature(name="f", columns=order, rows=2**62)
+        return ids(feature, a=pa.array(a), b=pa.array(b))[0]
+
+    assert len(set(cross([1, 1, 2, 2], [3, 4, 3, 4]))) == 4
+    assert cross([1], [2]) != cross([2], [1])
+    assert cross([1], ["x"]) != cross([1], ["y"])
+    assert cross([5], [5]) != cross([6], [6])
+
+
+def test_a_null_in_any_column_of_a_cross_empties_the_bag():
+    feature = SparseFeature(name="f", columns=("a", "b"), rows=1000)
+    whole = ids(feature, a=pa.array([1, 2, 3]), b=pa.array([1, 2, 3]))[0]
+    holes = ids(feature, a=pa.array([1, None, 3]), b=pa.array([1, 2, None]))
+    assert holes == (whole[:1], [1, 0, 0])
+
+
+@pytest.mark.parametrize(
+    ("feature", "column", "message"),
+    [
+        (SparseFeature(name="f", rows=9), pa.array([0.5]), "hashes column `f` of type double"),
+        (SparseFeature(name="f", rows=9, transform="index"), pa.array(["a"]), "indexes by column `f` of type string"),
+        (SparseFeature(name="f", transform="bucketize", boundaries=[1]), pa.array(["a"]), "buckets column `f`"),
+        (SparseFeature(name="x", columns=("f", "f"), rows=9), pa.array([[1]]), "crosses column `f` of type list"),
+    ],
+)
+def test_a_column_of_the_wrong_type_is_named(feature, column, message):
+    with pytest.raises(ModelError, match=message):
+        ids(feature, f=column)
+
+
+def test_dense_transforms_and_missing_values():
+    column = pa.array([3.0, None, -1.0])
+    dense = {t: dense_of(DenseFeature(name="x", transform=t), {"x": column}) for t in ("identity", "log1p")}
+    np.testing.assert_allclose(dense["identity"], [3, 0, -1])
+    np.testing.assert_allclose(dense["log1p"], [np.log(4), 0, -np.log(2)], rtol=1e-6)
+    standardised = dense_of(DenseFeature(name="x", transform="standardise", mean=2, std=4), {"x": column})
+    np.testing.assert_allclose(standardised, [0.25, 0, -0.75])
+    assert standardised.dtype == np.float32
+    with pytest.raises(ModelError, match="`x` reads column `x` of type string"):
+        dense_of(DenseFeature(name="x"), {"x": pa.array(["a"])})

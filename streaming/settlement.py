@@ -19,61 +19,24 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
-from pydantic import BaseModel, ConfigDict, Field
 
 from streaming.dead_letters import DeadLetter, Kind
 from streaming.errors import BadInput, StreamingError
 from streaming.hashing import hash64
+from streaming.label_join import LabelJoin, late_schema
 from streaming.merge import END_OF_TIME, NO_TIME, MergedChunk, merged_schema, refuse
-from streaming.pending import Ledger, RowLog, Segment, empty_batch
+from streaming.orphans import Orphans
+from streaming.pending import RowLog, Segment, empty_batch
 from streaming.schema import POSITION_FIELDS, RowSchema
+from streaming.settlement_config import SettlementConfig
+from streaming.settlement_state import SettlementState, stored_segments
 
-LATE_REASONS = ("after_settlement", "outside_window")
 _NONE = -1
-
-
-class SettlementConfig(BaseModel):
-    """How long labels and ids are waited for, in seconds of event time.
-
-    lateness_s: how far feedback may trail event time and still count.
-    dedup_horizon_s: how long an id stays known after its admission: for duplicates, for late feedback and for feedback
-    that precedes its impression. At least the longest window + lateness; default: twice the longest window + lateness.
-    max_future_skew_s: for the merge, see `Merge`.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    lateness_s: float = Field(default=0.0, ge=0)
-    dedup_horizon_s: float | None = Field(default=None, gt=0)
-    max_future_skew_s: float | None = Field(default=None, gt=0)
-
-    @property
-    def lateness_ms(self) -> int:
-        return round(self.lateness_s * 1000)
-
-    def horizon_ms(self, schema: RowSchema) -> int:
-        """The deduplication horizon for the tasks of `schema`. Raises BadInput when it is too short for them.
-
-        >>> schema = RowSchema(columns=[], tasks=[{"name": "ctr", "window_s": 60}])
-        >>> SettlementConfig(lateness_s=5).horizon_ms(schema)
-        125000
-        """
-        longest = schema.groups[-1].window_ms
-        if self.dedup_horizon_s is None:
-            return 2 * longest + self.lateness_ms
-        horizon = round(self.dedup_horizon_s * 1000)
-        if horizon < longest + self.lateness_ms:
-            raise BadInput(
-                f"dedup_horizon_s is {self.dedup_horizon_s:g}, and ids have to be known for the longest window + "
-                f"lateness = {longest / 1000:g} + {self.lateness_s:g} s; raise it, or shorten the window of "
-                f"`{schema.groups[-1].name}`"
-            )
-        return horizon
 
 
 @dataclass(frozen=True)
@@ -88,35 +51,6 @@ class SettledRows:
     dead: list[DeadLetter]
     watermark_ms: int
     more: bool
-
-
-@dataclass(frozen=True)
-class SettlementState:
-    """What a Settlement continues from. Segments never change under their name; None stands for one left out."""
-
-    segments: dict[str, pa.Table | None]
-    head: pa.RecordBatch
-    labels: np.ndarray
-    orphans: pa.RecordBatch
-    meta: dict[str, Any]
-
-
-def late_schema(schema: RowSchema) -> pa.Schema:
-    """Feedback that was matched and is no label, and why.
-
-    `late_by_ms` is, `after_settlement`, how far its key time lies beyond the deadline; `outside_window`, how far its
-    event time lies beyond the end of the window, or (negative) before the impression.
-    """
-    return pa.schema(
-        [
-            *schema.feedback,
-            *POSITION_FIELDS,
-            pa.field("reason", pa.string(), nullable=False),
-            pa.field("late_by_ms", pa.int64(), nullable=False),
-            pa.field("impression_event_time_ms", pa.int64(), nullable=False),
-            pa.field("deadline_ms", pa.int64(), nullable=False),
-        ]
-    )
 
 
 class Settlement:
@@ -143,9 +77,6 @@ class Settlement:
         self._groups = schema.groups
         if len(schema.tasks) > 64:
             raise BadInput(f"{len(schema.tasks)} tasks; one settlement joins up to 64, split the stream by tasks")
-        self._task_names = pa.array([task.name for task in schema.tasks])
-        self._task_bit = {task.name: i for i, task in enumerate(schema.tasks)}
-        self._task_window = np.array([task.window_ms for task in schema.tasks])
         self._late_schema = late_schema(schema)
         self._row_schema = pa.schema([*schema.impression, *POSITION_FIELDS])
 
@@ -158,12 +89,9 @@ class Settlement:
         self._dead: dict[Kind, Counter[str]] = {"impression": Counter(), "feedback": Counter()}
 
     def _open_at(self, first: int) -> None:
-        bits = max(len(self.schema.tasks), 8)
         self._pending = RowLog(self._row_schema, first)
-        self._event_time = Ledger(np.int64, first)
-        self._labels = Ledger(np.min_scalar_type(2**bits - 1), first)
-        self._orphans = RowLog(merged_schema(self.schema, "feedback"))
-        self._matched = Ledger(np.uint8)
+        self._labels = LabelJoin(self.schema, self._lateness, first)
+        self._orphans = Orphans(merged_schema(self.schema, "feedback"), self._horizon)
 
     # What goes in
 
@@ -241,25 +169,26 @@ class Settlement:
         resolved = np.where(is_known, feedback_order, np.maximum(feedback_order, new_order[feedback_codes]))
 
         fresh = np.flatnonzero(new != _NONE)
-        query, orphan = self._orphans.find(distinct.take(pa.array(fresh)), hashes[fresh])
-        query = fresh[query]
-        waits = (self._matched[orphan] == 0) & (
-            self._pending.key_time[new[query]] - self._orphans.key_time[orphan] <= self._horizon
+        query, claimed = self._orphans.claim(
+            distinct.take(pa.array(fresh)), hashes[fresh], self._pending.key_time[new[fresh]]
         )
-        query, orphan = query[waits], orphan[waits]
-        self._matched.mark(orphan, 1)
+        query = fresh[query]
 
         found = np.flatnonzero(matched != _NONE)
-        rows = pa.concat_batches([feedback.take(pa.array(found)), self._orphans.take(orphan)])
-        late = self._label(
+        rows = pa.concat_batches([feedback.take(pa.array(found)), claimed])
+        number = np.concatenate([matched[found], new[query]])
+        joined = self._labels.join(
             rows,
-            np.concatenate([matched[found], new[query]]),
-            np.concatenate([resolved[found], new_order[query]]),
+            number,
+            admitted_key=self._pending.key_time[number],
+            resolved=np.concatenate([resolved[found], new_order[query]]),
         )
+        self._counts["matched_feedback"] += joined.labels
+        self._counts["duplicate_feedback"] += joined.repeats
+        self._counts["late_feedback"] += joined.late.num_rows
         missing = np.flatnonzero(matched == _NONE)
-        self._orphans.append(feedback.take(pa.array(missing)), feedback_key[missing], hashes[feedback_codes[missing]])
-        self._matched.append(np.zeros(len(missing), np.uint8))
-        return late, too_old
+        self._orphans.add(feedback.take(pa.array(missing)), hashes[feedback_codes[missing]])
+        return joined.late, too_old
 
     def _admit(
         self, impressions: pa.RecordBatch, codes: np.ndarray, known_key: np.ndarray, hashes: np.ndarray
@@ -277,8 +206,7 @@ class Settlement:
         if len(admitted) < len(key):
             rows = rows.take(pa.array(admitted))
         self._pending.append(rows, key[admitted], hashes[codes[admitted]])
-        self._event_time.append(event_time[admitted])
-        self._labels.append(np.zeros(len(admitted), np.uint64))
+        self._labels.append(event_time[admitted])
         if not too_old.any():
             return admitted, []
         behind = (key - event_time)[too_old]
@@ -287,50 +215,6 @@ class Settlement:
         order = _numpy(refused, "order").tolist()
         letters = refuse(refused.select(self._row_schema.names), "impression", "too_old", details)
         return admitted, list(zip(key[too_old].tolist(), [0] * len(order), order, letters, strict=True))
-
-    def _label(self, feedback: pa.RecordBatch, number: np.ndarray, resolved: np.ndarray) -> pa.RecordBatch:
-        """Feedback with the impression each belongs to, resolved at merge order `resolved`: labels are set, and what is
-        neither a label nor a repeat of one comes back as late."""
-        in_order = np.lexsort((_numpy(feedback, "order"), resolved))
-        feedback, number = feedback.take(pa.array(in_order)), number[in_order]
-        task = pc.index_in(feedback.column("task"), value_set=self._task_names).to_numpy(zero_copy_only=False)
-        window = self._task_window[task]
-        event_time, impression_time = _numpy(feedback, "event_time_ms"), self._event_time[number]
-        deadline = self._pending.key_time[number] + window + self._lateness
-        after = _numpy(feedback, "key_time_ms") - deadline
-        delay = event_time - impression_time
-        counts = (after <= 0) & (delay >= 0) & (delay <= window)
-
-        # The first row that counts sets the label of its (impression, task); whatever follows it is a repeat.
-        _, pair = np.unique(number * len(self._task_names) + task, return_inverse=True)
-        setter = np.full(len(number), len(number))
-        setting = np.flatnonzero(counts)
-        setter[pair[setting][::-1]] = setting[::-1]
-        place = np.arange(len(number))
-        already = (self._labels[number].astype(np.uint64) >> task.astype(np.uint64)) & np.uint64(1) > 0
-        repeat = already | (place > setter[pair])
-        sets = counts & ~repeat
-        for bit in range(len(self._task_names)):
-            self._labels.mark(number[sets & (task == bit)], 1 << bit)
-        self._counts["matched_feedback"] += int(sets.sum())
-        self._counts["duplicate_feedback"] += int(repeat.sum())
-
-        late = np.flatnonzero(~counts & ~repeat)
-        self._counts["late_feedback"] += len(late)
-        if not len(late):
-            return empty_batch(self._late_schema)
-        after, delay, window = after[late], delay[late], window[late]
-        columns = feedback.select([*self.schema.feedback.names, *(f.name for f in POSITION_FIELDS)])
-        return pa.RecordBatch.from_arrays(
-            [
-                *columns.take(pa.array(late)).columns,
-                pa.array(LATE_REASONS).take(pa.array(np.where(after > 0, 0, 1))),
-                pa.array(np.where(after > 0, after, np.where(delay < 0, delay, delay - window))),
-                pa.array(impression_time[late]),
-                pa.array(deadline[late]),
-            ],
-            schema=self._late_schema,
-        )
 
     # What comes out
 
@@ -382,10 +266,8 @@ class Settlement:
         for g, (group, start, stop) in enumerate(zip(self._groups, starts, stops, strict=True)):
             here = slice(at, at + counts[g])
             at += counts[g]
-            bits = self._labels.view(start, stop)
-            for task in group.tasks:
-                label[task.name][here] = self._positive(bits, task.name)
-                unset[task.name][here] = ~self._applicable(bits, task.name)
+            for name, (positive, applicable) in self._labels.labels(group, start, stop).items():
+                label[name][here], unset[name][here] = positive, ~applicable
             if group.conditional:
                 emitted[here] = np.any([~unset[task.name][here] for task in group.tasks], axis=0)
             count = int(emitted[here].sum())
@@ -409,32 +291,16 @@ class Settlement:
         settled = self.schema.settled
         return pa.RecordBatch.from_arrays([columns[name] for name in settled.names], schema=settled)
 
-    def _positive(self, bits: np.ndarray, task: str) -> np.ndarray:
-        return ((bits >> bits.dtype.type(self._task_bit[task])) & 1).astype(bool) & self._applicable(bits, task)
-
-    def _applicable(self, bits: np.ndarray, task: str) -> np.ndarray:
-        """Where the task's condition, final by now since its window is not longer, holds."""
-        given = self.schema.tasks[self._task_bit[task]].given
-        return np.ones(len(bits), bool) if given is None else self._positive(bits, given)
-
     def _expire_orphans(self) -> list[tuple[int, int, int, DeadLetter]]:
         """Feedback that waited for its impression longer than the horizon."""
-        first, stop = self._orphans.first, self._orphans.key_time.search(self._watermark - self._horizon)
-        number = np.flatnonzero(self._matched.view(first, stop) == 0) + first
-        if not len(number):
-            letters = []
-        else:
-            rows = self._orphans.take(number)
-            names = [*self.schema.feedback.names, *(f.name for f in POSITION_FIELDS)]
-            detail = f"no impression of this id within {self._horizon} ms of event time"
-            refused = refuse(rows.select(names), "feedback", "unknown_impression", [detail] * len(number))
-            expiry = (_numpy(rows, "key_time_ms") + self._horizon).tolist()
-            order = _numpy(rows, "order").tolist()
-            letters = list(zip(expiry, [1] * len(number), order, refused, strict=True))
-        self._orphans.drop(stop)
-        self._matched.drop(stop)
-        self._counts["unmatched_feedback"] += len(number)
-        return letters
+        rows = self._orphans.expire(self._watermark)
+        self._counts["unmatched_feedback"] += rows.num_rows
+        names = [*self.schema.feedback.names, *(f.name for f in POSITION_FIELDS)]
+        detail = f"no impression of this id within {self._horizon} ms of event time"
+        refused = refuse(rows.select(names), "feedback", "unknown_impression", [detail] * rows.num_rows)
+        expiry = (_numpy(rows, "key_time_ms") + self._horizon).tolist()
+        order = _numpy(rows, "order").tolist()
+        return list(zip(expiry, [1] * rows.num_rows, order, refused, strict=True))
 
     def _forget(self) -> None:
         """Let go of features that were emitted for every group, and of ids beyond the horizon."""
@@ -442,7 +308,6 @@ class Settlement:
         self._pending.slim(emitted)
         beyond = min(emitted, self._pending.key_time.search(self._watermark - self._horizon))
         self._pending.drop(beyond)
-        self._event_time.drop(beyond)
         self._labels.drop(beyond)
 
     # How it stands
@@ -458,12 +323,12 @@ class Settlement:
     @property
     def waiting_feedback(self) -> int:
         """Feedback rows whose impression has not come yet."""
-        return int((self._matched.view(self._matched.first, self._matched.stop) == 0).sum())
+        return len(self._orphans)
 
     @property
     def state_bytes(self) -> int:
         """Memory held for pending impressions, known ids and waiting feedback."""
-        return sum(part.nbytes for part in (self._pending, self._event_time, self._labels, self._orphans))
+        return sum(part.nbytes for part in (self._pending, self._labels, self._orphans))
 
     def counters(self) -> dict[str, Any]:
         """What became of every row. For every group g, and for feedback:
@@ -487,36 +352,32 @@ class Settlement:
 
     def state(self, skip: Collection[str] = ()) -> SettlementState:
         """A copy of everything, to be restored exactly; segments named in `skip` are left out."""
-        pending = self._pending
-        segments: dict[str, pa.Table | None] = {}
+        pending, event_time = self._pending, self._labels.event_time
+        segments: dict[str, pa.RecordBatch | None] = {}
         for segment in pending.segments:
-            segments[segment.name] = None
-            if segment.name not in skip:
-                dropped = max(pending.first - segment.first, 0)
-                kept = (segment.first + dropped, segment.stop)
-                pad = np.full(dropped, NO_TIME)
-                table = pa.Table.from_batches([segment.rows.select(segment.rows.schema.names)])
-                if table.num_columns == 1:
-                    table = table.append_column(
-                        "event_time_ms", pa.array(np.concatenate([pad, self._event_time.view(*kept)]))
-                    )
-                key_time = np.concatenate([pad, pending.key_time.view(*kept)])
-                segments[segment.name] = table.append_column("key_time_ms", pa.array(key_time))
+            dropped = max(pending.first - segment.first, 0)
+            key_time, times = (
+                np.concatenate([np.full(dropped, NO_TIME), ledger.view(segment.first + dropped, segment.stop)])
+                for ledger in (pending.key_time, event_time)
+            )
+            rows = segment.rows
+            if "event_time_ms" not in rows.schema.names:
+                rows = rows.append_column("event_time_ms", pa.array(times))
+            rows = rows.append_column("key_time_ms", pa.array(key_time))
+            segments[segment.name] = None if segment.name in skip else rows
         head_from = max(pending.head_first, pending.first)
         head = pending.head().slice(head_from - pending.head_first)
         head_keys = pa.array(pending.key_time.view(head_from, pending.stop).copy())
-        waiting = np.flatnonzero(self._matched.view(self._matched.first, self._matched.stop) == 0)
         return SettlementState(
             segments=segments,
-            head=pa.RecordBatch.from_arrays([*head.columns, head_keys], [*head.schema.names, "key_time_ms"]),
-            labels=self._labels.view(pending.first, pending.stop).copy(),
-            orphans=self._orphans.take(waiting + self._matched.first),
+            head=head.append_column("key_time_ms", head_keys),
+            labels=self._labels.bits.view(pending.first, pending.stop).copy(),
+            orphans=self._orphans.state(),
             meta={
                 "schema": self.schema.model_dump(mode="json"),
                 "config": self.config.model_dump(mode="json"),
                 "watermark_ms": self._watermark,
                 "first": pending.first,
-                "stop": pending.stop,
                 "segment_first": {segment.name: segment.first for segment in pending.segments},
                 "cursors": list(self._cursors),
                 "settled": list(self._settled),
@@ -542,22 +403,30 @@ class Settlement:
         self._dead = {"impression": Counter(), "feedback": Counter()}
         for kind, reasons in meta["dead_letters"].items():
             self._dead[kind].update(reasons)
-        for name, table in state.segments.items():
-            assert table is not None
-            rows = table.combine_chunks().to_batches()[0]
+        taken = 0
+        for name, rows in state.segments.items():
+            if rows is None:
+                raise StreamingError(f"segment {name} was left out of this state; load the state from its directory")
             segment = Segment(name, meta["segment_first"][name], rows.drop_columns(["key_time_ms"]))
-            skipped = max(self._pending.stop - segment.first, 0)
-            self._event_time.append(_numpy(rows, "event_time_ms")[skipped:])
+            event_time = _numpy(rows, "event_time_ms")[max(self._pending.stop - segment.first, 0) :]
+            self._labels.append(event_time, state.labels[taken : taken + len(event_time)])
             self._pending.restore_segment(segment, _numpy(rows, "key_time_ms"))
-        head = state.head
-        hashes = hash64(head.column("impression_id"))
+            taken += len(event_time)
+        head, hashes = state.head, hash64(state.head.column("impression_id"))
         self._pending.append(head.select(self._row_schema.names), _numpy(head, "key_time_ms"), hashes)
-        self._event_time.append(_numpy(head, "event_time_ms"))
-        self._labels.append(state.labels)
+        self._labels.append(_numpy(head, "event_time_ms"), state.labels[taken:])
         self._pending.slim(min(self._cursors))
-        orphans = state.orphans
-        self._orphans.append(orphans, _numpy(orphans, "key_time_ms"), hash64(orphans.column("impression_id")))
-        self._matched.append(np.zeros(orphans.num_rows, np.uint8))
+        self._orphans.restore(state.orphans)
+
+    def save(self, directory: Path, name: str, keep: Collection[str] = (), extra: Any = None) -> None:
+        """Write the state as `name` into `directory`; see `SettlementState.save`."""
+        self.state(skip=stored_segments(directory)).save(directory, name, keep, extra)
+
+    def load(self, directory: Path, name: str) -> Any:
+        """Continue on a new Settlement from what was saved as `name`; returns its `extra`."""
+        state, extra = SettlementState.load(directory, name)
+        self.restore(state)
+        return extra
 
 
 def _numpy(batch: pa.RecordBatch, name: str) -> np.ndarray:

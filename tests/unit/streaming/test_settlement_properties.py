@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference_settlement import Reference, Row, merge_reference
 
-from streaming import id_index, pending, settlement
+from streaming import id_index, orphans, pending, settlement
 from streaming.merge import Merge
 from streaming.position import Partition
 from streaming.schema import POSITION_FIELDS, RowSchema
@@ -58,11 +58,13 @@ def batch_of(schema: RowSchema, kind: str, rows: list[Row]) -> pa.RecordBatch:
     received = schema.impression if kind == "impression" else schema.feedback
     arrow = pa.schema([*received, *POSITION_FIELDS, pa.field("record_time_ms", pa.int64())])
     plain = [
-        {"impression_id": r.id, "event_time_ms": r.event_time_ms, "task": r.task, "vertical": "v", "price": r.offset / 2,
-         "source_topic": r.topic, "source_partition": r.partition, "source_offset": r.offset, "source_row": r.row,
-         "record_time_ms": r.record_time_ms}
+        {
+            **dict(zip([f.name for f in POSITION_FIELDS], _place(r), strict=True)),
+            **{"impression_id": r.id, "event_time_ms": r.event_time_ms, "record_time_ms": r.record_time_ms},
+            **{"task": r.task, "vertical": "v", "price": r.offset / 2},
+        }
         for r in rows
-    ]  # fmt: skip
+    ]
     return pa.RecordBatch.from_pylist([{n: row[n] for n in arrow.names} for row in plain], schema=arrow)
 
 
@@ -144,6 +146,10 @@ def _position(row):
     return tuple(row[f.name] for f in POSITION_FIELDS)
 
 
+def _place(row: Row):
+    return row.topic, row.partition, row.offset, row.row
+
+
 def _rows_before(rows, position):
     return 0 if position is None else sum(1 for r in rows if r.offset < position.offset)
 
@@ -161,6 +167,7 @@ def sizes(request, monkeypatch):
 
         monkeypatch.setattr(pending, "hash64", weak)
         monkeypatch.setattr(settlement, "hash64", weak)
+        monkeypatch.setattr(orphans, "hash64", weak)
 
 
 @settings(max_examples=100, deadline=None)

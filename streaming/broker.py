@@ -10,6 +10,7 @@ It is a process of its own and outlives whoever started it. All it has lies in o
 
 from __future__ import annotations
 
+import base64
 import fcntl
 import json
 import os
@@ -18,6 +19,7 @@ import signal
 import socket
 import subprocess
 import time
+import uuid
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
@@ -140,17 +142,13 @@ class Broker:
         return Running(f"{HOST}:{port}", process.pid, port)
 
     def _format(self, properties: Path, out: Any) -> None:
-        tool = "kafka.tools.StorageTool"
-        identity = subprocess.run(
-            java(self.settings, self.directory, tool, "random-uuid"), capture_output=True, text=True, check=False
-        )
-        command = java(
-            self.settings, self.directory, tool, "format", "-t", identity.stdout.strip(), "-c", str(properties)
-        )
+        identity = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        tool = ("kafka.tools.StorageTool", "format", "-t", identity, "-c", str(properties))
+        command = java(self.settings, self.directory, *tool)
         if subprocess.run(command, stdout=out, stderr=out, check=False).returncode != 0:
             raise StreamingError(
                 f"the broker's data directory {self.directory / 'data'} cannot be formatted; it said:\n"
-                f"{identity.stderr}{self.log_tail()}"
+                f"{self.log_tail()}"
             )
 
     def _wait_until_open(self, running: Running, wait_s: float) -> None:

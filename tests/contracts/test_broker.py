@@ -1,0 +1,117 @@
+"""The embedded broker starts, is found again, survives a kill with its data, and says what is wrong."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+
+import psutil
+import pytest
+
+from streaming.broker import Broker, fetch
+from streaming.errors import BadInput, StreamingError
+from streaming.kafka import KafkaSettings, TopicReader, TopicWriter, ensure_topics
+from streaming.position import Partition
+
+pytestmark = pytest.mark.broker
+
+
+@pytest.fixture
+def own_broker(tmp_path):
+    """A broker that one test may treat badly."""
+    broker = Broker(tmp_path / "broker", heap_mb=256)
+    yield broker
+    broker.stop()
+
+
+def settings_of(running):
+    return KafkaSettings(bootstrap_servers=running.bootstrap_servers)
+
+
+def read_all(settings, topic):
+    with TopicReader(settings, [Partition(topic, 0)]) as reader:
+        reader.open({})
+        found = []
+        while not reader.at_end(reader.partitions[0]):
+            found += reader.poll(1.0)
+        return [message.value for message in found]
+
+
+def test_a_broker_killed_with_data_comes_back_with_them_on_the_same_port(own_broker):
+    first = own_broker.start(wait_s=120)
+    settings = settings_of(first)
+    ensure_topics(settings, {"kept": 1})
+    with TopicWriter(settings, "kept") as writer:
+        writer.write(0, [b"one", b"two"])
+        writer.flush()
+        os.kill(first.pid, signal.SIGKILL)
+        psutil.wait_procs([psutil.Process(first.pid)] if psutil.pid_exists(first.pid) else [], timeout=5)
+        assert own_broker.status() is None
+        again = own_broker.start(wait_s=120)
+        assert again.port == first.port
+        assert again.pid != first.pid
+        writer.write(0, [b"three"])
+        writer.flush()
+    assert read_all(settings, "kept") == [b"one", b"two", b"three"]
+
+
+def test_a_broker_outlives_whoever_started_it_and_a_second_start_finds_it(tmp_path):
+    directory = tmp_path / "broker"
+    script = f"from streaming.broker import Broker; print(Broker({str(directory)!r}, heap_mb=256).start(120).pid)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=150)
+    broker = Broker(directory)
+    try:
+        running = broker.status()
+        assert running is not None
+        assert running.pid == int(done.stdout)
+        assert broker.start() == running
+    finally:
+        assert broker.stop()
+    assert broker.status() is None
+    assert not broker.stop()
+
+
+def test_an_occupied_port_is_the_callers_mistake_and_names_the_occupant(tmp_path):
+    with socket.socket() as occupant:
+        occupant.bind(("127.0.0.1", 0))
+        occupant.listen()
+        port = occupant.getsockname()[1]
+        with pytest.raises(BadInput, match=rf"port {port} .*process {os.getpid()}.*free one"):
+            Broker(tmp_path, port=port).start()
+    assert Broker(tmp_path).status() is None
+
+
+def test_a_broker_that_dies_while_starting_shows_its_last_lines(tmp_path, monkeypatch):
+    monkeypatch.setattr("streaming.broker.server_properties", lambda *_: "process.roles=broker,controller\nnode.id=x\n")
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "meta.properties").touch()
+    with pytest.raises(StreamingError, match=r"(?s)ended while starting.*Invalid value x for configuration broker\.id"):
+        Broker(tmp_path).start(wait_s=60)
+
+
+def test_a_pid_that_somebody_else_has_now_is_not_taken_for_the_broker(tmp_path):
+    (tmp_path / "broker.json").write_text(f'{{"pid": {os.getpid()}, "created": 1.0, "port": 1}}')
+    assert Broker(tmp_path).status() is None
+    assert not Broker(tmp_path).stop()
+
+
+def test_a_directory_that_cannot_be_written_is_the_callers_mistake(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(BadInput, match="cannot be written"):
+        Broker(tmp_path / "file" / "broker").start()
+
+
+def test_a_full_disk_is_told_before_anything_starts(tmp_path, monkeypatch):
+    monkeypatch.setattr("streaming.broker.shutil.disk_usage", lambda _: type("Usage", (), {"free": 20 * 2**20}))
+    with pytest.raises(BadInput, match="20 MiB free, the broker needs at least 512 MiB"):
+        Broker(tmp_path).start()
+
+
+def test_without_network_the_way_out_is_named(monkeypatch):
+    def no_network(*_, **__):
+        raise ConnectionError("name resolution failed")
+
+    monkeypatch.setattr("streaming.broker_config.jgo.build", no_network)
+    with pytest.raises(StreamingError, match=r"name resolution failed.*bootstrap_servers"):
+        fetch()

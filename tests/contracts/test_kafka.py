@@ -1,0 +1,285 @@
+"""Topics in and out, against a real broker."""
+
+import os
+import signal
+import socket
+import time
+
+import pytest
+from kafka import KafkaAdminClient, TopicPartition
+
+from streaming.codecs import END_HEADER, is_end_marker
+from streaming.errors import BadInput, StreamingError
+from streaming.kafka import (
+    KafkaSettings,
+    TopicReader,
+    TopicWriter,
+    beginning_offsets,
+    end_offsets,
+    ensure_topics,
+    last_message,
+    require_topics,
+    topic_config,
+)
+from streaming.position import Partition, SourcePosition
+
+pytestmark = pytest.mark.broker
+
+
+@pytest.fixture
+def topic(kafka, topic_name):
+    """A new topic of two partitions."""
+    name = topic_name()
+    ensure_topics(kafka, {name: 2})
+    return name
+
+
+def filled(kafka, topic, values, partition=0):
+    with TopicWriter(kafka, topic) as writer:
+        writer.write(partition, values, timestamp_ms=[1000 + n for n in range(len(values))])
+
+
+def read(reader, count):
+    found = []
+    deadline = time.monotonic() + 20
+    while len(found) < count and time.monotonic() < deadline:
+        found += reader.poll(0.5)
+    return found
+
+
+def delete_before(kafka, topic, offset):
+    admin = KafkaAdminClient(bootstrap_servers=kafka.bootstrap_servers)
+    admin.delete_records({TopicPartition(topic, 0): offset})
+    admin.close()
+
+
+def test_messages_are_read_as_written(kafka, topic):
+    with TopicWriter(kafka, topic) as writer:
+        writer.write(1, [b"a", b"b"], headers=[("block", b"7")], timestamp_ms=123, key=b"k")
+    with TopicReader(kafka, [Partition(topic, 1)]) as reader:
+        reader.open({})
+        first, second = read(reader, 2)
+    assert first == (topic, 1, 0, 123, b"k", b"a", (("block", b"7"),))
+    assert (second.offset, second.value) == (1, b"b")
+
+
+@pytest.mark.parametrize("compression", ["lz4", "zstd", "none"])
+def test_every_compression_brings_the_bytes_back(kafka, topic, compression):
+    values = [bytes([n % 251]) * n for n in range(1, 3000, 37)]
+    filled(kafka.model_copy(update={"compression": compression}), topic, values)
+    with TopicReader(kafka, [Partition(topic, 0)]) as reader:
+        reader.open({})
+        assert [message.value for message in read(reader, len(values))] == values
+
+
+def test_a_reader_resumes_where_it_is_told_to(kafka, topic):
+    filled(kafka, topic, [b"a", b"b", b"c"])
+    partition = Partition(topic, 0)
+    with TopicReader(kafka, [partition]) as reader:
+        reader.open({partition: SourcePosition(1)})
+        assert [m.value for m in read(reader, 2)] == [b"b", b"c"]
+        assert reader.position == {partition: SourcePosition(3)}
+        reader.seek(partition, SourcePosition(2))
+        assert [m.value for m in read(reader, 1)] == [b"c"]
+
+
+def test_only_the_partitions_asked_for_are_polled(kafka, topic):
+    filled(kafka, topic, [b"a"], 0)
+    filled(kafka, topic, [b"b"], 1)
+    zero, one = Partition(topic, 0), Partition(topic, 1)
+    with TopicReader(kafka, [zero, one]) as reader:
+        reader.open({})
+        assert {m.partition for m in reader.poll(1.0, only=[one])} <= {1}
+        reader.poll(0.3, only=[one])
+        assert reader.position[zero] == SourcePosition(0)
+        assert [m.value for m in read(reader, 1)] == [b"a"]
+
+
+def test_the_end_is_confirmed_by_the_broker(kafka, topic):
+    zero, one = Partition(topic, 0), Partition(topic, 1)
+    filled(kafka, topic, [b"a"])
+    with TopicReader(kafka, [zero, one]) as reader:
+        reader.open({})
+        assert not reader.at_end(zero)
+        assert reader.at_end(one)
+        read(reader, 1)
+        assert reader.at_end(zero)
+        filled(kafka, topic, [b"b"])
+        assert not reader.at_end(zero, max_age_s=0)
+
+
+def test_an_end_marker_reaches_every_partition(kafka, topic):
+    with TopicWriter(kafka, topic) as writer:
+        writer.end_marker()
+    with TopicReader(kafka, [Partition(topic, 0), Partition(topic, 1)]) as reader:
+        reader.open({})
+        markers = read(reader, 2)
+    assert sorted(m.partition for m in markers) == [0, 1]
+    assert all(is_end_marker(m) for m in markers)
+    assert markers[0].headers == ((END_HEADER, b"1"),)
+
+
+def test_the_last_message_is_found(kafka, topic):
+    assert last_message(kafka, topic, 0) is None
+    filled(kafka, topic, [b"a", b"z"])
+    assert last_message(kafka, topic, 0).value == b"z"
+    assert end_offsets(kafka, [Partition(topic, 0), Partition(topic, 1)]) == {(topic, 0): 2, (topic, 1): 0}
+
+
+def test_topics_are_made_once_and_keep_everything(kafka, topic_name):
+    name = topic_name()
+    assert ensure_topics(kafka, {name: 3}) == {name}
+    assert ensure_topics(kafka, {name: 3}) == set()
+    assert require_topics(kafka, [name]) == {name: 3}
+    config = topic_config(kafka, name)
+    assert (config["retention.ms"], config["max.message.bytes"]) == ("-1", str(kafka.max_message_bytes))
+
+
+def test_other_numbers_of_partitions_are_the_callers_mistake(kafka, topic):
+    with pytest.raises(BadInput, match="has 2 partitions, 3 are configured"):
+        ensure_topics(kafka, {topic: 3})
+
+
+def test_an_absent_topic_is_named_with_those_that_exist(kafka, topic):
+    with pytest.raises(BadInput, match=f"no topic `nothing`.*{topic}"):
+        require_topics(kafka, ["nothing", topic])
+    with pytest.raises(BadInput, match="no topic `nothing`"):
+        TopicWriter(kafka, "nothing")
+    with pytest.raises(BadInput, match="only 0 to 1"):
+        TopicReader(kafka, [Partition(topic, 2)])
+
+
+def test_an_oversized_message_is_refused_with_both_numbers(kafka, topic_name):
+    name = topic_name()
+    ensure_topics(kafka.model_copy(update={"max_message_bytes": 5000}), {name: 1})
+    with TopicWriter(kafka, name) as writer:
+        with pytest.raises(StreamingError, match=r"6,512 bytes, its max\.message\.bytes allows 5,000"):
+            writer.write(0, [b"x" * 6000])
+        writer.write(0, [b"x" * 4000])
+    assert last_message(kafka, name, 0).offset == 0
+
+
+def test_a_message_of_many_megabytes_passes(kafka, topic):
+    big = os.urandom(12 * 2**20)
+    filled(kafka, topic, [big, b"after"])
+    with TopicReader(kafka, [Partition(topic, 0)]) as reader:
+        reader.open({})
+        assert [m.value for m in read(reader, 2)] == [big, b"after"]
+
+
+def test_a_gap_made_by_retention_is_an_error_that_counts_what_is_lost(kafka, topic):
+    filled(kafka, topic, [b"%d" % n for n in range(10)])
+    delete_before(kafka, topic, 6)
+    partition = Partition(topic, 0)
+    assert beginning_offsets(kafka, [partition]) == {partition: 6}
+    with TopicReader(kafka, [partition]) as reader:
+        with pytest.raises(StreamingError, match=rf"`{topic}`, partition 0: offset 2 .* before 6: 4 messages"):
+            reader.open({partition: SourcePosition(2)})
+        reader.open({})
+        assert [m.offset for m in read(reader, 4)] == [6, 7, 8, 9]
+
+
+def test_a_gap_made_while_reading_is_an_error_too(kafka, topic):
+    filled(kafka, topic, [b"%d" % n for n in range(10)])
+    partition = Partition(topic, 0)
+    with TopicReader(kafka, [partition]) as reader:
+        reader.open({})
+        delete_before(kafka, topic, 6)
+        reader.seek(partition, SourcePosition(3))
+        with pytest.raises(StreamingError, match="before 6: 3 messages are lost"):
+            read(reader, 1)
+
+
+def test_a_position_beyond_the_end_means_another_topic(kafka, topic):
+    with TopicReader(kafka, [Partition(topic, 0)]) as reader, pytest.raises(StreamingError, match="ends at 0"):
+        reader.open({Partition(topic, 0): SourcePosition(5)})
+
+
+def test_positions_are_shown_to_lag_monitors(kafka, topic):
+    partition = Partition(topic, 0)
+    filled(kafka, topic, [b"a", b"b"])
+    with TopicReader(kafka, [partition], group=topic) as reader:
+        reader.open({})
+        read(reader, 2)
+        reader.commit_for_display({partition: SourcePosition(2)})
+        admin = KafkaAdminClient(bootstrap_servers=kafka.bootstrap_servers)
+        deadline = time.monotonic() + 15
+        while not (shown := _committed(admin, topic)) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        admin.close()
+    assert shown == {TopicPartition(topic, 0): 2}
+
+
+def _committed(admin, group):
+    offsets = admin.list_group_offsets([group])[group]
+    return {key: value.offset for key, value in offsets.items() if value.offset >= 0}
+
+
+def test_a_broker_that_stands_still_is_noticed_and_not_taken_for_the_end(kafka, broker, topic):
+    now = [0.0]
+    partition = Partition(topic, 0)
+    with TopicReader(kafka, [partition], clock=lambda: time.monotonic() + now[0]) as reader:
+        reader.open({})
+        assert reader.at_end(partition)
+        os.kill(broker.pid, signal.SIGSTOP)
+        try:
+            now[0] += 10
+            started = time.monotonic()
+            assert reader.poll(0.5) == []
+            assert time.monotonic() - started < 1.5
+            assert not reader.broker_reachable
+            assert not reader.at_end(partition)
+            now[0] += kafka.give_up_s
+            with pytest.raises(StreamingError, match=r"has not answered for 3\d\d s"):
+                reader.poll(0.2)
+        finally:
+            os.kill(broker.pid, signal.SIGCONT)
+        filled(kafka, topic, [b"back"])
+        assert [m.value for m in read(reader, 1)] == [b"back"]
+        assert reader.broker_reachable
+
+
+def test_no_broker_is_named_with_what_to_do():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        nobody = f"127.0.0.1:{probe.getsockname()[1]}"
+    settings = KafkaSettings(bootstrap_servers=nobody, connect_timeout_s=0.3)
+    with pytest.raises(
+        StreamingError, match=rf"no Kafka broker answers at {nobody} \(tried 0\.3 s\).*exfm broker start"
+    ):
+        require_topics(settings, ["any"])
+
+
+def test_a_port_that_is_not_kafka_is_told(tmp_path):
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        settings = KafkaSettings(bootstrap_servers=f"127.0.0.1:{other.getsockname()[1]}", connect_timeout_s=1)
+        with pytest.raises(StreamingError, match="no Kafka client gets through"):
+            require_topics(settings, ["any"])
+
+
+def test_no_address_at_all_is_the_callers_mistake():
+    with pytest.raises(BadInput, match="exfm broker start"):
+        require_topics(KafkaSettings(), ["any"])
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"security": {"ssl_cafille": "x"}}, "unknown: ssl_cafille; known: .*ssl_cafile"),
+        ({"bootstrap_servers": "localhost"}, "`localhost` is not HOST:PORT"),
+        ({"servers": "x:1"}, "Extra inputs"),
+    ],
+)
+def test_settings_refuse_what_they_do_not_know(changes, message):
+    with pytest.raises(ValueError, match=message):
+        KafkaSettings(**changes)
+
+
+def test_the_client_knows_every_security_setting_that_we_let_through():
+    from kafka import KafkaConsumer
+
+    from streaming.kafka_settings import SECURITY_KEYS
+
+    assert set(KafkaConsumer.DEFAULT_CONFIG) >= SECURITY_KEYS

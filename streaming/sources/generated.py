@@ -103,6 +103,11 @@ class GeneratedStream:
             np.array([kept * conversion_in_time(v, w_ctr, w_cvr) for v in config.verticals], np.float32),
         )
 
+    @property
+    def rows(self) -> int:
+        """Impressions, duplicates not counted."""
+        return self.config.impressions
+
     def chunks(self, chunk_rows: int = 8192) -> Iterator[Chunk]:
         """The whole stream, from its start: the same bytes each time for the same `chunk_rows`.
 

@@ -1,0 +1,290 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+
+from streaming.errors import BadInput
+from streaming.schema import Column, RowSchema, Task
+from streaming.sources.chunk import Chunk
+from streaming.sources.files import FeedbackFile, LabelColumn, RecordedConfig, RecordedStream
+from streaming.sources.pacer import Pacer
+
+SCHEMA = RowSchema(
+    columns=(Column(name="user_id"), Column(name="genre", type="string")),
+    tasks=(Task(name="ctr", window_s=60), Task(name="cvr", window_s=600, given="ctr")),
+)
+CLICKS = RecordedConfig(event_time="at", event_time_unit="s", labels={"ctr": LabelColumn(column="clicked")})
+
+
+def _table(**changes: object) -> pa.Table:
+    columns: dict[str, object] = {
+        "at": [10, 20, 30, 40],
+        "vertical": ["a", "b", "a", "b"],
+        "user_id": [1, 2, 3, 4],
+        "genre": ["x", "y", "x", "z"],
+        "clicked": [0, 1, 1, None],
+    }
+    return pa.table({name: values for name, values in (columns | changes).items() if values is not None})
+
+
+def _write(path: Path, table: pa.Table) -> Path:
+    pq.write_table(table, path)
+    return path
+
+
+def _feedback(chunks: list[Chunk]) -> list[tuple[object, int, str]]:
+    return [tuple(row.values()) for chunk in chunks for row in chunk.feedback.to_pylist()]
+
+
+@pytest.fixture
+def recorded(tmp_path) -> Path:
+    return _write(tmp_path / "stream.parquet", _table())
+
+
+def test_rows_are_numbered_and_positive_labels_become_feedback(recorded: Path) -> None:
+    (chunk,) = RecordedStream(recorded, CLICKS, SCHEMA).chunks()
+    assert chunk.impressions.schema == SCHEMA.impression
+    assert chunk.impressions.to_pylist()[1] == {
+        "impression_id": 1,
+        "event_time_ms": 20_000,
+        "vertical": "b",
+        "user_id": 2,
+        "genre": "y",
+    }
+    assert chunk.feedback.schema == SCHEMA.feedback
+    assert _feedback([chunk]) == [(1, 20_000, "ctr"), (2, 30_000, "ctr")]
+    assert (chunk.watermark_ms, chunk.truth, chunk.malformed) == (40_000, None, [])
+
+
+def test_feedback_waits_for_its_delay_and_the_rest_follows_the_last_row(tmp_path) -> None:
+    path = _write(tmp_path / "f.parquet", _table(clicked=[1, 1, 1, 1], delay=[25.5, 1.0, 100.0, 50.0]))
+    label = LabelColumn(column="clicked", delay_column="delay")
+    config = CLICKS.model_copy(update={"labels": {"ctr": label}})
+    chunks = list(RecordedStream(path, config, SCHEMA).chunks(chunk_rows=2))
+    assert [_feedback([c]) for c in chunks] == [
+        [],
+        [(1, 21_000, "ctr"), (0, 35_500, "ctr")],
+        [(3, 90_000, "ctr"), (2, 130_000, "ctr")],
+    ]
+    assert [c.impressions.num_rows for c in chunks] == [2, 2, 0]
+
+
+def test_feedback_may_have_a_time_of_its_own(tmp_path) -> None:
+    path = _write(tmp_path / "f.parquet", _table(when=[None, 22, 31, None]))
+    config = CLICKS.model_copy(update={"labels": {"ctr": LabelColumn(column="clicked", time_column="when")}})
+    assert _feedback(list(RecordedStream(path, config, SCHEMA).chunks())) == [(1, 22_000, "ctr"), (2, 31_000, "ctr")]
+
+
+def test_several_labels_are_judged_by_value_and_by_threshold(tmp_path) -> None:
+    path = _write(tmp_path / "f.parquet", _table(stars=[5.0, 4.0, 3.5, 1.0], state=["no", "bought", "seen", "bought"]))
+    labels = {
+        "ctr": LabelColumn(column="stars", at_least=4),
+        "cvr": LabelColumn(column="state", values=("bought", "kept")),
+    }
+    chunks = list(RecordedStream(path, CLICKS.model_copy(update={"labels": labels}), SCHEMA).chunks())
+    assert sorted((row, task) for row, _, task in _feedback(chunks)) == [(0, "ctr"), (1, "ctr"), (1, "cvr"), (3, "cvr")]
+
+
+def test_names_differ_ids_are_strings_and_one_vertical_is_given(tmp_path) -> None:
+    table = _table(clicked=[True, False, False, True], id=["p", "q", "r", "s"], vertical=None)
+    table = table.rename_columns([{"genre": "Genre"}.get(name, name) for name in table.column_names])
+    config = RecordedConfig(
+        impression_id="id",
+        event_time="at",
+        vertical_value="films",
+        columns={"genre": "Genre"},
+        labels={"ctr": LabelColumn(column="clicked")},
+    )
+    schema = RowSchema(impression_id="string", columns=SCHEMA.columns, tasks=SCHEMA.tasks)
+    (chunk,) = RecordedStream(_write(tmp_path / "f.parquet", table), config, schema).chunks()
+    assert chunk.impressions["genre"].to_pylist() == ["x", "y", "x", "z"]
+    assert set(chunk.impressions["vertical"].to_pylist()) == {"films"}
+    assert [row for row, *_ in _feedback([chunk])] == ["p", "s"]
+
+
+def test_timestamps_and_other_widths_are_understood(tmp_path) -> None:
+    table = _table(
+        at=pa.array([1_000_001, 2_000_001, 3_000_001, 4_000_001], pa.timestamp("us")),
+        user_id=pa.array([1, 2, 3, 4], pa.int16()),
+        genre=pa.array(["x", "y", "x", "z"], pa.large_string()).dictionary_encode(),
+    )
+    (chunk,) = RecordedStream(_write(tmp_path / "f.parquet", table), CLICKS, SCHEMA).chunks()
+    assert chunk.impressions["event_time_ms"].to_pylist() == [1000, 2000, 3000, 4000]
+    assert chunk.impressions["genre"].to_pylist() == ["x", "y", "x", "z"]
+
+
+def test_the_pieces_do_not_change_what_is_played(tmp_path) -> None:
+    rng = np.random.default_rng(0)
+    n = 5000
+    table = pa.table(
+        {
+            "at": np.sort(rng.integers(0, 10_000, n)),
+            "vertical": rng.choice(["a", "b"], n),
+            "user_id": rng.integers(0, 100, n),
+            "genre": rng.choice(["x", "y"], n),
+            "clicked": rng.integers(0, 2, n),
+            "delay": rng.exponential(500, n),
+        }
+    )
+    path = tmp_path / "f.parquet"
+    pq.write_table(table, path, row_group_size=700)
+    label = LabelColumn(column="clicked", delay_column="delay")
+    stream = RecordedStream(path, CLICKS.model_copy(update={"labels": {"ctr": label}}), SCHEMA)
+    whole, pieces = list(stream.chunks(8192)), list(stream.chunks(64))
+    assert stream.rows == n
+    assert pa.Table.from_batches([c.impressions for c in whole]).equals(
+        pa.Table.from_batches([c.impressions for c in pieces])
+    )
+    assert sorted(_feedback(whole)) == sorted(_feedback(pieces))
+    times = [time for _, time, _ in _feedback(pieces)]
+    assert times == sorted(times)
+    latest = 0
+    for chunk in pieces:
+        assert pc.min(chunk.feedback["event_time_ms"]).as_py() is None or latest <= min(
+            chunk.feedback["event_time_ms"].to_pylist()
+        )
+        latest = chunk.watermark_ms
+
+
+def test_impressions_and_feedback_in_files_of_their_own(tmp_path) -> None:
+    impressions = _write(tmp_path / "i.parquet", _table(id=[11, 12, 13, 14]))
+    feedback = pa.table({"id": [11, 13, 11], "at": [15, 30, 500], "task": ["ctr", "ctr", "cvr"]})
+    config = RecordedConfig(
+        impression_id="id",
+        event_time="at",
+        event_time_unit="s",
+        feedback=FeedbackFile(
+            path=str(_write(tmp_path / "f.parquet", feedback)), impression_id="id", event_time="at", event_time_unit="s"
+        ),
+    )
+    chunks = list(RecordedStream(impressions, config, SCHEMA).chunks(2))
+    assert [_feedback([c]) for c in chunks] == [
+        [(11, 15_000, "ctr")],
+        [(13, 30_000, "ctr")],
+        [(11, 500_000, "cvr")],
+    ]
+
+
+def test_rows_out_of_order_are_refused_with_the_way_to_sort_them(tmp_path) -> None:
+    path = _write(tmp_path / "f.parquet", _table(at=[10, 40, 30, 50]))
+    with pytest.raises(BadInput, match=r"row 2 is 10\.000 s behind .*out_of_order_s allows 0.*sort_by\(\"at\"\)"):
+        list(RecordedStream(path, CLICKS, SCHEMA).chunks())
+    with pytest.raises(BadInput, match="row 2 is"):
+        list(RecordedStream(path, CLICKS, SCHEMA).chunks(1))
+    tolerant = CLICKS.model_copy(update={"out_of_order_s": 10.0})
+    chunks = list(RecordedStream(path, tolerant, SCHEMA).chunks(2))
+    assert [c.watermark_ms for c in chunks] == [30_000, 40_000]
+
+
+def test_a_missing_column_is_named_beside_those_there_are(recorded: Path) -> None:
+    config = CLICKS.model_copy(update={"labels": {"ctr": LabelColumn(column="klicked")}})
+    with pytest.raises(BadInput, match=r"no column klicked; it has at, vertical, user_id, genre, clicked"):
+        RecordedStream(recorded, config, SCHEMA)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"user_id": ["a", "b", "c", "d"]}, "row 0: `user_id` is string, not int64"),
+        ({"user_id": [1.0, 2.0, 2.5, 3.0]}, "row 2: `user_id` is double, not int64"),
+        ({"at": ["1", "2", "3", "4"]}, "`at` is string; a time is an integer, a float or a timestamp"),
+        ({"at": [1, None, 3, 4]}, "`at` of row 1 is null"),
+        ({"clicked": ["n", "y", "y", "n"]}, "`clicked` is string, which cannot be compared with at least 1"),
+    ],
+)
+def test_a_column_of_the_wrong_type_is_refused(tmp_path, changes: dict[str, object], message: str) -> None:
+    path = _write(tmp_path / "f.parquet", _table(**changes))
+    with pytest.raises(BadInput, match=message):
+        list(RecordedStream(path, CLICKS, SCHEMA).chunks())
+
+
+def test_a_row_that_breaks_the_schemas_rules_is_left_to_the_dead_letters(tmp_path) -> None:
+    path = _write(tmp_path / "f.parquet", _table(user_id=[1, None, 3, 4]))
+    (chunk,) = RecordedStream(path, CLICKS, SCHEMA).chunks()
+    assert chunk.impressions["user_id"].to_pylist() == [1, None, 3, 4]
+
+
+def test_feedback_before_its_impression_is_refused(tmp_path) -> None:
+    path = _write(tmp_path / "f.parquet", _table(delay=[0, 0, -5, 0]))
+    config = CLICKS.model_copy(update={"labels": {"ctr": LabelColumn(column="clicked", delay_column="delay")}})
+    with pytest.raises(BadInput, match="row 2 has its ctr at 25000 ms, before its impression at 30000 ms"):
+        list(RecordedStream(path, config, SCHEMA).chunks())
+
+
+def test_what_is_no_parquet_file_is_refused(tmp_path) -> None:
+    with pytest.raises(BadInput, match="no such file"):
+        RecordedStream(tmp_path / "absent.parquet", CLICKS, SCHEMA)
+    (tmp_path / "text.parquet").write_text("at,user\n1,2\n")
+    with pytest.raises(BadInput, match="cannot be read as Parquet"):
+        RecordedStream(tmp_path / "text.parquet", CLICKS, SCHEMA)
+
+
+def test_labels_and_columns_must_be_the_schemas(recorded: Path) -> None:
+    config = CLICKS.model_copy(update={"labels": {"install": LabelColumn(column="clicked")}})
+    with pytest.raises(BadInput, match="labels name task install; the schema has ctr, cvr"):
+        RecordedStream(recorded, config, SCHEMA)
+    with pytest.raises(BadInput, match="columns name age; the schema has user_id, genre"):
+        RecordedStream(recorded, CLICKS.model_copy(update={"columns": {"age": "at"}}), SCHEMA)
+    with pytest.raises(ValueError, match="either `labels`"):
+        RecordedConfig()
+
+
+def test_movielens_plays_from_its_first_row_to_its_last() -> None:
+    data = Path(os.environ.get("EXFM_DATA", Path(__file__).parents[4] / "shared" / "data"))
+    path = data / "movielens_1m_stream.parquet"
+    if not path.exists():
+        pytest.skip(f"needs {path.name} in the folder that EXFM_DATA names, or in ../shared/data; it is in neither")
+    columns = (*(Column(name=n) for n in ("user_id", "item_id", "year")), Column(name="genres", type="string"))
+    schema = RowSchema(columns=columns, tasks=(Task(name="ctr", window_s=60),))
+    config = CLICKS.model_copy(update={"event_time": "timestamp", "labels": {"ctr": LabelColumn(column="label")}})
+    chunks = list(RecordedStream(path, config, schema).chunks())
+    recorded = pq.read_table(path, columns=["label"])
+    assert sum(c.impressions.num_rows for c in chunks) == recorded.num_rows
+    assert sum(c.feedback.num_rows for c in chunks) == pc.sum(recorded["label"]).as_py()
+
+
+class Clock:
+    now_s = 50.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def test_at_full_speed_nothing_waits() -> None:
+    pacer = Pacer("full", Clock())
+    assert pacer.wait_s(10**9, 10**15) == 0
+    assert pacer.rows_allowed(10**9) is None
+
+
+def test_rows_per_second_count_from_where_the_sender_stands() -> None:
+    clock = Clock()
+    pacer = Pacer("100", clock)
+    assert pacer.rows_allowed(5000) == 0
+    clock.now_s += 2
+    assert pacer.rows_allowed(5000) == 200
+    assert pacer.rows_allowed(5150) == 50
+    assert pacer.wait_s(5300, 0) == pytest.approx(1.0)
+    clock.now_s += 100
+    assert pacer.wait_s(5300, 0) == 0
+    assert Pacer("100", clock).chunk_rows() == 25
+
+
+def test_times_event_time_follows_what_happened() -> None:
+    clock = Clock()
+    pacer = Pacer("60x", clock)
+    assert pacer.wait_s(0, 1_000_000) == 0
+    assert pacer.wait_s(9, 1_000_000 + 600_000) == pytest.approx(10.0)
+    clock.now_s += 4
+    assert pacer.wait_s(9, 1_000_000 + 600_000) == pytest.approx(6.0)
+
+
+@pytest.mark.parametrize("rate", ["fast", "0", "-5", "x", "1e3"])
+def test_another_rate_is_refused_with_those_there_are(rate: str) -> None:
+    with pytest.raises(BadInput, match=r'is unknown; use "full", rows per second \("5000"\)'):
+        Pacer(rate)

@@ -193,7 +193,7 @@ def objective(
     distillation = adaptation = zero
     if arm.distils:
         z = z_S if arm.kind == "single_head" else _given(z_D, "z_D", arm)
-        target = teacher_target(torch.where(distilled, teacher_logits, 0.0), arm.label_scale, arm.temperature)
+        target = teacher_target(torch.where(distilled, teacher_logits.detach(), 0.0), arm.label_scale, arm.temperature)
         distillation = mean_over(cross_entropy(z / arm.temperature, target), distilled, weights)
     if arm.adapter:
         z, sa = _given(z_D2, "z_D2", arm), _given(adapted, "adapted", arm)

@@ -46,9 +46,10 @@ class ServedStudent(nn.Module):
         super().__init__()
         self.trunk_config, self.features, self.tasks = trunk, features, tuple(tasks)
         self.units, self.width = embedding_units(features, width), width
-        self.tables = embedding_bags(features, width, seed)
         self.trunk = build_trunk(trunk, features, width, seed)
-        self.serving = nn.Linear(self.trunk.out_width, len(self.tasks))  # type: ignore[arg-type]
+        with torch.random.fork_rng(devices=[]):  # what is drawn here is overwritten by whoever made this
+            self.tables = embedding_bags(features, width, seed)
+            self.serving = nn.Linear(self.trunk.out_width, len(self.tasks))  # type: ignore[arg-type]
         self.eval()
 
     def forward(self, sparse: KeyedJaggedTensor, dense: Tensor) -> Tensor:

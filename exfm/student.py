@@ -65,7 +65,7 @@ class StudentConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     trunk: Trunk = Trunk()
-    width: int = Field(default=8, gt=0)  # of the embeddings
+    width: int = Field(default=8, gt=0, multiple_of=4)  # of the embeddings; FBGEMM asks for the 4
     dense_lr: float = Field(default=4e-3, gt=0)  # Adam
     sparse_lr: float = Field(default=0.24, gt=0)  # row-wise AdaGrad
     sparse_eps: float = Field(default=1e-8, gt=0)
@@ -82,8 +82,9 @@ class StudentNet(nn.Module):
 
     def __init__(self, cfg: StudentConfig, features: FeatureSet, tasks: Sequence[str], seed: int):
         super().__init__()
-        self.tables = fused_embedding_bags(features, cfg.width, seed, lr=cfg.sparse_lr, eps=cfg.sparse_eps)
         self.trunk = build_trunk(cfg.trunk, features, cfg.width, seed)
+        with torch.random.fork_rng(devices=[]):  # TorchRec draws weights of its own first, from the global generator
+            self.tables = fused_embedding_bags(features, cfg.width, seed, lr=cfg.sparse_lr, eps=cfg.sparse_eps)
         H = self.trunk.out_width
         self.serving = _heads("serving", H, tasks, seed)  # type: ignore[arg-type]
         if cfg.arm.kind == "auxiliary_head":
@@ -129,6 +130,7 @@ class Student:
         B, T = len(batch), len(self.tasks)
         if B == 0:
             return StepResult(np.zeros((0, T), np.float32), 0.0, np.zeros(T, np.int64), True)
+        self._set_rates(self.cfg.learning_rate.factor(int(self._rows) + B))
         pooled = self.net.tables(batch.sparse).values()
         e = pooled.detach().requires_grad_()
         x_BH = self.net.trunk(e.view(B, self._units, self.cfg.width), batch.dense)
@@ -209,13 +211,13 @@ class Student:
             gradients.append(adapter.exp_avg_sq)  # the first of its tensors to overflow
         if not torch.isfinite(nn.utils.get_total_norm(gradients)):
             return False
-        self._set_rates(self.cfg.learning_rate.factor(int(self._rows) + len(e)))
         pooled.backward(e.grad)
         self._adam.step()
         self._adapter = adapter
         return True
 
     def _set_rates(self, factor: float) -> None:
+        # Before forward: FBGEMM's backward takes the rate that forward saw.
         if factor != self._factor:
             self._factor = factor
             self._adam.param_groups[0]["lr"] = self.cfg.dense_lr * factor

@@ -1,0 +1,337 @@
+"""A student learns from labels and a teacher, and serves as if it had never had one."""
+
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+from pydantic import ValidationError
+from torch import nn
+
+from exfm.batch import BatchBuilder
+from exfm.distillation import Arm
+from exfm.errors import ConfigError, ModelError
+from exfm.features import DenseFeature, FeatureSet, SparseFeature
+from exfm.student import LearningRate, Student, StudentConfig
+from exfm.trunks import Trunk
+
+FEATURES = FeatureSet(
+    sparse=[
+        SparseFeature(name="user", rows=200, transform="index"),
+        SparseFeature(name="ad", rows=50, transform="index"),
+        SparseFeature(name="topic", rows=10, transform="index"),
+    ],
+    dense=[DenseFeature(name="hour"), DenseFeature(name="age")],
+)
+TASKS = ("ctr", "cvr")
+SMALL = StudentConfig(trunk=Trunk(mlp=(16, 8), bottom=(8,)), width=4)
+ARMS = {
+    "none": Arm(kind="none"),
+    "single_head": Arm(kind="single_head"),
+    "auxiliary_head": Arm(kind="auxiliary_head", weight=1.5, gradient_scale=2, label_scale=1.2),
+    "adapter": Arm(kind="auxiliary_head", adapter=True),
+}
+build = BatchBuilder(FEATURES, TASKS)
+
+
+def stream(rows, seed=0, batch_rows=256, bias=0.0):
+    """Impressions of a small world: users and ads with tastes; a teacher that knows the truth, plus `bias`."""
+    world, rng = np.random.default_rng(99), np.random.default_rng(seed)
+    of_user, of_ad = world.normal(0, 0.7, 200), world.normal(0, 0.7, 50)
+    user, ad = rng.integers(0, 200, rows), rng.integers(0, 50, rows)
+    truth = of_user[user] + of_ad[ad] - 1
+    click = rng.random(rows) < 1 / (1 + np.exp(-truth))
+    bought = rng.random(rows) < 0.3
+    table = pa.table(
+        {
+            "user": user,
+            "ad": ad,
+            "topic": ad % 10,
+            "hour": rng.random(rows).astype(np.float32),
+            "age": rng.normal(0, 1, rows).astype(np.float32),
+            "label_ctr": click.astype(np.int8),
+            "label_cvr": pa.array(bought.astype(np.int8), mask=~click),
+            "teacher_logit_ctr": (truth + bias).astype(np.float32),
+            "teacher_logit_cvr": pa.array(np.full(rows, -0.85, np.float32), mask=rng.random(rows) < 0.1),
+        }
+    )
+    return [build(table.slice(start, batch_rows)) for start in range(0, rows, batch_rows)]
+
+
+def student(arm="adapter", seed=5, **changes):
+    return Student(SMALL.model_copy(update={"arm": ARMS[arm], **changes}), FEATURES, TASKS, seed)
+
+
+def same(a, b):
+    return a.keys() == b.keys() and all(torch.equal(a[key], b[key]) for key in a)
+
+
+def served(tensors):
+    heads = ("dense/auxiliary", "dense/adapted", "adam/auxiliary", "adam/adapted", "adapter/", "progress/")
+    return {key: value for key, value in tensors.items() if not key.startswith(heads)}
+
+
+@pytest.mark.parametrize("arm", ARMS)
+def test_a_twin_starts_from_the_same_bits_and_the_global_generator_is_left_alone(arm):
+    torch.manual_seed(1)
+    before = torch.random.get_rng_state()
+    one = student(arm)
+    assert torch.equal(torch.random.get_rng_state(), before)
+    torch.manual_seed(2)
+    twin = Student(one.cfg.without_teacher(), FEATURES, TASKS, seed=5)
+    assert same(served(one.state()), served(twin.state()))
+    other_seed = student(arm, seed=6).state()
+    assert not torch.equal(other_seed["dense/serving.weight"], one.state()["dense/serving.weight"])
+    assert not torch.equal(other_seed["table/ad/weight"], one.state()["table/ad/weight"])
+
+
+def test_a_task_starts_the_same_whatever_tasks_are_beside_it():
+    alone = Student(SMALL, FEATURES, ["cvr"], seed=5).state()
+    assert torch.equal(alone["dense/serving.weight"][0], student().state()["dense/serving.weight"][1])
+
+
+@pytest.mark.parametrize("arm", [Arm(weight=0), Arm(gradient_scale=0, adapter=True), Arm(kind="single_head", weight=0)])
+def test_distillation_switched_off_leaves_exactly_the_twin(arm):
+    one = Student(SMALL.model_copy(update={"arm": arm}), FEATURES, TASKS, seed=5)
+    twin = student("none")
+    for batch in stream(2_000):
+        assert np.array_equal(one.train_step(batch).logits, twin.train_step(batch).logits)
+    assert same(served(one.state()), served(twin.state()))
+
+
+@pytest.mark.parametrize("arm", ["auxiliary_head", "adapter"])
+def test_serving_heads_get_their_gradient_from_labels_alone(arm):
+    """After one step from the same start, the serving heads are the twin's; the trunk is not."""
+    one, twin = student(arm), student("none")
+    batch = stream(256)[0]
+    one.train_step(batch), twin.train_step(batch)
+    a, b = one.state(), twin.state()
+    assert torch.equal(a["dense/serving.weight"], b["dense/serving.weight"])
+    assert torch.equal(a["dense/serving.bias"], b["dense/serving.bias"])
+    assert not torch.equal(a["dense/trunk.top.0.weight"], b["dense/trunk.top.0.weight"])
+    assert not torch.equal(a["table/ad/weight"], b["table/ad/weight"])
+
+
+def test_a_biased_teacher_miscalibrates_a_single_head_and_not_an_auxiliary_one():
+    """Every teacher logit is one too high (ExFM, arXiv 2502.17494): what is served must not be."""
+    batches = stream(60_000, bias=1.0, batch_rows=512)
+    biased = {"single_head": Arm(kind="single_head"), "auxiliary_head": Arm(), "adapter": Arm(adapter=True)}
+    calibration = {}
+    for arm in biased:
+        one = Student(SMALL.model_copy(update={"arm": biased[arm]}), FEATURES, TASKS, seed=5)
+        predicted = observed = 0.0
+        for n, batch in enumerate(batches):
+            logits = torch.from_numpy(one.train_step(batch).logits)
+            if n >= len(batches) // 2:
+                predicted += torch.sigmoid(logits[:, 0]).sum().item()
+                observed += batch.labels[:, 0].sum().item()
+        calibration[arm] = predicted / observed
+    assert calibration["auxiliary_head"] == pytest.approx(1, abs=0.02)
+    assert calibration["adapter"] == pytest.approx(1, abs=0.02)
+    assert calibration["single_head"] > 1.1
+
+
+def test_logits_are_those_of_before_the_update():
+    one = student()
+    for batch in stream(1_000):
+        before = one.score(batch)
+        assert np.allclose(one.train_step(batch).logits, before, atol=1e-6)
+        assert not np.allclose(one.score(batch), before, atol=1e-6)
+
+
+def test_it_learns():
+    one = student()
+    losses = [one.train_step(batch).loss for batch in stream(20_000)]
+    assert np.mean(losses[-10:]) < 0.95 * np.mean(losses[:10])
+
+
+def test_rows_are_counted_by_task_and_those_without_a_teacher_are_too():
+    one = student()
+    batches = stream(600)
+    results = [one.train_step(batch) for batch in batches]
+    labelled = sum(batch.label_mask.sum(0) for batch in batches)
+    missing = sum((batch.label_mask & ~batch.teacher_mask).sum(0) for batch in batches)
+    assert [r.rows_per_task.tolist() for r in results] == [b.label_mask.sum(0).tolist() for b in batches]
+    assert one.progress == {
+        "rows": 600,
+        "labelled": labelled.tolist(),
+        "distilled": (labelled - missing).tolist(),
+        "without_teacher": missing.tolist(),
+    }
+    assert missing[1] > 0
+
+
+@pytest.mark.parametrize("arm", ARMS)
+@pytest.mark.parametrize("cut", [0, 1, 5])
+def test_a_student_that_was_saved_and_loaded_goes_on_bit_for_bit(arm, cut):
+    rates = LearningRate(warmup_rows=600, decay_rows=1_000)
+    whole, first, second = (student(arm, seed=seed, learning_rate=rates) for seed in (5, 5, 77))
+    batches = stream(2_500)
+    for batch in batches:
+        whole.train_step(batch)
+    for batch in batches[:cut]:
+        first.train_step(batch)
+    kept = first.state()
+    frozen = {key: value.clone() for key, value in kept.items()}
+    for batch in batches[cut : cut + 1]:
+        first.train_step(batch)
+    assert same(kept, frozen)  # what was saved does not move on with the student
+    second.load_state(kept)
+    for batch in batches[cut:]:
+        second.train_step(batch)
+    assert same(second.state(), whole.state())
+
+
+def test_state_of_another_student_is_refused_and_nothing_is_loaded():
+    one, other = student("adapter"), student("none")
+    before = one.state()
+    with pytest.raises(ModelError, match="do not fit"):
+        one.load_state(other.state())
+    assert same(one.state(), before)
+
+
+@pytest.mark.parametrize("arm", ARMS)
+@pytest.mark.parametrize("broken", ["dense", "teacher_logits", "weights"])
+def test_a_batch_that_is_not_finite_changes_nothing(arm, broken):
+    one = student(arm)
+    batches = stream(1_024)
+    for batch in batches[:3]:
+        one.train_step(batch)
+    values = getattr(batches[3], broken).clone()
+    values[7] = float("nan")
+    before = one.state()
+    result = one.train_step(replace(batches[3], **{broken: values}))
+    if arm == "none" and broken == "teacher_logits":
+        assert result.finite
+        return
+    assert not result.finite
+    assert same(one.state(), before)
+    assert one.train_step(batches[3]).finite
+
+
+@pytest.mark.parametrize("arm", ["none", "adapter"])
+def test_a_gradient_that_overflows_behind_a_finite_loss_changes_nothing(arm):
+    one = student(arm)
+    batch = stream(256)[0]
+    one.train_step(batch)
+    huge = replace(batch, dense=batch.dense * 1e30, weights=batch.weights * 1e8)
+    before = one.state()
+    with torch.no_grad():
+        one.net.trunk.bottom[0].weight.mul_(1e-30)  # logits stay small; the gradient of this layer does not
+    before = one.state()
+    result = one.train_step(huge)
+    assert np.isfinite(result.loss)
+    assert np.isfinite(result.logits).all()
+    assert not result.finite
+    assert same(one.state(), before)
+
+
+@pytest.mark.parametrize("arm", ARMS)
+def test_a_batch_with_no_target_at_all_is_judged_and_changes_no_weight(arm):
+    one = student(arm)
+    first, second = stream(512)
+    one.train_step(first)
+    before = one.state()
+    nothing = torch.zeros_like(second.label_mask)
+    result = one.train_step(replace(second, label_mask=nothing, teacher_mask=nothing))
+    assert result.finite
+    assert result.loss == 0
+    assert result.logits.shape == (256, 2)
+    assert result.rows_per_task.tolist() == [0, 0]
+    after = one.state()
+    assert after.pop("progress/rows") == before.pop("progress/rows") + 256
+    assert same(after, before)
+
+
+def test_no_rows_are_no_step():
+    one = student()
+    empty = build(pa.table({"user": [0], "ad": [0], "topic": [0], "hour": [0.0], "age": [0.0]}).slice(0, 0))
+    before = one.state()
+    result = one.train_step(empty)
+    assert result.logits.shape == (0, 2)
+    assert result.finite
+    assert same(one.state(), before)
+
+
+def test_students_without_logits_yet_learn_from_labels_like_their_twins():
+    one, twin = student("adapter"), student("none")
+    for batch in stream(1_000):
+        blind = replace(batch, teacher_mask=torch.zeros_like(batch.teacher_mask))
+        one.train_step(blind), twin.train_step(batch)
+    assert same(served(one.state()), served(twin.state()))
+
+
+def test_learning_rates_follow_from_the_rows_seen():
+    rate = LearningRate(warmup_rows=1_000, decay_rows=4_000)
+    assert [rate.factor(n) for n in (250, 1_000, 4_000, 16_000)] == [0.25, 1.0, 1.0, 0.5]
+    assert LearningRate().factor(10**9) == 1.0
+    slow, fast = student("none", learning_rate=LearningRate(warmup_rows=10**9)), student("none")
+    start = fast.state()
+    for batch in stream(512):
+        slow.train_step(batch), fast.train_step(batch)
+    for key in ("dense/serving.weight", "table/ad/weight"):
+        moved, crept = (fast.state()[key] - start[key]).abs().max(), (slow.state()[key] - start[key]).abs().max()
+        assert crept < 1e-4 * moved
+
+
+class WideAndShort(nn.Module):
+    """A trunk of one's own, whose weights come from the global generator."""
+
+    def __init__(self, num_sparse, width, num_dense, *, generator, hidden=4):
+        super().__init__()
+        self.layer = nn.Linear(num_sparse * width + num_dense, hidden)
+        self.out_width = hidden
+
+    def forward(self, e_BFD, dense_BN):
+        return self.layer(torch.cat([e_BFD.flatten(1), dense_BN], dim=1)).tanh()
+
+
+@pytest.mark.parametrize(
+    "trunk", [Trunk(name="mlp", mlp=(8,)), Trunk(name=f"{__name__}:WideAndShort", options={"hidden": 6})]
+)
+def test_other_trunks_train_and_start_from_the_seed_alone(trunk):
+    torch.manual_seed(1)
+    one = student(trunk=trunk)
+    torch.manual_seed(2)
+    assert same(one.state(), student(trunk=trunk).state())
+    losses = [one.train_step(batch).loss for batch in stream(10_000)]
+    assert np.mean(losses[-5:]) < np.mean(losses[:5])
+
+
+def test_a_feature_twice_as_wide_counts_as_two_embeddings():
+    wide = with_topic_of(width=8)
+    one = Student(SMALL, wide, TASKS, seed=1)
+    assert one.train_step(BatchBuilder(wide, TASKS)(table_of(300))).finite
+    assert one.net.trunk.top[0].in_features == 5 * 4 // 2 + 4
+
+
+def with_topic_of(width):
+    topic = SparseFeature(name="topic", rows=10, width=width)
+    return FeatureSet(sparse=[*FEATURES.sparse[:2], topic], dense=FEATURES.dense)
+
+
+def table_of(rows):
+    zeros = np.zeros(rows, dtype=np.int64)
+    return pa.table({"user": zeros, "ad": zeros, "topic": zeros, "hour": zeros * 1.0, "age": zeros * 1.0})
+
+
+@pytest.mark.parametrize(
+    ("trunk", "words"),
+    [
+        (Trunk(name="no.such.module:Thing"), "no.such.module"),
+        (Trunk(name="torch.nn:Identity", options={"x": 1}), "out_width"),
+        (Trunk(name=f"{__name__}:WideAndShort", options={"depth": 6}), "depth"),
+        (Trunk(name="mlp", mlp=()), "0 layers"),
+    ],
+)
+def test_trunks_that_cannot_be_made_are_explained(trunk, words):
+    with pytest.raises(ConfigError, match=words):
+        student(trunk=trunk)
+
+
+def test_a_width_that_does_not_divide_is_explained_with_both_numbers():
+    with pytest.raises(ConfigError, match="6 wide, the student 4"):
+        Student(SMALL, with_topic_of(width=6), TASKS, seed=1)
+    with pytest.raises(ValidationError, match="multiple of 4"):
+        StudentConfig(width=6)

@@ -207,7 +207,8 @@ def _layout(tensors: Mapping[str, Tensor]) -> tuple[dict[str, dict[str, Any]], l
         if dtype not in _DTYPES:
             raise ModelError(f"tensor `{name}` is {dtype}, which cannot be stored; storable: {', '.join(_DTYPES)}")
         gap = -end % ALIGNMENT
-        data = tensor.reshape(-1).view(torch.uint8).numpy().data
+        # as_strided: a tensor of one element may have any stride, and to be viewed as bytes it needs 1.
+        data = tensor.reshape(-1).as_strided((tensor.numel(),), (1,)).view(torch.uint8).numpy().data
         chunks += [memoryview(bytes(gap)), data]
         index[name] = {"dtype": dtype, "shape": list(tensor.shape), "offset": end + gap, "bytes": data.nbytes}
         end += gap + data.nbytes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from functools import cached_property
 from typing import Any, Literal
 
@@ -135,3 +136,14 @@ class FeatureSet(BaseModel):
     def needs_columns(self) -> tuple[str, ...]:
         """Raw columns to read, each once, in order of first use."""
         return tuple(dict.fromkeys(column for f in self.all for column in f.reads))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (*self.sparse_names, *self.dense_names)
+
+    def select(self, names: Collection[str]) -> FeatureSet:
+        """Those of the features that are named, in the order in which they stand here."""
+        return FeatureSet(
+            sparse=tuple(feature for feature in self.sparse if feature.name in names),
+            dense=tuple(feature for feature in self.dense if feature.name in names),
+        )

@@ -65,6 +65,12 @@ def to_batch(letters: Sequence[DeadLetter]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=DEAD_LETTER_SCHEMA)
 
 
+def from_batch(rows: pa.RecordBatch | pa.Table) -> list[DeadLetter]:
+    """The letters of `DEAD_LETTER_SCHEMA` rows, payloads cut as they were."""
+    names = ["kind", "reason", *(field.name for field in POSITION_FIELDS), "detail", "payload"]
+    return [DeadLetter(*values) for values in zip(*(rows.column(name).to_pylist() for name in names), strict=True)]
+
+
 def to_json(letters: Sequence[DeadLetter]) -> list[bytes]:
     """Messages for the dead-letter topic: one JSON object each.
 

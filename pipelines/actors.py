@@ -1,0 +1,232 @@
+"""Where workers run: each in a Ray actor of its own, or all in this process. The only import of ray.
+
+Both launchers give out handles with the same four verbs, and the coordinator cannot tell them apart:
+
+    handle.poll(orders) -> Report | None      None: nothing new yet. Raises Died when the worker is gone.
+    handle.close(wait_s)                      lets it finish its step, commit and leave
+    handle.kill()
+    handle.node
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+from pipelines.config import Resources
+from pipelines.workers.base import Orders, Report, Worker
+
+Build = Callable[[], Worker]
+
+ADVANCE_S = 0.5  # how long a worker steps before it reports
+ENVIRONMENT = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "ARROW_IO_THREADS", "RAYON_NUM_THREADS")
+
+
+class Died(Exception):
+    """A worker is gone, or cannot go on. `permanent`: trying again will not help."""
+
+    def __init__(self, reason: str, permanent: bool = False) -> None:
+        super().__init__(reason)
+        self.permanent = permanent
+
+
+class Handle(Protocol):
+    node: str | None
+
+    def poll(self, orders: Orders) -> Report | None: ...
+    def close(self, wait_s: float) -> Report | None: ...
+    def kill(self) -> None: ...
+
+
+class Launcher(Protocol):
+    def start(self, name: str, build: Build, log: Path) -> Handle: ...
+    def shutdown(self) -> None: ...
+
+
+def _is_permanent(error: BaseException) -> bool:
+    from exfm.errors import ConfigError
+    from streaming.errors import BadInput
+
+    return isinstance(error, BadInput | ConfigError)
+
+
+# --- in this process ---------------------------------------------------------------------------------------------
+
+
+class LocalHandle:
+    """A worker stepped by whoever polls it."""
+
+    def __init__(self, build: Build) -> None:
+        self.node: str | None = "local"
+        self._build = build
+        self._worker: Worker | None = None
+
+    def poll(self, orders: Orders) -> Report | None:
+        try:
+            if self._worker is None:
+                self._worker = self._build()
+                self._worker.open()
+            return self._worker.advance(ADVANCE_S / 5, orders)
+        except Exception as error:
+            logging.getLogger(__name__).exception("worker failed")
+            raise Died(f"{type(error).__name__}: {error}", _is_permanent(error)) from error
+
+    def close(self, wait_s: float) -> Report | None:
+        if self._worker is None:
+            return None
+        worker, self._worker = self._worker, None
+        worker.close()
+        return worker.report()
+
+    def kill(self) -> None:
+        self._worker = None
+
+
+class LocalLauncher:
+    def start(self, name: str, build: Build, log: Path) -> Handle:
+        return LocalHandle(build)
+
+    def shutdown(self) -> None:
+        pass
+
+
+# --- in Ray actors -----------------------------------------------------------------------------------------------
+
+
+class _Host:
+    """The actor around a worker: builds it in its own process and passes the calls on."""
+
+    def __init__(self, build: Build, log: str) -> None:
+        logging.basicConfig(
+            filename=log, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s", force=True
+        )
+        self._worker = build()
+        logging.info("pid %d hosts %s", os.getpid(), self._worker.name)
+        self._opened = False
+
+    def open(self) -> None:
+        try:
+            self._worker.open()
+        except Exception:
+            logging.exception("open failed")
+            raise
+
+    def advance(self, budget_s: float, orders: Orders) -> Report:
+        try:
+            return self._worker.advance(budget_s, orders)
+        except Exception:
+            logging.exception("step failed")
+            raise
+
+    def close(self) -> Report:
+        try:
+            self._worker.close()
+        except Exception:
+            logging.exception("close failed")
+            raise
+        return self._worker.report()
+
+
+class RayHandle:
+    def __init__(self, name: str, actor: Any, resources: Resources) -> None:
+        self.node: str | None = None
+        self._name = name
+        self._actor = actor
+        self._resources = resources
+        self._created = time.monotonic()
+        self._opening = actor.open.remote()
+        self._pending: Any = None
+
+    def poll(self, orders: Orders) -> Report | None:
+        import ray
+
+        try:
+            if self._opening is not None:
+                if not ray.wait([self._opening], timeout=0)[0]:
+                    self._check_placed()
+                    return None
+                ray.get(self._opening)
+                self._opening = None
+                self.node = ray.util.get_node_ip_address()
+            if self._pending is None:
+                self._pending = self._actor.advance.remote(ADVANCE_S, orders)
+            if not ray.wait([self._pending], timeout=0)[0]:
+                return None
+            report: Report = ray.get(self._pending)
+            self._pending = self._actor.advance.remote(ADVANCE_S, orders) if not report.done else None
+            return report
+        except ray.exceptions.RayTaskError as error:
+            self.kill()
+            cause = error.cause if isinstance(error.cause, Exception) else error
+            raise Died(f"{type(cause).__name__}: {cause}", _is_permanent(cause)) from None
+        except ray.exceptions.RayActorError as error:
+            raise Died(str(error).strip().splitlines()[0]) from None
+
+    def _check_placed(self) -> None:
+        import ray
+        from ray.util.state import get_actor
+
+        waited = time.monotonic() - self._created
+        if waited < self._resources.placement_timeout_s:
+            return
+        state = get_actor(self._actor._actor_id.hex())
+        if state is not None and state["state"] == "PENDING_CREATION":
+            available = ray.available_resources().get("CPU", 0.0)
+            total = ray.cluster_resources().get("CPU", 0.0)
+            self.kill()
+            raise Died(
+                f"no place for {self._name} within {waited:.0f} s: it needs {self._resources.cpus_per_worker:g} CPU, "
+                f"{available:g} of {total:g} are free; lower resources.cpus_per_worker, or give Ray more nodes",
+                permanent=True,
+            )
+
+    def close(self, wait_s: float) -> Report | None:
+        import ray
+
+        try:
+            report: Report = ray.get(self._actor.close.remote(), timeout=wait_s)
+        except (ray.exceptions.RayError, ray.exceptions.GetTimeoutError):
+            report = None  # type: ignore[assignment]
+        self.kill()
+        return report
+
+    def kill(self) -> None:
+        import ray
+
+        ray.kill(self._actor, no_restart=True)
+
+
+class RayLauncher:
+    """A Ray of this run's own (two cores, small object store), or a cluster's by address."""
+
+    def __init__(self, resources: Resources, log_dir: Path) -> None:
+        import ray
+
+        threads = str(resources.threads)
+        variables = dict.fromkeys(ENVIRONMENT, threads) | {"OMP_WAIT_POLICY": "passive", "RAY_DEDUP_LOGS": "0"}
+        self._resources = resources
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+        ray.init(
+            address=resources.address or "local",
+            include_dashboard=False if not resources.address else None,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            runtime_env={"env_vars": variables},
+            object_store_memory=None if resources.address else resources.object_store_mb << 20,
+        )
+
+    def start(self, name: str, build: Build, log: Path) -> Handle:
+        import ray
+
+        host = ray.remote(_Host).options(num_cpus=self._resources.cpus_per_worker, max_restarts=0, name=None)
+        return RayHandle(name, host.remote(build, str(log)), self._resources)
+
+    def shutdown(self) -> None:
+        import ray
+
+        ray.shutdown()

@@ -1,0 +1,91 @@
+"""`exfm stream`, `exfm status`, `exfm stop`: a pipeline on any config, what it is doing, and its end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+RunDirOption = Annotated[
+    Path | None, typer.Option("--run-dir", help="Folder of the run; default: runs/<name of the config>.")
+]
+
+
+def stream(
+    config: Annotated[Path, typer.Argument(help="A YAML file; see configs/.")],
+    run_dir: RunDirOption = None,
+    overrides: Annotated[
+        list[str] | None, typer.Option("--set", help="Override a setting: path=value. May be repeated.")
+    ] = None,
+    local: Annotated[bool, typer.Option("--local", help="All workers in this process, without Ray.")] = False,
+    until_end: Annotated[
+        bool, typer.Option("--until-end", help="Stop when a bounded source is worked off, and write summary.json.")
+    ] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Delete what the run directory holds; start over.")] = False,
+) -> None:
+    """Run a pipeline: augmentation, teacher, students, tracking. Ctrl-C ends it cleanly; the same command resumes it.
+
+    Example: exfm stream configs/demo.yaml --until-end --set source.impressions=100000
+    """
+    from rich.console import Console
+
+    from pipelines.closing import print_closing
+    from pipelines.config import load
+    from pipelines.layout import RunDir
+    from pipelines.run import run, start_over
+    from pipelines.screen import Screen
+    from pipelines.states import RunState
+
+    settings = load(config, overrides)
+    where = RunDir(run_dir or Path("runs") / settings.name)
+    if fresh and where.root.exists():
+        start_over(where)
+    with Screen() as screen:
+        status, summary = run(settings, where, local=local, until_end=until_end, watch=screen.show, say=screen.say)
+    if summary is not None:
+        print_closing(Console(), summary.value, where, str(config))
+    if status.state is RunState.FAILED:
+        typer.echo(f"exfm: the run failed: {status.reason}\nlogs: {where.logs}; the same command resumes", err=True)
+        raise typer.Exit(1)
+    if status.state is RunState.STOPPED:
+        typer.echo(f"stopped ({status.reason}); the same command resumes it", err=True)
+        raise typer.Exit(130)
+
+
+def status(
+    run_dir: Annotated[Path, typer.Option("--run-dir", help="Folder of the run.")],
+    json_: Annotated[bool, typer.Option("--json", help="Print status.json as it is.")] = False,
+) -> None:
+    """Show what a run is doing.
+
+    Example: exfm status --run-dir runs/demo
+    """
+    import json
+
+    from pipelines.stored_status import alive, read_status, show
+
+    value = read_status(run_dir)
+    if json_:
+        typer.echo(json.dumps(value, indent=2))
+    else:
+        show(value, alive(value))
+
+
+def stop(
+    run_dir: Annotated[Path, typer.Option("--run-dir", help="Folder of the run.")],
+    wait_s: Annotated[float, typer.Option("--wait", help="Seconds to wait for its end.")] = 60.0,
+) -> None:
+    """End a running pipeline cleanly; it can be resumed.
+
+    Example: exfm stop --run-dir runs/demo
+    """
+    from pipelines.stored_status import read_status, stop_run
+
+    typer.echo(stop_run(read_status(run_dir), run_dir, wait_s))
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(stream)
+    app.command()(status)
+    app.command()(stop)

@@ -1,0 +1,308 @@
+"""The whole run as one frozen object, read from YAML, refused when a key is unknown.
+
+    config = load("configs/demo.yaml", ["source.impressions=100000", "seed=2"])
+
+Nothing is taken from the environment. The resolved config is written into the run directory and its hash goes into
+every checkpoint, so that a run is never resumed under another config by accident.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from exfm.features import FeatureSet
+from exfm.student import StudentConfig
+from exfm.teacher import TeacherConfig
+from streaming.errors import BadInput
+from streaming.kafka import KafkaSettings
+from streaming.schema import RowSchema
+from streaming.settlement import SettlementConfig
+from streaming.sources.files import RecordedConfig
+from streaming.sources.generated import GeneratorConfig
+
+
+class Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Pace(Frozen):
+    """How emitted rows, teacher snapshots and scoring keep step (SEMANTICS: `lockstep` and `free`)."""
+
+    mode: Literal["lockstep", "free"] = "free"
+    block_rows: int = Field(default=16384, gt=0, description="lockstep: rows of a block; free: at most so many")
+    lag: int = Field(default=2, ge=1, description="lockstep: block k is scored by the snapshot of blocks <= k - lag")
+    commit_interval_s: float = Field(default=5.0, gt=0, description="free: a block is cut after so long")
+    catchup_rows: int = Field(default=200_000, gt=0, description="free: further behind than this is catching up")
+    max_rows_ahead: int = Field(default=500_000, gt=0, description="free, catching up: wait for a newer snapshot")
+    max_age_s: float | None = Field(default=None, gt=0, description="free: older snapshots write null logits")
+
+
+class Topic(Frozen):
+    topic: str
+    partitions: int = Field(default=1, ge=1)
+    codec: Literal["arrow", "json"] = "arrow"
+
+
+class Kafka(KafkaSettings):
+    """Broker and topics. Without `bootstrap_servers` an embedded broker runs under the run directory."""
+
+    impressions: Topic = Topic(topic="impressions", partitions=2)
+    feedback: Topic = Topic(topic="feedback", partitions=2)
+    examples: Topic = Topic(topic="examples")
+    dead_letters: Topic = Topic(topic="dead-letters", codec="json")
+    port: int | None = Field(default=None, description="embedded broker: a fixed port instead of a free one")
+    heap_mb: int = Field(default=384, ge=128)
+
+    @model_validator(mode="after")
+    def _co_partitioned(self) -> Kafka:
+        if self.impressions.partitions != self.feedback.partitions:
+            raise ValueError(
+                f"impressions have {self.impressions.partitions} partitions and feedback {self.feedback.partitions}; "
+                "both are keyed by impression_id and need equal counts"
+            )
+        names = [t.topic for t in (self.impressions, self.feedback, self.examples, self.dead_letters)]
+        if len(set(names)) < len(names):
+            raise ValueError(f"topics need distinct names, got {', '.join(names)}")
+        return self
+
+
+class Generated(GeneratorConfig):
+    """The synthetic ads stream."""
+
+    kind: Literal["generated"] = "generated"
+    rate: str = Field(default="full", description='"full", rows per second ("5000"), or times event time ("60x")')
+
+
+class Recorded(RecordedConfig):
+    """A recorded stream from a Parquet file, played as impressions and feedback."""
+
+    kind: Literal["recorded"] = "recorded"
+    path: str
+    rate: str = Field(default="full", description='"full", rows per second ("5000"), or times event time ("60x")')
+
+
+class Augmentation(Frozen):
+    score_rows: int = Field(default=4096, gt=0, description="rows of one scoring batch")
+    buffer_rows: int = Field(default=65_536, gt=0, description="rows read ahead per partition")
+    idle_s: float = Field(default=5.0, gt=0, description="a partition confirmed at its end so long is idle")
+    keep_states: int = Field(default=3, ge=2)
+
+
+class Teacher(Frozen):
+    batch_rows: int = Field(default=2048, gt=0)
+    only: tuple[str, ...] = Field(default=(), description="features that students never see")
+    model: TeacherConfig = TeacherConfig()
+    publish_every_rows: int = Field(default=16384, gt=0, description="free pace: rows between snapshots")
+    checkpoint_every_blocks: int = Field(default=1, ge=1)
+    keep_snapshots: int = Field(default=8, ge=3)
+
+
+class Student(Frozen):
+    """A vertical student: name, row filter (default: the vertical of its name), tasks, features, arm."""
+
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")
+    verticals: tuple[str, ...] = Field(default=(), description="empty: the vertical named like the student")
+    tasks: tuple[str, ...] = Field(default=(), description="empty: all tasks")
+    features: tuple[str, ...] = Field(default=(), description="empty: all but the teacher's own")
+    batch_rows: int = Field(default=512, gt=0)
+    twin: bool = Field(default=False, description="also train a copy without the teacher, on the same rows")
+    checkpoint_every_rows: int = Field(default=50_000, gt=0)
+    model: StudentConfig = StudentConfig()
+
+    @property
+    def row_filter(self) -> tuple[str, ...]:
+        return self.verticals or (self.name,)
+
+
+class Tracking(Frozen):
+    enabled: bool = True
+    uri: str | None = Field(default=None, description="null: sqlite in the run directory")
+    interval_s: float = Field(default=5.0, gt=0)
+
+
+class Resources(Frozen):
+    """What Ray may use. Threads are per worker and exact; CPU requests are fractions of a core."""
+
+    address: str | None = Field(default=None, description="null: a Ray of this run's own; or a cluster's address")
+    threads: int = Field(default=1, ge=1)
+    cpus_per_worker: float = Field(default=0.2, gt=0)
+    placement_timeout_s: float = Field(default=60.0, gt=0)
+    object_store_mb: int = Field(default=100, ge=80)
+    max_restarts: int = Field(default=5, ge=0, description="of one worker within `restart_window_s`")
+    restart_window_s: float = Field(default=600.0, gt=0)
+    min_free_disk_gb: float = Field(default=1.0, ge=0)
+
+
+class Config(Frozen):
+    """Everything about a run. `rows` says what the stream holds, the rest what is done with it."""
+
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")
+    seed: int = 1
+    rows: RowSchema
+    source: Annotated[Generated | Recorded, Field(discriminator="kind")] | None = None
+    features: FeatureSet
+    pace: Pace = Pace()
+    kafka: Kafka = Kafka()
+    settlement: SettlementConfig = SettlementConfig()
+    augmentation: Augmentation = Augmentation()
+    teacher: Teacher = Teacher()
+    students: tuple[Student, ...]
+    tracking: Tracking = Tracking()
+    resources: Resources = Resources()
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Config:
+        columns = {c.name for c in self.rows.columns} | {"vertical", "event_time_ms"}
+        for column in sorted(set(self.features.needs_columns()) - columns):
+            raise ValueError(f"features read column `{column}`, which rows do not have; {_choices(column, columns)}")
+        features, tasks = set(self.features.names), {t.name for t in self.rows.tasks}
+        for feature in self.teacher.only:
+            if feature not in features:
+                raise ValueError(f"teacher.only names feature `{feature}`; {_choices(feature, features)}")
+        names = [s.name for s in self.students]
+        for student in self.students:
+            if names.count(student.name) > 1:
+                raise ValueError(f"two students are named `{student.name}`")
+            for feature in student.features:
+                if feature not in features:
+                    raise ValueError(
+                        f"student `{student.name}` wants feature `{feature}`; {_choices(feature, features)}"
+                    )
+            for task in student.tasks:
+                if task not in tasks:
+                    raise ValueError(f"student `{student.name}` wants task `{task}`; {_choices(task, tasks)}")
+        return self
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        return tuple(t.name for t in self.rows.tasks)
+
+    def student(self, name: str) -> Student:
+        return next(s for s in self.students if s.name == name)
+
+    def student_tasks(self, student: Student) -> tuple[str, ...]:
+        return student.tasks or self.tasks
+
+    def student_features(self, student: Student) -> FeatureSet:
+        names = student.features or tuple(n for n in self.features.names if n not in self.teacher.only)
+        return self.features.select(names)
+
+    @property
+    def hash(self) -> str:
+        """Of everything that decides what the run computes (not where it runs, nor how it is watched)."""
+        decisive = self.model_dump(mode="json", exclude={"tracking", "resources", "kafka"})
+        return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _choices(asked: str, possible: set[str]) -> str:
+    near = difflib.get_close_matches(asked, possible, n=1)
+    hint = f"did you mean `{near[0]}`? " if near else ""
+    return f"{hint}there are: {', '.join(sorted(possible))}"
+
+
+def load(path: str | Path, overrides: list[str] | None = None) -> Config:
+    """Read YAML, apply `path=value` overrides, validate.
+
+    `student_defaults` in the file is merged under every student. Raises BadInput, one line per problem.
+    """
+    path = Path(path)
+    try:
+        raw = yaml.safe_load(path.read_text())
+    except FileNotFoundError:
+        raise BadInput(f"no config at {path}; `exfm init` is not needed: copy one from configs/ and edit it") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise BadInput(f"{path} is not YAML: {error}") from None
+    if not isinstance(raw, dict):
+        raise BadInput(f"{path} holds {type(raw).__name__}, not a mapping of settings")
+    for override in overrides or []:
+        _override(raw, override)
+    defaults = raw.pop("student_defaults", {})
+    if isinstance(raw.get("students"), list):
+        raw["students"] = [_merged(defaults, s) if isinstance(s, dict) else s for s in raw["students"]]
+    return parse(raw, str(path))
+
+
+def parse(raw: dict[str, Any], origin: str = "config") -> Config:
+    try:
+        return Config.model_validate(raw)
+    except ValidationError as error:
+        raise BadInput(f"{origin} is not a valid config:\n" + "\n".join(_problems(error))) from None
+
+
+def _problems(error: ValidationError) -> list[str]:
+    lines = []
+    for problem in error.errors(include_url=False):
+        where = ".".join(str(part) for part in problem["loc"] if part not in ("generated", "recorded")) or "config"
+        if problem["type"] == "extra_forbidden":
+            known = _keys_at(problem["loc"][:-1])
+            asked = str(problem["loc"][-1])
+            lines.append(f"  {where}: unknown key; {_choices(asked, known) if known else 'remove it'}")
+        elif problem["type"] == "missing":
+            lines.append(f"  {where}: missing")
+        else:
+            got = "" if isinstance(problem.get("input"), dict | list) else f" (got {problem.get('input')!r})"
+            lines.append(f"  {where}: {problem['msg'].removeprefix('Value error, ')}{got}")
+    return lines
+
+
+def _keys_at(location: tuple[int | str, ...]) -> set[str]:
+    """The keys a config has at a place, found by walking the models' own fields."""
+    kinds: list[type[BaseModel]] = [Config]
+    for part in location:
+        if isinstance(part, int):
+            continue
+        found = [m for kind in kinds if part in kind.model_fields for m in _models(kind.model_fields[part].annotation)]
+        named = [kind for kind in kinds if part == kind.__name__.lower()]
+        kinds = found or named or kinds
+    return {name for kind in kinds for name in kind.model_fields}
+
+
+def _models(annotation: Any) -> list[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [model for part in getattr(annotation, "__args__", ()) for model in _models(part)]
+
+
+def _override(raw: dict[str, Any], override: str) -> None:
+    name, equals, text = override.partition("=")
+    if not equals:
+        raise BadInput(f"--set {override}: write it as path=value, for example --set seed=2")
+    value = yaml.safe_load(text)
+    *parents, last = name.split(".")
+    node: Any = raw
+    for part in parents:
+        node = node[_index(node, part, override)] if isinstance(node, list) else node.setdefault(part, {})
+        if not isinstance(node, dict | list):
+            raise BadInput(f"--set {override}: `{part}` is a single value, it has nothing below it")
+    if isinstance(node, list):
+        node[_index(node, last, override)] = value
+    else:
+        node[last] = value
+
+
+def _index(node: list[Any], part: str, override: str) -> int:
+    names = [item.get("name") if isinstance(item, dict) else item for item in node]
+    if part.isdigit() and int(part) < len(node):
+        return int(part)
+    if part in names:
+        return names.index(part)
+    raise BadInput(f"--set {override}: `{part}` is none of {', '.join(map(str, names))}, nor 0 to {len(node) - 1}")
+
+
+def _merged(defaults: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
+    merged = dict(defaults)
+    for key, value in own.items():
+        both = isinstance(value, dict) and isinstance(merged.get(key), dict)
+        merged[key] = _merged(merged[key], value) if both else value
+    return merged
+
+
+def dump(config: Config) -> str:
+    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)

@@ -1,0 +1,227 @@
+"""Starts the workers, watches them, asks the policies, acts, and tells what is going on.
+
+One loop, no threads: poll every worker, restart the dead, write status.json, pass metrics on. Workers do not know each
+other; all they share is the broker, the lake, the snapshots folder, and the orders given here.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from pipelines.actors import Build, Died, Handle, Launcher
+from pipelines.config import Resources
+from pipelines.layout import RunDir, write_json
+from pipelines.policies import GiveUp, after_death
+from pipelines.states import RUN_TRANSITIONS, WORKER_TRANSITIONS, RunState, WorkerState, moved
+from pipelines.status import RunStatus, WorkerStatus
+from pipelines.tracking import Tracker
+from pipelines.workers.base import Orders, Report
+
+STATUS_INTERVAL_S = 1.0
+POLL_INTERVAL_S = 0.05
+CLOSE_WAIT_S = 20.0
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class Job:
+    """A worker that is to run: how it is built, and what became of it."""
+
+    name: str
+    build: Build
+    status: WorkerStatus
+    handle: Handle | None = None
+    deaths: list[float] = field(default_factory=list)
+    restart_at: float | None = None
+    rate: tuple[float, int] | None = None
+
+
+class Coordinator:
+    """Runs jobs until they are all done (`until_end`), or until asked to stop.
+
+    `watch(status)` is called about every second, and once at the end.
+    """
+
+    def __init__(
+        self,
+        run_dir: RunDir,
+        status: RunStatus,
+        jobs: list[tuple[str, str, Build]],
+        launcher: Launcher,
+        tracker: Tracker | None,
+        resources: Resources,
+        *,
+        watch: Callable[[RunStatus], None] = lambda status: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._run_dir = run_dir
+        self._launcher = launcher
+        self._tracker = tracker
+        self._resources = resources
+        self._watch = watch
+        self._clock = clock
+        self._told_at = 0.0
+        self._stop_asked: str | None = None
+        self.status = status
+        self.orders = Orders()
+        self.jobs = {name: Job(name, build, WorkerStatus(name, kind)) for name, kind, build in jobs}
+        status.workers = {name: job.status for name, job in self.jobs.items()}
+
+    def stop(self, reason: str) -> None:
+        """Ask the run to end cleanly; it will be resumable."""
+        self._stop_asked = self._stop_asked or reason
+
+    def run(self) -> RunState:
+        with self._signals():
+            try:
+                for job in self.jobs.values():
+                    self._start(job)
+                self._tell(force=True)
+                while not self._over():
+                    for job in self.jobs.values():
+                        self._attend(job)
+                    self._decide()
+                    self._tell()
+                    time.sleep(POLL_INTERVAL_S)
+            finally:
+                self._close_all()
+                if self.status.state not in (RunState.DONE, RunState.FAILED, RunState.STOPPED):
+                    self._move(RunState.FAILED, "the coordinator broke off; see logs/coordinator.log")
+                self._tell(force=True)
+        return self.status.state
+
+    # --- one worker --------------------------------------------------------------------------------------------
+
+    def _start(self, job: Job) -> None:
+        job.restart_at = None
+        job.handle = self._launcher.start(job.name, job.build, self._run_dir.logs / f"{job.name}.log")
+        job.status.state = moved(job.status.state, WorkerState.STARTING, WORKER_TRANSITIONS)
+
+    def _attend(self, job: Job) -> None:
+        if job.restart_at is not None and self._clock() >= job.restart_at:
+            self._start(job)
+        if job.handle is None or job.status.state is WorkerState.DONE:
+            return
+        try:
+            report = job.handle.poll(self.orders)
+        except Died as death:
+            self._bury(job, death)
+            return
+        if report is not None:
+            self._note(job, report)
+
+    def _bury(self, job: Job, death: Died) -> None:
+        now = self._clock()
+        job.handle = None
+        job.deaths.append(now)
+        job.status.reason = str(death)
+        verdict = after_death(job.deaths, now, self._resources.max_restarts, self._resources.restart_window_s)
+        if death.permanent or isinstance(verdict, GiveUp):
+            why = str(death) if death.permanent or not isinstance(verdict, GiveUp) else f"{verdict.reason}: {death}"
+            job.status.state = moved(job.status.state, WorkerState.FAILED, WORKER_TRANSITIONS)
+            self._move(RunState.FAILED, f"{job.name}: {why}")
+            log.error("giving up on %s: %s", job.name, why)
+            return
+        log.warning("%s died (%s); restarting in %.1f s", job.name, death, verdict.delay_s)
+        job.status.state = moved(job.status.state, WorkerState.RESTARTING, WORKER_TRANSITIONS)
+        job.status.restarts += 1
+        job.restart_at = now + verdict.delay_s
+
+    def _note(self, job: Job, report: Report) -> None:
+        status = job.status
+        status.report = report
+        status.node = job.handle.node if job.handle else None
+        status.reason = None
+        target = WorkerState.DONE if report.done else WorkerState.RUNNING
+        status.state = moved(status.state, target, WORKER_TRANSITIONS)
+        now = self._clock()
+        if job.rate is None or report.rows < job.rate[1]:
+            job.rate = (now, report.rows)
+        elif now - job.rate[0] >= 2.0:
+            status.recent_rows_per_s = (report.rows - job.rate[1]) / (now - job.rate[0])
+            job.rate = (now, report.rows)
+        if self._tracker is not None:
+            for step, values in report.metrics:
+                self._tracker.metrics(job.name, step, values)
+        if report.kind == "augmentation":
+            self.status.lake["last_lake_seq"] = report.lake_seq
+            self.status.lake["rows"] = 0 if report.lake_seq is None else report.lake_seq + 1
+            if report.done:
+                self.orders = Orders(end_seq=report.lake_seq)
+
+    # --- the run -----------------------------------------------------------------------------------------------
+
+    def _move(self, target: RunState, reason: str | None = None) -> None:
+        self.status.state = moved(self.status.state, target, RUN_TRANSITIONS)
+        self.status.reason = reason
+
+    def _over(self) -> bool:
+        return self.status.state in (RunState.DONE, RunState.FAILED, RunState.STOPPED)
+
+    def _decide(self) -> None:
+        if self._over():
+            return
+        states = {job.status.state for job in self.jobs.values()}
+        if self._stop_asked:
+            self._move(RunState.STOPPED, self._stop_asked)
+        elif self.status.state is RunState.STARTING and WorkerState.STARTING not in states:
+            self._move(RunState.RUNNING)
+        elif self.status.state is RunState.RUNNING and self.orders.end_seq is not None:
+            self._move(RunState.DRAINING)
+        elif self.status.state in (RunState.RUNNING, RunState.DRAINING) and states == {WorkerState.DONE}:
+            self._move(RunState.DONE)
+
+    def _tell(self, force: bool = False) -> None:
+        now = self._clock()
+        if force or now - self._told_at >= STATUS_INTERVAL_S:
+            self._told_at = now
+            self._measure_lake()
+            write_json(self._run_dir.status, self.status.as_json())
+            self._watch(self.status)
+
+    def _measure_lake(self) -> None:
+        files = bytes_ = 0
+        for path in self._run_dir.lake.glob("*/*/*.parquet"):
+            try:
+                bytes_ += path.stat().st_size
+            except FileNotFoundError:  # vacuumed meanwhile
+                continue
+            files += 1
+        self.status.lake |= {"files": files, "bytes": bytes_}
+
+    def _close_all(self) -> None:
+        deadline = self._clock() + CLOSE_WAIT_S
+        for job in self.jobs.values():
+            if job.handle is None:
+                continue
+            try:
+                report = job.handle.close(max(0.5, deadline - self._clock()))
+            except Exception:
+                log.exception("closing %s", job.name)
+                report = None
+            if report is not None and self._tracker is not None:
+                for step, values in report.metrics:
+                    self._tracker.metrics(job.name, step, values)
+            job.handle = None
+
+    @contextmanager
+    def _signals(self) -> Iterator[None]:
+        """Ctrl-C and SIGTERM end the run cleanly; a second one at once."""
+
+        def asked(number: int, frame: object) -> None:
+            if self._stop_asked:
+                raise KeyboardInterrupt
+            self.stop("interrupted" if number == signal.SIGINT else "asked to stop")
+
+        before = {number: signal.signal(number, asked) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)

@@ -1,0 +1,97 @@
+"""Where things are inside a run directory."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class RunDir:
+    """A run's own folder: `config.yaml lake/ checkpoints/ snapshots/ logs/ status.json summary.json …`."""
+
+    root: Path
+
+    @property
+    def config(self) -> Path:
+        return self.root / "config.yaml"
+
+    @property
+    def broker(self) -> Path:
+        return self.root / "broker"
+
+    @property
+    def lake(self) -> Path:
+        return self.root / "lake" / "augmented_examples"
+
+    @property
+    def side_tables(self) -> Path:
+        return self.root / "lake"
+
+    @property
+    def snapshots(self) -> Path:
+        return self.root / "snapshots" / "teacher"
+
+    def checkpoints(self, worker: str) -> Path:
+        return self.root / "checkpoints" / worker
+
+    def predictions(self, student: str) -> Path:
+        return self.root / "predictions" / student
+
+    def served(self, student: str) -> Path:
+        return self.root / "snapshots" / "students" / student
+
+    @property
+    def truth(self) -> Path:
+        return self.root / "truth"
+
+    @property
+    def logs(self) -> Path:
+        return self.root / "logs"
+
+    @property
+    def mlflow(self) -> Path:
+        return self.root / "mlflow.db"
+
+    @property
+    def artifacts(self) -> Path:
+        return self.root / "mlartifacts"
+
+    @property
+    def status(self) -> Path:
+        return self.root / "status.json"
+
+    @property
+    def summary(self) -> Path:
+        return self.root / "summary.json"
+
+    @property
+    def picture(self) -> Path:
+        return self.root / "ne.png"
+
+    @property
+    def lock(self) -> Path:
+        return self.root / "run.lock"
+
+    @property
+    def end_offsets(self) -> Path:
+        return self.root / "end_offsets.json"
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Moved into place, so that a reader never sees half of it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_text(json.dumps(value, indent=2, allow_nan=False) + "\n")
+    temporary.replace(path)
+
+
+def read_json(path: Path) -> Any | None:
+    """The value at `path`, or None where there is none yet."""
+    try:
+        return json.loads(path.read_text())
+    except FileNotFoundError:
+        return None

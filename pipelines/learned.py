@@ -1,0 +1,36 @@
+"""What a model has learned, countable per task: rows and Σ hash64(impression_id), to be compared with the lake's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from streaming.hashing import hash64
+
+
+class Learned:
+    """Per task: how many rows' labels were learned, and the sum of their id hashes modulo 2^64.
+
+    >>> learned = Learned(["ctr"])
+    >>> learned.add(pa.table({"impression_id": [5, 6], "label_ctr": pa.array([1, None], pa.int8())}))
+    >>> learned.rows
+    {'ctr': 1}
+    """
+
+    def __init__(self, tasks: Sequence[str], state: dict[str, dict[str, int]] | None = None) -> None:
+        self.rows = {task: (state or {}).get(task, {}).get("rows", 0) for task in tasks}
+        self.hash_sums = {task: (state or {}).get(task, {}).get("hash_sum", 0) for task in tasks}
+
+    def add(self, rows: pa.Table) -> None:
+        for task in self.rows:
+            known = pc.is_valid(rows[f"label_{task}"])
+            ids = rows["impression_id"].filter(known).combine_chunks()
+            self.rows[task] += len(ids)
+            with np.errstate(over="ignore"):
+                self.hash_sums[task] = (self.hash_sums[task] + int(hash64(ids).sum(dtype=np.uint64))) % (1 << 64)
+
+    def state(self) -> dict[str, dict[str, int]]:
+        return {t: {"rows": self.rows[t], "hash_sum": self.hash_sums[t]} for t in self.rows}

@@ -1,0 +1,69 @@
+"""Normalised entropy over the stream, a panel per student and task: what people would rather look at than read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+from exfm.metrics.classification import normalised_entropy
+from pipelines.config import Config
+from pipelines.layout import RunDir
+from pipelines.predictions import read_predictions
+from pipelines.summary import Columns, columns_of, load_truth
+
+WINDOWS = 30
+MIN_POSITIVES = 50
+COLOURS = {"no_teacher": "#999999", "student": "#d1495b", "teacher": "#30638e", "optimum": "#2e8b57"}
+LABELS = {"no_teacher": "twin without teacher", "student": "student", "teacher": "teacher", "optimum": "optimum"}
+
+
+def draw(config: Config, run_dir: RunDir) -> Path | None:
+    """`ne.png` in the run directory; None when there is nothing to draw."""
+    truth = load_truth(run_dir, config.tasks)
+    panels: dict[str, Columns] = {}
+    for student in config.students:
+        table = read_predictions(run_dir.predictions(student.name))
+        if table is None:
+            continue
+        task = config.student_tasks(student)[0]
+        columns = columns_of(table, task, truth)
+        if columns.labels.sum() >= MIN_POSITIVES:
+            panels[f"{student.name} · {task}"] = columns
+    if not panels:
+        return None
+    across = min(2, len(panels))
+    down = -(-len(panels) // across)
+    figure, axes = plt.subplots(down, across, figsize=(6.2 * across, 3.3 * down), squeeze=False, sharex=True)
+    for axis in axes.flat[len(panels) :]:
+        axis.set_visible(False)
+    for axis, (title, columns) in zip(axes.flat, panels.items(), strict=False):
+        for model, colour in COLOURS.items():
+            if model in columns.logits:
+                seq, ne = windowed_ne(columns, model)
+                axis.plot(seq / 1000, ne, color=colour, label=LABELS[model], linewidth=1.8)
+        axis.set_title(title, loc="left", fontweight="bold")
+        axis.set_ylabel("normalised entropy")
+        axis.grid(alpha=0.25)
+        axis.spines[["top", "right"]].set_visible(False)
+    for axis in axes[-1]:
+        axis.set_xlabel("thousand rows of the lake")
+    axes.flat[0].legend(frameon=False, fontsize=9)
+    figure.suptitle(f"{config.name}: NE by window of the stream, lower is better", x=0.01, ha="left")
+    figure.tight_layout()
+    figure.savefig(run_dir.picture, dpi=110)
+    plt.close(figure)
+    return run_dir.picture
+
+
+def windowed_ne(columns: Columns, model: str) -> tuple[np.ndarray, np.ndarray]:
+    """(middle lake_seq, NE) of consecutive windows of equally many rows; NaN where a window has one class only."""
+    pieces = np.array_split(np.arange(len(columns.labels)), WINDOWS)
+    middle = np.array([columns.lake_seq[piece].mean() for piece in pieces])
+    ne = [normalised_entropy(columns.logits[model][piece], columns.labels[piece]) for piece in pieces]
+    return middle, np.array([np.nan if value is None else value for value in ne])

@@ -1,0 +1,52 @@
+"""Every prediction made before its row was learned, spilled to Parquet: what exact metrics are computed from.
+
+A student writes a part at each of its checkpoints, so parts and weights always agree: after a crash the parts past the
+checkpoint are dropped, and the rows come again.
+
+Columns: lake_seq, impression_id, event_time_ms, and per task `label_`, `student_`, `no_teacher_`, `teacher_` (logits).
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+
+class PredictionLog:
+    """Predictions of one student, in parts named by the first and last `lake_seq` they cover."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._waiting: list[pa.RecordBatch] = []
+
+    def open(self, position: int) -> None:
+        """Take up after `position`: parts past it belong to a future that did not happen."""
+        self._directory.mkdir(parents=True, exist_ok=True)
+        self._waiting = []
+        for part in self._directory.glob("*.parquet"):
+            if int(part.stem.split("-")[1]) > position:
+                part.unlink()
+        for leftover in self._directory.glob(".*"):
+            leftover.unlink()
+
+    def append(self, rows: pa.RecordBatch) -> None:
+        self._waiting.append(rows)
+
+    def flush(self) -> None:
+        if not self._waiting:
+            return
+        table = pa.Table.from_batches(self._waiting)
+        first, last = table["lake_seq"][0].as_py(), table["lake_seq"][-1].as_py()
+        temporary = self._directory / f".{first:014d}"
+        pq.write_table(table, temporary, compression="zstd")
+        os.replace(temporary, self._directory / f"{first:014d}-{last:014d}.parquet")
+        self._waiting = []
+
+
+def read_predictions(directory: Path) -> pa.Table | None:
+    """All parts in order of `lake_seq`; None where there are none."""
+    parts = sorted(directory.glob("*.parquet"))
+    return pa.concat_tables([pq.read_table(part) for part in parts]) if parts else None

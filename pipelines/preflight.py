@@ -1,0 +1,98 @@
+"""What is checked before anything is started: the run directory, its disk, its config, that nobody else is there."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from pipelines.config import Config, dump
+from pipelines.layout import RunDir, read_json
+from streaming.errors import BadInput, StreamingError
+
+GB = 1 << 30
+
+
+def prepare(config: Config, run_dir: RunDir) -> None:
+    """Make the run directory ready, or say what stands in the way. Raises BadInput or StreamingError (disk)."""
+    _writable(run_dir.root)
+    _disk(run_dir.root, config.resources.min_free_disk_gb)
+    _same_config(config, run_dir)
+    run_dir.logs.mkdir(exist_ok=True)
+    run_dir.config.write_text(dump(config))
+
+
+def _writable(root: Path) -> None:
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        probe = root / f".probe-{os.getpid()}"
+        probe.write_bytes(b"")
+        probe.unlink()
+    except OSError as error:
+        raise BadInput(
+            f"cannot write into the run directory {root} ({error.strerror}); "
+            "give another one with --run-dir, or mend its permissions"
+        ) from None
+
+
+def _disk(root: Path, needed_gb: float) -> None:
+    free = shutil.disk_usage(root).free / GB
+    if free < needed_gb:
+        raise StreamingError(
+            f"{free:.1f} GB are free on the disk of {root}, {needed_gb:g} GB are wanted before a run starts "
+            "(resources.min_free_disk_gb); free some, or give another disk with --run-dir"
+        )
+
+
+def _same_config(config: Config, run_dir: RunDir) -> None:
+    if not run_dir.config.exists():
+        return
+    before = yaml.safe_load(run_dir.config.read_text())
+    now = yaml.safe_load(dump(config))
+    differing = [
+        path for path in _differences(before, now) if path.split(".")[0] not in ("tracking", "resources", "kafka")
+    ]
+    if differing:
+        shown = "; ".join(differing[:5]) + ("; …" if len(differing) > 5 else "")
+        raise BadInput(
+            f"{run_dir.root} holds a run under another config ({shown}). Resume it with the config it was started with "
+            f"({run_dir.config}), give another --run-dir, or start over with --fresh (deletes what is there)"
+        )
+
+
+def _differences(before: Any, now: Any, path: str = "") -> Iterator[str]:
+    if isinstance(before, dict) and isinstance(now, dict):
+        for key in sorted(before.keys() | now.keys()):
+            yield from _differences(before.get(key), now.get(key), f"{path}.{key}" if path else str(key))
+    elif isinstance(before, list) and isinstance(now, list) and len(before) == len(now):
+        for index, (a, b) in enumerate(zip(before, now, strict=True)):
+            yield from _differences(a, b, f"{path}.{index}")
+    elif before != now:
+        yield f"{path} was {_short(before)}, is {_short(now)}"
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= 40 else text[:37] + "…"
+
+
+@contextmanager
+def locked(run_dir: RunDir) -> Iterator[None]:
+    """One coordinator per run directory; the lock goes with the process, however it ends."""
+    run_dir.root.mkdir(parents=True, exist_ok=True)
+    with run_dir.lock.open("a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            pid = (read_json(run_dir.status) or {}).get("pid", "unknown")
+            raise BadInput(
+                f"{run_dir.root} is being run by another process (pid {pid}); "
+                f"see `exfm status --run-dir {run_dir.root}`, end it with `exfm stop --run-dir {run_dir.root}`"
+            ) from None
+        yield

@@ -1,0 +1,213 @@
+"""A run from its config to its summary: broker, topics, tracking, workers, coordinator, results."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+
+from pipelines.actors import Build, Launcher, LocalLauncher, RayLauncher
+from pipelines.config import Config, Kafka, dump, parse
+from pipelines.coordinator import Coordinator
+from pipelines.layout import RunDir, read_json, write_json
+from pipelines.picture import draw
+from pipelines.preflight import locked, prepare
+from pipelines.states import RunState
+from pipelines.status import RunStatus
+from pipelines.summary import Summary, summarise
+from pipelines.tracking import Tracker
+from pipelines.workers.base import Worker
+from streaming.broker import Broker
+from streaming.errors import BadInput
+from streaming.kafka import end_offsets, ensure_topics, require_topics
+from streaming.lake import Lake
+from streaming.position import Partition
+
+log = logging.getLogger(__name__)
+
+Say = Callable[[str], None]
+
+
+def build_worker(kind: str, name: str, config_yaml: str, root: str, servers: str, until_end: bool) -> Worker:
+    """Make a worker in the process that will run it. Everything passed is text, so that any process can be reached."""
+    import yaml
+
+    config = parse(yaml.safe_load(config_yaml), f"{root}/config.yaml")
+    config = config.model_copy(update={"kafka": config.kafka.model_copy(update={"bootstrap_servers": servers})})
+    run_dir = RunDir(Path(root))
+    if kind == "ingest":
+        from pipelines.workers.ingest import IngestWorker
+
+        return IngestWorker(config, run_dir)
+    if kind == "augmentation":
+        from pipelines.workers.augmentation import AugmentationWorker
+
+        return AugmentationWorker(config, run_dir, until_end=until_end)
+    if kind == "teacher":
+        from pipelines.workers.teacher import TeacherWorker
+
+        return TeacherWorker(config, run_dir)
+    from pipelines.workers.student import StudentWorker
+
+    return StudentWorker(config, config.student(name), run_dir, spill=until_end)
+
+
+def jobs_of(config: Config, run_dir: RunDir, servers: str, until_end: bool) -> list[tuple[str, str, Build]]:
+    """(name, kind, how to build it) for every worker of a run."""
+    names = [("ingest", "ingest", "")] if config.source is not None else []
+    names += [("augmentation", "augmentation", ""), ("teacher", "teacher", "")]
+    names += [(f"student-{student.name}", "student", student.name) for student in config.students]
+    text, root = dump(config), str(run_dir.root.absolute())
+    return [
+        (worker, kind, partial(build_worker, kind, name, text, root, servers, until_end))
+        for worker, kind, name in names
+    ]
+
+
+def start_over(run_dir: RunDir) -> None:
+    """Delete a run, after stopping its broker."""
+    with locked(run_dir):
+        Broker(run_dir.broker).stop()
+        shutil.rmtree(run_dir.root, ignore_errors=True)
+
+
+def run(
+    config: Config,
+    run_dir: RunDir,
+    *,
+    local: bool = False,
+    until_end: bool = False,
+    watch: Callable[[RunStatus], None] = lambda status: None,
+    say: Say = lambda text: None,
+) -> tuple[RunStatus, Summary | None]:
+    """Run (or resume) a stream until it ends, is stopped, or fails."""
+    with locked(run_dir), ExitStack() as stack:
+        prepare(config, run_dir)
+        if (done := _finished(config, run_dir)) is not None:
+            say(f"{run_dir.root} holds this run, finished on {done.value['run']['started_at']}: nothing left to do.")
+            return RunStatus(config.name, RunState.DONE), done
+        _say_what_is_there(run_dir, say)
+        logging.basicConfig(filename=run_dir.logs / "coordinator.log", level=logging.INFO, force=True)
+        status = RunStatus(config.name)
+        write_json(run_dir.status, status.as_json())
+        started_at = datetime.now(UTC).isoformat(timespec="seconds")
+        launcher: Launcher = LocalLauncher()
+        servers = stack.enter_context(_broker(config.kafka, run_dir, status, say))
+        _topics(config, run_dir, servers, until_end)
+        Lake(run_dir.lake, config.rows).open_writer()  # so that readers find it, and another schema is refused, at once
+        tracker = _tracker(config, run_dir)
+        if not local:
+            say("starting Ray" if config.resources.address is None else f"joining Ray at {config.resources.address}")
+            launcher = RayLauncher(config.resources, run_dir.logs)
+        stack.callback(launcher.shutdown)
+        coordinator = Coordinator(
+            run_dir,
+            status,
+            jobs_of(config, run_dir, servers, until_end),
+            launcher,
+            tracker,
+            config.resources,
+            watch=watch,
+        )
+        state = coordinator.run()
+        summary = None
+        if state is RunState.DONE:
+            say("computing the summary from every prediction")
+            summary = summarise(config, run_dir, status, started_at)
+            write_json(run_dir.summary, summary.value)
+            draw(config, run_dir)
+        if tracker is not None:
+            _track_results(config, run_dir, tracker, summary)
+            say("writing MLflow")
+            tracker.close()
+            if tracker.problem:
+                say(f"tracking: {tracker.problem}; {tracker.dropped} entries were dropped, training is not affected")
+        return status, summary
+
+
+def _finished(config: Config, run_dir: RunDir) -> Summary | None:
+    value = read_json(run_dir.summary)
+    return Summary(value) if value is not None and value["run"]["config_hash"] == config.hash else None
+
+
+def _say_what_is_there(run_dir: RunDir, say: Say) -> None:
+    before = read_json(run_dir.status)
+    if before is None:
+        say(f"starting in {run_dir.root}")
+        return
+    rows = before["lake"]["rows"]
+    say(f"found a run in {run_dir.root} ({before['state']}, {rows:,} rows in the lake): resuming it")
+
+
+@contextmanager
+def _broker(kafka: Kafka, run_dir: RunDir, status: RunStatus, say: Say) -> Iterator[str]:
+    """The bootstrap servers to use; an embedded broker lives as long as this context."""
+    if kafka.bootstrap_servers is not None:
+        status.broker = {"bootstrap_servers": kafka.bootstrap_servers, "pid": None}
+        yield kafka.bootstrap_servers
+        return
+    broker = Broker(run_dir.broker, port=kafka.port, heap_mb=kafka.heap_mb)
+    say("starting the embedded Apache Kafka broker")
+    running = broker.start()
+    status.broker = {"bootstrap_servers": running.bootstrap_servers, "pid": running.pid}
+    try:
+        yield running.bootstrap_servers
+    finally:
+        broker.stop()
+
+
+def _topics(config: Config, run_dir: RunDir, servers: str, until_end: bool) -> None:
+    """Make the topics of an embedded broker or of our own source; of somebody else's, see that they are there."""
+    kafka = config.kafka.model_copy(update={"bootstrap_servers": servers})
+    inputs = {t.topic: t.partitions for t in (kafka.impressions, kafka.feedback)}
+    outputs = {t.topic: t.partitions for t in (kafka.examples, kafka.dead_letters)}
+    if config.source is not None or config.kafka.bootstrap_servers is None:
+        ensure_topics(kafka, inputs | outputs)
+    else:
+        require_topics(kafka, inputs)
+        ensure_topics(kafka, outputs)
+    if until_end and config.source is None and not run_dir.end_offsets.exists():
+        partitions = [Partition(topic, p) for topic, count in inputs.items() for p in range(count)]
+        ends = end_offsets(kafka, partitions)
+        if not any(ends.values()):
+            raise BadInput(
+                f"--until-end, but {', '.join(inputs)} hold no messages at {servers}; feed them first, or leave it out"
+            )
+        write_json(run_dir.end_offsets, {f"{p.topic}/{p.partition}": offset for p, offset in ends.items()})
+
+
+def _tracker(config: Config, run_dir: RunDir) -> Tracker | None:
+    if not config.tracking.enabled:
+        return None
+    uri = config.tracking.uri or f"sqlite:///{run_dir.mlflow.absolute()}"
+    tracker = Tracker(
+        uri, run_dir.artifacts.absolute(), config.name, run_dir.root / "mlflow_runs.json", config.tracking.interval_s
+    )
+    common = {"config_hash": config.hash, "seed": config.seed, "pace": config.pace.mode}
+    tracker.params("teacher", common | config.teacher.model.model_dump(mode="json"))
+    for student in config.students:
+        values = {"verticals": ",".join(student.row_filter), "tasks": ",".join(config.student_tasks(student))}
+        tracker.params(f"student-{student.name}", common | values | student.model.model_dump(mode="json"))
+    return tracker
+
+
+def _track_results(config: Config, run_dir: RunDir, tracker: Tracker, summary: Summary | None) -> None:
+    for student in config.students:
+        worker = f"student-{student.name}"
+        served = run_dir.served(student.name)
+        newest = max(served.glob("v*"), default=None)
+        if newest is None:
+            continue
+        if summary is not None:
+            for task, result in summary.value["students"][student.name].items():
+                tracker.metrics(worker, result["rows"], summary.flat(student.name, task))
+            if run_dir.picture.exists():
+                tracker.artifact(worker, run_dir.picture)
+        lineage = {"config_hash": config.hash, "lake": run_dir.lake, "position": newest.name}
+        tracker.register(worker, f"{config.name}-{student.name}", newest, lineage)
+        tracker.finish(worker)
+    tracker.finish("teacher")

@@ -1,0 +1,215 @@
+"""What a finished run has to say: `summary.json`, from exact metrics over every prediction.
+
+Every prediction was made before its row was learned. For one student and task all columns are computed on the same
+rows: those with a label, a teacher logit, and (where a truth exists) a known probability.
+"""
+
+from __future__ import annotations
+
+import platform
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from exfm.metrics.classification import metrics_of
+from exfm.metrics.paired import consecutive_blocks, paired_ne_difference
+from pipelines.config import Config, Student
+from pipelines.layout import RunDir
+from pipelines.predictions import read_predictions
+from pipelines.status import RunStatus
+from streaming.hashing import hash64
+from streaming.sources.truth import read_truth
+
+PACKAGES = ("torch", "torchrec", "ray", "pyarrow", "kafka-python", "mlflow", "deltalake", "numpy")
+MODELS = ("student", "no_teacher", "teacher", "optimum")
+CLUSTER_ROWS = 512
+"""Rows of one cluster of the paired interval: neighbours in the stream share their hour, drift and model state."""
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Aligned columns of one student and task: labels (N,) and the logits (N,) of each model, in stream order."""
+
+    lake_seq: np.ndarray
+    labels: np.ndarray
+    logits: dict[str, np.ndarray]
+    left_out: int
+
+    def after(self, seq: int) -> Columns:
+        kept = self.lake_seq > seq
+        return Columns(
+            self.lake_seq[kept], self.labels[kept], {m: z[kept] for m, z in self.logits.items()}, self.left_out
+        )
+
+
+class Truth:
+    """The generator's probability of each settled label, by impression."""
+
+    def __init__(self, table: pa.Table) -> None:
+        hashes = hash64(table["impression_id"].combine_chunks())
+        self._order = np.argsort(hashes, kind="stable")
+        self._hashes = hashes[self._order]
+        self._table = table
+
+    def logits(self, ids: pa.Array, task: str) -> np.ndarray:
+        """logit of the probability, NaN where the impression is unknown."""
+        name = f"p_settled_{task}"
+        if name not in self._table.schema.names:
+            return np.full(len(ids), np.nan)
+        wanted = hash64(ids)
+        at = np.minimum(np.searchsorted(self._hashes, wanted), len(self._hashes) - 1)
+        p = self._table[name].to_numpy().astype(np.float64)[self._order[at]]
+        with np.errstate(divide="ignore"):
+            return np.where(self._hashes[at] == wanted, np.log(p) - np.log1p(-p), np.nan)
+
+
+def columns_of(table: pa.Table, task: str, truth: Truth | None) -> Columns:
+    """The rows on which every model can be judged."""
+    labels = table[f"label_{task}"].to_numpy(zero_copy_only=False)
+    labelled = table.filter(pa.array(~np.isnan(labels.astype(np.float64))))
+    logits = {
+        model: labelled[f"{model}_{task}"].to_numpy(zero_copy_only=False).astype(np.float64)
+        for model in ("student", "no_teacher", "teacher")
+        if f"{model}_{task}" in labelled.schema.names
+    }
+    if truth is not None:
+        logits["optimum"] = truth.logits(labelled["impression_id"].combine_chunks(), task)
+    complete = np.logical_and.reduce([np.isfinite(z) for z in logits.values()])
+    return Columns(
+        labelled["lake_seq"].to_numpy()[complete],
+        labelled[f"label_{task}"].to_numpy()[complete].astype(np.float64),
+        {model: z[complete] for model, z in logits.items()},
+        int((~complete).sum()),
+    )
+
+
+def judge(columns: Columns) -> dict[str, Any]:
+    """The figures of every model on the same rows, and the paired difference student − no_teacher."""
+    found: dict[str, Any] = {"rows": len(columns.labels), "positives": int(columns.labels.sum())}
+    for model in MODELS:
+        found[model] = None
+        if model in columns.logits:
+            figures = metrics_of(columns.logits[model], columns.labels)._asdict()
+            found[model] = {key: figures[key] for key in ("ne", "auc", "log_loss", "calibration")}
+    found["gain"] = None
+    if "no_teacher" in columns.logits:
+        clusters = consecutive_blocks(len(columns.labels), CLUSTER_ROWS)
+        gain = paired_ne_difference(columns.logits["student"], columns.logits["no_teacher"], columns.labels, clusters)
+        found["gain"] = gain._asdict() if gain.difference is not None else None
+    return found
+
+
+@dataclass(frozen=True)
+class Summary:
+    value: dict[str, Any]
+
+    def flat(self, student: str, task: str) -> dict[str, float]:
+        """Final figures as MLflow metrics."""
+        result = self.value["students"][student][task]
+        flat = {}
+        for model in MODELS:
+            for key, figure in (result[model] or {}).items():
+                if figure is not None:
+                    flat[f"final/{task}/{model}/{key}"] = figure
+        if result["gain"] is not None:
+            flat[f"final/{task}/gain"] = result["gain"]["difference"]
+        return flat
+
+
+def load_truth(run_dir: RunDir, tasks: tuple[str, ...]) -> Truth | None:
+    if not run_dir.truth.exists():
+        return None
+    columns = ["impression_id", *(f"p_settled_{task}" for task in tasks)]
+    return Truth(read_truth(run_dir.truth).to_table(columns=columns))
+
+
+def students_of(config: Config, run_dir: RunDir, last_seq: int) -> dict[str, dict[str, Any]]:
+    truth = load_truth(run_dir, config.tasks)
+    return {student.name: _student(config, run_dir, student, truth, last_seq) for student in config.students}
+
+
+def _student(config: Config, run_dir: RunDir, student: Student, truth: Truth | None, last_seq: int) -> dict[str, Any]:
+    table = read_predictions(run_dir.predictions(student.name))
+    if table is None:
+        return {}
+    results = {}
+    for task in config.student_tasks(student):
+        columns = columns_of(table, task, truth)
+        result = judge(columns)
+        result["rows_left_out"] = columns.left_out
+        result["last_half"] = judge(columns.after(last_seq // 2))
+        results[task] = result
+    return results
+
+
+def summarise(config: Config, run_dir: RunDir, status: RunStatus, started_at: str) -> Summary:
+    """Everything CONTRACT's summary.json asks for."""
+    reports = {name: worker.report for name, worker in status.workers.items() if worker.report is not None}
+    counters = next(r.counts for r in reports.values() if r.kind == "augmentation") or {}
+    last_seq = counters["lake_rows"] - 1
+    return Summary(
+        {
+            "run": {
+                "name": config.name,
+                "config_hash": config.hash,
+                "versions": {"python": platform.python_version()} | {p: version(p) for p in PACKAGES},
+                "started_at": started_at,
+                "wall_s": round(status.wall_s, 3),
+                "pace": config.pace.mode,
+                "seed": config.seed,
+            },
+            "counts": _counts(counters),
+            "workers": {
+                name: {
+                    "rows": report.rows,
+                    "busy_s": round(report.busy_s, 3),
+                    "rows_per_s": round(report.rows_per_s, 1),
+                    "peak_rss_bytes": report.peak_rss_bytes,
+                    "restarts": status.workers[name].restarts,
+                    "phases_s": {phase: round(s, 3) for phase, s in report.phases_s.items()},
+                }
+                for name, report in reports.items()
+            },
+            "students": students_of(config, run_dir, last_seq),
+        }
+    )
+
+
+def _counts(counters: dict[str, Any]) -> dict[str, Any]:
+    """Impressions: read = settled + not applicable + pending + dead letters + duplicates, for every group."""
+    dead = counters["dead_letters"]
+    feedback = dict(dead["feedback"])
+    unmatched = feedback.pop("unknown_impression", 0)
+    return {
+        "impressions_read": counters["impressions_read"],
+        "settled": counters["settled"],
+        "not_applicable": counters["not_applicable"],
+        "pending": counters["pending"],
+        "dead_letters": sum(dead["impression"].values()),
+        "dead_letters_by_reason": dead,
+        "duplicates_dropped": counters["duplicates_dropped"],
+        "lake_rows": counters["lake_rows"],
+        "teacher_inferences": counters["teacher_inferences"],
+        "feedback_read": counters["feedback_read"],
+        "late_feedback": counters["late_feedback"],
+        "unmatched_feedback": unmatched,
+        "duplicate_feedback": counters["duplicate_feedback"],
+        "feedback_dead_letters": sum(feedback.values()),
+    }
+
+
+def counts_hold(counts: dict[str, Any]) -> bool:
+    """The identities that no run may break."""
+    read = all(
+        counts["impressions_read"]
+        == settled
+        + counts["not_applicable"][group]
+        + counts["pending"][group]
+        + counts["dead_letters"]
+        + counts["duplicates_dropped"]
+        for group, settled in counts["settled"].items()
+    )
+    return bool(read and counts["lake_rows"] == sum(counts["settled"].values()))

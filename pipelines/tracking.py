@@ -1,0 +1,184 @@
+"""MLflow: one run per worker, registered models, lineage. The only import of mlflow.
+
+Everything is queued and written by one thread in batches, never by a training thread (MLflow on SQLite takes about
+40 calls a second). A store that is slow or away costs metrics, never training: the queue is bounded, what does not fit
+is counted in `dropped`, and `problem` says what is wrong.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from pipelines.layout import read_json, write_json
+
+QUEUE_BOUND = 20_000
+METRICS_PER_CALL = 500
+LOADER = "pipelines.served_model"
+
+log = logging.getLogger(__name__)
+
+
+class Tracker:
+    """Queue in front of an MLflow store.
+
+    `runs` (a file) remembers the MLflow run of every worker, so that a resumed run goes on in the same ones.
+    """
+
+    def __init__(self, uri: str, artifacts: Path, experiment: str, runs: Path, interval_s: float = 5.0) -> None:
+        self.dropped = 0
+        self.problem: str | None = None
+        self.uri = uri
+        self._artifacts = artifacts
+        self._experiment = experiment
+        self._runs_file = runs
+        self._run_ids: dict[str, str] = {}
+        self._interval_s = interval_s
+        self._queue: queue.Queue[Callable[[Any], None]] = queue.Queue(QUEUE_BOUND)
+        self._metrics: dict[str, list[tuple[str, float, int, int]]] = {}
+        self._lock = threading.Lock()
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="tracking", daemon=True)
+        self._thread.start()
+
+    def params(self, worker: str, values: dict[str, Any]) -> None:
+        self._put(lambda client: self._log_params(client, worker, values))
+
+    def tags(self, worker: str, values: dict[str, Any]) -> None:
+        def write(client: Any) -> None:
+            for key, value in values.items():
+                client.set_tag(self._run(client, worker), key, value)
+
+        self._put(write)
+
+    def metrics(self, worker: str, step: int, values: dict[str, float]) -> None:
+        now = time.time_ns() // 1_000_000
+        with self._lock:
+            rows = self._metrics.setdefault(worker, [])
+            if len(rows) + len(values) > QUEUE_BOUND:
+                self.dropped += len(values)
+                return
+            rows += [(key, value, now, step) for key, value in values.items()]
+
+    def artifact(self, worker: str, path: Path) -> None:
+        self._put(lambda client: client.log_artifact(self._run(client, worker), str(path)))
+
+    def register(self, worker: str, model: str, served: Path, tags: dict[str, Any]) -> None:
+        """Register a served student as the next version of `model`, alias `latest`; load it with mlflow.pyfunc."""
+        self._put(lambda client: self._register(client, worker, model, served, tags))
+
+    def finish(self, worker: str, status: str = "FINISHED") -> None:
+        self._put(lambda client: client.set_terminated(self._run(client, worker), status))
+
+    def close(self, wait_s: float = 60.0) -> None:
+        """Write what is queued and stop; gives up after `wait_s` and says what was lost."""
+        self._closing.set()
+        self._thread.join(wait_s)
+        if self._thread.is_alive():
+            self.problem = f"MLflow at {self.uri} did not take the last {self._queue.qsize()} entries in {wait_s:g} s"
+
+    # --- the tracking thread -----------------------------------------------------------------------------------
+
+    def _put(self, write: Callable[[Any], None]) -> None:
+        try:
+            self._queue.put_nowait(write)
+        except queue.Full:
+            self.dropped += 1
+
+    def _work(self) -> None:
+        client = None
+        flushed = time.monotonic()
+        while True:
+            try:
+                if client is None:
+                    client = self._connect()
+                    self.problem = None
+            except Exception as error:  # the store is away: metrics are lost, training goes on
+                self._explain(error)
+                if self._closing.wait(self._interval_s):
+                    return
+                continue
+            closing = self._closing.is_set()
+            try:
+                write = self._queue.get(timeout=0.05 if closing else 0.5)
+            except queue.Empty:
+                write = None
+            if write is not None:
+                self._guard(write, client)
+            if closing or time.monotonic() - flushed >= self._interval_s:
+                self._guard(self._flush_metrics, client)
+                flushed = time.monotonic()
+            if closing and write is None:
+                return
+
+    def _guard(self, write: Callable[[Any], None], client: Any) -> None:
+        try:
+            write(client)
+        except Exception as error:
+            self.dropped += 1
+            self._explain(error)
+
+    def _explain(self, error: Exception) -> None:
+        self.problem = f"MLflow at {self.uri}: {type(error).__name__}: {str(error).partition(chr(10))[0]}"
+        log.warning("%s", self.problem)
+
+    def _connect(self) -> Any:
+        import mlflow
+
+        logging.getLogger("alembic").setLevel(logging.WARNING)
+        logging.getLogger("mlflow").setLevel(logging.ERROR)
+        mlflow.set_tracking_uri(self.uri)
+        client = mlflow.MlflowClient(self.uri)
+        experiment = client.get_experiment_by_name(self._experiment)
+        if experiment is None:
+            self._experiment_id = client.create_experiment(self._experiment, artifact_location=self._artifacts.as_uri())
+        else:
+            self._experiment_id = experiment.experiment_id
+        self._run_ids = read_json(self._runs_file) or {}
+        return client
+
+    def _run(self, client: Any, worker: str) -> str:
+        if worker not in self._run_ids:
+            run = client.create_run(self._experiment_id, run_name=worker, tags={"exfm.worker": worker})
+            self._run_ids[worker] = run.info.run_id
+            write_json(self._runs_file, self._run_ids)
+        return self._run_ids[worker]
+
+    def _log_params(self, client: Any, worker: str, values: dict[str, Any]) -> None:
+        from mlflow.entities import Param
+
+        run_id = self._run(client, worker)
+        known = client.get_run(run_id).data.params
+        new = [Param(key, str(value)[:500]) for key, value in values.items() if key not in known]
+        for start in range(0, len(new), 100):
+            client.log_batch(run_id, params=new[start : start + 100])
+
+    def _flush_metrics(self, client: Any) -> None:
+        from mlflow.entities import Metric
+
+        with self._lock:
+            waiting, self._metrics = self._metrics, {}
+        for worker, rows in waiting.items():
+            run_id = self._run(client, worker)
+            for start in range(0, len(rows), METRICS_PER_CALL):
+                client.log_batch(run_id, metrics=[Metric(*row) for row in rows[start : start + METRICS_PER_CALL]])
+
+    def _register(self, client: Any, worker: str, model: str, served: Path, tags: dict[str, Any]) -> None:
+        import mlflow
+
+        run_id = self._run(client, worker)
+        with mlflow.start_run(run_id=run_id):
+            info = mlflow.pyfunc.log_model(
+                name="served", loader_module=LOADER, data_path=str(served), pip_requirements=["exfm"]
+            )
+        if not client.search_registered_models(f"name = '{model}'"):
+            client.create_registered_model(model)
+        version = client.create_model_version(
+            model, info.model_uri, run_id, tags={key: str(value) for key, value in tags.items()}
+        )
+        client.set_registered_model_alias(model, "latest", version.version)

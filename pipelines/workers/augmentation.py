@@ -1,0 +1,320 @@
+"""The data augmentation service: settled rows, scored by a teacher snapshot, into the lake and on to the teacher.
+
+    topics -> Intake (decode, merge) -> Settlement (windows, labels) -> block -> score -> commit -> publish
+
+A block is the unit of everything: it is scored by one snapshot version, committed to the lake in one commit together
+with the positions it covers, and published to the examples topic after that. The order of a block's end:
+
+    1. the settlement state is saved, and beside it the commit record: merge positions, late feedback, dead letters
+    2. the lake commit: rows and the number of that state, atomically
+    3. late feedback and dead letters are delivered from the record to their tables and their topic
+    4. the block is published to the examples topic
+
+A crash before 2 leaves the block undone, and it is made again from the state before; after 2, steps 3 and 4 are made up
+from the record and the lake, and whatever was delivered already is passed over.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from exfm.batch import BatchBuilder
+from exfm.checkpoint import latest, load
+from exfm.teacher import TeacherScorer
+from exfm.threads import set_threads
+from pipelines.config import Config, Topic
+from pipelines.layout import RunDir, read_json
+from pipelines.policies import Score, Wait, WithoutTeacher, lockstep_version, snapshot_for
+from pipelines.workers.base import Report, Worker
+from pipelines.workers.teacher import snapshot_name
+from streaming.dead_letters import DeadLetter, Kind, to_batch
+from streaming.examples import ExamplesPublisher
+from streaming.intake import InputTopic, Intake
+from streaming.lake import Lake
+from streaming.outbox import CommitRecord, Outbox
+from streaming.position import NOTHING_YET, Partition
+from streaming.settlement import SettledRows, Settlement, late_schema
+
+log = logging.getLogger(__name__)
+
+
+class AugmentationWorker(Worker):
+    kind = "augmentation"
+
+    def __init__(
+        self,
+        config: Config,
+        run_dir: RunDir,
+        *,
+        until_end: bool,
+        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    ) -> None:
+        super().__init__("augmentation")
+        self._config = config
+        self._run_dir = run_dir
+        self._until_end = until_end
+        self._now_ms = now_ms
+        self._parts: list[pa.RecordBatch] = []
+        self._have = 0
+        self._more = False
+        self._finished_settling = False
+        self._block_began_ms = 0
+        self._late: list[pa.RecordBatch] = []
+        self._dead: list[DeadLetter] = []
+        self._note: str | None = None
+        self._version: int | None = None
+        self._version_seq = NOTHING_YET
+        self._version_at_ms = 0
+        self._inferences = 0
+        self._done = False
+
+    def open(self) -> None:
+        config, kafka = self._config, self._config.kafka
+        set_threads(config.resources.threads)
+        self._lake = Lake(self._run_dir.lake, config.rows).open_writer()
+        self._states = self._run_dir.checkpoints(self.name) / "settlement"
+        self._records = self._run_dir.checkpoints(self.name) / "records"
+        self._settlement = Settlement(config.rows, config.settlement)
+        self._intake = self._make_intake()
+        self._outbox = Outbox(self._run_dir.side_tables, kafka, kafka.dead_letters.topic, config.rows)
+        merge_state = None
+        if self._lake.state != NOTHING_YET:
+            merge_state = self._restore(self._lake.state)
+        self._intake.open(merge_state)
+        self._publisher = ExamplesPublisher(kafka, kafka.examples.topic, kafka.examples.partitions, config.rows)
+        self._publish_committed()
+        self._build = BatchBuilder(config.features, config.tasks)
+        self._scorer = TeacherScorer(config.teacher.model, config.features, config.tasks)
+
+    def _make_intake(self) -> Intake:
+        config, kafka = self._config, self._config.kafka
+        inputs: list[tuple[Topic, Kind]] = [(kafka.impressions, "impression"), (kafka.feedback, "feedback")]
+        ends: dict[Partition, int] = {}
+        if self._until_end and config.source is None:
+            for name, offset in (read_json(self._run_dir.end_offsets) or {}).items():
+                topic, _, partition = name.rpartition("/")
+                ends[Partition(topic, int(partition))] = offset
+        return Intake(
+            config.rows,
+            kafka,
+            [InputTopic(topic.topic, topic.partitions, topic.codec, kind) for topic, kind in inputs],
+            buffer_rows=config.augmentation.buffer_rows,
+            idle_s=None if config.pace.mode == "lockstep" else config.augmentation.idle_s,
+            max_future_skew_s=config.settlement.max_future_skew_s,
+            ends=ends,
+        )
+
+    def _restore(self, state: int) -> dict[str, Any]:
+        """Back to the last commit; what it left behind is delivered, if it was not. Returns the merge's state."""
+        self._settlement.load(self._states, str(state))
+        record = CommitRecord.load(self._records, state)
+        self._outbox.deliver(record)
+        self._inferences = record.meta["teacher_inferences"]
+        log.info("resumed after block %d, lake_seq %d", self._lake.last_block, self._lake.last_lake_seq)
+        merge: dict[str, Any] = record.meta["merge"]
+        return merge
+
+    def _publish_committed(self) -> None:
+        """Publish what a crash kept from being published."""
+        if self._publisher.published_seq >= self._lake.last_lake_seq:
+            return
+        reader = Lake(self._run_dir.lake, self._config.rows).open_reader()
+        rows = reader.read(self._publisher.published_seq).table.combine_chunks()
+        for number in sorted(set(rows["block"].to_pylist())):
+            block = rows.filter(pc.equal(rows["block"], number)).combine_chunks()
+            self._publisher.publish(block.to_batches()[0])
+
+    # --- one step ----------------------------------------------------------------------------------------------
+
+    def step(self) -> bool:
+        if self._block_is_due():
+            return self._finish_block()
+        if self._settlement_finished():
+            self._end()
+            return True
+        return self._fill()
+
+    def _block_is_due(self) -> bool:
+        pace = self._config.pace
+        if self._have >= pace.block_rows or (self._have and self._settlement_finished()):
+            return True
+        waited_ms = self._now_ms() - self._block_began_ms
+        return pace.mode == "free" and self._have > 0 and waited_ms >= pace.commit_interval_s * 1000
+
+    def _settlement_finished(self) -> bool:
+        return self._finished_settling and not self._more
+
+    def _fill(self) -> bool:
+        """Settle the next rows of the merged order, or read more."""
+        room = self._config.pace.block_rows - self._have
+        if self._more:
+            with self.watch("settle"):
+                return self._take(self._settlement.release(room))
+        chunk = self._intake.pop(self.watch)
+        if chunk is not None:
+            with self.watch("settle"):
+                self.rows += len(chunk)
+                return self._take(self._settlement.step(chunk, room))
+        if self._intake.finished:
+            with self.watch("settle"):
+                self._finished_settling = True
+                return self._take(self._settlement.finish(room))
+        return self._intake.read(self.watch)
+
+    def _take(self, settled: SettledRows) -> bool:
+        self._more = settled.more
+        if settled.batch.num_rows:
+            if not self._have:
+                self._block_began_ms = self._now_ms()
+            self._parts.append(settled.batch)
+            self._have += settled.batch.num_rows
+        if settled.late.num_rows:
+            self._late.append(settled.late)
+        self._dead += settled.dead
+        return True
+
+    # --- a block's end -----------------------------------------------------------------------------------------
+
+    def _finish_block(self) -> bool:
+        number = self._lake.last_block + 1
+        with self.watch("wait for teacher"):
+            decision = self._decide(number)
+            if isinstance(decision, Wait):
+                self._note = decision.reason
+                time.sleep(0.01)
+                return False
+            if isinstance(decision, Score) and not self._load(decision.version):
+                self._note = f"waiting for snapshot {decision.version}"
+                time.sleep(0.01)
+                return False
+        self._note = f"no teacher: {decision.reason}" if isinstance(decision, WithoutTeacher) else None
+        rows = pa.concat_batches(self._parts)
+        with self.watch("score"):
+            block = self._augment(number, rows, scored=isinstance(decision, Score))
+        self._commit(block)
+        with self.watch("publish"):
+            self._publisher.publish(block)
+        return True
+
+    def _decide(self, number: int) -> Score | Wait | WithoutTeacher:
+        pace = self._config.pace
+        if pace.mode == "lockstep":
+            return Score(lockstep_version(number, pace.lag))
+        newest = latest(self._run_dir.snapshots)
+        version = None if newest is None else int(newest.name[1:])
+        if version is not None and version != self._version:
+            self._load(version)
+        return snapshot_for(
+            newest=version,
+            newest_age_s=(self._now_ms() - self._version_at_ms) / 1000,
+            rows_since_newest=self._lake.last_lake_seq - self._version_seq,
+            catching_up=self._intake.lag_rows() > pace.catchup_rows,
+            max_rows_ahead=pace.max_rows_ahead,
+            max_age_s=pace.max_age_s,
+        )
+
+    def _load(self, version: int) -> bool:
+        """Make the scorer this version's; False while it is not there yet."""
+        if version == self._version:
+            return True
+        directory = self._run_dir.snapshots / snapshot_name(version)
+        if not (directory / "manifest.json").exists():
+            return False
+        tensors, meta, *_ = load(directory)
+        self._scorer.load(tensors)
+        self._version, self._version_seq, self._version_at_ms = version, meta["lake_seq"], self._now_ms()
+        return True
+
+    def _augment(self, number: int, rows: pa.RecordBatch, *, scored: bool) -> pa.RecordBatch:
+        count = rows.num_rows
+        first = self._lake.last_lake_seq + 1
+        logits = np.full((count, len(self._config.tasks)), np.nan, np.float32)
+        if scored:
+            for start in range(0, count, self._config.augmentation.score_rows):
+                part = rows.slice(start, self._config.augmentation.score_rows)
+                logits[start : start + part.num_rows] = self._scorer.score(self._build(part))
+            self._inferences += count
+        event_time = rows["event_time_ms"].to_numpy()
+        lockstep = self._config.pace.mode == "lockstep"
+        scored_at = int(event_time.max()) if lockstep else self._now_ms()
+        columns = dict(zip(rows.schema.names, rows.columns, strict=True))
+        columns["lake_seq"] = pa.array(np.arange(first, first + count))
+        columns["block"] = pa.array(np.full(count, number))
+        columns["teacher_version"] = pa.array([self._version if scored else None] * count, pa.int64())
+        columns["scored_at_ms"] = pa.array(np.full(count, scored_at))
+        columns["event_date"] = pc.strftime(pa.array(event_time, pa.timestamp("ms")), format="%Y-%m-%d")
+        for index, task in enumerate(self._config.tasks):
+            honest = self._not_yet_learned(rows, task)
+            known = honest & np.isfinite(logits[:, index])
+            columns[f"teacher_logit_{task}"] = pa.array(logits[:, index], mask=~known)
+        augmented = self._config.rows.augmented
+        return pa.RecordBatch.from_arrays([columns[name] for name in augmented.names], schema=augmented)
+
+    def _not_yet_learned(self, rows: pa.RecordBatch, task: str) -> np.ndarray:
+        """Rows whose label for `task` the teacher cannot have learned: those that settle it now, or will later."""
+        groups = [group.name for group in self._config.rows.groups]
+        own = next(g for g, group in enumerate(self._config.rows.groups) if task in [t.name for t in group.tasks])
+        settled = pc.index_in(rows["settlement"], pa.array(groups)).to_numpy(zero_copy_only=False)
+        return settled <= own
+
+    def _commit(self, block: pa.RecordBatch | None) -> None:
+        number = self._lake.state + 1
+        schema = late_schema(self._config.rows)
+        record = CommitRecord(
+            number,
+            {"merge": self._intake.state(), "teacher_inferences": self._inferences},
+            pa.Table.from_batches(self._late, schema),
+            pa.Table.from_batches([to_batch(self._dead)]),
+        )
+        self._parts, self._have, self._late, self._dead = [], 0, [], []
+        with self.watch("save state"):
+            self._settlement.save(self._states, str(number), keep=[str(self._lake.state)])
+            record.save(self._records)
+        with self.watch("commit"):
+            self._lake.commit(block, state=number, metadata={"counts": self._counts()})
+        with self.watch("deliver"):
+            self._outbox.deliver(record)
+            CommitRecord.prune(self._records, before=number - 1)
+            self._intake.show_lag()
+
+    def _end(self) -> None:
+        """A last commit without rows, for what the end of the stream left behind beside them."""
+        self._commit(None)
+        self._done = True
+
+    @property
+    def done(self) -> bool:
+        return self._done
+
+    def close(self) -> None:
+        """Nothing to commit: an unfinished block is made again from the last commit's positions."""
+        self._intake.close()
+        self._outbox.close()
+        self._publisher.close()
+
+    # --- what is going on --------------------------------------------------------------------------------------
+
+    def _counts(self) -> dict[str, Any]:
+        counters = self._settlement.counters()
+        return counters | {
+            "lake_rows": self._lake.last_lake_seq + 1 + self._have,
+            "teacher_inferences": self._inferences,
+        }
+
+    def describe(self, report: Report) -> None:
+        counts = self._counts()
+        report.lake_seq = self._lake.last_lake_seq
+        report.teacher_version = self._version
+        report.teacher_lag_rows = max(0, self._lake.last_lake_seq - self._version_seq)
+        report.lag_event_time_s = None
+        report.note = self._note or self._intake.note
+        report.counts = counts
+        accounted = counts["impressions_read"] - counts["pending"][self._config.rows.groups[0].name]
+        report.progress = (accounted, counts["impressions_read"])

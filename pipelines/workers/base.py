@@ -1,0 +1,168 @@
+"""What every worker is: a plain class with `open / step / checkpoint / close`, and what it says of itself.
+
+A worker knows neither Ray nor its coordinator. Whoever runs it (an actor, a loop, a test) calls `advance`, which steps
+it for a short while and returns its `Report`. A step is short, never blocks for long, and returns False when there was
+nothing to do yet.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from abc import ABC, abstractmethod
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import psutil
+
+
+@dataclass(frozen=True)
+class Orders:
+    """What the coordinator knows and a worker cannot: where the stream ends, once that is known."""
+
+    end_seq: int | None = None
+
+
+@dataclass
+class Report:
+    """One worker's state of affairs, as it goes into status.json and to MLflow. None where it does not apply."""
+
+    name: str
+    kind: str
+    pid: int = 0
+    state: str = "running"
+    rows: int = 0
+    busy_s: float = 0.0
+    phases_s: dict[str, float] = field(default_factory=dict)
+    rss_bytes: int = 0
+    peak_rss_bytes: int = 0
+    done: bool = False
+    lake_seq: int | None = None
+    lag_rows: int | None = None
+    lag_event_time_s: float | None = None
+    ne: dict[str, float | None] | None = None
+    teacher_version: int | None = None
+    teacher_lag_rows: int | None = None
+    logit_age_s: float | None = None
+    note: str | None = None
+    counts: dict[str, Any] | None = None
+    progress: tuple[int, int] | None = None
+    metrics: list[tuple[int, dict[str, float]]] = field(default_factory=list)
+
+    @property
+    def rows_per_s(self) -> float:
+        return self.rows / self.busy_s if self.busy_s else 0.0
+
+
+class Stopwatch:
+    """Where a worker's time goes, by phase. Nested phases count once, in the innermost.
+
+    >>> ticks = iter(range(10))
+    >>> watch = Stopwatch(lambda: next(ticks))
+    >>> with watch("read"):
+    ...     with watch("decode"):
+    ...         pass
+    >>> watch.phases_s
+    {'decode': 1.0, 'read': 2.0}
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._clock = clock
+        self._seconds: dict[str, float] = defaultdict(float)
+        self._inner: list[float] = []
+
+    @contextmanager
+    def __call__(self, phase: str) -> Iterator[None]:
+        start = self._clock()
+        self._inner.append(0.0)
+        try:
+            yield
+        finally:
+            elapsed = self._clock() - start
+            self._seconds[phase] += elapsed - self._inner.pop()
+            if self._inner:
+                self._inner[-1] += elapsed
+
+    @property
+    def phases_s(self) -> dict[str, float]:
+        return dict(self._seconds)
+
+    @property
+    def total_s(self) -> float:
+        return sum(self._seconds.values())
+
+
+class Worker(ABC):
+    """Base of the workers. `rows` counts what this process did; committed counts live in checkpoints."""
+
+    kind: str
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.watch = Stopwatch()
+        self.rows = 0
+        self.orders = Orders()
+        self._metrics: list[tuple[int, dict[str, float]]] = []
+        self._process = psutil.Process()
+
+    @abstractmethod
+    def open(self) -> None:
+        """Take up work where the last committed state left it."""
+
+    @abstractmethod
+    def step(self) -> bool:
+        """Do a bounded piece of work; False when there was none to do."""
+
+    @property
+    @abstractmethod
+    def done(self) -> bool:
+        """True once a bounded stream is worked off to its end and everything is committed."""
+
+    def checkpoint(self) -> None:  # noqa: B027 (a worker whose every step commits has nothing to add)
+        """Commit what is done so far."""
+
+    def close(self) -> None:  # noqa: B027
+        """Commit and let go of everything held."""
+
+    def describe(self, report: Report) -> None:  # noqa: B027
+        """Fill in what only this kind of worker knows."""
+
+    def advance(self, budget_s: float, orders: Orders) -> Report:
+        """Step for about `budget_s`, then report. Sleeps a little when idle, so that a poll is never a busy loop."""
+        self.orders = orders
+        end = time.monotonic() + budget_s
+        while not self.done and time.monotonic() < end:
+            if not self.step():
+                time.sleep(min(0.02, budget_s))
+        return self.report()
+
+    def report(self) -> Report:
+        report = Report(
+            name=self.name,
+            kind=self.kind,
+            pid=os.getpid(),
+            state="done" if self.done else "running",
+            rows=self.rows,
+            busy_s=self.watch.total_s,
+            phases_s=self.watch.phases_s,
+            rss_bytes=self._process.memory_info().rss,
+            peak_rss_bytes=_peak_rss_bytes(),
+            done=self.done,
+            metrics=self._metrics,
+        )
+        self._metrics = []
+        self.describe(report)
+        return report
+
+    def log_metrics(self, step: int, values: dict[str, float | None]) -> None:
+        """Queue metrics for tracking; undefined ones are left out."""
+        self._metrics.append((step, {k: v for k, v in values.items() if v is not None}))
+
+
+def _peak_rss_bytes() -> int:
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -1,0 +1,206 @@
+"""The teacher in its stream: learns every block of the examples topic, in order, and publishes snapshots.
+
+    examples topic --> whole blocks --> batches cut inside a block --> train --> checkpoint --> snapshot
+
+Version v of a snapshot has learned the blocks 0 … v-1; version 0 is the seeded initial state. In lockstep every block's
+end is published, in free pace every `publish_every_rows` rows.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pyarrow as pa
+
+from exfm.batch import BatchBuilder
+from exfm.checkpoint import latest, load, prune, save
+from exfm.teacher import Teacher
+from exfm.threads import set_threads
+from pipelines.config import Config
+from pipelines.layout import RunDir
+from pipelines.learned import Learned
+from pipelines.task_metrics import TaskMetrics
+from pipelines.workers.base import Report, Worker
+from streaming.errors import StreamingError
+from streaming.examples import Block, ExamplesReader
+from streaming.lake_reader import LakeReader
+from streaming.position import NOTHING_YET, Partition, Positions, SourcePosition
+
+log = logging.getLogger(__name__)
+
+
+def snapshot_name(version: int) -> str:
+    return f"v{version:08d}"
+
+
+class TeacherWorker(Worker):
+    kind = "teacher"
+
+    def __init__(self, config: Config, run_dir: RunDir) -> None:
+        super().__init__("teacher")
+        self._config = config
+        self._run_dir = run_dir
+        self._seq = NOTHING_YET
+        self._block: Block | None = None
+        self._missed: list[Block] = []
+        self._next_row = 0
+        self._version = 0
+        self._rows_since_publish = 0
+        self._done = False
+
+    def open(self) -> None:
+        config, kafka = self._config, self._config.kafka
+        set_threads(config.resources.threads)
+        self._teacher = Teacher(config.teacher.model, config.features, config.tasks, config.seed)
+        self._build = BatchBuilder(config.features, config.tasks)
+        self._learned = Learned(config.tasks)
+        self._judge = TaskMetrics(config.tasks)
+        self._quarantined = 0
+        self._positions: Positions = {}
+        self._restore()
+        self._publish()
+        self._lake = LakeReader(self._run_dir.lake, config.rows)
+        self._reader = ExamplesReader(kafka, kafka.examples.topic, kafka.examples.partitions, config.rows)
+        self._reader.open(self._positions, after_block=self._version - 1)
+
+    # --- learning ----------------------------------------------------------------------------------------------
+
+    def step(self) -> bool:
+        """Learn one batch, or fetch the next block."""
+        if self._block is None:
+            if self.orders.end_seq is not None and self._seq >= self.orders.end_seq:
+                self._end()
+                return True
+            with self.watch("read"):
+                self._block = self._next_block()
+            self._next_row = 0
+            return self._block is not None
+        stop = min(self._next_row + self._config.teacher.batch_rows, self._block.rows.num_rows)
+        self._learn(self._block.rows.slice(self._next_row, stop - self._next_row))
+        self._next_row = stop
+        if stop == self._block.rows.num_rows:
+            self._block_end(self._block)
+        return True
+
+    def _next_block(self) -> Block | None:
+        if self._missed:
+            return self._missed.pop(0)
+        block = self._reader.next_block(0.05)
+        if block is not None and block.first_seq > self._seq + 1:
+            # The topic no longer holds what comes next; the lake does.
+            self._missed = [*self._from_lake(self._seq, block.first_seq - 1), block]
+            return self._missed.pop(0)
+        return block
+
+    def _from_lake(self, after: int, upto: int) -> list[Block]:
+        self._lake.refresh()
+        rows = self._lake.read(after, upto=upto).table.combine_chunks()
+        log.info("the examples topic begins after lake_seq %d: %d rows come from the lake", after, rows.num_rows)
+        blocks = rows["block"].to_numpy()
+        found = []
+        for number in sorted(set(blocks.tolist())):
+            part = rows.filter(pa.array(blocks == number))
+            seq = part["lake_seq"]
+            found.append(Block(number, seq[0].as_py(), seq[-1].as_py(), part, dict(self._positions)))
+        return found
+
+    def _learn(self, rows: pa.Table) -> None:
+        with self.watch("batch"):
+            batch = self._build(rows)
+        with self.watch("train"):
+            result = self._teacher.train_step(batch)
+        with self.watch("metrics"):
+            if result.finite:
+                self._learned.add(rows)
+            else:
+                self._quarantined += rows.num_rows
+                log.error("loss or gradient not finite: rows after lake_seq %d are left out", self._seq)
+            self._judge.judge(batch, result)
+        self._seq = rows["lake_seq"][-1].as_py()
+        self.rows += rows.num_rows
+        self._rows_since_publish += rows.num_rows
+
+    def _block_end(self, block: Block) -> None:
+        self._block = None
+        self._version = block.number + 1
+        self._positions = block.positions
+        lockstep = self._config.pace.mode == "lockstep"
+        publish = lockstep or self._rows_since_publish >= self._config.teacher.publish_every_rows
+        if publish or self._version % self._config.teacher.checkpoint_every_blocks == 0:
+            self.checkpoint()
+        if publish:
+            self._publish()
+        self.log_metrics(self._seq + 1, self._judge.values())
+
+    def _end(self) -> None:
+        self.checkpoint()
+        self._publish()
+        self._done = True
+
+    @property
+    def done(self) -> bool:
+        return self._done
+
+    # --- what lasts --------------------------------------------------------------------------------------------
+
+    def checkpoint(self) -> None:
+        """Only at a block's end: a half learned block is learned again from its start."""
+        if self._block is not None or self._version == 0:
+            return
+        with self.watch("checkpoint"):
+            root = self._run_dir.checkpoints(self.name)
+            tensors = self._teacher.state() | self._judge.state()
+            positions = [[*partition, *position] for partition, position in self._positions.items()]
+            meta = self._meta() | {"positions": positions, "quarantined_rows": self._quarantined}
+            save(root, snapshot_name(self._version), tensors, meta, kind="teacher-checkpoint")
+            prune(root, keep=2)
+
+    def _publish(self) -> None:
+        with self.watch("publish"):
+            root = self._run_dir.snapshots
+            save(root, snapshot_name(self._version), self._teacher.snapshot(), self._meta(), kind="teacher-snapshot")
+            prune(root, keep=max(self._config.teacher.keep_snapshots, self._config.pace.lag + 2))
+        self._rows_since_publish = 0
+
+    def _meta(self) -> dict[str, Any]:
+        return {
+            "config_hash": self._config.hash,
+            "version": self._version,
+            "lake_seq": self._seq,
+            "learned": self._learned.state(),
+        }
+
+    def _restore(self) -> None:
+        found = latest(self._run_dir.checkpoints(self.name))
+        if found is None:
+            return
+        tensors, meta, *_ = load(found)
+        if meta["config_hash"] != self._config.hash:
+            raise StreamingError(
+                f"{found} was written under config {meta['config_hash']}, this run has {self._config.hash}; "
+                "resume with the config it was started with, or give another --run-dir"
+            )
+        self._teacher.load_state({k: v for k, v in tensors.items() if not k.startswith("metrics/")})
+        self._judge.load(tensors)
+        self._version, self._seq = meta["version"], meta["lake_seq"]
+        self._learned = Learned(self._config.tasks, meta["learned"])
+        self._quarantined = meta["quarantined_rows"]
+        self._positions = {
+            Partition(topic, partition): SourcePosition(offset, row)
+            for topic, partition, offset, row in meta["positions"]
+        }
+        log.info("resumed after block %d, lake_seq %d", self._version - 1, self._seq)
+
+    def close(self) -> None:
+        """Every block's end was committed when it was reached, as far as the config asks; nothing else is kept."""
+        self._reader.close()
+        self._teacher.close()
+
+    def describe(self, report: Report) -> None:
+        report.lake_seq = self._seq
+        self._lake.refresh()
+        report.lag_rows = max(0, self._lake.last_lake_seq - self._seq)
+        report.teacher_version = self._version
+        report.ne = self._judge.ne
+        report.counts = {"learned": self._learned.state(), "quarantined_rows": self._quarantined}

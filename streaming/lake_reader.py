@@ -8,7 +8,7 @@ holds at most w rows, whatever the files look like: that bounds the memory.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import unquote
@@ -24,8 +24,7 @@ from streaming.errors import BadInput, StreamingError
 from streaming.position import NOTHING_YET
 from streaming.schema import RowSchema
 
-NARROWEST_WINDOW = 16_384
-WIDEST_WINDOW = 262_144
+WINDOW_ROWS = 131_072
 
 _LOWEST, _HIGHEST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 
@@ -42,11 +41,16 @@ class LakeRead(NamedTuple):
 
 
 class LakeReader:
-    """Reads what was committed when it last looked (`refresh`). Raises BadInput when there is no lake at `path`."""
+    """Reads what was committed when it last looked (`refresh`). One thread at a time.
 
-    def __init__(self, path: str | Path, schema: RowSchema) -> None:
+    `window_rows` bounds the memory of limited reads. Raises BadInput when there is no lake at `path`.
+    """
+
+    def __init__(self, path: str | Path, schema: RowSchema, *, window_rows: int = WINDOW_ROWS) -> None:
         self.path = Path(path)
         self.schema = schema
+        self.window_rows = window_rows
+        self._ahead: _Window | None = None
         self._format = ds.ParquetFileFormat()
         self._disk = pyarrow.fs.LocalFileSystem()
         self._open()
@@ -101,7 +105,8 @@ class LakeReader:
         """The rows with `after < lake_seq <= upto` that match, in order of `lake_seq`, as of the last `refresh`.
 
         upto        default: the last row known
-        limit_rows  the first so many matching rows only; memory is then bounded by it and by one window
+        limit_rows  the first so many matching rows only; memory is then bounded by it and by one window, which is
+                    kept for the next read
         columns     names, in the order wanted; default all of `schema.augmented`
         verticals   only these; files of others are not opened
         filter      an expression over any columns, also ones not asked for; a null counts as no match
@@ -112,12 +117,13 @@ class LakeReader:
         unknown = [name for name in wanted if name not in self.schema.augmented.names]
         if unknown:
             raise BadInput(f"the lake has no column {unknown}; it has {self.schema.augmented.names}")
-        ask = _Ask(
-            after, self.last_lake_seq if upto is None else min(upto, self.last_lake_seq), wanted, verticals, filter
-        )
+        if limit_rows is not None and limit_rows < 1:
+            raise BadInput(f"limit_rows is {limit_rows}; ask for at least 1 row")
+        end = self.last_lake_seq if upto is None else min(upto, self.last_lake_seq)
+        ask = _Ask(wanted, verticals, filter)
         for again in (True, False):
             try:
-                return self._first(ask, limit_rows) if limit_rows is not None else self._all(ask)
+                return self._rows(ask, after, end, limit_rows)
             except FileNotFoundError as error:
                 if not again:
                     raise StreamingError(
@@ -126,39 +132,39 @@ class LakeReader:
                 self._open()  # compacted and vacuumed since the last look: the rows are in newer files
         raise AssertionError("unreachable")
 
-    def _all(self, ask: _Ask) -> LakeRead:
-        return LakeRead(self._window(ask, ask.after, ask.upto), max(ask.upto, ask.after))
+    def _rows(self, ask: _Ask, after: int, upto: int, limit_rows: int | None) -> LakeRead:
+        if limit_rows is None and upto - after > self.window_rows:
+            return LakeRead(self._load(ask, after, upto).rows.select(ask.columns), upto)
+        parts = [ask.empty(self.schema)]
+        missing, place = limit_rows, after
+        while place < upto:
+            ahead = self._window(ask, place)
+            found = ahead.between(place, upto)
+            place = min(ahead.high, upto)
+            if missing is not None:
+                if found.num_rows >= missing:
+                    parts.append(found.slice(0, missing))
+                    place = parts[-1]["lake_seq"][-1].as_py()
+                    break
+                missing -= found.num_rows
+            parts.append(found)
+        return LakeRead(pa.concat_tables([part.select(ask.columns) for part in parts]), place)
 
-    def _first(self, ask: _Ask, limit_rows: int) -> LakeRead:
-        if limit_rows < 1:
-            raise BadInput(f"limit_rows is {limit_rows}; ask for at least 1 row")
-        parts: list[pa.Table] = []
-        missing = limit_rows
-        for low, high in self._windows(ask, limit_rows):
-            found = self._window(ask, low, high, keep_seq=True)
-            parts.append(found.slice(0, missing).select(ask.columns))
-            if found.num_rows >= missing:
-                return LakeRead(pa.concat_tables(parts), found["lake_seq"][missing - 1].as_py())
-            missing -= found.num_rows
-        return LakeRead(pa.concat_tables(parts) if parts else self._nothing(ask), max(ask.upto, ask.after))
+    def _window(self, ask: _Ask, place: int) -> _Window:
+        """The window with the rows after `place`: the one read last if it still holds them, so that many small reads
+        in a row decode a file once. Stretches without a file of the verticals are stepped over."""
+        window = self._ahead
+        if window is None or not window.ask.same(ask) or not window.low <= place < window.high:
+            end = min(
+                max(place, self._files.next_start(place, ask.verticals) - 1) + self.window_rows, self.last_lake_seq
+            )
+            window = self._ahead = self._load(ask, place, end)
+        return window
 
-    def _windows(self, ask: _Ask, limit_rows: int) -> Iterator[tuple[int, int]]:
-        """(low, high] after (low, high], each twice as wide; stretches without a file of the verticals are skipped."""
-        width = max(limit_rows, NARROWEST_WINDOW)
-        low = ask.after
-        while low < ask.upto:
-            low = max(low, self._files.next_start(low, ask.verticals) - 1)
-            if low >= ask.upto:
-                return
-            high = min(low + width, ask.upto)
-            yield low, high
-            low, width = high, max(width, min(2 * width, WIDEST_WINDOW))
-
-    def _window(self, ask: _Ask, low: int, high: int, *, keep_seq: bool = False) -> pa.Table:
-        """All matching rows with low < lake_seq <= high, sorted."""
-        chosen = self._files.holding(low, high, ask.verticals) if high > low else ()
+    def _load(self, ask: _Ask, low: int, high: int) -> _Window:
+        chosen = self._files.holding(low, high, ask.verticals)
         if not len(chosen):
-            return self._nothing(ask, keep_seq)
+            return _Window(ask, low, high, ask.empty(self.schema))
         fragments = [
             self._format.make_fragment(
                 str(self.path / self._files.paths[i]),
@@ -169,26 +175,49 @@ class LakeReader:
             for i in chosen
         ]
         inside = (pc.field("lake_seq") > low) & (pc.field("lake_seq") <= high)
-        names = list(dict.fromkeys([*ask.columns, "lake_seq"]))
         rows = ds.FileSystemDataset(fragments, self.schema.augmented, self._format, self._disk).to_table(
-            columns=names, filter=inside if ask.filter is None else inside & ask.filter
+            columns=ask.read, filter=inside if ask.filter is None else inside & ask.filter
         )
         seq = rows["lake_seq"].to_numpy()
         if (np.diff(seq) < 0).any():
             rows = rows.take(pa.array(np.argsort(seq, kind="stable")))
-        return rows if keep_seq else rows.select(ask.columns)
-
-    def _nothing(self, ask: _Ask, keep_seq: bool = False) -> pa.Table:
-        names = list(dict.fromkeys([*ask.columns, "lake_seq"])) if keep_seq else ask.columns
-        return pa.schema([self.schema.augmented.field(name) for name in names]).empty_table()
+        return _Window(ask, low, high, rows)
 
 
 class _Ask(NamedTuple):
-    after: int
-    upto: int
+    """Which rows and columns."""
+
     columns: list[str]
     verticals: set[str] | None
     filter: pc.Expression | None
+
+    @property
+    def read(self) -> list[str]:
+        return list(dict.fromkeys([*self.columns, "lake_seq"]))
+
+    def same(self, other: _Ask) -> bool:
+        if (self.columns, self.verticals) != (other.columns, other.verticals):
+            return False
+        if self.filter is None or other.filter is None:
+            return self.filter is other.filter
+        return bool(self.filter.equals(other.filter))
+
+    def empty(self, schema: RowSchema) -> pa.Table:
+        return pa.schema([schema.augmented.field(name) for name in self.read]).empty_table()
+
+
+class _Window(NamedTuple):
+    """All the rows asked for with low < lake_seq <= high, in order."""
+
+    ask: _Ask
+    low: int
+    high: int
+    rows: pa.Table
+
+    def between(self, after: int, upto: int) -> pa.Table:
+        seq = self.rows["lake_seq"].to_numpy()
+        first, end = np.searchsorted(seq, [after, upto], side="right")
+        return self.rows.slice(first, end - first)
 
 
 class _Files(NamedTuple):

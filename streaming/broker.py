@@ -27,7 +27,8 @@ from typing import Any, NamedTuple
 
 import psutil
 
-from streaming.broker_config import HOST, BrokerSettings, fetch, java, log4j2_properties, server_properties
+from streaming.broker_config import HOST, BrokerSettings, java, log4j2_properties, server_properties
+from streaming.broker_jars import fetch
 from streaming.errors import BadInput, StreamingError
 
 __all__ = ["Broker", "BrokerSettings", "Running", "fetch"]

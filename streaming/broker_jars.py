@@ -1,0 +1,90 @@
+"""The embedded broker's jars: fetched once per user, checked to be the very ones this was tested with.
+
+A download goes into a scratch folder and is renamed into place when it is whole, so a fetch that was killed leaves
+nothing that a later one could take for complete (the resolver by itself leaves half a file, or half a folder).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from pathlib import Path
+
+from streaming.errors import StreamingError
+
+# kafka-clients is named beside the broker: the log4j binding alone would let the resolver pick an older one.
+JARS = "+".join(
+    [
+        "org.apache.kafka:kafka_2.13:4.3.1",
+        "org.apache.kafka:kafka-clients:4.3.1",
+        "org.apache.logging.log4j:log4j-slf4j-impl:2.25.4",
+    ]
+)
+# Of every jar these three resolve to; see `digest`. A new version of JARS needs a new digest.
+DIGEST = "4a5d4d280a7658161616e4e5d4b80d506de66fb640f0d87ebc6ce9780715f54c"
+
+
+def cache_folder() -> Path:
+    """Where the jars are, or will be: one folder per digest in the user's cache."""
+    root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return root / "exfm" / f"kafka-{DIGEST[:16]}"
+
+
+def digest(folder: Path) -> str:
+    """SHA-256 over the names and contents of all jars below `folder`.
+
+    >>> digest(Path("no-such-folder"))[:8]
+    'e3b0c442'
+    """
+    total = hashlib.sha256()
+    for jar in sorted(folder.rglob("*.jar"), key=lambda path: path.relative_to(folder).as_posix()):
+        with jar.open("rb") as content:
+            total.update(f"{jar.name} {hashlib.file_digest(content, 'sha256').hexdigest()}\n".encode())
+    return total.hexdigest()
+
+
+def fetch() -> Path:
+    """The folder of the broker's jars (`jars/` and `modules/`): downloaded at the first call, at once afterwards.
+
+    Raises StreamingError where they cannot be fetched or are not the ones expected.
+    """
+    place = cache_folder()
+    if place.is_dir():
+        return place
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix="fetching-", dir=place.parent) as scratch:
+            built = _download(Path(scratch))
+            found = digest(built)
+            if found != DIGEST:
+                raise StreamingError(
+                    f"the jars that were fetched for {JARS} have the digest {found}, not {DIGEST}: something between "
+                    "here and the Maven repository changed them; they were thrown away"
+                )
+            try:
+                built.rename(place)
+            except OSError:  # another process was quicker
+                if not place.is_dir():
+                    raise
+    except OSError as error:
+        raise StreamingError(
+            f"the embedded broker's jars cannot be kept in {place.parent}: {error.strerror or error}; free or unlock "
+            "that folder, or set `bootstrap_servers` to a Kafka broker that you have"
+        ) from error
+    return place
+
+
+def _download(scratch: Path) -> Path:
+    from jgo.env import EnvironmentBuilder, LinkStrategy
+    from jgo.maven import MavenContext
+
+    context = MavenContext(repo_cache=scratch / "repository")
+    try:
+        builder = EnvironmentBuilder(context=context, cache_dir=scratch / "jgo", link_strategy=LinkStrategy.HARD)
+        return Path(builder.from_endpoint(JARS).path)
+    except Exception as error:  # the resolver raises whatever its downloads raise
+        raise StreamingError(
+            f"the embedded broker's jars cannot be fetched ({type(error).__name__}: {str(error)[:300]}); needed once: "
+            "network access to the Maven repository; or set `bootstrap_servers` to a Kafka broker that you have"
+        ) from error

@@ -1,0 +1,64 @@
+"""Fetching the broker's jars: whole or not at all, and none but those expected."""
+
+from __future__ import annotations
+
+import pytest
+
+from streaming import broker_jars
+from streaming.errors import StreamingError
+
+
+@pytest.fixture
+def downloads(monkeypatch, tmp_path):
+    """A resolver that writes `jar` files; returns the list of scratch folders it was given."""
+    given = []
+
+    def download(scratch):
+        given.append(scratch)
+        (scratch / "built" / "jars").mkdir(parents=True)
+        (scratch / "built" / "jars" / "kafka.jar").write_bytes(b"all of it")
+        return scratch / "built"
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(broker_jars, "_download", download)
+    (tmp_path / "expected").mkdir()
+    (tmp_path / "expected" / "kafka.jar").write_bytes(b"all of it")
+    monkeypatch.setattr(broker_jars, "DIGEST", broker_jars.digest(tmp_path / "expected"))
+    return given
+
+
+def test_the_second_call_downloads_nothing(downloads):
+    first = broker_jars.fetch()
+    assert (first / "jars" / "kafka.jar").read_bytes() == b"all of it"
+    assert broker_jars.fetch() == first
+    assert len(downloads) == 1
+
+
+def test_a_fetch_that_breaks_off_leaves_nothing_that_looks_whole(downloads, monkeypatch):
+    whole = broker_jars._download
+
+    def killed(scratch):
+        whole(scratch)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(broker_jars, "_download", killed)
+    with pytest.raises(KeyboardInterrupt):
+        broker_jars.fetch()
+    assert not broker_jars.cache_folder().exists()
+    monkeypatch.setattr(broker_jars, "_download", whole)
+    assert broker_jars.fetch() == broker_jars.cache_folder()
+
+
+def test_other_jars_than_expected_are_refused_with_both_digests(downloads, monkeypatch):
+    found = broker_jars.DIGEST
+    monkeypatch.setattr(broker_jars, "DIGEST", "0" * 64)
+    with pytest.raises(StreamingError, match=f"{found}, not {'0' * 64}"):
+        broker_jars.fetch()
+    assert not broker_jars.cache_folder().exists()
+
+
+def test_a_cache_that_cannot_be_written_is_named(downloads, monkeypatch, tmp_path):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    with pytest.raises(StreamingError, match="cannot be kept in"):
+        broker_jars.fetch()

@@ -6,13 +6,11 @@ import importlib
 import subprocess
 import tempfile
 import time
-import zipfile
 from collections.abc import Mapping
 
 from pipelines.doctor.verdict import Asked, Check, Verdict
 from streaming.errors import StreamingError
 
-NEEDED_JARS = ("kafka_2.13", "kafka-clients", "kafka-server", "log4j-slf4j-impl")
 OWN_KAFKA = "or name your own Kafka: --set kafka.bootstrap_servers=HOST:PORT"
 
 
@@ -34,7 +32,7 @@ def java(asked: Asked) -> Verdict:
 
 def jars(asked: Asked) -> Verdict:
     """The broker's jars are here, or can be fetched now."""
-    from streaming.broker import fetch
+    from streaming.broker_jars import DIGEST, digest, fetch
 
     started = time.perf_counter()
     try:
@@ -42,16 +40,11 @@ def jars(asked: Asked) -> Verdict:
     except StreamingError as error:
         return Verdict("fail", str(error), f"exfm broker fetch where there is a network, {OWN_KAFKA}")
     took_s = time.perf_counter() - started
-    files = sorted(place.rglob("*.jar"))
-    broken = [path.name for path in files if not zipfile.is_zipfile(path)]
-    absent = [name for name in NEEDED_JARS if not any(path.name.startswith(f"{name}-") for path in files)]
-    if broken or absent:
-        said = "; ".join(
-            f"{what}: {', '.join(names)}" for what, names in (("damaged", broken), ("absent", absent)) if names
-        )
-        return Verdict("fail", f"the jars at {place} are not whole ({said})", f"rm -r {place}; exfm broker fetch")
+    if digest(place) != DIGEST:
+        said = f"the jars at {place} are not the ones that were fetched: damaged, or changed since"
+        return Verdict("fail", said, f"rm -r {place}; exfm broker fetch")
     fetched = f", fetched in {took_s:.0f} s" if took_s > 2 else ""
-    return Verdict("ok", f"{len(files)} jars of Apache Kafka at {place}{fetched}")
+    return Verdict("ok", f"Apache Kafka's jars are whole, at {place}{fetched}")
 
 
 def start(asked: Asked) -> Verdict:

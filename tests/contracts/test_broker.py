@@ -108,10 +108,11 @@ def test_a_full_disk_is_told_before_anything_starts(tmp_path, monkeypatch):
         Broker(tmp_path).start()
 
 
-def test_without_network_the_way_out_is_named(monkeypatch):
+def test_without_network_the_way_out_is_named(monkeypatch, tmp_path):
     def no_network(*_, **__):
         raise ConnectionError("name resolution failed")
 
-    monkeypatch.setattr("streaming.broker_config.jgo.build", no_network)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr("jgo.env.EnvironmentBuilder.from_endpoint", no_network)
     with pytest.raises(StreamingError, match=r"name resolution failed.*bootstrap_servers"):
         fetch()

@@ -59,9 +59,10 @@ class World:
     def __init__(self, config: GeneratorConfig) -> None:
         self.config = config
         rng = np.random.default_rng([config.seed, 0])
-        self._segment_D = 0.8 * rng.standard_normal((config.segments, AXES), np.float32)
-        self._category_D = 0.7 * rng.standard_normal((config.categories, AXES), np.float32)
-        self._advertiser_D = 0.5 * rng.standard_normal((config.advertisers, AXES), np.float32)
+        common_user, common_ad = (np.float32(np.sqrt(1 - own**2)) for own in (config.user_own, config.ad_own))
+        self._segment_D = common_user * rng.standard_normal((config.segments, AXES), np.float32)
+        self._category_D = 0.8 * common_ad * rng.standard_normal((config.categories, AXES), np.float32)
+        self._advertiser_D = 0.6 * common_ad * rng.standard_normal((config.advertisers, AXES), np.float32)
         self._advertiser_category = rng.integers(0, config.categories, config.advertisers)
         V = len(config.verticals)
         self._share = np.cumsum([v.share for v in config.verticals]) / sum(v.share for v in config.verticals)
@@ -105,7 +106,7 @@ class World:
         keys = self.users.keys[new]
         segment = (uniform(keys, 100) * self.config.segments).astype(np.int64)
         own = np.stack([normal(keys, axis) for axis in range(10, 10 + AXES)], axis=1)
-        self._user_SD[new] = self._segment_D[segment] + 0.6 * own
+        self._user_SD[new] = self._segment_D[segment] + self.config.user_own * own
         self._user_level[:, new] = self.config.bias * np.stack([normal(keys, 30), normal(keys, 31)])
         self.interest[:, new] = np.searchsorted(INTEREST_EDGES, self._user_SD[new]).T
 
@@ -114,7 +115,7 @@ class World:
         advertiser = (uniform(keys, 100) * self.config.advertisers).astype(np.int64)
         category = self._advertiser_category[advertiser]
         own = np.stack([normal(keys, axis) for axis in range(10, 10 + AXES)], axis=1)
-        self._ad_AD[new] = self._category_D[category] + self._advertiser_D[advertiser] + 0.5 * own
+        self._ad_AD[new] = self._category_D[category] + self._advertiser_D[advertiser] + self.config.ad_own * own
         level = np.stack([normal(keys, 30), normal(keys, 31)])
         self._ad_level[:, new] = self.config.bias * level
         self.advertiser[new], self.category[new] = advertiser, category

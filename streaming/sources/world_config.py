@@ -58,6 +58,8 @@ class GeneratorConfig(_Frozen):
     segments: int = Field(default=40, ge=1)
     categories: int = Field(default=60, ge=1)
     advertisers: int = Field(default=800, ge=1)
+    user_own: float = Field(default=0.45, ge=0, le=1, description="spread of users inside a segment, of a total of 1")
+    ad_own: float = Field(default=0.4, ge=0, le=1, description="spread of ads of one advertiser, of a total of 1")
     taste: float = Field(default=1.3, ge=0, description="strength, in logits, of what user and ad are to each other")
     bias: float = Field(default=0.35, ge=0, description="spread, in logits, of a user's and an ad's own level")
     drift_period: float = Field(default=0.6, gt=0, description="of the sine in each base, times the span")

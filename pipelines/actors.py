@@ -22,6 +22,7 @@ from pipelines.workers.base import Orders, Report, Worker
 
 Build = Callable[[], Worker]
 
+SLOW_STARTS = 5
 ADVANCE_S = 0.5  # how long a worker steps before it reports
 ENVIRONMENT = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "ARROW_IO_THREADS", "RAYON_NUM_THREADS")
 
@@ -104,12 +105,18 @@ class _Host:
         logging.basicConfig(
             filename=log, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s", force=True
         )
-        self._worker = build()
-        logging.info("pid %d hosts %s", os.getpid(), self._worker.name)
-        self._opened = False
+        self._build = build
+
+    def place(self) -> str:
+        """Answers as soon as there is a process; nothing heavy was imported yet."""
+        import ray
+
+        logging.info("pid %d on %s", os.getpid(), ray.util.get_node_ip_address())
+        return ray.util.get_node_ip_address()
 
     def open(self) -> None:
         try:
+            self._worker = self._build()
             self._worker.open()
         except Exception:
             logging.exception("open failed")
@@ -138,6 +145,7 @@ class RayHandle:
         self._actor = actor
         self._resources = resources
         self._created = time.monotonic()
+        self._placing = actor.place.remote()
         self._opening = actor.open.remote()
         self._pending: Any = None
 
@@ -145,13 +153,16 @@ class RayHandle:
         import ray
 
         try:
+            if self.node is None:
+                if not ray.wait([self._placing], timeout=0)[0]:
+                    self._check_placed()
+                    return None
+                self.node = ray.get(self._placing)
             if self._opening is not None:
                 if not ray.wait([self._opening], timeout=0)[0]:
-                    self._check_placed()
                     return None
                 ray.get(self._opening)
                 self._opening = None
-                self.node = ray.util.get_node_ip_address()
             if self._pending is None:
                 self._pending = self._actor.advance.remote(ADVANCE_S, orders)
             if not ray.wait([self._pending], timeout=0)[0]:
@@ -167,20 +178,18 @@ class RayHandle:
             raise Died(str(error).strip().splitlines()[0]) from None
 
     def _check_placed(self) -> None:
+        """Complain when there is no room for the actor; one that has room and is slow to start is waited for."""
         import ray
-        from ray.util.state import get_actor
 
-        waited = time.monotonic() - self._created
+        waited, needed = time.monotonic() - self._created, self._resources.cpus_per_worker
         if waited < self._resources.placement_timeout_s:
             return
-        state = get_actor(self._actor._actor_id.hex())
-        if state is not None and state["state"] == "PENDING_CREATION":
-            available = ray.available_resources().get("CPU", 0.0)
-            total = ray.cluster_resources().get("CPU", 0.0)
+        free, total = ray.available_resources().get("CPU", 0.0), ray.cluster_resources().get("CPU", 0.0)
+        if free < needed or waited > SLOW_STARTS * self._resources.placement_timeout_s:
             self.kill()
             raise Died(
-                f"no place for {self._name} within {waited:.0f} s: it needs {self._resources.cpus_per_worker:g} CPU, "
-                f"{available:g} of {total:g} are free; lower resources.cpus_per_worker, or give Ray more nodes",
+                f"no place for {self._name} within {waited:.0f} s: it needs {needed:g} CPU, {free:g} of {total:g} are "
+                "free; lower resources.cpus_per_worker, give Ray more nodes, or raise resources.placement_timeout_s",
                 permanent=True,
             )
 

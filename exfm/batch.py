@@ -5,6 +5,7 @@ B examples, F sparse features, D dense features, T tasks.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -17,6 +18,9 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from exfm.errors import ModelError
 from exfm.features import FeatureSet
 from exfm.transforms import Bags, bags_of, dense_of
+
+# TorchRec asks whether it is being traced, and torch warns once per process that the question is ambiguous.
+logging.getLogger("torch.fx._symbolic_trace").setLevel(logging.ERROR)
 
 
 @dataclass(frozen=True)

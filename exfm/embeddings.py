@@ -74,7 +74,7 @@ def fused_embedding_bags(
 ) -> FusedEmbeddingBagCollection:
     """The tables with FBGEMM's row-wise AdaGrad fused in backward: `backward()` alone updates the rows looked up.
 
-    Its parameters get no gradient: give a dense optimizer the others only.
+    Its parameters get no gradient: give a dense optimizer the others only. A call needs at least one row.
     """
     configs = bag_configs(features, width)
     collection = FusedEmbeddingBagCollection(configs, RowWiseAdagrad, {"lr": lr, "eps": eps})

@@ -29,7 +29,7 @@ from exfm.checkpoint import check_fit
 from exfm.errors import ConfigError
 
 # Column-wise is absent: FBGEMM takes row-wise AdaGrad's mean over a shard's columns, so cutting columns changes it.
-ShardingType = Literal["table_wise", "row_wise", "table_row_wise"]
+ShardingType = Literal["table_wise", "row_wise"]
 
 
 class RankGroup:
@@ -108,10 +108,10 @@ class RankGroup:
 
 
 class Sharder(EmbeddingBagCollectionSharder):
-    """TorchRec's sharder with its row-wise types on CPU too; they work there but are offered on CUDA only."""
+    """TorchRec's sharder with row-wise on CPU too: it works there, but is offered on CUDA only."""
 
     def sharding_types(self, compute_device_type: str) -> list[str]:
-        return ["table_wise", "row_wise", "table_row_wise"]
+        return ["table_wise", "row_wise"]
 
 
 def plan_sharding(
@@ -120,7 +120,7 @@ def plan_sharding(
     """Where the rows of every table of `module` go; the same plan on all ranks. A collective.
 
     TorchRec's planner decides by its cost model which rank holds which table. Tables stay whole unless `sharding` says
-    otherwise: over gloo the row-wise types work only while every rank brings the same number of rows to a step.
+    otherwise: over gloo row-wise works only while every rank brings the same number of rows to a step.
     """
     types = [sharding or "table_wise"]
     with _quiet():

@@ -257,6 +257,8 @@ class TeacherScorer:
 
     def score(self, batch: Batch) -> np.ndarray:
         """Logits (B, T) float32."""
+        if not len(batch):  # TorchRec's unsharded collections cannot look up nothing
+            return np.empty((0, len(self.tasks)), dtype=np.float32)
         with torch.inference_mode():
             return self._net(batch.sparse, batch.dense).numpy()
 

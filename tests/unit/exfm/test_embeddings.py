@@ -24,9 +24,10 @@ LR, EPS = 0.1, 1e-8
 
 def batch(seed, rows=64):
     g = torch.Generator().manual_seed(seed)
-    draw = lambda high: torch.randint(high, (rows,), generator=g).tolist()  # noqa: E731
-    history = [[i % 20, (3 * i) % 20] if i % 3 else [] for i in draw(100)]
-    table = {"ad": draw(50), "user": draw(80), "history": pa.array(history, pa.list_(pa.int64()))}
+    ad, user, first = (torch.randint(high, (rows,), generator=g).tolist() for high in (50, 80, 100))
+    history = [[i % 20, (3 * i) % 20] if i % 3 else [] for i in first]
+    ids = {"ad": pa.array(ad, pa.int64()), "user": pa.array(user, pa.int64())}
+    table = ids | {"history": pa.array(history, pa.list_(pa.int64()))}
     return BatchBuilder(FEATURES, [])(pa.table(table))
 
 

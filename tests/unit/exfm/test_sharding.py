@@ -2,11 +2,13 @@ import socket
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
 
+from exfm.checkpoint import load
 from exfm.errors import ConfigError
 from exfm.features import FeatureSet, SparseFeature
 from exfm.sharding import RankGroup
@@ -83,7 +85,7 @@ def train(world, sharding, root):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    code = textwrap.dedent(RANK).format(tests=str(__import__("pathlib").Path(__file__).parent))
+    code = textwrap.dedent(RANK).format(tests=str(Path(__file__).parent))
     ranks = [
         subprocess.Popen(
             [sys.executable, "-W", "ignore", "-c", code, str(r), str(world), str(port), sharding, str(root)]
@@ -96,8 +98,6 @@ def train(world, sharding, root):
 @pytest.mark.slow
 @pytest.mark.parametrize("sharding", ["table_wise", "row_wise"])
 def test_two_ranks_learn_what_one_learns(tmp_path, sharding):
-    from exfm.checkpoint import load
-
     train(1, sharding, tmp_path / "one")
     train(2, sharding, tmp_path / "two")
     one = load(tmp_path / "one" / "rank0").tensors

@@ -1,17 +1,19 @@
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
 import torch
+from torchrec.sparse.jagged_tensor import KeyedTensor
 
 from exfm.batch import BatchBuilder
 from exfm.checkpoint import load, save
 from exfm.errors import ConfigError, ModelError
 from exfm.features import DenseFeature, FeatureSet, SparseFeature
 from exfm.sharding import RankGroup
-from exfm.teacher import Teacher, TeacherConfig, TeacherScorer
+from exfm.teacher import Teacher, TeacherConfig, TeacherNet, TeacherScorer
 
 CFG = TeacherConfig(width=4, num_fmb=3, num_lcb=2, rank=2, mlp=(8,), head=(8,))
 FEATURES = FeatureSet(
@@ -125,7 +127,7 @@ def test_a_step_that_is_not_finite_changes_nothing_and_the_next_one_learns(group
 def test_a_gradient_that_overflows_behind_a_finite_loss_changes_nothing(group):
     teacher, data = new(group), batch(0)
     state = teacher.state()
-    # A huge weight in front of the dead part of a ReLU would be harmless; in front of the logit it blows the gradient up.
+    # The head's last weights meet an input of nearly nothing: a finite logit, and an infinite gradient behind it.
     state["dense/heads.ctr.2.weight"].fill_(3e38)
     state["dense/heads.ctr.0.weight"].zero_()
     state["dense/heads.ctr.0.bias"].fill_(1e-38)
@@ -193,6 +195,7 @@ def test_the_scorer_gives_the_teachers_own_logits(group):
     scorer.load(snapshot)
     np.testing.assert_allclose(scorer.score(batch(9)), teacher.score(batch(9)), rtol=0, atol=1e-6)
     assert scorer.score(batch(9)).dtype == np.float32
+    assert scorer.score(batch(9, count=0)).shape == teacher.score(batch(9, count=0)).shape == (0, 2)
 
 
 def test_a_scorer_holds_its_version_while_the_teacher_learns_on(group):
@@ -223,13 +226,22 @@ def test_another_process_scores_the_same_bits(group, tmp_path):
     teacher.train_step(batch(0))
     path = save(tmp_path, "v1", teacher.snapshot(), {})
     scorer.load(load(path).tensors)
-    tests = str(__import__("pathlib").Path(__file__).parent)
+    tests = str(Path(__file__).parent)
     code = SCORE_ELSEWHERE.format(tests=tests, path=str(path))
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     mine = scorer.score(batch(9)).tobytes()
     torch.set_num_threads(threads)
     assert subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, check=True).stdout == mine
+
+
+def test_embeddings_are_put_back_in_order_after_ranks_have_sent_theirs():
+    net = TeacherNet(CFG, FEATURES, TASKS, seed=0)
+    x = torch.arange(16.0).unsqueeze(0)
+    straight = KeyedTensor(["ad", "user", "history"], [4, 8, 4], x)
+    shuffled = KeyedTensor(["history", "ad", "user"], [4, 4, 8], torch.cat([x[:, 12:], x[:, :12]], 1))
+    assert torch.equal(net._in_order(straight), x)
+    assert torch.equal(net._in_order(shuffled), x)
 
 
 def test_a_width_that_is_not_a_multiple_of_the_teachers_is_refused():

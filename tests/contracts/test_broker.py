@@ -29,13 +29,12 @@ def settings_of(running):
     return KafkaSettings(bootstrap_servers=running.bootstrap_servers)
 
 
-def read_all(settings, topic):
-    with TopicReader(settings, [Partition(topic, 0)]) as reader:
-        reader.open({})
-        found = []
+def read_all(reader):
+    found = []
+    with reader:
         while not reader.at_end(reader.partitions[0]):
             found += reader.poll(1.0)
-        return [message.value for message in found]
+    return [message.value for message in found]
 
 
 def test_a_broker_killed_with_data_comes_back_with_them_on_the_same_port(own_broker):
@@ -45,6 +44,8 @@ def test_a_broker_killed_with_data_comes_back_with_them_on_the_same_port(own_bro
     with TopicWriter(settings, "kept") as writer:
         writer.write(0, [b"one", b"two"])
         writer.flush()
+        reader = TopicReader(settings, [Partition("kept", 0)])
+        reader.open({})
         os.kill(first.pid, signal.SIGKILL)
         psutil.wait_procs([psutil.Process(first.pid)] if psutil.pid_exists(first.pid) else [], timeout=5)
         assert own_broker.status() is None
@@ -53,11 +54,11 @@ def test_a_broker_killed_with_data_comes_back_with_them_on_the_same_port(own_bro
         assert again.pid != first.pid
         writer.write(0, [b"three"])
         writer.flush()
-    assert read_all(settings, "kept") == [b"one", b"two", b"three"]
+    assert read_all(reader) == [b"one", b"two", b"three"]
 
 
 def test_a_broker_outlives_whoever_started_it_and_a_second_start_finds_it(tmp_path):
-    directory = tmp_path / "broker"
+    directory = tmp_path / "odd, näme"
     script = f"from streaming.broker import Broker; print(Broker({str(directory)!r}, heap_mb=256).start(120).pid)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=150)
     broker = Broker(directory)

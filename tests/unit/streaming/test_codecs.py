@@ -230,6 +230,27 @@ def test_one_object_over_two_messages_cannot_shift_the_rows_after_it():
     assert batch["source_offset"].to_pylist() == [103]
 
 
+@given(
+    st.lists(
+        st.one_of(
+            st.just(json.dumps(GOOD).encode()),
+            st.text('{}[]":,1a \n', max_size=12).map(str.encode),
+            st.binary(max_size=6),
+            st.sampled_from(
+                [json.dumps(row).encode() for row in (changed(age="absent"), changed(city=4), changed(age=-1))]
+            ),
+        ),
+        max_size=12,
+    )
+)
+@settings(max_examples=150, deadline=None)
+def test_every_json_message_is_one_row_or_one_dead_letter_whatever_surrounds_it(values):
+    batch, dead = make_codec("json", "impression", SCHEMA).decode(messages(values, start=0))
+    good = [n for n, value in enumerate(values) if value == json.dumps(GOOD).encode()]
+    assert batch["source_offset"].to_pylist() == good
+    assert [letter.offset for letter in dead] == [n for n in range(len(values)) if n not in good]
+
+
 def test_text_that_is_not_utf8_is_refused():
     text = json.dumps(GOOD).encode().replace(b"Ulm", b"\xff\xff")
     assert [letter.reason for letter in make_codec("json", "impression", SCHEMA).decode(messages([text])).dead] == [

@@ -27,9 +27,12 @@ class Orphans:
         self._claimed.append(np.zeros(feedback.num_rows, np.uint8))
 
     def claim(self, ids: pa.Array, hashes: np.ndarray, keys: np.ndarray) -> tuple[np.ndarray, pa.RecordBatch]:
-        """Rows that waited for distinct `ids`, admitted at `keys`: the index of each row's id, and the rows."""
+        """Rows that waited for distinct `ids`, admitted at `keys`: the index of each row's id, and the rows.
+
+        No row is claimed twice: an id is admitted again only beyond the horizon.
+        """
         query, number = self._rows.find(ids, hashes)
-        waited = (self._claimed[number] == 0) & (keys[query] - self._rows.key_time[number] <= self._horizon)
+        waited = keys[query] - self._rows.key_time[number] <= self._horizon
         query, number = query[waited], number[waited]
         self._claimed.mark(number, 1)
         return query, self._rows.take(number)

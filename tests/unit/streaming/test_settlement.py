@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 from stream_rows import merged, settle
 
@@ -80,6 +82,16 @@ def test_a_click_ahead_of_its_impression_waits_for_it():
     rows, _, dead = settle(new_settlement(), [(9, 5000), (1, 5000)], [(1, 4000, "ctr"), (9, 5000, "ctr")])
     assert dead == []
     assert labels(rows, "ctr") == {9: 1, 1: 0}  # 1's click has an event time before the impression: no label
+
+
+def test_a_click_waits_for_its_impression_to_the_last_moment_of_the_horizon():
+    settlement = new_settlement(dedup_horizon_s=12)
+    whole = merged(settlement.schema, [(5, 0), (9, 12_000), (1, 12_000)], [(1, 0, "ctr")])
+    ads = whole.impressions
+    first = settlement.step(replace(whole, impressions=ads.slice(0, 2)))
+    second = settlement.step(replace(whole, impressions=ads.slice(2), feedback=whole.feedback.slice(0, 0)))
+    assert first.dead == second.dead == []
+    assert second.late["reason"].to_pylist() == ["outside_window"]
 
 
 def test_a_click_on_nothing_is_unmatched_and_a_dead_letter():

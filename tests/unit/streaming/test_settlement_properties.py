@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from reference_settlement import Reference, Row, merge_reference
 
 from streaming import id_index, orphans, pending, settlement
-from streaming.merge import Merge
+from streaming.merge import Merge, MergedChunk
 from streaming.position import Partition
 from streaming.schema import POSITION_FIELDS, RowSchema
 from streaming.settlement import Settlement, SettlementConfig
@@ -104,7 +104,8 @@ class Play:
                 for part in (chunk.impressions, chunk.feedback):
                     names = ["order", "key_time_ms", *(f.name for f in POSITION_FIELDS)]
                     self.merged += zip(*(part[name].to_pylist() for name in names), strict=True)
-                self._collect(self.settlement.step(chunk, self.max_rows))
+                for piece in self._cut(chunk):
+                    self._collect(self.settlement.step(piece, self.max_rows))
             if self.resume and self.random.random() < 0.25:
                 state, merge_state = self.settlement.state(), self.merge.state()
                 self.merge, self.settlement = self._new()
@@ -114,6 +115,27 @@ class Play:
                 at = {p: _rows_before(rows, positions.get(Partition(*p))) for p, rows in self.partitions.items()}
         self._collect(self.settlement.finish(self.max_rows))
         return self
+
+    def _cut(self, chunk: MergedChunk) -> list[MergedChunk]:
+        """Cut where a merge would not: between rows of one key."""
+        tables = chunk.impressions, chunk.feedback
+        orders = [np.array(table["order"]) for table in tables]
+        keys = np.concatenate([*(np.array(table["key_time_ms"]) for table in tables), chunk.dead_key_time_ms])
+        everything = np.concatenate([*orders, chunk.dead_order])
+        places = sorted({int(self.random.choice(everything)), int(everything.max()) + 1})
+        start, pieces = 0, []
+        for stop in places:
+            if not (here := everything < stop).any():
+                continue
+            ads, clicks = (
+                table.filter(pa.array((order >= start) & (order < stop)))
+                for table, order in zip(tables, orders, strict=True)
+            )
+            kept = [i for i, order in enumerate(chunk.dead_order) if start <= order < stop]
+            dead = [tuple(part[i] for i in kept) for part in (chunk.dead, chunk.dead_key_time_ms, chunk.dead_order)]
+            pieces.append(MergedChunk(ads, clicks, int(keys[here].max()), *dead))
+            start = stop
+        return pieces
 
     def _collect(self, settled):
         while True:

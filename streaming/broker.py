@@ -103,13 +103,13 @@ class Broker:
         return True
 
     def log_tail(self, lines: int = 15) -> str:
-        """The last lines the broker wrote."""
-        text = ""
-        for name in ("broker.log", "broker.out"):
+        """The last lines that Java and the broker wrote."""
+        said = []
+        for name in ("broker.out", "broker.log"):
             path = self.directory / name
             if path.exists():
-                text += path.read_text(errors="replace")[-20_000:]
-        return "\n".join(text.splitlines()[-lines:])
+                said += path.read_text(errors="replace")[-20_000:].splitlines()[-lines:]
+        return "\n".join(said)
 
     def _launch(self) -> Running:
         state = self._state()

@@ -239,6 +239,7 @@ def test_a_broker_that_stands_still_is_noticed_and_not_taken_for_the_end(kafka, 
             assert time.monotonic() - started < 1.5
             assert not reader.broker_reachable
             assert not reader.at_end(partition)
+            assert reader.end_offsets() == {partition: 0}
             now[0] += kafka.give_up_s
             with pytest.raises(StreamingError, match=r"has not answered for 3\d\d s"):
                 reader.poll(0.2)

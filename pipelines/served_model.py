@@ -1,4 +1,4 @@
-"""A served student as MLflow loads it: `mlflow.pyfunc.load_model("models:/demo-feed@latest").predict(rows)`."""
+"""A served student as MLflow loads it: `mlflow.pyfunc.load_model("models:/demo-feed@champion").predict(rows)`."""
 
 from __future__ import annotations
 

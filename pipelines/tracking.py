@@ -69,7 +69,7 @@ class Tracker:
         self._put(lambda client: client.log_artifact(self._run(client, worker), str(path)))
 
     def register(self, worker: str, model: str, served: Path, tags: dict[str, Any]) -> None:
-        """Register a served student as the next version of `model`, alias `latest`; load it with mlflow.pyfunc."""
+        """Register a served student as the next version of `model`, alias `champion`; load it with mlflow.pyfunc."""
         self._put(lambda client: self._register(client, worker, model, served, tags))
 
     def finish(self, worker: str, status: str = "FINISHED") -> None:
@@ -181,4 +181,4 @@ class Tracker:
         version = client.create_model_version(
             model, info.model_uri, run_id, tags={key: str(value) for key, value in tags.items()}
         )
-        client.set_registered_model_alias(model, "latest", version.version)
+        client.set_registered_model_alias(model, "champion", version.version)

@@ -17,8 +17,10 @@ from the record and the lake, and whatever was delivered already is passed over.
 from __future__ import annotations
 
 import logging
+import shutil
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -41,6 +43,9 @@ from streaming.lake import Lake
 from streaming.outbox import CommitRecord, Outbox
 from streaming.position import NOTHING_YET, Partition
 from streaming.settlement import SettledRows, Settlement, late_schema
+
+EPOCH_SHIFT = 32
+"""State numbers rise over all writers: the writer's epoch in the upper bits, its commits counted in the lower."""
 
 log = logging.getLogger(__name__)
 
@@ -79,8 +84,6 @@ class AugmentationWorker(Worker):
         config, kafka = self._config, self._config.kafka
         set_threads(config.resources.threads)
         self._lake = Lake(self._run_dir.lake, config.rows).open_writer()
-        self._states = self._run_dir.checkpoints(self.name) / "settlement"
-        self._records = self._run_dir.checkpoints(self.name) / "records"
         self._settlement = Settlement(config.rows, config.settlement)
         self._intake = self._make_intake()
         self._outbox = Outbox(self._run_dir.side_tables, kafka, kafka.dead_letters.topic, config.rows)
@@ -111,10 +114,15 @@ class AugmentationWorker(Worker):
             ends=ends,
         )
 
+    def _states(self, epoch: int) -> Path:
+        """States of one writer. Each has a folder of its own, so that one that was fenced can touch nobody else's."""
+        return self._run_dir.checkpoints(self.name) / f"epoch-{epoch:06d}"
+
     def _restore(self, state: int) -> dict[str, Any]:
         """Back to the last commit; what it left behind is delivered, if it was not. Returns the merge's state."""
-        self._settlement.load(self._states, str(state))
-        record = CommitRecord.load(self._records, state)
+        states = self._states(state >> EPOCH_SHIFT)
+        self._settlement.load(states, str(state))
+        record = CommitRecord.load(states, state)
         self._outbox.deliver(record)
         self._inferences = record.meta["teacher_inferences"]
         log.info("resumed after block %d, lake_seq %d", self._lake.last_block, self._lake.last_lake_seq)
@@ -265,7 +273,8 @@ class AugmentationWorker(Worker):
         return settled <= own
 
     def _commit(self, block: pa.RecordBatch | None) -> None:
-        number = self._lake.state + 1
+        epoch = self._lake.epoch
+        number = max(self._lake.state, (epoch << EPOCH_SHIFT) - 1) + 1
         schema = late_schema(self._config.rows)
         record = CommitRecord(
             number,
@@ -275,14 +284,22 @@ class AugmentationWorker(Worker):
         )
         self._parts, self._have, self._late, self._dead = [], 0, [], []
         with self.watch("save state"):
-            self._settlement.save(self._states, str(number), keep=[str(self._lake.state)])
-            record.save(self._records)
+            states = self._states(epoch)
+            self._settlement.save(states, str(number), keep=[str(self._lake.state)])
+            record.save(states)
         with self.watch("commit"):
             self._lake.commit(block, state=number, metadata={"counts": self._counts()})
         with self.watch("deliver"):
             self._outbox.deliver(record)
-            CommitRecord.prune(self._records, before=number - 1)
+            CommitRecord.prune(states, before=number - 1)
+            if number == epoch << EPOCH_SHIFT:
+                self._forget_earlier_writers(epoch)
             self._intake.show_lag()
+
+    def _forget_earlier_writers(self, epoch: int) -> None:
+        for states in self._run_dir.checkpoints(self.name).glob("epoch-*"):
+            if states < self._states(epoch):
+                shutil.rmtree(states)
 
     def _end(self) -> None:
         """A last commit without rows, for what the end of the stream left behind beside them."""

@@ -294,3 +294,21 @@ def test_the_client_knows_every_security_setting_that_we_let_through():
     from streaming.kafka_settings import SECURITY_KEYS
 
     assert set(KafkaConsumer.DEFAULT_CONFIG) >= SECURITY_KEYS
+
+
+@pytest.mark.parametrize(
+    "security",
+    [
+        {"security_protocol": "SSL"},
+        {
+            "security_protocol": "SASL_PLAINTEXT",
+            "sasl_mechanism": "PLAIN",
+            "sasl_plain_username": "me",
+            "sasl_plain_password": "x",
+        },
+    ],
+)
+def test_security_that_the_broker_does_not_speak_is_told(kafka, security):
+    settings = kafka.model_copy(update={"security": security, "connect_timeout_s": 2})
+    with pytest.raises(StreamingError, match="what it asks for"):
+        require_topics(settings, ["any"])

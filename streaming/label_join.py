@@ -61,6 +61,7 @@ class LabelJoin:
         self._names = pa.array(list(self._place))
         self._windows = np.array([task.window_ms for task in schema.tasks])
         self._late_schema = late_schema(schema)
+        self.nothing_late = empty_batch(self._late_schema)
         self.event_time = Ledger(np.int64, first)
         self.bits = Ledger(np.min_scalar_type(2 ** len(schema.tasks) - 1), first)
 
@@ -130,7 +131,7 @@ class LabelJoin:
 
     def _late(self, feedback: pa.RecordBatch, late: np.ndarray, *measures: np.ndarray) -> pa.RecordBatch:
         if not len(late):
-            return empty_batch(self._late_schema)
+            return self.nothing_late
         after, delay, window, impression_time, deadline = (measure[late] for measure in measures)
         received = feedback.select(self._late_schema.names[:-4]).take(pa.array(late))
         reason = pa.array(LATE_REASONS).take(pa.array(np.where(after > 0, 0, 1)))

@@ -159,6 +159,7 @@ class Merge:
         buffer_rows: int = 65_536,
     ) -> None:
         self._schemas = {kind: merged_schema(schema, kind) for kind in _KINDS}
+        self._received = {k: pa.schema(list(s)[: -len(MERGE_FIELDS)]) for k, s in self._schemas.items()}
         self._feeds = {partition: _Feed(partitions[partition]) for partition in sorted(partitions)}
         self._skew_ms = None if max_future_skew_s is None else round(max_future_skew_s * 1000)
         self._buffer_rows = buffer_rows
@@ -203,7 +204,7 @@ class Merge:
             offsets, rows = offsets[in_place], rows[in_place]
         # A partition that was idle may come back behind the others: its rows are keyed where the merge stands.
         keys = np.maximum(np.maximum.accumulate(times), max(feed.running_max, self.watermark_ms))
-        received = pa.schema(list(self._schemas[feed.kind])[: -len(MERGE_FIELDS)])
+        received = self._received[feed.kind]
         batch = pa.RecordBatch.from_arrays([batch.column(name) for name in received.names], schema=received)
         feed.pieces.append(_Piece(keys, offsets, rows, alive, batch, dead))
         feed.running_max, feed.idle = int(keys[-1]), False

@@ -90,6 +90,7 @@ class RowLog:
 
     def __init__(self, schema: pa.Schema, first: int = 0) -> None:
         self.schema = schema
+        self._nothing = empty_batch(schema)
         self.key_time = Ledger(np.int64, first)
         self.segments: list[Segment] = []
         self.head_first = first
@@ -142,7 +143,7 @@ class RowLog:
         names = self.schema.names if names is None else names
         order = np.argsort(numbers, kind="stable")
         ascending = numbers[order]
-        taken = [empty_batch(pa.schema([self.schema.field(name) for name in names]))]
+        taken = [self._nothing.select(names)]
         for first, rows in self._parts():
             low, high = np.searchsorted(ascending, [first, first + rows.num_rows])
             if high > low:
@@ -170,7 +171,7 @@ class RowLog:
 
     def head(self) -> pa.RecordBatch:
         """The rows that are not in a segment yet."""
-        return pa.concat_batches([empty_batch(self.schema), *self._head])
+        return pa.concat_batches([self._nothing, *self._head])
 
     def restore_segment(self, segment: Segment, key_time: np.ndarray) -> None:
         """Put back a segment; of its rows those from `self.first` on, with `key_time` of all, are indexed."""

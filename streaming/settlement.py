@@ -28,7 +28,7 @@ import pyarrow as pa
 from streaming.dead_letters import DeadLetter, Kind
 from streaming.errors import BadInput, StreamingError
 from streaming.hashing import hash64
-from streaming.label_join import LabelJoin, late_schema
+from streaming.label_join import LabelJoin
 from streaming.merge import END_OF_TIME, NO_TIME, MergedChunk, merged_schema, refuse
 from streaming.orphans import Orphans
 from streaming.pending import RowLog, Segment, empty_batch
@@ -77,8 +77,8 @@ class Settlement:
         self._groups = schema.groups
         if len(schema.tasks) > 64:
             raise BadInput(f"{len(schema.tasks)} tasks; one settlement joins up to 64, split the stream by tasks")
-        self._late_schema = late_schema(schema)
         self._row_schema = pa.schema([*schema.impression, *POSITION_FIELDS])
+        self._no_rows = empty_batch(self._row_schema)
 
         self._watermark = NO_TIME
         self._cursors = [0] * len(self._groups)
@@ -102,7 +102,7 @@ class Settlement:
         """
         if self._watermark == END_OF_TIME:
             raise StreamingError(f"{len(chunk)} rows after the end of the stream; `finish` has closed every window")
-        late = [empty_batch(self._late_schema)]
+        late = [self._labels.nothing_late]
         dead: list[tuple[int, int, int, DeadLetter]] = [
             (key, 0, order, letter)
             for key, order, letter in zip(chunk.dead_key_time_ms, chunk.dead_order, chunk.dead, strict=True)
@@ -120,11 +120,11 @@ class Settlement:
     def finish(self, max_rows: int | None = None) -> SettledRows:
         """Event time goes to +infinity: every window closes, every feedback row still unmatched stays so."""
         self._watermark = END_OF_TIME
-        return self._advance(empty_batch(self._late_schema), [], max_rows)
+        return self._advance(self._labels.nothing_late, [], max_rows)
 
     def release(self, max_rows: int | None = None) -> SettledRows:
         """Rows that are due and were held back by `max_rows`."""
-        return self._advance(empty_batch(self._late_schema), [], max_rows)
+        return self._advance(self._labels.nothing_late, [], max_rows)
 
     def _pieces(self, chunk: MergedChunk) -> Iterator[tuple[pa.RecordBatch, pa.RecordBatch]]:
         """Cut a chunk so that no piece spans more than the horizon: inside one, an id is admitted at most once."""
@@ -275,7 +275,7 @@ class Settlement:
             self._not_applicable[g] += counts[g] - count
 
         parts = [part for start, stop in zip(starts, stops, strict=True) for part in self._pending.slices(start, stop)]
-        rows = pa.concat_batches([empty_batch(self._row_schema), *parts])
+        rows = pa.concat_batches([self._no_rows, *parts])
         group_of = np.repeat(np.arange(len(counts), dtype=np.int8), counts)
         if len(self._groups) > 1 or not emitted.all():
             kept = np.flatnonzero(emitted)

@@ -94,14 +94,11 @@ class Codec(ABC):
     def __init__(self, rules: Rules, max_message_bytes: int = MAX_MESSAGE_BYTES) -> None:
         self._rules = rules
         self._max_message_bytes = max_message_bytes
+        self.schema = decoded_schema(rules.schema)
 
     @property
     def kind(self) -> Kind:
         return self._rules.kind
-
-    @property
-    def schema(self) -> pa.Schema:
-        return decoded_schema(self._rules.schema)
 
     @abstractmethod
     def encode(self, batch: pa.RecordBatch) -> list[bytes]:
@@ -193,6 +190,9 @@ class JsonCodec(Codec):
 
     def __init__(self, rules: Rules, max_message_bytes: int = MAX_MESSAGE_BYTES) -> None:
         super().__init__(rules, max_message_bytes)
+        # Nulls are let in here, and told apart from absent keys when the rules are checked.
+        nullable = pa.schema([field.with_nullable(True) for field in rules.schema])
+        self._options = pyarrow.json.ParseOptions(explicit_schema=nullable, unexpected_field_behavior="ignore")
         self._columns = [(field.name, json_kind(field.type), field.nullable) for field in rules.schema]
 
     def encode(self, batch: pa.RecordBatch) -> list[bytes]:
@@ -231,10 +231,7 @@ class JsonCodec(Codec):
         table = pyarrow.json.read_json(
             io.BytesIO(text),
             read_options=pyarrow.json.ReadOptions(use_threads=False, block_size=len(text) + 1),
-            parse_options=pyarrow.json.ParseOptions(
-                explicit_schema=pa.schema([field.with_nullable(True) for field in self._rules.schema]),
-                unexpected_field_behavior="ignore",
-            ),
+            parse_options=self._options,
         )
         if table.num_rows != len(values):
             raise ValueError(f"{table.num_rows} objects in {len(values)} messages")

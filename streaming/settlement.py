@@ -28,13 +28,15 @@ import pyarrow as pa
 from streaming.dead_letters import DeadLetter, Kind
 from streaming.errors import BadInput, StreamingError
 from streaming.hashing import hash64
-from streaming.label_join import LabelJoin
+from streaming.label_join import LabelJoin, late_schema
 from streaming.merge import END_OF_TIME, NO_TIME, MergedChunk, merged_schema, refuse
 from streaming.orphans import Orphans
 from streaming.pending import RowLog, Segment, empty_batch
 from streaming.schema import POSITION_FIELDS, RowSchema
 from streaming.settlement_config import SettlementConfig
 from streaming.settlement_state import SettlementState, stored_segments
+
+__all__ = ["SettledRows", "Settlement", "SettlementConfig", "SettlementState", "late_schema"]
 
 _NONE = -1
 

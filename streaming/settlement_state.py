@@ -4,7 +4,8 @@
     <name>.head.arrow     rows that are not in a segment yet          <name>.labels.arrow, <name>.orphans.arrow
     segment-<name>.arrow  immutable rows, written once and shared by the manifests that name them
 
-Every file is moved into place complete; the manifest comes last, and only then do files go that no manifest needs.
+Every file is moved into place complete; the manifest comes last, and only then do files go that no manifest needs. The
+directory's .json and .arrow files are the settlement's alone.
 """
 
 from __future__ import annotations

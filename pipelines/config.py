@@ -178,6 +178,15 @@ class Config(Frozen):
             for task in student.tasks:
                 if task not in tasks:
                     raise ValueError(f"student `{student.name}` wants task `{task}`; {_choices(task, tasks)}")
+            if not set(self._feature_names(student)) & set(self.features.sparse_names):
+                raise ValueError(
+                    f"student `{student.name}` reads no sparse feature, and needs 1 or more; sparse features: "
+                    f"{', '.join(self.features.sparse_names)}, of which teacher.only keeps {list(self.teacher.only)}"
+                )
+        try:
+            self.settlement.horizon_ms(self.rows)
+        except BadInput as error:
+            raise ValueError(f"settlement: {error}") from None
         return self
 
     @property
@@ -191,8 +200,10 @@ class Config(Frozen):
         return student.tasks or self.tasks
 
     def student_features(self, student: Student) -> FeatureSet:
-        names = student.features or tuple(n for n in self.features.names if n not in self.teacher.only)
-        return self.features.select(names)
+        return self.features.select(self._feature_names(student))
+
+    def _feature_names(self, student: Student) -> tuple[str, ...]:
+        return student.features or tuple(n for n in self.features.names if n not in self.teacher.only)
 
     @property
     def hash(self) -> str:
@@ -214,19 +225,39 @@ def load(path: str | Path, overrides: list[str] | None = None) -> Config:
     """
     path = Path(path)
     try:
-        raw = yaml.safe_load(path.read_text())
+        raw = yaml.load(path.read_text(), _Loader)
     except FileNotFoundError:
-        raise BadInput(f"no config at {path}; `exfm init` is not needed: copy one from configs/ and edit it") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise BadInput(f"no config at {path}; copy one from configs/ and edit it") from None
+    except OSError as error:
+        raise BadInput(f"cannot read the config {path}: {error.strerror}; give a YAML file, see configs/") from None
+    except (yaml.YAMLError, ValueError) as error:
         raise BadInput(f"{path} is not YAML: {error}") from None
-    if not isinstance(raw, dict):
-        raise BadInput(f"{path} holds {type(raw).__name__}, not a mapping of settings")
+    raw = _mapping(raw, str(path))
     for override in overrides or []:
         _override(raw, override)
-    defaults = raw.pop("student_defaults", {})
+    defaults = _mapping(raw.pop("student_defaults", None) or {}, f"{path}: student_defaults")
     if isinstance(raw.get("students"), list):
         raw["students"] = [_merged(defaults, s) if isinstance(s, dict) else s for s in raw["students"]]
     return parse(raw, str(path))
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML in which a key may stand once; plain YAML silently takes the last."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.value in seen and key.value != "<<":
+                raise yaml.YAMLError(f"`{key.value}` stands twice, again on line {key.start_mark.line + 1}")
+            seen.add(key.value if isinstance(key, yaml.ScalarNode) else id(key))
+        return super().construct_mapping(node, deep)
+
+
+def _mapping(value: Any, place: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        kind = {list: "a list", str: "a string", type(None): "nothing"}.get(type(value), f"`{value}`")
+        raise BadInput(f"{place} holds {kind}, not a mapping of settings (`key: value`)")
+    return value
 
 
 def parse(raw: dict[str, Any], origin: str = "config") -> Config:
@@ -272,10 +303,13 @@ def _models(annotation: Any) -> list[type[BaseModel]]:
 
 def _override(raw: dict[str, Any], override: str) -> None:
     name, equals, text = override.partition("=")
-    if not equals:
-        raise BadInput(f"--set {override}: write it as path=value, for example --set seed=2")
-    value = yaml.safe_load(text)
     *parents, last = name.split(".")
+    if not equals or not all((*parents, last)):
+        raise BadInput(f"--set {override}: write it as path=value, for example --set seed=2")
+    try:
+        value = yaml.load(text, _Loader)
+    except (yaml.YAMLError, ValueError):
+        raise BadInput(f"--set {override}: `{text}` is not a YAML value; put quotes around a text") from None
     node: Any = raw
     for part in parents:
         node = node[_index(node, part, override)] if isinstance(node, list) else node.setdefault(part, {})

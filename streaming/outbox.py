@@ -19,8 +19,8 @@ import pyarrow as pa
 
 from streaming.dead_letters import DEAD_LETTER_SCHEMA, from_batch, to_json
 from streaming.kafka import KafkaSettings, TopicWriter, last_message
+from streaming.label_join import late_schema
 from streaming.schema import RowSchema
-from streaming.settlement import late_schema
 from streaming.side_tables import DEAD_LETTERS, LATE_FEEDBACK, SideTable
 
 

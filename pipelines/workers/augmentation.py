@@ -39,10 +39,11 @@ from pipelines.workers.teacher import snapshot_name
 from streaming.dead_letters import DeadLetter, Kind, to_batch
 from streaming.examples import ExamplesPublisher
 from streaming.intake import InputTopic, Intake
+from streaming.label_join import late_schema
 from streaming.lake import Lake
 from streaming.outbox import CommitRecord, Outbox
 from streaming.position import NOTHING_YET, Partition
-from streaming.settlement import SettledRows, Settlement, late_schema
+from streaming.settlement import SettledRows, Settlement
 
 EPOCH_SHIFT = 32
 """State numbers rise over all writers: the writer's epoch in the upper bits, its commits counted in the lower."""

@@ -87,10 +87,11 @@ class StudentNet(nn.Module):
             self.tables = fused_embedding_bags(features, cfg.width, seed, lr=cfg.sparse_lr, eps=cfg.sparse_eps)
         H = self.trunk.out_width
         self.serving = _heads("serving", H, tasks, seed)  # type: ignore[arg-type]
+        own = cfg.arm.head_start == "random"
         if cfg.arm.kind == "auxiliary_head":
-            self.auxiliary = _heads("auxiliary", H, tasks, seed)  # type: ignore[arg-type]
+            self.auxiliary = _heads("auxiliary" if own else "serving", H, tasks, seed)  # type: ignore[arg-type]
         if cfg.arm.adapter:
-            self.adapted = _heads("adapted", H, tasks, seed)  # type: ignore[arg-type]
+            self.adapted = _heads("adapted" if own else "serving", H, tasks, seed)  # type: ignore[arg-type]
 
 
 class Student:

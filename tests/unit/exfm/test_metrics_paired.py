@@ -41,6 +41,24 @@ def test_intervals_cover_the_truth_about_95_times_in_100_and_far_less_when_clust
     assert independent / 400 < 0.85
 
 
+def test_the_standard_error_is_that_of_leaving_out_one_cluster_after_another():
+    """At a low base rate and a large difference, the error of the entropy below the line matters as well."""
+    rng = np.random.default_rng(4)
+    user = rng.integers(0, 120, 6_000)
+    z = rng.normal(-4, 1, 6_000) + rng.normal(0, 1, 120)[user]
+    y = (rng.random(6_000) < sigmoid(z)).astype(np.int8)
+    w = rng.uniform(0.5, 2, 6_000)
+    other = z - 1.5
+    without = []
+    for u in range(120):
+        rest = user != u
+        without.append(
+            normalised_entropy(z[rest], y[rest], w[rest]) - normalised_entropy(other[rest], y[rest], w[rest])
+        )
+    jackknife = np.sqrt(119 / 120 * ((without - np.mean(without)) ** 2).sum())
+    assert paired_ne_difference(z, other, y, user, w).standard_error == pytest.approx(jackknife, rel=0.05)
+
+
 def test_the_interval_does_not_depend_on_row_order_or_the_kind_of_ids():
     rng = np.random.default_rng(2)
     a, b, y, user = simulated(rng)

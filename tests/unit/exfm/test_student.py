@@ -9,6 +9,7 @@ import torch
 from pydantic import ValidationError
 from torch import nn
 
+from exfm.adapter import initial_adapter, updated
 from exfm.batch import BatchBuilder
 from exfm.distillation import Arm
 from exfm.errors import ConfigError, ModelError
@@ -59,8 +60,8 @@ def stream(rows, seed=0, batch_rows=256, bias=0.0):
     return [build(table.slice(start, batch_rows)) for start in range(0, rows, batch_rows)]
 
 
-def student(arm="adapter", seed=5, **changes):
-    return Student(SMALL.model_copy(update={"arm": ARMS[arm], **changes}), FEATURES, TASKS, seed)
+def student(arm="adapter", seed=5, *, arm_of=None, **changes):
+    return Student(SMALL.model_copy(update={"arm": arm_of or ARMS[arm], **changes}), FEATURES, TASKS, seed)
 
 
 def same(a, b):
@@ -87,13 +88,15 @@ def test_a_twin_starts_from_the_same_bits_and_the_global_generator_is_left_alone
 
 
 def test_a_task_starts_the_same_whatever_tasks_are_beside_it():
+    heads = student().state()["dense/serving.weight"]
+    assert not torch.equal(heads[0], heads[1])
     alone = Student(SMALL, FEATURES, ["cvr"], seed=5).state()
     assert torch.equal(alone["dense/serving.weight"][0], student().state()["dense/serving.weight"][1])
 
 
 @pytest.mark.parametrize("arm", [Arm(weight=0), Arm(gradient_scale=0, adapter=True), Arm(kind="single_head", weight=0)])
 def test_distillation_switched_off_leaves_exactly_the_twin(arm):
-    one = Student(SMALL.model_copy(update={"arm": arm}), FEATURES, TASKS, seed=5)
+    one = student(arm_of=arm)
     twin = student("none")
     for batch in stream(2_000):
         assert np.array_equal(one.train_step(batch).logits, twin.train_step(batch).logits)
@@ -115,11 +118,11 @@ def test_serving_heads_get_their_gradient_from_labels_alone(arm):
 
 def test_a_biased_teacher_miscalibrates_a_single_head_and_not_an_auxiliary_one():
     """Every teacher logit is one too high (ExFM, arXiv 2502.17494): what is served must not be."""
-    batches = stream(60_000, bias=1.0, batch_rows=512)
+    batches = stream(60_000, bias=1.0)
     biased = {"single_head": Arm(kind="single_head"), "auxiliary_head": Arm(), "adapter": Arm(adapter=True)}
     calibration = {}
     for arm in biased:
-        one = Student(SMALL.model_copy(update={"arm": biased[arm]}), FEATURES, TASKS, seed=5)
+        one = student(arm_of=biased[arm])
         predicted = observed = 0.0
         for n, batch in enumerate(batches):
             logits = torch.from_numpy(one.train_step(batch).logits)
@@ -130,6 +133,24 @@ def test_a_biased_teacher_miscalibrates_a_single_head_and_not_an_auxiliary_one()
     assert calibration["auxiliary_head"] == pytest.approx(1, abs=0.02)
     assert calibration["adapter"] == pytest.approx(1, abs=0.02)
     assert calibration["single_head"] > 1.1
+
+
+@pytest.mark.parametrize("head_start", ["serving", "random"])
+def test_the_heads_of_teacher_and_adapter_start_as_configured(head_start):
+    state = student(arm_of=Arm(adapter=True, head_start=head_start)).state()
+    for name in ("auxiliary", "adapted"):
+        same_start = torch.equal(state[f"dense/{name}.weight"], state["dense/serving.weight"])
+        assert same_start == (head_start == "serving")
+
+
+def test_the_adapter_learns_on_the_labelled_rows_that_have_a_teacher():
+    one, expected = student("adapter"), initial_adapter(TASKS, 8, seed=5)
+    for batch in stream(1_000):
+        one.train_step(batch)
+        known = batch.label_mask & batch.teacher_mask
+        expected = updated(expected, 4e-3, batch.teacher_logits, batch.labels, known, batch.weights)
+    for key, value in expected._asdict().items():
+        assert torch.equal(one.state()[f"adapter/{key}"], value)
 
 
 def test_logits_are_those_of_before_the_update():
@@ -239,6 +260,8 @@ def test_a_batch_with_no_target_at_all_is_judged_and_changes_no_weight(arm):
     assert result.loss == 0
     assert result.logits.shape == (256, 2)
     assert result.rows_per_task.tolist() == [0, 0]
+    broken = replace(second, label_mask=nothing, teacher_mask=nothing, dense=second.dense * float("nan"))
+    assert not one.train_step(broken).finite
     after = one.state()
     assert after.pop("progress/rows") == before.pop("progress/rows") + 256
     assert same(after, before)

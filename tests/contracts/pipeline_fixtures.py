@@ -1,0 +1,286 @@
+"""Small whole pipelines for tests: a config, ways to run it, and what a run leaves behind, as plain values."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from deltalake import DeltaTable
+from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+
+from exfm.checkpoint import latest, load
+from pipelines.config import Config, parse
+from pipelines.layout import RunDir, read_json
+from pipelines.run import run
+from pipelines.states import RunState
+from streaming.hashing import hash64
+from streaming.lake_reader import LakeReader
+from streaming.sources.generated import GeneratedStream
+
+_numbers = itertools.count()
+
+COLUMNS = ("user_id", "ad_id", "bid", "interest_0")
+
+
+def small(servers: str, **changes: Any) -> Config:
+    """Four verticals, three students that overlap, nobody for `travel`; topics that no other run uses.
+
+    `changes` are settings by path, with `__` for the dot: `small(servers, pace__lag=1)`.
+    """
+    number = next(_numbers)
+    model = {"width": 4, "trunk": {"name": "dlrm", "mlp": [16], "bottom": [8]}}
+    raw: dict[str, Any] = {
+        "name": "small",
+        "seed": 3,
+        "source": {"kind": "generated", "seed": 5, "impressions": 6000, "users": 500, "ads": 50, "duration_s": 40000},
+        "rows": {
+            "columns": [
+                {"name": "user_id", "minimum": 0},
+                {"name": "ad_id", "minimum": 0},
+                {"name": "bid", "type": "float32"},
+                {"name": "interest_0", "minimum": 0, "maximum": 4},
+            ],
+            "tasks": [{"name": "ctr", "window_s": 3600}, {"name": "cvr", "window_s": 21600, "given": "ctr"}],
+        },
+        "features": {
+            "sparse": [
+                {"name": "user_id", "rows": 1000},
+                {"name": "ad_id", "rows": 100},
+                {"name": "vertical", "rows": 16},
+                {"name": "interest_0", "rows": 5, "transform": "index"},
+            ],
+            "dense": [{"name": "bid", "transform": "log1p"}],
+        },
+        "pace": {"mode": "lockstep", "block_rows": 1024, "lag": 2},
+        "kafka": {"bootstrap_servers": servers, "connect_timeout_s": 20, "request_timeout_s": 20}
+        | {key: {"topic": f"{key}-{number}"} for key in ("examples", "dead_letters")}
+        | {key: {"topic": f"{key}-{number}", "partitions": 2} for key in ("impressions", "feedback")},
+        "teacher": {
+            "batch_rows": 512,
+            "only": ["interest_0"],
+            "model": {"width": 8, "layers": 1, "num_fmb": 4, "num_lcb": 4, "rank": 4, "mlp": [16], "head": [16]},
+        },
+        "students": [
+            {"name": "feed", "twin": True, "batch_rows": 200, "checkpoint_every_rows": 700, "model": model},
+            {"name": "brand", "verticals": ["feed", "video"], "batch_rows": 256, "model": model},
+            {"name": "clicks", "verticals": ["shop", "feed"], "tasks": ["ctr"], "batch_rows": 256, "model": model},
+        ],
+        "tracking": {"enabled": False},
+        "resources": {"min_free_disk_gb": 0},
+    }
+    for path, value in changes.items():
+        *parents, last = path.split("__")
+        node = raw
+        for parent in parents:
+            node = node.setdefault(parent, {})
+        node[last] = value
+    return parse(raw)
+
+
+def to_the_end(config: Config, root: Path, **options: Any) -> Finished:
+    """Run in this process until the stream is worked off."""
+    status, _ = run(config, RunDir(root), local=True, until_end=True, **options)
+    assert status.state is RunState.DONE, status.reason
+    return Finished(config, root)
+
+
+class Finished:
+    """What a run left behind."""
+
+    def __init__(self, config: Config, root: Path) -> None:
+        self.config = config
+        self.run_dir = RunDir(root)
+        self.lake = LakeReader(self.run_dir.lake, config.rows).read().table.combine_chunks()
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        value: dict[str, Any] | None = read_json(self.run_dir.summary)
+        assert value is not None
+        return value
+
+    @property
+    def rows(self) -> pa.Table:
+        """The lake without the names of this run's own topics."""
+        topics = [name.rpartition("-")[0] for name in self.lake["source_topic"].to_pylist()]
+        place = self.lake.schema.get_field_index("source_topic")
+        return self.lake.set_column(place, "source_topic", pa.array(topics))
+
+    def side_table(self, name: str) -> list[dict[str, Any]]:
+        """Rows of a table beside the lake, by origin; none where nothing was written."""
+        path = self.run_dir.side_tables / name
+        rows = DeltaTable(str(path)).to_pyarrow_table().to_pylist() if path.exists() else []
+        return sorted(rows, key=origin)
+
+    def dead_letter_messages(self) -> list[dict[str, Any]]:
+        """What stands on the dead-letter topic, by origin."""
+        kafka = self.config.kafka
+        messages = messages_of(kafka.bootstrap_servers, kafka.dead_letters.topic)
+        return sorted((json.loads(message.value) for message in messages), key=origin)
+
+    def checkpoint(self, worker: str) -> tuple[dict[str, bytes], dict[str, Any]]:
+        """The final weights and optimizer state of a worker, as bytes, and what its checkpoint says beside them."""
+        newest = latest(self.run_dir.checkpoints(worker))
+        assert newest is not None
+        tensors, meta, *_ = load(newest)
+        return {name: tensor.numpy().tobytes() for name, tensor in tensors.items()}, meta
+
+    @property
+    def models(self) -> list[str]:
+        return ["teacher", *(f"student-{student.name}" for student in self.config.students)]
+
+    def learned(self, worker: str) -> dict[str, dict[str, int]]:
+        return self.checkpoint(worker)[1]["learned"]
+
+
+def origin(row: dict[str, Any]) -> tuple[Any, ...]:
+    return tuple(row[name] for name in ("source_topic", "source_partition", "source_offset", "source_row"))
+
+
+def assert_same_run(one: Finished, other: Finished) -> None:
+    """Lake (logits included), dead letters, late feedback, counts, and every weight, to the last bit."""
+    assert one.rows.equals(other.rows)
+    for table in ("dead_letters", "late_feedback"):
+        assert [_unnamed(row) for row in one.side_table(table)] == [_unnamed(row) for row in other.side_table(table)]
+    assert [_unnamed(row) for row in one.dead_letter_messages()] == [
+        _unnamed(row) for row in other.dead_letter_messages()
+    ]
+    assert one.summary["counts"] == other.summary["counts"]
+    assert one.summary["students"] == other.summary["students"]
+    for worker in one.models:
+        (tensors, meta), (other_tensors, other_meta) = one.checkpoint(worker), other.checkpoint(worker)
+        assert meta["learned"] == other_meta["learned"], worker
+        assert tensors.keys() == other_tensors.keys()
+        assert [name for name in tensors if tensors[name] != other_tensors[name]] == [], worker
+
+
+def _unnamed(row: dict[str, Any]) -> dict[str, Any]:
+    return row | {"source_topic": row["source_topic"].rpartition("-")[0]}
+
+
+def assert_learned_the_lake(finished: Finished) -> None:
+    """Counts and hash sums of the checkpoints are those of the rows that each model was to learn."""
+    lake, config = finished.lake, finished.config
+    verticals = np.asarray(lake["vertical"].to_pylist())
+    hashes = hash64(lake["impression_id"].combine_chunks())
+    filters = {f"student-{student.name}": np.isin(verticals, student.row_filter) for student in config.students}
+    tasks = {f"student-{student.name}": config.student_tasks(student) for student in config.students}
+    for worker in finished.models:
+        learned = finished.learned(worker)
+        assert set(learned) == set(tasks.get(worker, config.tasks))
+        for task, found in learned.items():
+            mine = filters.get(worker, np.ones(len(verticals), bool))
+            mine = mine & lake[f"label_{task}"].is_valid().to_numpy()
+            assert found == {"rows": int(mine.sum()), "hash_sum": int(hashes[mine].sum(dtype=np.uint64))}, worker
+
+
+# --- topics --------------------------------------------------------------------------------------------------------
+
+
+def messages_of(servers: str | None, topic: str) -> list[Any]:
+    """Every message of a topic, partition by partition, with a plain client."""
+    consumer = KafkaConsumer(bootstrap_servers=servers, enable_auto_commit=False, auto_offset_reset="earliest")
+    try:
+        keys = [TopicPartition(topic, partition) for partition in sorted(consumer.partitions_for_topic(topic) or ())]
+        consumer.assign(keys)
+        ends = consumer.end_offsets(keys)
+        found: dict[TopicPartition, list[Any]] = defaultdict(list)
+        while any(consumer.position(key) < ends[key] for key in keys):
+            for key, records in consumer.poll(timeout_ms=500).items():
+                found[key] += records
+    finally:
+        consumer.close(autocommit=False)
+    return [message for key in keys for message in found[key]]
+
+
+def send(servers: str, messages: list[tuple[str, int, bytes]]) -> None:
+    """Somebody else's producer: (topic, partition, value) in this order."""
+    producer = KafkaProducer(bootstrap_servers=servers, acks="all", linger_ms=20, max_request_size=8 << 20)
+    sent = [producer.send(topic, value, partition=partition, timestamp_ms=1) for topic, partition, value in messages]
+    producer.flush(30)
+    for future in sent:
+        future.get(timeout=30)
+    producer.close()
+
+
+def by_hand(config: Config, impressions: int, **settings: Any) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """A generated stream as plain rows, in the order they arrive: (impressions, feedback)."""
+    from streaming.sources.generated import GeneratorConfig
+
+    settings = {"users": 500, "ads": 50, "duration_s": 40000, "malformed_rate": 0.0, "seed": 5} | settings
+    windows = {task.name: task.window_s for task in config.rows.tasks}
+    stream = GeneratedStream(GeneratorConfig(impressions=impressions, **settings), windows, columns=COLUMNS)
+    shown: list[dict[str, Any]] = []
+    feedback: list[dict[str, Any]] = []
+    for chunk in stream.chunks(4096):
+        shown += chunk.impressions.to_pylist()
+        feedback += chunk.feedback.to_pylist()
+    return shown, feedback
+
+
+def ipc(rows: list[dict[str, Any]], schema: pa.Schema) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, schema) as writer:
+        writer.write_batch(pa.RecordBatch.from_pylist(rows, schema=schema))
+    return sink.getvalue().to_pybytes()
+
+
+# --- the labels, a row at a time -----------------------------------------------------------------------------------
+
+
+def _records(config: Config) -> Iterator[tuple[tuple[Any, ...], str, dict[str, Any]]]:
+    """((key time, topic, partition, offset, row), kind, record) of both input topics."""
+    for kind, topic in (("impression", config.kafka.impressions), ("feedback", config.kafka.feedback)):
+        running: dict[int, int] = defaultdict(lambda: -1)
+        for message in messages_of(config.kafka.bootstrap_servers, topic.topic):
+            if not message.value:
+                continue
+            if topic.codec == "json":
+                rows = [json.loads(message.value)]
+            else:
+                with pa.ipc.open_stream(message.value) as reader:
+                    rows = reader.read_all().to_pylist()
+            for number, row in enumerate(rows):
+                running[message.partition] = max(running[message.partition], row["event_time_ms"])
+                key = (running[message.partition], message.topic, message.partition, message.offset, number)
+                yield key, kind, row
+
+
+def expected_rows(config: Config) -> list[tuple[Any, ...]]:
+    """(impression_id, settlement, label_ctr, label_cvr) in the order of the lake, worked out row by row from what
+    stands in the input topics. For streams without broken records."""
+    tasks = config.rows.tasks
+    window = {task.name: task.window_ms for task in tasks}
+    horizon = 2 * max(window.values())
+    records = sorted(_records(config), key=lambda record: record[0])
+    shown: dict[Any, tuple[int, int, int]] = {}
+    for number, (key, kind, row) in enumerate(records):
+        if kind == "impression" and (row["impression_id"] not in shown):
+            shown[row["impression_id"]] = (key[0], row["event_time_ms"], number)
+        elif kind == "impression":
+            assert key[0] - shown[row["impression_id"]][0] <= horizon
+    labels: set[tuple[Any, str]] = set()
+    for key, kind, row in records:
+        if kind == "feedback" and row["impression_id"] in shown:
+            admitted, happened, _ = shown[row["impression_id"]]
+            in_window = happened <= row["event_time_ms"] <= happened + window[row["task"]]
+            if in_window and key[0] <= admitted + window[row["task"]]:
+                labels.add((row["impression_id"], row["task"]))
+    found: list[tuple[Any, ...]] = []
+    for impression, (admitted, _, number) in shown.items():
+        clicked = (impression, "ctr") in labels
+        found.append((admitted + window["ctr"], 0, number, (impression, "ctr", int(clicked), None)))
+        if clicked:
+            converted = int((impression, "cvr") in labels)
+            found.append((admitted + window["cvr"], 1, number, (impression, "cvr", None, converted)))
+    return [row for *_, row in sorted(found, key=lambda entry: entry[:3])]
+
+
+def lake_rows(lake: pa.Table) -> list[tuple[Any, ...]]:
+    names = ("impression_id", "settlement", "label_ctr", "label_cvr")
+    return list(zip(*(lake[name].to_pylist() for name in names), strict=True))

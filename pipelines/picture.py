@@ -43,10 +43,12 @@ def draw(config: Config, run_dir: RunDir) -> Path | None:
     for axis in axes.flat[len(panels) :]:
         axis.set_visible(False)
     for axis, (title, columns) in zip(axes.flat, panels.items(), strict=False):
-        for model, colour in COLOURS.items():
-            if model in columns.logits:
-                seq, ne = windowed_ne(columns, model)
-                axis.plot(seq / 1000, ne, color=colour, label=LABELS[model], linewidth=1.8)
+        curves = {model: windowed_ne(columns, model) for model in COLOURS if model in columns.logits}
+        for model, (seq, ne) in curves.items():
+            axis.plot(seq / 1000, ne, color=COLOURS[model], label=LABELS[model], linewidth=1.8)
+        # The first windows, of models that know nothing yet, may leave the picture: the rest is what is compared.
+        later = np.concatenate([ne[WINDOWS // 10 :] for _, ne in curves.values()])
+        axis.set_ylim(np.nanmin(later) - 0.02, np.nanmax(later) + 0.04)
         axis.set_title(title, loc="left", fontweight="bold")
         axis.set_ylabel("normalised entropy")
         axis.grid(alpha=0.25)

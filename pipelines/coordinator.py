@@ -59,6 +59,7 @@ class Coordinator:
         *,
         watch: Callable[[RunStatus], None] = lambda status: None,
         clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._run_dir = run_dir
         self._launcher = launcher
@@ -66,6 +67,7 @@ class Coordinator:
         self._resources = resources
         self._watch = watch
         self._clock = clock
+        self._sleep = sleep
         self._told_at = 0.0
         self._stop_asked: str | None = None
         self.status = status
@@ -88,10 +90,16 @@ class Coordinator:
                         self._attend(job)
                     self._decide()
                     self._tell()
-                    time.sleep(POLL_INTERVAL_S)
+                    self._sleep(POLL_INTERVAL_S)
+                self._close_all()
+            except KeyboardInterrupt:
+                self._kill_all()
+                if not self._over():
+                    self._move(RunState.STOPPED, "interrupted, without waiting for the workers")
+                raise
             finally:
                 self._close_all()
-                if self.status.state not in (RunState.DONE, RunState.FAILED, RunState.STOPPED):
+                if not self._over():
                     self._move(RunState.FAILED, "the coordinator broke off; see logs/coordinator.log")
                 self._tell(force=True)
         return self.status.state
@@ -118,14 +126,15 @@ class Coordinator:
 
     def _bury(self, job: Job, death: Died) -> None:
         now = self._clock()
-        job.handle = None
+        job.handle = job.rate = job.status.recent_rows_per_s = None
         job.deaths.append(now)
         job.status.reason = str(death)
         verdict = after_death(job.deaths, now, self._resources.max_restarts, self._resources.restart_window_s)
         if death.permanent or isinstance(verdict, GiveUp):
             why = str(death) if death.permanent or not isinstance(verdict, GiveUp) else f"{verdict.reason}: {death}"
             job.status.state = moved(job.status.state, WorkerState.FAILED, WORKER_TRANSITIONS)
-            self._move(RunState.FAILED, f"{job.name}: {why}")
+            if self.status.state is not RunState.FAILED:  # the first reason stays
+                self._move(RunState.FAILED, f"{job.name}: {why}")
             log.error("giving up on %s: %s", job.name, why)
             return
         log.warning("%s died (%s); restarting in %.1f s", job.name, death, verdict.delay_s)
@@ -209,6 +218,12 @@ class Coordinator:
                 for step, values in report.metrics:
                     self._tracker.metrics(job.name, step, values)
             job.handle = None
+
+    def _kill_all(self) -> None:
+        for job in self.jobs.values():
+            if job.handle is not None:
+                job.handle.kill()
+                job.handle = None
 
     @contextmanager
     def _signals(self) -> Iterator[None]:

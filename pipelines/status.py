@@ -25,9 +25,10 @@ class WorkerStatus:
 
     def as_json(self) -> dict[str, Any]:
         report = self.report or Report(self.name, self.kind)
+        lives = self.state in (WorkerState.RUNNING, WorkerState.DONE)
         return {
             "kind": self.kind,
-            "pid": report.pid or None,
+            "pid": report.pid or None if lives else None,
             "node": self.node,
             "state": str(self.state),
             "reason": self.reason,
@@ -37,7 +38,7 @@ class WorkerStatus:
             "lake_seq": report.lake_seq,
             "lag_rows": report.lag_rows,
             "lag_event_time_s": report.lag_event_time_s,
-            "rss_bytes": report.rss_bytes or None,
+            "rss_bytes": report.rss_bytes or None if lives else None,
             "ne": report.ne,
             "teacher_version": report.teacher_version,
             "teacher_lag_rows": report.teacher_lag_rows,

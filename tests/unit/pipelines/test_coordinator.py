@@ -7,6 +7,8 @@ import signal
 import subprocess
 import sys
 import time
+from itertools import pairwise
+from typing import Any
 
 import pytest
 
@@ -66,8 +68,8 @@ class ScriptedHandle:
 class ScriptedLauncher:
     def __init__(self, clock, lives):
         self._clock, self._lives = clock, {name: list(lives) for name, lives in lives.items()}
-        self.handles = {name: [] for name in lives}
-        self.started_at = {name: [] for name in lives}
+        self.handles: dict[str, list[ScriptedHandle]] = {name: [] for name in lives}
+        self.started_at: dict[str, list[float]] = {name: [] for name in lives}
 
     def start(self, name, build, log):
         lives = self._lives[name]
@@ -116,6 +118,10 @@ ENDING = {
 ENDLESS = {name: [[working(name)]] for name in KINDS}
 
 
+def never_built() -> Any:
+    raise AssertionError("a scripted launcher builds nothing")
+
+
 class Run:
     """A coordinator over scripted lives, and everything it let be seen."""
 
@@ -128,7 +134,7 @@ class Run:
         self.coordinator = Coordinator(
             self.run_dir,
             RunStatus("scripted"),
-            [(name, KINDS[name], lambda: None) for name in lives],
+            [(name, KINDS[name], never_built) for name in lives],
             self.launcher,
             tracker,
             Resources(**resources),
@@ -166,11 +172,15 @@ def stop_after(seconds):
 
 
 def test_a_bounded_run_goes_from_starting_over_draining_to_done(tmp_path):
-    run = Run(tmp_path, ENDING | {"student-feed": [[*[follows("student-feed")] * 2, *[working("student-feed")] * 30]]})
-    run.launcher._lives["student-feed"][0].append(done("student-feed"))
+    augmentation, student = working("augmentation"), working("student-feed")
+    slow = ENDING | {
+        "augmentation": [[*[augmentation] * 40, done("augmentation", lake_seq=99)]],
+        "student-feed": [[*[student] * 80, done("student-feed")]],
+    }
+    run = Run(tmp_path, slow)
     assert run.to_the_end() is RunState.DONE
     states = [value["state"] for _, value in run.told]
-    assert list(dict.fromkeys(states)) == ["starting", "draining", "done"]
+    assert list(dict.fromkeys(states)) == ["starting", "running", "draining", "done"]
     assert run.written["state"] == "done"
     assert run.written["reason"] is None
 
@@ -227,7 +237,7 @@ def test_the_pauses_between_restarts_grow(tmp_path):
     run = Run(tmp_path, ENDING | {"teacher": lives})
     assert run.to_the_end() is RunState.DONE
     times = run.launcher.started_at["teacher"]
-    assert [b - a for a, b in zip(times, times[1:], strict=False)] == pytest.approx([0.5, 1, 2, 4], abs=0.15)
+    assert [b - a for a, b in pairwise(times)] == pytest.approx([0.5, 1, 2, 4], abs=0.15)
 
 
 def test_while_it_waits_for_its_restart_the_status_says_so_and_names_no_process(tmp_path):
@@ -259,10 +269,8 @@ def test_a_worker_that_dies_too_often_ends_the_run_with_both_numbers_and_its_las
 def test_deaths_far_apart_are_survived_for_ever(tmp_path):
     life = [*[working("teacher")] * 100, Died("now and then")]  # about 5 s each
     lives = [life] * 8 + [[follows("teacher")]]
-    late = ENDING | {
-        "teacher": lives,
-        "augmentation": [[*[working("augmentation")] * 1000, *ENDING["augmentation"][0]]],
-    }
+    long = [*[working("augmentation")] * 1000, done("augmentation", lake_seq=99)]
+    late = ENDING | {"teacher": lives, "augmentation": [long]}
     run = Run(tmp_path, late, max_restarts=1, restart_window_s=5)
     assert run.to_the_end() is RunState.DONE
     assert run.written["workers"]["teacher"]["restarts"] == 8
@@ -306,7 +314,7 @@ def test_a_worker_that_cannot_be_closed_keeps_no_other_from_closing(tmp_path):
             handle.close = lambda wait_s: (_ for _ in ()).throw(OSError("disk full"))
         return handle
 
-    run.launcher.start = start
+    run.launcher.start = start  # type: ignore[method-assign]
     assert run.to_the_end() is RunState.STOPPED
     assert {ends[0] for name, ends in run.ends().items() if name != "ingest"} == {"closed"}
 
@@ -342,7 +350,7 @@ def test_a_second_signal_while_workers_close_kills_them_at_once(tmp_path):
             handle.close = lambda wait_s: signal.raise_signal(signal.SIGINT)
         return handle
 
-    run.launcher.start = start
+    run.launcher.start = start  # type: ignore[method-assign]
     with pytest.raises(KeyboardInterrupt):
         run.to_the_end()
     assert run.ends() == {
@@ -386,17 +394,15 @@ def test_sigterm_stops_a_real_process_which_until_then_holds_its_run_directory(t
             assert process.poll() is None
             assert time.monotonic() < deadline
             time.sleep(0.05)
-        with (
-            pytest.raises(BadInput, match=f"is being run by another process .*{process.pid}.*exfm stop"),
-            locked(run_dir),
-        ):
+        words = f"is being run by another process .*{process.pid}.*exfm stop"
+        with pytest.raises(BadInput, match=words), locked(run_dir):
             pass
         process.send_signal(signal.SIGTERM)
         assert process.communicate(timeout=30)[0].strip() == "stopped"
     finally:
         process.kill()
     assert process.returncode == 0
-    value = read_json(run_dir.status)
+    value = json.loads(run_dir.status.read_text())
     assert (value["state"], value["reason"], value["pid"]) == ("stopped", "asked to stop", process.pid)
     assert int((tmp_path / "closed").read_text()) > 0
     with locked(run_dir):  # free again
@@ -410,7 +416,7 @@ def test_status_json_is_rewritten_at_least_every_two_seconds(tmp_path):
     run = Run(tmp_path, ENDLESS, at_tell=stop_after(60))
     run.to_the_end()
     times = [at for at, _ in run.told]
-    assert max(b - a for a, b in zip(times, times[1:], strict=False)) <= 2
+    assert max(b - a for a, b in pairwise(times)) <= 2
     stamps = [value["updated_at"] for _, value in run.told]
     assert stamps == sorted(stamps)
 

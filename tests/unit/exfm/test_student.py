@@ -248,6 +248,18 @@ def test_a_gradient_that_overflows_behind_a_finite_loss_changes_nothing(arm):
     assert same(one.state(), before)
 
 
+def test_an_adapter_that_overflows_changes_nothing_though_the_loss_is_finite():
+    one = student("adapter")
+    batch = stream(256)[0]
+    wild = batch.teacher_logits.clone()
+    wild[7] = 1e25
+    before = one.state()
+    result = one.train_step(replace(batch, teacher_logits=wild))
+    assert np.isfinite(result.loss)
+    assert not result.finite
+    assert same(one.state(), before)
+
+
 @pytest.mark.parametrize("arm", ARMS)
 def test_a_batch_with_no_target_at_all_is_judged_and_changes_no_weight(arm):
     one = student(arm)

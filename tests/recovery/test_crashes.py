@@ -1,0 +1,162 @@
+"""Whatever is interrupted wherever: the run that goes on ends like one that never was, to the last bit."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from exfm.student import Student
+from exfm.teacher import Teacher
+from pipelines.layout import RunDir
+from pipelines.predictions import PredictionLog
+from pipelines.run import run
+from pipelines.states import RunState
+from pipelines.status import RunStatus
+from pipelines.workers.student import StudentWorker
+from pipelines.workers.teacher import TeacherWorker
+from streaming.examples import ExamplesPublisher
+from streaming.lake import LakeWriter
+from streaming.outbox import CommitRecord, Outbox
+from streaming.settlement import Settlement
+from streaming.side_tables import SideTable
+from streaming.topic_writer import TopicWriter
+from tests.contracts.pipeline_fixtures import Finished, assert_learned_the_lake, assert_same_run, small, to_the_end
+
+pytestmark = pytest.mark.broker
+
+STREAM: dict[str, Any] = {
+    "source__impressions": 3000,
+    "source__duplicate_rate": 0.01,
+    "source__malformed_rate": 0.02,
+    "rows__tasks": [{"name": "ctr", "window_s": 900}, {"name": "cvr", "window_s": 7200, "given": "ctr"}],
+    "pace__block_rows": 512,
+    "teacher__batch_rows": 200,
+    "kafka__examples__partitions": 2,
+}
+
+
+class Crash(Exception):
+    """A process that is gone: it cleans nothing up."""
+
+
+class Point(NamedTuple):
+    """Where to crash: once `owner.method` has returned for the `nth` time, of the calls that `when` picks."""
+
+    owner: type
+    method: str
+    nth: int
+    when: Callable[..., bool] = lambda *args, **kwargs: True
+
+
+def to_topic(stem: str, partition: int) -> Callable[..., bool]:
+    return lambda writer, number, *args, **kwargs: writer._topic.startswith(stem) and number == partition
+
+
+def to_table(name: str) -> Callable[..., bool]:
+    return lambda table, rows, **kwargs: table.path.name == name and rows.num_rows
+
+
+POINTS = {
+    "augmentation before it commits": [Point(Settlement, "save", 2), Point(CommitRecord, "save", 4)],
+    "augmentation once it has committed": [Point(LakeWriter, "commit", 1), Point(LakeWriter, "commit", 4)],
+    "augmentation at its last commit, which has no rows": [
+        Point(LakeWriter, "commit", 1, lambda writer, rows, **kwargs: rows is None)
+    ],
+    "augmentation while it delivers": [
+        Point(SideTable, "append", 1, to_table("late_feedback")),
+        Point(SideTable, "append", 2, to_table("dead_letters")),
+        Point(TopicWriter, "write", 9, to_topic("dead_letters", 0)),
+        Point(Outbox, "deliver", 5),
+    ],
+    "augmentation while it publishes": [
+        Point(TopicWriter, "write", 2, to_topic("examples", 0)),
+        Point(TopicWriter, "write", 4, to_topic("examples", 1)),
+        Point(ExamplesPublisher, "publish", 5),
+    ],
+    "the teacher": [
+        Point(Teacher, "train_step", 5),
+        Point(TeacherWorker, "checkpoint", 3),
+        Point(TeacherWorker, "_publish", 5),
+    ],
+    "a student": [
+        Point(Student, "train_step", 7),
+        Point(PredictionLog, "flush", 2),
+        Point(StudentWorker, "checkpoint", 3),
+    ],
+    "ingest": [
+        Point(TopicWriter, "write", 2, to_topic("impressions", 1)),
+        Point(TopicWriter, "write", 2, to_topic("feedback", 0)),
+        Point(TopicWriter, "end_marker", 1),
+    ],
+}
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch):
+    monkeypatch.setattr("pipelines.workers.ingest.CHUNK_ROWS", 1000)
+    monkeypatch.setattr("pipelines.policies.FIRST_DELAY_S", 0.01)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(broker, tmp_path_factory) -> Finished:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("pipelines.workers.ingest.CHUNK_ROWS", 1000)
+        finished = to_the_end(small(broker.bootstrap_servers, **STREAM), tmp_path_factory.mktemp("undisturbed") / "run")
+    assert len(finished.side_table("dead_letters")) > 30
+    assert len(finished.side_table("late_feedback")) > 30
+    assert_learned_the_lake(finished)
+    return finished
+
+
+def crash_at(monkeypatch: pytest.MonkeyPatch, point: Point, crashed: list[Point]) -> None:
+    original = getattr(point.owner, point.method)
+    calls = 0
+
+    def crashing(*args: Any, **kwargs: Any) -> Any:
+        nonlocal calls
+        picked = point.when(*args, **kwargs)
+        result = original(*args, **kwargs)
+        calls += bool(picked)
+        if picked and calls == point.nth:
+            if point.owner is TopicWriter:
+                args[0]._producer.flush(30)  # this message is out, those to come are not
+            crashed.append(point)
+            raise Crash(f"{point.owner.__name__}.{point.method}")
+        return result
+
+    monkeypatch.setattr(point.owner, point.method, crashing)
+
+
+@pytest.mark.parametrize("who", POINTS)
+def test_a_crash_changes_nothing_of(who, undisturbed, broker, tmp_path, monkeypatch):
+    crashed: list[Point] = []
+    for point in POINTS[who]:
+        crash_at(monkeypatch, point, crashed)
+    finished = to_the_end(small(broker.bootstrap_servers, **STREAM), tmp_path / "run")
+    assert set(crashed) == set(POINTS[who])
+    assert_same_run(finished, undisturbed)
+
+
+def stop_after(rows: int) -> Callable[[RunStatus], None]:
+    """A watcher that asks this process to end once the lake has so many rows."""
+
+    def watch(status: RunStatus) -> None:
+        if status.state is RunState.RUNNING and (status.lake.get("rows") or 0) > rows:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    return watch
+
+
+def test_a_run_that_was_stopped_twice_goes_on_where_it_was(undisturbed, broker, tmp_path: Path, monkeypatch):
+    monkeypatch.setattr("pipelines.coordinator.STATUS_INTERVAL_S", 0.0)
+    config, run_dir = small(broker.bootstrap_servers, **STREAM), RunDir(tmp_path / "run")
+    for rows in (500, 2000):
+        status, summary = run(config, run_dir, local=True, until_end=True, watch=stop_after(rows))
+        assert status.state is RunState.STOPPED
+        assert summary is None
+    assert_same_run(to_the_end(config, tmp_path / "run"), undisturbed)

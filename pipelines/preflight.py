@@ -20,12 +20,13 @@ GB = 1 << 30
 
 
 def prepare(config: Config, run_dir: RunDir) -> None:
-    """Make the run directory ready, or say what stands in the way. Raises BadInput or StreamingError (disk)."""
-    _writable(run_dir.root)
+    """Make a locked run directory ready, or say what stands in the way. Raises BadInput or StreamingError (disk)."""
     _disk(run_dir.root, config.resources.min_free_disk_gb)
     _same_config(config, run_dir)
     run_dir.logs.mkdir(exist_ok=True)
-    run_dir.config.write_text(dump(config))
+    temporary = run_dir.config.with_name(f".config-{os.getpid()}")
+    temporary.write_text(dump(config))
+    temporary.replace(run_dir.config)
 
 
 def _writable(root: Path) -> None:
@@ -53,7 +54,13 @@ def _disk(root: Path, needed_gb: float) -> None:
 def _same_config(config: Config, run_dir: RunDir) -> None:
     if not run_dir.config.exists():
         return
-    before = yaml.safe_load(run_dir.config.read_text())
+    try:
+        before = yaml.safe_load(run_dir.config.read_text())
+    except (yaml.YAMLError, ValueError) as error:
+        raise BadInput(
+            f"{run_dir.config} is no longer YAML ({str(error).splitlines()[0]}); put back what the run was started "
+            "with, give another --run-dir, or start over with --fresh (deletes what is there)"
+        ) from None
     now = yaml.safe_load(dump(config))
     differing = [
         path for path in _differences(before, now) if path.split(".")[0] not in ("tracking", "resources", "kafka")
@@ -84,8 +91,11 @@ def _short(value: Any) -> str:
 
 @contextmanager
 def locked(run_dir: RunDir) -> Iterator[None]:
-    """One coordinator per run directory; the lock goes with the process, however it ends."""
-    run_dir.root.mkdir(parents=True, exist_ok=True)
+    """One coordinator per run directory; the lock goes with the process, however it ends.
+
+    Raises BadInput where another process has it, or the directory cannot be written.
+    """
+    _writable(run_dir.root)
     with run_dir.lock.open("a") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -32,7 +32,8 @@ def alive(value: dict[str, Any]) -> bool:
     try:
         process = psutil.Process(value["pid"])
         written = datetime.fromisoformat(value["updated_at"]).timestamp()
-        return process.is_running() and process.create_time() <= written and value["state"] not in ENDED
+        lives = process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+        return lives and process.create_time() <= written and value["state"] not in ENDED
     except psutil.NoSuchProcess:
         return False
 

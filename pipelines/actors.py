@@ -3,7 +3,8 @@
 Both launchers give out handles with the same four verbs, and the coordinator cannot tell them apart:
 
     handle.poll(orders) -> Report | None      None: nothing new yet. Raises Died when the worker is gone.
-    handle.close(wait_s)                      lets it finish its step, commit and leave
+    handle.ask_to_close()                     at the end of its step; returns at once
+    handle.close(wait_s) -> Report | None     lets it commit and leave; None when it did not within wait_s
     handle.kill()
     handle.node
 """
@@ -39,6 +40,7 @@ class Handle(Protocol):
     node: str | None
 
     def poll(self, orders: Orders) -> Report | None: ...
+    def ask_to_close(self) -> None: ...
     def close(self, wait_s: float) -> Report | None: ...
     def kill(self) -> None: ...
 
@@ -75,6 +77,9 @@ class LocalHandle:
         except Exception as error:
             logging.getLogger(__name__).exception("worker failed")
             raise Died(f"{type(error).__name__}: {error}", _is_permanent(error)) from error
+
+    def ask_to_close(self) -> None:
+        pass
 
     def close(self, wait_s: float) -> Report | None:
         if self._worker is None:
@@ -148,6 +153,7 @@ class RayHandle:
         self._placing = actor.place.remote()
         self._opening = actor.open.remote()
         self._pending: Any = None
+        self._closing: Any = None
 
     def poll(self, orders: Orders) -> Report | None:
         import ray
@@ -193,13 +199,21 @@ class RayHandle:
                 permanent=True,
             )
 
+    def ask_to_close(self) -> None:
+        if self._opening is None and self._closing is None:
+            self._closing = self._actor.close.remote()
+
     def close(self, wait_s: float) -> Report | None:
+        """A worker that is not open yet has nothing to commit, and is not waited for."""
         import ray
 
-        try:
-            report: Report = ray.get(self._actor.close.remote(), timeout=wait_s)
-        except (ray.exceptions.RayError, ray.exceptions.GetTimeoutError):
-            report = None  # type: ignore[assignment]
+        self.ask_to_close()
+        report: Report | None = None
+        if self._closing is not None:
+            try:
+                report = ray.get(self._closing, timeout=wait_s)
+            except (ray.exceptions.RayError, ray.exceptions.GetTimeoutError) as error:
+                logging.getLogger(__name__).warning("%s did not close: %s", self._name, error)
         self.kill()
         return report
 
@@ -212,7 +226,7 @@ class RayHandle:
 class RayLauncher:
     """A Ray of this run's own (two cores, small object store), or a cluster's by address."""
 
-    def __init__(self, resources: Resources, log_dir: Path) -> None:
+    def __init__(self, resources: Resources) -> None:
         import ray
 
         threads = str(resources.threads)

@@ -207,6 +207,9 @@ class Coordinator:
     def _close_all(self) -> None:
         deadline = self._clock() + CLOSE_WAIT_S
         for job in self.jobs.values():
+            if job.handle is not None:
+                job.handle.ask_to_close()
+        for job in self.jobs.values():
             if job.handle is None:
                 continue
             try:

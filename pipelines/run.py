@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import shutil
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from functools import partial
@@ -95,15 +96,14 @@ def run(
         status = RunStatus(config.name)
         write_json(run_dir.status, status.as_json())
         started_at = datetime.now(UTC).isoformat(timespec="seconds")
-        launcher: Launcher = LocalLauncher()
-        servers = stack.enter_context(_broker(config.kafka, run_dir, status, say))
+        with ThreadPoolExecutor(1) as beside:
+            broker = beside.submit(lambda: stack.enter_context(_broker(config.kafka, run_dir, status, say)))
+            launcher = _launcher(config, local, say)
+            stack.callback(launcher.shutdown)
+            servers = broker.result()
         _topics(config, run_dir, servers, until_end)
         Lake(run_dir.lake, config.rows).open_writer()  # so that readers find it, and another schema is refused, at once
         tracker = _tracker(config, run_dir)
-        if not local:
-            say("starting Ray" if config.resources.address is None else f"joining Ray at {config.resources.address}")
-            launcher = RayLauncher(config.resources, run_dir.logs)
-        stack.callback(launcher.shutdown)
         coordinator = Coordinator(
             run_dir,
             status,
@@ -121,12 +121,21 @@ def run(
             write_json(run_dir.summary, summary.value)
             draw(config, run_dir)
         if tracker is not None:
-            _track_results(config, run_dir, tracker, summary)
+            if summary is not None:
+                _track_results(config, run_dir, tracker, summary)
             say("writing MLflow")
-            tracker.close()
+            tracker.close(120.0 if summary is not None else 5.0)
             if tracker.problem:
                 say(f"tracking: {tracker.problem}; {tracker.dropped} entries were dropped, training is not affected")
         return status, summary
+
+
+def _launcher(config: Config, local: bool, say: Say) -> Launcher:
+    if local:
+        return LocalLauncher()
+    address = config.resources.address
+    say("starting Ray" if address is None else f"joining Ray at {address}")
+    return RayLauncher(config.resources)
 
 
 def _finished(config: Config, run_dir: RunDir) -> Summary | None:
@@ -195,18 +204,17 @@ def _tracker(config: Config, run_dir: RunDir) -> Tracker | None:
     return tracker
 
 
-def _track_results(config: Config, run_dir: RunDir, tracker: Tracker, summary: Summary | None) -> None:
+def _track_results(config: Config, run_dir: RunDir, tracker: Tracker, summary: Summary) -> None:
     for student in config.students:
         worker = f"student-{student.name}"
         served = run_dir.served(student.name)
         newest = max(served.glob("v*"), default=None)
         if newest is None:
             continue
-        if summary is not None:
-            for task, result in summary.value["students"][student.name].items():
-                tracker.metrics(worker, result["rows"], summary.flat(student.name, task))
-            if run_dir.picture.exists():
-                tracker.artifact(worker, run_dir.picture)
+        for task, result in summary.value["students"][student.name].items():
+            tracker.metrics(worker, result["rows"], summary.flat(student.name, task))
+        if run_dir.picture.exists():
+            tracker.artifact(worker, run_dir.picture)
         lineage = {"config_hash": config.hash, "lake": run_dir.lake, "position": newest.name}
         tracker.register(worker, f"{config.name}-{student.name}", newest, lineage)
         tracker.finish(worker)

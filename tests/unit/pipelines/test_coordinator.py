@@ -56,6 +56,9 @@ class ScriptedHandle:
             raise answer
         return answer(orders) if callable(answer) else answer
 
+    def ask_to_close(self):
+        pass
+
     def close(self, wait_s):
         assert self.ended is None
         self.ended = "closed"

@@ -26,12 +26,13 @@ import numpy as np
 import pyarrow as pa
 
 from streaming.dead_letters import DeadLetter, Kind
+from streaming.emission import Emission
 from streaming.errors import BadInput, StreamingError
 from streaming.hashing import hash64
 from streaming.label_join import LabelJoin, late_schema
 from streaming.merge import END_OF_TIME, NO_TIME, MergedChunk, merged_schema, refuse
 from streaming.orphans import Orphans
-from streaming.pending import RowLog, Segment, empty_batch
+from streaming.pending import RowLog, Segment
 from streaming.schema import POSITION_FIELDS, RowSchema
 from streaming.settlement_config import SettlementConfig
 from streaming.settlement_state import SettlementState, stored_segments
@@ -58,7 +59,7 @@ class SettledRows:
 class Settlement:
     """Joins feedback to impressions and emits each impression once per settlement group.
 
-    >>> from streaming.merge import Merge
+    >>> from streaming.pending import empty_batch
     >>> schema = RowSchema(columns=[], tasks=[{"name": "ctr", "window_s": 1}])
     >>> settlement = Settlement(schema)
     >>> row = dict(impression_id=7, event_time_ms=500, vertical="a", source_topic="ads", source_partition=0,
@@ -76,18 +77,14 @@ class Settlement:
         self.schema, self.config = schema, config or SettlementConfig()
         self._horizon = self.config.horizon_ms(schema)
         self._lateness = self.config.lateness_ms
-        self._groups = schema.groups
         if len(schema.tasks) > 64:
             raise BadInput(f"{len(schema.tasks)} tasks; one settlement joins up to 64, split the stream by tasks")
         self._row_schema = pa.schema([*schema.impression, *POSITION_FIELDS])
-        self._no_rows = empty_batch(self._row_schema)
 
         self._watermark = NO_TIME
-        self._cursors = [0] * len(self._groups)
+        self._emission = Emission(schema, self._lateness)
         self._open_at(0)
         self._counts: Counter[str] = Counter()
-        self._settled = [0] * len(self._groups)
-        self._not_applicable = [0] * len(self._groups)
         self._dead: dict[Kind, Counter[str]] = {"impression": Counter(), "feedback": Counter()}
 
     def _open_at(self, first: int) -> None:
@@ -223,7 +220,7 @@ class Settlement:
     def _advance(
         self, late: pa.RecordBatch, dead: list[tuple[int, int, int, DeadLetter]], max_rows: int | None
     ) -> SettledRows:
-        batch, more = self._emit(max_rows)
+        batch, more = self._emission.emit(self._pending, self._labels, self._watermark, max_rows)
         dead = [*dead, *self._expire_orphans()]
         dead.sort(key=lambda entry: entry[:3])
         letters = [letter for *_, letter in dead]
@@ -231,67 +228,6 @@ class Settlement:
             self._dead[letter.kind][letter.reason] += 1
         self._forget()
         return SettledRows(batch, late, letters, self._watermark, more)
-
-    def _emit(self, max_rows: int | None) -> tuple[pa.RecordBatch, bool]:
-        """Rows whose deadline has passed, in the order (deadline, group, admission)."""
-        starts = self._cursors
-        due = [
-            max(start, self._pending.key_time.search(self._watermark - group.window_ms - self._lateness))
-            for start, group in zip(starts, self._groups, strict=True)
-        ]
-        stops = due
-        if max_rows is not None and sum(due) - sum(starts) > max_rows:
-            stops = [min(start + max_rows, stop) for start, stop in zip(starts, due, strict=True)]
-            first = np.argsort(self._deadlines(starts, stops), kind="stable")[:max_rows]
-            group_of = np.repeat(np.arange(len(starts)), np.subtract(stops, starts))[first]
-            stops = [start + int((group_of == g).sum()) for g, start in enumerate(starts)]
-        batch = self._settle(starts, stops)
-        self._cursors = stops
-        return batch, stops != due
-
-    def _deadlines(self, starts: list[int], stops: list[int]) -> np.ndarray:
-        """Deadlines of [start, stop) of every group, group after group."""
-        return np.concatenate(
-            [
-                self._pending.key_time.view(start, stop) + (group.window_ms + self._lateness)
-                for start, stop, group in zip(starts, stops, self._groups, strict=True)
-            ]
-        )
-
-    def _settle(self, starts: list[int], stops: list[int]) -> pa.RecordBatch:
-        counts = [stop - start for start, stop in zip(starts, stops, strict=True)]
-        total = sum(counts)
-        emitted = np.ones(total, bool)
-        label = {task.name: np.zeros(total, np.int8) for task in self.schema.tasks}
-        unset = {task.name: np.ones(total, bool) for task in self.schema.tasks}
-        at = 0
-        for g, (group, start, stop) in enumerate(zip(self._groups, starts, stops, strict=True)):
-            here = slice(at, at + counts[g])
-            at += counts[g]
-            for name, (positive, applicable) in self._labels.labels(group, start, stop).items():
-                label[name][here], unset[name][here] = positive, ~applicable
-            if group.conditional:
-                emitted[here] = np.any([~unset[task.name][here] for task in group.tasks], axis=0)
-            count = int(emitted[here].sum())
-            self._settled[g] += count
-            self._not_applicable[g] += counts[g] - count
-
-        parts = [part for start, stop in zip(starts, stops, strict=True) for part in self._pending.slices(start, stop)]
-        rows = pa.concat_batches([self._no_rows, *parts])
-        group_of = np.repeat(np.arange(len(counts), dtype=np.int8), counts)
-        if len(self._groups) > 1 or not emitted.all():
-            kept = np.flatnonzero(emitted)
-            kept = kept[np.argsort(self._deadlines(starts, stops)[kept], kind="stable")]
-            rows, group_of = rows.take(pa.array(kept)), group_of[kept]
-            label = {name: values[kept] for name, values in label.items()}
-            unset = {name: values[kept] for name, values in unset.items()}
-        columns = dict(zip(rows.schema.names, rows.columns, strict=True))
-        names = pa.array([group.name for group in self._groups])
-        columns["settlement"] = names.take(pa.array(group_of))
-        for name in label:
-            columns[f"label_{name}"] = pa.array(label[name], mask=unset[name])
-        settled = self.schema.settled
-        return pa.RecordBatch.from_arrays([columns[name] for name in settled.names], schema=settled)
 
     def _expire_orphans(self) -> list[tuple[int, int, int, DeadLetter]]:
         """Feedback that waited for its impression longer than the horizon."""
@@ -306,7 +242,7 @@ class Settlement:
 
     def _forget(self) -> None:
         """Let go of features that were emitted for every group, and of ids beyond the horizon."""
-        emitted = min(self._cursors)
+        emitted = min(self._emission.cursors)
         self._pending.slim(emitted)
         beyond = min(emitted, self._pending.key_time.search(self._watermark - self._horizon))
         self._pending.drop(beyond)
@@ -316,7 +252,7 @@ class Settlement:
 
     def pending(self, group: str) -> int:
         """Impressions that wait to settle for `group`."""
-        return self._pending.stop - self._cursors[[g.name for g in self._groups].index(group)]
+        return self._pending.stop - self._emission.cursors[[g.name for g in self.schema.groups].index(group)]
 
     @property
     def watermark_ms(self) -> int:
@@ -338,12 +274,12 @@ class Settlement:
         impressions_read = settled[g] + not_applicable[g] + pending[g] + duplicates_dropped + dead_letters.impression
         feedback_read = matched + duplicate + late + waiting_feedback + dead_letters.feedback (unmatched among them)
         """
-        names = [group.name for group in self._groups]
+        names = [group.name for group in self.schema.groups]
         counts = ("impressions_read", "duplicates_dropped", "feedback_read", "matched_feedback")
         late = ("duplicate_feedback", "late_feedback", "unmatched_feedback")
         return {
-            "settled": dict(zip(names, self._settled, strict=True)),
-            "not_applicable": dict(zip(names, self._not_applicable, strict=True)),
+            "settled": dict(zip(names, self._emission.settled, strict=True)),
+            "not_applicable": dict(zip(names, self._emission.not_applicable, strict=True)),
             "pending": {name: self.pending(name) for name in names},
             **{name: self._counts[name] for name in (*counts, *late)},
             "waiting_feedback": self.waiting_feedback,
@@ -381,9 +317,9 @@ class Settlement:
                 "watermark_ms": self._watermark,
                 "first": pending.first,
                 "segment_first": {segment.name: segment.first for segment in pending.segments},
-                "cursors": list(self._cursors),
-                "settled": list(self._settled),
-                "not_applicable": list(self._not_applicable),
+                "cursors": list(self._emission.cursors),
+                "settled": list(self._emission.settled),
+                "not_applicable": list(self._emission.not_applicable),
                 "counts": dict(self._counts),
                 "dead_letters": {kind: dict(reasons) for kind, reasons in self._dead.items()},
             },
@@ -399,8 +335,8 @@ class Settlement:
                     f"{mine.model_dump(mode='json')}; resume with the {what} it was written under, or start a new run"
                 )
         self._open_at(meta["first"])
-        self._watermark, self._cursors = meta["watermark_ms"], list(meta["cursors"])
-        self._settled, self._not_applicable = list(meta["settled"]), list(meta["not_applicable"])
+        self._watermark = meta["watermark_ms"]
+        self._emission.restore(meta["cursors"], meta["settled"], meta["not_applicable"])
         self._counts = Counter(meta["counts"])
         self._dead = {"impression": Counter(), "feedback": Counter()}
         for kind, reasons in meta["dead_letters"].items():
@@ -417,7 +353,7 @@ class Settlement:
         head, hashes = state.head, hash64(state.head.column("impression_id"))
         self._pending.append(head.select(self._row_schema.names), _numpy(head, "key_time_ms"), hashes)
         self._labels.append(_numpy(head, "event_time_ms"), state.labels[taken:])
-        self._pending.slim(min(self._cursors))
+        self._pending.slim(min(self._emission.cursors))
         self._orphans.restore(state.orphans)
 
     def save(self, directory: Path, name: str, keep: Collection[str] = (), extra: Any = None) -> None:

@@ -8,7 +8,7 @@ holds at most w rows, whatever the files look like: that bounds the memory.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import unquote
@@ -131,6 +131,20 @@ class LakeReader:
                     ) from error
                 self._open()  # compacted and vacuumed since the last look: the rows are in newer files
         raise AssertionError("unreachable")
+
+    def blocks(self, after: int = NOTHING_YET, upto: int | None = None) -> Iterator[pa.Table]:
+        """Whole blocks with all columns, in order, from the one that begins after `after`; a window at a time."""
+        end = self.last_lake_seq if upto is None else min(upto, self.last_lake_seq)
+        kept = self.schema.augmented.empty_table()
+        while after < end:
+            read = self.read(after, upto=end, limit_rows=self.window_rows)
+            after = read.complete_upto
+            kept = pa.concat_tables([kept, read.table]).combine_chunks()
+            starts = np.flatnonzero(np.diff(kept["block"].to_numpy(), prepend=-1)).tolist()
+            stops = [*starts[1:], kept.num_rows] if after >= end else starts[1:]
+            for start, stop in zip(starts, stops, strict=False):
+                yield kept.slice(start, stop - start)
+            kept = kept.slice(stops[-1] if stops else 0)
 
     def _rows(self, ask: _Ask, after: int, upto: int, limit_rows: int | None) -> LakeRead:
         if limit_rows is None and upto - after > self.window_rows:

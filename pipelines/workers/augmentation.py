@@ -135,10 +135,8 @@ class AugmentationWorker(Worker):
         if self._publisher.published_seq >= self._lake.last_lake_seq:
             return
         reader = Lake(self._run_dir.lake, self._config.rows).open_reader()
-        rows = reader.read(self._publisher.published_seq).table.combine_chunks()
-        for number in sorted(set(rows["block"].to_pylist())):
-            block = rows.filter(pc.equal(rows["block"], number)).combine_chunks()
-            self._publisher.publish(block.to_batches()[0])
+        for block in reader.blocks(self._publisher.published_seq):
+            self._publisher.publish(block.combine_chunks().to_batches()[0])
 
     # --- one step ----------------------------------------------------------------------------------------------
 

@@ -9,6 +9,8 @@ end is published, in free pace every `publish_every_rows` rows.
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
@@ -43,7 +45,7 @@ class TeacherWorker(Worker):
         self._run_dir = run_dir
         self._seq = NOTHING_YET
         self._block: Block | None = None
-        self._missed: list[Block] = []
+        self._missed: Iterator[Block] = iter(())
         self._next_row = 0
         self._version = 0
         self._rows_since_publish = 0
@@ -84,26 +86,22 @@ class TeacherWorker(Worker):
         return True
 
     def _next_block(self) -> Block | None:
-        if self._missed:
-            return self._missed.pop(0)
+        missed = next(self._missed, None)
+        if missed is not None:
+            return missed
         block = self._reader.next_block(0.05)
         if block is not None and block.first_seq > self._seq + 1:
             # The topic no longer holds what comes next; the lake does.
-            self._missed = [*self._from_lake(self._seq, block.first_seq - 1), block]
-            return self._missed.pop(0)
+            self._missed = chain(self._from_lake(self._seq, block.first_seq - 1), [block])
+            return next(self._missed)
         return block
 
-    def _from_lake(self, after: int, upto: int) -> list[Block]:
+    def _from_lake(self, after: int, upto: int) -> Iterator[Block]:
+        log.info("the examples topic begins at lake_seq %d: those after %d come from the lake", upto + 1, after)
         self._lake.refresh()
-        rows = self._lake.read(after, upto=upto).table.combine_chunks()
-        log.info("the examples topic begins after lake_seq %d: %d rows come from the lake", after, rows.num_rows)
-        blocks = rows["block"].to_numpy()
-        found = []
-        for number in sorted(set(blocks.tolist())):
-            part = rows.filter(pa.array(blocks == number))
-            seq = part["lake_seq"]
-            found.append(Block(number, seq[0].as_py(), seq[-1].as_py(), part, dict(self._positions)))
-        return found
+        for rows in self._lake.blocks(after, upto):
+            seq = rows["lake_seq"]
+            yield Block(rows["block"][0].as_py(), seq[0].as_py(), seq[-1].as_py(), rows, dict(self._positions))
 
     def _learn(self, rows: pa.Table) -> None:
         with self.watch("batch"):

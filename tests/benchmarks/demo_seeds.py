@@ -1,8 +1,8 @@
-"""Does the order hold? The demo under several seeds, named before the run: python tests/benchmarks/demo_seeds.py 21 22 23
+"""Does the order hold? The demo under seeds named before the run: python tests/benchmarks/demo_seeds.py 21 22 23
 
-For every student and task with at least 100,000 rows and, in the last half, 2,000 positives: NE of twin, student, teacher
-and optimum on the same rows of the last half, the paired gain with its 95 % interval, and whether the student lies
-between its twin and the optimum. Finished runs are taken as they are, so the command resumes.
+For every student and task with at least 100,000 rows and, in the last half, 2,000 positives: NE of twin, student,
+teacher and optimum on the same rows of the last half, the paired gain with its 95 % interval, and whether the student
+lies between its twin and the optimum. Finished runs are taken as they are, so the command resumes.
 """
 
 from __future__ import annotations

@@ -347,3 +347,15 @@ def test_other_engines_read_the_lake_and_end_cleanly(lake: Lake, engine: str) ->
     script = [sys.executable, "-c", ONE_LINE[engine], str(lake.path)]
     ended = subprocess.run(script, capture_output=True, text=True, timeout=60)
     assert (ended.returncode, ended.stdout.strip()) == (0, str((500, 500, 99 * 50 * 5))), ended.stderr
+
+
+def test_blocks_come_whole_and_in_order_however_the_reading_is_cut(tmp_path: Path) -> None:
+    lake = Lake(tmp_path / "lake", SCHEMA)
+    writer = lake.open_writer()
+    sizes = [5, 1, 12, 3]
+    for block, size in enumerate(sizes):
+        writer.commit(rows(writer.last_lake_seq + 1, size, block=block), state=block, metadata={})
+    reader = LakeReader(tmp_path / "lake", SCHEMA, window_rows=7)
+    assert [block.num_rows for block in reader.blocks()] == sizes
+    assert [block["lake_seq"][0].as_py() for block in reader.blocks(5)] == [6, 18]
+    assert [block["lake_seq"][-1].as_py() for block in reader.blocks(4, 17)] == [5, 17]

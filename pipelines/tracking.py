@@ -2,16 +2,18 @@
 
 Everything is queued and written by one thread in batches, never by a training thread (MLflow on SQLite takes about
 40 calls a second). A store that is slow or away costs metrics, never training: the queue is bounded, what does not fit
-is counted in `dropped`, and `problem` says what is wrong.
+is counted in `dropped` (values of metrics, and every other entry), and `problem` says what is wrong.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import queue
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,8 @@ from pipelines.layout import read_json, write_json
 QUEUE_BOUND = 20_000
 METRICS_PER_CALL = 500
 LOADER = "pipelines.served_model"
+GONE = ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE")  # MLflow's codes for a run purged, and for one deleted
+PATIENCE = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2", "MLFLOW_HTTP_REQUEST_TIMEOUT": "15"}  # MLflow's own: minutes
 
 log = logging.getLogger(__name__)
 
@@ -79,8 +83,12 @@ class Tracker:
         """Write what is queued and stop; gives up after `wait_s` and says what was lost."""
         self._closing.set()
         self._thread.join(wait_s)
+        with self._lock:
+            waiting = self._queue.qsize() + sum(map(len, self._metrics.values()))
+        self.dropped += waiting
         if self._thread.is_alive():
-            self.problem = f"MLflow at {self.uri} did not take the last {self._queue.qsize()} entries in {wait_s:g} s"
+            words = f"MLflow at {self.uri} did not take the last {waiting} entries within {wait_s:g} s"
+            self.problem = f"{words} ({self.problem})" if self.problem else words
 
     # --- the tracking thread -----------------------------------------------------------------------------------
 
@@ -111,16 +119,16 @@ class Tracker:
             if write is not None:
                 self._guard(write, client)
             if closing or time.monotonic() - flushed >= self._interval_s:
-                self._guard(self._flush_metrics, client)
+                self._flush_metrics(client)
                 flushed = time.monotonic()
             if closing and write is None:
                 return
 
-    def _guard(self, write: Callable[[Any], None], client: Any) -> None:
+    def _guard(self, write: Callable[[Any], None], client: Any, entries: int = 1) -> None:
         try:
             write(client)
         except Exception as error:
-            self.dropped += 1
+            self.dropped += entries
             self._explain(error)
 
     def _explain(self, error: Exception) -> None:
@@ -130,6 +138,8 @@ class Tracker:
     def _connect(self) -> Any:
         import mlflow
 
+        for name, value in PATIENCE.items():
+            os.environ.setdefault(name, value)
         logging.getLogger("alembic").setLevel(logging.WARNING)
         logging.getLogger("mlflow").setLevel(logging.ERROR)
         mlflow.set_tracking_uri(self.uri)
@@ -139,8 +149,23 @@ class Tracker:
             self._experiment_id = client.create_experiment(self._experiment, artifact_location=self._artifacts.as_uri())
         else:
             self._experiment_id = experiment.experiment_id
-        self._run_ids = read_json(self._runs_file) or {}
+        self._run_ids = self._earlier_runs(client)
         return client
+
+    def _earlier_runs(self, client: Any) -> dict[str, str]:
+        """The MLflow runs of an earlier start, set going again; those that the store no longer has are left out."""
+        from mlflow.exceptions import MlflowException
+
+        found = {}
+        for worker, run_id in (read_json(self._runs_file) or {}).items():
+            try:
+                client.update_run(run_id, status="RUNNING")
+            except MlflowException as error:
+                if error.error_code not in GONE:
+                    raise
+            else:
+                found[worker] = run_id
+        return found
 
     def _run(self, client: Any, worker: str) -> str:
         if worker not in self._run_ids:
@@ -164,9 +189,13 @@ class Tracker:
         with self._lock:
             waiting, self._metrics = self._metrics, {}
         for worker, rows in waiting.items():
-            run_id = self._run(client, worker)
             for start in range(0, len(rows), METRICS_PER_CALL):
-                client.log_batch(run_id, metrics=[Metric(*row) for row in rows[start : start + METRICS_PER_CALL]])
+                batch = [Metric(*row) for row in rows[start : start + METRICS_PER_CALL]]
+                write = partial(self._log_metrics, worker=worker, batch=batch)
+                self._guard(write, client, entries=len(batch))
+
+    def _log_metrics(self, client: Any, worker: str, batch: list[Any]) -> None:
+        client.log_batch(self._run(client, worker), metrics=batch)
 
     def _register(self, client: Any, worker: str, model: str, served: Path, tags: dict[str, Any]) -> None:
         import mlflow

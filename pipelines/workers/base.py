@@ -91,8 +91,9 @@ class Stopwatch:
         return dict(self._seconds)
 
     @property
-    def total_s(self) -> float:
-        return sum(self._seconds.values())
+    def busy_s(self) -> float:
+        """All phases but those of waiting, whose names begin with `wait`."""
+        return sum(seconds for phase, seconds in self._seconds.items() if not phase.startswith("wait"))
 
 
 class Worker(ABC):
@@ -146,7 +147,7 @@ class Worker(ABC):
             pid=os.getpid(),
             state="done" if self.done else "running",
             rows=self.rows,
-            busy_s=self.watch.total_s,
+            busy_s=self.watch.busy_s,
             phases_s=self.watch.phases_s,
             rss_bytes=self._process.memory_info().rss,
             peak_rss_bytes=_peak_rss_bytes(),

@@ -6,9 +6,11 @@ amortised, a lookup one binary search per run. Rows are numbered consecutively a
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
+import pyarrow as pa
 
 RUN_ROWS = 1 << 22
 """Runs are not merged beyond this size, so that no append stalls for long."""
@@ -86,3 +88,33 @@ def _merged(old: _Run, new: _Run) -> _Run:
 def _cut(run: _Run, before: int) -> _Run:
     kept = run.numbers >= before - run.first
     return _Run(before, run.stop, run.hashes[kept], run.numbers[kept] - np.uint32(before - run.first))
+
+
+def cuts(times: np.ndarray, ids: pa.Array, span: int) -> Iterator[int]:
+    """Where to cut rows with ascending `times`, (N,), so that between two cuts no id recurs more than `span` later.
+
+    Yields the index of each first row that would. A piece holds the rows of earlier times, so that rows of one time
+    stay together.
+
+    >>> list(cuts(np.array([0, 7, 14, 15, 30]), pa.array([1, 1, 1, 2, 2]), span=10))
+    [2, 4]
+    """
+    count = len(times)
+    if not count or times[-1] - times[0] <= span:
+        return
+    codes = ids.dictionary_encode().indices.to_numpy().astype(np.int64)
+    # Row i conflicts with the rows of its id that lie below `below[i]`; the last of them is the one that matters.
+    below = np.searchsorted(times, times - span)
+    places = np.sort(codes * count + np.arange(count))
+    at = np.searchsorted(places, codes * count + below) - 1
+    found = places[np.maximum(at, 0)]
+    rows = np.flatnonzero((at >= 0) & (found // count == codes) & (found % count < below))
+    before = found[rows] % count
+    by_before = np.argsort(before, kind="stable")
+    before = before[by_before]
+    # The first row that conflicts with any row from `start` on.
+    first = np.minimum.accumulate(rows[by_before][::-1])[::-1]
+    start = 0
+    while (place := np.searchsorted(before, start)) < len(first):
+        yield int(first[place])
+        start = int(np.searchsorted(times, times[first[place]]))

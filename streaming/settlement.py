@@ -29,6 +29,7 @@ from streaming.dead_letters import DeadLetter, Kind
 from streaming.emission import Emission
 from streaming.errors import BadInput, StreamingError
 from streaming.hashing import hash64
+from streaming.id_index import cuts
 from streaming.label_join import LabelJoin, late_schema
 from streaming.merge import END_OF_TIME, NO_TIME, MergedChunk, merged_schema, refuse
 from streaming.orphans import Orphans
@@ -126,17 +127,15 @@ class Settlement:
         return self._advance(self._labels.nothing_late, [], max_rows)
 
     def _pieces(self, chunk: MergedChunk) -> Iterator[tuple[pa.RecordBatch, pa.RecordBatch]]:
-        """Cut a chunk so that no piece spans more than the horizon: inside one, an id is admitted at most once."""
+        """Cut a chunk so that an id is admitted at most once inside a piece: where one recurs beyond the horizon."""
         rows, feedback = chunk.impressions, chunk.feedback
         row_keys, feedback_keys = _numpy(rows, "key_time_ms"), _numpy(feedback, "key_time_ms")
         i = j = 0
-        while i < len(row_keys) or j < len(feedback_keys):
-            start = min(*row_keys[i : i + 1], *feedback_keys[j : j + 1], END_OF_TIME, END_OF_TIME)
-            last = start + self._horizon
-            i_stop = int(np.searchsorted(row_keys, last, side="right"))
-            j_stop = int(np.searchsorted(feedback_keys, last, side="right"))
+        for row in cuts(row_keys, rows.column("impression_id"), self._horizon):
+            i_stop, j_stop = np.searchsorted(row_keys, row_keys[row]), np.searchsorted(feedback_keys, row_keys[row])
             yield rows.slice(i, i_stop - i), feedback.slice(j, j_stop - j)
             i, j = i_stop, j_stop
+        yield rows.slice(i), feedback.slice(j)
 
     def _absorb(
         self, impressions: pa.RecordBatch, feedback: pa.RecordBatch
@@ -157,14 +156,17 @@ class Settlement:
         admitted_at, too_old = self._admit(impressions, row_codes, known_key, hashes)
         new = np.full(len(distinct), _NONE)
         new_order = np.full(len(distinct), _NONE)
+        new_key = np.zeros(len(distinct), np.int64)
         order = _numpy(impressions, "order")[admitted_at]
         new[row_codes[admitted_at]] = np.arange(self._pending.stop - len(admitted_at), self._pending.stop)
         new_order[row_codes[admitted_at]] = order
+        new_key[row_codes[admitted_at]] = _numpy(impressions, "key_time_ms")[admitted_at]
 
-        # Feedback belongs to the impression known when it came, else to the first one admitted after it.
+        # Feedback belongs to the impression known when it came, else to one admitted here, within the horizon of it.
         feedback_key, feedback_order = _numpy(feedback, "key_time_ms"), _numpy(feedback, "order")
         is_known = feedback_key - self._horizon <= known_key[feedback_codes]
-        matched = np.where(is_known, known[feedback_codes], new[feedback_codes])
+        is_near = np.abs(feedback_key - new_key[feedback_codes]) <= self._horizon
+        matched = np.where(is_known, known[feedback_codes], np.where(is_near, new[feedback_codes], _NONE))
         resolved = np.where(is_known, feedback_order, np.maximum(feedback_order, new_order[feedback_codes]))
 
         fresh = np.flatnonzero(new != _NONE)
@@ -293,6 +295,9 @@ class Settlement:
         pending, event_time = self._pending, self._labels.event_time
         segments: dict[str, pa.RecordBatch | None] = {}
         for segment in pending.segments:
+            if segment.name in skip:
+                segments[segment.name] = None
+                continue
             dropped = max(pending.first - segment.first, 0)
             key_time, times = (
                 np.concatenate([np.full(dropped, NO_TIME), ledger.view(segment.first + dropped, segment.stop)])
@@ -302,7 +307,7 @@ class Settlement:
             if "event_time_ms" not in rows.schema.names:
                 rows = rows.append_column("event_time_ms", pa.array(times))
             rows = rows.append_column("key_time_ms", pa.array(key_time))
-            segments[segment.name] = None if segment.name in skip else rows
+            segments[segment.name] = rows
         head_from = max(pending.head_first, pending.first)
         head = pending.head().slice(head_from - pending.head_first)
         head_keys = pa.array(pending.key_time.view(head_from, pending.stop).copy())

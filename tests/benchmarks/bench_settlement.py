@@ -1,17 +1,22 @@
 """Merged and settled rows per second of processor time, and bytes held per pending impression. Run by hand:
 
 python tests/benchmarks/bench_settlement.py --rows 2000000 --message-rows 2048
+python tests/benchmarks/bench_settlement.py --rows 400000 --sparse
+
+`--sparse` plays history: months of event time in one chunk, settled in blocks as the augmentation does, beside the same
+rows in chunks of one deduplication horizon.
 """
 
 from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
 
-from streaming.merge import Merge
+from streaming.merge import Merge, MergedChunk
 from streaming.position import Partition
 from streaming.schema import POSITION_FIELDS, Column, RowSchema, Task
 from streaming.settlement import Settlement, SettlementConfig
@@ -34,10 +39,10 @@ def batches(schema: RowSchema, topic: str, partition: int, columns: dict, messag
     return [batch.slice(start, message_rows) for start in range(0, rows, message_rows)]
 
 
-def stream(schema: RowSchema, rows: int, partitions: int, rows_per_s: int, message_rows: int) -> dict:
+def stream(schema: RowSchema, rows: int, partitions: int, rows_per_s: float, message_rows: int) -> dict:
     """Impressions at `rows_per_s` of event time; a tenth is clicked within seconds, a tenth of those converts."""
     random = np.random.default_rng(0)
-    event = np.sort(random.integers(0, rows * 1000 // rows_per_s, rows))
+    event = np.sort(random.integers(0, int(rows * 1000 / rows_per_s), rows))
     ids = random.permutation(rows) * 7919
     clicked = np.flatnonzero(random.random(rows) < 0.1)
     bought = clicked[random.random(len(clicked)) < 0.1]
@@ -78,6 +83,54 @@ def stream(schema: RowSchema, rows: int, partitions: int, rows_per_s: int, messa
     return feeds
 
 
+def settle_in_blocks(schema: RowSchema, chunks: list[MergedChunk], block_rows: int) -> tuple[float, int]:
+    """Seconds of processor time, and rows emitted, when a block's room is all that is asked for at a time."""
+    settlement, have, emitted = Settlement(schema), 0, 0
+    calls = iter([*chunks, None])
+    started, more = time.process_time(), False
+    while True:
+        room = block_rows - have
+        if more:
+            settled = settlement.release(room)
+        elif (chunk := next(calls, False)) is False:
+            return time.process_time() - started, emitted
+        else:
+            settled = settlement.finish(room) if chunk is None else settlement.step(chunk, room)
+        more = settled.more
+        emitted += settled.batch.num_rows
+        have = (have + settled.batch.num_rows) % block_rows
+
+
+def horizons(chunk: MergedChunk, horizon_ms: int) -> Iterator[MergedChunk]:
+    """The same rows, no chunk of which spans more than the horizon."""
+    keys = [part["key_time_ms"].to_numpy() for part in (chunk.impressions, chunk.feedback)]
+    at = [0, 0]
+    while any(place < len(key) for place, key in zip(at, keys, strict=True)):
+        until = min(int(key[place]) for place, key in zip(at, keys, strict=True) if place < len(key)) + horizon_ms
+        stops = [int(np.searchsorted(key, until, side="right")) for key in keys]
+        parts = [
+            part.slice(place, stop - place)
+            for part, place, stop in zip((chunk.impressions, chunk.feedback), at, stops, strict=True)
+        ]
+        yield MergedChunk(*parts, watermark_ms=max(int(k[s - 1]) for k, s in zip(keys, stops, strict=True) if s))
+        at = stops
+
+
+def sparse(schema: RowSchema, rows: int, partitions: int, message_rows: int) -> None:
+    feeds = stream(schema, rows, partitions, 0.005, message_rows)
+    merge = Merge(schema, {p: "feedback" if p.topic == "feedback" else "impression" for p in feeds})
+    for partition, messages in feeds.items():
+        for message in messages:
+            merge.push(partition, message)
+        merge.mark_ended(partition)
+    whole = merge.pop()
+    assert whole is not None
+    cut = list(horizons(whole, SettlementConfig().horizon_ms(schema)))
+    for name, chunks in (("one chunk", [whole]), ("a chunk per horizon", cut), ("one chunk, again", [whole])):
+        seconds, emitted = settle_in_blocks(schema, chunks, block_rows=8192)
+        print(f"{name}: {len(chunks)} chunks, {emitted:,} emitted, {len(whole) / seconds:,.0f} rows/s")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=1_000_000)
@@ -85,11 +138,15 @@ def main() -> None:
     parser.add_argument("--message-rows", type=int, default=2048)
     parser.add_argument("--partitions", type=int, default=4)
     parser.add_argument("--id", choices=["int64", "string"], default="int64")
+    parser.add_argument("--sparse", action="store_true", help="months of event time in one chunk")
     args = parser.parse_args()
 
     columns = [Column(name=f"c{i}") for i in range(7)] + [Column(name=f"d{i}", type="float32") for i in range(3)]
     tasks = [Task(name="ctr", window_s=60), Task(name="cvr", window_s=3600, given="ctr")]
     schema = RowSchema(impression_id=args.id, columns=columns, tasks=tasks)
+    if args.sparse:
+        sparse(schema, args.rows, args.partitions, args.message_rows)
+        return
     feeds = stream(schema, args.rows, args.partitions, args.rows_per_s, args.message_rows)
     merge = Merge(schema, {p: "feedback" if p.topic == "feedback" else "impression" for p in feeds})
     settlement = Settlement(schema, SettlementConfig(lateness_s=30))

@@ -7,16 +7,23 @@ knows when a block is whole, and a publisher finds after a crash where it left o
 
 from __future__ import annotations
 
-from collections import defaultdict
 from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
 
 from streaming.codecs import ExamplesCodec, RawMessage
-from streaming.errors import StreamingError
+from streaming.errors import BadInput, StreamingError
 from streaming.hashing import hash64
-from streaming.kafka import KafkaSettings, TopicReader, TopicWriter, last_message
+from streaming.kafka import (
+    KafkaSettings,
+    TopicReader,
+    TopicWriter,
+    beginning_offsets,
+    end_offsets,
+    last_message,
+    topic_config,
+)
 from streaming.position import NOTHING_YET, Partition, Positions, SourcePosition
 from streaming.schema import RowSchema
 
@@ -36,7 +43,14 @@ class Header:
 
     @classmethod
     def decode(cls, message: RawMessage) -> Header:
+        """Raises StreamingError for a message that is none of ours."""
         values = {name: int(value) for name, value in message.headers if name in cls.__dataclass_fields__}
+        if absent := [name for name in cls.__dataclass_fields__ if name not in values]:
+            raise StreamingError(
+                f"message {message.offset} of topic `{message.topic}`, partition {message.partition}, is no part of a "
+                f"block (no header {', '.join(absent)}): somebody else writes to this topic; give the run an examples "
+                "topic of its own (kafka.examples.topic): it is rebuilt from the lake"
+            )
         return cls(**values)
 
 
@@ -48,8 +62,11 @@ class ExamplesPublisher:
     """
 
     def __init__(self, settings: KafkaSettings, topic: str, partitions: int, schema: RowSchema) -> None:
+        self._topic = topic
         self._codec = ExamplesCodec(schema)
         self._writer = TopicWriter(settings, topic)
+        limit = min(settings.max_message_bytes, int(topic_config(settings, topic)["max.message.bytes"]))
+        self._part_bytes = limit // 2
         self._partitions = partitions
         self._held = [self._last_whole_block(settings, topic, p) for p in range(partitions)]
 
@@ -69,16 +86,25 @@ class ExamplesPublisher:
         return min(seq for _, seq in self._held)
 
     def publish(self, block: pa.RecordBatch) -> None:
-        """One whole block, in order of `lake_seq`."""
+        """One whole block, in order of `lake_seq`.
+
+        Raises BadInput when the topic holds it already although it was only just committed: it is another run's.
+        """
         number = block["block"][0].as_py()
         first, last = block["lake_seq"][0].as_py(), block["lake_seq"][-1].as_py()
+        if last <= self.published_seq:
+            raise BadInput(
+                f"topic `{self._topic}` holds rows up to lake_seq {self.published_seq:,}, the lake was published up to "
+                f"{first - 1:,} only: the topic is another run's; delete it, or give this run one of its own "
+                "(kafka.examples.topic)"
+            )
         time_ms = int(block["event_time_ms"].to_numpy().max())
         owner = hash64(block["impression_id"]) % np.uint64(self._partitions)
         for partition in range(self._partitions):
             if number <= self._held[partition][0]:
                 continue
             rows = block if self._partitions == 1 else block.filter(pa.array(owner == partition))
-            values = self._codec.encode(rows)
+            values = self._codec.encode(rows, self._part_bytes)
             for part, value in enumerate(values):
                 header = Header(number, first, last, part, len(values))
                 self._writer.write(partition, [value], headers=header.encode(), timestamp_ms=time_ms)
@@ -102,69 +128,103 @@ class Block:
 
 @dataclass
 class _Gathering:
+    """Parts of a block as they come, by partition."""
+
     header: Header
-    parts: dict[tuple[int, int], pa.RecordBatch] = field(default_factory=dict)
+    parts: dict[int, dict[int, pa.RecordBatch]] = field(default_factory=dict)
     needed: dict[int, int] = field(default_factory=dict)
+    next_offset: dict[int, int] = field(default_factory=dict)
+
+    def add(self, message: RawMessage, header: Header, codec: ExamplesCodec) -> None:
+        partition = message.partition
+        if self.needed.get(partition) != header.parts:  # cut anew by a publisher that was restarted
+            self.needed[partition], self.parts[partition] = header.parts, {}
+        self.parts[partition].setdefault(header.part, codec.decode(message))
+        self.next_offset[partition] = message.offset + 1
+
+    def complete(self, partition: int) -> bool:
+        return len(self.parts.get(partition, ())) == self.needed.get(partition, NOTHING_YET)
+
+    def batches(self) -> list[pa.RecordBatch]:
+        return [batch for parts in self.parts.values() for batch in parts.values()]
 
 
 class ExamplesReader:
     """Whole blocks, in order, from the topic's partitions. Messages seen twice are dropped.
 
-    `behind` bounds memory: no more than so many blocks are gathered at a time.
+    A block of which the topic no longer holds everything is passed over: the next one then begins beyond where the last
+    one ended, and what lies between is in the lake. Memory holds the parts of unfinished blocks; no partition is read
+    further ahead than one poll of the others.
     """
 
+    MESSAGES_PER_POLL = 16
+
     def __init__(self, settings: KafkaSettings, topic: str, partitions: int, schema: RowSchema) -> None:
+        self._settings = settings
         self._codec = ExamplesCodec(schema)
-        self._reader = TopicReader(settings, [Partition(topic, p) for p in range(partitions)])
-        self._partitions = partitions
+        self._all = [Partition(topic, p) for p in range(partitions)]
+        self._reader = TopicReader(settings, self._all)
         self._gathering: dict[int, _Gathering] = {}
         self._after = NOTHING_YET
-        self._offsets: dict[int, dict[int, int]] = defaultdict(dict)
+        self._newest = dict.fromkeys(range(partitions), NOTHING_YET)
         self._positions: Positions = {}
 
     def open(self, positions: Positions, after_block: int) -> None:
-        """Read on from `positions` (empty: the beginning), passing over blocks up to `after_block`."""
+        """Read on from `positions` (empty: the beginning), passing over blocks up to `after_block`.
+
+        Where the topic does not have a position (retention, or it was made anew) its beginning is taken.
+        """
         self._after = after_block
-        self._positions = dict(positions)
-        self._reader.open(positions)
+        begins, ends = beginning_offsets(self._settings, self._all), end_offsets(self._settings, self._all)
+        self._positions = {p: at for p, at in positions.items() if begins[p] <= at.offset <= ends[p]}
+        self._reader.open(self._positions)
 
     def next_block(self, max_wait_s: float) -> Block | None:
         if (block := self._whole()) is not None:
             return block
-        for message in self._reader.poll(max_wait_s, max_messages=64):
+        for message in self._reader.poll(max_wait_s, self.MESSAGES_PER_POLL, only=self._awaited()):
             self._take(message)
         return self._whole()
+
+    def _awaited(self) -> list[Partition]:
+        """The partitions that hold up the next block: all, when nothing of it is here yet."""
+        if not self._gathering:
+            return self._all
+        first = self._gathering[min(self._gathering)]
+        return [p for p in self._all if not first.complete(p.partition)]
 
     def _take(self, message: RawMessage) -> None:
         header = Header.decode(message)
         if header.block <= self._after:
             return
+        self._newest[message.partition] = max(self._newest[message.partition], header.block)
         gathering = self._gathering.setdefault(header.block, _Gathering(header))
-        gathering.parts.setdefault((message.partition, header.part), self._codec.decode(message))
-        gathering.needed[message.partition] = header.parts
-        offsets = self._offsets[header.block]
-        offsets[message.partition] = max(offsets.get(message.partition, 0), message.offset + 1)
+        gathering.add(message, header, self._codec)
 
     def _whole(self) -> Block | None:
-        if not self._gathering:
-            return None
-        number = min(self._gathering)
-        gathering = self._gathering[number]
-        if len(gathering.needed) < self._partitions or len(gathering.parts) < sum(gathering.needed.values()):
-            return None
+        while self._gathering:
+            number = min(self._gathering)
+            gathering = self._gathering[number]
+            lacking = [p.partition for p in self._all if not gathering.complete(p.partition)]
+            if not lacking:
+                return self._block(number, self._gathering.pop(number))
+            if all(self._newest[partition] <= number for partition in lacking):
+                return None
+            del self._gathering[number]  # a partition went on without it: its part was deleted
+        return None
+
+    def _block(self, number: int, gathering: _Gathering) -> Block:
         header = gathering.header
-        rows = pa.Table.from_batches(gathering.parts.values()).sort_by("lake_seq").combine_chunks()
+        rows = pa.Table.from_batches(gathering.batches()).sort_by("lake_seq").combine_chunks()
         if rows.num_rows != header.last_seq - header.first_seq + 1:
             raise StreamingError(
                 f"block {number} has {rows.num_rows} rows on the examples topic, lake_seq {header.first_seq} to "
                 f"{header.last_seq} make {header.last_seq - header.first_seq + 1}; delete the topic: it is rebuilt "
                 "from the lake"
             )
-        del self._gathering[number]
         self._after = number
-        topic = self._reader.partitions[0].topic
-        for partition, offset in self._offsets.pop(number).items():
-            self._positions[Partition(topic, partition)] = SourcePosition(offset)
+        for partition, offset in gathering.next_offset.items():
+            self._positions[Partition(self._all[0].topic, partition)] = SourcePosition(offset)
         return Block(number, header.first_seq, header.last_seq, rows, dict(self._positions))
 
     def close(self) -> None:

@@ -58,7 +58,8 @@ class Intake:
         ends: Mapping[Partition, int] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._codecs = {t.topic: make_codec(t.codec, t.kind, schema) for t in topics}
+        limit = settings.max_message_bytes
+        self._codecs = {t.topic: make_codec(t.codec, t.kind, schema, max_message_bytes=limit) for t in topics}
         kinds = {partition: t.kind for t in topics for partition in t.all}
         self._merge = Merge(schema, kinds, max_future_skew_s=max_future_skew_s, buffer_rows=buffer_rows)
         self._reader = TopicReader(settings, list(kinds), group=f"exfm-{topics[0].topic}")
@@ -76,10 +77,7 @@ class Intake:
             self._merge.restore(state)
         positions = self._merge.positions()
         self._reader.open({p: SourcePosition(position.offset) for p, position in positions.items()})
-        for partition, end in self._ends.items():
-            reached = positions[partition].offset if partition in positions else 0
-            if reached >= end:
-                self._end(partition)
+        self._look_for_ends()
 
     def state(self) -> dict[str, Any]:
         """Where a restart goes on: after the last row popped."""
@@ -112,16 +110,15 @@ class Intake:
         for partition, of_partition in by_partition(messages).items():
             with watch("decode"):
                 self._push(partition, of_partition)
-        if not messages:
-            with watch("poll"):
-                self._look_for_idle(wanted)
+        with watch("poll"):
+            self._look_for_ends()
+            self._look_for_idle(wanted.difference(by_partition(messages)))
         return bool(messages)
 
     def _push(self, partition: Partition, messages: list[RawMessage]) -> None:
         end = self._ends.get(partition)
         if end is not None:
             messages = [m for m in messages if m.offset < end]
-        last = messages[-1] if messages else None
         markers = [index for index, message in enumerate(messages) if is_end_marker(message)]
         if markers:
             messages = messages[: markers[0]]
@@ -131,12 +128,20 @@ class Intake:
             self._rows_per_message += 0.1 * (rows / len(messages) - self._rows_per_message)
         self._merge.push(partition, decoded.batch, decoded.dead)
         self._at_end_since.pop(partition, None)
-        if markers or (end is not None and last is not None and last.offset + 1 >= end):
+        if markers:
             self._end(partition)
 
     def _end(self, partition: Partition) -> None:
         self._merge.mark_ended(partition)
         self._ended.add(partition)
+
+    def _look_for_ends(self) -> None:
+        """Also past what is no message (a transaction's marker), and where nothing was left to read."""
+        open_ends = self._ends.keys() - self._ended
+        positions = self._reader.position if open_ends else {}
+        for partition in open_ends:
+            if positions[partition].offset >= self._ends[partition]:
+                self._end(partition)
 
     def _look_for_idle(self, wanted: set[Partition]) -> None:
         if self._idle_s is None:

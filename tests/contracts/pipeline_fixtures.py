@@ -198,14 +198,14 @@ def messages_of(servers: str | None, topic: str) -> list[Any]:
     return [message for key in keys for message in found[key]]
 
 
-def send(servers: str, messages: list[tuple[str, int, bytes]]) -> None:
-    """Somebody else's producer: (topic, partition, value) in this order."""
+def send(servers: str, messages: list[tuple[str, int, bytes]]) -> list[int]:
+    """Somebody else's producer: (topic, partition, value) in this order; returns the offset of each."""
     producer = KafkaProducer(bootstrap_servers=servers, acks="all", linger_ms=20, max_request_size=8 << 20)
-    sent = [producer.send(topic, value, partition=partition, timestamp_ms=1) for topic, partition, value in messages]
+    sent = [producer.send(topic, value, partition=partition) for topic, partition, value in messages]
     producer.flush(30)
-    for future in sent:
-        future.get(timeout=30)
+    offsets = [future.get(timeout=30).offset for future in sent]
     producer.close()
+    return offsets
 
 
 def by_hand(config: Config, impressions: int, **settings: Any) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:

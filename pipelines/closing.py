@@ -1,7 +1,8 @@
-"""What a finished run prints: the table of students, where time went, where things are, what to try next."""
+"""What a finished run prints: the tables of students, where time went, where things are, what to try next."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from rich.console import Console
@@ -12,36 +13,48 @@ from pipelines.screen import duration
 from pipelines.summary import MODELS, counts_hold
 
 HEADS = {"student": "student", "no_teacher": "twin", "teacher": "teacher", "optimum": "optimum"}
+COMPARED = ("student", "no_teacher", "teacher")
 
 
-def students_table(summary: dict[str, Any]) -> Table:
-    """Student × task: NE of the last half, then AUC and calibration, and the paired gain with its 95 % interval."""
+def _table(title: str, gap: int) -> Table:
+    """Names fold where they are long, figures never: every table is made to fit 80 columns."""
     table = Table(
-        title="last half of the stream, each prediction made before its row was learned", title_justify="left"
+        title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, gap, 0, 0)
     )
-    table.add_column("student", style="bold")
-    table.add_column("task")
-    table.add_column("rows", justify="right")
+    table.add_column("student", style="bold", overflow="fold", min_width=10)
+    table.add_column("task", overflow="fold", min_width=4)
+    return table
+
+
+def ne_table(summary: dict[str, Any]) -> Table:
+    """Student × task: NE of every model on the last half, and the paired gain with its 95 % interval."""
+    table = _table("\nNE on the last half of the stream, predicted before learned (lower is better)", 2)
     for model in MODELS:
-        table.add_column(f"NE {HEADS[model]}", justify="right")
-    table.add_column("student − twin, 95 %", justify="right")
-    for model in ("student", "no_teacher"):
-        table.add_column(f"AUC {HEADS[model]}", justify="right")
-    table.add_column("calibration", justify="right")
+        table.add_column(HEADS[model], justify="right", no_wrap=True)
+    table.add_column("student − twin, 95 %", justify="right", no_wrap=True)
+    for name, task, half in _halves(summary):
+        table.add_row(name, task, *(_figure(half[model], "ne") for model in MODELS), _gain(half))
+    return table
+
+
+def auc_table(summary: dict[str, Any]) -> Table:
+    """Student × task: rows, AUC and calibration on the last half."""
+    table = _table("\nthe same rows: AUC (higher is better), calibration (1 is right)", 1)
+    table.add_column("rows", justify="right", no_wrap=True)
+    for figure in ("AUC", "calibr."):
+        for model in COMPARED:
+            table.add_column(f"{figure}\n{HEADS[model]}", justify="right", no_wrap=True)
+    for name, task, half in _halves(summary):
+        auc = (_figure(half[model], "auc") for model in COMPARED)
+        calibration = (_figure(half[model], "calibration", 3) for model in COMPARED)
+        table.add_row(name, task, f"{half['rows']:,}", *auc, *calibration)
+    return table
+
+
+def _halves(summary: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
     for name, tasks in summary["students"].items():
         for task, result in tasks.items():
-            half = result["last_half"]
-            table.add_row(
-                name,
-                task,
-                f"{half['rows']:,}",
-                *(_figure(half[model], "ne") for model in MODELS),
-                _gain(half),
-                _figure(half["student"], "auc"),
-                _figure(half["no_teacher"], "auc"),
-                _figure(half["student"], "calibration", 3),
-            )
-    return table
+            yield name, task, result["last_half"]
 
 
 def _figure(model: dict[str, Any] | None, key: str, digits: int = 4) -> str:
@@ -60,13 +73,21 @@ def _gain(half: dict[str, Any]) -> str:
 
 def workers_table(summary: dict[str, Any]) -> Table:
     """Where each worker's time went."""
-    table = Table(title="where the time went, by worker", title_justify="left")
-    for head in ("worker", "rows", "busy", "rows/s", "peak MB"):
-        table.add_column(head, justify="left" if head == "worker" else "right")
-    table.add_column("phases")
+    table = Table(
+        title="\nwhere the time went, by worker",
+        title_justify="left",
+        title_style="bold",
+        box=None,
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
+    )
+    table.add_column("worker", overflow="fold", min_width=10)
+    for head in ("rows", "busy", "rows/s", "MB"):
+        table.add_column(head, justify="right", no_wrap=True)
+    table.add_column("phases, % of busy", min_width=20)
     for name, worker in summary["workers"].items():
         phases = sorted(worker["phases_s"].items(), key=lambda item: -item[1])
-        shares = ", ".join(f"{p} {100 * s / max(worker['busy_s'], 1e-9):.0f}%" for p, s in phases[:5])
+        shares = ", ".join(f"{p} {100 * s / max(worker['busy_s'], 1e-9):.0f}" for p, s in phases[:5])
         table.add_row(
             name,
             f"{worker['rows']:,}",
@@ -78,17 +99,24 @@ def workers_table(summary: dict[str, Any]) -> Table:
     return table
 
 
+def counts_text(summary: dict[str, Any]) -> str:
+    """The counting identity in words, and whether it holds."""
+    counts = summary["counts"]
+    pieces = [f"{counts['impressions_read']:,} impressions in {duration(summary['run']['wall_s'])}"]
+    for words, key in (("settled", "settled"), ("not applicable", "not_applicable"), ("pending", "pending")):
+        if any(counts[key].values()):
+            pieces.append(f"{words} " + ", ".join(f"{group} {n:,}" for group, n in counts[key].items()))
+    pieces.append(f"duplicates {counts['duplicates_dropped']:,}")
+    pieces.append(f"dead letters {counts['dead_letters']:,}")
+    return " · ".join(pieces) + f" (the counts {'balance' if counts_hold(counts) else 'DO NOT BALANCE'})"
+
+
 def print_closing(console: Console, summary: dict[str, Any], run_dir: RunDir, config_path: str) -> None:
-    run, counts = summary["run"], summary["counts"]
-    console.print(students_table(summary))
+    if any(summary["students"].values()):
+        console.print(ne_table(summary))
+        console.print(auc_table(summary))
     console.print(workers_table(summary))
-    verdict = "balance" if counts_hold(counts) else "[red]do not balance[/red]"
-    console.print(
-        f"{counts['impressions_read']:,} impressions in {duration(run['wall_s'])}: "
-        f"settled {counts['settled']}, not applicable {counts['not_applicable']}, "
-        f"duplicates {counts['duplicates_dropped']:,}, dead letters {counts['dead_letters']:,} (the counts {verdict})",
-        highlight=False,
-    )
+    console.print("\n" + counts_text(summary), highlight=False, markup=False)
     console.print(
         f"\nlake      {run_dir.lake}\n"
         f"summary   {run_dir.summary}\n"
@@ -99,5 +127,6 @@ def print_closing(console: Console, summary: dict[str, Any], run_dir: RunDir, co
         f'          read the lake: python -c "import polars as pl; '
         f"print(pl.scan_delta('{run_dir.lake}').collect())\"",
         highlight=False,
+        markup=False,
         soft_wrap=True,
     )

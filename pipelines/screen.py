@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
+from typing import Any
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -13,9 +14,10 @@ from rich.table import Table
 from rich.text import Text
 
 from pipelines.states import RunState, WorkerState
-from pipelines.status import RunStatus, WorkerStatus
+from pipelines.status import RunStatus
 
 PLAIN_INTERVAL_S = 5.0
+WIDE = 110
 _COLOURS = {
     WorkerState.RUNNING: "green",
     WorkerState.DONE: "cyan",
@@ -43,8 +45,14 @@ def duration(seconds: float | None) -> str:
     return f"{int(seconds) // 3600}h{int(seconds) % 3600 // 60:02d}m"
 
 
-def ne_text(ne: dict[str, float | None] | None) -> str:
-    return " ".join(f"{task} {value:.4f}" for task, value in (ne or {}).items() if value is not None) or "–"
+def ne_text(ne: dict[str, float | None] | None, per_line: int = 2) -> str:
+    """
+    >>> ne_text({"ctr": 0.91, "cvr": None, "like": 0.87})
+    'ctr 0.9100 like 0.8700'
+    """
+    known = [f"{task} {value:.4f}" for task, value in (ne or {}).items() if value is not None]
+    lines = [" ".join(known[at : at + per_line]) for at in range(0, len(known), per_line)]
+    return "\n".join(lines) or "–"
 
 
 def eta_s(status: RunStatus) -> float | None:
@@ -54,43 +62,44 @@ def eta_s(status: RunStatus) -> float | None:
     return status.wall_s * (1 - fraction) / fraction
 
 
-def worker_table(workers: list[WorkerStatus]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold", expand=False)
-    for title, justify in (
-        ("worker", "left"),
-        ("state", "left"),
-        ("rows", "right"),
-        ("rows/s", "right"),
-        ("lag rows", "right"),
-        ("NE so far", "left"),
-        ("teacher", "right"),
-        ("logit age", "right"),
-        ("", "left"),
-    ):
-        table.add_column(title, justify=justify, no_wrap=True)  # type: ignore[arg-type]
-    for worker in workers:
-        report = worker.report
-        state = Text(str(worker.state) + (f" ×{worker.restarts}" if worker.restarts else ""))
-        state.stylize(_COLOURS[worker.state])
-        version = report.teacher_version if report else None
-        table.add_row(
-            worker.name,
-            state,
-            number(report.rows if report else None),
-            number(worker.recent_rows_per_s),
-            number(report.lag_rows if report else None),
-            ne_text(report.ne if report else None),
-            "–" if version is None else f"v{version}",
-            duration(report.logit_age_s if report else None),
-            Text(worker.reason or (report.note if report and report.note else ""), style="dim"),
-        )
-    return table
+def worker_table(workers: dict[str, dict[str, Any]], width: int) -> Group:
+    """A line per worker, from what status.json says of it; what is less urgent is left out below `WIDE` columns."""
+    wide = width >= WIDE
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2 if wide else 1, 0, 0))
+    table.add_column("worker", overflow="fold", min_width=10)
+    titles = ["state", "rows", "rows/s", "lag rows", "NE so far"]
+    for title in titles + (["teacher", "logit age", "pid", "MB"] if wide else []):
+        table.add_column(title, justify="left" if title in ("state", "NE so far") else "right", no_wrap=True)
+    notes = []
+    for name, worker in workers.items():
+        state = worker["state"]
+        restarts = f" ×{worker['restarts']}" if worker["restarts"] else ""
+        cells: list[str | Text] = [
+            Text(name),
+            Text(state + restarts, style=_COLOURS[WorkerState(state)]),
+            number(worker["rows"]),
+            number(worker["rows_per_s"]),
+            number(worker["lag_rows"]),
+            Text(ne_text(worker["ne"])),
+        ]
+        if wide:
+            version, rss = worker["teacher_version"], worker["rss_bytes"]
+            cells += [
+                "–" if version is None else f"v{version}",
+                duration(worker["logit_age_s"]),
+                "–" if worker["pid"] is None else str(worker["pid"]),
+                number(None if rss is None else rss / 2**20),
+            ]
+        table.add_row(*cells)
+        if note := worker["reason"] or worker["note"]:
+            notes.append(Text(f"{name}: {note}", style="dim", no_wrap=True, overflow="ellipsis"))
+    return Group(table, *notes)
 
 
-def overall(status: RunStatus, width: int = 40) -> Group:
+def overall(status: RunStatus, width: int) -> Group:
     fraction = status.fraction
     head = Table.grid(padding=(0, 1))
-    bar = ProgressBar(total=1.0, completed=fraction or 0.0, width=width)
+    bar = ProgressBar(total=1.0, completed=fraction or 0.0, width=max(8, min(40, width - 56)))
     share = f"{fraction:.0%}" if fraction is not None else f"{status.lake['rows']:,} rows"
     eta = eta_s(status)
     rest = f"ETA {duration(eta)}" if eta is not None else ""
@@ -117,11 +126,13 @@ class Screen:
             self._live.stop()
 
     def say(self, text: str) -> None:
-        self._console.print(text, highlight=False)
+        self._console.print(text, highlight=False, markup=False)
 
     def show(self, status: RunStatus) -> None:
         if self._live:
-            self._live.update(Group(overall(status), worker_table(list(status.workers.values()))), refresh=True)
+            workers = {name: worker.as_json() for name, worker in status.workers.items()}
+            width = self._console.width
+            self._live.update(Group(overall(status, width), worker_table(workers, width)), refresh=True)
             return
         ended = status.state in (RunState.DONE, RunState.FAILED, RunState.STOPPED)
         if self._clock() - self._printed < PLAIN_INTERVAL_S and not ended:
@@ -136,4 +147,4 @@ class Screen:
             rate = number(worker.recent_rows_per_s) + "/s" if worker.recent_rows_per_s else str(worker.state)
             ne = next((f" NE {v:.4f}" for v in ((report.ne if report else None) or {}).values() if v), "")
             parts.append(f"{worker.name} {rate}{ne}")
-        self._console.print(" | ".join(parts), highlight=False, soft_wrap=True)
+        self._console.print(" | ".join(parts), highlight=False, markup=False, soft_wrap=True)

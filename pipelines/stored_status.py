@@ -11,10 +11,10 @@ from typing import Any
 
 import psutil
 from rich.console import Console
-from rich.table import Table
+from rich.markup import escape
 
 from pipelines.layout import RunDir, read_json
-from pipelines.screen import duration, ne_text, number
+from pipelines.screen import duration, worker_table
 from streaming.errors import BadInput, StreamingError
 
 ENDED = ("done", "failed", "stopped")
@@ -46,25 +46,8 @@ def show(value: dict[str, Any], running: bool) -> None:
     share = "" if value["fraction"] is None else f", {value['fraction']:.0%}"
     console.print(f"[bold]{value['name']}[/bold]: {state}{share}, {duration(value['wall_s'])}", highlight=False)
     if value["reason"]:
-        console.print(f"[yellow]{value['reason']}[/yellow]", highlight=False)
-    table = Table(box=None, header_style="bold")
-    for title in ("worker", "state", "pid", "rows", "rows/s", "lag rows", "NE", "teacher", "logit age", "MB"):
-        table.add_column(title, justify="left" if title in ("worker", "state", "NE") else "right")
-    for name, worker in value["workers"].items():
-        version = worker["teacher_version"]
-        table.add_row(
-            name,
-            worker["state"] + (f" ×{worker['restarts']}" if worker["restarts"] else ""),
-            str(worker["pid"] or "–"),
-            number(worker["rows"]),
-            number(worker["rows_per_s"]),
-            number(worker["lag_rows"]),
-            ne_text(worker["ne"]),
-            "–" if version is None else f"v{version}",
-            duration(worker["logit_age_s"]),
-            number((worker["rss_bytes"] or 0) / 2**20),
-        )
-    console.print(table)
+        console.print(f"[yellow]{escape(value['reason'])}[/yellow]", highlight=False)
+    console.print(worker_table(value["workers"], console.width))
     lake, broker = value["lake"], value["broker"]
     console.print(
         f"lake: {lake['rows']:,} rows in {lake['files']} files, {lake['bytes'] / 2**20:.1f} MB · "

@@ -57,7 +57,7 @@ class Truth:
     def logits(self, ids: pa.Array, task: str) -> np.ndarray:
         """logit of the probability, NaN where the impression is unknown."""
         name = f"p_settled_{task}"
-        if name not in self._table.schema.names:
+        if name not in self._table.schema.names or not len(self._hashes):
             return np.full(len(ids), np.nan)
         wanted = hash64(ids)
         at = np.minimum(np.searchsorted(self._hashes, wanted), len(self._hashes) - 1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipelines.policies import (
@@ -51,6 +51,7 @@ def test_without_restarts_the_first_death_is_the_last():
     st.integers(0, 20),
     st.floats(0.1, 1e6),
 )
+@settings(deadline=None)
 def test_it_gives_up_exactly_when_more_deaths_are_recent_than_restarts_are_allowed(deaths, allowed, window_s):
     now = deaths[-1]
     recent = sum(now - death <= window_s for death in deaths)
@@ -72,6 +73,7 @@ def test_in_lockstep_block_k_is_scored_by_what_learned_the_blocks_up_to_k_minus_
 
 
 @given(st.integers(0, 10**9), st.integers(1, 100))
+@settings(deadline=None)
 def test_in_lockstep_no_block_is_scored_by_a_teacher_that_learned_it(block, lag):
     version = lockstep_version(block, lag)
     learned_upto = version - 1  # version v has learned the blocks 0 … v-1
@@ -129,6 +131,7 @@ def test_live_a_snapshot_past_its_age_gives_null_logits_and_says_both_ages():
     max_rows_ahead=st.integers(1, 10**7),
     max_age_s=st.none() | st.floats(0.1, 1e6),
 )
+@settings(deadline=None)
 def test_live_nothing_ever_waits_and_no_version_but_the_newest_is_taken(newest, **state):
     live = snapshot_for(newest=newest, catching_up=False, **state)
     assert not isinstance(live, Wait)

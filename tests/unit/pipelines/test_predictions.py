@@ -1,0 +1,93 @@
+"""Predictions on disk agree with the weights of the checkpoint beside them, whatever was killed when."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipelines.predictions import PredictionLog, read_predictions
+
+
+def rows(first, last):
+    seq = np.arange(first, last + 1)
+    return pa.record_batch({"lake_seq": seq, "student_ctr": seq.astype(np.float32)})
+
+
+@pytest.fixture
+def directory(tmp_path):
+    return tmp_path / "feed"
+
+
+def write(directory, position, *parts):
+    """A life: taken up after `position`, a part per (first, last), each at a checkpoint."""
+    log = PredictionLog(directory)
+    log.open(position)
+    for first, last in parts:
+        log.append(rows(first, last))
+        log.flush()
+    return log
+
+
+def seqs(directory):
+    return read_predictions(directory)["lake_seq"].to_pylist()
+
+
+def test_what_was_appended_comes_back_in_order_in_one_part_per_flush(directory):
+    log = PredictionLog(directory)
+    log.open(-1)
+    log.append(rows(0, 4))
+    log.append(rows(5, 9))
+    log.flush()
+    log.append(rows(10, 12))
+    log.flush()
+    log.flush()  # nothing new: no part
+    assert seqs(directory) == list(range(13))
+    assert len(list(directory.iterdir())) == 2
+
+
+def test_a_restart_drops_the_parts_past_its_checkpoint_and_the_rows_come_again(directory):
+    write(directory, -1, (0, 9), (10, 19), (20, 29))
+    write(directory, 19, (20, 24), (25, 34))
+    assert seqs(directory) == list(range(35))
+
+
+def test_a_restart_without_any_checkpoint_starts_from_nothing(directory):
+    write(directory, -1, (0, 9))
+    write(directory, -1)
+    assert read_predictions(directory) is None
+
+
+def test_what_was_not_flushed_is_not_there_and_a_half_written_part_is_swept_away(directory):
+    log = write(directory, -1, (0, 9))
+    log.append(rows(10, 19))
+    (directory / ".00000000000010").write_bytes(b"half")
+    again = PredictionLog(directory)
+    again.open(9)
+    again.flush()
+    assert seqs(directory) == list(range(10))
+    assert [path.name for path in directory.iterdir()] == ["00000000000000-00000000000009.parquet"]
+
+
+def test_order_is_kept_past_the_digits_of_small_numbers(directory):
+    write(directory, -1, (0, 0), (99_999, 100_000), (9_999_999_999, 10_000_000_000))
+    assert seqs(directory) == [0, 99_999, 100_000, 9_999_999_999, 10_000_000_000]
+
+
+def test_a_student_that_never_wrote_has_none(directory):
+    assert read_predictions(directory) is None
+
+
+@given(st.lists(st.tuples(st.integers(1, 4), st.integers(0, 4)), min_size=1, max_size=4))
+@settings(max_examples=25, deadline=None)
+def test_however_often_it_dies_every_row_is_there_once(tmp_path_factory, lives):
+    """Each life flushes some parts of ten rows; the next takes up after some of them, as its checkpoint says."""
+    directory, position = tmp_path_factory.mktemp("p") / "feed", -1
+    for parts, lost in lives:
+        write(directory, position, *((position + 1 + 10 * n, position + 10 * (n + 1)) for n in range(parts)))
+        position = max(-1, position + 10 * (parts - min(lost, parts)))
+    PredictionLog(directory).open(position)
+    found = read_predictions(directory)
+    assert (found["lake_seq"].to_pylist() if found else []) == list(range(position + 1))

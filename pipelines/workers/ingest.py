@@ -1,13 +1,16 @@
 """Feeds a stream into the input topics: a generated or a recorded one, as fast as it goes or at a pace.
 
-Every message says in its headers which chunk of the stream it belongs to and which part of it it is. A restart finds
-the last one in each partition, plays the stream again from its start, and writes only what is not there yet.
+Every message says in its headers which stream it is of, which chunk of that and which part of the chunk. A restart
+finds the last one in each partition, plays the stream again from its start, and writes only what is not there yet.
 """
 
 from __future__ import annotations
 
+import hashlib
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -15,8 +18,9 @@ import pyarrow as pa
 from pipelines.config import Config, Generated, Recorded, Topic
 from pipelines.layout import RunDir
 from pipelines.workers.base import Report, Worker
-from streaming.codecs import make_codec
+from streaming.codecs import END_HEADER, make_codec
 from streaming.dead_letters import Kind
+from streaming.errors import BadInput
 from streaming.hashing import hash64
 from streaming.kafka import TopicWriter, last_message
 from streaming.sources.chunk import Chunk
@@ -27,13 +31,42 @@ from streaming.sources.truth import TruthWriter
 
 CHUNK_ROWS = 8192
 ENDED = (1 << 62, 0)
+NOTHING = (-1, 0)
+FOOTER_BYTES = 65_536
+
+
+def generated_stream(config: Config, source: Generated) -> GeneratedStream:
+    """The synthetic stream with the columns and tasks of `config`."""
+    windows = {task.name: task.window_s for task in config.rows.tasks}
+    columns = [column.name for column in config.rows.columns]
+    return GeneratedStream(source, windows, columns=columns, encoding=config.kafka.impressions.codec)
+
+
+def stream_name(config: Config, source: Generated | Recorded) -> str:
+    """One name for one stream: a digest of what decides its rows, not of how fast or from which folder it is played.
+
+    Of files the size and the end go in: a Parquet file ends with the places and statistics of all its columns.
+    """
+    digest = hashlib.blake2b(digest_size=8)
+    left_out: Any = {"rate": True, "path": True, "feedback": {"path"}}
+    digest.update(f"{source.model_dump_json(exclude=left_out)} {config.rows.model_dump_json()}".encode())
+    if isinstance(source, Generated):
+        return f"generated-{digest.hexdigest()}"
+    paths = [source.path] if source.feedback is None else [source.path, source.feedback.path]
+    for path in paths:
+        with open(path, "rb") as file:
+            size = file.seek(0, 2)
+            file.seek(max(0, size - FOOTER_BYTES))
+            digest.update(str(size).encode() + file.read())
+    return f"{Path(source.path).name}-{digest.hexdigest()}"
 
 
 class _Output:
-    """One topic, and what each of its partitions holds already."""
+    """One topic, and what each of its partitions holds of the stream already."""
 
-    def __init__(self, config: Config, topic: Topic, kind: Kind) -> None:
+    def __init__(self, config: Config, topic: Topic, kind: Kind, stream: str, append: bool) -> None:
         self.topic, self.kind = topic, kind
+        self._stream, self._append = stream, append
         self.codec = make_codec(topic.codec, kind, config.rows, max_message_bytes=config.kafka.max_message_bytes)
         self.writer = TopicWriter(config.kafka, topic.topic)
         self.held = [self._last(config, partition) for partition in range(topic.partitions)]
@@ -41,11 +74,18 @@ class _Output:
     def _last(self, config: Config, partition: int) -> tuple[int, int]:
         message = last_message(config.kafka, self.topic.topic, partition)
         if message is None:
-            return (-1, 0)
+            return NOTHING
         headers = dict(message.headers)
-        if "exfm-end" in headers:
-            return ENDED
-        return (int(headers["chunk"]), int(headers["part"]))
+        other = headers.get("stream", b"").decode()
+        if other == self._stream:
+            return ENDED if END_HEADER in headers else (int(headers["chunk"]), int(headers["part"]))
+        if END_HEADER not in headers and self._append:
+            return NOTHING
+        raise BadInput(
+            f"topic `{self.topic.topic}` holds {other or 'messages of somebody else'}"
+            f"{', which has ended,' if END_HEADER in headers else ''} and this stream is {self._stream}; go on with "
+            "that one, use another run directory or other topics, or append to a stream left open (`--append`)"
+        )
 
     def write(self, number: int, rows: pa.RecordBatch, malformed: list[bytes]) -> None:
         owner = (hash64(rows["impression_id"]) % np.uint64(self.topic.partitions)).astype(np.int64)
@@ -57,18 +97,39 @@ class _Output:
             time_ms = int(mine["event_time_ms"].to_numpy().max()) if mine.num_rows else -1
             for part, value in enumerate(values):
                 if (number, part) > held:
-                    headers = [("chunk", str(number).encode()), ("part", str(part).encode())]
+                    place = [("chunk", str(number).encode()), ("part", str(part).encode())]
+                    headers = [("stream", self._stream.encode()), *place]
                     self.writer.write(partition, [value], headers=headers, timestamp_ms=time_ms)
 
     def end(self) -> None:
-        self.writer.end_marker([p for p, held in enumerate(self.held) if held != ENDED])
+        headers = [(END_HEADER, b"1"), ("stream", self._stream.encode())]
+        for partition, held in enumerate(self.held):
+            if held != ENDED:
+                self.writer.write(partition, [b""], headers=headers)
 
 
 class IngestWorker(Worker):
+    """Plays `config.source` into the input topics.
+
+    end: write end markers after the last row; without them the topics stay open for more.
+    append: to topics that another stream left open, instead of refusing them.
+    `resumed_rows`: impressions of the chunks that earlier calls had sent, which are played again but not held back.
+    """
+
     kind = "ingest"
 
-    def __init__(self, config: Config, run_dir: RunDir) -> None:
+    def __init__(
+        self,
+        config: Config,
+        run_dir: RunDir,
+        *,
+        end: bool = True,
+        append: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         super().__init__("ingest")
+        self._end_markers, self._append, self._clock = end, append, clock
+        self.resumed_rows = 0
         self._config = config
         self._run_dir = run_dir
         self._done = False
@@ -78,29 +139,23 @@ class IngestWorker(Worker):
     def open(self) -> None:
         kafka, source = self._config.kafka, self._config.source
         assert source is not None
-        self._impressions = _Output(self._config, kafka.impressions, "impression")
-        self._feedback = _Output(self._config, kafka.feedback, "feedback")
-        self._outputs = (self._impressions, self._feedback)
-        if all(held == ENDED for output in self._outputs for held in output.held):
-            self._done = True
+        kinds: tuple[tuple[Topic, Kind], ...] = ((kafka.impressions, "impression"), (kafka.feedback, "feedback"))
+        stream = stream_name(self._config, source)
+        self._outputs = [_Output(self._config, topic, kind, stream, self._append) for topic, kind in kinds]
+        held = [place for output in self._outputs for place in output.held]
+        self._done = all(place == ENDED for place in held)
+        self._begun = max(number for number, _ in held)
         self._truth: TruthWriter | None = None
         self._total = 0
         self._chunks = self._open_source(source)
-        self._pacer = Pacer(source.rate, clock=time.monotonic)
+        self._pacer = Pacer(source.rate, clock=self._clock)
 
     def _open_source(self, source: Generated | Recorded) -> Iterator[Chunk]:
-        rows = self._config.rows
         if isinstance(source, Recorded):
-            recorded = RecordedStream(source.path, source, rows)
+            recorded = RecordedStream(source.path, source, self._config.rows)
             self._total = recorded.rows
             return recorded.chunks(CHUNK_ROWS)
-        windows = {task.name: task.window_s for task in rows.tasks}
-        stream = GeneratedStream(
-            source,
-            windows,
-            columns=[c.name for c in rows.columns],
-            encoding=self._config.kafka.impressions.codec,
-        )
+        stream = generated_stream(self._config, source)
         self._total = source.impressions
         if not self._done:
             self._truth = TruthWriter(self._run_dir.truth, replace=True)
@@ -114,7 +169,9 @@ class IngestWorker(Worker):
                 self._end()
                 return True
         chunk = self._waiting
-        if self._pacer.wait_s(self.rows, chunk.watermark_ms) > 0:
+        if self._number <= self._begun:
+            self.resumed_rows += chunk.impressions.num_rows
+        elif self._pacer.wait_s(self.rows, chunk.watermark_ms) > 0:
             return False
         with self.watch("truth"):
             if self._truth is not None and chunk.truth is not None:
@@ -132,11 +189,17 @@ class IngestWorker(Worker):
         with self.watch("produce"):
             for output in self._outputs:
                 output.writer.flush()
-                output.end()
-                output.writer.flush()
+                if self._end_markers:
+                    output.end()
+                    output.writer.flush()
         if self._truth is not None:
             self._truth.close()
         self._done = True
+
+    @property
+    def total(self) -> int:
+        """Impressions of the whole stream."""
+        return self._total
 
     @property
     def done(self) -> bool:

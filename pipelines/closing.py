@@ -84,11 +84,11 @@ def workers_table(summary: dict[str, Any]) -> Table:
     table.add_column("worker", overflow="fold", min_width=10)
     for head in ("rows", "busy", "rows/s", "MB"):
         table.add_column(head, justify="right", no_wrap=True)
-    table.add_column("phases, % of its time", min_width=20)
+    table.add_column("of its time", min_width=20)
     for name, worker in summary["workers"].items():
         phases = sorted(worker["phases_s"].items(), key=lambda item: -item[1])
         total_s = sum(worker["phases_s"].values()) or 1.0
-        shares = ", ".join(f"{phase} {100 * seconds / total_s:.0f}" for phase, seconds in phases[:5])
+        shares = ", ".join(f"{seconds / total_s:.0%} {phase}" for phase, seconds in phases[:5])
         table.add_row(
             name,
             f"{worker['rows']:,}",

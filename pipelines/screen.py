@@ -38,11 +38,12 @@ def duration(seconds: float | None) -> str:
     """
     if seconds is None:
         return "–"
-    if seconds < 60:
-        return f"{seconds:.0f}s"
-    if seconds < 3600:
-        return f"{int(seconds) // 60}m{int(seconds) % 60:02d}s"
-    return f"{int(seconds) // 3600}h{int(seconds) % 3600 // 60:02d}m"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m{whole % 60:02d}s"
+    return f"{whole // 3600}h{whole % 3600 // 60:02d}m"
 
 
 def ne_text(ne: dict[str, float | None] | None, per_line: int = 2) -> str:

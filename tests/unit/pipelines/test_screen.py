@@ -1,0 +1,277 @@
+"""What people see: the live screen, `exfm status`, and the tables of a finished run, on narrow and wide terminals."""
+
+from __future__ import annotations
+
+import copy
+import io
+import re
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from pipelines import stored_status
+from pipelines.closing import ne_table, print_closing
+from pipelines.layout import RunDir
+from pipelines.screen import Screen, duration, ne_text, overall, worker_table
+from pipelines.states import RunState, WorkerState
+from pipelines.status import RunStatus, WorkerStatus
+from pipelines.workers.base import Report
+
+WIDTHS = (80, 180)
+
+
+def figures(ne, auc, calibration):
+    return {"ne": ne, "auc": auc, "log_loss": 0.3, "calibration": calibration}
+
+
+HALF = {
+    "rows": 1_234_567,
+    "positives": 98_765,
+    "student": figures(0.9123, 0.7345, 1.023),
+    "no_teacher": figures(0.9234, 0.7234, 0.987),
+    "teacher": figures(0.8765, 0.7456, 1.111),
+    "optimum": figures(0.7654, 0.8123, 1.001),
+    "gain": {"difference": -0.0111, "low": -0.0131, "high": -0.0091, "standard_error": 0.001, "clusters": 9, "rows": 9},
+}
+SUMMARY = {
+    "run": {"wall_s": 754.0},
+    "counts": {
+        "impressions_read": 600_123,
+        "settled": {"ctr": 599_000, "cvr": 80_000},
+        "not_applicable": {"ctr": 0, "cvr": 519_000},
+        "pending": {"ctr": 0, "cvr": 0},
+        "dead_letters": 23,
+        "duplicates_dropped": 1_100,
+        "lake_rows": 679_000,
+    },
+    "workers": {
+        name: {
+            "rows": 1_234_567,
+            "busy_s": 500.0,
+            "rows_per_s": 12_345.6,
+            "peak_rss_bytes": 1_234 << 20,
+            "restarts": 0,
+            "phases_s": {"wait for teacher": 300.0, "score": 100.0, "settle": 50.0, "save state": 40.0, "commit": 10.0},
+        }
+        for name in ("augmentation", "teacher", "student-feed", "student-brand_de.v2")
+    },
+    "students": {
+        name: {task: HALF | {"last_half": HALF} for task in ("ctr", "cvr")} for name in ("feed", "brand_de.v2")
+    },
+}
+
+
+def rendered(show, width):
+    console = Console(width=width, file=io.StringIO())
+    show(console)
+    return console.file.getvalue()
+
+
+def closing(width, summary=SUMMARY, root="runs/demo"):
+    return rendered(lambda c: print_closing(c, summary, RunDir(Path(root)), "configs/demo.yaml"), width)
+
+
+def row(text, *starts):
+    """The one line that begins with these words."""
+    pattern = r"\s+".join(map(re.escape, starts))
+    return next(line for line in text.splitlines() if re.match(pattern, line))
+
+
+# --- the closing tables ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_the_closing_tables_tell_every_figure_on_one_line(width):
+    text = closing(width)
+    ne, auc = (line for line in text.splitlines() if re.match(r"feed\s+ctr", line))
+    assert ne.split()[2:] == ["0.9123", "0.9234", "0.8765", "0.7654", "-1.20", "%", "[-1.42,", "-0.99]"]
+    assert auc.split()[2:] == ["1,234,567", "0.7345", "0.7234", "0.7456", "1.023", "0.987", "1.111"]
+    teacher = row(text, "teacher", "1,234,567")
+    assert teacher.split()[1:5] == ["1,234,567", "8m20s", "12,346", "1,234"]
+    assert "60% wait for teacher, 20% score" in " ".join(text.split())
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_no_line_of_a_table_is_too_long_or_broken_to_pieces(width):
+    tables = closing(width).partition("impressions in")[0]
+    for line in tables.splitlines():
+        assert len(line) <= width
+        assert "…" not in line
+        assert not re.fullmatch(r"\s*\S\s*", line), "a single character on a line of its own"
+    assert "brand_de.v2" in tables
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_the_counts_are_told_with_a_verdict(width):
+    words = " ".join(closing(width).split())
+    assert "600,123 impressions in 12m34s" in words
+    assert "settled ctr 599,000, cvr 80,000 · not applicable ctr 0, cvr 519,000" in words
+    assert "duplicates 1,100 · dead letters 23 (the counts balance)" in words
+    assert "pending" not in words
+    broken = copy.deepcopy(SUMMARY)
+    broken["counts"]["lake_rows"] -= 1
+    assert "DO NOT BALANCE" in " ".join(closing(width, broken).split())
+
+
+def test_what_is_not_known_is_a_dash():
+    half = HALF | {"no_teacher": None, "optimum": None, "gain": None, "teacher": figures(None, None, None)}
+    text = closing(80, SUMMARY | {"students": {"feed": {"ctr": half | {"last_half": half}}}})
+    assert row(text, "feed", "ctr").split()[2:] == ["0.9123", "–", "–", "–", "–"]
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "colour"), [(-0.02, -0.01, "32"), (0.01, 0.02, "31"), (-0.01, 0.01, "33")], ids=str
+)
+def test_a_gain_is_green_a_loss_red_and_an_open_question_yellow(low, high, colour):
+    half = HALF | {"gain": HALF["gain"] | {"low": low, "high": high, "difference": (low + high) / 2}}
+    console = Console(width=80, force_terminal=True, color_system="standard")
+    with console.capture() as captured:
+        console.print(ne_table({"students": {"feed": {"ctr": {"last_half": half}}}}))
+    assert f"\x1b[{colour}m" in captured.get()
+
+
+def test_a_run_without_predictions_has_no_table_of_students():
+    text = closing(80, SUMMARY | {"students": {"feed": {}}})
+    assert "twin" not in text
+    assert "student-feed" in text  # its worker
+
+
+def test_a_folder_named_like_markup_is_told_as_it_is():
+    assert "runs/[bold]x/summary.json" in closing(80, root="runs/[bold]x")
+
+
+def test_commands_to_copy_are_never_broken():
+    lines = closing(80, root="runs/" + "long" * 20).splitlines()
+    assert any("mlflow ui --backend-store-uri" in line and line.endswith("mlflow.db") for line in lines)
+    assert any(line.endswith("--set seed=2 --set source.seed=2") for line in lines)
+
+
+# --- the live screen ------------------------------------------------------------------------------------------------
+
+
+def running(state=RunState.RUNNING, **changes):
+    status = RunStatus("demo", state)
+    for name, kind in [
+        ("ingest", "ingest"), ("augmentation", "augmentation"), ("teacher", "teacher"), ("student-feed", "student")
+    ]:  # fmt: skip
+        worker = WorkerStatus(name, kind, WorkerState.RUNNING, recent_rows_per_s=12_345.6)
+        worker.report = Report(
+            name, kind, pid=4242, rows=1_234_567, rss_bytes=777 << 20, lag_rows=65_432, lake_seq=599_999,
+            ne={"ctr": 0.9123, "cvr": 0.8765}, teacher_version=17, logit_age_s=75.0, progress=(300_000, 600_000),
+        )  # fmt: skip
+        status.workers[name] = worker
+    for name, value in changes.items():
+        setattr(status, name, value)
+    return status
+
+
+def table_of(status, width):
+    workers = {name: worker.as_json() for name, worker in status.workers.items()}
+    return rendered(lambda c: c.print(worker_table(workers, c.width)), width)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_every_worker_has_one_line_with_its_numbers(width):
+    text = table_of(running(), width)
+    line = row(text, "student-feed")
+    for word in ("running", "1,234,567", "12,346", "65,432", "ctr 0.9123 cvr 0.8765"):
+        assert word in line
+    assert len(text.splitlines()) == 5
+    assert all(len(line) <= width for line in text.splitlines())
+    assert "…" not in text
+
+
+def test_a_wide_screen_says_more():
+    line = row(table_of(running(), 180), "student-feed")
+    assert line.split()[-4:] == ["v17", "1m15s", "4242", "777"]
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_a_death_is_told_below_the_table_and_restarts_beside_the_state(width):
+    status = running()
+    teacher = status.workers["teacher"]
+    teacher.state, teacher.restarts, teacher.reason = WorkerState.RESTARTING, 12, "killed by signal 9 " + "x" * 300
+    text = table_of(status, width)
+    assert "restarting ×12" in row(text, "teacher")
+    assert "65,432" in row(text, "student-feed")
+    last = text.splitlines()[-1]
+    assert last.startswith("teacher: killed by signal 9")
+    assert len(last) <= width
+
+
+def test_a_worker_that_has_not_reported_yet_has_dashes():
+    status = running()
+    status.workers["teacher"].report = None
+    assert row(table_of(status, 180), "teacher").split()[2:] == ["0", "12,346", "–", "–", "–", "–", "–", "–"]
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_the_overall_line_tells_share_and_state_whatever_the_width(width):
+    text = rendered(lambda c: c.print(overall(running(), c.width)), width)
+    line = text.splitlines()[0]
+    assert len(line) <= width
+    for word in ("demo", "running", "50%", "ETA"):
+        assert word in line
+    failed = rendered(lambda c: c.print(overall(running(RunState.FAILED, reason="teacher: gone"), c.width)), width)
+    assert "teacher: gone" in failed
+    assert "ETA" not in failed
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_exfm_status_shows_the_same_table(width, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", str(width))
+    value = running().as_json() | {"lake": {"rows": 600_000, "bytes": 5 << 20, "files": 12, "last_lake_seq": 599_999}}
+    stored_status.show(value | {"reason": "[red]odd"}, running=True)
+    text = capsys.readouterr().out
+    assert "demo: running, 50%" in text
+    assert "[red]odd" in text
+    assert "ctr 0.9123 cvr 0.8765" in row(text, "teacher")
+    assert "600,000 rows in 12 files, 5.0 MB" in text
+
+
+# --- no terminal ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def plain(capsys):
+    now = [0.0]
+    screen = Screen(Console(width=80, force_terminal=False), clock=lambda: now[0])
+
+    def show(status, at):
+        now[0] = at
+        screen.show(status)
+        return capsys.readouterr().out.splitlines()
+
+    return show
+
+
+def test_without_a_terminal_a_line_is_printed_every_few_seconds_and_at_the_end(plain):
+    assert len(plain(running(), 0)) == 1
+    assert plain(running(), 4.9) == []
+    assert len(plain(running(), 5.1)) == 1
+    assert len(plain(running(RunState.DONE), 5.2)) == 1
+
+
+def test_the_line_holds_everyones_rate_and_figure_unbroken(plain):
+    (line,) = plain(running(), 0)
+    assert "running 50%" in line
+    assert "teacher 12,346/s NE 0.9123" in line
+    assert "student-feed 12,346/s NE 0.9123" in line
+
+
+def test_what_is_said_is_not_taken_for_markup(capsys):
+    Screen(Console(force_terminal=False)).say("found a run in runs/[bold]x")
+    assert capsys.readouterr().out == "found a run in runs/[bold]x\n"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(None, "–"), (0, "0s"), (59.4, "59s"), (59.9, "1m00s"), (3599.9, "1h00m"), (90_000, "25h00m")]
+)
+def test_durations(seconds, text):
+    assert duration(seconds) == text
+
+
+def test_many_tasks_stand_two_to_a_line():
+    assert ne_text(dict.fromkeys("abc", 0.5)) == "a 0.5000 b 0.5000\nc 0.5000"
+    assert ne_text({"ctr": None}) == ne_text(None) == "–"

@@ -25,6 +25,7 @@ from streaming.schema import RowSchema
 Watch = Callable[[str], AbstractContextManager[None]]
 
 LAG_EVERY_S = 1.0
+LOOK_EVERY_S = 0.1  # for idle partitions
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,7 @@ class Intake:
         self._ended: set[Partition] = set()
         self._idle_s = idle_s
         self._at_end_since: dict[Partition, float] = {}
+        self._looked_at = -LOOK_EVERY_S
         self._clock = clock
         self._rows_per_message = 1.0
         self._lag: tuple[float, int] = (-LAG_EVERY_S, 0)
@@ -143,11 +145,13 @@ class Intake:
             if positions[partition].offset >= self._ends[partition]:
                 self._end(partition)
 
-    def _look_for_idle(self, wanted: set[Partition]) -> None:
-        if self._idle_s is None:
-            return
+    def _look_for_idle(self, silent: set[Partition]) -> None:
+        """All silent partitions at once: those behind one another in event time do not wait for one another."""
         now = self._clock()
-        for partition in wanted.intersection(self._merge.held_by()):
+        if self._idle_s is None or now - self._looked_at < LOOK_EVERY_S:
+            return
+        self._looked_at = now
+        for partition in silent:
             if not self._reader.at_end(partition):
                 self._at_end_since.pop(partition, None)
             elif now - self._at_end_since.setdefault(partition, now) >= self._idle_s:

@@ -16,8 +16,8 @@ ROOT = Path(__file__).resolve().parents[2]
 ROOMS = ("exfm", "streaming", "pipelines")
 LONGEST = 400
 TOP_LEVEL = {
-    *ROOMS, "configs", "tests", "requirements", "docs", ".ci", ".gitignore", ".dockerignore", ".pre-commit-config.yaml",
-    "pyproject.toml", "Makefile", "README.md", "LICENSE", "compose.yaml",
+    *ROOMS, "configs", "tests", "requirements", "docs", ".ci", ".readme", ".gitignore", ".dockerignore",
+    ".pre-commit-config.yaml", "pyproject.toml", "Makefile", "README.md", "LICENSE", "compose.yaml",
 }  # fmt: skip
 
 

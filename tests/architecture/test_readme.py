@@ -1,0 +1,248 @@
+"""The README against the code: its snippets run, its graph is the imports' own, what it names is there."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+from typer.main import get_command
+
+from pipelines.cli import app
+from pipelines.config import parse
+from tests.architecture.test_files import tied_to_a_machine
+
+ROOT = Path(__file__).resolve().parents[2]
+README = (ROOT / "README.md").read_text()
+PACKAGES = ("exfm", "streaming", "pipelines")
+LONGEST = 500
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
+NODE = re.compile(r'^\s*(\w+)\["(.+?)"\]\s*$', re.M)
+ARROW = re.compile(r"^\s*(\w+) --> (\w+(?: & \w+)*)\s*$", re.M)
+TOP = "configs|exfm|pipelines|streaming|tests|requirements|[.]readme|[.]ci"
+PATH = re.compile(rf"(?<![\w./<-])((?:{TOP})/[\w./-]*\w|[\w-]+[.](?:py|yaml|md|toml|png|svg))/?(?![\w*{{])")
+NOT_THE_REPOSITORYS = {"config.yaml", "ne.png", "clicks.yaml", "live.yaml"}  # files of a run directory, or the reader's
+COMMAND = re.compile(r"exfm ((?:[a-z]+)(?: [a-z]+)?)")
+
+
+def section(title: str, text: str = README) -> str:
+    """The text under the heading that begins with `title`, up to the next heading of its level."""
+    match = re.search(rf"^(#+) [^\n]*{re.escape(title)}[^\n]*\n(.*?)(?=^\1 |\Z)", text, re.M | re.S)
+    assert match, f"the README has no section `{title}`"
+    return match[2]
+
+
+def fenced(language: str, text: str = README) -> list[str]:
+    return [body for kind, body in FENCE.findall(text) if kind == language]
+
+
+# --- snippets ----------------------------------------------------------------------------------------------------
+
+
+def test_the_snippet_of_ones_own_loop_runs_without_ray_or_kafka():
+    (snippet,) = fenced("python", section("own training loop"))
+    absent = "import sys\nfor name in ('ray', 'kafka', 'mlflow', 'streaming', 'pipelines'): sys.modules[name] = None\n"
+    subprocess.run([sys.executable, "-c", absent + snippet], check=True, timeout=120, cwd=ROOT)
+
+
+def test_every_python_snippet_is_python():
+    for snippet in fenced("python"):
+        ast.parse(snippet)
+
+
+def test_the_example_config_is_valid():
+    import yaml
+
+    configs = [yaml.safe_load(text) for text in fenced("yaml", section("Five minutes"))]
+    whole = [config for config in configs if "rows" in config]
+    assert whole
+    for config in whole:
+        parse(config)
+        for piece in (config for config in configs if "rows" not in config):
+            parse({key: value for key, value in config.items() if key != "source"} | piece)
+
+
+# --- imports -----------------------------------------------------------------------------------------------------
+
+
+def drawn(text: str) -> tuple[dict[str, tuple[str, frozenset[str]]], set[tuple[str, str]]]:
+    """Nodes (name -> folder and the files it alone holds; none: the rest of the folder) and arrows of the graph."""
+    nodes = {}
+    for name, label in NODE.findall(text):
+        folder, *files = re.split(r"<br/?>| ", label)
+        own = frozenset(f"{folder}/{file}.py" for file in files if file != "…")
+        nodes[name] = (folder, frozenset() if "…" in files else own)
+        for path in own:
+            assert (ROOT / path).is_file(), f"the graph names {path}, which is not there"
+    arrows = {(a, b) for a, targets in ARROW.findall(text) for b in targets.split(" & ")}
+    return nodes, arrows
+
+
+def node_of(path: str, nodes: dict[str, tuple[str, frozenset[str]]]) -> str:
+    """The node that holds a file: the one that names it alone, else the one of the rest of its folder."""
+    folder = path.rpartition("/")[0]
+    named = [name for name, (_, files) in nodes.items() if path in files]
+    rest = [name for name, (own, files) in nodes.items() if own == folder and not files]
+    found = named or rest
+    assert len(found) == 1, f"{path} belongs to {found or 'no node'} of the README's graph"
+    return found[0]
+
+
+def module_file(module: str) -> str | None:
+    """The file that `import module` loads, where it is one of ours; names inside a module are cut off."""
+    while module.partition(".")[0] in PACKAGES:
+        path = module.replace(".", "/")
+        for file in (f"{path}.py", f"{path}/__init__.py"):
+            if (ROOT / file).is_file():
+                return file
+        module = module.rpartition(".")[0]
+    return None
+
+
+def imports(source: str) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return found
+
+
+def scanned(nodes: dict[str, tuple[str, frozenset[str]]]) -> set[tuple[str, str]]:
+    arrows = set()
+    for path in (file for package in PACKAGES for file in (ROOT / package).rglob("*.py")):
+        name = path.relative_to(ROOT).as_posix()
+        for file in filter(None, map(module_file, imports(path.read_text()))):
+            if file.endswith("__init__.py") and not (ROOT / file).read_text().strip():
+                continue
+            a, b = node_of(name, nodes), node_of(file, nodes)
+            if a != b:
+                arrows.add((a, b))
+    return arrows
+
+
+def acyclic(arrows: set[tuple[str, str]]) -> bool:
+    graph: dict[str, set[str]] = {}
+    for a, b in arrows:
+        graph.setdefault(a, set()).add(b)
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError:
+        return False
+    return True
+
+
+def test_the_graph_of_imports_is_the_one_drawn():
+    (graph,) = fenced("mermaid", section("Folders and imports"))
+    nodes, arrows = drawn(graph)
+    there = scanned(nodes)
+    assert arrows - there == set(), "drawn, and imported nowhere"
+    assert there - arrows == set(), "imported, and not drawn"
+
+
+def test_arrows_point_one_way():
+    (graph,) = fenced("mermaid", section("Folders and imports"))
+    nodes, arrows = drawn(graph)
+    assert acyclic(arrows)
+    rooms = {(nodes[a][0].partition("/")[0], nodes[b][0].partition("/")[0]) for a, b in arrows}
+    assert {(a, b) for a, b in rooms if a != b} == {("pipelines", "exfm"), ("pipelines", "streaming")}
+
+
+def test_a_planted_way_back_is_found():
+    assert not acyclic({("run", "workers"), ("workers", "run")})
+
+
+def test_an_import_of_a_name_is_that_of_its_module():
+    assert module_file("streaming.lake.Lake") == "streaming/lake.py"
+    assert module_file("torch.nn") is None
+
+
+# --- names -------------------------------------------------------------------------------------------------------
+
+
+def named_paths(text: str) -> set[str]:
+    """Paths and file names in back quotes or links; those of a reader's own are left out."""
+    spans = re.findall(r"`([^`\n]+)`", FENCE.sub("", text)) + re.findall(r"\]\(([^)#]+)\)", text)
+    return {path for span in spans for path in PATH.findall(span)} - NOT_THE_REPOSITORYS
+
+
+def test_every_file_that_is_named_exists():
+    there = [path.relative_to(ROOT).as_posix() for room in PACKAGES for path in (ROOT / room).rglob("*.py")]
+    there += [path.relative_to(ROOT).as_posix() for path in (ROOT / "tests").rglob("*.py")]
+    missing = {
+        path
+        for path in named_paths(README)
+        if not (ROOT / path).exists() and not any(known.endswith(f"/{path}") for known in there)
+    }
+    assert missing == set()
+
+
+def test_every_test_that_is_named_exists():
+    named = re.findall(r"`((?:tests/)?[\w/]+[.]py)::(\w+)`", README)
+    assert named
+    for path, name in named:
+        assert f"def {name}(" in (ROOT / path).read_text(), f"{path} has no {name}"
+
+
+def test_a_planted_name_is_looked_for():
+    assert named_paths("see `exfm/nowhere.py`, [a picture](.readme/x.png), `runs/demo/lake`, `tests/unit/`") == {
+        "exfm/nowhere.py",
+        ".readme/x.png",
+        "tests/unit",
+    }
+
+
+def known_commands() -> set[str]:
+    found: set[str] = set()
+    for name, command in getattr(get_command(app), "commands", {}).items():
+        found |= {name, *(f"{name} {inner}" for inner in getattr(command, "commands", {}))}
+    return found
+
+
+def unknown_commands(text: str) -> set[str]:
+    """`exfm X` and `exfm X Y` (for groups) in back quotes or code that the command line does not have."""
+    spans = re.findall(r"`([^`\n]+)`", FENCE.sub("", text)) + [body for kind, body in FENCE.findall(text)]
+    known = known_commands()
+    groups = {name.partition(" ")[0] for name in known if " " in name}
+    found: set[str] = set()
+    for words in (match.split() for span in spans for match in COMMAND.findall(span)):
+        name = " ".join(words) if words[0] in groups else words[0]
+        found |= {name} - known
+    return found
+
+
+def test_every_command_that_is_named_exists():
+    assert unknown_commands(README.replace(section("Not yet"), "")) == set()
+
+
+def test_what_is_not_yet_there_is_not_there():
+    named = set(COMMAND.findall(section("Not yet")))
+    assert named
+    assert named & known_commands() == set()
+
+
+def test_a_planted_command_is_found():
+    assert unknown_commands("`exfm fly` and `exfm broker dance`, `exfm broker start`") == {"fly", "broker dance"}
+
+
+def test_make_targets_that_are_named_exist():
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.M))
+    spans = re.findall(r"`([^`\n]+)`", FENCE.sub("", README)) + [b for kind, b in FENCE.findall(README) if kind == "sh"]
+    named = {name for span in spans for name in re.findall(r"(?:^|\s)make ([a-z]+)", span)}
+    assert named >= {"demo", "test"}
+    assert named - targets == set()
+
+
+def test_it_names_no_machine_and_is_readable_in_one_sitting():
+    assert tied_to_a_machine({"README.md": README}) == []
+    assert len(README.splitlines()) <= LONGEST
+
+
+@pytest.mark.parametrize("picture", re.findall(r"!\[[^\]]*\]\(([^)]+)\)", README))
+def test_pictures_are_there(picture):
+    assert (ROOT / picture).stat().st_size > 1000

@@ -46,6 +46,7 @@ class ScriptedHandle:
         self.name, self.life, self._clock = name, list(life), clock
         self.orders = []
         self.ended = None
+        self.asked = False
 
     def poll(self, orders):
         assert self.ended is None, f"{self.name} was polled after its end"
@@ -57,10 +58,11 @@ class ScriptedHandle:
         return answer(orders) if callable(answer) else answer
 
     def ask_to_close(self):
-        pass
+        self.asked = True
 
     def close(self, wait_s):
         assert self.ended is None
+        assert wait_s > 0
         self.ended = "closed"
         return Report(self.name, KINDS[self.name], metrics=[(99, {"closing": 1.0})])
 
@@ -306,6 +308,22 @@ def test_a_run_that_is_stopped_closes_everyone_and_says_so(tmp_path):
     assert (run.written["state"], run.written["reason"]) == ("stopped", "enough")
     assert run.ends() == {name: ["closed"] for name in KINDS}
     assert run.clock.now < 1006
+
+
+def test_everyone_is_asked_to_close_before_anyone_is_waited_for(tmp_path):
+    run = Run(tmp_path, ENDLESS, at_tell=stop_after(1))
+    asked_at_first_close = []
+
+    def start(name, build, log, plain=run.launcher.start):
+        handle = plain(name, build, log)
+        if name == "ingest":
+            handles = run.launcher.handles.values()
+            handle.close = lambda wait_s: asked_at_first_close.extend(h.asked for [h] in handles)
+        return handle
+
+    run.launcher.start = start  # type: ignore[method-assign]
+    run.to_the_end()
+    assert asked_at_first_close == [True] * len(KINDS)
 
 
 def test_a_worker_that_cannot_be_closed_keeps_no_other_from_closing(tmp_path):

@@ -180,7 +180,7 @@ def test_a_silent_partition_is_idle_once_the_broker_has_confirmed_its_end_for_lo
     assert pop_all(intake, reads=6) == []  # partition 1 of clicks brought nothing yet
     inputs.now = 1.0
     assert pop_all(intake, reads=2) == []
-    inputs.now = 5.9
+    inputs.now = 4.9
     assert pop_all(intake, reads=4) == []
     inputs.now = 6.1
     assert pop_all(intake, reads=2) == [("ad", 10), ("click", 12), ("ad", 15), ("ad", 20), ("click", 30)]

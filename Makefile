@@ -5,7 +5,7 @@ SHELL := /bin/sh
 .SHELLFLAGS := -eu -c
 .ONESHELL:
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format doctor clean
+.PHONY: help setup demo test soak lint format doctor clean
 
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -101,8 +101,11 @@ setup:  ## environment, pinned packages, console command, the broker's jars; ins
 demo: setup  ## the whole pipeline on a generated stream, in minutes (QUICK=1: under one)
 	@exec $(VENV)/bin/exfm stream configs/demo.yaml $(if $(QUICK),--run-dir runs/demo-quick $(QUICK_SETTINGS),--run-dir runs/demo) --until-end $(ARGS)
 
-test: setup  ## the default test suite
+test: setup  ## the default test suite; what takes minutes is in soak
 	@exec $(PY) -m pytest $(ARGS)
+
+soak: setup  ## the slow tests (marked slow), minutes each
+	@exec $(PY) -m pytest -m slow $(ARGS)
 
 lint: setup  ## style and types
 	@$(VENV)/bin/ruff check .

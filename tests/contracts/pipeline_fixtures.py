@@ -251,13 +251,23 @@ def _records(config: Config) -> Iterator[tuple[tuple[Any, ...], str, dict[str, A
                 yield key, kind, row
 
 
-def expected_rows(config: Config) -> list[tuple[Any, ...]]:
+def expected_rows(config: Config, *, until_known: bool = False) -> list[tuple[Any, ...]]:
     """(impression_id, settlement, label_ctr, label_cvr) in the order of the lake, worked out row by row from what
-    stands in the input topics. For streams without broken records."""
+    stands in the input topics. For streams without broken records.
+
+    until_known: only rows whose window has closed while none of the partitions is known to have ended.
+    """
     tasks = config.rows.tasks
     window = {task.name: task.window_ms for task in tasks}
     horizon = 2 * max(window.values())
     records = sorted(_records(config), key=lambda record: record[0])
+    watermark = float("inf")
+    if until_known:
+        newest: dict[tuple[str, int], int] = {}
+        for key, *_ in records:
+            newest[key[1:3]] = key[0]
+        records = [record for record in records if record[0][0] < min(newest.values())]
+        watermark = records[-1][0][0]
     shown: dict[Any, tuple[int, int, int]] = {}
     for number, (key, kind, row) in enumerate(records):
         if kind == "impression" and (row["impression_id"] not in shown):
@@ -278,7 +288,7 @@ def expected_rows(config: Config) -> list[tuple[Any, ...]]:
         if clicked:
             converted = int((impression, "cvr") in labels)
             found.append((admitted + window["cvr"], 1, number, (impression, "cvr", None, converted)))
-    return [row for *_, row in sorted(found, key=lambda entry: entry[:3])]
+    return [row for deadline, *_, row in sorted(found, key=lambda entry: entry[:3]) if deadline < watermark]
 
 
 def lake_rows(lake: pa.Table) -> list[tuple[Any, ...]]:

@@ -2,18 +2,34 @@
 
 from __future__ import annotations
 
+import time
+from pathlib import Path
+from typing import Any
+
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
 from pipelines.config import Config
+from pipelines.layout import RunDir
+from pipelines.preflight import prepare
 from pipelines.summary import counts_hold
+from pipelines.workers.augmentation import AugmentationWorker
+from pipelines.workers.base import Orders, Worker
+from pipelines.workers.student import StudentWorker
+from pipelines.workers.teacher import TeacherWorker
+from streaming.kafka import ensure_topics
+from streaming.lake_reader import LakeReader
 from tests.contracts.pipeline_fixtures import (
     Finished,
     assert_learned_the_lake,
     assert_same_run,
+    by_hand,
     expected_rows,
+    ipc,
     lake_rows,
+    send,
     small,
     to_the_end,
 )
@@ -98,3 +114,98 @@ def test_two_partitions_of_the_examples_topic_make_the_same_run(finished, broker
         kafka__examples__partitions=2,
     )
     assert_same_run(to_the_end(config, tmp_path / "run"), finished)
+
+
+# --- live: no end in sight -----------------------------------------------------------------------------------------
+
+
+def fed_for(config: Config, seconds: int) -> None:
+    """Put the first part of a stream into the topics, without an end marker."""
+    shown, feedback = by_hand(config, 4000, duplicate_rate=0.01)
+    upto = shown[0]["event_time_ms"] + seconds * 1000
+    inputs = (
+        (config.kafka.impressions.topic, shown, config.rows.impression),
+        (config.kafka.feedback.topic, feedback, config.rows.feedback),
+    )
+    ensure_topics(config.kafka, {topic: 2 for topic, *_ in inputs})
+    messages = []
+    for topic, rows, schema in inputs:
+        for partition in (0, 1):
+            mine = [r for r in rows if r["impression_id"] % 2 == partition and r["event_time_ms"] < upto]
+            messages += [(topic, partition, ipc(mine[n : n + 100], schema)) for n in range(0, len(mine), 100)]
+    send(str(config.kafka.bootstrap_servers), messages)
+
+
+def live(config: Config, root: Path, blocks: int) -> tuple[pa.Table, dict[str, Any]]:
+    """Step the workers until so many blocks are in the lake and learned; (lake, reports by worker)."""
+    run_dir = RunDir(root)
+    root.mkdir()
+    prepare(config, run_dir)
+    ensure_topics(config.kafka, {topic.topic: 1 for topic in (config.kafka.examples, config.kafka.dead_letters)})
+    workers: list[Worker] = [AugmentationWorker(config, run_dir, until_end=False), TeacherWorker(config, run_dir)]
+    workers += [StudentWorker(config, student, run_dir, spill=False) for student in config.students]
+    for worker in workers:
+        worker.open()
+    rows = blocks * config.pace.block_rows
+    deadline = time.monotonic() + 60
+    while True:
+        reports = {worker.name: worker.advance(0.05, Orders()) for worker in workers}
+        if all((report.lake_seq or 0) + 1 >= rows for report in reports.values()):
+            break
+        assert time.monotonic() < deadline, {name: report.lake_seq for name, report in reports.items()}
+    for worker in workers:
+        worker.close()
+    return LakeReader(run_dir.lake, config.rows).read().table.combine_chunks(), reports
+
+
+def test_clicks_are_learned_when_their_window_closes_however_long_conversions_take(broker, tmp_path):
+    found = []
+    for days, name in ((0.25, "hours"), (3, "days")):
+        tasks = [{"name": "ctr", "window_s": 3600}, {"name": "cvr", "window_s": days * 86400, "given": "ctr"}]
+        config = small(broker.bootstrap_servers, source=None, rows__tasks=tasks, pace__block_rows=128)
+        fed_for(config, seconds=18_000)  # five hours: clicks of the first four are final, no conversion is
+        due = [row for row in expected_rows(config, until_known=True) if row[1] == "ctr"]
+        blocks = len(due) // 128
+        assert blocks > 8
+        lake, reports = live(config, tmp_path / name, blocks)
+        assert lake_rows(lake) == due[: blocks * 128]
+        learned = {worker: report.counts["learned"] for worker, report in reports.items() if "learned" in report.counts}
+        assert learned["teacher"]["ctr"]["rows"] == blocks * 128
+        assert learned["student-clicks"]["ctr"]["rows"] > 500
+        assert all(counts["cvr"]["rows"] == 0 for counts in learned.values() if "cvr" in counts)
+        found.append((lake.drop_columns(["source_topic"]), learned))
+    assert found[0][0].equals(found[1][0])
+    assert found[0][1] == found[1][1]
+
+
+def test_free_pace_runs_to_the_end_and_guesses_no_logit(broker, tmp_path, monkeypatch):
+    # The first snapshot is one that has learned something: what settles before it has no logit.
+    publish = TeacherWorker._publish
+    monkeypatch.setattr(TeacherWorker, "_publish", lambda self: publish(self) if self._version else None)
+    config = small(broker.bootstrap_servers, pace__mode="free", pace__block_rows=512, teacher__publish_every_rows=1024)
+    finished = to_the_end(config, tmp_path / "run")
+    lake, counts = finished.lake, finished.summary["counts"]
+    assert counts_hold(counts)
+    assert counts["settled"]["ctr"] == 6000
+    assert_learned_the_lake(finished)
+    assert sorted(lake_rows(lake), key=str) == sorted(expected_rows(config), key=str)
+
+    scored = lake["teacher_version"].is_valid().to_numpy()
+    assert 0 < scored.sum() < lake.num_rows
+    assert counts["teacher_inferences"] == scored.sum()
+    own_logit = np.where(
+        pc.equal(lake["settlement"], "ctr").to_numpy(),
+        lake["teacher_logit_ctr"].is_valid().to_numpy(),
+        lake["teacher_logit_cvr"].is_valid().to_numpy(),
+    )
+    assert (own_logit == scored).all()
+    versions, blocks = lake["teacher_version"].to_numpy(), lake["block"].to_numpy()
+    assert (versions[scored] <= blocks[scored]).all()  # version v has learned the blocks before v
+
+    verticals = np.asarray(lake["vertical"].to_pylist())
+    for student in config.students:
+        mine = np.isin(verticals, student.row_filter)
+        if "cvr" not in config.student_tasks(student):
+            mine &= pc.equal(lake["settlement"], "ctr").to_numpy()
+        without = finished.checkpoint(f"student-{student.name}")[1]["rows_without_logit"]
+        assert without == (mine & ~scored).sum()

@@ -57,9 +57,9 @@ class Arm(BaseModel):
         `labelled`: a row is distilled for the tasks whose label it settles;
         `all`: for every task with a teacher logit (a conversion head then learns from impressions without a click too).
     head_start
-        `serving`: the heads that learn from teacher and adapter begin with the serving head's weights, so that at first
-        they pull the trunk the way the labels do: a cold student does not lose by having a teacher;
-        `random`: with weights of their own; heads part sooner, which helps where the teacher is biased, rates low.
+        `random`: the heads that learn from teacher and adapter begin with weights of their own;
+        `serving`: with the serving head's, so that at first they pull the trunk the way the labels do. That helps a
+        cold student of a good teacher, and hurts one of a teacher that is still cold itself.
 
     Raises ConfigError (as pydantic's ValidationError) for a setting that its kind has no use for.
 
@@ -76,7 +76,7 @@ class Arm(BaseModel):
     gradient_scale: float = Field(default=1.0, ge=0, allow_inf_nan=False)  # β
     temperature: float = Field(default=1.0, gt=0, allow_inf_nan=False)  # τ
     rows: Literal["labelled", "all"] = "labelled"
-    head_start: Literal["serving", "random"] = "serving"
+    head_start: Literal["random", "serving"] = "random"
     adapter_width: int = Field(default=8, gt=0)
     adapter_lr: float = Field(default=4e-3, gt=0)
 

@@ -61,6 +61,7 @@ def generate(
     Console().print(_table(written["verticals"]))
     files = f"{out_dir / 'impressions.parquet'} --feedback {out_dir / 'feedback.parquet'}"
     typer.echo(f"play it: exfm ingest {files} --config {config}")
+    typer.echo(f"    and: exfm stream {config} --set source=null --until-end")
 
 
 def _table(verticals: dict[str, dict[str, Any]]) -> Table:

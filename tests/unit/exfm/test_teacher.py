@@ -78,6 +78,11 @@ def test_a_step_reports_the_logits_and_the_loss_from_before_its_update(group):
     assert step.finite
 
 
+def test_an_untrained_teacher_says_the_same_of_every_row(group):
+    """Its first snapshot scores the first blocks of a stream: what is random there, students would learn."""
+    assert not new(group).score(batch(0)).any()
+
+
 def test_it_learns(group):
     teacher = new(group)
     losses = [teacher.train_step(batch(seed)).loss for seed in range(200)]

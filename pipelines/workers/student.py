@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 import torch
 
 from exfm.batch import Batch, BatchBuilder
-from exfm.checkpoint import latest, load, prune, save
+from exfm.checkpoint import prune, save
 from exfm.serving import check_parity, save_served
 from exfm.step import StepResult
 from exfm.student import Student
@@ -27,10 +27,10 @@ from pipelines.config import Student as StudentSettings
 from pipelines.layout import RunDir
 from pipelines.learned import Learned
 from pipelines.predictions import PredictionLog
+from pipelines.resume import last_checkpoint
 from pipelines.task_metrics import TaskMetrics
 from pipelines.workers.base import Report, Worker
 from pipelines.workers.teacher import snapshot_name
-from streaming.errors import StreamingError
 from streaming.lake_reader import LakeReader
 from streaming.position import NOTHING_YET
 
@@ -71,7 +71,7 @@ class StudentWorker(Worker):
         self._saved_rows = self._logged_rows = 0
         self._teacher_version: int | None = None
         self._logit_age_s: float | None = None
-        self._last_batch: Batch | None = None
+        self._last_rows: pa.Table | None = None
         self._restore()
         self._predictions = PredictionLog(self._run_dir.predictions(settings.name))
         if self._spill:
@@ -136,7 +136,7 @@ class StudentWorker(Worker):
                 twin = self._twin.train_step(batch)
         with self.watch("metrics"):
             self._judge(rows, batch, result, twin)
-        self._last_batch = batch
+        self._last_rows = rows
         self._seq = rows["lake_seq"][-1].as_py()
         self.rows += rows.num_rows
         self._saved_rows += rows.num_rows
@@ -165,9 +165,6 @@ class StudentWorker(Worker):
 
     def _end(self) -> None:
         self.checkpoint()
-        if self._last_batch is not None:
-            with self.watch("export"):
-                self.export()
         self._done = True
 
     @property
@@ -178,10 +175,18 @@ class StudentWorker(Worker):
 
     def export(self) -> None:
         """Publish what is served: trunk and serving heads. Refused when its predictions differ from the student's."""
-        assert self._last_batch is not None
-        served = self._student.export()
-        check_parity(self._student, served, self._last_batch)
-        save_served(served, self._run_dir.served(self._settings.name), snapshot_name(self._seq + 1))
+        with self.watch("export"):
+            served = self._student.export()
+            check_parity(self._student, served, self._build(self._rows_learned_last()))
+            root = self._run_dir.served(self._settings.name)
+            save_served(served, root, snapshot_name(self._seq + 1))
+            prune(root, keep=2)
+
+    def _rows_learned_last(self) -> pa.Table:
+        """The last batch; after a restart, the row it ended with."""
+        if self._last_rows is not None:
+            return self._last_rows
+        return self._lake.read(self._seq - 1, upto=self._seq, columns=self._columns).table
 
     def checkpoint(self) -> None:
         if self._seq == NOTHING_YET:
@@ -195,6 +200,7 @@ class StudentWorker(Worker):
             tensors |= self._figures.state()
             save(root, snapshot_name(self._seq + 1), tensors, self._meta(), kind="student-checkpoint")
             prune(root, keep=2)
+        self.export()
         self._saved_rows = 0
 
     def _meta(self) -> dict[str, Any]:
@@ -207,15 +213,10 @@ class StudentWorker(Worker):
         }
 
     def _restore(self) -> None:
-        found = latest(self._run_dir.checkpoints(self.name))
-        if found is None:
+        stored = last_checkpoint(self._run_dir.checkpoints(self.name), self._config.hash)
+        if stored is None:
             return
-        tensors, meta, *_ = load(found)
-        if meta["config_hash"] != self._config.hash:
-            raise StreamingError(
-                f"{found} was written under config {meta['config_hash']}, this run has {self._config.hash}; "
-                "resume with the config it was started with, or give another --run-dir"
-            )
+        tensors, meta = stored.tensors, stored.meta
         self._student.load_state(_under("student/", tensors))
         if self._twin is not None:
             self._twin.load_state(_under("no_teacher/", tensors))

@@ -16,15 +16,15 @@ from typing import Any
 import pyarrow as pa
 
 from exfm.batch import BatchBuilder
-from exfm.checkpoint import latest, load, prune, save
+from exfm.checkpoint import prune, save
 from exfm.teacher import Teacher
 from exfm.threads import set_threads
 from pipelines.config import Config
 from pipelines.layout import RunDir
 from pipelines.learned import Learned
+from pipelines.resume import last_checkpoint
 from pipelines.task_metrics import TaskMetrics
 from pipelines.workers.base import Report, Worker
-from streaming.errors import StreamingError
 from streaming.examples import Block, ExamplesReader
 from streaming.lake_reader import LakeReader
 from streaming.position import NOTHING_YET, Partition, Positions, SourcePosition
@@ -170,15 +170,10 @@ class TeacherWorker(Worker):
         }
 
     def _restore(self) -> None:
-        found = latest(self._run_dir.checkpoints(self.name))
-        if found is None:
+        stored = last_checkpoint(self._run_dir.checkpoints(self.name), self._config.hash)
+        if stored is None:
             return
-        tensors, meta, *_ = load(found)
-        if meta["config_hash"] != self._config.hash:
-            raise StreamingError(
-                f"{found} was written under config {meta['config_hash']}, this run has {self._config.hash}; "
-                "resume with the config it was started with, or give another --run-dir"
-            )
+        tensors, meta = stored.tensors, stored.meta
         self._teacher.load_state({k: v for k, v in tensors.items() if not k.startswith("metrics/")})
         self._judge.load(tensors)
         self._version, self._seq = meta["version"], meta["lake_seq"]

@@ -204,7 +204,9 @@ def test_what_a_student_does_not_say_it_has_from_the_defaults(file):
     )
     del raw["teacher"]
     raw["students"][1]["model"]["arm"] |= {"weight": 1.0}
-    feed, shop = load(file(raw)).students
+    raw["students"].append({"name": "video", "model": {"arm": {"adapter": True}}})
+    feed, shop, video = load(file(raw)).students
+    assert (video.model.width, video.model.arm.weight, video.model.arm.adapter) == (4, 2.0, True)
     assert (feed.twin, feed.batch_rows, feed.model.width, feed.model.arm.weight) == (True, 64, 4, 2.0)
     assert (shop.twin, shop.batch_rows, shop.model.width) == (False, 64, 16)
     assert (shop.model.arm.kind, shop.model.arm.weight) == ("none", 1.0)

@@ -116,7 +116,7 @@ def follows(name):
 
 ENDING = {
     "ingest": [[None, working("ingest"), done("ingest")]],
-    "augmentation": [[working("augmentation"), done("augmentation", lake_seq=99)]],
+    "augmentation": [[report("augmentation", 1, lake_seq=50), done("augmentation", lake_seq=99)]],
     "teacher": [[follows("teacher")]],
     "student-feed": [[follows("student-feed")]],
 }

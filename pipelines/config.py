@@ -207,9 +207,14 @@ class Config(Frozen):
 
     @property
     def hash(self) -> str:
-        """Of everything that decides what the run computes (not where it runs, nor how it is watched)."""
-        decisive = self.model_dump(mode="json", exclude={"tracking", "resources", "kafka"})
-        return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()[:16]
+        return hashlib.sha256(json.dumps(self.decisive, sort_keys=True).encode()).hexdigest()[:16]
+
+    @property
+    def decisive(self) -> dict[str, Any]:
+        """Everything that decides what the run computes: not where it runs, nor how it is watched."""
+        settings = self.model_dump(mode="json", exclude={"tracking", "resources", "kafka"})
+        topics = {name: getattr(self.kafka, name) for name in ("impressions", "feedback", "examples")}
+        return settings | {"kafka": {n: {"partitions": t.partitions, "codec": t.codec} for n, t in topics.items()}}
 
 
 def _choices(asked: str, possible: set[str]) -> str:

@@ -45,7 +45,8 @@ class Job:
 class Coordinator:
     """Runs jobs until they are all done (`until_end`), or until asked to stop.
 
-    `watch(status)` is called about every second, and once at the end.
+    `watch(status)` is called about every second, and once at the end; `finish()` when every worker is done, before the
+    run is.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class Coordinator:
         resources: Resources,
         *,
         watch: Callable[[RunStatus], None] = lambda status: None,
+        finish: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -65,7 +67,7 @@ class Coordinator:
         self._launcher = launcher
         self._tracker = tracker
         self._resources = resources
-        self._watch = watch
+        self._watch, self._finish = watch, finish
         self._clock = clock
         self._sleep = sleep
         self._told_at = 0.0
@@ -184,6 +186,7 @@ class Coordinator:
         elif self.status.state is RunState.RUNNING and self.orders.end_seq is not None:
             self._move(RunState.DRAINING)
         elif self.status.state in (RunState.RUNNING, RunState.DRAINING) and states == {WorkerState.DONE}:
+            self._finish()
             self._move(RunState.DONE)
 
     def _tell(self, force: bool = False) -> None:
@@ -208,7 +211,10 @@ class Coordinator:
         deadline = self._clock() + CLOSE_WAIT_S
         for job in self.jobs.values():
             if job.handle is not None:
-                job.handle.ask_to_close()
+                try:
+                    job.handle.ask_to_close()
+                except Exception:
+                    log.exception("asking %s to close", job.name)
         for job in self.jobs.values():
             if job.handle is None:
                 continue

@@ -62,15 +62,21 @@ def _same_config(config: Config, run_dir: RunDir) -> None:
             "with, give another --run-dir, or start over with --fresh (deletes what is there)"
         ) from None
     now = yaml.safe_load(dump(config))
-    differing = [
-        path for path in _differences(before, now) if path.split(".")[0] not in ("tracking", "resources", "kafka")
-    ]
+    differing = [path for path in _differences(before, now) if _decisive(path.split(" ")[0])]
     if differing:
         shown = "; ".join(differing[:5]) + ("; …" if len(differing) > 5 else "")
         raise BadInput(
             f"{run_dir.root} holds a run under another config ({shown}). Resume it with the config it was started with "
             f"({run_dir.config}), give another --run-dir, or start over with --fresh (deletes what is there)"
         )
+
+
+def _decisive(path: str) -> bool:
+    """As `Config.decisive` has it: of Kafka, only how the topics are cut."""
+    section, _, rest = path.partition(".")
+    if section == "kafka":
+        return rest.split(".")[-1] in ("partitions", "codec")
+    return section not in ("tracking", "resources")
 
 
 def _differences(before: Any, now: Any, path: str = "") -> Iterator[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import shutil
+import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -14,6 +15,7 @@ from pathlib import Path
 from pipelines.actors import Build, Launcher, LocalLauncher, RayLauncher
 from pipelines.config import Config, Kafka, dump, parse
 from pipelines.coordinator import Coordinator
+from pipelines.heartbeat import Heartbeat
 from pipelines.layout import RunDir, read_json, write_json
 from pipelines.picture import draw
 from pipelines.preflight import locked, prepare
@@ -69,8 +71,24 @@ def jobs_of(config: Config, run_dir: RunDir, servers: str, until_end: bool) -> l
     ]
 
 
+@contextmanager
+def terminable() -> Iterator[None]:
+    """SIGTERM ends a run as Ctrl-C does, also while the coordinator is not there yet, or no longer."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def start_over(run_dir: RunDir) -> None:
-    """Delete a run, after stopping its broker."""
+    """Delete a run, after stopping its broker. Raises BadInput where the folder holds something else."""
+    foreign = {path.name for path in run_dir.root.iterdir()} - {run_dir.lock.name, run_dir.broker.name}
+    if foreign and not run_dir.config.exists() and not run_dir.status.exists():
+        raise BadInput(
+            f"{run_dir.root} is not empty and holds no run (neither config.yaml nor status.json), so --fresh leaves it "
+            "alone; give the --run-dir of a run, or an empty one"
+        )
     with locked(run_dir):
         Broker(run_dir.broker).stop()
         shutil.rmtree(run_dir.root, ignore_errors=True)
@@ -85,8 +103,12 @@ def run(
     watch: Callable[[RunStatus], None] = lambda status: None,
     say: Say = lambda text: None,
 ) -> tuple[RunStatus, Summary | None]:
-    """Run (or resume) a stream until it ends, is stopped, or fails."""
-    with locked(run_dir), ExitStack() as stack:
+    """Run (or resume) a stream until it ends, is stopped, or fails.
+
+    A configured source has an end, and so has its run; topics that others feed have one with `until_end`.
+    """
+    until_end = until_end or config.source is not None
+    with locked(run_dir), terminable(), ExitStack() as stack:
         prepare(config, run_dir)
         if (done := _finished(config, run_dir)) is not None:
             say(f"{run_dir.root} holds this run, finished on {done.value['run']['started_at']}: nothing left to do.")
@@ -94,7 +116,7 @@ def run(
         _say_what_is_there(run_dir, say)
         logging.basicConfig(filename=run_dir.logs / "coordinator.log", level=logging.INFO, force=True)
         status = RunStatus(config.name)
-        write_json(run_dir.status, status.as_json())
+        stack.enter_context(Heartbeat(run_dir.status, status))
         started_at = datetime.now(UTC).isoformat(timespec="seconds")
         with ThreadPoolExecutor(1) as beside:
             broker = beside.submit(lambda: stack.enter_context(_broker(config.kafka, run_dir, status, say)))
@@ -104,6 +126,14 @@ def run(
         _topics(config, run_dir, servers, until_end)
         Lake(run_dir.lake, config.rows).open_writer()  # so that readers find it, and another schema is refused, at once
         tracker = _tracker(config, run_dir)
+        summaries: list[Summary] = []
+
+        def finish() -> None:
+            say("computing the summary from every prediction")
+            summaries.append(summarise(config, run_dir, status, started_at))
+            write_json(run_dir.summary, summaries[0].value)
+            draw(config, run_dir)
+
         coordinator = Coordinator(
             run_dir,
             status,
@@ -112,17 +142,16 @@ def run(
             tracker,
             config.resources,
             watch=watch,
+            finish=finish,
         )
-        state = coordinator.run()
-        summary = None
-        if state is RunState.DONE:
-            say("computing the summary from every prediction")
-            summary = summarise(config, run_dir, status, started_at)
-            write_json(run_dir.summary, summary.value)
-            draw(config, run_dir)
+        coordinator.run()
+        summary = summaries[0] if summaries else None
         if tracker is not None:
             if summary is not None:
                 _track_results(config, run_dir, tracker, summary)
+            else:
+                for name in coordinator.jobs:
+                    tracker.finish(name, "FAILED" if status.state is RunState.FAILED else "KILLED")
             say("writing MLflow")
             tracker.close(120.0 if summary is not None else 5.0)
             if tracker.problem:

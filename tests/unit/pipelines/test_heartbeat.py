@@ -1,0 +1,62 @@
+"""status.json while nobody polls a worker: at the start, during the summary, and when something breaks."""
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from pipelines import heartbeat
+from pipelines.config import load
+from pipelines.heartbeat import Heartbeat
+from pipelines.layout import RunDir, read_json
+from pipelines.run import start_over
+from pipelines.states import RunState
+from pipelines.status import RunStatus
+from streaming.errors import BadInput
+
+
+def test_it_is_written_at_once_again_and_again_and_at_the_end(tmp_path, monkeypatch):
+    monkeypatch.setattr(heartbeat, "INTERVAL_S", 0.01)
+    written, often = [], threading.Event()
+
+    def record(path, value):
+        written.append(value["state"])
+        if len(written) > 3:
+            often.set()
+
+    monkeypatch.setattr(heartbeat, "write_json", record)
+    status = RunStatus("run")
+    with Heartbeat(tmp_path / "status.json", status):
+        assert written[0] == "starting"
+        assert often.wait(10)
+        status.state = RunState.DONE
+    assert written[-1] == "done"
+    assert not [thread for thread in threading.enumerate() if thread.name == "heartbeat"]
+
+
+@pytest.mark.parametrize(
+    ("error", "state", "reason"),
+    [(BadInput("no such topic"), "failed", "no such topic"), (KeyboardInterrupt(), "stopped", "interrupted")],
+)
+def test_a_run_that_breaks_off_says_why(tmp_path, error, state, reason):
+    path = tmp_path / "status.json"
+    with pytest.raises(type(error)), Heartbeat(path, RunStatus("run")):
+        raise error
+    assert (read_json(path)["state"], read_json(path)["reason"]) == (state, reason)
+
+
+def test_fresh_leaves_a_folder_alone_that_holds_no_run(tmp_path):
+    (tmp_path / "thesis.tex").write_text("years of work")
+    with pytest.raises(BadInput, match="holds no run"):
+        start_over(RunDir(tmp_path))
+    assert (tmp_path / "thesis.tex").exists()
+
+
+def test_how_topics_are_cut_decides_what_a_run_computes_and_where_they_are_does_not():
+    demo = Path("configs/demo.yaml")
+    hash_of = {
+        setting: load(demo, [setting]).hash
+        for setting in ("seed=1", "kafka.port=9999", "kafka.examples={topic: examples, partitions: 2}")
+    }
+    assert hash_of["seed=1"] == hash_of["kafka.port=9999"]
+    assert hash_of["seed=1"] != hash_of["kafka.examples={topic: examples, partitions: 2}"]

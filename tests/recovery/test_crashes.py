@@ -57,6 +57,10 @@ def to_topic(stem: str, partition: int) -> Callable[..., bool]:
     return lambda writer, number, *args, **kwargs: writer._topic.startswith(stem) and number == partition
 
 
+def end_marker(writer: TopicWriter, number: int, payloads: list[bytes], **kwargs: Any) -> bool:
+    return payloads == [b""]
+
+
 def to_table(name: str) -> Callable[..., bool]:
     return lambda table, rows, **kwargs: table.path.name == name and rows.num_rows
 
@@ -91,7 +95,7 @@ POINTS = {
     "ingest": [
         Point(TopicWriter, "write", 2, to_topic("impressions", 1)),
         Point(TopicWriter, "write", 2, to_topic("feedback", 0)),
-        Point(TopicWriter, "end_marker", 1),
+        Point(TopicWriter, "write", 1, end_marker),
     ],
 }
 

@@ -112,10 +112,19 @@ def counts_text(summary: dict[str, Any]) -> str:
     return " · ".join(pieces) + f" (the counts {'balance' if counts_hold(counts) else 'DO NOT BALANCE'})"
 
 
+WARM_IMPRESSIONS = 300_000
+
+
 def print_closing(console: Console, summary: dict[str, Any], run_dir: RunDir, config_path: str) -> None:
     if any(summary["students"].values()):
         console.print(ne_table(summary))
         console.print(auc_table(summary))
+    if summary["counts"]["impressions_read"] < WARM_IMPRESSIONS:
+        console.print(
+            f"A stream of under {WARM_IMPRESSIONS:,} impressions shows that everything runs. Teacher and students are "
+            "still cold at its end: judge them on a longer one.",
+            style="yellow",
+        )
     console.print(workers_table(summary))
     console.print("\n" + counts_text(summary), highlight=False, markup=False)
     console.print(

@@ -115,7 +115,7 @@ class Screen:
         self._console = console or Console(file=sys.stderr)
         self._live = Live(console=self._console, auto_refresh=False) if self._console.is_terminal else None
         self._clock = clock
-        self._printed = -PLAIN_INTERVAL_S
+        self._printed, self._told_the_end = -PLAIN_INTERVAL_S, False
 
     def __enter__(self) -> Screen:
         if self._live:
@@ -136,9 +136,9 @@ class Screen:
             self._live.update(Group(overall(status, width), worker_table(workers, width)), refresh=True)
             return
         ended = status.state in (RunState.DONE, RunState.FAILED, RunState.STOPPED)
-        if self._clock() - self._printed < PLAIN_INTERVAL_S and not ended:
+        if self._told_the_end or (self._clock() - self._printed < PLAIN_INTERVAL_S and not ended):
             return
-        self._printed = self._clock()
+        self._printed, self._told_the_end = self._clock(), ended
         share = f"{status.fraction:.0%}" if status.fraction is not None else f"{status.lake['rows']:,} rows"
         parts = [f"{duration(status.wall_s):>6} {status.state} {share}"]
         if (eta := eta_s(status)) is not None:

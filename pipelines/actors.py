@@ -110,6 +110,7 @@ class _Host:
         logging.basicConfig(
             filename=log, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s", force=True
         )
+        logging.getLogger("torchrec").setLevel(logging.WARNING)
         self._build = build
 
     def place(self) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from pipelines.config import Config
 from pipelines.layout import RunDir
 from pipelines.screen import duration
 from pipelines.summary import MODELS, counts_hold
@@ -115,7 +116,7 @@ def counts_text(summary: dict[str, Any]) -> str:
 WARM_IMPRESSIONS = 300_000
 
 
-def print_closing(console: Console, summary: dict[str, Any], run_dir: RunDir, config_path: str) -> None:
+def print_closing(console: Console, summary: dict[str, Any], run_dir: RunDir, config: Config) -> None:
     if any(summary["students"].values()):
         console.print(ne_table(summary))
         console.print(auc_table(summary))
@@ -131,9 +132,9 @@ def print_closing(console: Console, summary: dict[str, Any], run_dir: RunDir, co
         f"\nlake      {run_dir.lake}\n"
         f"summary   {run_dir.summary}\n"
         f"picture   {run_dir.picture}\n"
-        f"MLflow    mlflow ui --backend-store-uri sqlite:///{run_dir.mlflow}\n"
-        f"\ntry next  another seed: exfm stream {config_path} --until-end --run-dir runs/seed2 "
-        "--set seed=2 --set source.seed=2\n"
+        f"MLflow    mlflow ui --backend-store-uri {config.tracking.uri or f'sqlite:///{run_dir.mlflow}'}\n"
+        f"\ntry next  another seed: exfm stream {run_dir.config} --run-dir {run_dir.root}-again --set seed=2"
+        f"{' --set source.seed=2' if config.source is not None and config.source.kind == 'generated' else ''}\n"
         f'          read the lake: python -c "import polars as pl; '
         f"print(pl.scan_delta('{run_dir.lake}').collect())\"",
         highlight=False,

@@ -124,7 +124,7 @@ def run(
             stack.callback(launcher.shutdown)
             servers = broker.result()
         _topics(config, run_dir, servers, until_end)
-        Lake(run_dir.lake, config.rows).open_writer()  # so that readers find it, and another schema is refused, at once
+        _lake(config, run_dir, servers)
         tracker = _tracker(config, run_dir)
         summaries: list[Summary] = []
 
@@ -216,6 +216,24 @@ def _topics(config: Config, run_dir: RunDir, servers: str, until_end: bool) -> N
                 f"--until-end, but {', '.join(inputs)} hold no messages at {servers}; feed them first, or leave it out"
             )
         write_json(run_dir.end_offsets, {f"{p.topic}/{p.partition}": offset for p, offset in ends.items()})
+
+
+def _lake(config: Config, run_dir: RunDir, servers: str) -> None:
+    """Make the lake, so that readers find it and another schema is refused, at once.
+
+    Raises BadInput where a new lake meets an examples topic that another run has filled.
+    """
+    new = not run_dir.lake.exists()
+    examples = config.kafka.examples
+    if new:
+        kafka = config.kafka.model_copy(update={"bootstrap_servers": servers})
+        held = sum(end_offsets(kafka, [Partition(examples.topic, p) for p in range(examples.partitions)]).values())
+        if held:
+            raise BadInput(
+                f"topic `{examples.topic}` holds {held:,} messages of another run, and {run_dir.root} is a new one; "
+                "give it a topic of its own (--set kafka.examples.topic=…), or delete that topic"
+            )
+    Lake(run_dir.lake, config.rows).open_writer()
 
 
 def _tracker(config: Config, run_dir: RunDir) -> Tracker | None:

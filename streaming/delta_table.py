@@ -141,6 +141,11 @@ class CheckedTable:
         self._commits += 1
         return _CLEANING if self._commits % CHECKPOINT_EVERY_COMMITS == 1 else _NO_CLEANING
 
+    @property
+    def id(self) -> str:
+        """Of this table, and of no other."""
+        return str(self._handle.metadata().id)
+
     def identifier(self, name: str) -> int | None:
         """The identifier's number as the handle knows it; None where it was never committed."""
         version: int | None = self._handle.transaction_version(name)

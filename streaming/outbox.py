@@ -20,6 +20,7 @@ import pyarrow as pa
 from streaming.dead_letters import DEAD_LETTER_SCHEMA, from_batch, to_json
 from streaming.kafka import KafkaSettings, TopicWriter, last_message
 from streaming.label_join import late_schema
+from streaming.position import NOTHING_YET
 from streaming.schema import RowSchema
 from streaming.side_tables import DEAD_LETTERS, LATE_FEEDBACK, SideTable
 
@@ -62,7 +63,11 @@ class CommitRecord:
 
 
 class Outbox:
-    """Delivers commit records, in order of their numbers, each once."""
+    """Delivers commit records, in order of their numbers, each once.
+
+    Several runs may share a dead-letter topic: every letter names its run's table, state and part in its headers. Then
+    a crash can repeat the letters of one record there, under the same headers; never in the table.
+    """
 
     def __init__(self, folder: Path, settings: KafkaSettings, topic: str, schema: RowSchema) -> None:
         self._late = SideTable(folder, LATE_FEEDBACK, late_schema(schema))
@@ -70,7 +75,8 @@ class Outbox:
         self._topic = TopicWriter(settings, topic)
         newest = last_message(settings, topic, 0)
         headers = dict(newest.headers) if newest is not None else {}
-        self._published = (int(headers.get("state", b"-1")), int(headers.get("part", b"0")))
+        ours = headers.get("table") == self._dead.id.encode()
+        self._published = (int(headers["state"]), int(headers["part"])) if ours else (NOTHING_YET, 0)
 
     def deliver(self, record: CommitRecord) -> None:
         self._late.append(record.late, number=record.number)
@@ -78,8 +84,8 @@ class Outbox:
         letters = to_json(from_batch(record.dead))
         for part, letter in enumerate(letters):
             if (record.number, part) > self._published:
-                headers = [("state", str(record.number).encode()), ("part", str(part).encode())]
-                self._topic.write(0, [letter], headers=headers)
+                place = {"table": self._dead.id, "state": str(record.number), "part": str(part)}
+                self._topic.write(0, [letter], headers=[(name, value.encode()) for name, value in place.items()])
         self._topic.flush()
         if letters:
             self._published = max(self._published, (record.number, len(letters) - 1))

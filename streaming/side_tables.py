@@ -37,6 +37,11 @@ class SideTable:
         statistics = [field.name for field in POSITION_FIELDS]
         self._table = CheckedTable(self.path, schema, statistics=statistics, identifiers={NUMBER: -1})
 
+    @property
+    def id(self) -> str:
+        """Of this table, and of no other."""
+        return self._table.id
+
     def append(self, rows: pa.RecordBatch | pa.Table, *, number: int) -> int:
         """Store `rows` under `number` unless that number, or a later one, is stored; returns how many were.
 

@@ -45,6 +45,11 @@ class TopicWriter:
             delivery_timeout_ms=settings.delivery_timeout_s * 1000,
         )
 
+    @property
+    def payload_bytes(self) -> int:
+        """How large a message value may be, with room left for headers."""
+        return self._limit - 2 * RECORD_OVERHEAD_BYTES
+
     def write(
         self,
         partition: int,

@@ -44,7 +44,7 @@ def stream(
     with Screen() as screen:
         status, summary = run(settings, where, local=local, until_end=until_end, watch=screen.show, say=screen.say)
     if summary is not None:
-        print_closing(Console(), summary.value, where, str(config))
+        print_closing(Console(), summary.value, where, settings)
     if status.state is RunState.FAILED:
         typer.echo(f"exfm: the run failed: {status.reason}\nlogs: {where.logs}; the same command resumes", err=True)
         raise typer.Exit(1)

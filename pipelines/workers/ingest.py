@@ -91,7 +91,7 @@ class _Output:
         owner = (hash64(rows["impression_id"]) % np.uint64(self.topic.partitions)).astype(np.int64)
         for partition, held in enumerate(self.held):
             mine = rows if self.topic.partitions == 1 else rows.filter(pa.array(owner == partition))
-            values = self.codec.encode(mine) if mine.num_rows else []
+            values = self._encode(mine) if mine.num_rows else []
             if partition == number % self.topic.partitions:
                 values = values + malformed
             time_ms = int(mine["event_time_ms"].to_numpy().max()) if mine.num_rows else -1
@@ -100,6 +100,14 @@ class _Output:
                     place = [("chunk", str(number).encode()), ("part", str(part).encode())]
                     headers = [("stream", self._stream.encode()), *place]
                     self.writer.write(partition, [value], headers=headers, timestamp_ms=time_ms)
+
+    def _encode(self, rows: pa.RecordBatch) -> list[bytes]:
+        """Message values that the topic takes: halved until they fit."""
+        values = self.codec.encode(rows)
+        if rows.num_rows < 2 or max(map(len, values)) <= self.writer.payload_bytes:
+            return values
+        half = rows.num_rows // 2
+        return self._encode(rows.slice(0, half)) + self._encode(rows.slice(half))
 
     def end(self) -> None:
         headers = [(END_HEADER, b"1"), ("stream", self._stream.encode())]

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from pipelines import stored_status
 from pipelines.closing import ne_table, print_closing
+from pipelines.config import load
 from pipelines.layout import RunDir
 from pipelines.screen import Screen, duration, ne_text, overall, worker_table
 from pipelines.states import RunState, WorkerState
@@ -69,7 +70,7 @@ def rendered(show, width):
 
 
 def closing(width, summary=SUMMARY, root="runs/demo"):
-    return rendered(lambda c: print_closing(c, summary, RunDir(Path(root)), "configs/demo.yaml"), width)
+    return rendered(lambda c: print_closing(c, summary, RunDir(Path(root)), load("configs/demo.yaml")), width)
 
 
 def row(text, *starts):

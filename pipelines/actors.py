@@ -182,6 +182,7 @@ class RayHandle:
             cause = error.cause if isinstance(error.cause, Exception) else error
             raise Died(f"{type(cause).__name__}: {cause}", _is_permanent(cause)) from None
         except ray.exceptions.RayActorError as error:
+            self.kill()  # one that is only out of reach must not go on beside its successor
             raise Died(str(error).strip().splitlines()[0]) from None
 
     def _check_placed(self) -> None:

@@ -166,6 +166,13 @@ class Config(Frozen):
         for feature in self.teacher.only:
             if feature not in features:
                 raise ValueError(f"teacher.only names feature `{feature}`; {_choices(feature, features)}")
+        ahead = self.teacher.publish_every_rows + self.pace.block_rows
+        if self.pace.mode == "free" and self.pace.max_rows_ahead < ahead:
+            raise ValueError(
+                f"pace.max_rows_ahead is {self.pace.max_rows_ahead}, and the teacher publishes every "
+                f"{self.teacher.publish_every_rows} rows: augmentation and teacher would wait for each other; make it "
+                f"{ahead} or more (publish_every_rows + block_rows)"
+            )
         names = [s.name for s in self.students]
         for student in self.students:
             if names.count(student.name) > 1:

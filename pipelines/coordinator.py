@@ -130,6 +130,7 @@ class Coordinator:
         now = self._clock()
         job.handle = job.rate = job.status.recent_rows_per_s = None
         job.deaths.append(now)
+        job.status.before = job.status.whole
         job.status.reason = str(death)
         verdict = after_death(job.deaths, now, self._resources.max_restarts, self._resources.restart_window_s)
         if death.permanent or isinstance(verdict, GiveUp):

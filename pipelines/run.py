@@ -56,7 +56,7 @@ def build_worker(kind: str, name: str, config_yaml: str, root: str, servers: str
         return TeacherWorker(config, run_dir)
     from pipelines.workers.student import StudentWorker
 
-    return StudentWorker(config, config.student(name), run_dir, spill=until_end)
+    return StudentWorker(config, config.student(name), run_dir)
 
 
 def jobs_of(config: Config, run_dir: RunDir, servers: str, until_end: bool) -> list[tuple[str, str, Build]]:
@@ -83,11 +83,11 @@ def terminable() -> Iterator[None]:
 
 def start_over(run_dir: RunDir) -> None:
     """Delete a run, after stopping its broker. Raises BadInput where the folder holds something else."""
-    foreign = {path.name for path in run_dir.root.iterdir()} - {run_dir.lock.name, run_dir.broker.name}
-    if foreign and not run_dir.config.exists() and not run_dir.status.exists():
+    foreign = {path.name for path in run_dir.root.iterdir()} - {run_dir.broker.name}
+    if foreign and not run_dir.lock.exists():
         raise BadInput(
-            f"{run_dir.root} is not empty and holds no run (neither config.yaml nor status.json), so --fresh leaves it "
-            "alone; give the --run-dir of a run, or an empty one"
+            f"{run_dir.root} is not empty and holds no run (no {run_dir.lock.name}), so --fresh leaves it alone; give "
+            "the --run-dir of a run, or an empty one"
         )
     with locked(run_dir):
         Broker(run_dir.broker).stop()
@@ -130,9 +130,18 @@ def run(
 
         def finish() -> None:
             say("computing the summary from every prediction")
-            summaries.append(summarise(config, run_dir, status, started_at))
-            write_json(run_dir.summary, summaries[0].value)
-            draw(config, run_dir)
+            summary = summarise(config, run_dir, status, started_at)
+            try:
+                draw(config, run_dir)
+            except Exception:
+                log.exception("drawing the picture")
+                say(f"the picture could not be drawn; {run_dir.logs / 'coordinator.log'} says why")
+            if tracker is not None:
+                say("writing MLflow")
+                _track_results(config, run_dir, tracker, summary)
+                _close(tracker, 120.0, say)
+            write_json(run_dir.summary, summary.value)  # the mark of a finished run: nothing is left to do
+            summaries.append(summary)
 
         coordinator = Coordinator(
             run_dir,
@@ -145,18 +154,17 @@ def run(
             finish=finish,
         )
         coordinator.run()
-        summary = summaries[0] if summaries else None
-        if tracker is not None:
-            if summary is not None:
-                _track_results(config, run_dir, tracker, summary)
-            else:
-                for name in coordinator.jobs:
-                    tracker.finish(name, "FAILED" if status.state is RunState.FAILED else "KILLED")
-            say("writing MLflow")
-            tracker.close(120.0 if summary is not None else 5.0)
-            if tracker.problem:
-                say(f"tracking: {tracker.problem}; {tracker.dropped} entries were dropped, training is not affected")
-        return status, summary
+        if tracker is not None and not summaries:
+            for name in coordinator.jobs:
+                tracker.finish(name, "FAILED" if status.state is RunState.FAILED else "KILLED")
+            _close(tracker, 5.0, say)
+        return status, summaries[0] if summaries else None
+
+
+def _close(tracker: Tracker, wait_s: float, say: Say) -> None:
+    tracker.close(wait_s)
+    if tracker.problem:
+        say(f"tracking: {tracker.problem}; {tracker.dropped} entries were dropped, training is not affected")
 
 
 def _launcher(config: Config, local: bool, say: Say) -> Launcher:

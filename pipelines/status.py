@@ -22,6 +22,14 @@ class WorkerStatus:
     report: Report | None = None
     recent_rows_per_s: float | None = None
     reason: str | None = None
+    before: list[Report] = field(default_factory=list)
+    """The last reports of this worker's processes that died."""
+
+    @property
+    def whole(self) -> list[Report]:
+        """Of every process that this worker has had in this run of the coordinator."""
+        last = self.report
+        return self.before if last is None or last in self.before else [*self.before, last]
 
     def as_json(self) -> dict[str, Any]:
         report = self.report or Report(self.name, self.kind)

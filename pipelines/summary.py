@@ -7,6 +7,7 @@ rows: those with a label, a teacher logit, and (where a truth exists) a known pr
 from __future__ import annotations
 
 import platform
+from collections import Counter
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
@@ -19,7 +20,7 @@ from exfm.metrics.paired import consecutive_blocks, paired_ne_difference
 from pipelines.config import Config, Student
 from pipelines.layout import RunDir
 from pipelines.predictions import read_predictions
-from pipelines.status import RunStatus
+from pipelines.status import RunStatus, WorkerStatus
 from streaming.hashing import hash64
 from streaming.sources.truth import read_truth
 
@@ -162,20 +163,26 @@ def summarise(config: Config, run_dir: RunDir, status: RunStatus, started_at: st
                 "seed": config.seed,
             },
             "counts": _counts(counters),
-            "workers": {
-                name: {
-                    "rows": report.rows,
-                    "busy_s": round(report.busy_s, 3),
-                    "rows_per_s": round(report.rows_per_s, 1),
-                    "peak_rss_bytes": report.peak_rss_bytes,
-                    "restarts": status.workers[name].restarts,
-                    "phases_s": {phase: round(s, 3) for phase, s in report.phases_s.items()},
-                }
-                for name, report in reports.items()
-            },
+            "workers": {name: _worker(worker) for name, worker in status.workers.items() if worker.whole},
             "students": students_of(config, run_dir, last_seq),
         }
     )
+
+
+def _worker(worker: WorkerStatus) -> dict[str, Any]:
+    """What a worker did since the coordinator started, whichever of its processes did it."""
+    rows, busy_s = sum(r.rows for r in worker.whole), sum(r.busy_s for r in worker.whole)
+    phases: Counter[str] = Counter()
+    for report in worker.whole:
+        phases.update(report.phases_s)
+    return {
+        "rows": rows,
+        "busy_s": round(busy_s, 3),
+        "rows_per_s": round(rows / busy_s, 1) if busy_s else 0.0,
+        "peak_rss_bytes": max(r.peak_rss_bytes for r in worker.whole),
+        "restarts": worker.restarts,
+        "phases_s": {phase: round(s, 3) for phase, s in phases.items()},
+    }
 
 
 def _counts(counters: dict[str, Any]) -> dict[str, Any]:

@@ -30,8 +30,9 @@ from streaming.schema import RowSchema
 
 @dataclass(frozen=True)
 class Header:
-    """What a message of the topic says of itself."""
+    """What a message of the topic says of itself. `lake` is the id of the lake that its rows are from."""
 
+    lake: str
     block: int
     first_seq: int
     last_seq: int
@@ -44,14 +45,23 @@ class Header:
     @classmethod
     def decode(cls, message: RawMessage) -> Header:
         """Raises StreamingError for a message that is none of ours."""
-        values = {name: int(value) for name, value in message.headers if name in cls.__dataclass_fields__}
+        values = {name: value.decode() for name, value in message.headers if name in cls.__dataclass_fields__}
         if absent := [name for name in cls.__dataclass_fields__ if name not in values]:
             raise StreamingError(
                 f"message {message.offset} of topic `{message.topic}`, partition {message.partition}, is no part of a "
                 f"block (no header {', '.join(absent)}): somebody else writes to this topic; give the run an examples "
                 "topic of its own (kafka.examples.topic): it is rebuilt from the lake"
             )
-        return cls(**values)
+        lake = values.pop("lake")
+        return cls(lake, **{name: int(value) for name, value in values.items()})
+
+    def check(self, lake: str, topic: str) -> None:
+        """Raises BadInput where the message is of another lake than `lake`."""
+        if self.lake != lake:
+            raise BadInput(
+                f"topic `{topic}` holds rows of another run (its lake is {self.lake}, this run's {lake}); give this "
+                "run an examples topic of its own (kafka.examples.topic): it is rebuilt from the lake"
+            )
 
 
 class ExamplesPublisher:
@@ -61,8 +71,9 @@ class ExamplesPublisher:
     partitions that already hold a block are passed over.
     """
 
-    def __init__(self, settings: KafkaSettings, topic: str, partitions: int, schema: RowSchema) -> None:
-        self._topic = topic
+    def __init__(self, settings: KafkaSettings, topic: str, partitions: int, schema: RowSchema, lake: str) -> None:
+        """`lake` is the id of the lake published. Raises BadInput where the topic holds rows of another."""
+        self._topic, self._lake = topic, lake
         self._codec = ExamplesCodec(schema)
         self._writer = TopicWriter(settings, topic)
         limit = min(settings.max_message_bytes, int(topic_config(settings, topic)["max.message.bytes"]))
@@ -70,13 +81,13 @@ class ExamplesPublisher:
         self._partitions = partitions
         self._held = [self._last_whole_block(settings, topic, p) for p in range(partitions)]
 
-    @staticmethod
-    def _last_whole_block(settings: KafkaSettings, topic: str, partition: int) -> tuple[int, int]:
+    def _last_whole_block(self, settings: KafkaSettings, topic: str, partition: int) -> tuple[int, int]:
         """(block, lake_seq) up to which a partition holds everything."""
         message = last_message(settings, topic, partition)
         if message is None:
             return NOTHING_YET, NOTHING_YET
         header = Header.decode(message)
+        header.check(self._lake, topic)
         if header.part == header.parts - 1:
             return header.block, header.last_seq
         return header.block - 1, header.first_seq - 1
@@ -106,7 +117,7 @@ class ExamplesPublisher:
             rows = block if self._partitions == 1 else block.filter(pa.array(owner == partition))
             values = self._codec.encode(rows, self._part_bytes)
             for part, value in enumerate(values):
-                header = Header(number, first, last, part, len(values))
+                header = Header(self._lake, number, first, last, part, len(values))
                 self._writer.write(partition, [value], headers=header.encode(), timestamp_ms=time_ms)
         self._writer.flush()
         self._held = [max(held, (number, last)) for held in self._held]
@@ -159,8 +170,8 @@ class ExamplesReader:
 
     MESSAGES_PER_POLL = 16
 
-    def __init__(self, settings: KafkaSettings, topic: str, partitions: int, schema: RowSchema) -> None:
-        self._settings = settings
+    def __init__(self, settings: KafkaSettings, topic: str, partitions: int, schema: RowSchema, lake: str) -> None:
+        self._settings, self._lake = settings, lake
         self._codec = ExamplesCodec(schema)
         self._all = [Partition(topic, p) for p in range(partitions)]
         self._reader = TopicReader(settings, self._all)
@@ -195,6 +206,7 @@ class ExamplesReader:
 
     def _take(self, message: RawMessage) -> None:
         header = Header.decode(message)
+        header.check(self._lake, message.topic)
         if header.block <= self._after:
             return
         self._newest[message.partition] = max(self._newest[message.partition], header.block)

@@ -83,6 +83,11 @@ class LakeWriter:
         self.last_block = self._number(BLOCK)
         self.state = self._number(STATE)
 
+    @property
+    def id(self) -> str:
+        """Of this lake, and of no other."""
+        return self._table.id
+
     def _take_over(self) -> Commit:
         """Raise the epoch, carrying the last metadata along so that it stays the newest in the log."""
         self.epoch = self._number(EPOCH) + 1

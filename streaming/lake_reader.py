@@ -72,6 +72,11 @@ class LakeReader:
         self._files = _Files.of(pa.table(self._handle.get_add_actions(flatten=True)))
 
     @property
+    def id(self) -> str:
+        """Of this lake, and of no other."""
+        return str(self._handle.metadata().id)
+
+    @property
     def rows(self) -> int:
         return self.last_lake_seq + 1
 

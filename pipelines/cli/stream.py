@@ -67,7 +67,7 @@ def status(
 
     value = read_status(run_dir)
     if json_:
-        typer.echo(json.dumps(value, indent=2))
+        typer.echo(json.dumps(value | {"alive": alive(value)}, indent=2))
     else:
         show(value, alive(value))
 

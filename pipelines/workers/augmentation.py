@@ -36,7 +36,7 @@ from pipelines.layout import RunDir, read_json
 from pipelines.policies import Score, Wait, WithoutTeacher, lockstep_version, snapshot_for
 from pipelines.workers.base import Report, Worker
 from pipelines.workers.teacher import snapshot_name
-from streaming.dead_letters import DeadLetter, Kind, to_batch
+from streaming.dead_letters import DEAD_LETTER_SCHEMA, Kind, to_batch
 from streaming.examples import ExamplesPublisher
 from streaming.intake import InputTopic, Intake
 from streaming.label_join import late_schema
@@ -44,6 +44,9 @@ from streaming.lake import Lake
 from streaming.outbox import CommitRecord, Outbox
 from streaming.position import NOTHING_YET, Partition
 from streaming.settlement import SettledRows, Settlement
+
+DEAD_ROWS = 10_000
+"""So many refused records are delivered at once, also when no row has settled."""
 
 EPOCH_SHIFT = 32
 """State numbers rise over all writers: the writer's epoch in the upper bits, its commits counted in the lower."""
@@ -73,7 +76,10 @@ class AugmentationWorker(Worker):
         self._finished_settling = False
         self._block_began_ms = 0
         self._late: list[pa.RecordBatch] = []
-        self._dead: list[DeadLetter] = []
+        self._dead: list[pa.RecordBatch] = []
+        self._dead_rows = 0
+        self._committed_rows = 0
+        self._committed_at_ms = now_ms()
         self._note: str | None = None
         self._version: int | None = None
         self._version_seq = NOTHING_YET
@@ -92,7 +98,8 @@ class AugmentationWorker(Worker):
         if self._lake.state != NOTHING_YET:
             merge_state = self._restore(self._lake.state)
         self._intake.open(merge_state)
-        self._publisher = ExamplesPublisher(kafka, kafka.examples.topic, kafka.examples.partitions, config.rows)
+        examples = kafka.examples
+        self._publisher = ExamplesPublisher(kafka, examples.topic, examples.partitions, config.rows, self._lake.id)
         self._publish_committed()
         self._build = BatchBuilder(config.features, config.tasks)
         self._scorer = TeacherScorer(config.teacher.model, config.features, config.tasks)
@@ -143,6 +150,9 @@ class AugmentationWorker(Worker):
     def step(self) -> bool:
         if self._block_is_due():
             return self._finish_block()
+        if self._progress_is_due():
+            self._commit(None)
+            return True
         if self._settlement_finished():
             self._end()
             return True
@@ -154,6 +164,14 @@ class AugmentationWorker(Worker):
             return True
         waited_ms = self._now_ms() - self._block_began_ms
         return pace.mode == "free" and self._have > 0 and waited_ms >= pace.commit_interval_s * 1000
+
+    def _progress_is_due(self) -> bool:
+        """Between blocks: refused records are told, and in free pace positions are kept, also while nothing settles."""
+        if self._have or self._finished_settling:
+            return False
+        waited_ms = self._now_ms() - self._committed_at_ms
+        on_time = self._config.pace.mode == "free" and waited_ms >= self._config.pace.commit_interval_s * 1000
+        return self._dead_rows >= DEAD_ROWS or (on_time and self.rows > self._committed_rows)
 
     def _settlement_finished(self) -> bool:
         return self._finished_settling and not self._more
@@ -184,7 +202,9 @@ class AugmentationWorker(Worker):
             self._have += settled.batch.num_rows
         if settled.late.num_rows:
             self._late.append(settled.late)
-        self._dead += settled.dead
+        if settled.dead:
+            self._dead.append(to_batch(settled.dead))  # payloads are cut here, not at the commit
+            self._dead_rows += len(settled.dead)
         return True
 
     # --- a block's end -----------------------------------------------------------------------------------------
@@ -201,7 +221,7 @@ class AugmentationWorker(Worker):
                 self._note = f"waiting for snapshot {decision.version}"
                 time.sleep(0.01)
                 return False
-        self._note = f"no teacher: {decision.reason}" if isinstance(decision, WithoutTeacher) else None
+        self._note = f"stale_teacher: {decision.reason}" if isinstance(decision, WithoutTeacher) else None
         rows = pa.concat_batches(self._parts)
         with self.watch("score"):
             block = self._augment(number, rows, scored=isinstance(decision, Score))
@@ -236,7 +256,8 @@ class AugmentationWorker(Worker):
             return False
         tensors, meta, *_ = load(directory)
         self._scorer.load(tensors)
-        self._version, self._version_seq, self._version_at_ms = version, meta["lake_seq"], self._now_ms()
+        published_ms = round((directory / "manifest.json").stat().st_mtime * 1000)
+        self._version, self._version_seq, self._version_at_ms = version, meta["lake_seq"], published_ms
         return True
 
     def _augment(self, number: int, rows: pa.RecordBatch, *, scored: bool) -> pa.RecordBatch:
@@ -279,15 +300,17 @@ class AugmentationWorker(Worker):
             number,
             {"merge": self._intake.state(), "teacher_inferences": self._inferences},
             pa.Table.from_batches(self._late, schema),
-            pa.Table.from_batches([to_batch(self._dead)]),
+            pa.Table.from_batches(self._dead, DEAD_LETTER_SCHEMA),
         )
-        self._parts, self._have, self._late, self._dead = [], 0, [], []
+        counts = self._counts()
+        self._parts, self._have, self._late, self._dead, self._dead_rows = [], 0, [], [], 0
+        self._committed_rows, self._committed_at_ms = self.rows, self._now_ms()
         with self.watch("save state"):
             states = self._states(epoch)
             self._settlement.save(states, str(number), keep=[str(self._lake.state)])
             record.save(states)
         with self.watch("commit"):
-            self._lake.commit(block, state=number, metadata={"counts": self._counts()})
+            self._lake.commit(block, state=number, metadata={"counts": counts})
         with self.watch("deliver"):
             self._outbox.deliver(record)
             CommitRecord.prune(states, before=number - 1)
@@ -329,7 +352,9 @@ class AugmentationWorker(Worker):
         report.lake_seq = self._lake.last_lake_seq
         report.teacher_version = self._version
         report.teacher_lag_rows = max(0, self._lake.last_lake_seq - self._version_seq)
-        report.lag_event_time_s = None
+        report.lag_rows = self._intake.lag_rows()
+        if self._config.pace.mode == "free" and self._intake.watermark_ms > 0:
+            report.lag_event_time_s = max(0.0, (self._now_ms() - self._intake.watermark_ms) / 1000)
         report.note = self._note or self._intake.note
         report.counts = counts
         accounted = counts["impressions_read"] - counts["pending"][self._config.rows.groups[0].name]

@@ -163,6 +163,11 @@ class Worker(ABC):
         self._metrics.append((step, {k: v for k, v in values.items() if v is not None}))
 
 
+def seconds_since(event_time_ms: int | None) -> float | None:
+    """How far a live stream's row lies behind the clock on the wall."""
+    return None if event_time_ms is None else max(0.0, time.time() - event_time_ms / 1000)
+
+
 def _peak_rss_bytes() -> int:
     import resource
 

@@ -194,14 +194,14 @@ class IngestWorker(Worker):
         return True
 
     def _end(self) -> None:
+        if self._truth is not None:
+            self._truth.close()  # before the end markers: a restart that finds those plays nothing again
         with self.watch("produce"):
             for output in self._outputs:
                 output.writer.flush()
                 if self._end_markers:
                     output.end()
                     output.writer.flush()
-        if self._truth is not None:
-            self._truth.close()
         self._done = True
 
     @property

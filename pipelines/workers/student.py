@@ -29,7 +29,7 @@ from pipelines.learned import Learned
 from pipelines.predictions import PredictionLog
 from pipelines.resume import last_checkpoint
 from pipelines.task_metrics import TaskMetrics
-from pipelines.workers.base import Report, Worker
+from pipelines.workers.base import Report, Worker, seconds_since
 from pipelines.workers.teacher import snapshot_name
 from streaming.lake_reader import LakeReader
 from streaming.position import NOTHING_YET
@@ -41,16 +41,13 @@ log = logging.getLogger(__name__)
 
 
 class StudentWorker(Worker):
-    """`spill` keeps every prediction on disk, for the exact metrics of a bounded run."""
-
     kind = "student"
 
-    def __init__(self, config: Config, settings: StudentSettings, run_dir: RunDir, *, spill: bool) -> None:
+    def __init__(self, config: Config, settings: StudentSettings, run_dir: RunDir) -> None:
         super().__init__(f"student-{settings.name}")
         self._config = config
         self._settings = settings
         self._run_dir = run_dir
-        self._spill = spill
         self._done = False
 
     def open(self) -> None:
@@ -65,7 +62,8 @@ class StudentWorker(Worker):
         self._build = BatchBuilder(features, self._tasks)
         self._learned = Learned(self._tasks)
         self._figures = TaskMetrics(self._tasks)
-        self._without_logit = self._quarantined = 0
+        self._without_logit = self._quarantined = self._quarantined_twin = 0
+        self._event_time_ms: int | None = None
         self._seq = NOTHING_YET  # the last row learned, or passed over because it is not ours
         self._read_upto = NOTHING_YET
         self._saved_rows = self._logged_rows = 0
@@ -74,12 +72,12 @@ class StudentWorker(Worker):
         self._last_rows: pa.Table | None = None
         self._restore()
         self._predictions = PredictionLog(self._run_dir.predictions(settings.name))
-        if self._spill:
-            self._predictions.open(self._seq)
+        self._predictions.open(self._seq)
         self._lake = LakeReader(self._run_dir.lake, config.rows)
         labels, logits = ([f"{p}_{t}" for t in self._tasks] for p in ("label", "teacher_logit"))
         position = ["lake_seq", "block", "impression_id", "event_time_ms", "scored_at_ms", "teacher_version"]
-        columns = dict.fromkeys([*position, *features.needs_columns(), *labels, *logits])
+        weight = [column.name for column in config.rows.columns if column.name == "sample_weight"]
+        columns = dict.fromkeys([*position, *features.needs_columns(), *labels, *logits, *weight])
         self._columns = list(columns)
         groups = [g.name for g in config.rows.groups if any(t.name in self._tasks for t in g.tasks)]
         self._filter = pc.field("settlement").isin(groups)
@@ -137,6 +135,7 @@ class StudentWorker(Worker):
         with self.watch("metrics"):
             self._judge(rows, batch, result, twin)
         self._last_rows = rows
+        self._event_time_ms = rows["event_time_ms"][-1].as_py()
         self._seq = rows["lake_seq"][-1].as_py()
         self.rows += rows.num_rows
         self._saved_rows += rows.num_rows
@@ -149,6 +148,11 @@ class StudentWorker(Worker):
         else:
             self._quarantined += rows.num_rows
             log.error("loss or gradient not finite: the batch up to lake_seq %d is left out", rows["lake_seq"][-1])
+        if twin is not None and not twin.finite:
+            self._quarantined_twin += rows.num_rows
+            log.error(
+                "the twin's loss or gradient is not finite: it leaves out the batch up to %s", rows["lake_seq"][-1]
+            )
         self._figures.judge(batch, result)
         self._without_logit += int((batch.label_mask & ~batch.teacher_mask).any(1).sum())
         version = rows["teacher_version"][-1].as_py()
@@ -156,8 +160,7 @@ class StudentWorker(Worker):
             self._teacher_version = version
             oldest = rows["scored_at_ms"][-1].as_py() - rows["event_time_ms"][-1].as_py()
             self._logit_age_s = max(0.0, oldest / 1000)
-        if self._spill:
-            self._predictions.append(_predictions(self._tasks, rows, result, twin))
+        self._predictions.append(_predictions(self._tasks, rows, result, twin))
         self._logged_rows += rows.num_rows
         if self._logged_rows >= METRICS_EVERY_ROWS:
             self._logged_rows = 0
@@ -235,6 +238,8 @@ class StudentWorker(Worker):
         caught_up = not self._rows.num_rows and self._read_upto >= self._lake.last_lake_seq
         report.lake_seq = self._read_upto if caught_up else self._seq
         report.lag_rows = max(0, self._lake.last_lake_seq - report.lake_seq)
+        if self._config.pace.mode == "free":
+            report.lag_event_time_s = seconds_since(self._event_time_ms)
         report.teacher_version = self._teacher_version
         report.logit_age_s = self._logit_age_s
         report.ne = self._figures.ne
@@ -242,6 +247,7 @@ class StudentWorker(Worker):
             "learned": self._learned.state(),
             "rows_without_logit": self._without_logit,
             "quarantined_rows": self._quarantined,
+            "quarantined_rows_no_teacher": self._quarantined_twin,
         }
 
 

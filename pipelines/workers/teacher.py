@@ -24,7 +24,7 @@ from pipelines.layout import RunDir
 from pipelines.learned import Learned
 from pipelines.resume import last_checkpoint
 from pipelines.task_metrics import TaskMetrics
-from pipelines.workers.base import Report, Worker
+from pipelines.workers.base import Report, Worker, seconds_since
 from streaming.examples import Block, ExamplesReader
 from streaming.lake_reader import LakeReader
 from streaming.position import NOTHING_YET, Partition, Positions, SourcePosition
@@ -48,6 +48,7 @@ class TeacherWorker(Worker):
         self._missed: Iterator[Block] = iter(())
         self._next_row = 0
         self._version = 0
+        self._event_time_ms: int | None = None
         self._rows_since_publish = 0
         self._done = False
 
@@ -63,7 +64,8 @@ class TeacherWorker(Worker):
         self._restore()
         self._publish()
         self._lake = LakeReader(self._run_dir.lake, config.rows)
-        self._reader = ExamplesReader(kafka, kafka.examples.topic, kafka.examples.partitions, config.rows)
+        examples = kafka.examples
+        self._reader = ExamplesReader(kafka, examples.topic, examples.partitions, config.rows, self._lake.id)
         self._reader.open(self._positions, after_block=self._version - 1)
 
     # --- learning ----------------------------------------------------------------------------------------------
@@ -116,6 +118,7 @@ class TeacherWorker(Worker):
                 log.error("loss or gradient not finite: rows after lake_seq %d are left out", self._seq)
             self._judge.judge(batch, result)
         self._seq = rows["lake_seq"][-1].as_py()
+        self._event_time_ms = rows["event_time_ms"][-1].as_py()
         self.rows += rows.num_rows
         self._rows_since_publish += rows.num_rows
 
@@ -194,6 +197,8 @@ class TeacherWorker(Worker):
         report.lake_seq = self._seq
         self._lake.refresh()
         report.lag_rows = max(0, self._lake.last_lake_seq - self._seq)
+        if self._config.pace.mode == "free":
+            report.lag_event_time_s = seconds_since(self._event_time_ms)
         report.teacher_version = self._version
         report.ne = self._judge.ne
         report.counts = {"learned": self._learned.state(), "quarantined_rows": self._quarantined}

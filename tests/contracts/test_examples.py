@@ -36,7 +36,7 @@ def publisher(kafka, topic):
     opened = []
 
     def start(settings: KafkaSettings = kafka) -> ExamplesPublisher:
-        opened.append(ExamplesPublisher(settings, topic, BOTH, SCHEMA))
+        opened.append(ExamplesPublisher(settings, topic, BOTH, SCHEMA, "lake"))
         return opened[-1]
 
     yield start
@@ -47,7 +47,7 @@ def publisher(kafka, topic):
 @pytest.fixture
 def read(kafka, topic):
     def blocks(count: int, positions: Positions | None = None, after_block: int = NOTHING_YET) -> list[Block]:
-        reader = ExamplesReader(kafka, topic, BOTH, SCHEMA)
+        reader = ExamplesReader(kafka, topic, BOTH, SCHEMA, "lake")
         reader.open(positions or {}, after_block)
         found: list[Block] = []
         for _ in range(200):
@@ -96,7 +96,7 @@ def test_a_block_too_large_for_a_message_comes_in_parts(kafka, publisher, read, 
 def test_a_topic_that_takes_less_than_the_config_says_gets_smaller_parts(kafka, topic_name):
     name = topic_name("narrow")
     ensure_topics(kafka.model_copy(update={"max_message_bytes": 8000}), {name: 1})
-    out = ExamplesPublisher(kafka, name, 1, SCHEMA)
+    out = ExamplesPublisher(kafka, name, 1, SCHEMA, "lake")
     out.publish(block(0))
     out.close()
     assert end_offsets(kafka, [Partition(name, 0)])[Partition(name, 0)] > 1
@@ -225,3 +225,17 @@ def test_a_block_with_rows_missing_is_an_error(kafka, publisher, read, topic):
     publisher().publish(broken)
     with pytest.raises(StreamingError, match="block 0 has 3 rows on the examples topic, lake_seq 0 to 39 make 40"):
         read(1)
+
+
+def test_rows_of_another_lake_are_never_learned(kafka: KafkaSettings, topic: str) -> None:
+    """Two runs on one topic: each would take the other's blocks for its own."""
+    publisher = ExamplesPublisher(kafka, topic, BOTH, SCHEMA, "mine")
+    publisher.publish(rows(0, 5, block=0))
+    publisher.close()
+    with pytest.raises(BadInput, match="rows of another run"):
+        ExamplesPublisher(kafka, topic, BOTH, SCHEMA, "theirs")
+    reader = ExamplesReader(kafka, topic, BOTH, SCHEMA, "theirs")
+    reader.open({}, after_block=-1)
+    with pytest.raises(BadInput, match="rows of another run"):
+        reader.next_block(10)
+    reader.close()

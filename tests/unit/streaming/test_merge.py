@@ -1,11 +1,11 @@
 import pytest
-from stream_rows import ADS, CLICKS, feedback, impressions
 
 from streaming.dead_letters import DeadLetter
 from streaming.errors import BadInput, StreamingError
 from streaming.merge import Merge
 from streaming.position import Partition, SourcePosition
 from streaming.schema import RowSchema
+from tests.unit.streaming.stream_rows import ADS, CLICKS, feedback, impressions
 
 SCHEMA = RowSchema(columns=[], tasks=[{"name": "ctr", "window_s": 1}])
 MORE = Partition("ads", 1)

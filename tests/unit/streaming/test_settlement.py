@@ -1,12 +1,12 @@
 from dataclasses import replace
 
 import pytest
-from stream_rows import merged, settle
 
 from streaming import pending
 from streaming.errors import BadInput, StreamingError
 from streaming.schema import RowSchema
 from streaming.settlement import Settlement, SettlementConfig
+from tests.unit.streaming.stream_rows import merged, settle
 
 CLICKS_AND_SALES = [{"name": "ctr", "window_s": 1}, {"name": "cvr", "window_s": 10, "given": "ctr"}]
 

@@ -9,13 +9,13 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference_settlement import Reference, Row, merge_reference
 
 from streaming import id_index, orphans, pending, settlement
 from streaming.merge import Merge, MergedChunk
 from streaming.position import Partition
 from streaming.schema import POSITION_FIELDS, RowSchema
 from streaming.settlement import Settlement, SettlementConfig
+from tests.unit.streaming.reference_settlement import Reference, Row, merge_reference
 
 SCHEMAS = [
     [{"name": "ctr", "window_s": 0.005}],

@@ -59,8 +59,8 @@ def small(servers: str, **changes: Any) -> Config:
         },
         "pace": {"mode": "lockstep", "block_rows": 1024, "lag": 2},
         "kafka": {"bootstrap_servers": servers, "connect_timeout_s": 20, "request_timeout_s": 20}
-        | {key: {"topic": f"{key}-{number}"} for key in ("examples", "dead_letters")}
-        | {key: {"topic": f"{key}-{number}", "partitions": 2} for key in ("impressions", "feedback")},
+        | {key: {"topic": f"small-{key}-{number}"} for key in ("examples", "dead_letters")}
+        | {key: {"topic": f"small-{key}-{number}", "partitions": 2} for key in ("impressions", "feedback")},
         "teacher": {
             "batch_rows": 512,
             "only": ["interest_0"],

@@ -143,7 +143,7 @@ def live(config: Config, root: Path, blocks: int) -> tuple[pa.Table, dict[str, A
     prepare(config, run_dir)
     ensure_topics(config.kafka, {topic.topic: 1 for topic in (config.kafka.examples, config.kafka.dead_letters)})
     workers: list[Worker] = [AugmentationWorker(config, run_dir, until_end=False), TeacherWorker(config, run_dir)]
-    workers += [StudentWorker(config, student, run_dir, spill=False) for student in config.students]
+    workers += [StudentWorker(config, student, run_dir) for student in config.students]
     for worker in workers:
         worker.open()
     rows = blocks * config.pace.block_rows

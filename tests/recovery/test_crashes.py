@@ -74,12 +74,12 @@ POINTS = {
     "augmentation while it delivers": [
         Point(SideTable, "append", 1, to_table("late_feedback")),
         Point(SideTable, "append", 2, to_table("dead_letters")),
-        Point(TopicWriter, "write", 9, to_topic("dead_letters", 0)),
+        Point(TopicWriter, "write", 9, to_topic("small-dead_letters", 0)),
         Point(Outbox, "deliver", 5),
     ],
     "augmentation while it publishes": [
-        Point(TopicWriter, "write", 2, to_topic("examples", 0)),
-        Point(TopicWriter, "write", 4, to_topic("examples", 1)),
+        Point(TopicWriter, "write", 2, to_topic("small-examples", 0)),
+        Point(TopicWriter, "write", 4, to_topic("small-examples", 1)),
         Point(ExamplesPublisher, "publish", 5),
     ],
     "the teacher": [
@@ -93,8 +93,8 @@ POINTS = {
         Point(StudentWorker, "checkpoint", 3),
     ],
     "ingest": [
-        Point(TopicWriter, "write", 2, to_topic("impressions", 1)),
-        Point(TopicWriter, "write", 2, to_topic("feedback", 0)),
+        Point(TopicWriter, "write", 2, to_topic("small-impressions", 1)),
+        Point(TopicWriter, "write", 2, to_topic("small-feedback", 0)),
         Point(TopicWriter, "write", 1, end_marker),
     ],
 }

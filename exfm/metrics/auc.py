@@ -64,4 +64,4 @@ def gauc(logits: np.ndarray, labels: np.ndarray, groups: np.ndarray, weights: np
         return GroupedAuc(None, 0, 0)
     areas, mass = won[both] / (positives[both] * negatives[both]), (positives + negatives)[both]
     rows = np.diff(np.append(np.flatnonzero(changed), len(order)))
-    return GroupedAuc(float(np.dot(areas, mass) / mass.sum()), int(both.sum()), int(rows[both].sum()))
+    return GroupedAuc(float((areas * mass).sum() / mass.sum()), int(both.sum()), int(rows[both].sum()))

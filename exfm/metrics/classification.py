@@ -4,6 +4,8 @@
     NE = mean h / H(ȳ),   H(p) = −p log p − (1−p) log(1−p)        (ExFM, arXiv 2502.17494)
     calibration = Σ σ(z) / Σ y
 
+Sums are numpy's own, never BLAS's, whose last bit depends on its number of threads.
+
 Columns are numpy, of one length N: logits z, labels y in {0, 1}, weights ≥ 0 (1 each where left out). Nats throughout.
 A figure that is not defined (no rows, one class only) is None, never NaN.
 """
@@ -115,7 +117,7 @@ def _sums(values: np.ndarray, weights: np.ndarray | None) -> tuple[float, float]
     if weights is None:
         return float(values.sum()), float(len(values))
     weights = np.asarray(weights, dtype=np.float64)
-    return float(np.dot(values, weights)), float(weights.sum())
+    return float((values * weights).sum()), float(weights.sum())
 
 
 def _ratio(total: float, weight: float) -> float | None:

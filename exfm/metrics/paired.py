@@ -61,20 +61,20 @@ def paired_ne_difference(
     code = np.unique(clusters, return_inverse=True)[1].reshape(-1)
     count = int(code.max()) + 1 if rows else 0
     total = w.sum()
-    rate = float(np.dot(w, y) / total) if total > 0 else 0.0
+    rate = float((w * y).sum() / total) if total > 0 else 0.0
     H = base_rate_entropy(rate)
     if H is None:
         return PairedDifference(None, None, None, None, count, rows)
 
     apart = cross_entropy(logits, y) - cross_entropy(other_logits, y)
-    d = float(np.dot(w, apart) / total)
+    d = float((w * apart).sum() / total)
     D = d / H
     if count < 2:
         return PairedDifference(D, None, None, None, count, rows)
     slope = float(np.log1p(-rate) - np.log(rate))
     influence = w * ((apart - d) - D * slope * (y - rate)) / (H * total)
     by_cluster = np.bincount(code, weights=influence, minlength=count)
-    s = float(np.sqrt(count / (count - 1) * np.dot(by_cluster, by_cluster)))
+    s = float(np.sqrt(count / (count - 1) * (by_cluster**2).sum()))
     reach = student_t_975(count - 1) * s
     return PairedDifference(D, D - reach, D + reach, s, count, rows)
 

@@ -47,7 +47,7 @@ class Tally:
         w = np.ones(len(logits)) if weights is None else np.asarray(weights, dtype=np.float64)
         y = np.asarray(labels, dtype=np.float64)
         self.counts[:2] += np.array([len(y), np.count_nonzero(y)])
-        self.sums += w.sum(), np.dot(w, y), np.dot(w, cross_entropy(logits, y)), np.dot(w, sigmoid(logits))
+        self.sums += w.sum(), (w * y).sum(), (w * cross_entropy(logits, y)).sum(), (w * sigmoid(logits)).sum()
         bins = np.clip((np.asarray(logits, dtype=np.float64) - LOWEST) * BINS_PER_UNIT, 0, BINS - 1).astype(np.int64)
         np.add.at(self.histogram.reshape(-1), bins + BINS * (y > 0), w)
 
@@ -80,14 +80,14 @@ class Tally:
         """No arrangement of the logits inside their bins can put the exact AUC further from ours than this."""
         negative, positive = self.histogram
         pairs = negative.sum() * positive.sum()
-        return float(0.5 * np.dot(negative, positive) / pairs) if pairs > 0 else None
+        return float(0.5 * (negative * positive).sum() / pairs) if pairs > 0 else None
 
     def _auc(self) -> float | None:
         negative, positive = self.histogram
         pairs = negative.sum() * positive.sum()
         if pairs <= 0:
             return None
-        return float(np.dot(positive, np.cumsum(negative) - 0.5 * negative) / pairs)
+        return float((positive * (np.cumsum(negative) - 0.5 * negative)).sum() / pairs)
 
     def state(self) -> dict[str, np.ndarray]:
         """Everything, lossless; the histogram only where it is not zero."""

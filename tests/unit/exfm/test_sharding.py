@@ -78,6 +78,13 @@ rank, world, port, sharding, root = int(sys.argv[1]), int(sys.argv[2]), int(sys.
 build, rng = BatchBuilder(FEATURES, ["ctr", "cvr"]), np.random.default_rng(0)
 with RankGroup(rank, world, master_port=port) as group:
     teacher = Teacher(CFG.model_copy(update={{"sharding": sharding}}), FEATURES, ["ctr", "cvr"], 0, group=group)
+    # Heads start at zero, so the tables' first gradients are next to nothing, and AdaGrad, which divides by their size,
+    # would make rounding large. It is sharding that is compared here: start where heads have learned something.
+    state, drawn = teacher.state(), torch.Generator().manual_seed(1)
+    for name in sorted(state):
+        if name.startswith("dense/heads") and not state[name].any():
+            state[name].normal_(0, 0.3, generator=drawn)
+    teacher.load_state(state)
     for step in range(20):
         rows = pa.table({{"ad": rng.integers(0, 99, 64), "user": rng.integers(0, 999, 64),
                          "label_ctr": rng.integers(0, 2, 64).astype("i1"),

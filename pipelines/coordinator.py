@@ -72,6 +72,7 @@ class Coordinator:
         self._sleep = sleep
         self._told_at = 0.0
         self._stop_asked: str | None = None
+        self._at_once = False
         self.status = status
         self.orders = Orders()
         self.jobs = {name: Job(name, build, WorkerStatus(name, kind)) for name, kind, build in jobs}
@@ -240,7 +241,10 @@ class Coordinator:
         """Ctrl-C and SIGTERM end the run cleanly; a second one at once."""
 
         def asked(number: int, frame: object) -> None:
+            if self._at_once:
+                return  # it is ending already, and a third one must not break that off
             if self._stop_asked:
+                self._at_once = True
                 raise KeyboardInterrupt
             self.stop("interrupted" if number == signal.SIGINT else "asked to stop")
 

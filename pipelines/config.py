@@ -59,6 +59,9 @@ class Kafka(KafkaSettings):
     dead_letters: Topic = Topic(topic="dead-letters", codec="json")
     port: int | None = Field(default=None, description="embedded broker: a fixed port instead of a free one")
     heap_mb: int = Field(default=384, ge=128)
+    downtime_s: float = Field(
+        default=3600.0, ge=0, description="topics must keep their messages for the longest window and so much downtime"
+    )
 
     @model_validator(mode="after")
     def _co_partitioned(self) -> Kafka:
@@ -92,7 +95,20 @@ class Augmentation(Frozen):
     score_rows: int = Field(default=4096, gt=0, description="rows of one scoring batch")
     buffer_rows: int = Field(default=65_536, gt=0, description="rows read ahead per partition")
     idle_s: float = Field(default=5.0, gt=0, description="a partition confirmed at its end so long is idle")
-    keep_states: int = Field(default=3, ge=2)
+
+
+class LakeSettings(Frozen):
+    """Housekeeping of the lake. None of it moves a reader's position or decides a result."""
+
+    compact_files: int = Field(
+        default=32, ge=2, description="small files of a partition that are made into larger ones"
+    )
+    target_file_mb: int = Field(default=64, gt=0, description="no larger than about this")
+    vacuum_after_s: float = Field(default=3600.0, ge=0, description="replaced files are deleted after so long")
+    retention_days: float | None = Field(default=None, gt=0, description="of event time; null: rows are kept for ever")
+    reader_expiry_s: float = Field(
+        default=7 * 86400.0, gt=0, description="a reader silent for so long holds nothing up"
+    )
 
 
 class Teacher(Frozen):
@@ -125,6 +141,7 @@ class Tracking(Frozen):
     enabled: bool = True
     uri: str | None = Field(default=None, description="null: sqlite in the run directory")
     interval_s: float = Field(default=5.0, gt=0)
+    queue_entries: int = Field(default=20_000, gt=0, description="waiting for the store; what does not fit is dropped")
 
 
 class Resources(Frozen):
@@ -138,6 +155,12 @@ class Resources(Frozen):
     max_restarts: int = Field(default=5, ge=0, description="of one worker within `restart_window_s`")
     restart_window_s: float = Field(default=600.0, gt=0)
     min_free_disk_gb: float = Field(default=1.0, ge=0)
+    disk_give_up_s: float = Field(default=600.0, gt=0, description="a full disk is waited for so long")
+    checkpoint_queue: int = Field(default=1, ge=1, description="checkpoints of a worker that wait to be written")
+    read_rows: int = Field(default=32_768, gt=0, description="rows a student takes from the lake at a time")
+    max_quarantined_in_a_row: int = Field(
+        default=16, ge=1, description="batches that are not finite, one after the other, before a worker gives up"
+    )
 
 
 class Config(Frozen):
@@ -152,6 +175,7 @@ class Config(Frozen):
     kafka: Kafka = Kafka()
     settlement: SettlementConfig = SettlementConfig()
     augmentation: Augmentation = Augmentation()
+    lake: LakeSettings = LakeSettings()
     teacher: Teacher = Teacher()
     students: tuple[Student, ...]
     tracking: Tracking = Tracking()
@@ -219,7 +243,7 @@ class Config(Frozen):
     @property
     def decisive(self) -> dict[str, Any]:
         """Everything that decides what the run computes: not where it runs, nor how it is watched."""
-        settings = self.model_dump(mode="json", exclude={"tracking", "resources", "kafka"})
+        settings = self.model_dump(mode="json", exclude={"tracking", "resources", "lake", "kafka"})
         topics = {name: getattr(self.kafka, name) for name in ("impressions", "feedback", "examples")}
         return settings | {"kafka": {n: {"partitions": t.partitions, "codec": t.codec} for n, t in topics.items()}}
 

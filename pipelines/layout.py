@@ -33,6 +33,10 @@ class RunDir:
         return self.root / "lake"
 
     @property
+    def readers(self) -> Path:
+        return self.root / "lake" / "readers"
+
+    @property
     def snapshots(self) -> Path:
         return self.root / "snapshots" / "teacher"
 

@@ -76,7 +76,7 @@ def _decisive(path: str) -> bool:
     section, _, rest = path.partition(".")
     if section == "kafka":
         return rest.split(".")[-1] in ("partitions", "codec")
-    return section not in ("tracking", "resources")
+    return section not in ("tracking", "resources", "lake")
 
 
 def _differences(before: Any, now: Any, path: str = "") -> Iterator[str]:

@@ -7,3 +7,11 @@ class StreamingError(Exception):
 
 class BadInput(StreamingError):
     """The caller's mistake (a config, a file, an option). The command line exits with 2."""
+
+
+class BrokerAway(StreamingError):
+    """No Kafka broker answers. Nothing is lost; it is waited for (`kafka.give_up_s`)."""
+
+
+class DiskFull(StreamingError):
+    """The disk takes no more. Nothing half written is read; it is waited for (`resources.disk_give_up_s`)."""

@@ -46,6 +46,7 @@ class KafkaSettings(BaseModel):
     delivery_timeout_s: float = Field(default=120.0, gt=0)
     give_up_s: float = Field(default=300.0, gt=0)
     max_message_bytes: int = Field(default=MAX_MESSAGE_BYTES, ge=1024)
+    max_pending_bytes: int = Field(default=64 * 2**20, gt=0)
     compression: Literal["lz4", "zstd", "none"] = "lz4"
 
     @field_validator("security")

@@ -81,6 +81,7 @@ class Generated(GeneratorConfig):
 
     kind: Literal["generated"] = "generated"
     rate: str = Field(default="full", description='"full", rows per second ("5000"), or times event time ("60x")')
+    chunk_rows: int = Field(default=8192, gt=0, description="impressions that are sent, and held back, at a time")
 
 
 class Recorded(RecordedConfig):
@@ -89,6 +90,7 @@ class Recorded(RecordedConfig):
     kind: Literal["recorded"] = "recorded"
     path: str
     rate: str = Field(default="full", description='"full", rows per second ("5000"), or times event time ("60x")')
+    chunk_rows: int = Field(default=8192, gt=0, description="impressions that are sent, and held back, at a time")
 
 
 class Augmentation(Frozen):

@@ -62,7 +62,9 @@ def recorded_source(config: Config, file: Path, feedback: Path | None, rate: str
         changed["impression_id"] = "impression_id"
     source = source.model_copy(update=changed)
     Pacer(source.rate)
-    RecordedStream(source.path, RecordedConfig(**source.model_dump(exclude={"kind", "path", "rate"})), config.rows)
+    RecordedStream(
+        source.path, RecordedConfig(**source.model_dump(exclude={"kind", "path", "rate", "chunk_rows"})), config.rows
+    )
     return source
 
 

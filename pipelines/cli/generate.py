@@ -35,7 +35,7 @@ def generate(
     from pipelines.config import Generated, load
     from pipelines.progress import rows_bar
     from pipelines.recording import record
-    from pipelines.workers.ingest import CHUNK_ROWS, generated_stream
+    from pipelines.workers.ingest import generated_stream
     from streaming.errors import BadInput
 
     asked = [("impressions", impressions), ("seed", seed)]
@@ -46,7 +46,7 @@ def generate(
     stream = generated_stream(settings, settings.source)
     started = time.monotonic()
     with rows_bar("generating", stream.rows) as advance:
-        written = record(stream, out_dir, chunk_rows=CHUNK_ROWS, advance=advance)
+        written = record(stream, out_dir, chunk_rows=settings.source.chunk_rows, advance=advance)
     took_s = time.monotonic() - started
     written |= {"out_dir": str(out_dir), "seconds": took_s, "rows_per_s": written["impressions"] / took_s}
     if json_:

@@ -29,7 +29,6 @@ from streaming.sources.generated import GeneratedStream
 from streaming.sources.pacer import Pacer
 from streaming.sources.truth import TruthWriter
 
-CHUNK_ROWS = 8192
 ENDED = (1 << 62, 0)
 NOTHING = (-1, 0)
 FOOTER_BYTES = 65_536
@@ -162,12 +161,12 @@ class IngestWorker(Worker):
         if isinstance(source, Recorded):
             recorded = RecordedStream(source.path, source, self._config.rows)
             self._total = recorded.rows
-            return recorded.chunks(CHUNK_ROWS)
+            return recorded.chunks(source.chunk_rows)
         stream = generated_stream(self._config, source)
         self._total = source.impressions
         if not self._done:
             self._truth = TruthWriter(self._run_dir.truth, replace=True)
-        return stream.chunks(CHUNK_ROWS)
+        return stream.chunks(source.chunk_rows)
 
     def step(self) -> bool:
         if self._waiting is None:

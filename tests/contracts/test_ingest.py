@@ -18,7 +18,7 @@ from pipelines import cli
 from pipelines.config import load
 from pipelines.feeding import recorded_source
 from pipelines.layout import RunDir
-from pipelines.workers.ingest import CHUNK_ROWS, IngestWorker
+from pipelines.workers.ingest import IngestWorker
 from streaming.codecs import is_end_marker, make_codec
 from streaming.kafka import TopicReader, end_offsets, ensure_topics
 from streaming.position import Partition
@@ -26,6 +26,7 @@ from streaming.position import Partition
 pytestmark = pytest.mark.broker
 
 CONFIG = "configs/movielens.yaml"
+CHUNK_ROWS = 8192  # of source.chunk_rows, by default
 ROWS = 6 * CHUNK_ROWS + 17
 PARTITIONS = 2
 

@@ -31,6 +31,7 @@ pytestmark = pytest.mark.broker
 
 STREAM: dict[str, Any] = {
     "source__impressions": 3000,
+    "source__chunk_rows": 1000,
     "source__duplicate_rate": 0.01,
     "source__malformed_rate": 0.02,
     "rows__tasks": [{"name": "ctr", "window_s": 900}, {"name": "cvr", "window_s": 7200, "given": "ctr"}],
@@ -102,15 +103,12 @@ POINTS = {
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch):
-    monkeypatch.setattr("pipelines.workers.ingest.CHUNK_ROWS", 1000)
     monkeypatch.setattr("pipelines.policies.FIRST_DELAY_S", 0.01)
 
 
 @pytest.fixture(scope="module")
 def undisturbed(broker, tmp_path_factory) -> Finished:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("pipelines.workers.ingest.CHUNK_ROWS", 1000)
-        finished = to_the_end(small(broker.bootstrap_servers, **STREAM), tmp_path_factory.mktemp("undisturbed") / "run")
+    finished = to_the_end(small(broker.bootstrap_servers, **STREAM), tmp_path_factory.mktemp("undisturbed") / "run")
     assert len(finished.side_table("dead_letters")) > 30
     assert len(finished.side_table("late_feedback")) > 30
     assert_learned_the_lake(finished)

@@ -22,7 +22,7 @@ from kafka.errors import (
 from kafka.structs import OffsetAndMetadata
 
 from streaming.codecs import RawMessage
-from streaming.errors import StreamingError
+from streaming.errors import BrokerAway, StreamingError
 from streaming.kafka_settings import KafkaSettings
 from streaming.position import Partition
 
@@ -42,6 +42,7 @@ __all__ = [
     "connect",
     "explained",
     "from_kafka",
+    "no_answer",
     "raw_message",
     "to_kafka",
 ]
@@ -55,13 +56,14 @@ def connect(settings: KafkaSettings, client: Callable[..., Client], **options: A
     """A client of a broker that answers. Its port is waited for first: a client made while the broker is still starting
     can sit in one call for its whole time-out.
 
-    Raises StreamingError naming the address, how long it was tried and what to try.
+    Raises BrokerAway naming the address, how long it was tried and what to try; StreamingError where a broker answered
+    and let nobody in.
     """
     started = time.monotonic()
     addresses = settings.addresses
     while not any(_open(address) for address in addresses):
         if time.monotonic() - started > settings.connect_timeout_s:
-            raise StreamingError(
+            raise BrokerAway(
                 f"no Kafka broker answers at {settings.bootstrap_servers} (tried {settings.connect_timeout_s:g} s); "
                 "start the embedded one with `exfm broker start`, or set `bootstrap_servers` to the HOST:PORT of yours"
             )
@@ -76,7 +78,7 @@ def connect(settings: KafkaSettings, client: Callable[..., Client], **options: A
             **options,
         )
     except KafkaError as error:
-        raise StreamingError(
+        raise (BrokerAway if no_answer(error) else StreamingError)(
             f"{settings.bootstrap_servers} is open, but no Kafka client gets through ({error!r}); see that it is a "
             "Kafka broker, and that `security` (TLS, SASL) is what it asks for"
         ) from error
@@ -84,13 +86,24 @@ def connect(settings: KafkaSettings, client: Callable[..., Client], **options: A
 
 @contextmanager
 def explained(settings: KafkaSettings, doing: str) -> Iterator[None]:
-    """What the client raises inside becomes a StreamingError that says what was being done, where, and what to try."""
+    """What the client raises inside becomes a BrokerAway, or a StreamingError where the broker answered and refused,
+    that says what was being done, where, and what to try."""
     try:
         yield
     except KafkaError as error:
-        refused = isinstance(error, BrokerResponseError) and not isinstance(error, RetriableError)
-        advice = "it answered, and refused" if refused else "see that it runs (`exfm broker status`), then try again"
-        raise StreamingError(f"{doing} at {settings.bootstrap_servers} failed: {error!r}; {advice}") from error
+        failed = f"{doing} at {settings.bootstrap_servers} failed: {error!r}"
+        if no_answer(error):
+            raise BrokerAway(f"{failed}; see that it runs (`exfm broker status`), then try again") from error
+        raise StreamingError(f"{failed}; it answered, and refused") from error
+
+
+def no_answer(error: BaseException) -> bool:
+    """Whether the client gave up waiting, as far as `error` tells; a refusal is an answer.
+
+    >>> no_answer(RetriableError()), no_answer(OffsetOutOfRangeError())
+    (True, False)
+    """
+    return isinstance(error, RetriableError) or not isinstance(error, BrokerResponseError | LogTruncationError)
 
 
 def raw_message(record: Any) -> RawMessage:

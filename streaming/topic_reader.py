@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from streaming.codecs import RawMessage
-from streaming.errors import BadInput, StreamingError
+from streaming.errors import BadInput, BrokerAway, StreamingError
 from streaming.kafka_client import (
     KafkaConsumer,
     KafkaError,
@@ -47,7 +47,7 @@ class TopicReader:
     ) -> None:
         """`group` names the consumer group under which `commit_for_display` shows how far we are.
 
-        Raises BadInput for a topic or partition that does not exist, StreamingError when no broker answers."""
+        Raises BadInput for a topic or partition that does not exist, BrokerAway when no broker answers."""
         self.partitions = tuple(partitions)
         self.broker_reachable = True
         self._settings, self._group, self._clock = settings, group, clock
@@ -96,7 +96,7 @@ class TopicReader:
         """Messages as they come, in order within each partition; [] after `max_wait_s` (at least 0.1 s while the broker
         is away). `only` leaves the other partitions alone for this call.
 
-        Raises StreamingError for a retention gap, or once the broker has been away for `give_up_s`.
+        Raises StreamingError for a retention gap, BrokerAway once the broker has been away for `give_up_s`.
         """
         deadline = self._clock() + max_wait_s
         self._pause_all_but(only)
@@ -173,7 +173,7 @@ class TopicReader:
             self.broker_reachable = False
             silent_s = self._clock() - self._answered_at
             if silent_s > self._settings.give_up_s:
-                raise StreamingError(
+                raise BrokerAway(
                     f"the Kafka broker at {self._settings.bootstrap_servers} has not answered for {silent_s:.0f} s; "
                     "see that it runs (`exfm broker status`, `exfm broker start`), then resume: nothing is lost"
                 ) from error

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from streaming.codecs import END_HEADER
-from streaming.errors import StreamingError
-from streaming.kafka_client import KafkaError, KafkaProducer, connect, explained
+from streaming.errors import BrokerAway, StreamingError
+from streaming.kafka_client import KafkaError, KafkaProducer, connect, explained, no_answer
 from streaming.kafka_settings import KafkaSettings
 from streaming.topics import require_topics, topic_config
 
@@ -23,10 +23,8 @@ class TopicWriter:
     new writer, and write again from the last message that is known to be there (`last_message`).
     """
 
-    MAX_PENDING_BYTES = 64 * 2**20
-
     def __init__(self, settings: KafkaSettings, topic: str) -> None:
-        """Raises BadInput when the topic does not exist, StreamingError when no broker answers."""
+        """Raises BadInput when the topic does not exist, BrokerAway when no broker answers."""
         self._settings, self._topic = settings, topic
         self.partitions = require_topics(settings, [topic])[topic]
         self._limit = min(settings.max_message_bytes, int(topic_config(settings, topic)["max.message.bytes"]))
@@ -43,6 +41,7 @@ class TopicWriter:
             batch_size=min(512 * 1024, self._limit // 2),
             max_request_size=self._limit + RECORD_OVERHEAD_BYTES,
             delivery_timeout_ms=settings.delivery_timeout_s * 1000,
+            max_block_ms=settings.delivery_timeout_s * 1000,
         )
 
     @property
@@ -61,8 +60,8 @@ class TopicWriter:
     ) -> None:
         """Send messages to a partition, all with the same headers and key; `timestamp_ms` is one for all, or one each.
 
-        Waits while more than 64 MiB are on their way. Raises StreamingError for a message that is larger than the topic
-        takes (before any is sent), or when an earlier one failed.
+        Waits while more than `max_pending_bytes` are on their way. Raises StreamingError for a message that is larger
+        than the topic takes (before any is sent) or was refused, BrokerAway when an earlier one found no broker.
         """
         self._raise_failure()
         extra = len(key or b"") + sum(len(name) + len(value) for name, value in headers) + RECORD_OVERHEAD_BYTES
@@ -76,13 +75,13 @@ class TopicWriter:
             [timestamp_ms] * len(payloads) if timestamp_ms is None or isinstance(timestamp_ms, int) else timestamp_ms
         )
         each = list(headers)
-        for value, time_ms in zip(payloads, times, strict=True):
-            future = self._producer.send(self._topic, value, key, each, partition, time_ms)
-            future.add_errback(self._failed)
-        if payloads:
-            self._pending.append((future, sum(map(len, payloads))))
-            self._pending_bytes += self._pending[-1][1]
-            self._hold_back()
+        with explained(self._settings, "writing"):
+            for value, time_ms in zip(payloads, times, strict=True):
+                future = self._producer.send(self._topic, value, key, each, partition, time_ms)
+                future.add_errback(self._failed)
+                self._pending.append((future, len(value)))
+                self._pending_bytes += len(value)
+                self._hold_back()
 
     def end_marker(self, partitions: Iterable[int] | None = None) -> None:
         """Tell readers that nothing will follow, in each of the partitions (all of them)."""
@@ -90,7 +89,7 @@ class TopicWriter:
             self.write(partition, [b""], headers=[(END_HEADER, b"1")])
 
     def flush(self) -> None:
-        """Return when all is written. Raises StreamingError if anything could not be."""
+        """Return when all is written. Raises BrokerAway or StreamingError if anything could not be."""
         with explained(self._settings, "writing"):
             self._producer.flush(self._settings.delivery_timeout_s + 5)
         self._pending.clear()
@@ -117,19 +116,29 @@ class TopicWriter:
         self._failure = self._failure or error
 
     def _raise_failure(self) -> None:
-        if self._failure is not None:
-            raise StreamingError(
-                f"a message for topic `{self._topic}` at {self._settings.bootstrap_servers} was not written within "
-                f"{self._settings.delivery_timeout_s:g} s: {self._failure}; see that the broker runs (`exfm broker "
-                "status`), then resume"
+        if self._failure is None:
+            return
+        what = f"a message for topic `{self._topic}` at {self._settings.bootstrap_servers}"
+        if no_answer(self._failure):
+            raise BrokerAway(
+                f"{what} was not written within {self._settings.delivery_timeout_s:g} s: {self._failure!r}; see that "
+                "the broker runs (`exfm broker status`), then resume"
             ) from self._failure
+        raise StreamingError(
+            f"{what} was refused: {self._failure!r}; see what the topic allows, then resume"
+        ) from self._failure
 
     def _hold_back(self) -> None:
-        while self._pending_bytes > self.MAX_PENDING_BYTES:
-            future, size = self._pending.popleft()
+        """Let go of what has arrived; wait for the oldest while too much is on its way."""
+        while self._pending:
+            future, size = self._pending[0]
+            if not future.is_done:
+                if self._pending_bytes <= self._settings.max_pending_bytes:
+                    return
+                try:
+                    future.get(timeout=self._settings.delivery_timeout_s + 5)
+                except KafkaError as error:
+                    self._failed(error)
+                    self._raise_failure()
+            self._pending.popleft()
             self._pending_bytes -= size
-            try:
-                future.get(timeout=self._settings.delivery_timeout_s + 5)
-            except KafkaError as error:
-                self._failed(error)
-                self._raise_failure()

@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from streaming.codecs import RawMessage
-from streaming.errors import BadInput, StreamingError
+from streaming.errors import BadInput, BrokerAway
 from streaming.kafka_client import (
     ConfigResource,
     ConfigResourceType,
@@ -100,7 +100,7 @@ def last_message(settings: KafkaSettings, topic: str, partition: int) -> RawMess
                 for records in consumer.poll(timeout_ms=200).values():
                     return raw_message(records[-1])
                 if time.monotonic() > deadline:
-                    raise StreamingError(
+                    raise BrokerAway(
                         f"the last message of topic `{topic}`, partition {partition} (offset {end - 1}) did not come "
                         f"from {settings.bootstrap_servers} within {settings.request_timeout_s:g} s; try again"
                     )

@@ -9,7 +9,7 @@ import pytest
 from kafka import KafkaAdminClient, TopicPartition
 
 from streaming.codecs import END_HEADER, is_end_marker
-from streaming.errors import BadInput, StreamingError
+from streaming.errors import BadInput, BrokerAway, StreamingError
 from streaming.kafka import (
     KafkaSettings,
     TopicReader,
@@ -241,7 +241,7 @@ def test_a_broker_that_stands_still_is_noticed_and_not_taken_for_the_end(kafka, 
             assert not reader.at_end(partition)
             assert reader.end_offsets() == {partition: 0}
             now[0] += kafka.give_up_s
-            with pytest.raises(StreamingError, match=r"has not answered for 3\d\d s"):
+            with pytest.raises(BrokerAway, match=r"has not answered for 3\d\d s"):
                 reader.poll(0.2)
         finally:
             os.kill(broker.pid, signal.SIGCONT)
@@ -250,14 +250,33 @@ def test_a_broker_that_stands_still_is_noticed_and_not_taken_for_the_end(kafka, 
         assert reader.broker_reachable
 
 
+def test_a_writer_holds_a_bounded_number_of_bytes_for_a_broker_that_stands_still_and_then_gives_up(
+    kafka, broker, topic, monkeypatch
+):
+    settings = kafka.model_copy(update={"max_pending_bytes": 5000, "delivery_timeout_s": 2.0, "request_timeout_s": 1.5})
+    with TopicWriter(settings, topic) as writer:
+        writer.write(0, [b"x" * 1000] * 50)  # a broker that answers takes any number
+        writer.flush()
+        sent = []
+        send = writer._producer.send
+        monkeypatch.setattr(writer._producer, "send", lambda *record: sent.append(record) or send(*record))
+        os.kill(broker.pid, signal.SIGSTOP)
+        try:
+            with pytest.raises(BrokerAway, match=rf"`{topic}` .* not written within 2 s.*exfm broker status"):
+                writer.write(0, [b"x" * 1000] * 50)
+            assert len(sent) == 6
+            with pytest.raises(BrokerAway):
+                writer.write(0, [b"y"])
+        finally:
+            os.kill(broker.pid, signal.SIGCONT)
+
+
 def test_no_broker_is_named_with_what_to_do():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         nobody = f"127.0.0.1:{probe.getsockname()[1]}"
     settings = KafkaSettings(bootstrap_servers=nobody, connect_timeout_s=0.3)
-    with pytest.raises(
-        StreamingError, match=rf"no Kafka broker answers at {nobody} \(tried 0\.3 s\).*exfm broker start"
-    ):
+    with pytest.raises(BrokerAway, match=rf"no Kafka broker answers at {nobody} \(tried 0\.3 s\).*exfm broker start"):
         require_topics(settings, ["any"])
 
 

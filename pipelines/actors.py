@@ -181,7 +181,7 @@ class RayHandle:
             self.kill()
             cause = error.cause if isinstance(error.cause, Exception) else error
             raise Died(f"{type(cause).__name__}: {cause}", _is_permanent(cause)) from None
-        except ray.exceptions.RayActorError as error:
+        except ray.exceptions.RayError as error:  # also of a machine out of memory, whose workers Ray ends
             self.kill()  # one that is only out of reach must not go on beside its successor
             raise Died(str(error).strip().splitlines()[0]) from None
 

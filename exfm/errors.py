@@ -7,3 +7,7 @@ class ModelError(Exception):
 
 class ConfigError(ModelError, ValueError):
     """The caller's mistake in a model's configuration. The command line exits with 2."""
+
+
+class Diverged(ModelError):
+    """Batch after batch is not finite: the model, or its input, is beyond what starting again can mend."""

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 from pipelines.actors import Build, Died, Handle, Launcher
 from pipelines.config import Resources
+from pipelines.embedded_broker import EmbeddedBroker
 from pipelines.layout import RunDir, write_json
 from pipelines.policies import GiveUp, after_death
 from pipelines.states import RUN_TRANSITIONS, WORKER_TRANSITIONS, RunState, WorkerState, moved
@@ -58,6 +59,7 @@ class Coordinator:
         tracker: Tracker | None,
         resources: Resources,
         *,
+        broker: EmbeddedBroker | None = None,
         watch: Callable[[RunStatus], None] = lambda status: None,
         finish: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
@@ -67,6 +69,7 @@ class Coordinator:
         self._launcher = launcher
         self._tracker = tracker
         self._resources = resources
+        self._broker = broker
         self._watch, self._finish = watch, finish
         self._clock = clock
         self._sleep = sleep
@@ -183,6 +186,8 @@ class Coordinator:
         states = {job.status.state for job in self.jobs.values()}
         if self._stop_asked:
             self._move(RunState.STOPPED, self._stop_asked)
+        elif self._broker is not None and self._broker.given_up is not None:
+            self._move(RunState.FAILED, self._broker.given_up)
         elif self.status.state is RunState.STARTING and WorkerState.STARTING not in states:
             self._move(RunState.RUNNING)
         elif self.status.state is RunState.RUNNING and self.orders.end_seq is not None:

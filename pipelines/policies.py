@@ -8,10 +8,48 @@ Restart(delay_s=0.5)
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
+
+from pipelines.config import Resources
 
 FIRST_DELAY_S = 0.5
 LONGEST_DELAY_S = 30.0
+LONGEST_WAIT_S = 15.0
+"""Between two tries while a broker or a disk is waited for: when it is back, nobody waits longer than this."""
+
+
+class Cause(StrEnum):
+    """Why a worker or the broker died, as far as it decides what is done about it."""
+
+    CRASH = "crash"
+    BROKER_AWAY = "broker away"
+    DISK_FULL = "disk full"
+    PERMANENT = "permanent"
+    """Trying again changes nothing: a mistake in the config, data that are gone for good."""
+
+
+@dataclass(frozen=True)
+class Death:
+    at_s: float
+    cause: Cause
+    words: str
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long each cause is put up with; the names are those of the config."""
+
+    max_restarts: int
+    restart_window_s: float
+    give_up_s: float
+    disk_give_up_s: float
+
+    @staticmethod
+    def of(resources: Resources, give_up_s: float) -> Patience:
+        """`give_up_s` is Kafka's."""
+        return Patience(resources.max_restarts, resources.restart_window_s, give_up_s, resources.disk_give_up_s)
 
 
 @dataclass(frozen=True)
@@ -24,8 +62,53 @@ class GiveUp:
     reason: str
 
 
+def verdict(deaths: Sequence[Death], now: float, patience: Patience) -> Restart | GiveUp:
+    """What to do about something that died, given all its deaths that still count (this one included, last).
+
+    Crashes are counted within a window. A broker that is away or a full disk is not the worker's doing: however often
+    it dies of that, it is started again until the cause has lasted too long.
+    """
+    last = deaths[-1]
+    if last.cause is Cause.PERMANENT:
+        return GiveUp(last.words)
+    if last.cause is Cause.CRASH:
+        crashes = [death.at_s for death in deaths if death.cause is Cause.CRASH]
+        decision = after_death(crashes, now, patience.max_restarts, patience.restart_window_s)
+    elif last.cause is Cause.BROKER_AWAY:
+        words = "the broker has been away for {:.0f} s; {:g} s are allowed (kafka.give_up_s): bring it back, and resume"
+        decision = while_it_lasts(series(deaths, patience.give_up_s), now, patience.give_up_s, words)
+    else:
+        words = (
+            "the disk has been full for {:.0f} s; {:g} s are allowed (resources.disk_give_up_s): free some, and resume"
+        )
+        decision = while_it_lasts(series(deaths, patience.disk_give_up_s), now, patience.disk_give_up_s, words)
+    return GiveUp(f"{decision.reason}: {last.words}") if isinstance(decision, GiveUp) else decision
+
+
+def series(deaths: Sequence[Death], gap_s: float) -> list[float]:
+    """When it died of its last cause, back to where another cause, or a longer gap than `gap_s`, broke the series.
+
+    >>> away = [Death(t, Cause.BROKER_AWAY, "") for t in (0.0, 400.0, 410.0)]
+    >>> series(away, gap_s=300.0)
+    [400.0, 410.0]
+    """
+    times = [deaths[-1].at_s]
+    for death in reversed(deaths[:-1]):
+        if death.cause is not deaths[-1].cause or times[0] - death.at_s > gap_s:
+            break
+        times.insert(0, death.at_s)
+    return times
+
+
+def while_it_lasts(tries: Sequence[float], now: float, patience_s: float, words: str) -> Restart | GiveUp:
+    """Try again, ever less often, until it has lasted longer than `patience_s` since the first time."""
+    if now - tries[0] > patience_s:
+        return GiveUp(words.format(now - tries[0], patience_s))
+    return Restart(min(LONGEST_WAIT_S, FIRST_DELAY_S * 2 ** min(len(tries) - 1, 10)))
+
+
 def after_death(deaths: list[float], now: float, max_restarts: int, window_s: float) -> Restart | GiveUp:
-    """What to do about a worker that died, given when it died before (this time included)."""
+    """What to do about a crash, given when there were some before (this time included)."""
     recent = [t for t in deaths if now - t <= window_s]
     if len(recent) > max_restarts:
         return GiveUp(

@@ -13,11 +13,13 @@ from functools import partial
 from pathlib import Path
 
 from pipelines.actors import Build, Launcher, LocalLauncher, RayLauncher
-from pipelines.config import Config, Kafka, dump, parse
+from pipelines.config import Config, dump, parse
 from pipelines.coordinator import Coordinator
+from pipelines.embedded_broker import EmbeddedBroker
 from pipelines.heartbeat import Heartbeat
 from pipelines.layout import RunDir, read_json, write_json
 from pipelines.picture import draw
+from pipelines.policies import Patience
 from pipelines.preflight import locked, prepare
 from pipelines.states import RunState
 from pipelines.status import RunStatus
@@ -119,10 +121,15 @@ def run(
         stack.enter_context(Heartbeat(run_dir.status, status))
         started_at = datetime.now(UTC).isoformat(timespec="seconds")
         with ThreadPoolExecutor(1) as beside:
-            broker = beside.submit(lambda: stack.enter_context(_broker(config.kafka, run_dir, status, say)))
+            broker = starting = None
+            status.broker["bootstrap_servers"] = config.kafka.bootstrap_servers
+            if config.kafka.bootstrap_servers is None:
+                say("starting the embedded Apache Kafka broker")
+                broker = _embedded(config, run_dir, status)
+                starting = beside.submit(stack.enter_context, broker)
             launcher = _launcher(config, local, say)
             stack.callback(launcher.shutdown)
-            servers = broker.result()
+            servers = starting.result() if starting is not None else str(config.kafka.bootstrap_servers)
         _topics(config, run_dir, servers, until_end)
         _lake(config, run_dir, servers)
         tracker = _tracker(config, run_dir)
@@ -150,6 +157,7 @@ def run(
             launcher,
             tracker,
             config.resources,
+            broker=broker,
             watch=watch,
             finish=finish,
         )
@@ -189,21 +197,11 @@ def _say_what_is_there(run_dir: RunDir, say: Say) -> None:
     say(f"found a run in {run_dir.root} ({before['state']}, {rows:,} rows in the lake): resuming it")
 
 
-@contextmanager
-def _broker(kafka: Kafka, run_dir: RunDir, status: RunStatus, say: Say) -> Iterator[str]:
-    """The bootstrap servers to use; an embedded broker lives as long as this context."""
-    if kafka.bootstrap_servers is not None:
-        status.broker = {"bootstrap_servers": kafka.bootstrap_servers, "pid": None}
-        yield kafka.bootstrap_servers
-        return
-    broker = Broker(run_dir.broker, port=kafka.port, heap_mb=kafka.heap_mb)
-    say("starting the embedded Apache Kafka broker")
-    running = broker.start()
-    status.broker = {"bootstrap_servers": running.bootstrap_servers, "pid": running.pid}
-    try:
-        yield running.bootstrap_servers
-    finally:
-        broker.stop()
+def _embedded(config: Config, run_dir: RunDir, status: RunStatus) -> EmbeddedBroker:
+    def make(port: int | None) -> Broker:
+        return Broker(run_dir.broker, port=port or config.kafka.port, heap_mb=config.kafka.heap_mb)
+
+    return EmbeddedBroker(make, status.broker, Patience.of(config.resources, config.kafka.give_up_s))
 
 
 def _topics(config: Config, run_dir: RunDir, servers: str, until_end: bool) -> None:

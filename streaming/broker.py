@@ -29,7 +29,7 @@ import psutil
 
 from streaming.broker_config import HOST, LOG4J2_PROPERTIES, BrokerSettings, java, server_properties
 from streaming.broker_jars import fetch
-from streaming.errors import BadInput, StreamingError
+from streaming.errors import BadInput, DiskFull, StreamingError
 
 __all__ = ["Broker", "BrokerSettings", "Running", "fetch"]
 
@@ -78,7 +78,7 @@ class Broker:
     def start(self, wait_s: float = 120.0) -> Running:
         """Start it, or find it running, and wait until it answers. Data and ports are those of the last start.
 
-        Raises BadInput for an occupied port, a directory that cannot be written or a full disk; StreamingError when the
+        Raises BadInput for an occupied port or a directory that cannot be written; DiskFull; StreamingError when the
         broker dies or does not answer within `wait_s` (with the last lines of its log).
         """
         self._check_directory()
@@ -196,7 +196,7 @@ class Broker:
             ) from error
         free = shutil.disk_usage(self.directory).free
         if free < self.settings.min_free_bytes:
-            raise BadInput(
+            raise DiskFull(
                 f"the disk of {self.directory} has {free / 2**20:,.0f} MiB free, the broker needs at least "
                 f"{self.settings.min_free_bytes / 2**20:,.0f} MiB; free some, or choose a run directory on another disk"
             )

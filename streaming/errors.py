@@ -15,3 +15,7 @@ class BrokerAway(StreamingError):
 
 class DiskFull(StreamingError):
     """The disk takes no more. Nothing half written is read; it is waited for (`resources.disk_give_up_s`)."""
+
+
+class DataLost(StreamingError):
+    """What is to be read next is gone for good (retention, a topic made anew). It is told, never retried or skipped."""

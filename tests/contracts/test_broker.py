@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from streaming.broker import Broker, fetch
-from streaming.errors import BadInput, StreamingError
+from streaming.errors import BadInput, DiskFull, StreamingError
 from streaming.kafka import KafkaSettings, TopicReader, TopicWriter, ensure_topics
 from streaming.position import Partition
 
@@ -105,7 +105,7 @@ def test_a_directory_that_cannot_be_written_is_the_callers_mistake(tmp_path):
 
 def test_a_full_disk_is_told_before_anything_starts(tmp_path, monkeypatch):
     monkeypatch.setattr("streaming.broker.shutil.disk_usage", lambda _: type("Usage", (), {"free": 20 * 2**20}))
-    with pytest.raises(BadInput, match="20 MiB free, the broker needs at least 512 MiB"):
+    with pytest.raises(DiskFull, match="20 MiB free, the broker needs at least 512 MiB"):
         Broker(tmp_path).start()
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -20,13 +20,13 @@ import pyarrow.json
 
 from streaming.dead_letters import DeadLetter, Kind
 from streaming.errors import StreamingError
+from streaming.ipc import MAX_MESSAGE_BYTES, plain_records, read_ipc, write_ipc
 from streaming.json_text import json_fault, json_kind, json_values
 from streaming.position import Partition
 from streaming.schema import POSITION_FIELDS, RowSchema
 from streaming.validation import Refusal, Refusals, Rules, bisect, conform, kept_rows, without
 
 END_HEADER = "exfm-end"
-MAX_MESSAGE_BYTES = 16 * 1024 * 1024
 RECORD_TIME_FIELD = pa.field("record_time_ms", pa.int64(), nullable=False)
 
 CodecName = Literal["arrow", "json"]
@@ -166,7 +166,8 @@ class ArrowCodec(Codec):
         batches, indices, refused = [], [], []
         for index, message in enumerate(messages):
             try:
-                batch, refusals = conform(read_ipc(message.value), self._rules.schema)
+                table = read_ipc(message.value, self._max_message_bytes)
+                batch, refusals = conform(table, self._rules.schema)
             except ValueError as error:
                 refused.append((index, 0, Refusal("undecodable", f"not an Arrow IPC stream that can be read: {error}")))
                 continue
@@ -181,7 +182,7 @@ class ArrowCodec(Codec):
         )
 
     def _payloads(self, message: RawMessage, rows: list[int]) -> list[bytes]:
-        records = read_ipc(message.value).take(rows).to_pylist()
+        records = plain_records(read_ipc(message.value, self._max_message_bytes), rows)
         return [json.dumps(record, default=str).encode() for record in records]
 
 
@@ -210,13 +211,13 @@ class JsonCodec(Codec):
         try:
             batches = [self._parse(values)] if values else []
         except ValueError:
-            faults = [self._fault(value) for value in values]
-            index = np.array([n for n in index if faults[n] is None], np.int64)
+            faults = self._faults(values)
+            index = np.array([n for n in index if n not in faults], np.int64)
             good, bad = bisect(len(index), lambda start, stop: self._parse([values[n] for n in index[start:stop]]))
             batches = [batch for _, _, batch in good]
-            for n in index[bad]:
+            for n in index[bad].tolist():
                 faults[n] = Refusal("undecodable", "the object cannot be read (a key twice, or text that is not UTF-8)")
-            refused = [(n, 0, fault) for n, fault in enumerate(faults) if fault is not None]
+            refused = [(n, 0, fault) for n, fault in sorted(faults.items())]
             index = np.delete(index, bad)
         return _Read(_concatenate(batches, self._rules.schema), index, np.zeros(len(index), np.int64), refused)
 
@@ -237,6 +238,19 @@ class JsonCodec(Codec):
             raise ValueError(f"{table.num_rows} objects in {len(values)} messages")
         return _concatenate(table.to_batches(), self._rules.schema)
 
+    def _faults(self, values: list[bytes]) -> dict[int, Refusal]:
+        """Values that cannot be parsed, and why, as far as a row at a time sees it. What parses alone is none of them:
+        a value's fate is its own, whatever it is read together with."""
+        suspected = {n: fault for n, value in enumerate(values) if (fault := self._fault(value)) is not None}
+        return {n: fault for n, fault in suspected.items() if not self._parses(values[n])}
+
+    def _parses(self, value: bytes) -> bool:
+        try:
+            self._parse([value])
+        except ValueError:
+            return False
+        return True
+
     def _fault(self, value: bytes) -> Refusal | None:
         """Why one message alone cannot be parsed, None where a row at a time sees nothing wrong."""
         try:
@@ -256,9 +270,16 @@ class JsonCodec(Codec):
     def _explain(self, message: RawMessage, refusal: Refusal) -> Refusal:
         """An absent key is told apart from a null."""
         rule, _, name = refusal.reason.partition(":")
-        if rule == "null" and name not in json.loads(message.value):
+        if rule == "null" and name not in self._keys(message.value):
             return Refusal(f"missing_column:{name}", f"`{name}` is absent")
         return refusal
+
+    def _keys(self, value: bytes) -> Collection[str]:
+        try:
+            record: dict[str, Any] = json.loads(value)
+        except (ValueError, RecursionError):  # nested too deep for Python, under a key that nobody asked for
+            return self._rules.schema.names
+        return record
 
     def _payloads(self, message: RawMessage, rows: list[int]) -> list[bytes]:
         return [message.value]
@@ -304,25 +325,6 @@ class ExamplesCodec:
                 "read it with the run's own config"
             )
         return _concatenate(table.to_batches(), self.schema)
-
-
-def write_ipc(batch: pa.RecordBatch) -> bytes:
-    """One Arrow IPC stream holding one record batch, uncompressed: topics are compressed by Kafka."""
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batch.schema) as writer:
-        writer.write_batch(batch)
-    return sink.getvalue().to_pybytes()
-
-
-def read_ipc(value: bytes) -> pa.Table:
-    """The table in an Arrow IPC stream, with every offset, index and string checked. Raises ValueError if corrupt."""
-    try:
-        with pa.ipc.open_stream(value) as reader:
-            table = reader.read_all()
-        table.validate(full=True)
-    except (pa.ArrowException, OSError, MemoryError) as error:
-        raise ValueError(str(error)) from error
-    return table
 
 
 def _concatenate(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:

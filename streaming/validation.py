@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from streaming.dead_letters import Kind
+from streaming.ipc import short_type
 from streaming.schema import RowSchema
 
 LONGEST_VERTICAL_BYTES = 64
@@ -133,7 +134,12 @@ def conform(table: pa.Table, schema: pa.Schema) -> tuple[pa.RecordBatch, Refusal
             continue
         array, failed = _cast(column, field.type)
         arrays.append(array)
-        _refuse(refusals, failed, f"wrong_type:{field.name}", f"`{field.name}` is {column.type}, not {field.type}")
+        _refuse(
+            refusals,
+            failed,
+            f"wrong_type:{field.name}",
+            f"`{field.name}` is {short_type(column.type)}, not {field.type}",
+        )
     return pa.RecordBatch.from_arrays(arrays, schema=schema), refusals
 
 
@@ -203,6 +209,8 @@ def _convertible(source: pa.DataType, target: pa.DataType) -> bool:
 
 
 def _one_array(column: pa.ChunkedArray) -> pa.Array:
+    if not column.num_chunks:
+        return pa.array([], column.type)
     return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.unify_dictionaries().chunks)
 
 

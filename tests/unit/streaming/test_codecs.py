@@ -16,10 +16,9 @@ from streaming.codecs import (
     by_partition,
     is_end_marker,
     make_codec,
-    read_ipc,
-    write_ipc,
 )
 from streaming.errors import StreamingError
+from streaming.ipc import read_ipc, write_ipc
 from streaming.schema import Column, RowSchema, Task
 
 SCHEMA = RowSchema(

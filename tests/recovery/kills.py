@@ -224,8 +224,6 @@ class Hail:
         self.kills.append(Kill(time.monotonic() - self._began, victim, pid, self._lake_rows))
         if victim == COORDINATOR:
             self._start()
-        if victim == BROKER:
-            self._broker.start()
 
     def _at_work(self, victim: str) -> int | None:
         """The pid of a victim that is seen to work; None where it does not within our patience, or has ended."""
@@ -239,9 +237,8 @@ class Hail:
                     if status["state"] != "starting" and self._lake_rows > before:
                         return self.commands[-1].process.pid
                 elif victim == BROKER:
-                    running = self._broker.status()
-                    if running is not None and status["state"] != "starting":
-                        return running.pid
+                    if status["state"] != "starting" and status["broker"]["pid"] is not None:
+                        return int(status["broker"]["pid"])
                 else:
                     if status["workers"].get(victim, {}).get("state") == "done":
                         return None

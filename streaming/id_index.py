@@ -36,6 +36,7 @@ class IdIndex:
 
     def __init__(self) -> None:
         self._runs: list[_Run] = []
+        self._restoring: list[np.ndarray] = []
 
     def append(self, hashes: np.ndarray, first: int) -> None:
         """Remember rows `first`, `first + 1`, …; `first` lies beyond every number known."""
@@ -47,6 +48,20 @@ class IdIndex:
             if len(self._runs[-2].hashes) + len(self._runs[-1].hashes) > RUN_ROWS:
                 break
             self._runs[-2:] = [_merged(*self._runs[-2:])]
+
+    def restore(self, hashes: np.ndarray, first: int) -> None:
+        """`append` for many rows in a row: sorted once, in runs as large as they get. `restored` follows the last."""
+        self._restoring.append(hashes)
+        count = sum(map(len, self._restoring))
+        if count >= RUN_ROWS:
+            self.append(np.concatenate(self._restoring), first + len(hashes) - count)
+            self._restoring = []
+
+    def restored(self, stop: int) -> None:
+        """All rows up to `stop` were given to `restore`."""
+        hashes = np.concatenate([np.empty(0, np.uint64), *self._restoring])
+        self._restoring = []
+        self.append(hashes, stop - len(hashes))
 
     def find(self, hashes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """All pairs (index into `hashes`, number) of equal hash; of one query, numbers ascend."""

@@ -13,7 +13,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from streaming.pending import Ledger, empty_batch
+from streaming.ledger import Ledger
+from streaming.marks import Marks
+from streaming.pending import empty_batch
 from streaming.schema import POSITION_FIELDS, RowSchema, SettlementGroup
 
 LATE_REASONS = ("after_settlement", "outside_window")
@@ -63,12 +65,12 @@ class LabelJoin:
         self._late_schema = late_schema(schema)
         self.nothing_late = empty_batch(self._late_schema)
         self.event_time = Ledger(np.int64, first)
-        self.bits = Ledger(np.min_scalar_type(2 ** len(schema.tasks) - 1), first)
+        self.bits = Marks(np.min_scalar_type(2 ** len(schema.tasks) - 1), first)
 
-    def append(self, event_time: np.ndarray, bits: np.ndarray | None = None) -> None:
-        """Impressions admitted: their event times, and labels where they have some already."""
+    def append(self, event_time: np.ndarray) -> None:
+        """Impressions admitted: their event times. None has a label yet."""
         self.event_time.append(event_time)
-        self.bits.append(np.zeros(len(event_time), np.uint8) if bits is None else bits)
+        self.bits.append(np.zeros(len(event_time), np.uint8))
 
     def join(
         self, feedback: pa.RecordBatch, number: np.ndarray, admitted_key: np.ndarray, resolved: np.ndarray

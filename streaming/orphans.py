@@ -5,56 +5,59 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from streaming.hashing import hash64
-from streaming.pending import Ledger, RowLog
+from streaming.marks import Marks, MarksState
+from streaming.pending import RowLog, RowLogState
+
+_CLAIMED = 1
 
 
 class Orphans:
     """Feedback rows (`merged_schema`) that wait for their impression, at most `horizon_ms` of key time."""
 
-    def __init__(self, schema: pa.Schema, horizon_ms: int) -> None:
+    def __init__(self, schema: pa.Schema, horizon_ms: int, first: int = 0) -> None:
         self._horizon = horizon_ms
-        self._rows = RowLog(schema)
-        self._claimed = Ledger(np.uint8)
+        self.rows = RowLog(schema, first, kind="waiting")
+        self.claimed = Marks(np.uint8, first)
+        self._waits = 0
 
     def __len__(self) -> int:
         """Rows that wait."""
-        return len(self._waiting(self._rows.stop))
+        return self._waits
 
     def add(self, feedback: pa.RecordBatch, hashes: np.ndarray) -> None:
         """Let rows wait; `hashes` are those of their ids."""
-        self._rows.append(feedback, feedback.column("key_time_ms").to_numpy(), hashes)
-        self._claimed.append(np.zeros(feedback.num_rows, np.uint8))
+        self.rows.append(feedback, feedback.column("key_time_ms").to_numpy(), hashes)
+        self.claimed.append(np.zeros(feedback.num_rows, np.uint8))
+        self._waits += feedback.num_rows
 
     def claim(self, ids: pa.Array, hashes: np.ndarray, keys: np.ndarray) -> tuple[np.ndarray, pa.RecordBatch]:
         """Rows that waited for distinct `ids`, admitted at `keys`: the index of each row's id, and the rows.
 
         No row is claimed twice: an id is admitted again only beyond the horizon.
         """
-        query, number = self._rows.find(ids, hashes)
-        waited = keys[query] - self._rows.key_time[number] <= self._horizon
+        query, number = self.rows.find(ids, hashes)
+        waited = keys[query] - self.rows.key_time[number] <= self._horizon
         query, number = query[waited], number[waited]
-        self._claimed.mark(number, 1)
-        return query, self._rows.take(number)
+        self.claimed.mark(number, _CLAIMED)
+        self._waits -= len(number)
+        return query, self.rows.take(number)
 
     def expire(self, watermark_ms: int) -> pa.RecordBatch:
         """Take out the rows that no impression can claim any more, in the order they came."""
-        stop = self._rows.key_time.search(watermark_ms - self._horizon)
-        expired = self._rows.take(self._waiting(stop))
-        self._rows.drop(stop)
-        self._claimed.drop(stop)
+        start, stop = self.rows.first, self.rows.key_time.search(watermark_ms - self._horizon)
+        expired = self.rows.take(np.flatnonzero(self.claimed.view(start, stop) == 0) + start)
+        self.rows.drop(stop)
+        self.claimed.drop(stop)
+        self._waits -= expired.num_rows
         return expired
 
-    def state(self) -> pa.RecordBatch:
-        """The rows that wait, a copy."""
-        return self._rows.take(self._waiting(self._rows.stop))
-
-    def restore(self, rows: pa.RecordBatch) -> None:
-        self.add(rows, hash64(rows.column("impression_id")))
+    def restore(self, rows: RowLogState, claimed: MarksState) -> None:
+        """Put both back. Raises StreamingError when a piece is missing or damaged."""
+        for _ in self.rows.restore(rows):
+            pass
+        self.claimed.restore(claimed, self.rows.stop)
+        self._waits = int((self.claimed.view(self.rows.first, self.rows.stop) == 0).sum())
 
     @property
     def nbytes(self) -> int:
-        return self._rows.nbytes + self._claimed.nbytes
-
-    def _waiting(self, stop: int) -> np.ndarray:
-        return np.flatnonzero(self._claimed.view(self._rows.first, stop) == 0) + self._rows.first
+        return self.rows.nbytes + self.claimed.nbytes

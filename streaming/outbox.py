@@ -12,12 +12,15 @@ import json
 import os
 import shutil
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pyarrow as pa
 
 from streaming.dead_letters import DEAD_LETTER_SCHEMA, from_batch, to_json
+from streaming.durable_files import make_folder, sync_folder, write_file
+from streaming.errors import DiskFull, StreamingError
 from streaming.kafka import KafkaSettings, TopicWriter, last_message
 from streaming.label_join import late_schema
 from streaming.position import NOTHING_YET
@@ -35,31 +38,55 @@ class CommitRecord:
     dead: pa.Table
 
     def save(self, root: Path) -> None:
-        """Under `root/<number>`, whole or not at all. A number is written again only if its commit never happened."""
-        staging, target = root / f".record-{self.number}", root / f"record-{self.number:012d}"
+        """Under `root`, whole or not at all, and durably: a commit may name it once this returns. Raises DiskFull.
+
+        A number is written again only if its commit never happened.
+        """
+        staging, target = root / f".record-{self.number}", _folder(root, self.number)
         shutil.rmtree(staging, ignore_errors=True)
-        staging.mkdir(parents=True)
-        for name, table in (("late", self.late), ("dead", self.dead)):
-            with pa.OSFile(str(staging / f"{name}.arrow"), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
-                writer.write_table(table)
-        (staging / "meta.json").write_text(json.dumps(self.meta))
+        make_folder(staging)
+        try:
+            for name, table in (("late", self.late), ("dead", self.dead)):
+                write_file(staging / f"{name}.arrow", partial(_write_table, table))
+            write_file(staging / "meta.json", lambda file: file.write(json.dumps(self.meta).encode()))
+            sync_folder(staging)
+        except DiskFull:
+            shutil.rmtree(staging, ignore_errors=True)
+            raise
         shutil.rmtree(target, ignore_errors=True)
         os.rename(staging, target)
+        sync_folder(root)
 
     @classmethod
     def load(cls, root: Path, number: int) -> CommitRecord:
-        directory = root / f"record-{number:012d}"
-        tables = {}
-        for name in ("late", "dead"):
-            with pa.ipc.open_file(str(directory / f"{name}.arrow")) as reader:
-                tables[name] = reader.read_all()
-        return cls(number, json.loads((directory / "meta.json").read_text()), tables["late"], tables["dead"])
+        """Raises StreamingError when it is missing or damaged."""
+        folder, tables = _folder(root, number), {}
+        try:
+            for name in ("late", "dead"):
+                with pa.OSFile(str(folder / f"{name}.arrow")) as file:
+                    tables[name] = pa.ipc.open_file(file).read_all()
+            meta = json.loads((folder / "meta.json").read_bytes())
+        except (OSError, pa.ArrowInvalid, ValueError) as error:
+            raise StreamingError(
+                f"the record of commit {number}, {folder}, cannot be read: {error}. Without it nobody knows where "
+                "reading goes on: put it back from a copy of the run directory, or start a new run"
+            ) from error
+        return cls(number, meta, tables["late"], tables["dead"])
 
     @staticmethod
     def prune(root: Path, before: int) -> None:
         for directory in root.glob("record-*"):
             if int(directory.name.removeprefix("record-")) < before:
                 shutil.rmtree(directory)
+
+
+def _folder(root: Path, number: int) -> Path:
+    return root / f"record-{number:012d}"
+
+
+def _write_table(table: pa.Table, file: BinaryIO) -> None:
+    with pa.ipc.new_file(file, table.schema) as writer:
+        writer.write_table(table)
 
 
 class Outbox:

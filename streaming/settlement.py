@@ -26,6 +26,7 @@ import numpy as np
 import pyarrow as pa
 
 from streaming.dead_letters import DeadLetter, Kind
+from streaming.durable_files import make_folder
 from streaming.emission import Emission
 from streaming.errors import BadInput, StreamingError
 from streaming.hashing import hash64
@@ -33,10 +34,10 @@ from streaming.id_index import cuts
 from streaming.label_join import LabelJoin, late_schema
 from streaming.merge import END_OF_TIME, NO_TIME, MergedChunk, merged_schema, refuse
 from streaming.orphans import Orphans
-from streaming.pending import RowLog, Segment
+from streaming.pending import RowLog
 from streaming.schema import POSITION_FIELDS, RowSchema
 from streaming.settlement_config import SettlementConfig
-from streaming.settlement_state import SettlementState, stored_segments
+from streaming.settlement_state import SettlementState
 
 __all__ = ["SettledRows", "Settlement", "SettlementConfig", "SettlementState", "late_schema"]
 
@@ -73,8 +74,11 @@ class Settlement:
     [0]
     """
 
-    def __init__(self, schema: RowSchema, config: SettlementConfig | None = None) -> None:
-        """Raises BadInput when the horizon is too short, or there are more than 64 tasks."""
+    def __init__(self, schema: RowSchema, config: SettlementConfig | None = None, *, spill: Path | None = None) -> None:
+        """`spill` is where `save` will store; what waits goes there earlier when it would fill the memory.
+
+        Raises BadInput when the horizon is too short, or there are more than 64 tasks.
+        """
         self.schema, self.config = schema, config or SettlementConfig()
         self._horizon = self.config.horizon_ms(schema)
         self._lateness = self.config.lateness_ms
@@ -82,16 +86,19 @@ class Settlement:
             raise BadInput(f"{len(schema.tasks)} tasks; one settlement joins up to 64, split the stream by tasks")
         self._row_schema = pa.schema([*schema.impression, *POSITION_FIELDS])
 
+        self._spill = spill
+        self._disk_bytes = 0
         self._watermark = NO_TIME
         self._emission = Emission(schema, self._lateness)
-        self._open_at(0)
+        self._open_at(0, 0)
         self._counts: Counter[str] = Counter()
         self._dead: dict[Kind, Counter[str]] = {"impression": Counter(), "feedback": Counter()}
 
-    def _open_at(self, first: int) -> None:
-        self._pending = RowLog(self._row_schema, first)
-        self._labels = LabelJoin(self.schema, self._lateness, first)
-        self._orphans = Orphans(merged_schema(self.schema, "feedback"), self._horizon)
+    def _open_at(self, impression: int, feedback: int) -> None:
+        self._pending = RowLog(self._row_schema, impression, readers=len(self.schema.groups))
+        self._labels = LabelJoin(self.schema, self._lateness, impression)
+        self._orphans = Orphans(merged_schema(self.schema, "feedback"), self._horizon, feedback)
+        self._pending.spill = self._orphans.rows.spill = self._spill
 
     # What goes in
 
@@ -270,6 +277,11 @@ class Settlement:
         """Memory held for pending impressions, known ids and waiting feedback."""
         return sum(part.nbytes for part in (self._pending, self._labels, self._orphans))
 
+    @property
+    def disk_bytes(self) -> int:
+        """Bytes of the files that the last save needs, and what it was told to keep."""
+        return self._disk_bytes
+
     def counters(self) -> dict[str, Any]:
         """What became of every row. For every group g, and for feedback:
 
@@ -290,38 +302,17 @@ class Settlement:
 
     # What survives
 
-    def state(self, skip: Collection[str] = ()) -> SettlementState:
-        """A copy of everything, to be restored exactly; segments named in `skip` are left out."""
-        pending, event_time = self._pending, self._labels.event_time
-        segments: dict[str, pa.RecordBatch | None] = {}
-        for segment in pending.segments:
-            if segment.name in skip:
-                segments[segment.name] = None
-                continue
-            dropped = max(pending.first - segment.first, 0)
-            key_time, times = (
-                np.concatenate([np.full(dropped, NO_TIME), ledger.view(segment.first + dropped, segment.stop)])
-                for ledger in (pending.key_time, event_time)
-            )
-            rows = segment.rows
-            if "event_time_ms" not in rows.schema.names:
-                rows = rows.append_column("event_time_ms", pa.array(times))
-            rows = rows.append_column("key_time_ms", pa.array(key_time))
-            segments[segment.name] = rows
-        head_from = max(pending.head_first, pending.first)
-        head = pending.head().slice(head_from - pending.head_first)
-        head_keys = pa.array(pending.key_time.view(head_from, pending.stop).copy())
+    def state(self) -> SettlementState:
+        """Everything, to be restored exactly. What is stored already is read from there, for as long as it is kept."""
         return SettlementState(
-            segments=segments,
-            head=head.append_column("key_time_ms", head_keys),
-            labels=self._labels.bits.view(pending.first, pending.stop).copy(),
-            orphans=self._orphans.state(),
+            pending=self._pending.state(),
+            labels=self._labels.bits.state(),
+            orphans=self._orphans.rows.state(),
+            claimed=self._orphans.claimed.state(),
             meta={
                 "schema": self.schema.model_dump(mode="json"),
                 "config": self.config.model_dump(mode="json"),
                 "watermark_ms": self._watermark,
-                "first": pending.first,
-                "segment_first": {segment.name: segment.first for segment in pending.segments},
                 "cursors": list(self._emission.cursors),
                 "settled": list(self._emission.settled),
                 "not_applicable": list(self._emission.not_applicable),
@@ -334,36 +325,34 @@ class Settlement:
         """Continue on a new Settlement where `state` was taken. Raises BadInput for another schema or config."""
         meta = state.meta
         for what, mine in (("schema", self.schema), ("config", self.config)):
-            if meta[what] != mine.model_dump(mode="json"):
+            if type(mine).model_validate(meta[what]) != mine:
                 raise BadInput(
                     f"the settlement state was written under {what} {meta[what]}, this run has "
                     f"{mine.model_dump(mode='json')}; resume with the {what} it was written under, or start a new run"
                 )
-        self._open_at(meta["first"])
+        self._open_at(state.pending.first, state.orphans.first)
         self._watermark = meta["watermark_ms"]
         self._emission.restore(meta["cursors"], meta["settled"], meta["not_applicable"])
         self._counts = Counter(meta["counts"])
         self._dead = {"impression": Counter(), "feedback": Counter()}
         for kind, reasons in meta["dead_letters"].items():
             self._dead[kind].update(reasons)
-        taken = 0
-        for name, rows in state.segments.items():
-            if rows is None:
-                raise StreamingError(f"segment {name} was left out of this state; load the state from its directory")
-            segment = Segment(name, meta["segment_first"][name], rows.drop_columns(["key_time_ms"]))
-            event_time = _numpy(rows, "event_time_ms")[max(self._pending.stop - segment.first, 0) :]
-            self._labels.append(event_time, state.labels[taken : taken + len(event_time)])
-            self._pending.restore_segment(segment, _numpy(rows, "key_time_ms"))
-            taken += len(event_time)
-        head, hashes = state.head, hash64(state.head.column("impression_id"))
-        self._pending.append(head.select(self._row_schema.names), _numpy(head, "key_time_ms"), hashes)
-        self._labels.append(_numpy(head, "event_time_ms"), state.labels[taken:])
+        for event_time in self._pending.restore(state.pending):
+            self._labels.event_time.append(event_time)
+        self._labels.bits.restore(state.labels, self._pending.stop)
         self._pending.slim(min(self._emission.cursors))
-        self._orphans.restore(state.orphans)
+        self._orphans.restore(state.orphans, state.claimed)
 
     def save(self, directory: Path, name: str, keep: Collection[str] = (), extra: Any = None) -> None:
-        """Write the state as `name` into `directory`; see `SettlementState.save`."""
-        self.state(skip=stored_segments(directory)).save(directory, name, keep, extra)
+        """Store the state as `name` in `directory`, with `extra` (JSON); only `name` and `keep` stay loadable there.
+
+        What is stored already is not written again, and linked from where it was loaded. A save that fails or is killed
+        leaves earlier states as they were. Raises DiskFull, and StreamingError when a piece has gone.
+        """
+        make_folder(directory)
+        for part in (self._pending, self._labels.bits, self._orphans.rows, self._orphans.claimed):
+            part.store(directory)
+        self._disk_bytes = self.state().save(directory, name, keep, extra)
 
     def load(self, directory: Path, name: str) -> Any:
         """Continue on a new Settlement from what was saved as `name`; returns its `extra`."""

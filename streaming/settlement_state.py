@@ -1,137 +1,171 @@
 """What a settlement continues from, in memory and as files.
 
-    <name>.json           the manifest: counters, cursors, watermark, and the files below
-    <name>.head.arrow     rows that are not in a segment yet          <name>.labels.arrow, <name>.orphans.arrow
-    segment-<name>.arrow  immutable rows, written once and shared by the manifests that name them
+    <name>.json    the manifest: counters, cursors, watermark, and the pieces it needs
+    *-*.arrow      pieces: segments and heads of the pending impressions and of the feedback that waits, and the marks
+                   on both (labels, claimed feedback); never changed, written once, shared by manifests
 
-Every file is moved into place complete; the manifest comes last, and only then do files go that no manifest needs. The
-directory's .json and .arrow files are the settlement's alone.
+Pieces come first, the manifest moves into place after them, and only then do files go that no manifest needs: a state
+is there whole or not at all, and one that was there stays. The folder's .json, .arrow and .part files are the
+settlement's alone.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Collection
+from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
+from streaming.durable_files import PART, sync_folder, write_file
 from streaming.errors import BadInput, StreamingError
+from streaming.marks import BASE, MarksState
+from streaming.pending import RowLogState
+from streaming.pieces import SUFFIX, Piece, read_rows
 
-FORMAT = 1
-_OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4")
+FORMAT = 2
+READABLE = (1, 2)
 
 
 @dataclass(frozen=True)
 class SettlementState:
-    """Segments never change under their name; None stands for one left out because it is stored already."""
+    """Pending impressions and the labels seen, feedback that waits and what of it was claimed, and the counters."""
 
-    segments: dict[str, pa.RecordBatch | None]
-    head: pa.RecordBatch
-    labels: np.ndarray
-    orphans: pa.RecordBatch
+    pending: RowLogState
+    labels: MarksState
+    orphans: RowLogState
+    claimed: MarksState
     meta: dict[str, Any]
 
-    def save(self, directory: Path, name: str, keep: Collection[str] = (), extra: Any = None) -> None:
-        """Write the state as `name`, with `extra` (JSON) beside it; afterwards only `name` and `keep` can be loaded.
+    def save(self, directory: Path, name: str, keep: Collection[str] = (), extra: Any = None) -> int:
+        """Name the state, whose pieces are stored in `directory`, with `extra` (JSON) beside it.
 
-        Raises StreamingError when a segment was left out and is not in `directory`.
+        Afterwards only `name` and `keep` can be loaded. Returns the bytes of the files they need. Raises DiskFull.
         """
-        directory.mkdir(parents=True, exist_ok=True)
-        for segment, rows in self.segments.items():
-            path = directory / _segment_file(segment)
-            if path.exists():
-                continue
-            if rows is None:
-                raise StreamingError(f"{path} was left out of this state as stored already, and is not there")
-            _write_rows(path, rows)
-        labels = pa.RecordBatch.from_arrays([pa.array(self.labels)], ["labels"])
-        for part, rows in (("head", self.head), ("labels", labels), ("orphans", self.orphans)):
-            _write_rows(directory / f"{name}.{part}.arrow", rows)
-        manifest = {"format": FORMAT, "segments": list(self.segments), "meta": self.meta, "extra": extra}
-        _write(directory / f"{name}.json", lambda file: file.write(json.dumps(manifest).encode()))
-        _tidy(directory, {name, *keep})
+        logs = {"pending": (self.pending, self.labels), "orphans": (self.orphans, self.claimed)}
+        manifest = {
+            "format": FORMAT,
+            "logs": {
+                log: {
+                    "first": rows.first,
+                    "segments": [segment.name for segment in rows.segments],
+                    "head": rows.head.name,
+                    "marks": [piece.name for piece in marks.pieces],
+                }
+                for log, (rows, marks) in logs.items()
+            },
+            "meta": self.meta,
+            "extra": extra,
+        }
+        text = json.dumps(manifest).encode()
+        sync_folder(directory)
+        write_file(directory / f"{name}.json", lambda file: file.write(text))
+        sync_folder(directory)
+        return _tidy(directory, {name, *keep})
 
     @staticmethod
     def load(directory: Path, name: str) -> tuple[SettlementState, Any]:
-        """The state saved as `name`, and its `extra`.
+        """The state saved as `name`, and its `extra`; pieces are read when it is restored.
 
-        Raises BadInput when there is none of that name, StreamingError when one of its files is missing or damaged.
+        Raises BadInput when there is none of that name, StreamingError when its manifest is damaged.
         """
         path = directory / f"{name}.json"
         if not path.exists():
             there = ", ".join(sorted(p.stem for p in directory.glob("*.json"))) or "nothing"
-            raise BadInput(f"no settlement state `{name}` in {directory}; there is {there}")
-        manifest = json.loads(path.read_text())
-        if manifest["format"] != FORMAT:
             raise BadInput(
-                f"{path} has format {manifest['format']}, this version reads {FORMAT}; resume with the version that "
-                "wrote it, or start a new run"
+                f"no settlement state `{name}` in {directory}; there is {there}. Put the folder back from a copy of "
+                "the run directory, or start a new run"
             )
-        meta, emitted = manifest["meta"], min(manifest["meta"]["cursors"])
-        segments: dict[str, pa.RecordBatch | None] = {}
-        for segment in manifest["segments"]:
-            rows = _read_rows(directory / _segment_file(segment))
-            if meta["segment_first"][segment] + rows.num_rows <= emitted:
-                rows = rows.select(["impression_id", "event_time_ms", "key_time_ms"])
-            segments[segment] = rows
-        head, labels, orphans = (_read_rows(directory / f"{name}.{p}.arrow") for p in ("head", "labels", "orphans"))
-        state = SettlementState(segments, head, labels.column(0).to_numpy(), orphans, meta)
-        return state, manifest["extra"]
+        manifest = _manifest(path)
+        try:
+            logs = _format_1(directory, name, manifest) if manifest["format"] == 1 else _logs(directory, manifest)
+            return SettlementState(*logs["pending"], *logs["orphans"], manifest["meta"]), manifest["extra"]
+        except (KeyError, TypeError, ValueError) as error:
+            raise _damaged(path, repr(error)) from error
 
 
-def stored_segments(directory: Path) -> set[str]:
-    """Names of the segments in `directory`, which a state to be saved there may leave out."""
-    return {path.stem.removeprefix("segment-") for path in directory.glob("segment-*.arrow")}
+_Logs = dict[str, tuple[RowLogState, MarksState]]
 
 
-def _segment_file(segment: str) -> str:
-    return f"segment-{segment}.arrow"
+def _logs(directory: Path, manifest: dict[str, Any]) -> _Logs:
+    logs = {}
+    for log, parts in manifest["logs"].items():
+        segments, marks = ([Piece.named(each) for each in parts[kind]] for kind in ("segments", "marks"))
+        rows = RowLogState(parts["first"], segments, Piece.named(parts["head"]), directory)
+        logs[log] = rows, MarksState(marks, directory)
+    return logs
 
 
-def _tidy(directory: Path, names: set[str]) -> None:
-    """Delete manifests not in `names`, then every file that no remaining manifest needs."""
-    for path in directory.glob("*.json"):
-        if path.stem not in names:
-            path.unlink()
-    needed = set()
-    for path in directory.glob("*.json"):
-        needed |= {_segment_file(segment) for segment in json.loads(path.read_text())["segments"]}
-        needed |= {f"{path.stem}.{part}.arrow" for part in ("head", "labels", "orphans")}
-    for path in directory.iterdir():
-        if path.name not in needed and (path.suffix == ".arrow" or path.suffix == ".part"):
-            path.unlink()
+def _format_1(directory: Path, name: str, manifest: dict[str, Any]) -> _Logs:
+    """Format 1 wrote head, all labels and the feedback that waits anew for each state; its segments are of format 2."""
+    first = manifest["meta"]["first"]
+    head, labels, orphans = (read_rows(directory / file) for file in _files_1(name))
+    segments = [Piece.named(f"segment-{each}") for each in manifest["segments"]]
+    pending = RowLogState(first, segments, _unstored("head", head), directory)
+    marks = pa.RecordBatch.from_arrays(labels.columns, ["marks"])
+    return {
+        "pending": (pending, MarksState([Piece(f"{BASE}-labels", first, marks.num_rows, marks)], None)),
+        "orphans": (RowLogState(0, [], _unstored("orphans", orphans), None), MarksState([], None)),
+    }
 
 
-def _write_rows(path: Path, rows: pa.RecordBatch) -> None:
-    def write(file: Any) -> None:
-        with pa.ipc.new_file(file, rows.schema, options=_OPTIONS) as writer:
-            writer.write_batch(rows)
-
-    _write(path, write)
+def _files_1(name: str) -> list[str]:
+    return [f"{name}.{part}.arrow" for part in ("head", "labels", "orphans")]
 
 
-def _write(path: Path, write: Callable[[Any], Any]) -> None:
-    part = path.with_name(path.name + ".part")
-    with part.open("wb") as file:
-        write(file)
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    os.fsync(folder)
-    os.close(folder)
+def _unstored(name: str, rows: pa.RecordBatch) -> Piece:
+    return Piece(name, 0, rows.num_rows, rows)
 
 
-def _read_rows(path: Path) -> pa.RecordBatch:
+def _manifest(path: Path) -> dict[str, Any]:
     try:
-        with pa.OSFile(str(path)) as file:
-            return pa.ipc.open_file(file).get_batch(0)
-    except (OSError, pa.ArrowInvalid) as error:
-        raise StreamingError(
-            f"{path} of a settlement state cannot be read: {error}; resume from an earlier state"
-        ) from error
+        manifest: dict[str, Any] = json.loads(path.read_bytes())
+        version = manifest["format"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise _damaged(path, repr(error)) from error
+    if version not in READABLE:
+        raise BadInput(
+            f"{path} has format {version}, this version reads {' and '.join(map(str, READABLE))}; resume with the "
+            "version that wrote it, or start a new run"
+        )
+    return manifest
+
+
+def _damaged(path: Path, why: str) -> StreamingError:
+    return StreamingError(
+        f"{path} of a settlement state cannot be read: {why}; put it back from a copy of the run directory, or start a "
+        "new run"
+    )
+
+
+def _needed(path: Path) -> set[str]:
+    """The files that the manifest at `path` needs, itself among them."""
+    manifest = _manifest(path)
+    if manifest["format"] == 1:
+        return {path.name, *_files_1(path.stem), *(f"segment-{each}{SUFFIX}" for each in manifest["segments"])}
+    files = {path.name}
+    for parts in manifest["logs"].values():
+        files |= {piece + SUFFIX for piece in (*parts["segments"], parts["head"], *parts["marks"])}
+    return files
+
+
+def _tidy(directory: Path, names: set[str]) -> int:
+    """Delete manifests not in `names`, and every file that no remaining one needs. Returns the bytes that stay."""
+    needed: set[str] = set()
+    for name in names:
+        with suppress(StreamingError):  # one that is damaged, or never was, needs nothing
+            needed |= _needed(directory / f"{name}.json")
+    size = 0
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            if not entry.name.endswith((".json", SUFFIX, PART)):
+                continue
+            if entry.name in needed:
+                size += entry.stat().st_size
+            else:
+                os.unlink(entry.path)
+    return size

@@ -91,7 +91,7 @@ class AugmentationWorker(Worker):
         config, kafka = self._config, self._config.kafka
         set_threads(config.resources.threads)
         self._lake = Lake(self._run_dir.lake, config.rows).open_writer()
-        self._settlement = Settlement(config.rows, config.settlement)
+        self._settlement = Settlement(config.rows, config.settlement, spill=self._states(self._lake.epoch))
         self._intake = self._make_intake()
         self._outbox = Outbox(self._run_dir.side_tables, kafka, kafka.dead_letters.topic, config.rows)
         merge_state = None

@@ -22,6 +22,7 @@ from exfm.student import StudentConfig
 from exfm.teacher import TeacherConfig
 from streaming.errors import BadInput
 from streaming.kafka import KafkaSettings
+from streaming.lake_settings import LakeSettings
 from streaming.schema import RowSchema
 from streaming.settlement import SettlementConfig
 from streaming.sources.files import RecordedConfig
@@ -97,20 +98,6 @@ class Augmentation(Frozen):
     score_rows: int = Field(default=4096, gt=0, description="rows of one scoring batch")
     buffer_rows: int = Field(default=65_536, gt=0, description="rows read ahead per partition")
     idle_s: float = Field(default=5.0, gt=0, description="a partition confirmed at its end so long is idle")
-
-
-class LakeSettings(Frozen):
-    """Housekeeping of the lake. None of it moves a reader's position or decides a result."""
-
-    compact_files: int = Field(
-        default=32, ge=2, description="small files of a partition that are made into larger ones"
-    )
-    target_file_mb: int = Field(default=64, gt=0, description="no larger than about this")
-    vacuum_after_s: float = Field(default=3600.0, ge=0, description="replaced files are deleted after so long")
-    retention_days: float | None = Field(default=None, gt=0, description="of event time; null: rows are kept for ever")
-    reader_expiry_s: float = Field(
-        default=7 * 86400.0, gt=0, description="a reader silent for so long holds nothing up"
-    )
 
 
 class Teacher(Frozen):

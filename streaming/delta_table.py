@@ -11,8 +11,10 @@ through a handle older than somebody else's commit of the same identifier. So a 
 
 from __future__ import annotations
 
+import errno
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,11 +29,18 @@ from deltalake import (
 )
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
-from streaming.errors import BadInput, StreamingError
+from streaming.delta_log import damage
+from streaming.errors import BadInput, DiskFull, StreamingError
+from streaming.table_lock import in_flight
+from streaming.vacuum import sweep
 
 COMMIT_ATTEMPTS = 20
 CHECKPOINT_EVERY_COMMITS = 20
 LOG_RETENTION = "interval 10 minutes"
+"""Entries of the log are kept so long, and until a checkpoint stands for them. There are at most as many as commits
+within it, and those of two checkpoints' distance."""
+TOMBSTONE_RETENTION = "interval 1 hour"
+"""Checkpoints say so long which files were replaced; only for other programs that vacuum."""
 ROW_GROUP_ROWS = 65_536
 METADATA_KEY = "exfm"
 
@@ -62,7 +71,8 @@ def load(path: Path, schema: pa.Schema) -> DeltaTable | None:
     except TableNotFoundError:
         return None
     except (DeltaError, OSError) as error:
-        raise StreamingError(f"the Delta log of {path} cannot be read: {error}") from error
+        told = damage(path) or str(error).partition("\n")[0]
+        raise StreamingError(f"the table at {path} cannot be opened: {told}") from error
     found = pa.schema(handle.schema().to_arrow())
     differing = _differences(found, schema)
     if differing:
@@ -117,6 +127,7 @@ class CheckedTable:
         configuration = {
             "delta.checkpointInterval": str(CHECKPOINT_EVERY_COMMITS),
             "delta.logRetentionDuration": LOG_RETENTION,
+            "delta.deletedFileRetentionDuration": TOMBSTONE_RETENTION,
             "delta.enableExpiredLogCleanup": "false",
             "delta.dataSkippingStatsColumns": ",".join(statistics),
         }
@@ -130,6 +141,8 @@ class CheckedTable:
                 commit_properties=_properties(identifiers, {}),
             )
         except OSError as error:
+            if is_disk_full(error):
+                raise DiskFull(f"the disk is full: no table can be made at {self.path}; free some space") from error
             raise BadInput(f"no table can be made at {self.path}: {error}. Choose a folder you can write") from error
         except DeltaError as error:
             handle = load(self.path, self._schema)  # somebody else made it between our look and our try
@@ -166,26 +179,31 @@ class CheckedTable:
     def commit(self, prepare: Callable[[], Commit | None]) -> None:
         """Write what `prepare` returns, atomically with its identifiers; `prepare` may run more than once.
 
-        `prepare` returning None ends without a commit; what it raises is passed on. Raises StreamingError when the
-        disk refuses, or when others commit the same identifiers faster than we do.
+        `prepare` returning None ends without a commit; what it raises is passed on. Raises DiskFull when there is no
+        room (the same call may be made again), StreamingError when the disk refuses otherwise, or when others commit
+        the same identifiers faster than we do.
         """
         for _ in range(COMMIT_ATTEMPTS):
             commit = prepare()
             if commit is None:
                 return
             try:
-                write_deltalake(
-                    self._handle,
-                    commit.rows,
-                    mode="append",
-                    writer_properties=_PARQUET,
-                    commit_properties=_properties(commit.identifiers, commit.metadata),
-                    post_commithook_properties=self._hooks(),
-                )
+                with in_flight(self.path):
+                    write_deltalake(
+                        self._handle,
+                        commit.rows,
+                        mode="append",
+                        writer_properties=_PARQUET,
+                        commit_properties=_properties(commit.identifiers, commit.metadata),
+                        post_commithook_properties=self._hooks(),
+                    )
                 return
-            except CommitFailedError:
-                self._handle = DeltaTable(self.path)
             except (DeltaError, OSError) as error:
+                if is_disk_full(error):
+                    raise self._disk_full(commit.rows.num_rows) from error
+                if isinstance(error, CommitFailedError):
+                    self._handle = DeltaTable(self.path)
+                    continue
                 raise StreamingError(
                     f"{commit.rows.num_rows} rows could not be committed to {self.path}: {error}. "
                     "Nothing of them is in the table; check the disk, then start again"
@@ -194,6 +212,25 @@ class CheckedTable:
             f"{COMMIT_ATTEMPTS} tries to commit to {self.path} were each overtaken by another writer; "
             "stop the other one (a table has one writer)"
         )
+
+    def _disk_full(self, rows: int) -> DiskFull:
+        """What the try left behind is deleted, and with it whatever else the table does not need: room is scarce."""
+        with suppress(DeltaError, OSError):
+            sweep(self.path, 0.0)
+        return DiskFull(
+            f"the disk is full: {rows} rows could not be committed to {self.path}. Nothing of them is in the table; "
+            "free some space, and the same commit goes through"
+        )
+
+
+def is_disk_full(error: BaseException) -> bool:
+    """Whether the system said ENOSPC or EDQUOT; delta-rs passes it on within its own words.
+
+    >>> is_disk_full(OSError(28, "No space left on device")), is_disk_full(OSError(13, "Permission denied"))
+    (True, False)
+    """
+    codes = (errno.ENOSPC, errno.EDQUOT)
+    return getattr(error, "errno", None) in codes or any(f"(os error {code})" in str(error) for code in codes)
 
 
 def _properties(identifiers: Mapping[str, int], metadata: Mapping[str, Any] | None) -> CommitProperties:

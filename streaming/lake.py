@@ -103,7 +103,8 @@ class LakeWriter:
         metadata  counters and source positions at the last row; a small JSON object
 
         A commit that others overtook without touching our identifiers (a compaction) goes through. Raises
-        StreamingError when a newer writer exists, on a gap or overlap, and when the disk refuses.
+        StreamingError when a newer writer exists, on a gap or overlap, and when the disk refuses; DiskFull when it has
+        no room: the same rows may be committed again, with this writer or another.
         """
         table = self._checked(rows)
         last_seq, last_block = self.last_lake_seq, self.last_block

@@ -21,10 +21,11 @@ import pyarrow.fs
 
 from streaming.delta_table import load
 from streaming.errors import BadInput, StreamingError
-from streaming.position import NOTHING_YET
 from streaming.schema import RowSchema
 
 WINDOW_ROWS = 131_072
+FIRST_SEQ = "exfm/first_seq"
+"""The transaction identifier of the lowest row that retention has left; absent: 0."""
 
 _LOWEST, _HIGHEST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 
@@ -69,6 +70,7 @@ class LakeReader:
         if number is None:
             raise BadInput(f"the table at {self.path} has no `exfm/lake_seq`: it is not a lake of exfm")
         self.last_lake_seq: int = number
+        self.first_lake_seq: int = self._handle.transaction_version(FIRST_SEQ) or 0
         self._files = _Files.of(pa.table(self._handle.get_add_actions(flatten=True)))
 
     @property
@@ -78,7 +80,7 @@ class LakeReader:
 
     @property
     def rows(self) -> int:
-        return self.last_lake_seq + 1
+        return self.last_lake_seq + 1 - self.first_lake_seq
 
     @property
     def files(self) -> int:
@@ -99,7 +101,7 @@ class LakeReader:
 
     def read(
         self,
-        after: int = NOTHING_YET,
+        after: int | None = None,
         *,
         upto: int | None = None,
         limit_rows: int | None = None,
@@ -109,6 +111,7 @@ class LakeReader:
     ) -> LakeRead:
         """The rows with `after < lake_seq <= upto` that match, in order of `lake_seq`, as of the last `refresh`.
 
+        after       a position; default: from the first row that there is
         upto        default: the last row known
         limit_rows  the first so many matching rows only; memory is then bounded by it and by one window, which is
                     kept for the next read
@@ -116,7 +119,8 @@ class LakeReader:
         verticals   only these; files of others are not opened
         filter      an expression over any columns, also ones not asked for; a null counts as no match
 
-        Raises BadInput for an unknown column, StreamingError when a file of the lake is gone.
+        Raises BadInput for an unknown column, StreamingError when a file of the lake is gone, and when rows right
+        after the position have been deleted (retention).
         """
         wanted = list(self.schema.augmented.names if columns is None else columns)
         unknown = [name for name in wanted if name not in self.schema.augmented.names]
@@ -126,20 +130,38 @@ class LakeReader:
             raise BadInput(f"limit_rows is {limit_rows}; ask for at least 1 row")
         end = self.last_lake_seq if upto is None else min(upto, self.last_lake_seq)
         ask = _Ask(wanted, verticals, filter)
-        for again in (True, False):
+        tried: set[str] = set()
+        while True:
+            start = self._start(after)
             try:
-                return self._rows(ask, after, end, limit_rows)
+                return self._rows(ask, start, end, limit_rows)
             except FileNotFoundError as error:
-                if not again:
+                if str(error) in tried:  # the newest version names it too
                     raise StreamingError(
                         f"a file of the lake is gone: {error}. Files must be removed through Delta (vacuum) only"
                     ) from error
+                tried.add(str(error))
                 self._open()  # compacted and vacuumed since the last look: the rows are in newer files
-        raise AssertionError("unreachable")
 
-    def blocks(self, after: int = NOTHING_YET, upto: int | None = None) -> Iterator[pa.Table]:
-        """Whole blocks with all columns, in order, from the one that begins after `after`; a window at a time."""
+    def _start(self, after: int | None) -> int:
+        """The position to read from. Raises StreamingError where rows after `after` are gone."""
+        if after is None:
+            return self.first_lake_seq - 1
+        if after + 1 < self.first_lake_seq:
+            raise StreamingError(
+                f"rows lake_seq {after + 1:,} to {self.first_lake_seq - 1:,} of the lake {self.path} are deleted "
+                f"(lake.retention_days); it begins at {self.first_lake_seq:,}, and this reader stands at {after:,}. "
+                "A reader that is registered (`exfm lake readers`) holds its rows until it expires; this one starts "
+                f"anew, from {self.first_lake_seq - 1:,}, or not at all"
+            )
+        return after
+
+    def blocks(self, after: int | None = None, upto: int | None = None) -> Iterator[pa.Table]:
+        """Whole blocks with all columns, in order, from the one that begins after `after`; a window at a time.
+
+        Raises StreamingError as `read` does."""
         end = self.last_lake_seq if upto is None else min(upto, self.last_lake_seq)
+        after = self._start(after)
         kept = self.schema.augmented.empty_table()
         while after < end:
             read = self.read(after, upto=end, limit_rows=self.window_rows)

@@ -2,7 +2,8 @@
 
 A reader says, whenever it has stored how far it is, the last `lake_seq` that it will never need again. A pin says it of
 a range that somebody verifies: nothing from its first row on is deleted, and the files of the range are left as they
-are. Whoever is silent for longer than the expiry (a paused student, a pin that was forgotten) holds nothing up.
+are. Whoever is silent for longer than the expiry (a paused student, a pin that was forgotten) holds nothing up, unless
+it is registered as lasting.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ class Reader:
 
     position  the last `lake_seq` that it does not need; -1: it needs all there is
     at_s      when it said so, seconds of the wall clock
+    lasting   it never expires: without it the run cannot go on
     damaged   its file cannot be read: everything is held for it until it registers again or is retired
     """
 
@@ -33,10 +35,11 @@ class Reader:
     position: int
     at_s: float
     last: int | None = None
+    lasting: bool = False
     damaged: bool = False
 
     def expired(self, now_s: float, expiry_s: float) -> bool:
-        return not self.damaged and now_s - self.at_s > expiry_s
+        return not (self.damaged or self.lasting) and now_s - self.at_s > expiry_s
 
 
 class Readers:
@@ -56,10 +59,10 @@ class Readers:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def register(self, name: str, position: int, *, now_s: float | None = None) -> None:
+    def register(self, name: str, position: int, *, now_s: float | None = None, lasting: bool = False) -> None:
         """`name` will never again need a row up to `position` (-1: it may need every row). To be called after what was
         made of those rows has reached the disk, and at the start."""
-        self._store(Reader(name, position, time.time() if now_s is None else now_s))
+        self._store(Reader(name, position, time.time() if now_s is None else now_s, lasting=lasting))
 
     def pin(self, name: str, first: int, last: int, *, now_s: float | None = None) -> None:
         """Keep the rows `first` to `last` and their files. Raises BadInput for an empty range."""

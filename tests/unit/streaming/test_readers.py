@@ -35,6 +35,11 @@ def test_a_paused_reader_holds_its_rows_until_it_expires(readers: Readers) -> No
     assert [reader.name for reader in readers.all()] == ["paused", "live"]
 
 
+def test_a_lasting_reader_never_expires(readers: Readers) -> None:
+    readers.register("examples topic", 10, now_s=0.0, lasting=True)
+    assert readers.lowest(now_s=1e12, expiry_s=1.0) == 10
+
+
 def test_a_pinned_range_is_kept_from_its_first_row(readers: Readers) -> None:
     readers.register("live", 500, now_s=0.0)
     readers.pin("audit", 100, 199, now_s=0.0)

@@ -38,12 +38,15 @@ from pipelines.workers.base import Report, Worker
 from pipelines.workers.teacher import snapshot_name
 from streaming.dead_letters import DEAD_LETTER_SCHEMA, Kind, to_batch
 from streaming.examples import ExamplesPublisher
+from streaming.housekeeping import Housekeeper
 from streaming.intake import InputTopic, Intake
 from streaming.label_join import late_schema
 from streaming.lake import Lake
 from streaming.outbox import CommitRecord, Outbox
 from streaming.position import NOTHING_YET, Partition
+from streaming.readers import Readers
 from streaming.settlement import SettledRows, Settlement
+from streaming.side_tables import DEAD_LETTERS, LATE_FEEDBACK
 
 DEAD_ROWS = 10_000
 """So many refused records are delivered at once, also when no row has settled."""
@@ -52,6 +55,11 @@ EPOCH_SHIFT = 32
 """State numbers rise over all writers: the writer's epoch in the upper bits, its commits counted in the lower."""
 
 log = logging.getLogger(__name__)
+
+
+def reader_names(config: Config) -> list[str]:
+    """Who reads this run's lake, by the names under which they register."""
+    return ["teacher", *(f"student-{student.name}" for student in config.students)]
 
 
 class AugmentationWorker(Worker):
@@ -101,6 +109,15 @@ class AugmentationWorker(Worker):
         examples = kafka.examples
         self._publisher = ExamplesPublisher(kafka, examples.topic, examples.partitions, config.rows, self._lake.id)
         self._publish_committed()
+        self._readers = Readers(self._run_dir.readers)
+        self._tell_published()
+        self._housekeeper = Housekeeper(
+            self._run_dir.lake,
+            [self._run_dir.side_tables / name for name in (DEAD_LETTERS, LATE_FEEDBACK)],
+            self._readers,
+            config.lake,
+            awaited=reader_names(config),
+        )
         self._build = BatchBuilder(config.features, config.tasks)
         self._scorer = TeacherScorer(config.teacher.model, config.features, config.tasks)
 
@@ -142,8 +159,18 @@ class AugmentationWorker(Worker):
         if self._publisher.published_seq >= self._lake.last_lake_seq:
             return
         reader = Lake(self._run_dir.lake, self._config.rows).open_reader()
-        for block in reader.blocks(self._publisher.published_seq):
+        after = self._publisher.published_seq
+        if after + 1 < reader.first_lake_seq:  # the topic was emptied; what the lake let go, no reader needs any more
+            log.warning(
+                "rows %d to %d are published no more: deleted (retention)", after + 1, reader.first_lake_seq - 1
+            )
+            after = reader.first_lake_seq - 1
+        for block in reader.blocks(after):
             self._publisher.publish(block.combine_chunks().to_batches()[0])
+
+    def _tell_published(self) -> None:
+        """The publisher is a reader of the lake: rows that are not on the topic yet are not deleted."""
+        self._readers.register("examples topic", self._publisher.published_seq, lasting=True)
 
     # --- one step ----------------------------------------------------------------------------------------------
 
@@ -228,6 +255,7 @@ class AugmentationWorker(Worker):
         self._commit(block)
         with self.watch("publish"):
             self._publisher.publish(block)
+            self._tell_published()
         return True
 
     def _decide(self, number: int) -> Score | Wait | WithoutTeacher:
@@ -317,6 +345,7 @@ class AugmentationWorker(Worker):
             if number == epoch << EPOCH_SHIFT:
                 self._forget_earlier_writers(epoch)
             self._intake.show_lag()
+        self._housekeeper.maybe()
 
     def _forget_earlier_writers(self, epoch: int) -> None:
         for states in self._run_dir.checkpoints(self.name).glob("epoch-*"):
@@ -334,6 +363,7 @@ class AugmentationWorker(Worker):
 
     def close(self) -> None:
         """Nothing to commit: an unfinished block is made again from the last commit's positions."""
+        self._housekeeper.close()
         self._intake.close()
         self._outbox.close()
         self._publisher.close()
@@ -355,7 +385,7 @@ class AugmentationWorker(Worker):
         report.lag_rows = self._intake.lag_rows()
         if self._config.pace.mode == "free" and self._intake.watermark_ms > 0:
             report.lag_event_time_s = max(0.0, (self._now_ms() - self._intake.watermark_ms) / 1000)
-        report.note = self._note or self._intake.note
+        report.note = self._note or self._intake.note or self._housekeeper.trouble
         report.counts = counts
         accounted = counts["impressions_read"] - counts["pending"][self._config.rows.groups[0].name]
         report.progress = (accounted, counts["impressions_read"])

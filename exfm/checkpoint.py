@@ -1,16 +1,22 @@
 """Named tensors on disk: checkpoints to resume from, snapshots to score with.
 
     <root>/<name>/tensors.bin       every tensor's bytes, in order of name
-    <root>/<name>/manifest.json     format version, kind, meta, parent, an index into tensors.bin, size and sha256 of it
+    <root>/<name>/manifest.json     format version, kind, meta, parent, an index into tensors.bin, size and sha256 of it,
+                                    and the sha256 of all that
+    <root>/.damaged-<name>/         what did not verify, set aside so that its name can be written again
 
 The directory is written under another name, forced to disk with the manifest last, and then renamed into place: it is
 there whole or not at all. A name is never used again with other content. The same content makes the same bytes.
+
+Format 2: the manifest has a checksum of its own, and a model's checkpoint holds its random numbers. Format 1, without
+either, is read too.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 import shutil
 from collections.abc import Mapping
@@ -22,11 +28,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from exfm.errors import ModelError
+from exfm.errors import ModelError, NewerFormat
 
-FORMAT_VERSION = 1
+FORMAT_VERSION, OLDEST_READ = 2, 1
 MANIFEST, TENSORS = "manifest.json", "tensors.bin"
 ALIGNMENT = 64
+
+log = logging.getLogger(__name__)
 
 _DTYPES = {
     str(dtype).removeprefix("torch."): dtype
@@ -52,6 +60,7 @@ class Stored(NamedTuple):
     meta: dict[str, Any]
     kind: str
     parent: str | None
+    format_version: int = FORMAT_VERSION
 
 
 def save(
@@ -66,7 +75,8 @@ def save(
     """Write `<root>/<name>` atomically and return its path. `meta` is anything JSON can hold.
 
     Names are ordered as text by `latest`: pad numbers with zeros. Saving the same content again changes nothing, so
-    keep the time of day out of `meta`. What a killed writer of this name left behind is removed.
+    keep the time of day out of `meta`. What a killed writer of this name left behind is removed, and what is damaged
+    there is set aside.
 
     Raises ModelError if the name exists with other content, or a tensor has a type that cannot be stored.
 
@@ -85,13 +95,14 @@ def save(
         "format_version": FORMAT_VERSION,
         "kind": kind,
         "parent": parent,
-        "meta": dict(meta),
+        "meta": json.loads(json.dumps(dict(meta))),
         "files": {TENSORS: {"bytes": end, "sha256": digest.hexdigest()}},
         "tensors": index,
     }
+    manifest["sha256"] = _checksum(manifest)
     text = (json.dumps(manifest, indent=1, sort_keys=True, allow_nan=False) + "\n").encode()
-    if target.exists():
-        return _same_or_refuse(target, text)
+    if target.exists() and _holds(target, manifest):
+        return target
     for abandoned in Path(root).glob(f".{name}.*"):
         shutil.rmtree(abandoned)
     staging = Path(root) / f".{name}.{uuid4().hex}"
@@ -103,9 +114,9 @@ def save(
         try:
             staging.rename(target)
         except OSError:
-            if not target.exists():
+            if not target.exists() or not _holds(target, manifest):
                 raise
-            return _same_or_refuse(target, text)
+            return target
         _sync_directory(target.parent)
     finally:
         shutil.rmtree(staging, ignore_errors=True)
@@ -135,26 +146,49 @@ def load(path: str | os.PathLike[str]) -> Stored:
             f"`{path.name}` was altered: sha256 of {TENSORS} is {found[:12]}…, its manifest says "
             f"{expected['sha256'][:12]}…; take another version"
         )
-    tensors = {name: _tensor(data, entry) for name, entry in manifest["tensors"].items()}
-    return Stored(tensors, manifest["meta"], manifest["kind"], manifest["parent"])
+    try:
+        tensors = {name: _tensor(data, entry) for name, entry in manifest["tensors"].items()}
+    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+        raise ModelError(
+            f"`{path.name}` has a damaged {MANIFEST} (its index does not fit {TENSORS}: {error}); take another version"
+        ) from None
+    return Stored(tensors, manifest["meta"], manifest["kind"], manifest["parent"], manifest["format_version"])
 
 
 def read_manifest(path: str | os.PathLike[str]) -> dict[str, Any]:
     """The manifest alone, without reading the tensors. Raises ModelError as `load` does."""
     file = Path(path) / MANIFEST
+    name = file.parent.name
     try:
         manifest = json.loads(file.read_bytes())
-    except FileNotFoundError:
-        raise ModelError(f"`{file.parent.name}` has no {MANIFEST}: nothing was saved there whole") from None
-    except ValueError as error:
-        raise ModelError(f"`{file.parent.name}` has a damaged {MANIFEST} ({error}); take another version") from None
-    version = manifest.get("format_version")
-    if version != FORMAT_VERSION:
+    except (FileNotFoundError, NotADirectoryError):
+        raise ModelError(f"`{name}` has no {MANIFEST}: nothing was saved there whole") from None
+    except (ValueError, RecursionError) as error:
+        raise ModelError(f"`{name}` has a damaged {MANIFEST} ({error}); take another version") from None
+    version = manifest.get("format_version") if isinstance(manifest, dict) else None
+    if not isinstance(version, int) or version < OLDEST_READ:
         raise ModelError(
-            f"`{file.parent.name}` has format version {version}, this ExFM reads {FORMAT_VERSION}; "
+            f"`{name}` has a damaged {MANIFEST} (format version {version!r}, this ExFM reads {OLDEST_READ} to "
+            f"{FORMAT_VERSION}); take another version"
+        )
+    if version > FORMAT_VERSION:
+        raise NewerFormat(
+            f"`{name}` has format version {version}, this ExFM reads {OLDEST_READ} to {FORMAT_VERSION}; "
             "read it with the version that wrote it"
         )
+    if (version > 1 or "sha256" in manifest) and manifest.get("sha256") != _checksum(manifest):
+        raise ModelError(f"`{name}` has a damaged {MANIFEST} (it was altered: its checksum differs); take another version")
+    if (flaw := _flaw(manifest)) is not None:
+        raise ModelError(f"`{name}` has a damaged {MANIFEST} ({flaw}); take another version")
     return manifest
+
+
+def set_aside(path: Path) -> Path:
+    """Rename what is damaged to `.damaged-<name>` beside it: its name is free, and it can still be looked at."""
+    aside = path.with_name(f".damaged-{path.name}")
+    shutil.rmtree(aside, ignore_errors=True)
+    path.rename(aside)
+    return aside
 
 
 def names(root: str | os.PathLike[str]) -> list[str]:
@@ -220,12 +254,40 @@ def _tensor(data: np.ndarray, entry: Mapping[str, Any]) -> Tensor:
     return raw.view(_DTYPES[entry["dtype"]]).view(entry["shape"])
 
 
-def _same_or_refuse(target: Path, manifest: bytes) -> Path:
+def _holds(target: Path, manifest: Mapping[str, Any]) -> bool:
+    """Whether `target` is this content, in any format, every byte of it; what is damaged there is set aside.
+
+    Raises ModelError where it is whole and something else.
+    """
+    try:
+        existing = read_manifest(target)
+        load(target)
+    except NewerFormat:
+        raise
+    except ModelError as error:
+        log.error("%s; it is set aside and written again", error)
+        set_aside(target)
+        return False
     # The manifest holds the hash of the tensors: equal manifests are equal content.
-    existing = target / MANIFEST
-    if existing.exists() and existing.read_bytes() == manifest:
-        return target
+    if all(existing[key] == manifest[key] for key in ("kind", "parent", "meta", "files", "tensors")):
+        return True
     raise ModelError(f"`{target.name}` exists with other content; a version is never written twice: take a new name")
+
+
+def _checksum(manifest: Mapping[str, Any]) -> str:
+    rest = {key: value for key, value in manifest.items() if key != "sha256"}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
+
+
+def _flaw(manifest: Mapping[str, Any]) -> str | None:
+    """What a manifest lacks, in words."""
+    wanted = {"files": dict, "tensors": dict, "meta": dict, "kind": str, "parent": str | None}
+    for key, kind in wanted.items():
+        if key not in manifest or not isinstance(manifest[key], kind):
+            return f"no `{key}` in it"
+    file = manifest["files"].get(TENSORS)
+    whole = isinstance(file, dict) and isinstance(file.get("bytes"), int) and isinstance(file.get("sha256"), str)
+    return None if whole else f"no size and sha256 of {TENSORS} in it"
 
 
 def _write(file: Path, chunks: list[memoryview] | list[bytes]) -> None:

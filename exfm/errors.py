@@ -11,3 +11,7 @@ class ConfigError(ModelError, ValueError):
 
 class Diverged(ModelError):
     """Batch after batch is not finite: the model, or its input, is beyond what starting again can mend."""
+
+
+class NewerFormat(ModelError):
+    """Something saved by a later release than this one, which must not be taken for damaged."""

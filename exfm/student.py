@@ -29,6 +29,7 @@ from exfm.distillation import Arm, Objective, objective, scale_gradient
 from exfm.embeddings import accumulators, fused_embedding_bags, named_generator, set_learning_rate, table_weights
 from exfm.features import FeatureSet
 from exfm.interactions.mlp import linear
+from exfm.randomness import StepRandomness
 from exfm.serving import ServedStudent, export_student
 from exfm.step import StepResult
 from exfm.trunks import Trunk, build_trunk, embedding_units
@@ -101,7 +102,7 @@ class Student:
     State is one flat dictionary of tensors:
 
         dense/<parameter>  adam/<parameter>/{exp_avg,exp_avg_sq,step}  table/<feature>/{weight,accumulator}
-        adapter/{weights,exp_avg,exp_avg_sq,steps}  progress/{rows,labelled,distilled,without_teacher}
+        adapter/{weights,exp_avg,exp_avg_sq,steps}  progress/{rows,labelled,distilled,without_teacher}  rng
 
     Loading a state and going on gives the same bits as never having stopped.
 
@@ -118,6 +119,7 @@ class Student:
             zeros = {"exp_avg": torch.zeros_like(p), "exp_avg_sq": torch.zeros_like(p)}
             self._adam.state[p].update(step=torch.zeros((), dtype=torch.float32), **zeros)
         self._adapter = initial_adapter(self.tasks, cfg.arm.adapter_width, seed) if cfg.arm.adapter else None
+        self.random = StepRandomness(seed)
         self._factor = 1.0
         self._rows = torch.zeros((), dtype=torch.int64)
         self._labelled, self._distilled, self._without_teacher = torch.zeros(3, len(self.tasks), dtype=torch.int64)
@@ -128,9 +130,14 @@ class Student:
         A batch without any target changes nothing but the count of rows. Where a logit, the loss or a gradient is not
         finite, nothing at all changes.
         """
-        B, T = len(batch), len(self.tasks)
-        if B == 0:
+        T = len(self.tasks)
+        if not len(batch):
             return StepResult(np.zeros((0, T), np.float32), 0.0, np.zeros(T, np.int64), True)
+        with self.random.step():
+            return self._step(batch)
+
+    def _step(self, batch: Batch) -> StepResult:
+        B = len(batch)
         self._set_rates(self.cfg.learning_rate.factor(int(self._rows) + B))
         pooled = self.net.tables(batch.sparse).values()
         e = pooled.detach().requires_grad_()
@@ -215,6 +222,7 @@ class Student:
         pooled.backward(e.grad)
         self._adam.step()
         self._adapter = adapter
+        self.random.advance()
         return True
 
     def _set_rates(self, factor: float) -> None:
@@ -241,7 +249,8 @@ class Student:
         tensors |= {f"table/{name}/accumulator": m for name, m in accumulators(self.net.tables).items()}
         if self._adapter is not None:
             tensors |= {f"adapter/{key}": value for key, value in self._adapter._asdict().items()}
-        return tensors | {f"progress/{key}": value for key, value in self._progress().items()}
+        tensors |= {f"progress/{key}": value for key, value in self._progress().items()}
+        return tensors | {"rng": self.random.state}
 
 
 def _heads(name: str, width: int, tasks: Sequence[str], seed: int) -> nn.Linear:

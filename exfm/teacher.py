@@ -28,6 +28,7 @@ from exfm.errors import ConfigError
 from exfm.features import FeatureSet
 from exfm.interactions.mlp import mlp
 from exfm.interactions.wukong import Wukong
+from exfm.randomness import StepRandomness
 from exfm.sharding import RankGroup, ShardedTables, ShardingType, plan_sharding, shard
 from exfm.step import StepResult
 
@@ -117,7 +118,7 @@ class Teacher:
 
     State is one flat dictionary of tensors, whole whatever the sharding:
 
-        dense/<parameter>  adam/<parameter>/{exp_avg,exp_avg_sq,step}  table/<feature>/{weight,accumulator}
+        dense/<parameter>  adam/<parameter>/{exp_avg,exp_avg_sq,step}  table/<feature>/{weight,accumulator}  rng
 
     Loading a state and going on gives the same bits as never having stopped.
     """
@@ -134,6 +135,7 @@ class Teacher:
         self.cfg, self.features, self.tasks = cfg, features, tuple(tasks)
         net = TeacherNet(cfg, features, tasks, seed)
         self._group, self._owns_group = group or RankGroup(), group is None
+        self.random = StepRandomness(seed, self._group.rank)
         apply_optimizer_in_backward(
             RowWiseAdagrad, net.tables.parameters(), {"lr": cfg.sparse_lr, "eps": cfg.sparse_eps}
         )
@@ -152,6 +154,13 @@ class Teacher:
 
         Where a logit, the loss or a gradient is not finite, on any rank, nothing is updated.
         """
+        with self.random.step():
+            result = self._step(batch)
+        if result.finite:
+            self.random.advance()
+        return result
+
+    def _step(self, batch: Batch) -> StepResult:
         self._adam.zero_grad(set_to_none=True)
         z = self._model(batch.sparse, batch.dense)
         mask = batch.label_mask
@@ -196,13 +205,15 @@ class Teacher:
         for name, p in self._dense.items():
             for key, value in self._adam_state(p).items():
                 tensors[f"adam/{name}/{key}"] = value.clone()
+        tensors["rng"] = self.random.state.clone()
         return tensors
 
     def load_state(self, tensors: Mapping[str, Tensor]) -> None:
         """Go on from a state. Raises ModelError where it is not one of this configuration and feature set."""
         adam = {f"adam/{n}/{k}": v for n, p in self._dense.items() for k, v in self._adam_state(p).items()}
         dense = {f"dense/{n}": p.detach() for n, p in self._dense.items()}
-        copy_tables(dense | adam, {k: v for k, v in tensors.items() if not k.startswith("table/")})
+        mine = dense | adam | {"rng": self.random.state}
+        copy_tables(mine, {k: v for k, v in tensors.items() if not k.startswith("table/")})
         self._weights.load(_tables(tensors, "weight"))
         self._accumulators.load(_tables(tensors, "accumulator"))
 
@@ -239,6 +250,17 @@ class Teacher:
         shapes = {name: weights[name].size() for name in self.features.sparse_names}
         rows = {name: shape[:1] for name, shape in shapes.items()}
         return ShardedTables(shapes, weights, self._group), ShardedTables(rows, accumulators, self._group)
+
+
+def snapshot_of(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """What scoring needs of a teacher's state; the same tensors, not copies.
+
+    >>> state = {"table/ad/weight": torch.ones(1), "table/ad/accumulator": torch.ones(1), "rng": torch.ones(1)}
+    >>> list(snapshot_of(state))
+    ['table/ad/weight']
+    """
+    kept = {name: t for name, t in state.items() if name.startswith("dense/")}
+    return kept | {n: t for n, t in state.items() if n.startswith("table/") and n.endswith("/weight")}
 
 
 class TeacherScorer:

@@ -1,11 +1,14 @@
 import json
+import tempfile
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from exfm import checkpoint
 from exfm.checkpoint import check_fit, latest, load, names, prune, read_manifest, save
-from exfm.errors import ModelError
+from exfm.errors import ModelError, NewerFormat
 
 TENSORS = {
     "b": torch.randn(3, 5, generator=torch.Generator().manual_seed(0)),
@@ -147,10 +150,89 @@ def test_lost_and_damaged_files_are_told(tmp_path):
 
 def test_a_newer_format_is_told_with_both_versions(tmp_path):
     path = save(tmp_path, "v1", TENSORS, META)
-    manifest = read_manifest(path) | {"format_version": 2}
+    manifest = read_manifest(path) | {"format_version": 3}
     (path / "manifest.json").write_text(json.dumps(manifest))
-    with pytest.raises(ModelError, match="has format version 2, this ExFM reads 1"):
+    for asked in (lambda: load(path), lambda: save(tmp_path, "v1", TENSORS, META)):
+        with pytest.raises(NewerFormat, match=r"has format version 3, this ExFM reads 1 to 2; .* the version that wrote"):
+            asked()
+    assert [p.name for p in tmp_path.iterdir()] == ["v1"]
+
+
+def as_format_1(path):
+    manifest = read_manifest(path) | {"format_version": 1}
+    del manifest["sha256"]
+    (path / "manifest.json").write_text(json.dumps(manifest))
+
+
+def test_the_format_before_is_read_and_the_same_content_may_be_saved_over_it(tmp_path):
+    path = save(tmp_path, "v1", TENSORS, META)
+    as_format_1(path)
+    stored = load(path)
+    assert (stored.format_version, stored.meta) == (1, META)
+    assert all(torch.equal(stored.tensors[name], tensor) for name, tensor in TENSORS.items())
+    assert save(tmp_path, "v1", TENSORS, META) == path
+    assert load(path).format_version == 1
+    with pytest.raises(ModelError, match="`v1` exists with other content"):
+        save(tmp_path, "v1", TENSORS, META | {"lake_seq": 42})
+
+
+DAMAGES = {
+    "truncated": lambda path: (path / "tensors.bin").write_bytes((path / "tensors.bin").read_bytes()[:-3]),
+    "a bit of a tensor": lambda path: flip(path / "tensors.bin"),
+    "no tensors": lambda path: (path / "tensors.bin").unlink(),
+    "no manifest": lambda path: (path / "manifest.json").unlink(),
+    "empty manifest": lambda path: (path / "manifest.json").write_bytes(b""),
+    "not a manifest": lambda path: (path / "manifest.json").write_text("[1, 2]"),
+    "nothing in it": lambda path: (path / "manifest.json").write_text('{"format_version": 1}'),
+    "a digit of the position": lambda path: edit(path / "manifest.json", b'"lake_seq": 41', b'"lake_seq": 47'),
+    "a place in the index": lambda path: edit(path / "manifest.json", b'"offset": 64', b'"offset": 68'),
+    "passed off as format 1": lambda path: edit(path / "manifest.json", b'"format_version": 2', b'"format_version": 1'),
+}
+
+
+def flip(file):
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 4
+    file.write_bytes(data)
+
+
+def edit(file, old, new):
+    assert old in file.read_bytes()
+    file.write_bytes(file.read_bytes().replace(old, new))
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_what_is_damaged_is_told_set_aside_and_can_be_written_again(tmp_path, damage):
+    path = save(tmp_path, "v1", TENSORS, META)
+    whole = contents(path)
+    DAMAGES[damage](path)
+    with pytest.raises(ModelError):
         load(path)
+    assert save(tmp_path, "v1", TENSORS, META) == path
+    assert contents(path) == whole
+    assert sorted(p.name for p in tmp_path.iterdir()) == [".damaged-v1", "v1"]
+    assert names(tmp_path) == ["v1"]
+
+
+@given(st.integers(0, 10_000), st.integers(1, 255))
+@settings(max_examples=200, deadline=None)
+def test_whichever_byte_of_a_checkpoint_changes_it_is_noticed(place, change):
+    with tempfile.TemporaryDirectory() as root:
+        path = save(root, "v1", TENSORS, META)
+        files = [path / "manifest.json", path / "tensors.bin"]
+        sizes = [file.stat().st_size for file in files]
+        place %= sum(sizes)
+        file, at = (files[0], place) if place < sizes[0] else (files[1], place - sizes[0])
+        data = bytearray(file.read_bytes())
+        data[at] ^= change
+        file.write_bytes(data)
+        try:
+            stored = load(path)
+        except ModelError:
+            return
+        # White space may have become other white space; nothing that is read may have changed.
+        assert stored.meta == META
+        assert all(torch.equal(stored.tensors[name], tensor) for name, tensor in TENSORS.items())
 
 
 def test_a_tensor_type_that_cannot_be_stored_is_told(tmp_path):

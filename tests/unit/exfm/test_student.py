@@ -322,6 +322,53 @@ class WideAndShort(nn.Module):
         return self.layer(torch.cat([e_BFD.flatten(1), dense_BN], dim=1)).tanh()
 
 
+class Forgetful(WideAndShort):
+    """A trunk whose every step draws random numbers."""
+
+    def forward(self, e_BFD, dense_BN):
+        return nn.functional.dropout(super().forward(e_BFD, dense_BN), 0.4, training=self.training)
+
+
+FORGETFUL = Trunk(name=f"{__name__}:Forgetful", options={"hidden": 8})
+
+
+def test_a_student_with_dropout_goes_on_bit_for_bit_wherever_and_beside_whomever_it_is_restored():
+    batches = stream(2_500)
+    whole = student(trunk=FORGETFUL)
+    logits = [whole.train_step(batch).logits for batch in batches]
+
+    torch.manual_seed(7)
+    first, neighbour = student(trunk=FORGETFUL), student(trunk=FORGETFUL, seed=6)
+    found = []
+    for batch in batches[:5]:
+        found.append(first.train_step(batch).logits)
+        neighbour.train_step(batch)
+        torch.rand(3)  # somebody else of this process draws too
+    kept = first.state()
+    torch.manual_seed(8)
+    second = student(trunk=FORGETFUL, seed=77)
+    second.load_state(kept)
+    for batch in batches[5:]:
+        neighbour.train_step(batch)
+        found.append(second.train_step(batch).logits)
+    assert all(np.array_equal(a, b) for a, b in zip(logits, found, strict=True))
+    assert same(second.state(), whole.state())
+
+
+def test_every_step_of_a_student_draws_anew_and_leaves_the_global_generator_alone():
+    one, batch = student(trunk=FORGETFUL), stream(256)[0]
+    torch.manual_seed(3)
+    before = torch.random.get_rng_state()
+    state = one.state()
+    one.train_step(batch)
+    drawn = one.state()["rng"]
+    one.load_state(state | {"rng": drawn})  # the same weights and batch, the next step's numbers
+    again = one.train_step(batch).logits
+    one.load_state(state)
+    assert not np.array_equal(again, one.train_step(batch).logits)
+    assert torch.equal(torch.random.get_rng_state(), before)
+
+
 @pytest.mark.parametrize(
     "trunk", [Trunk(name="mlp", mlp=(8,)), Trunk(name=f"{__name__}:WideAndShort", options={"hidden": 6})]
 )

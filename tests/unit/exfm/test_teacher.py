@@ -157,6 +157,25 @@ def test_going_on_from_a_saved_state_gives_the_same_bits_as_never_stopping(group
     assert same(straight.state(), resumed.state())
 
 
+def test_a_teacher_that_draws_random_numbers_goes_on_bit_for_bit_too(group):
+    def forgetful(seed):
+        teacher = new(group, seed=seed)
+        drop = torch.nn.functional.dropout
+        teacher._net.trunk.register_forward_hook(lambda trunk, _, h: drop(h, 0.4, training=trunk.training))
+        return teacher
+
+    straight, first, second = forgetful(0), forgetful(0), forgetful(99)
+    logits = [straight.train_step(batch(seed)).logits for seed in range(8)]
+    found = [first.train_step(batch(seed)).logits for seed in range(4)]
+    second.train_step(batch(77))
+    second.load_state(first.state())
+    for seed in range(4, 8):
+        first.train_step(batch(50))  # draws beside it, from the same process's generator
+        found.append(second.train_step(batch(seed)).logits)
+    assert all(np.array_equal(a, b) for a, b in zip(logits, found, strict=True))
+    assert same(straight.state(), second.state())
+
+
 def test_a_state_from_before_the_first_step_can_be_resumed_too(group):
     straight, resumed = new(group), new(group, seed=99)
     resumed.train_step(batch(77))

@@ -1,0 +1,58 @@
+"""The random numbers of one model's training steps, apart from everybody else's.
+
+A trunk may draw from torch's global generator (Dropout does). The n-th step of a model then draws from a generator
+seeded by (key, n) alone, whatever other models of the process drew before, and however often the run was restarted:
+two integers are the whole state.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+
+class StepRandomness:
+    """Random numbers of a model's steps. On several ranks each draws its own, and all have the same state.
+
+    state   (2,) int64: the key, and how many steps were learned; writing into it is to load it
+
+    torch's global generator belongs to the process: let no other thread draw from it during a step.
+
+    >>> random = StepRandomness(seed=1)
+    >>> with random.step():
+    ...     a = torch.rand(1)
+    >>> with random.step():
+    ...     b = torch.rand(1)
+    >>> random.advance()
+    >>> with random.step():
+    ...     c = torch.rand(1)
+    >>> bool(a == b), bool(a == c)
+    (True, False)
+    """
+
+    def __init__(self, seed: int, rank: int = 0) -> None:
+        self.state: Tensor = torch.tensor([_hashed(f"{seed}/steps"), 0], dtype=torch.int64)
+        self._rank = rank
+
+    @contextmanager
+    def step(self) -> Iterator[None]:
+        """torch's global generator is this step's inside, and as it was outside."""
+        outside = torch.get_rng_state()
+        key, steps = self.state.tolist()
+        torch.default_generator.manual_seed(_hashed(f"{key}/{steps}/{self._rank}"))
+        try:
+            yield
+        finally:
+            torch.set_rng_state(outside)
+
+    def advance(self) -> None:
+        """The step was learned: the next one draws other numbers. A step that left everything as it was is no step."""
+        self.state[1] += 1
+
+
+def _hashed(text: str) -> int:
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") >> 1

@@ -1,7 +1,7 @@
 """Named tensors on disk: checkpoints to resume from, snapshots to score with.
 
     <root>/<name>/tensors.bin       every tensor's bytes, in order of name
-    <root>/<name>/manifest.json     format version, kind, meta, parent, an index into tensors.bin, size and sha256 of it,
+    <root>/<name>/manifest.json     format version, kind, meta, parent, an index into tensors.bin, its size and sha256,
                                     and the sha256 of all that
     <root>/.damaged-<name>/         what did not verify, set aside so that its name can be written again
 
@@ -110,14 +110,14 @@ def save(
     try:
         _write(staging / TENSORS, chunks)
         _write(staging / MANIFEST, [text])
-        _sync_directory(staging)
+        sync_directory(staging)
         try:
             staging.rename(target)
         except OSError:
             if not target.exists() or not _holds(target, manifest):
                 raise
             return target
-        _sync_directory(target.parent)
+        sync_directory(target.parent)
     finally:
         shutil.rmtree(staging, ignore_errors=True)
     return target
@@ -177,7 +177,9 @@ def read_manifest(path: str | os.PathLike[str]) -> dict[str, Any]:
             "read it with the version that wrote it"
         )
     if (version > 1 or "sha256" in manifest) and manifest.get("sha256") != _checksum(manifest):
-        raise ModelError(f"`{name}` has a damaged {MANIFEST} (it was altered: its checksum differs); take another version")
+        raise ModelError(
+            f"`{name}` has a damaged {MANIFEST} (it was altered: its checksum differs); take another version"
+        )
     if (flaw := _flaw(manifest)) is not None:
         raise ModelError(f"`{name}` has a damaged {MANIFEST} ({flaw}); take another version")
     return manifest
@@ -298,7 +300,8 @@ def _write(file: Path, chunks: list[memoryview] | list[bytes]) -> None:
         os.fsync(out.fileno())
 
 
-def _sync_directory(path: Path) -> None:
+def sync_directory(path: Path) -> None:
+    """Have the names in a directory reach the disk: a file moved into place is there after a power cut, too."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -9,7 +9,7 @@ B examples, T tasks.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,7 +20,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from exfm import checkpoint
 from exfm.batch import Batch
-from exfm.embeddings import embedding_bags, load_weights, table_weights
+from exfm.embeddings import embedding_bags, load_weights
 from exfm.errors import ModelError
 from exfm.features import FeatureSet
 from exfm.trunks import Trunk, build_trunk, embedding_units
@@ -69,12 +69,17 @@ class ServedStudent(nn.Module):
 
 def export_student(student: Student) -> ServedStudent:
     """A copy of what is served of a student, at this moment."""
-    cfg, net = student.cfg, student.net
-    served = ServedStudent(cfg.trunk, cfg.width, student.features, student.tasks)
-    load_weights(served.tables, table_weights(net.tables))
-    served.trunk.load_state_dict(net.trunk.state_dict())
-    served.serving.load_state_dict(net.serving.state_dict())
+    served = ServedStudent(student.cfg.trunk, student.cfg.width, student.features, student.tasks)
+    load_student(served, student.state())
     return served
+
+
+def load_student(served: ServedStudent, state: Mapping[str, Tensor]) -> None:
+    """Serve what a student was when it gave this `state()`. Raises ModelError where the tables do not match."""
+    weights = _under("table/", state)
+    load_weights(served.tables, {k.removesuffix("/weight"): w for k, w in weights.items() if k.endswith("/weight")})
+    served.trunk.load_state_dict(_under("dense/trunk.", state))
+    served.serving.load_state_dict(_under("dense/serving.", state))
 
 
 def check_parity(student: Student, served: ServedStudent, batch: Batch) -> float:
@@ -82,7 +87,12 @@ def check_parity(student: Student, served: ServedStudent, batch: Batch) -> float
 
     Raises ModelError if it is above `PARITY`, or not a number.
     """
-    difference = np.abs(student.score(batch) - served.score(batch)).max(initial=0.0)
+    return check_logits(student.score(batch), served, batch)
+
+
+def check_logits(logits: np.ndarray, served: ServedStudent, batch: Batch) -> float:
+    """`check_parity` with the logits (B, T) that the student gave the batch when the export was taken of it."""
+    difference = np.abs(logits - served.score(batch)).max(initial=0.0)
     if not difference <= PARITY:
         raise ModelError(
             f"the export differs from the student it was made of by {difference:.3g} in a logit of {len(batch)} rows, "
@@ -114,3 +124,7 @@ def load_served(path: str | os.PathLike[str]) -> ServedStudent:
     checkpoint.check_fit({k: v.shape for k, v in served.state_dict().items()}, stored.tensors)
     served.load_state_dict(stored.tensors)
     return served
+
+
+def _under(prefix: str, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)}

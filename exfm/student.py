@@ -171,6 +171,11 @@ class Student:
         return export_student(self)
 
     @property
+    def rows(self) -> int:
+        """Rows seen in steps that were finite."""
+        return int(self._rows)
+
+    @property
     def progress(self) -> dict[str, int | list[int]]:
         """Rows seen; by task, rows `labelled`, rows `distilled`, and rows `without_teacher` where one was wanted."""
         return {key: value.tolist() for key, value in self._progress().items()}

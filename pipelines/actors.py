@@ -76,6 +76,7 @@ class LocalHandle:
             return self._worker.advance(ADVANCE_S / 5, orders)
         except Exception as error:
             logging.getLogger(__name__).exception("worker failed")
+            self.kill()
             raise Died(f"{type(error).__name__}: {error}", _is_permanent(error)) from error
 
     def ask_to_close(self) -> None:
@@ -89,7 +90,9 @@ class LocalHandle:
         return worker.report()
 
     def kill(self) -> None:
-        self._worker = None
+        worker, self._worker = self._worker, None
+        if worker is not None:
+            worker.abandon()
 
 
 class LocalLauncher:

@@ -46,6 +46,9 @@ class RunDir:
     def predictions(self, student: str) -> Path:
         return self.root / "predictions" / student
 
+    def quarantine(self, worker: str) -> Path:
+        return self.root / "quarantine" / f"{worker}.json"
+
     def served(self, student: str) -> Path:
         return self.root / "snapshots" / "students" / student
 

@@ -14,6 +14,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from exfm.checkpoint import sync_directory
+
 
 class PredictionLog:
     """Predictions of one student, in parts named by the first and last `lake_seq` they cover."""
@@ -35,15 +37,24 @@ class PredictionLog:
     def append(self, rows: pa.RecordBatch) -> None:
         self._waiting.append(rows)
 
-    def flush(self) -> None:
-        if not self._waiting:
+    def take(self) -> list[pa.RecordBatch]:
+        """Hand over what was appended since the last time, to be given to `write`, here or in another thread."""
+        taken, self._waiting = self._waiting, []
+        return taken
+
+    def write(self, taken: list[pa.RecordBatch]) -> None:
+        """One part, on disk when this returns; none where nothing was taken."""
+        if not taken:
             return
-        table = pa.Table.from_batches(self._waiting)
+        table = pa.Table.from_batches(taken)
         first, last = table["lake_seq"][0].as_py(), table["lake_seq"][-1].as_py()
         temporary = self._directory / f".{first:014d}"
-        pq.write_table(table, temporary, compression="zstd")
+        with open(temporary, "wb") as out:
+            pq.write_table(table, out, compression="zstd")
+            out.flush()
+            os.fsync(out.fileno())
         os.replace(temporary, self._directory / f"{first:014d}-{last:014d}.parquet")
-        self._waiting = []
+        sync_directory(self._directory)
 
 
 def read_predictions(directory: Path) -> pa.Table | None:

@@ -28,7 +28,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from exfm.batch import BatchBuilder
-from exfm.checkpoint import latest, load
+from exfm.checkpoint import latest, load, set_aside
+from exfm.errors import ModelError, NewerFormat
 from exfm.teacher import TeacherScorer
 from exfm.threads import set_threads
 from pipelines.config import Config, Topic
@@ -280,9 +281,15 @@ class AugmentationWorker(Worker):
         if version == self._version:
             return True
         directory = self._run_dir.snapshots / snapshot_name(version)
-        if not (directory / "manifest.json").exists():
+        if not directory.exists():
             return False
-        tensors, meta, *_ = load(directory)
+        try:
+            tensors, meta, *_ = load(directory)
+        except NewerFormat:
+            raise
+        except ModelError as error:  # the teacher writes it again, or a newer one
+            log.error("%s; it is set aside as %s", error, set_aside(directory).name)
+            return False
         self._scorer.load(tensors)
         published_ms = round((directory / "manifest.json").stat().st_mtime * 1000)
         self._version, self._version_seq, self._version_at_ms = version, meta["lake_seq"], published_ms

@@ -128,6 +128,9 @@ class Worker(ABC):
     def close(self) -> None:  # noqa: B027
         """Commit and let go of everything held."""
 
+    def abandon(self) -> None:  # noqa: B027
+        """Let go as a crash would: nothing is committed, and nothing of this worker runs on beside its successor."""
+
     def describe(self, report: Report) -> None:  # noqa: B027
         """Fill in what only this kind of worker knows."""
 

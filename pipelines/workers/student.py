@@ -9,83 +9,89 @@ column of the lake, so the cuts are the same in every replay.
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import torch
+from torch import Tensor
 
 from exfm.batch import Batch, BatchBuilder
-from exfm.checkpoint import prune, save
-from exfm.serving import check_parity, save_served
+from exfm.checkpoint import Stored, prune
+from exfm.serving import ServedStudent, check_logits, load_student, save_served
 from exfm.step import StepResult
 from exfm.student import Student
-from exfm.threads import set_threads
 from pipelines.config import Config
 from pipelines.config import Student as StudentSettings
 from pipelines.layout import RunDir
 from pipelines.learned import Learned
 from pipelines.predictions import PredictionLog
-from pipelines.resume import last_checkpoint
 from pipelines.task_metrics import TaskMetrics
-from pipelines.workers.base import Report, Worker, seconds_since
+from pipelines.workers.base import Report, seconds_since
+from pipelines.workers.model import ModelWorker
 from pipelines.workers.teacher import snapshot_name
 from streaming.lake_reader import LakeReader
 from streaming.position import NOTHING_YET
 
-READ_ROWS = 32_768  # matching rows taken from the lake at a time
 METRICS_EVERY_ROWS = 20_000
 
 log = logging.getLogger(__name__)
 
 
-class StudentWorker(Worker):
+class StudentWorker(ModelWorker):
     kind = "student"
 
     def __init__(self, config: Config, settings: StudentSettings, run_dir: RunDir) -> None:
-        super().__init__(f"student-{settings.name}")
-        self._config = config
+        super().__init__(f"student-{settings.name}", config, run_dir)
         self._settings = settings
-        self._run_dir = run_dir
-        self._done = False
+        self._tasks = config.student_tasks(settings)
+        self._features = config.student_features(settings)
 
     def open(self) -> None:
-        config, settings = self._config, self._settings
-        set_threads(config.resources.threads)
-        self._tasks = config.student_tasks(settings)
-        features = config.student_features(settings)
-        self._student = Student(settings.model, features, self._tasks, config.seed)
-        self._twin = (
-            Student(settings.model.without_teacher(), features, self._tasks, config.seed) if settings.twin else None
-        )
-        self._build = BatchBuilder(features, self._tasks)
-        self._learned = Learned(self._tasks)
-        self._figures = TaskMetrics(self._tasks)
-        self._without_logit = self._quarantined = self._quarantined_twin = 0
-        self._event_time_ms: int | None = None
-        self._seq = NOTHING_YET  # the last row learned, or passed over because it is not ours
-        self._read_upto = NOTHING_YET
-        self._saved_rows = self._logged_rows = 0
-        self._teacher_version: int | None = None
-        self._logit_age_s: float | None = None
-        self._last_rows: pa.Table | None = None
-        self._restore()
-        self._predictions = PredictionLog(self._run_dir.predictions(settings.name))
+        config = self._config
+        self.take_up()
+        self._predictions = PredictionLog(self._run_dir.predictions(self._settings.name))
         self._predictions.open(self._seq)
         self._lake = LakeReader(self._run_dir.lake, config.rows)
         labels, logits = ([f"{p}_{t}" for t in self._tasks] for p in ("label", "teacher_logit"))
         position = ["lake_seq", "block", "impression_id", "event_time_ms", "scored_at_ms", "teacher_version"]
         weight = [column.name for column in config.rows.columns if column.name == "sample_weight"]
-        columns = dict.fromkeys([*position, *features.needs_columns(), *labels, *logits, *weight])
+        columns = dict.fromkeys([*position, *self._features.needs_columns(), *labels, *logits, *weight])
         self._columns = list(columns)
         groups = [g.name for g in config.rows.groups if any(t.name in self._tasks for t in g.tasks)]
         self._filter = pc.field("settlement").isin(groups)
         self._rows = self._lake.read(upto=NOTHING_YET, columns=self._columns).table
+        if self._seq != NOTHING_YET:
+            self._export_again()
+
+    def take_up(self) -> None:
+        """Student and twin as their last checkpoint left them."""
+        settings, seed = self._settings, self._config.seed
+        self._student = Student(settings.model, self._features, self._tasks, seed)
+        self._twin: Student | None = None
+        rng = {"student/rng": self._student.random.state}
+        if settings.twin:
+            self._twin = Student(settings.model.without_teacher(), self._features, self._tasks, seed)
+            rng["no_teacher/rng"] = self._twin.random.state
+        self._served = ServedStudent(settings.model.trunk, settings.model.width, self._features, self._tasks)
+        self._build = BatchBuilder(self._features, self._tasks)
+        self._learned = Learned(self._tasks)
+        self._figures = TaskMetrics(self._tasks)
+        self._without_logit = self._seen_rows = 0
+        self._saved_rows = self._logged_rows = 0
+        self._event_time_ms: int | None = None
+        self._read_upto = NOTHING_YET  # `_seq`: the last row learned, or passed over because it is not ours
+        self._teacher_version: int | None = None
+        self._logit_age_s: float | None = None
+        self._last_batch: Batch | None = None
+        stored = self._begin(rng)
+        self._set_up_quarantine([name.removesuffix("/rng") for name in rng], self._tasks, stored)
+        self._restore(stored)
 
     # --- learning ----------------------------------------------------------------------------------------------
 
-    def step(self) -> bool:
+    def _train(self) -> bool:
         """Learn one batch, or read more rows."""
         with self.watch("cut"):
             count = self._next_batch_rows()
@@ -94,8 +100,7 @@ class StudentWorker(Worker):
             self._rows = self._rows.slice(count)
             return True
         if self.orders.end_seq is not None and self._read_upto >= self.orders.end_seq:
-            self._end()
-            return True
+            return self._end()
         with self.watch("read"):
             return self._read_more()
 
@@ -117,7 +122,11 @@ class StudentWorker(Worker):
             return False
         verticals = set(self._settings.row_filter)
         read = self._lake.read(
-            self._read_upto, limit_rows=READ_ROWS, columns=self._columns, verticals=verticals, filter=self._filter
+            self._read_upto,
+            limit_rows=self._config.resources.read_rows,
+            columns=self._columns,
+            verticals=verticals,
+            filter=self._filter,
         )
         self._rows = pa.concat_tables([self._rows, read.table]).combine_chunks()
         self._read_upto = read.complete_upto
@@ -134,7 +143,7 @@ class StudentWorker(Worker):
                 twin = self._twin.train_step(batch)
         with self.watch("metrics"):
             self._judge(rows, batch, result, twin)
-        self._last_rows = rows
+        self._last_batch = batch
         self._event_time_ms = rows["event_time_ms"][-1].as_py()
         self._seq = rows["lake_seq"][-1].as_py()
         self.rows += rows.num_rows
@@ -143,16 +152,12 @@ class StudentWorker(Worker):
             self.checkpoint()
 
     def _judge(self, rows: pa.Table, batch: Batch, result: StepResult, twin: StepResult | None) -> None:
+        self._seen_rows += rows.num_rows
         if result.finite:
             self._learned.add(rows)
-        else:
-            self._quarantined += rows.num_rows
-            log.error("loss or gradient not finite: the batch up to lake_seq %d is left out", rows["lake_seq"][-1])
-        if twin is not None and not twin.finite:
-            self._quarantined_twin += rows.num_rows
-            log.error(
-                "the twin's loss or gradient is not finite: it leaves out the batch up to %s", rows["lake_seq"][-1]
-            )
+        self._judge_step("student", rows, result)
+        if twin is not None:
+            self._judge_step("no_teacher", rows, twin)
         self._figures.judge(batch, result)
         self._without_logit += int((batch.label_mask & ~batch.teacher_mask).any(1).sum())
         version = rows["teacher_version"][-1].as_py()
@@ -166,74 +171,88 @@ class StudentWorker(Worker):
             self._logged_rows = 0
             self.log_metrics(sum(self._learned.rows.values()), self._figures.values())
 
-    def _end(self) -> None:
+    def _save_last(self) -> None:
         self.checkpoint()
-        self._done = True
-
-    @property
-    def done(self) -> bool:
-        return self._done
 
     # --- what lasts --------------------------------------------------------------------------------------------
 
-    def export(self) -> None:
-        """Publish what is served: trunk and serving heads. Refused when its predictions differ from the student's."""
-        with self.watch("export"):
-            served = self._student.export()
-            check_parity(self._student, served, self._build(self._rows_learned_last()))
-            root = self._run_dir.served(self._settings.name)
-            save_served(served, root, snapshot_name(self._seq + 1))
-            prune(root, keep=2)
-
-    def _rows_learned_last(self) -> pa.Table:
-        """The last batch; after a restart, the row it ended with."""
-        if self._last_rows is not None:
-            return self._last_rows
-        return self._lake.read(self._seq - 1, upto=self._seq, columns=self._columns).table
-
     def checkpoint(self) -> None:
-        if self._seq == NOTHING_YET:
+        if self._seq == self._saved_seq:
             return
         with self.watch("checkpoint"):
-            self._predictions.flush()
-            root = self._run_dir.checkpoints(self.name)
-            tensors = {f"student/{k}": v for k, v in self._student.state().items()}
-            if self._twin is not None:
-                tensors |= {f"no_teacher/{k}": v for k, v in self._twin.state().items()}
-            tensors |= self._figures.state()
-            save(root, snapshot_name(self._seq + 1), tensors, self._meta(), kind="student-checkpoint")
-            prune(root, keep=2)
-        self.export()
+            name, tensors, meta = snapshot_name(self._seq + 1), self._tensors(), self._meta()
+            predictions = self._predictions.take()
+        assert self._last_batch is not None
+        parity = self._parity(self._last_batch)
+
+        def write() -> None:
+            self._predictions.write(predictions)
+            self._save_checkpoint(name, tensors, meta)
+            self._save_export(name, tensors, *parity)
+            self._finish_checkpoint()
+
+        self._put(write)
+        self._saved_seq = self._seq
         self._saved_rows = 0
 
+    def _parity(self, batch: Batch) -> tuple[Batch, np.ndarray]:
+        """A batch and what the student says of it now: what the export must say of it too."""
+        with self.watch("export"):
+            return batch, self._student.score(batch)
+
+    def _save_export(self, name: str, tensors: Mapping[str, Tensor], batch: Batch, logits: np.ndarray) -> None:
+        """In the writer's thread: publish what is served, trunk and serving heads. Refused where its predictions are
+        not those of the student that it was copied from."""
+        load_student(self._served, _under("student/", tensors))
+        check_logits(logits, self._served, batch)
+        root = self._run_dir.served(self._settings.name)
+        save_served(self._served, root, name)
+        prune(root, keep=2)
+
+    def _export_again(self) -> None:
+        """At the start: a crash may have come between the checkpoint and its export."""
+        rows = self._lake.read(self._seq - 1, upto=self._seq, columns=self._columns).table
+        if rows.num_rows:
+            name, tensors, parity = snapshot_name(self._seq + 1), self._tensors(), self._parity(self._build(rows))
+            self._put(lambda: self._save_export(name, tensors, *parity))
+
+    def _tensors(self) -> dict[str, Tensor]:
+        tensors = {f"student/{k}": v for k, v in self._student.state().items()}
+        if self._twin is not None:
+            tensors |= {f"no_teacher/{k}": v for k, v in self._twin.state().items()}
+        return tensors | self._figures.state()
+
     def _meta(self) -> dict[str, Any]:
-        return {
-            "config_hash": self._config.hash,
-            "lake_seq": self._seq,
+        return self._checkpoint_meta(self._trained_rows(), self._seen_rows) | {
             "learned": self._learned.state(),
             "rows_without_logit": self._without_logit,
-            "quarantined_rows": self._quarantined,
+            "rows_since_metrics": self._logged_rows,
         }
 
-    def _restore(self) -> None:
-        stored = last_checkpoint(self._run_dir.checkpoints(self.name), self._config.hash)
+    def _restore(self, stored: Stored | None) -> None:
         if stored is None:
             return
         tensors, meta = stored.tensors, stored.meta
         self._student.load_state(_under("student/", tensors))
         if self._twin is not None:
             self._twin.load_state(_under("no_teacher/", tensors))
-        self._seq = self._read_upto = meta["lake_seq"]
+        self._read_upto = self._seq
+        self._seen_rows = meta["rows"]
         self._learned = Learned(self._tasks, meta["learned"])
         self._figures.load(tensors)
-        self._without_logit, self._quarantined = meta["rows_without_logit"], meta["quarantined_rows"]
+        self._without_logit = meta["rows_without_logit"]
+        self._logged_rows = meta.get("rows_since_metrics", 0)  # format 1 began to count anew
         log.info("resumed after lake_seq %d", self._seq)
 
     def close(self) -> None:
-        if not self._done:
-            self.checkpoint()
+        try:
+            if not self._ending and self._writer is not None:
+                self.checkpoint()
+        finally:
+            super().close()
 
     def describe(self, report: Report) -> None:
+        super().describe(report)
         self._lake.refresh()
         caught_up = not self._rows.num_rows and self._read_upto >= self._lake.last_lake_seq
         report.lake_seq = self._read_upto if caught_up else self._seq
@@ -243,15 +262,23 @@ class StudentWorker(Worker):
         report.teacher_version = self._teacher_version
         report.logit_age_s = self._logit_age_s
         report.ne = self._figures.ne
-        report.counts = {
+
+    def _trained_rows(self) -> dict[str, int]:
+        models = {"student": self._student, "no_teacher": self._twin}
+        return {name: model.rows for name, model in models.items() if model is not None}
+
+    def _counts(self) -> dict[str, Any]:
+        left_out = {name: quarantine.rows for name, quarantine in self._quarantines.items()}
+        return {
             "learned": self._learned.state(),
             "rows_without_logit": self._without_logit,
-            "quarantined_rows": self._quarantined,
-            "quarantined_rows_no_teacher": self._quarantined_twin,
+            "trained_rows": self._trained_rows()["student"],
+            "quarantined_rows": left_out["student"],
+            "quarantined_rows_no_teacher": left_out.get("no_teacher", 0),
         }
 
 
-def _under(prefix: str, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
 
 

@@ -9,22 +9,23 @@ end is published, in free pace every `publish_every_rows` rows.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import partial
 from itertools import chain
 from typing import Any
 
 import pyarrow as pa
+from torch import Tensor
 
 from exfm.batch import BatchBuilder
-from exfm.checkpoint import prune, save
-from exfm.teacher import Teacher
-from exfm.threads import set_threads
+from exfm.checkpoint import Stored, load, names, prune, save
+from exfm.teacher import Teacher, snapshot_of
 from pipelines.config import Config
 from pipelines.layout import RunDir
 from pipelines.learned import Learned
-from pipelines.resume import last_checkpoint
 from pipelines.task_metrics import TaskMetrics
-from pipelines.workers.base import Report, Worker, seconds_since
+from pipelines.workers.base import Report, seconds_since
+from pipelines.workers.model import ModelWorker
 from streaming.examples import Block, ExamplesReader
 from streaming.lake_reader import LakeReader
 from streaming.position import NOTHING_YET, Partition, Positions, SourcePosition
@@ -36,49 +37,53 @@ def snapshot_name(version: int) -> str:
     return f"v{version:08d}"
 
 
-class TeacherWorker(Worker):
+class TeacherWorker(ModelWorker):
     kind = "teacher"
 
     def __init__(self, config: Config, run_dir: RunDir) -> None:
-        super().__init__("teacher")
-        self._config = config
-        self._run_dir = run_dir
-        self._seq = NOTHING_YET
+        super().__init__("teacher", config, run_dir)
         self._block: Block | None = None
         self._missed: Iterator[Block] = iter(())
         self._next_row = 0
-        self._version = 0
+        self._version = self._saved_version = 0
+        self._published_version: int | None = None
         self._event_time_ms: int | None = None
         self._rows_since_publish = 0
-        self._done = False
 
     def open(self) -> None:
         config, kafka = self._config, self._config.kafka
-        set_threads(config.resources.threads)
-        self._teacher = Teacher(config.teacher.model, config.features, config.tasks, config.seed)
-        self._build = BatchBuilder(config.features, config.tasks)
-        self._learned = Learned(config.tasks)
-        self._judge = TaskMetrics(config.tasks)
-        self._quarantined = 0
-        self._positions: Positions = {}
-        self._restore()
+        self.take_up()
         self._publish()
         self._lake = LakeReader(self._run_dir.lake, config.rows)
         examples = kafka.examples
         self._reader = ExamplesReader(kafka, examples.topic, examples.partitions, config.rows, self._lake.id)
         self._reader.open(self._positions, after_block=self._version - 1)
 
+    def take_up(self) -> None:
+        """The teacher as its last checkpoint left it."""
+        config = self._config
+        self._teacher = Teacher(config.teacher.model, config.features, config.tasks, config.seed)
+        self._build = BatchBuilder(config.features, config.tasks)
+        self._learned = Learned(config.tasks)
+        self._trained_rows = 0
+        self._judge = TaskMetrics(config.tasks)
+        self._positions: Positions = {}
+        stored = self._begin({"rng": self._teacher.random.state})
+        self._set_up_quarantine(["teacher"], config.tasks, stored)
+        self._restore(stored)
+
     # --- learning ----------------------------------------------------------------------------------------------
 
-    def step(self) -> bool:
+    def _train(self) -> bool:
         """Learn one batch, or fetch the next block."""
         if self._block is None:
             if self.orders.end_seq is not None and self._seq >= self.orders.end_seq:
-                self._end()
-                return True
+                return self._end()
             with self.watch("read"):
                 self._block = self._next_block()
             self._next_row = 0
+            if self._block is None:
+                self._reissue()
             return self._block is not None
         stop = min(self._next_row + self._config.teacher.batch_rows, self._block.rows.num_rows)
         self._learn(self._block.rows.slice(self._next_row, stop - self._next_row))
@@ -113,9 +118,8 @@ class TeacherWorker(Worker):
         with self.watch("metrics"):
             if result.finite:
                 self._learned.add(rows)
-            else:
-                self._quarantined += rows.num_rows
-                log.error("loss or gradient not finite: rows after lake_seq %d are left out", self._seq)
+                self._trained_rows += rows.num_rows
+            self._judge_step("teacher", rows, result)
             self._judge.judge(batch, result)
         self._seq = rows["lake_seq"][-1].as_py()
         self._event_time_ms = rows["event_time_ms"][-1].as_py()
@@ -129,40 +133,78 @@ class TeacherWorker(Worker):
         lockstep = self._config.pace.mode == "lockstep"
         publish = lockstep or self._rows_since_publish >= self._config.teacher.publish_every_rows
         if publish or self._version % self._config.teacher.checkpoint_every_blocks == 0:
-            self.checkpoint()
-        if publish:
-            self._publish()
+            self.checkpoint(publish=publish)
         self.log_metrics(self._seq + 1, self._judge.values())
-
-    def _end(self) -> None:
-        self.checkpoint()
-        self._publish()
-        self._done = True
-
-    @property
-    def done(self) -> bool:
-        return self._done
 
     # --- what lasts --------------------------------------------------------------------------------------------
 
-    def checkpoint(self) -> None:
+    def checkpoint(self, *, publish: bool = False) -> None:
         """Only at a block's end: a half learned block is learned again from its start."""
         if self._block is not None or self._version == 0:
             return
         with self.watch("checkpoint"):
-            root = self._run_dir.checkpoints(self.name)
+            name, snapshot_meta = snapshot_name(self._version), self._meta()
             tensors = self._teacher.state() | self._judge.state()
             positions = [[*partition, *position] for partition, position in self._positions.items()]
-            meta = self._meta() | {"positions": positions, "quarantined_rows": self._quarantined}
-            save(root, snapshot_name(self._version), tensors, meta, kind="teacher-checkpoint")
-            prune(root, keep=2)
+            rows = {"teacher": self._trained_rows}
+            meta = snapshot_meta | self._checkpoint_meta(rows, self._seq + 1) | {"positions": positions}
+
+        def write() -> None:
+            self._save_checkpoint(name, tensors, meta)
+            if publish:
+                self._save_snapshot(name, snapshot_of(tensors), snapshot_meta)
+            self._finish_checkpoint()
+
+        self._put(write)
+        self._saved_version = self._version
+        if publish:
+            self._rows_since_publish = 0
+            self._published_version = self._version
 
     def _publish(self) -> None:
-        with self.watch("publish"):
-            root = self._run_dir.snapshots
-            save(root, snapshot_name(self._version), self._teacher.snapshot(), self._meta(), kind="teacher-snapshot")
-            prune(root, keep=max(self._config.teacher.keep_snapshots, self._config.pace.lag + 2))
+        """The state as it is: at the start what a crash may have kept from being published, at the end the last."""
+        with self.watch("checkpoint"):
+            name, tensors, meta = snapshot_name(self._version), self._teacher.snapshot(), self._meta()
+        self._put(lambda: self._save_snapshot(name, tensors, meta))
         self._rows_since_publish = 0
+        self._published_version = self._version
+
+    def _save_snapshot(self, name: str, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
+        """In the writer's thread."""
+        root = self._run_dir.snapshots
+        save(root, name, tensors, meta, kind="teacher-snapshot")
+        prune(root, keep=max(self._config.teacher.keep_snapshots, self._config.pace.lag + 2))
+
+    def _save_last(self) -> None:
+        if self._version != self._saved_version:
+            self.checkpoint(publish=True)
+        elif self._version != self._published_version:
+            self._publish()
+
+    def _reissue(self) -> None:
+        """Write a snapshot again that was found damaged and set aside, from the checkpoint it was made with."""
+        for damaged in self._run_dir.snapshots.glob(".damaged-v*"):
+            name = damaged.name.removeprefix(".damaged-")
+            if (self._run_dir.snapshots / name).exists() or self._writer is None or not self._writer.idle:
+                continue
+            if name == snapshot_name(0):
+                config = self._config
+                teacher = Teacher(config.teacher.model, config.features, config.tasks, config.seed)
+                first = {"version": 0, "lake_seq": NOTHING_YET, "learned": Learned(config.tasks).state()}
+                tensors, meta = teacher.snapshot(), self._meta() | first
+                teacher.close()
+            elif name in names(self._checkpoints):
+                stored = load(self._checkpoints / name)
+                tensors, meta = snapshot_of(stored.tensors), {key: stored.meta[key] for key in self._meta()}
+            else:
+                continue
+            log.warning("snapshot %s was found damaged: it is written again", name)
+            self._put(partial(self._save_snapshot, name, tensors, meta))
+
+    @property
+    def _kept_checkpoints(self) -> int:
+        """In lockstep, of every snapshot that may still be asked for."""
+        return max(2, self._config.pace.lag if self._config.pace.mode == "lockstep" else 0)
 
     def _meta(self) -> dict[str, Any]:
         return {
@@ -172,16 +214,15 @@ class TeacherWorker(Worker):
             "learned": self._learned.state(),
         }
 
-    def _restore(self) -> None:
-        stored = last_checkpoint(self._run_dir.checkpoints(self.name), self._config.hash)
+    def _restore(self, stored: Stored | None) -> None:
         if stored is None:
             return
         tensors, meta = stored.tensors, stored.meta
         self._teacher.load_state({k: v for k, v in tensors.items() if not k.startswith("metrics/")})
         self._judge.load(tensors)
-        self._version, self._seq = meta["version"], meta["lake_seq"]
+        self._version = self._saved_version = meta["version"]
         self._learned = Learned(self._config.tasks, meta["learned"])
-        self._quarantined = meta["quarantined_rows"]
+        self._trained_rows = meta["trained_rows"]["teacher"]
         self._positions = {
             Partition(topic, partition): SourcePosition(offset, row)
             for topic, partition, offset, row in meta["positions"]
@@ -189,16 +230,25 @@ class TeacherWorker(Worker):
         log.info("resumed after block %d, lake_seq %d", self._version - 1, self._seq)
 
     def close(self) -> None:
-        """Every block's end was committed when it was reached, as far as the config asks; nothing else is kept."""
-        self._reader.close()
-        self._teacher.close()
+        """Every block's end was put on its way when it was reached, as far as the config asks: it is on disk after."""
+        try:
+            super().close()
+        finally:
+            self._reader.close()
+            self._teacher.close()
 
     def describe(self, report: Report) -> None:
-        report.lake_seq = self._seq
+        super().describe(report)
         self._lake.refresh()
         report.lag_rows = max(0, self._lake.last_lake_seq - self._seq)
         if self._config.pace.mode == "free":
             report.lag_event_time_s = seconds_since(self._event_time_ms)
         report.teacher_version = self._version
         report.ne = self._judge.ne
-        report.counts = {"learned": self._learned.state(), "quarantined_rows": self._quarantined}
+
+    def _counts(self) -> dict[str, Any]:
+        return {
+            "learned": self._learned.state(),
+            "trained_rows": self._trained_rows,
+            "quarantined_rows": self._quarantines["teacher"].rows,
+        }

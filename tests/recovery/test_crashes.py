@@ -83,15 +83,21 @@ POINTS = {
         Point(TopicWriter, "write", 4, to_topic("small-examples", 1)),
         Point(ExamplesPublisher, "publish", 5),
     ],
+    # Files of models are written by a thread beside the training: a crash there is noticed some steps later.
     "the teacher": [
         Point(Teacher, "train_step", 5),
-        Point(TeacherWorker, "checkpoint", 3),
-        Point(TeacherWorker, "_publish", 5),
+        Point(TeacherWorker, "checkpoint", 3),  # the copy is taken, nothing of it may be on disk
+        Point(TeacherWorker, "_save_checkpoint", 3),
+        Point(TeacherWorker, "_save_snapshot", 6),
+        Point(TeacherWorker, "_finish_checkpoint", 2),
     ],
     "a student": [
         Point(Student, "train_step", 7),
-        Point(PredictionLog, "flush", 2),
         Point(StudentWorker, "checkpoint", 3),
+        Point(PredictionLog, "write", 2),
+        Point(StudentWorker, "_save_checkpoint", 3),
+        Point(StudentWorker, "_save_export", 4),
+        Point(StudentWorker, "_finish_checkpoint", 3),
     ],
     "ingest": [
         Point(TopicWriter, "write", 2, to_topic("small-impressions", 1)),

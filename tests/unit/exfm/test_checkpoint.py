@@ -153,7 +153,9 @@ def test_a_newer_format_is_told_with_both_versions(tmp_path):
     manifest = read_manifest(path) | {"format_version": 3}
     (path / "manifest.json").write_text(json.dumps(manifest))
     for asked in (lambda: load(path), lambda: save(tmp_path, "v1", TENSORS, META)):
-        with pytest.raises(NewerFormat, match=r"has format version 3, this ExFM reads 1 to 2; .* the version that wrote"):
+        with pytest.raises(
+            NewerFormat, match=r"has format version 3, this ExFM reads 1 to 2; .* the version that wrote"
+        ):
             asked()
     assert [p.name for p in tmp_path.iterdir()] == ["v1"]
 

@@ -27,7 +27,7 @@ def write(directory, position, *parts):
     log.open(position)
     for first, last in parts:
         log.append(rows(first, last))
-        log.flush()
+        log.write(log.take())
     return log
 
 
@@ -40,10 +40,10 @@ def test_what_was_appended_comes_back_in_order_in_one_part_per_flush(directory):
     log.open(-1)
     log.append(rows(0, 4))
     log.append(rows(5, 9))
-    log.flush()
+    log.write(log.take())
     log.append(rows(10, 12))
-    log.flush()
-    log.flush()  # nothing new: no part
+    log.write(log.take())
+    log.write(log.take())  # nothing new: no part
     assert seqs(directory) == list(range(13))
     assert len(list(directory.iterdir())) == 2
 
@@ -66,7 +66,7 @@ def test_what_was_not_flushed_is_not_there_and_a_half_written_part_is_swept_away
     (directory / ".00000000000010").write_bytes(b"half")
     again = PredictionLog(directory)
     again.open(9)
-    again.flush()
+    again.write(again.take())
     assert seqs(directory) == list(range(10))
     assert [path.name for path in directory.iterdir()] == ["00000000000000-00000000000009.parquet"]
 

@@ -186,7 +186,7 @@ def spill(run_dir, student, table):
     log.open(-1)
     for batch in table.to_batches(max_chunksize=700):
         log.append(batch)
-        log.flush()
+        log.write(log.take())
 
 
 CONFIG = parse(small(students=[{"name": "feed", "tasks": ["ctr"], "twin": True}, {"name": "idle", "tasks": ["ctr"]}]))

@@ -1,0 +1,183 @@
+"""What the two workers that train models have in common: checkpoints written beside the training, and what follows.
+
+    training ──copy──► [ queue ] ──► the writer's thread:   1. what belongs before the checkpoint (predictions)
+                                                            2. the checkpoint
+                                                            3. what is made of it (snapshot, export)
+                                                            4. old ones pruned, the position told to the lake's readers
+
+A crash between any two of these is made up at the next start: the checkpoint decides, what is made of it is made again
+to the same bytes.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+from torch import Tensor
+
+from exfm.checkpoint import Stored, prune, save
+from exfm.errors import ModelError, NotFinite
+from exfm.step import StepResult
+from exfm.threads import set_threads
+from pipelines.background import Writer
+from pipelines.config import Config
+from pipelines.layout import RunDir, write_json
+from pipelines.quarantine import Quarantine
+from pipelines.resume import last_checkpoint, needed_after, upgraded
+from pipelines.workers.base import Report, Worker
+from streaming.position import NOTHING_YET
+from streaming.readers import Readers
+
+REGISTER_EVERY_S = 600.0
+"""A worker that has nothing to save for so long tells the lake's readers that it still lives."""
+
+
+class ModelWorker(Worker):
+    """Base of the teacher's and the students' workers."""
+
+    def __init__(self, name: str, config: Config, run_dir: RunDir) -> None:
+        super().__init__(name)
+        self._config = config
+        self._run_dir = run_dir
+        self._seq = NOTHING_YET
+        self._saved_seq = NOTHING_YET
+        self._writer: Writer | None = None
+        self._quarantines: dict[str, Quarantine] = {}
+        self._note: str | None = None
+        self._ending = self._done = False
+        self._registered_at = 0.0
+
+    # --- beginning ---------------------------------------------------------------------------------------------
+
+    def _begin(self, rng: Mapping[str, Tensor]) -> Stored | None:
+        """Threads, the writer, and the checkpoint to go on from; `rng`: of the models as they start, by its names."""
+        set_threads(self._config.resources.threads)
+        self._writer = Writer(self.name, self._config.resources.checkpoint_queue, self.watch)
+        self._checkpoints = self._run_dir.checkpoints(self.name)
+        self._readers = Readers(self._run_dir.readers)
+        stored, self._note = last_checkpoint(self._checkpoints, self._config.hash)
+        if stored is not None:
+            stored = upgraded(stored, rng)
+            self._seq = self._saved_seq = stored.meta["lake_seq"]
+        self._register()
+        return stored
+
+    def _set_up_quarantine(self, models: Sequence[str], tasks: tuple[str, ...], stored: Stored | None) -> None:
+        """What each of `models` has left out so far, kept up in every checkpoint from now on."""
+        limit = self._config.resources.max_quarantined_in_a_row
+        states = stored.meta["quarantine"] if stored is not None else {}
+        self._quarantines = {m: Quarantine(m, tasks, in_a_row=limit, state=states.get(m)) for m in models}
+        self._tell_quarantine()
+
+    def step(self) -> bool:
+        assert self._writer is not None
+        self._writer.check()  # also while there is nothing to learn: others may wait for what could not be written
+        return self._train()
+
+    @abstractmethod
+    def _train(self) -> bool:
+        """Learn one batch, or fetch what comes next; False when there was nothing to do."""
+
+    # --- writing -----------------------------------------------------------------------------------------------
+
+    def _put(self, write: Callable[[], None]) -> None:
+        assert self._writer is not None
+        self._writer.put(write)
+
+    def _checkpoint_meta(self, trained: Mapping[str, int], rows: int) -> dict[str, Any]:
+        """What every model's checkpoint says. Raises ModelError unless trained + quarantined rows = rows."""
+        for model, quarantine in self._quarantines.items():
+            if trained[model] + quarantine.rows != rows:
+                raise ModelError(
+                    f"{model} trained {trained[model]} rows and left out {quarantine.rows}, and was given {rows} up "
+                    f"to lake_seq {self._seq}; that is a fault of ExFM: nothing of it is saved, a restart goes on from "
+                    "the checkpoint before"
+                )
+        return {
+            "config_hash": self._config.hash,
+            "lake_seq": self._seq,
+            "rows": rows,
+            "trained_rows": dict(trained),
+            "quarantine": {model: quarantine.state() for model, quarantine in self._quarantines.items()},
+        }
+
+    def _save_checkpoint(self, name: str, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
+        """In the writer's thread."""
+        save(self._checkpoints, name, tensors, meta, kind=f"{self.kind}-checkpoint")
+        self._store_quarantine(meta["quarantine"])
+
+    def _finish_checkpoint(self) -> None:
+        """In the writer's thread, last."""
+        prune(self._checkpoints, keep=self._kept_checkpoints)
+        self._register()
+
+    @property
+    def _kept_checkpoints(self) -> int:
+        return 2  # the one before is what a damaged one falls back to
+
+    def _register(self) -> None:
+        self._readers.register(self.name, needed_after(self._checkpoints))
+        self._registered_at = time.monotonic()
+
+    # --- what was left out -------------------------------------------------------------------------------------
+
+    def _judge_step(self, model: str, rows: pa.Table, result: StepResult) -> None:
+        """Note a step; where there is no going on, people find what was left out, though no checkpoint has it."""
+        try:
+            self._quarantines[model].judge(rows, result)
+        except NotFinite:
+            self._tell_quarantine()
+            raise
+
+    def _tell_quarantine(self) -> None:
+        self._store_quarantine({model: quarantine.state() for model, quarantine in self._quarantines.items()})
+
+    def _store_quarantine(self, state: Mapping[str, Any]) -> None:
+        """For people; exact is what the checkpoint says, of which this is a copy, made again at every start."""
+        path = self._run_dir.quarantine(self.name)
+        if path.exists() or any(model["rows"] for model in state.values()):
+            write_json(path, state)
+
+    # --- ending ------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def _save_last(self) -> None:
+        """Put what is not saved yet at the end of the stream."""
+
+    def _end(self) -> bool:
+        """A step at the end of a bounded stream: done once everything is on disk."""
+        assert self._writer is not None
+        if not self._ending:
+            self._save_last()
+            self._ending = True
+        self._done = self._writer.idle
+        return self._done
+
+    @property
+    def done(self) -> bool:
+        return self._done
+
+    def close(self) -> None:
+        """What was put is on disk when this returns."""
+        if self._writer is not None:
+            self._writer.close()
+
+    def abandon(self) -> None:
+        if self._writer is not None:
+            self._writer.abandon()
+
+    def describe(self, report: Report) -> None:
+        report.lake_seq = self._seq
+        notes = [self._note, *(quarantine.note for quarantine in self._quarantines.values())]
+        report.note = "; ".join(filter(None, notes)) or None
+        report.counts = self._counts()
+        if self._writer is not None and time.monotonic() - self._registered_at > REGISTER_EVERY_S and self._writer.idle:
+            self._put(self._register)
+
+    @abstractmethod
+    def _counts(self) -> dict[str, Any]:
+        """What the models learned and left out."""

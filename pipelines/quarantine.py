@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from exfm.errors import NotFinite
+from exfm.errors import Diverged
 from exfm.step import StepResult
 from pipelines.learned import Learned
 
@@ -51,7 +51,7 @@ class Quarantine:
     def judge(self, rows: pa.Table, result: StepResult) -> None:
         """Note a batch, if its step was not finite.
 
-        Raises NotFinite when more than the allowed number came one after the other.
+        Raises Diverged when more than the allowed number came one after the other.
         """
         if result.finite:
             self._in_a_row = 0
@@ -66,7 +66,7 @@ class Quarantine:
         self._last.append(entry)
         log.error("%s: %s; it leaves out %d rows, lake_seq %d to %d", self._model, reason, rows.num_rows, first, last)
         if self._in_a_row > self._limit:
-            raise NotFinite(
+            raise Diverged(
                 f"{self._model}: {self._in_a_row} batches one after the other are not finite, and {self._limit} are "
                 f"allowed (resources.max_quarantined_in_a_row); the last: {reason}, lake_seq {first} to {last}. Look "
                 "at these rows in the lake; if they are right, the model is not: lower its learning rates and start "

@@ -20,7 +20,7 @@ import pyarrow as pa
 from torch import Tensor
 
 from exfm.checkpoint import Stored, prune, save
-from exfm.errors import ModelError, NotFinite
+from exfm.errors import Diverged, ModelError
 from exfm.step import StepResult
 from exfm.threads import set_threads
 from pipelines.background import Writer
@@ -129,7 +129,7 @@ class ModelWorker(Worker):
         """Note a step; where there is no going on, people find what was left out, though no checkpoint has it."""
         try:
             self._quarantines[model].judge(rows, result)
-        except NotFinite:
+        except Diverged:
             self._tell_quarantine()
             raise
 

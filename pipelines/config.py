@@ -20,6 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from exfm.features import FeatureSet
 from exfm.student import StudentConfig
 from exfm.teacher import TeacherConfig
+from pipelines.yaml_text import read_yaml
 from streaming.errors import BadInput
 from streaming.kafka import KafkaSettings
 from streaming.lake_settings import LakeSettings
@@ -250,12 +251,12 @@ def load(path: str | Path, overrides: list[str] | None = None) -> Config:
     """
     path = Path(path)
     try:
-        raw = yaml.load(path.read_text(), _Loader)
+        raw = read_yaml(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise BadInput(f"no config at {path}; copy one from configs/ and edit it") from None
     except OSError as error:
         raise BadInput(f"cannot read the config {path}: {error.strerror}; give a YAML file, see configs/") from None
-    except (yaml.YAMLError, ValueError) as error:
+    except ValueError as error:
         raise BadInput(f"{path} is not YAML: {error}") from None
     raw = _mapping(raw, str(path))
     for override in overrides or []:
@@ -264,18 +265,6 @@ def load(path: str | Path, overrides: list[str] | None = None) -> Config:
     if isinstance(raw.get("students"), list):
         raw["students"] = [_merged(defaults, s) if isinstance(s, dict) else s for s in raw["students"]]
     return parse(raw, str(path))
-
-
-class _Loader(yaml.SafeLoader):
-    """YAML in which a key may stand once; plain YAML silently takes the last."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen = set()
-        for key, _ in node.value:
-            if isinstance(key, yaml.ScalarNode) and key.value in seen and key.value != "<<":
-                raise yaml.YAMLError(f"`{key.value}` stands twice, again on line {key.start_mark.line + 1}")
-            seen.add(key.value if isinstance(key, yaml.ScalarNode) else id(key))
-        return super().construct_mapping(node, deep)
 
 
 def _mapping(value: Any, place: str) -> dict[str, Any]:
@@ -332,8 +321,8 @@ def _override(raw: dict[str, Any], override: str) -> None:
     if not equals or not all((*parents, last)):
         raise BadInput(f"--set {override}: write it as path=value, for example --set seed=2")
     try:
-        value = yaml.load(text, _Loader)
-    except (yaml.YAMLError, ValueError):
+        value = read_yaml(text)
+    except ValueError:
         raise BadInput(f"--set {override}: `{text}` is not a YAML value; put quotes around a text") from None
     node: Any = raw
     for part in parents:

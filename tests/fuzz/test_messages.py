@@ -161,7 +161,7 @@ def check(drawn: tuple[Topic, bytes]) -> None:
         decoded = topic.codec.decode([topic.message(7, value)])
     finally:
         pa.set_memory_pool(before)
-    assert time.process_time() - began < 2.0
+    assert time.process_time() - began < 10.0
     assert pool.max_memory() <= 64 * len(value) + (1 << 22), "a message takes much more memory than it has bytes"
 
     rows = rows_of(topic, value, decoded)

@@ -7,7 +7,10 @@ knows when a block is whole, and a publisher finds after a crash where it left o
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -26,6 +29,7 @@ from streaming.kafka import (
 )
 from streaming.position import NOTHING_YET, Partition, Positions, SourcePosition
 from streaming.schema import RowSchema
+from streaming.source import Source
 
 
 @dataclass(frozen=True)
@@ -137,6 +141,13 @@ class Block:
     positions: Positions
 
 
+class BlockPosition(NamedTuple):
+    """The last block that was read, and from where on the topic holds the next: empty, from its beginning."""
+
+    after_block: int = NOTHING_YET
+    positions: Mapping[Partition, SourcePosition] = MappingProxyType({})
+
+
 @dataclass
 class _Gathering:
     """Parts of a block as they come, by partition."""
@@ -160,12 +171,15 @@ class _Gathering:
         return [batch for parts in self.parts.values() for batch in parts.values()]
 
 
-class ExamplesReader:
+class ExamplesReader(Source[BlockPosition, Block]):
     """Whole blocks, in order, from the topic's partitions. Messages seen twice are dropped.
 
-    A block of which the topic no longer holds everything is passed over: the next one then begins beyond where the last
-    one ended, and what lies between is in the lake. Memory holds the parts of unfinished blocks; no partition is read
-    further ahead than one poll of the others.
+    The one source that does go on behind a gap, because its rows are in the lake: a block of which the topic no longer
+    holds everything is passed over, the next one's `first_seq` says so, and whoever reads takes what lies between from
+    there. The topic has no end; the lake has.
+
+    Memory holds the parts of unfinished blocks, and no more than one poll of each partition beyond the first of them:
+    a partition that has its part of it is left alone until the others have theirs.
     """
 
     MESSAGES_PER_POLL = 16
@@ -180,20 +194,28 @@ class ExamplesReader:
         self._newest = dict.fromkeys(range(partitions), NOTHING_YET)
         self._positions: Positions = {}
 
-    def open(self, positions: Positions, after_block: int) -> None:
-        """Read on from `positions` (empty: the beginning), passing over blocks up to `after_block`.
-
-        Where the topic does not have a position (retention, or it was made anew) its beginning is taken.
-        """
-        self._after = after_block
+    def open(self, position: BlockPosition | None = None) -> None:
+        """Where the topic does not have a position (retention, or it was made anew) its beginning is taken, and blocks
+        up to `after_block` are passed over."""
+        self._after, positions = position or BlockPosition()
+        self._gathering.clear()
+        self._newest = dict.fromkeys(self._newest, NOTHING_YET)
         begins, ends = beginning_offsets(self._settings, self._all), end_offsets(self._settings, self._all)
         self._positions = {p: at for p, at in positions.items() if begins[p] <= at.offset <= ends[p]}
         self._reader.open(self._positions)
 
-    def next_block(self, max_wait_s: float) -> Block | None:
+    def seek(self, position: BlockPosition) -> None:
+        self.open(position)
+
+    def position(self) -> BlockPosition:
+        return BlockPosition(self._after, dict(self._positions))
+
+    def next_batch(self, max_wait_s: float = 0.0) -> Block | None:
         if (block := self._whole()) is not None:
             return block
-        for message in self._reader.poll(max_wait_s, self.MESSAGES_PER_POLL, only=self._awaited()):
+        for message in (
+            self._reader.next_batch(max_wait_s, max_messages=self.MESSAGES_PER_POLL, only=self._awaited()) or ()
+        ):
             self._take(message)
         return self._whole()
 

@@ -218,6 +218,14 @@ class Merge:
         """The partition is waited for no longer, until it brings rows. Only for one known to stand at its end."""
         self._feed(partition).idle = True
 
+    def mark_awaited(self, partition: Partition) -> None:
+        """The partition is idle no longer, although it brought no rows."""
+        self._feed(partition).idle = False
+
+    @property
+    def partitions(self) -> list[Partition]:
+        return list(self._feeds)
+
     def pop(self) -> MergedChunk | None:
         """The longest run of rows that no partition can precede any more; None when there is none."""
         bound = self._bound()
@@ -272,8 +280,15 @@ class Merge:
     def buffered_rows(self) -> int:
         return sum(feed.buffered for feed in self._feeds.values())
 
+    def begin_at(self, positions: Positions) -> None:
+        """Where partitions begin of which nothing is known yet: part of the state from then on, so that rows deleted
+        before they were read are missed even in a partition of which none was ever popped."""
+        for partition, position in positions.items():
+            feed = self._feed(partition)
+            feed.next_position = position if feed.next_position is None else feed.next_position
+
     def positions(self) -> Positions:
-        """Where to read on after the last popped row; a partition without popped rows is absent."""
+        """Where to read on after the last popped row; before the first one, where the partition began."""
         return {p: feed.next_position for p, feed in self._feeds.items() if feed.next_position is not None}
 
     def state(self) -> dict[str, Any]:

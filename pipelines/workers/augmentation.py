@@ -28,19 +28,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from exfm.batch import BatchBuilder
-from exfm.checkpoint import latest, load, set_aside
-from exfm.errors import ModelError, NewerFormat
 from exfm.teacher import TeacherScorer
 from exfm.threads import set_threads
 from pipelines.config import Config, Topic
 from pipelines.layout import RunDir, read_json
 from pipelines.policies import Score, Wait, WithoutTeacher, lockstep_version, snapshot_for
 from pipelines.workers.base import Report, Worker
-from pipelines.workers.teacher import snapshot_name
+from pipelines.workers.snapshots import Snapshots
 from streaming.dead_letters import DEAD_LETTER_SCHEMA, Kind, to_batch
 from streaming.examples import ExamplesPublisher
 from streaming.housekeeping import Housekeeper
 from streaming.intake import InputTopic, Intake
+from streaming.kafka import TopicReader
 from streaming.label_join import late_schema
 from streaming.lake import Lake
 from streaming.outbox import CommitRecord, Outbox
@@ -48,6 +47,7 @@ from streaming.position import NOTHING_YET, Partition
 from streaming.readers import Readers
 from streaming.settlement import SettledRows, Settlement
 from streaming.side_tables import DEAD_LETTERS, LATE_FEEDBACK
+from streaming.source import EndOfStream
 
 DEAD_ROWS = 10_000
 """So many refused records are delivered at once, also when no row has settled."""
@@ -73,26 +73,25 @@ class AugmentationWorker(Worker):
         *,
         until_end: bool,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`now_ms` is the wall's, for what is written down; what is waited for goes by `clock`, which never jumps."""
         super().__init__("augmentation")
         self._config = config
         self._run_dir = run_dir
         self._until_end = until_end
-        self._now_ms = now_ms
+        self._now_ms, self._clock = now_ms, clock
         self._parts: list[pa.RecordBatch] = []
         self._have = 0
         self._more = False
         self._finished_settling = False
-        self._block_began_ms = 0
+        self._block_began = 0.0
         self._late: list[pa.RecordBatch] = []
         self._dead: list[pa.RecordBatch] = []
         self._dead_rows = 0
         self._committed_rows = 0
-        self._committed_at_ms = now_ms()
+        self._committed_at = clock()
         self._note: str | None = None
-        self._version: int | None = None
-        self._version_seq = NOTHING_YET
-        self._version_at_ms = 0
         self._inferences = 0
         self._done = False
 
@@ -121,10 +120,14 @@ class AugmentationWorker(Worker):
         )
         self._build = BatchBuilder(config.features, config.tasks)
         self._scorer = TeacherScorer(config.teacher.model, config.features, config.tasks)
+        self._snapshots = Snapshots(self._run_dir.snapshots, self._scorer, now_ms=self._now_ms, clock=self._clock)
+        if merge_state is None:
+            self._commit(None)  # where the topics began: what is deleted from now on, unread, is missed
 
     def _make_intake(self) -> Intake:
         config, kafka = self._config, self._config.kafka
-        inputs: list[tuple[Topic, Kind]] = [(kafka.impressions, "impression"), (kafka.feedback, "feedback")]
+        configured: list[tuple[Topic, Kind]] = [(kafka.impressions, "impression"), (kafka.feedback, "feedback")]
+        inputs = [InputTopic(topic.topic, topic.partitions, topic.codec, kind) for topic, kind in configured]
         ends: dict[Partition, int] = {}
         if self._until_end and config.source is None:
             for name, offset in (read_json(self._run_dir.end_offsets) or {}).items():
@@ -132,12 +135,13 @@ class AugmentationWorker(Worker):
                 ends[Partition(topic, int(partition))] = offset
         return Intake(
             config.rows,
-            kafka,
-            [InputTopic(topic.topic, topic.partitions, topic.codec, kind) for topic, kind in inputs],
+            TopicReader(kafka, [p for topic in inputs for p in topic.all], group=f"exfm-{inputs[0].topic}", ends=ends),
+            inputs,
             buffer_rows=config.augmentation.buffer_rows,
             idle_s=None if config.pace.mode == "lockstep" else config.augmentation.idle_s,
             max_future_skew_s=config.settlement.max_future_skew_s,
-            ends=ends,
+            max_message_bytes=kafka.max_message_bytes,
+            watch=self.watch,
         )
 
     def _states(self, epoch: int) -> Path:
@@ -190,15 +194,15 @@ class AugmentationWorker(Worker):
         pace = self._config.pace
         if self._have >= pace.block_rows or (self._have and self._settlement_finished()):
             return True
-        waited_ms = self._now_ms() - self._block_began_ms
-        return pace.mode == "free" and self._have > 0 and waited_ms >= pace.commit_interval_s * 1000
+        waited_s = self._clock() - self._block_began
+        return pace.mode == "free" and self._have > 0 and waited_s >= pace.commit_interval_s
 
     def _progress_is_due(self) -> bool:
         """Between blocks: refused records are told, and in free pace positions are kept, also while nothing settles."""
         if self._have or self._finished_settling:
             return False
-        waited_ms = self._now_ms() - self._committed_at_ms
-        on_time = self._config.pace.mode == "free" and waited_ms >= self._config.pace.commit_interval_s * 1000
+        waited_s = self._clock() - self._committed_at
+        on_time = self._config.pace.mode == "free" and waited_s >= self._config.pace.commit_interval_s
         return self._dead_rows >= DEAD_ROWS or (on_time and self.rows > self._committed_rows)
 
     def _settlement_finished(self) -> bool:
@@ -210,22 +214,23 @@ class AugmentationWorker(Worker):
         if self._more:
             with self.watch("settle"):
                 return self._take(self._settlement.release(room))
-        chunk = self._intake.pop(self.watch)
-        if chunk is not None:
-            with self.watch("settle"):
-                self.rows += len(chunk)
-                return self._take(self._settlement.step(chunk, room))
-        if self._intake.finished:
+        try:
+            chunk = self._intake.next_batch()
+        except EndOfStream:
             with self.watch("settle"):
                 self._finished_settling = True
                 return self._take(self._settlement.finish(room))
-        return self._intake.read(self.watch)
+        if chunk is None:
+            return False
+        with self.watch("settle"):
+            self.rows += len(chunk)
+            return self._take(self._settlement.step(chunk, room))
 
     def _take(self, settled: SettledRows) -> bool:
         self._more = settled.more
         if settled.batch.num_rows:
             if not self._have:
-                self._block_began_ms = self._now_ms()
+                self._block_began = self._clock()
             self._parts.append(settled.batch)
             self._have += settled.batch.num_rows
         if settled.late.num_rows:
@@ -245,7 +250,7 @@ class AugmentationWorker(Worker):
                 self._note = decision.reason
                 time.sleep(0.01)
                 return False
-            if isinstance(decision, Score) and not self._load(decision.version):
+            if isinstance(decision, Score) and not self._snapshots.load(decision.version):
                 self._note = f"waiting for snapshot {decision.version}"
                 time.sleep(0.01)
                 return False
@@ -263,37 +268,15 @@ class AugmentationWorker(Worker):
         pace = self._config.pace
         if pace.mode == "lockstep":
             return Score(lockstep_version(number, pace.lag))
-        newest = latest(self._run_dir.snapshots)
-        version = None if newest is None else int(newest.name[1:])
-        if version is not None and version != self._version:
-            self._load(version)
+        newest = self._snapshots.load_newest()
         return snapshot_for(
-            newest=version,
-            newest_age_s=(self._now_ms() - self._version_at_ms) / 1000,
-            rows_since_newest=self._lake.last_lake_seq - self._version_seq,
+            newest=newest,
+            newest_age_s=self._snapshots.age_s,
+            rows_since_newest=self._lake.last_lake_seq - self._snapshots.lake_seq,
             catching_up=self._intake.lag_rows() > pace.catchup_rows,
             max_rows_ahead=pace.max_rows_ahead,
             max_age_s=pace.max_age_s,
         )
-
-    def _load(self, version: int) -> bool:
-        """Make the scorer this version's; False while it is not there yet."""
-        if version == self._version:
-            return True
-        directory = self._run_dir.snapshots / snapshot_name(version)
-        if not directory.exists():
-            return False
-        try:
-            tensors, meta, *_ = load(directory)
-        except NewerFormat:
-            raise
-        except ModelError as error:  # the teacher writes it again, or a newer one
-            log.error("%s; it is set aside as %s", error, set_aside(directory).name)
-            return False
-        self._scorer.load(tensors)
-        published_ms = round((directory / "manifest.json").stat().st_mtime * 1000)
-        self._version, self._version_seq, self._version_at_ms = version, meta["lake_seq"], published_ms
-        return True
 
     def _augment(self, number: int, rows: pa.RecordBatch, *, scored: bool) -> pa.RecordBatch:
         count = rows.num_rows
@@ -310,7 +293,7 @@ class AugmentationWorker(Worker):
         columns = dict(zip(rows.schema.names, rows.columns, strict=True))
         columns["lake_seq"] = pa.array(np.arange(first, first + count))
         columns["block"] = pa.array(np.full(count, number))
-        columns["teacher_version"] = pa.array([self._version if scored else None] * count, pa.int64())
+        columns["teacher_version"] = pa.array([self._snapshots.version if scored else None] * count, pa.int64())
         columns["scored_at_ms"] = pa.array(np.full(count, scored_at))
         columns["event_date"] = pc.strftime(pa.array(event_time, pa.timestamp("ms")), format="%Y-%m-%d")
         for index, task in enumerate(self._config.tasks):
@@ -333,13 +316,13 @@ class AugmentationWorker(Worker):
         schema = late_schema(self._config.rows)
         record = CommitRecord(
             number,
-            {"merge": self._intake.state(), "teacher_inferences": self._inferences},
+            {"merge": self._intake.position(), "teacher_inferences": self._inferences},
             pa.Table.from_batches(self._late, schema),
             pa.Table.from_batches(self._dead, DEAD_LETTER_SCHEMA),
         )
         counts = self._counts()
         self._parts, self._have, self._late, self._dead, self._dead_rows = [], 0, [], [], 0
-        self._committed_rows, self._committed_at_ms = self.rows, self._now_ms()
+        self._committed_rows, self._committed_at = self.rows, self._clock()
         with self.watch("save state"):
             states = self._states(epoch)
             self._settlement.save(states, str(number), keep=[str(self._lake.state)])
@@ -387,8 +370,8 @@ class AugmentationWorker(Worker):
     def describe(self, report: Report) -> None:
         counts = self._counts()
         report.lake_seq = self._lake.last_lake_seq
-        report.teacher_version = self._version
-        report.teacher_lag_rows = max(0, self._lake.last_lake_seq - self._version_seq)
+        report.teacher_version = self._snapshots.version
+        report.teacher_lag_rows = max(0, self._lake.last_lake_seq - self._snapshots.lake_seq)
         report.lag_rows = self._intake.lag_rows()
         if self._config.pace.mode == "free" and self._intake.watermark_ms > 0:
             report.lag_event_time_s = max(0.0, (self._now_ms() - self._intake.watermark_ms) / 1000)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,8 @@ from streaming.dead_letters import Kind
 from streaming.errors import BadInput
 from streaming.hashing import hash64
 from streaming.kafka import TopicWriter, last_message
-from streaming.sources.chunk import Chunk
+from streaming.source import EndOfStream
+from streaming.sources.chunk import Chunk, PlayedStream
 from streaming.sources.files import RecordedStream
 from streaming.sources.generated import GeneratedStream
 from streaming.sources.pacer import Pacer
@@ -140,7 +141,6 @@ class IngestWorker(Worker):
         self._config = config
         self._run_dir = run_dir
         self._done = False
-        self._number = 0
         self._waiting: Chunk | None = None
 
     def open(self) -> None:
@@ -154,29 +154,33 @@ class IngestWorker(Worker):
         self._begun = max(number for number, _ in held)
         self._truth: TruthWriter | None = None
         self._total = 0
-        self._chunks = self._open_source(source)
+        self._stream = self._open_source(source)
+        self._stream.chunk_rows = source.chunk_rows
+        self._stream.open()
         self._pacer = Pacer(source.rate, clock=self._clock)
 
-    def _open_source(self, source: Generated | Recorded) -> Iterator[Chunk]:
+    def _open_source(self, source: Generated | Recorded) -> PlayedStream:
         if isinstance(source, Recorded):
             recorded = RecordedStream(source.path, source, self._config.rows)
             self._total = recorded.rows
-            return recorded.chunks(source.chunk_rows)
+            return recorded
         stream = generated_stream(self._config, source)
         self._total = source.impressions
         if not self._done:
             self._truth = TruthWriter(self._run_dir.truth, replace=True)
-        return stream.chunks(source.chunk_rows)
+        return stream
 
     def step(self) -> bool:
         if self._waiting is None:
             with self.watch("make"):
-                self._waiting = next(self._chunks, None)
-            if self._waiting is None:
-                self._end()
-                return True
+                try:
+                    self._waiting = self._stream.next_batch()
+                except EndOfStream:
+                    self._end()
+                    return True
         chunk = self._waiting
-        if self._number <= self._begun:
+        number = self._stream.position() - 1
+        if number <= self._begun:
             self.resumed_rows += chunk.impressions.num_rows
         elif self._pacer.wait_s(self.rows, chunk.watermark_ms) > 0:
             return False
@@ -186,9 +190,8 @@ class IngestWorker(Worker):
         with self.watch("produce"):
             for output, rows in zip(self._outputs, (chunk.impressions, chunk.feedback), strict=True):
                 broken = [value for kind, value in chunk.malformed if kind == output.kind]
-                output.write(self._number, rows, broken)
+                output.write(number, rows, broken)
         self.rows += chunk.impressions.num_rows
-        self._number += 1
         self._waiting = None
         return True
 

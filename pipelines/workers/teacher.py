@@ -26,7 +26,7 @@ from pipelines.learned import Learned
 from pipelines.task_metrics import TaskMetrics
 from pipelines.workers.base import Report, seconds_since
 from pipelines.workers.model import ModelWorker
-from streaming.examples import Block, ExamplesReader
+from streaming.examples import Block, BlockPosition, ExamplesReader
 from streaming.lake_reader import LakeReader
 from streaming.position import NOTHING_YET, Partition, Positions, SourcePosition
 
@@ -57,7 +57,7 @@ class TeacherWorker(ModelWorker):
         self._lake = LakeReader(self._run_dir.lake, config.rows)
         examples = kafka.examples
         self._reader = ExamplesReader(kafka, examples.topic, examples.partitions, config.rows, self._lake.id)
-        self._reader.open(self._positions, after_block=self._version - 1)
+        self._reader.open(BlockPosition(self._version - 1, self._positions))
 
     def take_up(self) -> None:
         """The teacher as its last checkpoint left it."""
@@ -96,7 +96,7 @@ class TeacherWorker(ModelWorker):
         missed = next(self._missed, None)
         if missed is not None:
             return missed
-        block = self._reader.next_block(0.05)
+        block = self._reader.next_batch(0.05)
         if block is not None and block.first_seq > self._seq + 1:
             # The topic no longer holds what comes next; the lake does.
             self._missed = chain(self._from_lake(self._seq, block.first_seq - 1), [block])

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from streaming.dead_letters import Kind
+from streaming.errors import DataLost
+from streaming.source import EndOfStream, Source
 
 
 class Chunk(NamedTuple):
@@ -24,6 +28,42 @@ class Chunk(NamedTuple):
     malformed: list[tuple[Kind, bytes]]
     watermark_ms: int
     truth: pa.RecordBatch | None
+
+
+class PlayedStream(Source[int, Chunk]):
+    """A stream that is played from its start, always the same for the same `chunk_rows`. Its position is the number of
+    chunks handed out; to go to one, the stream is played again up to there, at the cost of its time."""
+
+    chunk_rows = 8192
+    _played = 0
+
+    @abstractmethod
+    def chunks(self, chunk_rows: int = 8192) -> Iterator[Chunk]:
+        """The whole stream, from its start."""
+
+    def open(self, position: int | None = None) -> None:
+        """Raises DataLost where the stream ends before `position`."""
+        self.seek(position or 0)
+
+    def seek(self, position: int) -> None:
+        self._chunks, self._played = self.chunks(self.chunk_rows), 0
+        for _ in range(position):
+            if next(self._chunks, None) is None:
+                raise DataLost(
+                    f"the stream was played for {position:,} chunks of {self.chunk_rows:,} rows before, and has "
+                    f"{self._played:,}: it is not the same any more; play the one that was begun, or start a new run"
+                )
+            self._played += 1
+
+    def next_batch(self, max_wait_s: float = 0.0) -> Chunk:
+        chunk = next(self._chunks, None)
+        if chunk is None:
+            raise EndOfStream
+        self._played += 1
+        return chunk
+
+    def position(self) -> int:
+        return self._played
 
 
 class Held:

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from streaming.errors import BadInput
 from streaming.schema import RowSchema
-from streaming.sources.chunk import Chunk, Held
+from streaming.sources.chunk import Chunk, Held, PlayedStream
 from streaming.sources.timed_parquet import TimedParquet, Unit
 from streaming.validation import conform
 
@@ -89,7 +89,7 @@ class RecordedConfig(_Frozen):
         return self
 
 
-class RecordedStream:
+class RecordedStream(PlayedStream):
     """The file at `path`, played in the shape of `schema`.
 
     Raises BadInput, at once, for a file that is absent or not Parquet, a missing column, a label without a task; and

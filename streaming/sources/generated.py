@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from streaming.errors import BadInput
 from streaming.schema import Column, RowSchema, Task
-from streaming.sources.chunk import Chunk, Held
+from streaming.sources.chunk import Chunk, Held, PlayedStream
 from streaming.sources.delays import Delays, click_in_time, conversion_in_time
 from streaming.sources.malformed import Encoding, Malformed
 from streaming.sources.population import ID_BITS, scramble
@@ -53,7 +53,7 @@ def generated_columns(config: GeneratorConfig) -> tuple[Column, ...]:
     )
 
 
-class GeneratedStream:
+class GeneratedStream(PlayedStream):
     """Everything that `config` describes, for tasks `ctr` and `cvr` (a conversion, given the click).
 
     windows_s: attribution window of each task wanted, seconds; `cvr` may be left out.

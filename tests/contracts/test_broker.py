@@ -33,7 +33,7 @@ def read_all(reader):
     found = []
     with reader:
         while not reader.at_end(reader.partitions[0]):
-            found += reader.poll(1.0)
+            found += reader.next_batch(1.0) or []
     return [message.value for message in found]
 
 

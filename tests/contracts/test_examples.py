@@ -9,7 +9,7 @@ import pytest
 from kafka import KafkaAdminClient, TopicPartition
 
 from streaming.errors import BadInput, StreamingError
-from streaming.examples import Block, ExamplesPublisher, ExamplesReader
+from streaming.examples import Block, BlockPosition, ExamplesPublisher, ExamplesReader
 from streaming.kafka import KafkaSettings, TopicWriter, end_offsets, ensure_topics
 from streaming.position import NOTHING_YET, Partition, Positions
 from tests.contracts.lake_rows import SCHEMA, rows
@@ -48,12 +48,12 @@ def publisher(kafka, topic):
 def read(kafka, topic):
     def blocks(count: int, positions: Positions | None = None, after_block: int = NOTHING_YET) -> list[Block]:
         reader = ExamplesReader(kafka, topic, BOTH, SCHEMA, "lake")
-        reader.open(positions or {}, after_block)
+        reader.open(BlockPosition(after_block, positions or {}))
         found: list[Block] = []
         for _ in range(200):
             if len(found) == count:
                 break
-            if (next_block := reader.next_block(0.1)) is not None:
+            if (next_block := reader.next_batch(0.1)) is not None:
                 found.append(next_block)
         reader.close()
         return found
@@ -235,7 +235,7 @@ def test_rows_of_another_lake_are_never_learned(kafka: KafkaSettings, topic: str
     with pytest.raises(BadInput, match="rows of another run"):
         ExamplesPublisher(kafka, topic, BOTH, SCHEMA, "theirs")
     reader = ExamplesReader(kafka, topic, BOTH, SCHEMA, "theirs")
-    reader.open({}, after_block=-1)
+    reader.open()
     with pytest.raises(BadInput, match="rows of another run"):
-        reader.next_block(10)
+        reader.next_batch(10)
     reader.close()

@@ -20,8 +20,10 @@ from pipelines.feeding import recorded_source
 from pipelines.layout import RunDir
 from pipelines.workers.ingest import IngestWorker
 from streaming.codecs import is_end_marker, make_codec
-from streaming.kafka import TopicReader, end_offsets, ensure_topics
+from streaming.kafka import end_offsets, ensure_topics
+from streaming.kafka_client import raw_message
 from streaming.position import Partition
+from tests.contracts.pipeline_fixtures import messages_of
 
 pytestmark = pytest.mark.broker
 
@@ -81,14 +83,7 @@ def held(kafka, topics) -> tuple[Counter, int, int]:
     """How often each impression is there, how many rows of feedback, how many end markers."""
     schema, counted, feedback, markers = load(CONFIG).rows, Counter(), 0, 0
     for topic, kind in zip(names(topics), ("impression", "feedback"), strict=True):
-        partitions = [Partition(topic, p) for p in range(PARTITIONS)]
-        ends = end_offsets(kafka, partitions)
-        reader = TopicReader(kafka, partitions, group=topic)
-        reader.open({})
-        messages = []
-        while len(messages) < sum(ends.values()):
-            messages += reader.poll(0.5)
-        reader.close()
+        messages = [raw_message(record) for record in messages_of(kafka.bootstrap_servers, topic)]
         markers += sum(map(is_end_marker, messages))
         decoded = make_codec("arrow", kind, schema).decode([m for m in messages if not is_end_marker(m)])
         assert not decoded.dead

@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import json
-from contextlib import nullcontext
+from contextlib import suppress
 from typing import Any
 
 import pytest
 from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
 
 from streaming.intake import InputTopic, Intake
-from streaming.kafka import KafkaSettings, TopicWriter, end_offsets, ensure_topics
+from streaming.kafka import KafkaSettings, TopicReader, TopicWriter, end_offsets, ensure_topics
 from streaming.merge import MergedChunk
 from streaming.position import Partition
 from streaming.schema import RowSchema, Task
+from streaming.source import EndOfStream
 
 pytestmark = pytest.mark.broker
 
 SCHEMA = RowSchema(columns=(), tasks=(Task(name="ctr", window_s=60),))
-
-
-def watch(phase: str) -> Any:
-    return nullcontext()
 
 
 class Inputs:
@@ -52,8 +49,9 @@ class Inputs:
     def open(self, state: dict[str, Any] | None = None, **options: Any) -> Intake:
         topics = [InputTopic(self.ads, 2, "json", "impression"), InputTopic(self.clicks, 2, "json", "feedback")]
         options = {"buffer_rows": 1000, "idle_s": None} | options
-        settings = options.pop("settings", self.settings)
-        self.opened.append(Intake(SCHEMA, settings, topics, clock=lambda: self.now, **options))
+        partitions = [partition for topic in topics for partition in topic.all]
+        source = TopicReader(self.settings, partitions, group=self.ads, ends=options.pop("ends", None))
+        self.opened.append(Intake(SCHEMA, source, topics, clock=lambda: self.now, **options))
         self.opened[-1].open(state)
         return self.opened[-1]
 
@@ -77,12 +75,20 @@ def pop_all(intake: Intake, reads: int = 30) -> list[tuple[str, int]]:
     """Everything that `reads` reads bring out."""
     found = []
     for _ in range(reads):
-        while (chunk := intake.pop(watch)) is not None:
-            found += times(chunk)
-        if intake.finished:
+        try:
+            chunk = intake.next_batch()
+        except EndOfStream:
             break
-        intake.read(watch)
+        found += times(chunk) if chunk is not None else []
     return found
+
+
+def finished(intake: Intake) -> bool:
+    try:
+        intake.next_batch()
+    except EndOfStream:
+        return True
+    return False
 
 
 def fill(inputs: Inputs) -> list[tuple[str, int]]:
@@ -118,7 +124,7 @@ def test_a_restart_goes_on_after_the_last_row_popped(inputs):
     expected = fill(inputs)
     first = inputs.open()
     popped = pop_all(first, reads=8)
-    state = json.loads(json.dumps(first.state()))
+    state = json.loads(json.dumps(first.position()))
     inputs.end()
     assert popped + pop_all(inputs.open(state)) == expected
 
@@ -131,10 +137,10 @@ def test_recorded_end_offsets_end_the_stream_and_what_follows_is_left_alone(inpu
         inputs.show(partition, 70)
     first = inputs.open(ends=ends)
     assert pop_all(first) == expected
-    assert first.finished
-    again = inputs.open(first.state(), ends=ends)
+    assert finished(first)
+    again = inputs.open(first.position(), ends=ends)
     assert pop_all(again) == []
-    assert again.finished
+    assert finished(again)
 
 
 def test_an_empty_partition_ends_at_its_recorded_end(inputs):
@@ -152,7 +158,7 @@ def test_a_partition_emptied_by_retention_ends_at_its_recorded_end(inputs):
     partitions = [Partition(topic, p) for topic in (inputs.ads, inputs.clicks) for p in (0, 1)]
     intake = inputs.open(ends=end_offsets(inputs.settings, partitions))
     assert pop_all(intake) == [("ad", 10)]
-    assert intake.finished
+    assert finished(intake)
 
 
 def test_the_end_may_be_the_marker_of_a_transaction(inputs):
@@ -169,7 +175,7 @@ def test_the_end_may_be_the_marker_of_a_transaction(inputs):
     assert ends[partitions[0]] == 2
     intake = inputs.open(ends=ends)
     assert pop_all(intake) == [("ad", 10)]
-    assert intake.finished
+    assert finished(intake)
 
 
 def test_a_silent_partition_is_idle_once_the_broker_has_confirmed_its_end_for_long_enough(inputs):
@@ -194,11 +200,7 @@ def test_a_flow_of_messages_elsewhere_keeps_no_silent_partition_from_being_idle(
     for step in range(8):
         inputs.show(0, 100 + step)
         inputs.now += 1
-        for _ in range(20):
-            if intake.read(watch, max_wait_s=1.0):  # every read brings something
-                break
-        while (chunk := intake.pop(watch)) is not None:
-            popped += times(chunk)
+        popped += pop_all(intake, reads=3)
     assert ("ad", 100) in popped
 
 
@@ -207,14 +209,12 @@ def test_a_message_beyond_the_configured_size_is_a_dead_letter(inputs):
     with TopicWriter(inputs.settings, inputs.ads) as writer:
         writer.write(0, [b"x" * 3000])
     inputs.end()
-    intake = inputs.open(settings=inputs.settings.model_copy(update={"max_message_bytes": 2000}))
-    reasons = []
-    for _ in range(30):
-        while (chunk := intake.pop(watch)) is not None:
-            reasons += [letter.reason for letter in chunk.dead]
-        intake.read(watch)
-        if intake.finished:
-            break
+    intake = inputs.open(max_message_bytes=2000)
+    reasons: list[str] = []
+    with suppress(EndOfStream):
+        for _ in range(30):
+            chunk = intake.next_batch()
+            reasons += [letter.reason for letter in chunk.dead] if chunk is not None else []
     assert reasons == ["oversized"]
 
 

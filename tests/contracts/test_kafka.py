@@ -22,6 +22,7 @@ from streaming.kafka import (
     topic_config,
 )
 from streaming.position import Partition, SourcePosition
+from streaming.source import EndOfStream
 
 pytestmark = pytest.mark.broker
 
@@ -43,7 +44,7 @@ def read(reader, count):
     found = []
     deadline = time.monotonic() + 20
     while len(found) < count and time.monotonic() < deadline:
-        found += reader.poll(0.5)
+        found += reader.next_batch(0.5) or []
     return found
 
 
@@ -78,8 +79,8 @@ def test_a_reader_resumes_where_it_is_told_to(kafka, topic):
     with TopicReader(kafka, [partition]) as reader:
         reader.open({partition: SourcePosition(1)})
         assert [m.value for m in read(reader, 2)] == [b"b", b"c"]
-        assert reader.position == {partition: SourcePosition(3)}
-        reader.seek(partition, SourcePosition(2))
+        assert reader.position() == {partition: SourcePosition(3)}
+        reader.seek({partition: SourcePosition(2)})
         assert [m.value for m in read(reader, 1)] == [b"c"]
 
 
@@ -89,9 +90,9 @@ def test_only_the_partitions_asked_for_are_polled(kafka, topic):
     zero, one = Partition(topic, 0), Partition(topic, 1)
     with TopicReader(kafka, [zero, one]) as reader:
         reader.open({})
-        assert {m.partition for m in reader.poll(1.0, only=[one])} <= {1}
-        reader.poll(0.3, only=[one])
-        assert reader.position[zero] == SourcePosition(0)
+        assert {m.partition for m in reader.next_batch(1.0, only=[one]) or []} <= {1}
+        reader.next_batch(0.3, only=[one])
+        assert reader.position()[zero] == SourcePosition(0)
         assert [m.value for m in read(reader, 1)] == [b"a"]
 
 
@@ -113,7 +114,7 @@ def test_messages_that_came_do_not_make_an_old_end_new(kafka, topic):
     with TopicReader(kafka, [partition], clock=(now := iter(range(1000))).__next__) as reader:
         reader.open({})
         filled(kafka, topic, [b"a", b"b"])
-        assert [m.value for m in reader.poll(5.0, max_messages=1)] == [b"a"]
+        assert [m.value for m in reader.next_batch(20.0, max_messages=1)] == [b"a"]
         assert not reader.at_end(partition, max_age_s=0.25)
         assert next(now) > 0
 
@@ -123,10 +124,15 @@ def test_an_end_marker_reaches_every_partition(kafka, topic):
         writer.end_marker()
     with TopicReader(kafka, [Partition(topic, 0), Partition(topic, 1)]) as reader:
         reader.open({})
-        markers = read(reader, 2)
-    assert sorted(m.partition for m in markers) == [0, 1]
-    assert all(is_end_marker(m) for m in markers)
-    assert markers[0].headers == ((END_HEADER, b"1"),)
+        deadline = time.monotonic() + 20
+        while not reader.ended and time.monotonic() < deadline:
+            reader.next_batch(0.5)
+        with pytest.raises(EndOfStream):
+            read(reader, 1)
+    assert reader.ended == {(topic, 0), (topic, 1)}
+    last = last_message(kafka, topic, 1)
+    assert is_end_marker(last)
+    assert last.headers == ((END_HEADER, b"1"),)
 
 
 def test_the_last_message_is_found(kafka, topic):
@@ -195,7 +201,7 @@ def test_a_gap_made_while_reading_is_an_error_too(kafka, topic):
     with TopicReader(kafka, [partition]) as reader:
         reader.open({})
         delete_before(kafka, topic, 6)
-        reader.seek(partition, SourcePosition(3))
+        reader.seek({partition: SourcePosition(3)})
         with pytest.raises(StreamingError, match="before 6: 3 messages are lost"):
             read(reader, 1)
 
@@ -235,19 +241,19 @@ def test_a_broker_that_stands_still_is_noticed_and_not_taken_for_the_end(kafka, 
         try:
             now[0] += 10
             started = time.monotonic()
-            assert reader.poll(0.5) == []
+            assert reader.next_batch(0.5) is None
             assert time.monotonic() - started < 1.5
-            assert not reader.broker_reachable
+            assert not reader.reachable
             assert not reader.at_end(partition)
             assert reader.end_offsets() == {partition: 0}
             now[0] += kafka.give_up_s
             with pytest.raises(BrokerAway, match=r"has not answered for 3\d\d s"):
-                reader.poll(0.2)
+                reader.next_batch(0.2)
         finally:
             os.kill(broker.pid, signal.SIGCONT)
         filled(kafka, topic, [b"back"])
         assert [m.value for m in read(reader, 1)] == [b"back"]
-        assert reader.broker_reachable
+        assert reader.reachable
 
 
 def test_a_writer_holds_a_bounded_number_of_bytes_for_a_broker_that_stands_still_and_then_gives_up(

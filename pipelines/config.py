@@ -214,6 +214,11 @@ class Config(Frozen):
     def tasks(self) -> tuple[str, ...]:
         return tuple(t.name for t in self.rows.tasks)
 
+    @property
+    def reader_names(self) -> list[str]:
+        """Who reads the lake, by the names of the workers."""
+        return ["teacher", *(f"student-{student.name}" for student in self.students)]
+
     def student(self, name: str) -> Student:
         return next(s for s in self.students if s.name == name)
 

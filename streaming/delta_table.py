@@ -165,16 +165,7 @@ class CheckedTable:
         return version
 
     def last_metadata(self) -> dict[str, Any] | None:
-        """The metadata of the newest commit that carries some, None where the log no longer has it."""
-        seen = 0
-        for limit in (1, 16, 256, None):
-            commits = self._handle.history(limit)
-            for commit in commits[seen:]:
-                if METADATA_KEY in commit:
-                    metadata: dict[str, Any] = json.loads(commit[METADATA_KEY])
-                    return metadata
-            seen = len(commits)
-        return None
+        return last_metadata(self._handle)
 
     def commit(self, prepare: Callable[[], Commit | None]) -> None:
         """Write what `prepare` returns, atomically with its identifiers; `prepare` may run more than once.
@@ -221,6 +212,19 @@ class CheckedTable:
             f"the disk is full: {rows} rows could not be committed to {self.path}. Nothing of them is in the table; "
             "free some space, and the same commit goes through"
         )
+
+
+def last_metadata(handle: DeltaTable) -> dict[str, Any] | None:
+    """The metadata of the newest commit that carries some, None where the log no longer has it."""
+    seen = 0
+    for limit in (1, 16, 256, None):
+        commits = handle.history(limit)
+        for commit in commits[seen:]:
+            if METADATA_KEY in commit:
+                metadata: dict[str, Any] = json.loads(commit[METADATA_KEY])
+                return metadata
+        seen = len(commits)
+    return None
 
 
 def is_disk_full(error: BaseException) -> bool:

@@ -237,7 +237,9 @@ class Housekeeper:
         self._cut_at_ms = newest
 
 
-def pinned_ranges(readers: Readers, settings: LakeSettings, now_s: float) -> list[tuple[int, int]]:
+def pinned_ranges(
+    readers: Readers, settings: LakeSettings, now_s: float, without: Collection[str] = ()
+) -> list[tuple[int, int]]:
     """(first, last) of what somebody verifies."""
-    holding = readers.holding(now_s=now_s, expiry_s=settings.reader_expiry_s)
+    holding = readers.holding(now_s=now_s, expiry_s=settings.reader_expiry_s, without=without)
     return [(reader.position + 1, reader.last) for reader in holding if reader.last is not None]

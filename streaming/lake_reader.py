@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 import numpy as np
@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.fs
 
-from streaming.delta_table import load
+from streaming.delta_table import last_metadata, load
 from streaming.errors import BadInput, StreamingError
 from streaming.schema import RowSchema
 
@@ -89,6 +89,10 @@ class LakeReader:
     @property
     def bytes(self) -> int:
         return self._files.bytes
+
+    def metadata(self) -> dict[str, Any] | None:
+        """What the writer said with its last commit, as of the last look; None where the log no longer has it."""
+        return last_metadata(self._handle)
 
     def refresh(self) -> bool:
         """Look for new commits; True when there were any. Costs a listing of the log where there were none."""

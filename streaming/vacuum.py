@@ -40,22 +40,30 @@ def sweep(table: Path, older_than_s: float, *, wait_s: float = 0.0) -> Swept:
     with nothing_in_flight(table, wait_s) as quiet:
         if not quiet:
             return Swept(busy=True)
-        found = list(_files(table))
-        actions = pa.table(DeltaTable(table).get_add_actions())
-        live = {unquote(path) for path in actions["path"].to_pylist()}
+        found = unneeded(table)
         now_s = time.time()
     files = bytes_ = waiting = 0
-    for path in found:
-        if os.path.relpath(path, table) in live:
-            continue
+    for path, size in found:
         with suppress(FileNotFoundError):
-            state = path.stat()
-            if older_than_s and now_s - state.st_mtime < older_than_s:
+            if older_than_s and now_s - path.stat().st_mtime < older_than_s:
                 waiting += 1
                 continue
             path.unlink()
-            files, bytes_ = files + 1, bytes_ + state.st_size
+            files, bytes_ = files + 1, bytes_ + size
     return Swept(files, bytes_, waiting)
+
+
+def unneeded(table: Path) -> list[tuple[Path, int]]:
+    """(path, bytes) of the files that the newest version does not name; some may belong to a commit in flight."""
+    found = list(_files(table))  # first: what is committed after that is not among them, or named
+    actions = pa.table(DeltaTable(table).get_add_actions())
+    live = {unquote(path) for path in actions["path"].to_pylist()}
+    sizes = []
+    for path in found:
+        if os.path.relpath(path, table) not in live:
+            with suppress(FileNotFoundError):
+                sizes.append((path, path.stat().st_size))
+    return sizes
 
 
 def retire(paths: Iterable[Path]) -> None:

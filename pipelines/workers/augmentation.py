@@ -58,11 +58,6 @@ EPOCH_SHIFT = 32
 log = logging.getLogger(__name__)
 
 
-def reader_names(config: Config) -> list[str]:
-    """Who reads this run's lake, by the names under which they register."""
-    return ["teacher", *(f"student-{student.name}" for student in config.students)]
-
-
 class AugmentationWorker(Worker):
     kind = "augmentation"
 
@@ -116,7 +111,7 @@ class AugmentationWorker(Worker):
             [self._run_dir.side_tables / name for name in (DEAD_LETTERS, LATE_FEEDBACK)],
             self._readers,
             config.lake,
-            awaited=reader_names(config),
+            awaited=config.reader_names,
         )
         self._build = BatchBuilder(config.features, config.tasks)
         self._scorer = TeacherScorer(config.teacher.model, config.features, config.tasks)

@@ -1,0 +1,195 @@
+"""`exfm lake`: what a run's lake holds, who reads it, and housekeeping by hand."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from pipelines.lake_care import LakeCare
+
+RunDirOption = Annotated[Path, typer.Option("--run-dir", help="Folder of the run.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+Force = Annotated[
+    list[str] | None,
+    typer.Option("--force", metavar="READER", help="Pass this reader's position, by name. May be repeated."),
+]
+
+
+def register(app: typer.Typer) -> None:
+    commands = typer.Typer(
+        help="A run's lake: what it holds, who reads it, housekeeping. Everything here is safe while the run is live.",
+        no_args_is_help=True,
+    )
+    commands.command("status", epilog="Example: exfm lake status --run-dir runs/demo --json")(status)
+    commands.command("readers", epilog="Example: exfm lake readers --run-dir runs/demo --pin audit:0:9999")(readers)
+    commands.command("compact", epilog="Example: exfm lake compact --run-dir runs/demo --all")(compact)
+    commands.command("retain", epilog="Example: exfm lake retain --run-dir runs/demo --days 30")(retain)
+    commands.command("vacuum", epilog="Example: exfm lake vacuum --run-dir runs/demo --older-than 0")(vacuum)
+    app.add_typer(commands, name="lake")
+
+
+def _care(run_dir: Path) -> LakeCare:
+    from pipelines.lake_care import LakeCare
+
+    return LakeCare(run_dir)
+
+
+def status(run_dir: RunDirOption, as_json: AsJson = False) -> None:
+    """Show rows, files and log of the lake and the tables beside it.
+
+    `small` files are those that compaction may still merge; `unneeded` ones lie on the disk until vacuum.
+    """
+    value = _care(run_dir).status()
+    if as_json:
+        typer.echo(json.dumps(value, indent=2))
+        return
+    kept = value["settings"]["retention_days"]
+    typer.echo(
+        f"lake of {value['run_dir']}: {value['rows']:,} rows, lake_seq {value['first_lake_seq']:,} to "
+        f"{value['last_lake_seq']:,}, kept {'for ever' if kept is None else f'{kept:g} days of event time'}"
+    )
+    head = ["table", "rows", "MB", "files", "small", "partitions", "unneeded", "log entries", "checkpoints"]
+    names = ["name", "rows", "bytes", "files", "small_files", "partitions", "unneeded_files", "log_entries"]
+    _print(head, [[table[name] for name in [*names, "checkpoints"]] for table in value["tables"]], mb=2)
+    if value["counts"]:
+        flat = {name: count for name, count in value["counts"].items() if isinstance(count, int)}
+        typer.echo("at the last commit: " + ", ".join(f"{name} {count:,}" for name, count in flat.items()))
+    _print_readers(value["readers"])
+
+
+def readers(
+    run_dir: RunDirOption,
+    pin: Annotated[
+        str | None,
+        typer.Option("--pin", metavar="NAME:FIRST:LAST", help="Keep these rows and their files, to verify them."),
+    ] = None,
+    retire: Annotated[
+        str | None, typer.Option("--retire", metavar="READER", help="Forget this one: it holds nothing any more.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show who reads the lake and how far behind each is; pin a range, or retire a reader.
+
+    Retention deletes no row that a reader may still need. A reader that has been silent for longer than
+    `lake.reader_expiry_s` is `expired` and holds nothing; one that is `awaited` belongs to the run and has never
+    registered: every row is kept for it.
+    """
+    from streaming.errors import BadInput
+
+    care = _care(run_dir)
+    if pin is not None:
+        name, first, last = [*pin.rsplit(":", 2), "", ""][:3]
+        if not name or not first.isdigit() or not last.isdigit():
+            raise BadInput(f"--pin {pin}: write it as NAME:FIRST:LAST, for example audit:0:9999")
+        care.pin(name, int(first), int(last))
+    if retire is not None:
+        care.retire(retire)
+    if as_json:
+        typer.echo(json.dumps(care.reader_rows(), indent=2))
+    else:
+        _print_readers(care.reader_rows())
+
+
+def compact(
+    run_dir: RunDirOption,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Wherever there are two small files, not lake.compact_files.")
+    ] = False,
+    force: Force = None,
+    as_json: AsJson = False,
+) -> None:
+    """Merge small files into larger ones, now. Rows, their order and everybody's position stay as they are.
+
+    The run does this by itself, for partitions with `lake.compact_files` small files. Files of a pinned range are left
+    alone, unless the pin is forced. The files replaced stay on the disk until vacuum.
+    """
+    from pipelines.lake_care import as_json as plain
+
+    def say(line: str) -> None:
+        typer.echo(line, err=True)
+
+    done = _care(run_dir).compact(everything=everything, force=force or (), say=say)
+    _tell({name: plain(each) for name, each in done.items()}, {name: str(each) for name, each in done.items()}, as_json)
+
+
+def retain(
+    run_dir: RunDirOption,
+    days: Annotated[
+        float | None, typer.Option("--days", min=0.0, help="Of event time; default: lake.retention_days.")
+    ] = None,
+    force: Force = None,
+    as_json: AsJson = False,
+) -> None:
+    """Delete the oldest rows: those further than so many days of event time behind the newest row in the lake.
+
+    Stops at the lowest position of a registered reader, and says whose. A reader that is forced is passed: when it
+    comes back, it is told which rows are gone.
+    """
+    from pipelines.lake_care import as_json as plain
+
+    done = _care(run_dir).retain(days=days, force=force or ())
+    _tell({"augmented_examples": plain(done)}, {"augmented_examples": str(done)}, as_json)
+
+
+def vacuum(
+    run_dir: RunDirOption,
+    older_than: Annotated[
+        float | None, typer.Option("--older-than", min=0.0, help="Seconds; default: lake.vacuum_after_s.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Delete files that the lake no longer needs: replaced long enough ago, or left behind by a killed commit.
+
+    Files of a commit in flight are never touched. Other programs that read an older version (DuckDB, Polars) lose
+    it when files younger than their read are deleted; readers of the run look again.
+    """
+    from pipelines.lake_care import as_json as plain
+
+    done = _care(run_dir).vacuum(older_than_s=older_than)
+    _tell({name: plain(each) for name, each in done.items()}, {name: str(each) for name, each in done.items()}, as_json)
+
+
+def _tell(values: dict[str, Any], sentences: dict[str, str], as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps(values, indent=2))
+    else:
+        for name, sentence in sentences.items():
+            typer.echo(f"{name}: {sentence}")
+
+
+def _print_readers(rows: list[dict[str, Any]]) -> None:
+    told = [
+        [row["name"], row["position"], row["lag_rows"], _age(row["silent_s"]),
+         f"pin upto {row['pinned_upto']:,}" if row["state"] == "pin" else row["state"]]
+        for row in rows
+    ]  # fmt: skip
+    _print(["reader", "position", "lag", "heard of", "state"], told)
+
+
+def _age(seconds: float | None) -> str:
+    if seconds is None:
+        return "never"
+    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{seconds / size:.1f} {unit} ago"
+    return f"{seconds:.0f} s ago"
+
+
+def _print(head: list[str], rows: list[list[Any]], mb: int | None = None) -> None:
+    """A table; column `mb` holds bytes."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for at, name in enumerate(head):
+        table.add_column(name, justify="left" if at == 0 else "right", no_wrap=at > 0, overflow="fold")
+    for row in rows:
+        cells = [value / 2**20 if at == mb else value for at, value in enumerate(row)]
+        table.add_row(
+            *(f"{v:,.1f}" if isinstance(v, float) else f"{v:,}" if isinstance(v, int) else str(v) for v in cells)
+        )
+    Console().print(table)

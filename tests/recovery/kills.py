@@ -4,8 +4,9 @@
         assert_learned_the_lake(finished)
 
 A victim is killed a seeded moment after it was seen to work: a worker has done rows in this very process, the broker
-answers, the coordinator tells of a lake that has grown. Whoever watches it starts it again: the coordinator its
-workers and its broker, this module the command.
+runs, the coordinator tells of a lake that has grown; every fourth, as soon as it lives, which may be while it takes up
+where its predecessor fell. Whoever watches it starts it again: the coordinator its workers and its broker, this module
+the command.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -34,6 +36,7 @@ from tests.contracts.pipeline_fixtures import Finished
 COMMAND = "import sys; from pipelines.cli import main; sys.exit(main())"
 COORDINATOR, BROKER = "coordinator", "broker"
 LOOK_S = 0.1
+EARLY = 0.25
 LOG_CHARS, LOG_LINES = 2500, 25
 
 
@@ -123,10 +126,12 @@ class Kill:
     at_s: float
     victim: str
     pid: int
+    early: bool
     lake_rows: int
 
     def __str__(self) -> str:
-        return f"{self.at_s:7.1f} s  {self.victim:<20} pid {self.pid:<8} lake {self.lake_rows:>8,} rows"
+        when = "as soon as it lived" if self.early else "at work"
+        return f"{self.at_s:7.1f} s  {self.victim:<20} pid {self.pid:<8} lake {self.lake_rows:>8,} rows  {when}"
 
 
 class Hail:
@@ -206,7 +211,8 @@ class Hail:
         return code is None
 
     def _strike(self, victim: str) -> None:
-        pid = self._at_work(victim)
+        early = self._random.random() < EARLY
+        pid = self._found(victim, early)
         if pid is None:
             self.passed_over[victim] += 1
             return
@@ -221,32 +227,40 @@ class Hail:
             except ProcessLookupError:  # it has died of somebody else's death
                 self.passed_over[victim] += 1
                 return
-        self.kills.append(Kill(time.monotonic() - self._began, victim, pid, self._lake_rows))
+        self.kills.append(Kill(time.monotonic() - self._began, victim, pid, early, self._lake_rows))
         if victim == COORDINATOR:
             self._start()
 
-    def _at_work(self, victim: str) -> int | None:
-        """The pid of a victim that is seen to work; None where it does not within our patience, or has ended."""
+    def _found(self, victim: str, early: bool) -> int | None:
+        """The pid of a victim, at work or (early) as soon as it lives; None where our patience ends, or its work."""
         deadline = time.monotonic() + self._patience_s
         before = self._lake_rows
         while self._lives() and time.monotonic() < deadline:
             status = self.commands[-1].status
             if status is not None and status["state"] in ("running", "starting", "draining"):
                 self._lake_rows = max(self._lake_rows, status["lake"]["rows"])
+                begun = early or status["state"] != "starting"
+                pid: int | None = None
                 if victim == COORDINATOR:
-                    if status["state"] != "starting" and self._lake_rows > before:
-                        return self.commands[-1].process.pid
+                    if early or (begun and self._lake_rows > before):
+                        pid = self.commands[-1].process.pid
                 elif victim == BROKER:
-                    if status["state"] != "starting" and status["broker"]["pid"] is not None:
-                        return int(status["broker"]["pid"])
+                    pid = status["broker"]["pid"] if begun else None
+                elif status["workers"].get(victim, {}).get("state") == "done":
+                    return None
                 else:
-                    if status["workers"].get(victim, {}).get("state") == "done":
-                        return None
-                    pid: int | None = worker_pid(victim, rows=1)(status)
-                    if pid is not None and psutil.pid_exists(pid):
-                        return pid
+                    pid = self._logged_pid(victim) if early else worker_pid(victim, rows=1)(status)
+                if pid is not None and psutil.pid_exists(pid):
+                    return pid
             time.sleep(LOOK_S)
         return None
+
+    def _logged_pid(self, worker: str) -> int | None:
+        """The newest process of a worker: each tells its pid before it does anything else."""
+        path = self.run_dir.logs / f"{worker}.log"
+        told = re.findall(r" pid (\d+) on ", path.read_text(errors="replace")) if path.exists() else []
+        ours = {process.pid for process in self.commands[-1].seen if process.is_running()}
+        return int(told[-1]) if told and int(told[-1]) in ours else None
 
     # --- what there is to know -----------------------------------------------------------------------------------
 

@@ -50,8 +50,8 @@ def hail(tmp_path):
     """Makes one in the test's folder; whatever happens, nothing of it outlives the test."""
     made: list[Hail] = []
 
-    def make(config: Config, *, seed: int, most: int | None = None) -> Hail:
-        made.append(Hail(config, tmp_path / "run", seed=seed, victims=victims_of(config), most=most))
+    def make(config: Config, **options: Any) -> Hail:
+        made.append(Hail(config, tmp_path / "run", victims=victims_of(config), **options))
         return made[-1]
 
     yield make
@@ -103,8 +103,8 @@ def test_a_few_kills_anywhere_change_no_bit_and_leave_nothing_behind(undisturbed
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
 def test_fifty_kills_in_lockstep_change_no_bit(undisturbed, hail):
-    config = small("nowhere:1", **LONG, source__rate="30")
-    one = hail(config, seed=1)
+    config = small("nowhere:1", **LONG, source__rate="80")
+    one = hail(config, seed=1, longest_wait_s=3.0)
     with one.finished(at_least=50, wait_s=1200) as finished:
         assert one.by_victim.keys() == set(victims_of(config))
         assert_nothing_lost_nothing_twice(finished)
@@ -115,8 +115,8 @@ def test_fifty_kills_in_lockstep_change_no_bit(undisturbed, hail):
 @pytest.mark.timeout(1200)
 def test_kills_in_free_pace_lose_nothing_and_repeat_nothing(undisturbed, hail):
     live = {"pace__mode": "free", "pace__commit_interval_s": 0.5, "teacher__publish_every_rows": 500}
-    config = small("nowhere:1", **(LONG | live), source__rate="60", augmentation__idle_s=3600)
-    one = hail(config, seed=2)
+    config = small("nowhere:1", **(LONG | live), source__rate="200", augmentation__idle_s=3600)
+    one = hail(config, seed=2, longest_wait_s=3.0)
     with one.finished(at_least=20, wait_s=900) as finished:
         assert_nothing_lost_nothing_twice(finished)
         assert without_logits(finished.rows).equals(without_logits(undisturbed(**LONG).rows))

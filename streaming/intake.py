@@ -15,6 +15,7 @@ Else event time would pass windows whose feedback is there, or on its way, and t
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -194,3 +195,4 @@ class Intake(Source[dict[str, Any], MergedChunk]):
 
     def close(self) -> None:
         self._source.close()
+        self._lag = (math.inf, self._lag[1])  # nobody to ask any more: a last report says what was known

@@ -226,3 +226,6 @@ def test_lag_counts_what_was_not_popped(inputs):
     pop_all(intake)
     inputs.now = 2
     assert intake.lag_rows() == 0
+    intake.close()
+    inputs.now = 4
+    assert intake.lag_rows() == 0  # a worker's last report comes after its close

@@ -13,5 +13,9 @@ class Diverged(ModelError):
     """Batch after batch is not finite: the model, or its input, is beyond what starting again can mend."""
 
 
-class NewerFormat(ModelError):
-    """Something saved by a later release than this one, which must not be taken for damaged."""
+class Unusable(ModelError):
+    """What was saved cannot be gone on from, however often it is tried."""
+
+
+class NewerFormat(Unusable):
+    """Saved by a later release than this one, and not to be taken for damaged."""

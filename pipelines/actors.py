@@ -51,10 +51,10 @@ class Launcher(Protocol):
 
 
 def _is_permanent(error: BaseException) -> bool:
-    from exfm.errors import ConfigError
+    from exfm.errors import ConfigError, Diverged, Unusable
     from streaming.errors import BadInput
 
-    return isinstance(error, BadInput | ConfigError)
+    return isinstance(error, BadInput | ConfigError | Diverged | Unusable)
 
 
 # --- in this process ---------------------------------------------------------------------------------------------

@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from exfm.checkpoint import Stored, load, names, read_manifest, set_aside
-from exfm.errors import ModelError, NewerFormat
-from streaming.errors import StreamingError
+from exfm.errors import ModelError, NewerFormat, Unusable
 from streaming.position import NOTHING_YET
 
 log = logging.getLogger(__name__)
@@ -28,7 +27,7 @@ def last_checkpoint(root: Path, config_hash: str) -> Found:
     """The newest checkpoint under `root` that is whole and of this config. Damaged ones newer than it are set aside:
     what they held is learned again, to the same bits.
 
-    Raises ModelError when there are checkpoints and none of them can be used, NewerFormat for one of a later release.
+    Raises Unusable when there are checkpoints and none of them can be used, NewerFormat for one of a later release.
     """
     problems: list[tuple[Path, str]] = []
     for path in _candidates(root):
@@ -47,7 +46,7 @@ def last_checkpoint(root: Path, config_hash: str) -> Found:
             continue
         return Found(stored, _set_aside(problems, path.name))
     if problems:
-        raise StreamingError(
+        raise Unusable(
             f"none of the {len(problems)} checkpoints in {root} can be used: "
             + "; ".join(problem for _, problem in problems)
             + ". Resume with the config that the run was started with; or put a copy of a checkpoint back; or delete "

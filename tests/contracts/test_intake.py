@@ -192,6 +192,20 @@ def test_a_silent_partition_is_idle_once_the_broker_has_confirmed_its_end_for_lo
     assert pop_all(intake, reads=2) == [("ad", 10), ("click", 12), ("ad", 15), ("ad", 20), ("click", 30)]
 
 
+def test_a_partition_is_not_idle_while_the_broker_does_not_confirm_its_end(inputs, monkeypatch):
+    inputs.show(0, 10, 20)
+    inputs.show(1, 15)
+    inputs.click(0, 12, 30)
+    intake = inputs.open(idle_s=5)
+    monkeypatch.setattr(TopicReader, "at_end", lambda self, partition: False)  # it does not answer, or more is there
+    for inputs.now in (1.0, 100.0, 10_000.0):
+        assert pop_all(intake, reads=3) == []
+    monkeypatch.undo()
+    for inputs.now in (10_001.0, 10_007.0):
+        popped = pop_all(intake, reads=3)
+    assert len(popped) == 5  # the silence before the word does not count
+
+
 def test_a_flow_of_messages_elsewhere_keeps_no_silent_partition_from_being_idle(inputs):
     inputs.click(0, 10)
     inputs.show(1, 10)

@@ -8,13 +8,16 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable, PostCommitHookProperties
+from deltalake.exceptions import CommitFailedError
 
+import streaming.delta_table
 from streaming.errors import BadInput, StreamingError
 from streaming.lake import Lake, LakeWriter
 from streaming.lake_reader import LakeReader
@@ -142,6 +145,25 @@ def test_the_older_of_two_writers_is_fenced(lake: Lake) -> None:
     fill(newer, 50)
     with pytest.raises(StreamingError, match="fenced"):
         older.commit(None, state=1, metadata={})
+    assert lake.open_reader().read(columns=["lake_seq"]).table["lake_seq"].to_pylist() == list(range(150))
+
+
+def test_a_commit_reported_as_failed_after_it_was_stored_is_not_made_twice(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = lake.open_writer()
+    write, lies = streaming.delta_table.write_deltalake, 1
+
+    def stored_and_denied(*args: Any, **kwargs: Any) -> None:
+        nonlocal lies
+        write(*args, **kwargs)
+        if lies:
+            lies -= 1
+            raise CommitFailedError("somebody else was first")
+
+    monkeypatch.setattr(streaming.delta_table, "write_deltalake", stored_and_denied)
+    fill(writer, 100, 50)
+    assert lies == 0
     assert lake.open_reader().read(columns=["lake_seq"]).table["lake_seq"].to_pylist() == list(range(150))
 
 

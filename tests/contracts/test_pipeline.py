@@ -29,6 +29,8 @@ from tests.contracts.pipeline_fixtures import (
     expected_rows,
     ipc,
     lake_rows,
+    messages_of,
+    origin,
     send,
     small,
     to_the_end,
@@ -97,6 +99,28 @@ def test_a_label_that_was_learned_with_another_window_gets_no_logit(finished):
     conversions = finished.lake.filter(pc.equal(finished.lake["settlement"], "cvr"))
     assert conversions["teacher_logit_ctr"].null_count == conversions.num_rows
     assert conversions["teacher_logit_cvr"].null_count == 0
+
+
+def test_the_lake_holds_features_as_they_were_sent(finished):
+    kafka, sent = finished.config.kafka, {}
+    for message in messages_of(kafka.bootstrap_servers, kafka.impressions.topic):
+        if message.value:
+            with pa.ipc.open_stream(message.value) as reader:
+                for number, row in enumerate(reader.read_all().to_pylist()):
+                    sent[(message.topic, message.partition, message.offset, number)] = row
+    stored = finished.lake.to_pylist()
+    assert [{name: row[name] for name in sent[origin(row)]} for row in stored] == [sent[origin(row)] for row in stored]
+
+
+def test_batches_are_cut_by_position_not_by_what_a_read_brings(finished, broker, tmp_path):
+    config = small(
+        broker.bootstrap_servers,
+        source__duplicate_rate=0.01,
+        source__malformed_rate=0.0,
+        resources__read_rows=37,
+        resources__min_free_disk_gb=0,
+    )
+    assert_same_run(to_the_end(config, tmp_path / "run"), finished)
 
 
 def test_two_lockstep_runs_agree_to_the_last_bit(finished, broker, tmp_path):

@@ -1,0 +1,396 @@
+"""Faults that the tests must see: each is one edit that takes away the fix for one invariant.
+
+    python -m tests.recovery.mutations            all of them, each against the tests that must fail, as a table
+    python -m tests.recovery.mutations NAME …     these only
+
+Each is made in a copy of the tree; nothing here is touched. `test_mutations.py` holds that every edit still finds its
+place, so that the list cannot rot.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from tests.recovery.mutation_run import Mutation, run
+
+# The invariants of DESIGN.md.
+HONEST = "score before learn"
+ONCE = "exactly once"
+LOG = "the lake is the log"
+SLOW = "slow labels hold nobody up"
+RAW = "the lake holds raw values"
+KEPT = "nothing lost"
+REPLAY = "replay equals live"
+PACE = "logits from a trained teacher"
+SERVED = "serving purity"
+
+
+SETTLEMENT = "tests/unit/streaming/test_settlement.py"
+PROPERTIES = "tests/unit/streaming/test_settlement_properties.py"
+MERGE = "tests/unit/streaming/test_merge.py"
+LAKE = "tests/contracts/test_lake.py"
+OUTBOX = "tests/contracts/test_outbox.py"
+EXAMPLES = "tests/contracts/test_examples.py"
+INTAKE = "tests/contracts/test_intake.py"
+PIPELINE = "tests/contracts/test_pipeline.py"
+INPUTS = "tests/contracts/test_pipeline_inputs.py"
+CRASHES = "tests/recovery/test_crashes.py"
+SCORED = "tests/contracts/test_score_before_learn.py"
+TEACHER = "tests/unit/exfm/test_teacher.py"
+STUDENT = "tests/unit/exfm/test_student.py"
+CHECKPOINT = "tests/unit/exfm/test_checkpoint.py"
+AUGMENTATION = "pipelines/workers/augmentation.py"
+
+MUTATIONS = (
+    Mutation(
+        "newest snapshot in lockstep",
+        f"{HONEST}, {REPLAY} (17)",
+        AUGMENTATION,
+        "return Score(lockstep_version(number, pace.lag))",
+        "return Score(int(latest(self._run_dir.snapshots).name[1:]))",
+        f"{PIPELINE}::test_no_row_is_scored_by_a_teacher_that_has_learned_it",
+    ),
+    Mutation(
+        "lag of none",
+        f"{HONEST} (17)",
+        "pipelines/policies.py",
+        "return max(0, block - lag + 1)",
+        "return max(0, block - lag + 2)",
+        "tests/unit/pipelines/test_policies.py",
+    ),
+    Mutation(
+        "a logit for a label learned with another window",
+        HONEST,
+        AUGMENTATION,
+        "return settled <= own",
+        "return settled >= 0",
+        SCORED,
+    ),
+    Mutation(
+        "another version recorded than the one that scored",
+        f"{HONEST} (19)",
+        AUGMENTATION,
+        "pa.array([self._version if scored else None] * count, pa.int64())",
+        "pa.array([max(0, self._version - 1) if scored else None] * count, pa.int64())",
+        SCORED,
+    ),
+    Mutation(
+        "history scored by whatever snapshot there is",
+        f"{PACE} (18)",
+        "pipelines/policies.py",
+        "if catching_up and rows_since_newest > max_rows_ahead:",
+        "if False:",
+        "tests/unit/pipelines/test_policies.py",
+    ),
+    Mutation(
+        "published before committed",
+        f"{LOG} (3)",
+        AUGMENTATION,
+        """        self._commit(block)
+        with self.watch("publish"):
+            self._publisher.publish(block)
+""",
+        """        with self.watch("publish"):
+            self._publisher.publish(block)
+            self._commit(block)
+""",
+        f"{CRASHES} -k committed",
+    ),
+    Mutation(
+        "what a crash kept from being published is not made up",
+        f"{LOG} (3)",
+        AUGMENTATION,
+        "if self._publisher.published_seq >= self._lake.last_lake_seq:",
+        "if True:",
+        f"{CRASHES} -k committed",
+    ),
+    Mutation(
+        "a writer that another has followed goes on",
+        f"{ONCE} (4)",
+        "streaming/lake.py",
+        "if epoch != self.epoch:",
+        "if False:",
+        f"{LAKE}::test_the_older_of_two_writers_is_fenced",
+    ),
+    Mutation(
+        "lake_seq not looked at again before a commit",
+        f"{ONCE} (4)",
+        "streaming/lake.py",
+        "if seq == last_seq and table.num_rows:",
+        "if False:",
+        f"{LAKE}::test_a_commit_reported_as_failed_after_it_was_stored_is_not_made_twice",
+    ),
+    Mutation(
+        "positions that skip or repeat are let in",
+        f"{LOG} (2)",
+        "streaming/lake.py",
+        "if lake_seq[0] != self.last_lake_seq + 1:",
+        "if False:",
+        f"{LAKE} -k refused",
+    ),
+    Mutation(
+        "dead letters told again after a restart",
+        f"{ONCE}, {KEPT} (4)",
+        "streaming/outbox.py",
+        "if (record.number, part) > self._published:",
+        "if True:",
+        OUTBOX,
+    ),
+    Mutation(
+        "side tables do not know what they hold",
+        f"{ONCE} (4)",
+        "streaming/side_tables.py",
+        "before is not None and number <= before",
+        "False",
+        "tests/contracts/test_side_tables.py",
+    ),
+    Mutation(
+        "what a commit leaves behind is forgotten by a crash",
+        KEPT,
+        AUGMENTATION,
+        """        record = CommitRecord.load(states, state)
+        self._outbox.deliver(record)
+""",
+        """        record = CommitRecord.load(states, state)
+""",
+        f"{CRASHES} -k committed",
+    ),
+    Mutation(
+        "a block published twice is learned twice",
+        ONCE,
+        "streaming/examples.py",
+        """        if header.block <= self._after:
+            return
+""",
+        "",
+        EXAMPLES,
+    ),
+    Mutation(
+        "a block is learned without the part that is missing",
+        ONCE,
+        "streaming/examples.py",
+        "if rows.num_rows != header.last_seq - header.first_seq + 1:",
+        "if False:",
+        EXAMPLES,
+    ),
+    Mutation(
+        "ties between topics go by arrival",
+        f"{REPLAY} (6)",
+        "streaming/merge.py",
+        "for partition in sorted(partitions)}",
+        "for partition in partitions}",
+        f"{MERGE} {PROPERTIES}",
+    ),
+    Mutation(
+        "watermark over impressions only",
+        f"{ONCE} (7)",
+        "streaming/merge.py",
+        "for f in self._feeds.values() if not (f.ended or f.idle)), default=END_OF_TIME)",
+        'for f in self._feeds.values() if not (f.ended or f.idle or f.kind == "feedback")), default=END_OF_TIME)',
+        INTAKE,
+    ),
+    Mutation(
+        "idle without the broker's word",
+        f"{ONCE} (7)",
+        "streaming/intake.py",
+        "if not self._reader.at_end(partition):",
+        "if False:",
+        f"{INTAKE}::test_a_partition_is_not_idle_while_the_broker_does_not_confirm_its_end",
+    ),
+    Mutation(
+        "a clock ahead moves event time",
+        f"{KEPT} (8)",
+        "streaming/merge.py",
+        "return future if future.any() else None",
+        "return None",
+        MERGE,
+    ),
+    Mutation(
+        "too old impressions are let in",
+        f"{ONCE} (8)",
+        "streaming/settlement.py",
+        "too_old = event_time < key - self._horizon",
+        "too_old = event_time < 0",
+        SETTLEMENT,
+    ),
+    Mutation(
+        "late feedback counts",
+        f"{ONCE} (9)",
+        "streaming/label_join.py",
+        "counts = (after <= 0) & (delay >= 0) & (delay <= window)",
+        "counts = (delay >= 0) & (delay <= window)",
+        PROPERTIES,
+    ),
+    Mutation(
+        "feedback from outside its window counts",
+        f"{ONCE} (9)",
+        "streaming/label_join.py",
+        "counts = (after <= 0) & (delay >= 0) & (delay <= window)",
+        "counts = (after <= 0) & (delay >= 0)",
+        SETTLEMENT,
+    ),
+    Mutation(
+        "conversions of rows that were not clicked",
+        f"{ONCE} (9)",
+        "streaming/emission.py",
+        "if group.conditional:",
+        "if False:",
+        SETTLEMENT,
+    ),
+    Mutation(
+        "every group waits for the longest window",
+        SLOW,
+        "streaming/emission.py",
+        "pending.key_time.search(watermark_ms - group.window_ms - self._lateness)",
+        "pending.key_time.search(watermark_ms - self._groups[-1].window_ms - self._lateness)",
+        f"{PIPELINE}::test_clicks_are_learned_when_their_window_closes_however_long_conversions_take",
+    ),
+    Mutation(
+        "ids known are not known after a restart",
+        f"{ONCE} (10)",
+        "streaming/pending.py",
+        'self._index.restore(hash64(columns["impression_id"]), self.stop)',
+        'self._index.restore(hash64(columns["impression_id"]) ^ np.uint64(1), self.stop)',
+        f"{SETTLEMENT} {PROPERTIES}",
+    ),
+    Mutation(
+        "unread messages that retention deleted are skipped",
+        f"{KEPT} (11)",
+        "streaming/topic_reader.py",
+        "    if offset < begin:",
+        "    if False:",
+        "tests/contracts/test_kafka.py -k gap",
+    ),
+    Mutation(
+        "batches end where a read ends",
+        f"{REPLAY} (14)",
+        "pipelines/workers/student.py",
+        "return same_block if block_is_whole else 0",
+        "return same_block",
+        f"{PIPELINE}::test_batches_are_cut_by_position_not_by_what_a_read_brings",
+    ),
+    Mutation(
+        "a version is written over",
+        f"{REPLAY} (19)",
+        "exfm/checkpoint.py",
+        'if all(existing[key] == manifest[key] for key in ("kind", "parent", "meta", "files", "tensors")):',
+        "if existing:",
+        CHECKPOINT,
+    ),
+    Mutation(
+        "a checkpoint is written where it will be read",
+        f"{ONCE} (20)",
+        "exfm/checkpoint.py",
+        'staging = Path(root) / f".{name}.{uuid4().hex}"',
+        "staging = target",
+        CHECKPOINT,
+    ),
+    Mutation(
+        "a damaged checkpoint is not noticed",
+        ONCE,
+        "exfm/checkpoint.py",
+        'if found != expected["sha256"]:',
+        "if False:",
+        CHECKPOINT,
+    ),
+    Mutation(
+        "the teacher's row-wise AdaGrad begins anew",
+        f"{REPLAY} (20)",
+        "exfm/teacher.py",
+        '        self._accumulators.load(_tables(tensors, "accumulator"))\n',
+        "",
+        TEACHER,
+    ),
+    Mutation(
+        "the adapter begins anew",
+        f"{REPLAY} (20)",
+        "exfm/student.py",
+        'tensors |= {f"adapter/{key}": value for key, value in self._adapter._asdict().items()}',
+        "pass",
+        STUDENT,
+    ),
+    Mutation(
+        "predictions of a future that did not happen are kept",
+        f"{ONCE} (25)",
+        "pipelines/predictions.py",
+        'if int(part.stem.split("-")[1]) > position:',
+        "if False:",
+        "tests/unit/pipelines/test_predictions.py",
+    ),
+    Mutation(
+        "the twin learns from the teacher",
+        "columns that are compared (26)",
+        "exfm/student.py",
+        'return self.model_copy(update={"arm": Arm(kind="none")})',
+        "return self",
+        STUDENT,
+    ),
+    Mutation(
+        "a gradient that is not finite reaches the teacher's tables",
+        "quarantine (21)",
+        "exfm/teacher.py",
+        "if not self._agree(*torch._foreach_norm([e.grad, *grads])):",
+        "if False:",
+        TEACHER,
+    ),
+    Mutation(
+        "a gradient that is not finite reaches a student's weights",
+        "quarantine (21)",
+        "exfm/student.py",
+        "if not torch.isfinite(nn.utils.get_total_norm(gradients)):",
+        "if False:",
+        STUDENT,
+    ),
+    Mutation(
+        "hashes differ from process to process",
+        REPLAY,
+        "exfm/transforms.py",
+        "return pd.util.hash_array(ids.cast(pa.int64()).to_numpy())",
+        "return pd.util.hash_array(ids.cast(pa.int64()).to_numpy() ^ (hash('salt') % 2**31))",
+        "tests/unit/exfm/test_transforms.py",
+    ),
+    Mutation(
+        "features are stored hashed",
+        RAW,
+        AUGMENTATION,
+        'columns["event_date"] = pc',
+        'columns["user_id"] = pa.array(rows["user_id"].to_numpy() % 1000)\n        columns["event_date"] = pc',
+        f"{PIPELINE}::test_the_lake_holds_features_as_they_were_sent",
+    ),
+    Mutation(
+        "refused rows are dropped",
+        KEPT,
+        "streaming/intake.py",
+        "self._merge.push(partition, decoded.batch, decoded.dead)",
+        "self._merge.push(partition, decoded.batch, [])",
+        f"{INPUTS}::test_each_broken_record_is_a_dead_letter_once_and_the_others_go_on",
+    ),
+    Mutation(
+        "an export that differs is served",
+        SERVED,
+        "exfm/serving.py",
+        "if not difference <= PARITY:",
+        "if False:",
+        "tests/unit/exfm/test_serving.py",
+    ),
+    Mutation(
+        "rows are deleted that a reader still needs",
+        f"{KEPT} (24)",
+        "streaming/housekeeping.py",
+        "cut = retention.cut(table, settings.retention_ms, None if held is None else held.position)",
+        "cut = retention.cut(table, settings.retention_ms, None)",
+        "tests/contracts/test_housekeeping.py",
+    ),
+    Mutation(
+        "a message takes what it says it needs",
+        "fuzz",
+        "streaming/ipc.py",
+        "        _check_declared(value, max_bytes)\n",
+        "",
+        "tests/unit/streaming/test_ipc.py",
+    ),
+)
+
+
+if __name__ == "__main__":
+    sys.exit(run(MUTATIONS, sys.argv[1:]))

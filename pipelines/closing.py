@@ -11,7 +11,7 @@ from rich.table import Table
 from pipelines.config import Config
 from pipelines.layout import RunDir
 from pipelines.screen import duration
-from pipelines.summary import MODELS, counts_hold
+from pipelines.summary import MODELS, counts_hold, rows_hold
 
 HEADS = {"student": "student", "no_teacher": "twin", "teacher": "teacher", "optimum": "optimum"}
 COMPARED = ("student", "no_teacher", "teacher")
@@ -110,7 +110,11 @@ def counts_text(summary: dict[str, Any]) -> str:
             pieces.append(f"{words} " + ", ".join(f"{group} {n:,}" for group, n in counts[key].items()))
     pieces.append(f"duplicates {counts['duplicates_dropped']:,}")
     pieces.append(f"dead letters {counts['dead_letters']:,}")
-    return " · ".join(pieces) + f" (the counts {'balance' if counts_hold(counts) else 'DO NOT BALANCE'})"
+    left_out = {name: worker.get("quarantined_rows", 0) for name, worker in summary["workers"].items()}
+    if any(left_out.values()):
+        pieces.append("left out as not finite " + ", ".join(f"{name} {n:,}" for name, n in left_out.items() if n))
+    hold = counts_hold(counts) and rows_hold(summary["workers"])
+    return " · ".join(pieces) + f" (the counts {'balance' if hold else 'DO NOT BALANCE'})"
 
 
 WARM_IMPRESSIONS = 300_000

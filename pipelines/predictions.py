@@ -61,3 +61,8 @@ def read_predictions(directory: Path) -> pa.Table | None:
     """All parts in order of `lake_seq`; None where there are none."""
     parts = sorted(directory.glob("*.parquet"))
     return pa.concat_tables([pq.read_table(part) for part in parts]) if parts else None
+
+
+def count_predictions(directory: Path) -> int:
+    """Rows in all parts, from their footers alone."""
+    return sum(pq.read_metadata(part).num_rows for part in directory.glob("*.parquet"))

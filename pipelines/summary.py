@@ -19,7 +19,7 @@ from exfm.metrics.classification import metrics_of
 from exfm.metrics.paired import consecutive_blocks, paired_ne_difference
 from pipelines.config import Config, Student
 from pipelines.layout import RunDir
-from pipelines.predictions import read_predictions
+from pipelines.predictions import count_predictions, read_predictions
 from pipelines.status import RunStatus, WorkerStatus
 from streaming.hashing import hash64
 from streaming.sources.truth import read_truth
@@ -151,6 +151,12 @@ def summarise(config: Config, run_dir: RunDir, status: RunStatus, started_at: st
     reports = {name: worker.report for name, worker in status.workers.items() if worker.report is not None}
     counters = next(r.counts for r in reports.values() if r.kind == "augmentation") or {}
     last_seq = counters["lake_rows"] - 1
+    workers = {name: _worker(worker) for name, worker in status.workers.items() if worker.whole}
+    given = {"teacher": counters["lake_rows"]} | {
+        f"student-{student.name}": count_predictions(run_dir.predictions(student.name)) for student in config.students
+    }
+    for name in workers.keys() & given.keys():
+        workers[name] |= _rows_of_model(reports[name].counts or {}, given[name])
     return Summary(
         {
             "run": {
@@ -163,7 +169,7 @@ def summarise(config: Config, run_dir: RunDir, status: RunStatus, started_at: st
                 "seed": config.seed,
             },
             "counts": _counts(counters),
-            "workers": {name: _worker(worker) for name, worker in status.workers.items() if worker.whole},
+            "workers": workers,
             "students": students_of(config, run_dir, last_seq),
         }
     )
@@ -183,6 +189,16 @@ def _worker(worker: WorkerStatus) -> dict[str, Any]:
         "restarts": worker.restarts,
         "phases_s": {phase: round(s, 3) for phase, s in phases.items()},
     }
+
+
+def _rows_of_model(counts: dict[str, Any], given: int) -> dict[str, Any]:
+    """Of the whole run: rows that a model was given (a teacher the lake's, a student those it made a prediction for),
+    trained on, and left out because a logit, the loss or a gradient was not finite."""
+    found = {"given_rows": given}
+    for key in ("trained_rows", "quarantined_rows", "quarantined_rows_no_teacher"):
+        if key in counts:
+            found[key] = counts[key]
+    return found
 
 
 def _counts(counters: dict[str, Any]) -> dict[str, Any]:
@@ -206,6 +222,15 @@ def _counts(counters: dict[str, Any]) -> dict[str, Any]:
         "duplicate_feedback": counters["duplicate_feedback"],
         "feedback_dead_letters": sum(feedback.values()),
     }
+
+
+def rows_hold(workers: dict[str, dict[str, Any]]) -> bool:
+    """Trained + quarantined rows = rows given, for every model."""
+    return all(
+        worker["trained_rows"] + worker["quarantined_rows"] == worker["given_rows"]
+        for worker in workers.values()
+        if "trained_rows" in worker
+    )
 
 
 def counts_hold(counts: dict[str, Any]) -> bool:

@@ -137,6 +137,12 @@ class Finished:
     def learned(self, worker: str) -> dict[str, dict[str, int]]:
         return self.checkpoint(worker)[1]["learned"]
 
+    def left_out(self, worker: str) -> list[dict[str, dict[str, int]]]:
+        """By task, of the teacher; or of the student, and of its twin."""
+        quarantine = self.checkpoint(worker)[1]["quarantine"]
+        models = ("teacher", "student", "no_teacher")
+        return [quarantine[model]["left_out"] for model in models if model in quarantine]
+
 
 def origin(row: dict[str, Any]) -> tuple[Any, ...]:
     return tuple(row[name] for name in ("source_topic", "source_partition", "source_offset", "source_row"))
@@ -155,6 +161,7 @@ def assert_same_run(one: Finished, other: Finished) -> None:
     for worker in one.models:
         (tensors, meta), (other_tensors, other_meta) = one.checkpoint(worker), other.checkpoint(worker)
         assert meta["learned"] == other_meta["learned"], worker
+        assert meta["quarantine"] == other_meta["quarantine"], worker
         assert tensors.keys() == other_tensors.keys()
         assert [name for name in tensors if tensors[name] != other_tensors[name]] == [], worker
 
@@ -164,16 +171,21 @@ def _unnamed(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def assert_learned_the_lake(finished: Finished) -> None:
-    """Counts and hash sums of the checkpoints are those of the rows that each model was to learn."""
+    """Counts and hash sums of the checkpoints, of what was learned and of what was left out as not finite, together are
+    those of the rows that each model was to learn."""
     lake, config = finished.lake, finished.config
     verticals = np.asarray(lake["vertical"].to_pylist())
     hashes = hash64(lake["impression_id"].combine_chunks())
     filters = {f"student-{student.name}": np.isin(verticals, student.row_filter) for student in config.students}
     tasks = {f"student-{student.name}": config.student_tasks(student) for student in config.students}
     for worker in finished.models:
-        learned = finished.learned(worker)
+        learned, (left_out, *_) = finished.learned(worker), finished.left_out(worker)
         assert set(learned) == set(tasks.get(worker, config.tasks))
         for task, found in learned.items():
+            found = {
+                "rows": found["rows"] + left_out[task]["rows"],
+                "hash_sum": (found["hash_sum"] + left_out[task]["hash_sum"]) % (1 << 64),
+            }
             mine = filters.get(worker, np.ones(len(verticals), bool))
             mine = mine & lake[f"label_{task}"].is_valid().to_numpy()
             assert found == {"rows": int(mine.sum()), "hash_sum": int(hashes[mine].sum(dtype=np.uint64))}, worker

@@ -15,7 +15,7 @@ from pipelines.layout import RunDir, write_json
 from pipelines.predictions import PredictionLog
 from pipelines.states import WorkerState
 from pipelines.status import RunStatus, WorkerStatus
-from pipelines.summary import Summary, Truth, columns_of, counts_hold, judge, students_of, summarise
+from pipelines.summary import Summary, Truth, columns_of, counts_hold, judge, rows_hold, students_of, summarise
 from pipelines.workers.base import Report
 from streaming.sources.truth import TRUTH_SCHEMA, TruthWriter
 from tests.unit.pipelines.test_config import small
@@ -233,8 +233,9 @@ def finished(run_dir):
         "augmentation", "augmentation", rows=110, busy_s=2.0, counts=COUNTERS
     )
     status.workers["student-feed"].report = Report(
-        "student-feed", "student", rows=50, busy_s=0.5, peak_rss_bytes=1 << 20, phases_s={"train": 0.41111}
-    )
+        "student-feed", "student", rows=50, busy_s=0.5, peak_rss_bytes=1 << 20, phases_s={"train": 0.41111},
+        counts={"learned": {}, "trained_rows": 100, "quarantined_rows": 12, "quarantined_rows_no_teacher": 0},
+    )  # fmt: skip
     table, _ = predictions(rows=112)
     spill(run_dir, "feed", table)
     return summarise(CONFIG, run_dir, status, "2026-01-01T00:00:00+00:00")
@@ -249,7 +250,8 @@ def test_the_summary_holds_every_field_that_others_rely_on(run_dir):
     assert value["run"]["config_hash"] == CONFIG.hash
     assert value["workers"]["student-feed"] == {
         "rows": 50, "busy_s": 0.5, "rows_per_s": 100.0, "peak_rss_bytes": 1 << 20, "restarts": 2,
-        "phases_s": {"train": 0.411},
+        "phases_s": {"train": 0.411}, "given_rows": 112, "trained_rows": 100, "quarantined_rows": 12,
+        "quarantined_rows_no_teacher": 0,
     }  # fmt: skip
     assert "late" not in value["workers"]  # it never reported
     assert value["counts"].keys() >= {
@@ -280,6 +282,12 @@ def test_counts_add_up_for_every_settlement_group(run_dir):
 )
 def test_a_row_lost_anywhere_is_noticed(run_dir, broken):
     assert not counts_hold(finished(run_dir).value["counts"] | broken)
+
+
+def test_a_row_that_a_model_neither_learned_nor_left_out_is_noticed(run_dir):
+    workers = finished(run_dir).value["workers"]
+    assert rows_hold(workers)
+    assert not rows_hold(workers | {"student-feed": workers["student-feed"] | {"quarantined_rows": 11}})
 
 
 def test_figures_for_mlflow_leave_out_what_is_undefined(run_dir):

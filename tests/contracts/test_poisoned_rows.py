@@ -1,0 +1,132 @@
+"""Rows that pass every check and are poison all the same: a number so large that it overflows inside the models."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pipelines.config import Config
+from pipelines.layout import RunDir, read_json
+from pipelines.run import run
+from pipelines.states import RunState
+from pipelines.summary import counts_hold, rows_hold
+from streaming.kafka import ensure_topics
+from tests.contracts.pipeline_fixtures import (
+    Finished,
+    assert_learned_the_lake,
+    assert_same_run,
+    by_hand,
+    ipc,
+    send,
+    small,
+    to_the_end,
+)
+from tests.recovery.test_crashes import stop_after
+
+pytestmark = pytest.mark.broker
+
+POISON = {1: 3e38, 700: -3.2e38, 701: 3.4e38, 1400: 3e38}  # impression, of so many: its bid
+
+
+def poisoned(servers: str, count: int, poison: dict[int, float], **settings: Any) -> Config:
+    """A config whose models take `bid` as it is, and topics that hold so many impressions, some of them poison."""
+    config = small(
+        servers,
+        source=None,
+        features__dense=[{"name": "bid"}],
+        pace__block_rows=512,
+        teacher__batch_rows=100,
+        **settings,
+    )
+    inputs = (config.kafka.impressions, config.kafka.feedback)
+    ensure_topics(config.kafka, {topic.topic: topic.partitions for topic in inputs})
+    shown, feedback = by_hand(config, count, duplicate_rate=0.0)
+    for number, bid in poison.items():
+        shown[number] |= {"bid": bid, "vertical": "feed"}
+    messages = []
+    for topic, rows, schema in zip(
+        inputs, (shown, feedback), (config.rows.impression, config.rows.feedback), strict=True
+    ):
+        for partition in (0, 1):
+            mine = [row for row in rows if row["impression_id"] % 2 == partition]
+            messages += [(topic.topic, partition, ipc(mine[n : n + 200], schema)) for n in range(0, len(mine), 200)]
+    send(servers, messages)
+    return config
+
+
+@pytest.fixture(scope="module")
+def finished(broker, tmp_path_factory) -> Finished:
+    return to_the_end(poisoned(broker.bootstrap_servers, 2000, POISON), tmp_path_factory.mktemp("poison") / "run")
+
+
+def places(finished: Finished) -> list[int]:
+    """Where in the lake the poisoned rows are, each settlement of them."""
+    bids = finished.lake["bid"].to_numpy()
+    return finished.lake["lake_seq"].to_numpy()[np.abs(bids) > 1e38].tolist()
+
+
+def test_the_stream_goes_on_and_every_row_is_accounted_for(finished):
+    summary = finished.summary
+    assert counts_hold(summary["counts"])
+    assert summary["counts"]["dead_letters"] == 0  # they are valid
+    assert rows_hold(summary["workers"])
+    assert_learned_the_lake(finished)
+    for worker in finished.models:
+        found = summary["workers"][worker]
+        assert found["quarantined_rows"] > 0, worker
+        assert found["trained_rows"] > 0, worker
+    assert summary["workers"]["student-feed"]["quarantined_rows_no_teacher"] > 0
+
+
+def test_each_model_says_where_in_the_lake_the_batches_lie_that_it_left_out(finished):
+    poison = places(finished)
+    assert len(poison) >= 4
+    for worker in finished.models:
+        quarantine = finished.checkpoint(worker)[1]["quarantine"]
+        assert read_json(finished.run_dir.quarantine(worker)) == quarantine
+        assert set(quarantine) == ({"teacher"} if worker == "teacher" else {"student", "no_teacher"} & set(quarantine))
+        for model in quarantine.values():
+            for batch in model["last"]:
+                assert any(batch["first_lake_seq"] <= seq <= batch["last_lake_seq"] for seq in poison)
+                assert batch["reason"].endswith("is not finite")
+            assert sum(batch["rows"] for batch in model["last"]) == model["rows"]
+        if worker in ("teacher", "student-feed"):  # those that were given every poisoned row
+            ranges = [(b["first_lake_seq"], b["last_lake_seq"]) for m in quarantine.values() for b in m["last"]]
+            assert all(any(first <= seq <= last for first, last in ranges) for seq in poison)
+
+
+def test_nothing_of_them_reached_weights_optimizers_or_figures(finished):
+    for worker in finished.models:
+        tensors, _ = finished.checkpoint(worker)
+        for name, data in tensors.items():
+            if name.startswith(("dense/", "table/", "adam/", "student/", "no_teacher/")) and not name.endswith("rng"):
+                assert len(data) % 4 == 0
+                assert np.isfinite(np.frombuffer(data, np.float32)).all(), (worker, name)
+    for tasks in finished.summary["students"].values():
+        for result in tasks.values():
+            assert result["student"]["ne"] is None or result["student"]["ne"] < 5
+
+
+def test_what_was_left_out_is_the_same_however_often_the_run_is_stopped(finished, broker, tmp_path, monkeypatch):
+    monkeypatch.setattr("pipelines.coordinator.STATUS_INTERVAL_S", 0.0)
+    config = poisoned(broker.bootstrap_servers, 2000, POISON)
+    for rows in (600, 1600):
+        status, _ = run(config, RunDir(tmp_path / "run"), local=True, until_end=True, watch=stop_after(rows))
+        assert status.state is RunState.STOPPED
+    assert_same_run(to_the_end(config, tmp_path / "run"), finished)
+
+
+def test_a_model_that_leaves_out_batch_after_batch_gives_up_with_words(broker, tmp_path):
+    poison = {number: 3e38 for number in range(300, 1200, 3)}
+    config = poisoned(broker.bootstrap_servers, 1200, poison, resources__max_quarantined_in_a_row=2)
+    status, _ = run(config, RunDir(tmp_path / "run"), local=True, until_end=True)
+    assert status.state is RunState.FAILED
+    assert status.reason is not None
+    for words in ("3 batches one after the other are not finite, and 2 are allowed", "max_quarantined_in_a_row"):
+        assert words in status.reason
+    worker = status.reason.partition(":")[0]
+    assert status.workers[worker].restarts == 0  # trying again would not help
+    told = read_json(RunDir(tmp_path / "run").quarantine(worker))
+    assert any(model["in_a_row"] == 3 for model in told.values())

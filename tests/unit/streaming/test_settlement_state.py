@@ -286,6 +286,7 @@ class TestMarks:
             labels.store(tmp_path)
             written += sum(piece.count for piece in labels.state().pieces if piece.file not in before)
             assert len(labels.state().pieces) <= 8  # a base, and deltas that halve: 4,000, 2,000, … 100
+            assert sum(piece.count for piece in labels.state().pieces[1:]) <= rows / 16
             again = Marks(np.uint8)
             if step % 50 == 49:
                 again.restore(labels.state(), rows)

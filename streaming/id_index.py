@@ -6,7 +6,8 @@ amortised, a lookup one binary search per run. Rows are numbered consecutively a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 import numpy as np
@@ -15,14 +16,28 @@ import pyarrow as pa
 RUN_ROWS = 1 << 22
 """Runs are not merged beyond this size, so that no append stalls for long."""
 
+FILTERED_ROWS = 1 << 20
+"""Runs from this size on have a filter: of days of ids there are dozens, and most ids looked up are in none of them."""
+
 
 class _Run(NamedTuple):
-    """Rows [first, stop): their hashes, sorted, and the number of each, counted from `first`."""
+    """Rows [first, stop): their hashes, sorted, and the number of each, counted from `first`.
+
+    `filter` has one bit for each value that the upper bits of a hash may have, set where a hash in the run has it.
+    """
 
     first: int
     stop: int
     hashes: np.ndarray
     numbers: np.ndarray
+    filter: np.ndarray | None
+
+    def may_hold(self, hashes: np.ndarray) -> np.ndarray:
+        """Indices of those of `hashes` that the run can hold; others are surely not in it."""
+        if self.filter is None:
+            return np.arange(len(hashes))
+        slot = hashes >> np.uint64(64 - (8 * len(self.filter) - 1).bit_length())
+        return np.flatnonzero(self.filter[slot >> np.uint64(3)] >> (slot & np.uint64(7)).astype(np.uint8) & 1)
 
 
 class IdIndex:
@@ -36,32 +51,32 @@ class IdIndex:
 
     def __init__(self) -> None:
         self._runs: list[_Run] = []
-        self._restoring: list[np.ndarray] = []
 
     def append(self, hashes: np.ndarray, first: int) -> None:
         """Remember rows `first`, `first + 1`, …; `first` lies beyond every number known."""
         if not len(hashes):
             return
-        order = np.argsort(hashes, kind="stable")
-        self._runs.append(_Run(first, first + len(hashes), hashes[order], order.astype(np.uint32)))
+        self._runs.append(_sorted(hashes, first))
         while len(self._runs) > 1 and len(self._runs[-2].hashes) <= 2 * len(self._runs[-1].hashes):
             if len(self._runs[-2].hashes) + len(self._runs[-1].hashes) > RUN_ROWS:
                 break
             self._runs[-2:] = [_merged(*self._runs[-2:])]
 
-    def restore(self, hashes: np.ndarray, first: int) -> None:
-        """`append` for many rows in a row: sorted once, in runs as large as they get. `restored` follows the last."""
-        self._restoring.append(hashes)
-        count = sum(map(len, self._restoring))
-        if count >= RUN_ROWS:
-            self.append(np.concatenate(self._restoring), first + len(hashes) - count)
-            self._restoring = []
-
-    def restored(self, stop: int) -> None:
-        """All rows up to `stop` were given to `restore`."""
-        hashes = np.concatenate([np.empty(0, np.uint64), *self._restoring])
-        self._restoring = []
-        self.append(hashes, stop - len(hashes))
+    def restore(self, parts: Iterable[np.ndarray], first: int) -> None:
+        """`append` for the hashes of very many rows, part by part: sorted once, beside whatever yields the parts."""
+        waiting: list[np.ndarray] = []
+        with ThreadPoolExecutor(1) as sorter:
+            sorting = []
+            for part in parts:
+                waiting.append(part)
+                if sum(map(len, waiting)) >= RUN_ROWS:
+                    sorting.append(sorter.submit(_sorted, np.concatenate(waiting), first))
+                    first += sum(map(len, waiting))
+                    waiting = []
+            self._runs += [run.result() for run in sorting]
+        for part in waiting:
+            self.append(part, first)
+            first += len(part)
 
     def find(self, hashes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """All pairs (index into `hashes`, number) of equal hash; of one query, numbers ascend."""
@@ -69,11 +84,12 @@ class IdIndex:
         wanted = hashes[order]
         queries, numbers = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
         for run in self._runs:
-            low = np.searchsorted(run.hashes, wanted)
-            hit = np.flatnonzero(run.hashes[np.minimum(low, len(run.hashes) - 1)] == wanted)
-            if not len(hit):
+            asked = run.may_hold(wanted)
+            low = np.searchsorted(run.hashes, wanted[asked])
+            hit = run.hashes[np.minimum(low, len(run.hashes) - 1)] == wanted[asked]
+            if not hit.any():
                 continue
-            low = low[hit]
+            low, hit = low[hit], asked[hit]
             count = np.searchsorted(run.hashes, wanted[hit], side="right") - low
             ends = np.cumsum(count)
             places = np.arange(ends[-1]) + np.repeat(low - (ends - count), count)
@@ -90,19 +106,36 @@ class IdIndex:
 
     @property
     def nbytes(self) -> int:
-        return sum(run.hashes.nbytes + run.numbers.nbytes for run in self._runs)
+        return sum(part.nbytes for run in self._runs for part in run[2:] if part is not None)
+
+
+def _sorted(hashes: np.ndarray, first: int) -> _Run:
+    order = np.argsort(hashes, kind="stable")
+    hashes = hashes[order]
+    return _Run(first, first + len(hashes), hashes, order.astype(np.uint32), _filter(hashes))
+
+
+def _filter(hashes: np.ndarray) -> np.ndarray | None:
+    """8 to 16 bits per hash: of hashes that are not there, it lets through 6 to 12 %."""
+    if len(hashes) < FILTERED_ROWS:
+        return None
+    bits = (8 * len(hashes)).bit_length()
+    slots = np.zeros(1 << bits, bool)
+    slots[hashes >> np.uint64(64 - bits)] = True
+    return np.packbits(slots, bitorder="little")
 
 
 def _merged(old: _Run, new: _Run) -> _Run:
     hashes = np.concatenate([old.hashes, new.hashes])
     numbers = np.concatenate([old.numbers, new.numbers + np.uint32(new.first - old.first)])
     order = np.argsort(hashes, kind="stable")
-    return _Run(old.first, new.stop, hashes[order], numbers[order])
+    hashes = hashes[order]
+    return _Run(old.first, new.stop, hashes, numbers[order], _filter(hashes))
 
 
 def _cut(run: _Run, before: int) -> _Run:
     kept = run.numbers >= before - run.first
-    return _Run(before, run.stop, run.hashes[kept], run.numbers[kept] - np.uint32(before - run.first))
+    return _Run(before, run.stop, run.hashes[kept], run.numbers[kept] - np.uint32(before - run.first), run.filter)
 
 
 def cuts(times: np.ndarray, ids: pa.Array, span: int) -> Iterator[int]:

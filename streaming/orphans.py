@@ -53,8 +53,7 @@ class Orphans:
 
     def restore(self, rows: RowLogState, claimed: MarksState) -> None:
         """Put both back. Raises StreamingError when a piece is missing or damaged."""
-        for _ in self.rows.restore(rows):
-            pass
+        self.rows.restore(rows)
         self.claimed.restore(claimed, self.rows.stop)
         self._waits = int((self.claimed.view(self.rows.first, self.rows.stop) == 0).sum())
 

@@ -152,30 +152,33 @@ class RowLog:
         self._stored, self.folder = len(self._segments), folder
         store_pieces([self._head_piece()], None, folder)
 
-    def restore(self, state: RowLogState) -> Iterator[np.ndarray]:
-        """Put `state` back into an empty log, piece by piece; yields the event times of the rows, in order.
+    def restore(self, state: RowLogState) -> Ledger:
+        """Put `state` back into an empty log; returns the rows' event times.
 
         Of the segments, only ids and times are read. Raises StreamingError when one is missing or damaged.
         """
         self.folder = state.folder
-        names = [*_ALWAYS, "key_time_ms"]
+        event_time = Ledger(np.int64, state.first)
+        self._index.restore(self._restored_segments(state, event_time), state.first)
+        head = state.head.read(state.folder)
+        event_time.append(head["event_time_ms"].to_numpy())
+        self.append(head.select(self.schema.names), head["key_time_ms"].to_numpy(), hash64(head["impression_id"]))
+        return event_time
+
+    def _restored_segments(self, state: RowLogState, event_time: Ledger) -> Iterator[np.ndarray]:
+        """The hashes of each segment's ids; its times and the segment are back when the next one is asked for."""
         for segment in state.segments:
-            columns = segment.read(state.folder, names).slice(max(self.stop - segment.first, 0))
-            self._index.restore(hash64(columns["impression_id"]), self.stop)
+            columns = segment.read(state.folder, [*_ALWAYS, "key_time_ms"]).slice(max(self.stop - segment.first, 0))
             self.key_time.append(columns["key_time_ms"].to_numpy())
-            self._head_first = segment.stop
+            event_time.append(columns["event_time_ms"].to_numpy())
             if segment.rows is None:
                 self._stored += 1
             else:
                 kept = [name for name in segment.rows.schema.names if name in self.schema.names]
                 segment = replace(segment, rows=self._typed(segment.rows.select(kept)))
             self._segments.append(segment)
-            yield columns["event_time_ms"].to_numpy()
-        self._index.restored(self.stop)
-        head = state.head.read(state.folder)
+            yield hash64(columns["impression_id"])
         self._head_first = self.stop
-        self.append(head.select(self.schema.names), head["key_time_ms"].to_numpy(), hash64(head["impression_id"]))
-        yield head["event_time_ms"].to_numpy()
 
     @property
     def nbytes(self) -> int:

@@ -70,7 +70,8 @@ def store_pieces(pieces: Sequence[Piece], source: Path | None, folder: Path) -> 
 
     Raises DiskFull, and StreamingError when one has gone from where it was stored.
     """
-    there = set(os.listdir(folder))
+    few = len(pieces) < 100
+    there = {piece.file for piece in pieces if (folder / piece.file).exists()} if few else set(os.listdir(folder))
     for piece in pieces:
         if piece.file in there:
             continue

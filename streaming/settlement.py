@@ -337,8 +337,7 @@ class Settlement:
         self._dead = {"impression": Counter(), "feedback": Counter()}
         for kind, reasons in meta["dead_letters"].items():
             self._dead[kind].update(reasons)
-        for event_time in self._pending.restore(state.pending):
-            self._labels.event_time.append(event_time)
+        self._labels.event_time = self._pending.restore(state.pending)
         self._labels.bits.restore(state.labels, self._pending.stop)
         self._pending.slim(min(self._emission.cursors))
         self._orphans.restore(state.orphans, state.claimed)

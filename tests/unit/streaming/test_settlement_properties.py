@@ -205,6 +205,7 @@ def sizes(request, monkeypatch):
         monkeypatch.setattr(pending, "SEGMENT_ROWS", 3)
         monkeypatch.setattr(pending, "_HEAD_PARTS", 1)
         monkeypatch.setattr(id_index, "RUN_ROWS", 4)
+        monkeypatch.setattr(id_index, "FILTERED_ROWS", 1)
 
         def weak(ids: pa.Array) -> np.ndarray:
             numbers = [int(str(i).removeprefix("i")) for i in ids.to_pylist()]

@@ -228,13 +228,15 @@ def main() -> None:
                 flush=True,
             )
             if tenth % 10 == 0:
-                memory, accounted, disk = anon, settlement.state_bytes, settlement.disk_bytes
-                print(
-                    f"  bytes per pending impression: {memory / pending:.1f} anonymous memory, of which accounted "
-                    f"{accounted / pending:.1f} (the rest is what allocators keep), {disk / pending:.1f} disk; at 86.4 M "
-                    f"pending: {memory / pending * 86.4e6 / 2**30:.2f} GiB of memory "
-                    f"(accounted {accounted / pending * 86.4e6 / 2**30:.2f}), {disk / pending * 86.4e6 / 2**30:.1f} of disk"
-                )
+                for what, held in (
+                    ("anonymous memory", anon),
+                    ("of it accounted, the rest kept by allocators", settlement.state_bytes),
+                    ("disk", settlement.disk_bytes),
+                ):
+                    each = held / pending
+                    print(
+                        f"  {each:5.1f} bytes per pending impression {what}: {each * 86.4e6 / 2**30:.2f} GiB at 86.4 M"
+                    )
                 measure_restart(folder, settlement, saved, i, args.window_s, chunks)
                 i += 3
 

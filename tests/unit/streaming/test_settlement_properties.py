@@ -218,7 +218,7 @@ def sizes(request, monkeypatch):
         monkeypatch.setattr(pending, "SPILL_BYTES", 500)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=70, deadline=None)
 @given(st.integers(0, 2**32), st.integers(1, 25))
 def test_any_cut_and_any_resume_settles_like_one_row_at_a_time(seed, longest_partition):
     random = Random(seed)

@@ -18,7 +18,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
+from pipelines.causes import cause_of
 from pipelines.config import Resources
+from pipelines.policies import Cause
 from pipelines.workers.base import Orders, Report, Worker
 
 Build = Callable[[], Worker]
@@ -29,11 +31,18 @@ ENVIRONMENT = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "AR
 
 
 class Died(Exception):
-    """A worker is gone, or cannot go on. `permanent`: trying again will not help."""
+    """A worker is gone, or cannot go on."""
 
-    def __init__(self, reason: str, permanent: bool = False) -> None:
-        super().__init__(reason)
-        self.permanent = permanent
+    def __init__(self, reason: str, cause: Cause = Cause.CRASH) -> None:
+        super().__init__(reason, cause)  # both, so that it survives the way from one process to another
+        self.cause = cause
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+    @staticmethod
+    def of(error: Exception) -> Died:
+        return Died(f"{type(error).__name__}: {error}", cause_of(error))
 
 
 class Handle(Protocol):
@@ -48,13 +57,6 @@ class Handle(Protocol):
 class Launcher(Protocol):
     def start(self, name: str, build: Build, log: Path) -> Handle: ...
     def shutdown(self) -> None: ...
-
-
-def _is_permanent(error: BaseException) -> bool:
-    from exfm.errors import ConfigError, Diverged, Unusable
-    from streaming.errors import BadInput
-
-    return isinstance(error, BadInput | ConfigError | Diverged | Unusable)
 
 
 # --- in this process ---------------------------------------------------------------------------------------------
@@ -77,7 +79,7 @@ class LocalHandle:
         except Exception as error:
             logging.getLogger(__name__).exception("worker failed")
             self.kill()
-            raise Died(f"{type(error).__name__}: {error}", _is_permanent(error)) from error
+            raise Died.of(error) from error
 
     def ask_to_close(self) -> None:
         pass
@@ -114,6 +116,7 @@ class _Host:
             filename=log, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s", force=True
         )
         logging.getLogger("torchrec").setLevel(logging.WARNING)
+        logging.raiseExceptions = False  # a full disk takes no log, and that is told elsewhere
         self._build = build
 
     def place(self) -> str:
@@ -127,16 +130,16 @@ class _Host:
         try:
             self._worker = self._build()
             self._worker.open()
-        except Exception:
+        except Exception as error:
             logging.exception("open failed")
-            raise
+            raise Died.of(error) from None  # the chain of causes does not leave this process
 
     def advance(self, budget_s: float, orders: Orders) -> Report:
         try:
             return self._worker.advance(budget_s, orders)
-        except Exception:
+        except Exception as error:
             logging.exception("step failed")
-            raise
+            raise Died.of(error) from None
 
     def close(self) -> Report:
         try:
@@ -182,8 +185,8 @@ class RayHandle:
             return report
         except ray.exceptions.RayTaskError as error:
             self.kill()
-            cause = error.cause if isinstance(error.cause, Exception) else error
-            raise Died(f"{type(cause).__name__}: {cause}", _is_permanent(cause)) from None
+            died = error.cause if isinstance(error.cause, Died) else Died.of(error)
+            raise Died(str(died), died.cause) from None
         except ray.exceptions.RayError as error:  # also of a machine out of memory, whose workers Ray ends
             self.kill()  # one that is only out of reach must not go on beside its successor
             raise Died(str(error).strip().splitlines()[0]) from None
@@ -201,7 +204,7 @@ class RayHandle:
             raise Died(
                 f"no place for {self._name} within {waited:.0f} s: it needs {needed:g} CPU, {free:g} of {total:g} are "
                 "free; lower resources.cpus_per_worker, give Ray more nodes, or raise resources.placement_timeout_s",
-                permanent=True,
+                Cause.PERMANENT,
             )
 
     def ask_to_close(self) -> None:

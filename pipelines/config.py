@@ -144,6 +144,7 @@ class Resources(Frozen):
     object_store_mb: int = Field(default=100, ge=80)
     max_restarts: int = Field(default=5, ge=0, description="of one worker within `restart_window_s`")
     restart_window_s: float = Field(default=600.0, gt=0)
+    hang_s: float = Field(default=300.0, gt=0, description="a worker silent for so long is killed and started again")
     min_free_disk_gb: float = Field(default=1.0, ge=0)
     disk_give_up_s: float = Field(default=600.0, gt=0, description="a full disk is waited for so long")
     checkpoint_queue: int = Field(default=1, ge=1, description="checkpoints of a worker that wait to be written")

@@ -7,25 +7,31 @@ other; all they share is the broker, the lake, the snapshots folder, and the ord
 from __future__ import annotations
 
 import logging
+import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pipelines.actors import Build, Died, Handle, Launcher
+from pipelines.causes import cause_of
 from pipelines.config import Resources
 from pipelines.embedded_broker import EmbeddedBroker
-from pipelines.layout import RunDir, write_json
-from pipelines.policies import GiveUp, after_death
+from pipelines.layout import RunDir
+from pipelines.policies import Cause, Death, GiveUp, Patience, ends_the_run, still_counting, verdict
+from pipelines.preflight import GB
 from pipelines.states import RUN_TRANSITIONS, WORKER_TRANSITIONS, RunState, WorkerState, moved
 from pipelines.status import RunStatus, WorkerStatus
+from pipelines.status_file import StatusFile
 from pipelines.tracking import Tracker
 from pipelines.workers.base import Orders, Report
 
 STATUS_INTERVAL_S = 1.0
 POLL_INTERVAL_S = 0.05
 CLOSE_WAIT_S = 20.0
+LONGEST_BREATH_S = 5.0
+ENDS = {WorkerState.DONE, WorkerState.FAILED}
 
 log = logging.getLogger(__name__)
 
@@ -38,8 +44,10 @@ class Job:
     build: Build
     status: WorkerStatus
     handle: Handle | None = None
-    deaths: list[float] = field(default_factory=list)
+    deaths: list[Death] = field(default_factory=list)
     restart_at: float | None = None
+    well_since: float | None = None
+    asked_at: float | None = None
     rate: tuple[float, int] | None = None
 
 
@@ -59,9 +67,12 @@ class Coordinator:
         tracker: Tracker | None,
         resources: Resources,
         *,
+        give_up_s: float = 300.0,
+        pace: str = "lockstep",
         broker: EmbeddedBroker | None = None,
         watch: Callable[[RunStatus], None] = lambda status: None,
         finish: Callable[[], None] = lambda: None,
+        status_file: StatusFile | None = None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -69,7 +80,11 @@ class Coordinator:
         self._launcher = launcher
         self._tracker = tracker
         self._resources = resources
+        self._patience = Patience.of(resources, give_up_s)
+        self._pace = pace
         self._broker = broker
+        self._end_deaths: list[Death] = []
+        self._end_at = float("-inf")
         self._watch, self._finish = watch, finish
         self._clock = clock
         self._sleep = sleep
@@ -80,6 +95,7 @@ class Coordinator:
         self.orders = Orders()
         self.jobs = {name: Job(name, build, WorkerStatus(name, kind)) for name, kind, build in jobs}
         status.workers = {name: job.status for name, job in self.jobs.items()}
+        self._file = status_file or StatusFile(run_dir.status)
 
     def stop(self, reason: str) -> None:
         """Ask the run to end cleanly; it will be resumable."""
@@ -113,7 +129,8 @@ class Coordinator:
     # --- one worker --------------------------------------------------------------------------------------------
 
     def _start(self, job: Job) -> None:
-        job.restart_at = None
+        job.restart_at = job.well_since = job.asked_at = None
+        job.status.silent_s = 0.0
         job.handle = self._launcher.start(job.name, job.build, self._run_dir.logs / f"{job.name}.log")
         job.status.state = moved(job.status.state, WorkerState.STARTING, WORKER_TRANSITIONS)
 
@@ -124,39 +141,68 @@ class Coordinator:
             return
         try:
             report = job.handle.poll(self.orders)
+            if report is None:
+                self._wait_for(job, job.handle)
         except Died as death:
             self._bury(job, death)
             return
         if report is not None:
             self._note(job, report)
 
+    def _wait_for(self, job: Job, handle: Handle) -> None:
+        """Raises Died for a worker that has been silent for too long, and is killed.
+
+        Only time spent here counts, in small steps: after a pause of this process nobody is blamed for it.
+        """
+        now = self._clock()
+        if job.asked_at is not None and handle.node is not None:
+            job.status.silent_s += min(now - job.asked_at, LONGEST_BREATH_S)
+        job.asked_at = now
+        if job.status.silent_s > self._resources.hang_s:
+            handle.kill()
+            raise Died(
+                f"it has not reported for {job.status.silent_s:.0f} s; {self._resources.hang_s:g} s are allowed "
+                "(resources.hang_s), so it was killed"
+            )
+
     def _bury(self, job: Job, death: Died) -> None:
         now = self._clock()
         job.handle = job.rate = job.status.recent_rows_per_s = None
-        job.deaths.append(now)
+        job.deaths.append(Death(now, death.cause, str(death)))
         job.status.before = job.status.whole
-        job.status.reason = str(death)
-        verdict = after_death(job.deaths, now, self._resources.max_restarts, self._resources.restart_window_s)
-        if death.permanent or isinstance(verdict, GiveUp):
-            why = str(death) if death.permanent or not isinstance(verdict, GiveUp) else f"{verdict.reason}: {death}"
-            job.status.state = moved(job.status.state, WorkerState.FAILED, WORKER_TRANSITIONS)
-            if self.status.state is not RunState.FAILED:  # the first reason stays
-                self._move(RunState.FAILED, f"{job.name}: {why}")
-            log.error("giving up on %s: %s", job.name, why)
+        job.status.silent_s = 0.0
+        job.status.reason, job.status.cause = str(death), death.cause
+        decision = verdict(job.deaths, now, self._patience)
+        if isinstance(decision, GiveUp):
+            self._give_up(job, decision.reason)
             return
-        log.warning("%s died (%s); restarting in %.1f s", job.name, death, verdict.delay_s)
+        log.warning("%s died (%s: %s); restarting in %.1f s", job.name, death.cause, death, decision.delay_s)
         job.status.state = moved(job.status.state, WorkerState.RESTARTING, WORKER_TRANSITIONS)
         job.status.restarts += 1
-        job.restart_at = now + verdict.delay_s
+        job.restart_at = now + decision.delay_s
+
+    def _give_up(self, job: Job, why: str) -> None:
+        """Its end is the run's, or only its own: the others go on without it, and the run fails when they are done."""
+        log.error("giving up on %s: %s", job.name, why)
+        job.status.state = moved(job.status.state, WorkerState.FAILED, WORKER_TRANSITIONS)
+        job.status.reason = why
+        if job.status.kind == "teacher":
+            self.orders = replace(self.orders, teacher_gone=True)
+        if ends_the_run(job.status.kind, self._pace) and not self._over():  # the first reason stays
+            self._move(RunState.FAILED, f"{job.name}: {why}")
 
     def _note(self, job: Job, report: Report) -> None:
         status = job.status
         status.report = report
         status.node = job.handle.node if job.handle else None
-        status.reason = None
+        status.reason = status.cause = None
+        status.silent_s, job.asked_at = 0.0, None
         target = WorkerState.DONE if report.done else WorkerState.RUNNING
         status.state = moved(status.state, target, WORKER_TRANSITIONS)
         now = self._clock()
+        job.well_since = now if job.well_since is None else job.well_since
+        if job.deaths:
+            job.deaths = still_counting(job.deaths, now - job.well_since, self._disk_has_room())
         if job.rate is None or report.rows < job.rate[1]:
             job.rate = (now, report.rows)
         elif now - job.rate[0] >= 2.0:
@@ -169,7 +215,7 @@ class Coordinator:
             self.status.lake["last_lake_seq"] = report.lake_seq
             self.status.lake["rows"] = 0 if report.lake_seq is None else report.lake_seq + 1
             if report.done:
-                self.orders = Orders(end_seq=report.lake_seq)
+                self.orders = replace(self.orders, end_seq=report.lake_seq)
 
     # --- the run -----------------------------------------------------------------------------------------------
 
@@ -192,16 +238,46 @@ class Coordinator:
             self._move(RunState.RUNNING)
         elif self.status.state is RunState.RUNNING and self.orders.end_seq is not None:
             self._move(RunState.DRAINING)
-        elif self.status.state in (RunState.RUNNING, RunState.DRAINING) and states == {WorkerState.DONE}:
+        elif self.status.state in (RunState.RUNNING, RunState.DRAINING) and states <= ENDS:
+            self._end()
+
+    def _end(self) -> None:
+        """Everyone has come to an end, good or bad."""
+        failed = [job for job in self.jobs.values() if job.status.state is WorkerState.FAILED]
+        if failed:
+            self._move(RunState.FAILED, "; ".join(f"{job.name}: {job.status.reason}" for job in failed))
+            return
+        now = self._clock()
+        if now < self._end_at:
+            return
+        try:
             self._finish()
-            self._move(RunState.DONE)
+        except Exception as error:
+            if cause_of(error) is not Cause.DISK_FULL:
+                raise
+            self._end_deaths.append(Death(now, Cause.DISK_FULL, str(error)))
+            decision = verdict(self._end_deaths, now, self._patience)
+            if isinstance(decision, GiveUp):
+                self._move(RunState.FAILED, f"writing the summary: {decision.reason}")
+                return
+            self._end_at = now + decision.delay_s
+            self.status.waiting = f"disk full: the summary waits for room ({error})"
+            return
+        self._move(RunState.DONE)
+
+    def _disk_has_room(self) -> bool:
+        return shutil.disk_usage(self._run_dir.root).free >= self._resources.min_free_disk_gb * GB
 
     def _tell(self, force: bool = False) -> None:
         now = self._clock()
         if force or now - self._told_at >= STATUS_INTERVAL_S:
             self._told_at = now
             self._measure_lake()
-            write_json(self._run_dir.status, self.status.as_json())
+            if self._tracker is not None:
+                self.status.tracking = {"dropped": self._tracker.dropped, "problem": self._tracker.problem}
+            if not self._over():
+                self.status.reason = self.status.trouble
+            self._file.write(self.status.as_json())
             self._watch(self.status)
 
     def _measure_lake(self) -> None:

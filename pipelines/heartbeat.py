@@ -3,31 +3,30 @@
 from __future__ import annotations
 
 import threading
-from pathlib import Path
 from types import TracebackType
 
-from pipelines.layout import write_json
 from pipelines.states import RunState
 from pipelines.status import RunStatus
+from pipelines.status_file import StatusFile
 
 INTERVAL_S = 1.0
 ENDS = (RunState.DONE, RunState.FAILED, RunState.STOPPED)
 
 
 class Heartbeat:
-    """A context: writes `status` to `path` until it is left. Left by an error, the status says so."""
+    """A context: writes `status` to `file` until it is left. Left by an error, the status says so."""
 
-    def __init__(self, path: Path, status: RunStatus) -> None:
-        self._path, self._status = path, status
+    def __init__(self, file: StatusFile, status: RunStatus) -> None:
+        self._file, self._status = file, status
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
 
     def _beat(self) -> None:
         while not self._over.wait(INTERVAL_S):
-            write_json(self._path, self._status.as_json())
+            self._file.write(self._status.as_json())
 
     def __enter__(self) -> Heartbeat:
-        write_json(self._path, self._status.as_json())
+        self._file.write(self._status.as_json())
         self._thread.start()
         return self
 
@@ -40,4 +39,4 @@ class Heartbeat:
             interrupted = isinstance(error, KeyboardInterrupt)
             self._status.state = RunState.STOPPED if interrupted else RunState.FAILED
             self._status.reason = "interrupted" if interrupted else str(error) or type(error).__name__
-        write_json(self._path, self._status.as_json())
+        self._file.write(self._status.as_json())

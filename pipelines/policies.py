@@ -18,6 +18,7 @@ FIRST_DELAY_S = 0.5
 LONGEST_DELAY_S = 30.0
 LONGEST_WAIT_S = 15.0
 """Between two tries while a broker or a disk is waited for: when it is back, nobody waits longer than this."""
+WELL_S = 30.0
 
 
 class Cause(StrEnum):
@@ -100,6 +101,25 @@ def series(deaths: Sequence[Death], gap_s: float) -> list[float]:
     return times
 
 
+def still_counting(deaths: Sequence[Death], well_s: float, disk_has_room: bool) -> list[Death]:
+    """The deaths that still count once it has worked well for `well_s`. Crashes count as long as their window says; a
+    disk must have room too, since a worker may go for long without writing anything."""
+    if well_s < WELL_S:
+        return list(deaths)
+    over = {Cause.BROKER_AWAY, Cause.DISK_FULL} if disk_has_room else {Cause.BROKER_AWAY}
+    return [death for death in deaths if death.cause not in over]
+
+
+def ends_the_run(kind: str, pace: str) -> bool:
+    """Whether a worker that has given up takes the run with it. Without a source, an augmentation, or, in lockstep, a
+    teacher nothing can go on; a student is nobody's condition, and in free pace nor is the teacher.
+
+    >>> [ends_the_run(kind, "free") for kind in ("ingest", "augmentation", "teacher", "student")]
+    [True, True, False, False]
+    """
+    return kind != "student" and (kind != "teacher" or pace == "lockstep")
+
+
 def while_it_lasts(tries: Sequence[float], now: float, patience_s: float, words: str) -> Restart | GiveUp:
     """Try again, ever less often, until it has lasted longer than `patience_s` since the first time."""
     if now - tries[0] > patience_s:
@@ -154,12 +174,14 @@ def snapshot_for(
     catching_up: bool,
     max_rows_ahead: int,
     max_age_s: float | None,
+    teacher_gone: bool = False,
 ) -> Score | Wait | WithoutTeacher:
     """Free pace: which snapshot scores the next block.
 
     While catching up, rows wait for a snapshot that is not too many rows old, or history would be scored by the first
-    one throughout. Live, nothing waits: a dead teacher stops neither the lake nor the students.
+    one throughout. Live, nothing waits, nor for a teacher that has given up: it stops neither lake nor students.
     """
+    catching_up = catching_up and not teacher_gone
     if newest is None:
         return Wait("the teacher has not published its first snapshot yet") if catching_up else WithoutTeacher("none")
     if catching_up and rows_since_newest > max_rows_ahead:

@@ -23,6 +23,7 @@ from pipelines.policies import Patience
 from pipelines.preflight import locked, prepare
 from pipelines.states import RunState
 from pipelines.status import RunStatus
+from pipelines.status_file import StatusFile
 from pipelines.summary import Summary, summarise
 from pipelines.tracking import Tracker
 from pipelines.workers.base import Worker
@@ -118,7 +119,8 @@ def run(
         _say_what_is_there(run_dir, say)
         logging.basicConfig(filename=run_dir.logs / "coordinator.log", level=logging.INFO, force=True)
         status = RunStatus(config.name)
-        stack.enter_context(Heartbeat(run_dir.status, status))
+        status_file = StatusFile(run_dir.status)
+        stack.enter_context(Heartbeat(status_file, status))
         started_at = datetime.now(UTC).isoformat(timespec="seconds")
         with ThreadPoolExecutor(1) as beside:
             broker = starting = None
@@ -143,7 +145,7 @@ def run(
             except Exception:
                 log.exception("drawing the picture")
                 say(f"the picture could not be drawn; {run_dir.logs / 'coordinator.log'} says why")
-            if tracker is not None:
+            if tracker is not None and not tracker.closed:  # once, though this may be tried again on a full disk
                 say("writing MLflow")
                 _track_results(config, run_dir, tracker, summary)
                 _close(tracker, 120.0, say)
@@ -157,9 +159,12 @@ def run(
             launcher,
             tracker,
             config.resources,
+            give_up_s=config.kafka.give_up_s,
+            pace=config.pace.mode,
             broker=broker,
             watch=watch,
             finish=finish,
+            status_file=status_file,
         )
         coordinator.run()
         if tracker is not None and not summaries:
@@ -246,9 +251,8 @@ def _tracker(config: Config, run_dir: RunDir) -> Tracker | None:
     if not config.tracking.enabled:
         return None
     uri = config.tracking.uri or f"sqlite:///{run_dir.mlflow.absolute()}"
-    tracker = Tracker(
-        uri, run_dir.artifacts.absolute(), config.name, run_dir.root / "mlflow_runs.json", config.tracking.interval_s
-    )
+    settings, runs = config.tracking, run_dir.root / "mlflow_runs.json"
+    tracker = Tracker(uri, run_dir.artifacts.absolute(), config.name, runs, settings.interval_s, settings.queue_entries)
     common = {"config_hash": config.hash, "seed": config.seed, "pace": config.pace.mode}
     tracker.params("teacher", common | config.teacher.model.model_dump(mode="json"))
     for student in config.students:

@@ -7,7 +7,7 @@ run:     starting -> running -> draining -> done
 
 worker:  starting -> running -> done
              ^          |
-             +- restarting <- (died)          restarting -> failed when policy gives up
+             +- restarting <- (died)          failed, when policy gives up: of it or of the run (policies.ends_the_run)
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ WORKER_TRANSITIONS: dict[WorkerState, set[WorkerState]] = {
     WorkerState.STARTING: {WorkerState.RUNNING, WorkerState.DONE, WorkerState.RESTARTING, WorkerState.FAILED},
     WorkerState.RUNNING: {WorkerState.DONE, WorkerState.RESTARTING, WorkerState.FAILED},
     WorkerState.RESTARTING: {WorkerState.STARTING, WorkerState.FAILED},
-    WorkerState.DONE: {WorkerState.RESTARTING},
+    WorkerState.DONE: set(),
     WorkerState.FAILED: set(),
 }
 

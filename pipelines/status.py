@@ -8,8 +8,13 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+from pipelines.policies import Cause
 from pipelines.states import RunState, WorkerState
 from pipelines.workers.base import Report
+
+WAITS = {Cause.BROKER_AWAY: "broker away", Cause.DISK_FULL: "disk full"}
+PAUSED = (WorkerState.RESTARTING, WorkerState.STARTING)
+SILENT_S = 30.0
 
 
 @dataclass
@@ -22,6 +27,10 @@ class WorkerStatus:
     report: Report | None = None
     recent_rows_per_s: float | None = None
     reason: str | None = None
+    cause: Cause | None = None
+    """Of its last death, until it works again."""
+    silent_s: float = 0.0
+    """How long it has not reported, though it was asked."""
     before: list[Report] = field(default_factory=list)
     """The last reports of this worker's processes that died."""
 
@@ -41,6 +50,7 @@ class WorkerStatus:
             "state": str(self.state),
             "reason": self.reason,
             "restarts": self.restarts,
+            "silent_s": round(self.silent_s, 1),
             "rows": report.rows,
             "rows_per_s": self.recent_rows_per_s,
             "lake_seq": report.lake_seq,
@@ -64,7 +74,31 @@ class RunStatus:
     workers: dict[str, WorkerStatus] = field(default_factory=dict)
     broker: dict[str, Any] = field(default_factory=lambda: {"bootstrap_servers": None, "pid": None})
     lake: dict[str, Any] = field(default_factory=lambda: {"rows": 0, "bytes": 0, "files": 0, "last_lake_seq": None})
-    stages: list[str] = field(default_factory=list)
+    tracking: dict[str, Any] = field(default_factory=lambda: {"dropped": 0, "problem": None})
+    waiting: str | None = None
+    """What the run itself waits for, beside its workers."""
+
+    @property
+    def trouble(self) -> str | None:
+        """What is not well though the run goes on: who waits for what, who is silent, who has given up."""
+        found = [self.waiting] if self.waiting else []
+        if self.broker.get("reason"):
+            found.append(f"the embedded broker is being started again: {self.broker['reason']}")
+        if self.tracking["dropped"]:
+            problem = self.tracking["problem"] or "more came than it took"
+            found.append(f"{self.tracking['dropped']:,} entries of tracking were dropped, training goes on ({problem})")
+        for cause, words in WAITS.items():
+            waiting = [w for w in self.workers.values() if w.cause is cause and w.state in PAUSED]
+            if waiting:
+                names = ", ".join(worker.name for worker in waiting)
+                found.append(f"{words}: {names} waiting, nothing is lost ({waiting[0].reason})")
+        for worker in self.workers.values():
+            if worker.silent_s > SILENT_S:
+                found.append(f"{worker.name} has not reported for {worker.silent_s:.0f} s")
+            if worker.state is WorkerState.FAILED:
+                stale = "stale_teacher: " if worker.kind == "teacher" else ""
+                found.append(f"{stale}{worker.name} has given up, the others go on ({worker.reason})")
+        return "; ".join(found) or None
 
     @property
     def wall_s(self) -> float:
@@ -102,4 +136,5 @@ class RunStatus:
             "workers": {name: worker.as_json() for name, worker in self.workers.items()},
             "broker": self.broker,
             "lake": self.lake,
+            "tracking": self.tracking,
         }

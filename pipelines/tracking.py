@@ -1,8 +1,8 @@
 """MLflow: one run per worker, registered models, lineage. The only import of mlflow.
 
 Everything is queued and written by one thread in batches, never by a training thread (MLflow on SQLite takes about
-40 calls a second). A store that is slow or away costs metrics, never training: the queue is bounded, what does not fit
-is counted in `dropped` (values of metrics, and every other entry), and `problem` says what is wrong.
+40 calls a second). A store that is slow, away or lost costs metrics, never training: the queue is bounded, what does
+not fit is counted in `dropped` (values of metrics, and every other entry), and `problem` says what went wrong last.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from typing import Any
 
 from pipelines.layout import read_json, write_json
 
-QUEUE_BOUND = 20_000
 METRICS_PER_CALL = 500
 LOADER = "pipelines.served_model"
 GONE = ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE")  # MLflow's codes for a run purged, and for one deleted
@@ -34,7 +33,15 @@ class Tracker:
     `runs` (a file) remembers the MLflow run of every worker, so that a resumed run goes on in the same ones.
     """
 
-    def __init__(self, uri: str, artifacts: Path, experiment: str, runs: Path, interval_s: float = 5.0) -> None:
+    def __init__(
+        self,
+        uri: str,
+        artifacts: Path,
+        experiment: str,
+        runs: Path,
+        interval_s: float = 5.0,
+        queue_entries: int = 20_000,
+    ) -> None:
         self.dropped = 0
         self.problem: str | None = None
         self.uri = uri
@@ -43,7 +50,8 @@ class Tracker:
         self._runs_file = runs
         self._run_ids: dict[str, str] = {}
         self._interval_s = interval_s
-        self._queue: queue.Queue[Callable[[Any], None]] = queue.Queue(QUEUE_BOUND)
+        self._queue: queue.Queue[Callable[[Any], None]] = queue.Queue(queue_entries)
+        self._bound = queue_entries
         self._metrics: dict[str, list[tuple[str, float, int, int]]] = {}
         self._lock = threading.Lock()
         self._closing = threading.Event()
@@ -53,18 +61,11 @@ class Tracker:
     def params(self, worker: str, values: dict[str, Any]) -> None:
         self._put(lambda client: self._log_params(client, worker, values))
 
-    def tags(self, worker: str, values: dict[str, Any]) -> None:
-        def write(client: Any) -> None:
-            for key, value in values.items():
-                client.set_tag(self._run(client, worker), key, value)
-
-        self._put(write)
-
     def metrics(self, worker: str, step: int, values: dict[str, float]) -> None:
         now = time.time_ns() // 1_000_000
         with self._lock:
             rows = self._metrics.setdefault(worker, [])
-            if len(rows) + len(values) > QUEUE_BOUND:
+            if len(rows) + len(values) > self._bound:
                 self.dropped += len(values)
                 return
             rows += [(key, value, now, step) for key, value in values.items()]
@@ -78,6 +79,10 @@ class Tracker:
 
     def finish(self, worker: str, status: str = "FINISHED") -> None:
         self._put(lambda client: client.set_terminated(self._run(client, worker), status))
+
+    @property
+    def closed(self) -> bool:
+        return self._closing.is_set()
 
     def close(self, wait_s: float = 60.0) -> None:
         """Write what is queued and stop; gives up after `wait_s` and says what was lost."""
@@ -132,7 +137,11 @@ class Tracker:
             self._explain(error)
 
     def _explain(self, error: Exception) -> None:
-        self.problem = f"MLflow at {self.uri}: {type(error).__name__}: {str(error).partition(chr(10))[0]}"
+        said = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+        file = self.uri.removeprefix("sqlite:///")
+        if file != self.uri and not Path(file).exists():  # what was opened is written on for as long as it can be
+            said = f"its file is gone, what comes is lost until the run is started again ({said})"
+        self.problem = f"MLflow at {self.uri}: {said}"
         log.warning("%s", self.problem)
 
     def _connect(self) -> Any:

@@ -271,6 +271,7 @@ class AugmentationWorker(Worker):
             catching_up=self._intake.lag_rows() > pace.catchup_rows,
             max_rows_ahead=pace.max_rows_ahead,
             max_age_s=pace.max_age_s,
+            teacher_gone=self.orders.teacher_gone,
         )
 
     def _augment(self, number: int, rows: pa.RecordBatch, *, scored: bool) -> pa.RecordBatch:

@@ -21,9 +21,11 @@ import psutil
 
 @dataclass(frozen=True)
 class Orders:
-    """What the coordinator knows and a worker cannot: where the stream ends, once that is known."""
+    """What the coordinator knows and a worker cannot: where the stream ends, once that is known, and whether there will
+    be no more snapshots, because the teacher has given up."""
 
     end_seq: int | None = None
+    teacher_gone: bool = False
 
 
 @dataclass

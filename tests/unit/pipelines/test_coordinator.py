@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import re
 import signal
 import subprocess
 import sys
 import time
+from collections import namedtuple
 from itertools import pairwise
 from typing import Any
 
@@ -16,12 +19,14 @@ from pipelines.actors import Died
 from pipelines.config import Resources
 from pipelines.coordinator import Coordinator
 from pipelines.layout import RunDir, read_json
+from pipelines.policies import Cause, Patience
 from pipelines.preflight import locked
 from pipelines.states import RunState
 from pipelines.status import RunStatus
 from pipelines.workers.base import Report
 from streaming.errors import BadInput
 
+Usage = namedtuple("Usage", "total used free")
 KINDS = {"ingest": "ingest", "augmentation": "augmentation", "teacher": "teacher", "student-feed": "student"}
 
 
@@ -92,6 +97,7 @@ class Recorder:
 
     def __init__(self):
         self.seen = []
+        self.dropped, self.problem = 0, None
 
     def metrics(self, worker, step, values):
         self.seen.append((worker, step, values))
@@ -130,7 +136,7 @@ def never_built() -> Any:
 class Run:
     """A coordinator over scripted lives, and everything it let be seen."""
 
-    def __init__(self, root, lives, tracker=None, at_tell=None, **resources):
+    def __init__(self, root, lives, tracker=None, at_tell=None, pace="lockstep", finish=lambda: None, **resources):
         self.clock = Clock()
         self.launcher = ScriptedLauncher(self.clock, lives)
         self.run_dir = RunDir(root)
@@ -142,7 +148,9 @@ class Run:
             [(name, KINDS[name], never_built) for name in lives],
             self.launcher,
             tracker,
-            Resources(**resources),
+            Resources(**({"min_free_disk_gb": 0} | resources)),
+            pace=pace,
+            finish=finish,
             watch=self._see,
             clock=self.clock,
             sleep=self.clock.sleep,
@@ -151,7 +159,7 @@ class Run:
 
     def _see(self, status):
         self.told.append((self.clock.now, read_json(self.run_dir.status)))
-        assert len(self.told) < 500, "it does not end"
+        assert len(self.told) < 1000, "it does not end"
         self._at_tell(self.coordinator)
 
     def to_the_end(self):
@@ -283,7 +291,7 @@ def test_deaths_far_apart_are_survived_for_ever(tmp_path):
 
 def test_what_no_restart_can_mend_ends_the_run_at_once(tmp_path):
     words = "BadInput: topic `impressions` is absent"
-    run = Run(tmp_path, ENDLESS | {"augmentation": [[Died(words, permanent=True)]]})
+    run = Run(tmp_path, ENDLESS | {"augmentation": [[Died(words, Cause.PERMANENT)]]})
     assert run.to_the_end() is RunState.FAILED
     assert len(run.launcher.handles["augmentation"]) == 1
     assert run.written["reason"] == f"augmentation: {words}"
@@ -292,11 +300,168 @@ def test_what_no_restart_can_mend_ends_the_run_at_once(tmp_path):
 def test_of_two_fatal_deaths_the_first_is_the_reason(tmp_path):
     run = Run(
         tmp_path,
-        ENDLESS | {"augmentation": [[Died("first", permanent=True)]], "teacher": [[Died("second", permanent=True)]]},
+        ENDLESS | {"augmentation": [[Died("first", Cause.PERMANENT)]], "teacher": [[Died("second", Cause.PERMANENT)]]},
     )
     run.to_the_end()
     assert run.written["reason"] == "augmentation: first"
     assert run.written["workers"]["teacher"]["reason"] == "second"
+
+
+# --- what is nobody's fault: the broker, the disk -------------------------------------------------------------------
+
+
+AWAY = Died("no Kafka broker answers at 127.0.0.1:9092", Cause.BROKER_AWAY)
+FULL = Died("[Errno 28] No space left on device", Cause.DISK_FULL)
+
+
+def reasons(run):
+    return [value["reason"] for _, value in run.told if value["state"] not in ("done", "failed", "stopped")]
+
+
+@pytest.mark.parametrize(("cause", "words"), [(AWAY, "broker away"), (FULL, "disk full")])
+def test_a_broker_or_a_disk_is_waited_for_however_often_workers_die_of_it(tmp_path, cause, words):
+    run = Run(tmp_path, ENDING | {"teacher": [[cause]] * 12 + [[follows("teacher")]]}, max_restarts=1)
+    assert run.to_the_end() is RunState.DONE
+    assert run.written["workers"]["teacher"]["restarts"] == 12
+    pauses = [b - a for a, b in pairwise(run.launcher.started_at["teacher"])]
+    assert pauses == pytest.approx([0.5, 1, 2, 4, 8] + [15] * 7, abs=0.2)
+    told = [reason for reason in reasons(run) if reason]
+    assert all(reason.startswith(f"{words}: teacher waiting, nothing is lost ({cause})") for reason in told)
+    assert len(told) > 50
+    assert run.written["reason"] is None
+
+
+@pytest.mark.parametrize(
+    ("cause", "words"),
+    [
+        (AWAY, r"teacher: the broker has been away for 3\d\d s; 300 s are allowed \(kafka.give_up_s\).*127.0.0.1:9092"),
+        (FULL, r"teacher: the disk has been full for 12\d s; 120 s are allowed \(resources.disk_give_up_s\).*Errno 28"),
+    ],
+)
+def test_what_lasts_too_long_ends_the_run_with_both_times_and_what_to_do(tmp_path, cause, words):
+    run = Run(tmp_path, ENDLESS | {"teacher": [[cause]]}, disk_give_up_s=120)
+    assert run.to_the_end() is RunState.FAILED
+    assert re.match(words, run.written["reason"])
+    assert "resume" in run.written["reason"]
+
+
+def test_an_outage_that_was_over_for_a_while_is_forgotten(tmp_path):
+    life = [*[working("teacher")] * 700, AWAY]  # 35 s of good work
+    run = Run(tmp_path, ENDLESS | {"teacher": [life] * 30 + [[working("teacher")]]}, at_tell=stop_after(450))
+    run.coordinator._patience = Patience(max_restarts=0, restart_window_s=60, give_up_s=60, disk_give_up_s=60)
+    assert run.to_the_end() is RunState.STOPPED
+    gaps = [b - a for a, b in pairwise(run.launcher.started_at["teacher"])]
+    assert gaps == pytest.approx([35.5] * len(gaps), abs=0.3)
+    assert len(gaps) > 10
+
+
+def test_a_full_disk_is_not_over_because_nothing_was_written_for_a_while(tmp_path, monkeypatch):
+    monkeypatch.setattr("pipelines.coordinator.shutil.disk_usage", lambda _: Usage(0, 0, 1 << 20))
+    life = [*[working("teacher")] * 700, FULL]
+    run = Run(tmp_path, ENDLESS | {"teacher": [life]}, disk_give_up_s=100, min_free_disk_gb=1)
+    assert run.to_the_end() is RunState.FAILED
+    assert "the disk has been full for" in run.written["reason"]
+
+
+def test_the_summary_waits_for_room_too(tmp_path):
+    tries = iter([OSError(errno.ENOSPC, "No space left on device")] * 3 + [None])
+
+    def finish():
+        if (error := next(tries)) is not None:
+            raise error
+
+    run = Run(tmp_path, ENDING, finish=finish)
+    assert run.to_the_end() is RunState.DONE
+    assert any("the summary waits for room" in (reason or "") for reason in reasons(run))
+    assert next(tries, "all used") == "all used"
+
+
+# --- silence --------------------------------------------------------------------------------------------------------
+
+
+def test_a_worker_that_does_not_report_is_killed_and_started_again(tmp_path):
+    lives = [[working("teacher"), None], [follows("teacher")]]
+    run = Run(tmp_path, ENDING | {"teacher": lives}, hang_s=60)
+    assert run.to_the_end() is RunState.DONE
+    first, second = run.launcher.started_at["teacher"]
+    assert second - first == pytest.approx(60.5, abs=1)
+    assert run.ends()["teacher"] == ["killed", "closed"]
+    silent = [value["workers"]["teacher"]["silent_s"] for _, value in run.told]
+    assert max(silent) == pytest.approx(60, abs=2)
+    assert any("teacher has not reported for 4" in (reason or "") for reason in reasons(run))
+    assert run.written["workers"]["teacher"]["silent_s"] == 0
+
+
+def test_a_pause_of_the_coordinator_itself_is_nobodys_silence(tmp_path):
+    lives = ENDLESS | {"teacher": [[*[working("teacher"), None, None] * 100]]}
+    run = Run(tmp_path, lives, at_tell=stop_after(30), hang_s=60)
+    plain = run.clock.sleep
+
+    def suspended_once(seconds):
+        plain(3600 if 1003 < run.clock.now < 1004 else seconds)
+
+    run.coordinator._sleep = suspended_once
+    run.to_the_end()
+    assert len(run.launcher.handles["teacher"]) == 1
+
+
+def test_a_worker_that_has_no_place_yet_is_not_silent(tmp_path):
+    run = Run(tmp_path, ENDLESS | {"teacher": [[None]]}, at_tell=stop_after(100), hang_s=20)
+    plain = run.launcher.start
+
+    def unplaced(name, build, log):
+        handle = plain(name, build, log)
+        handle.node = None if name == "teacher" else "here"
+        return handle
+
+    run.launcher.start = unplaced  # type: ignore[method-assign]
+    assert run.to_the_end() is RunState.STOPPED
+    assert run.ends()["teacher"] == ["closed"]
+
+
+# --- who takes the run with it --------------------------------------------------------------------------------------
+
+
+WRONG = Died("ModelError: 16 batches in a row were not finite", Cause.PERMANENT)
+
+
+def test_a_student_that_gives_up_stops_nobody_and_the_run_fails_when_all_others_are_done(tmp_path):
+    slow = ENDING | {"teacher": [[*[working("teacher")] * 200, follows("teacher")]], "student-feed": [[WRONG]]}
+    finished = []
+    run = Run(tmp_path, slow, finish=lambda: finished.append(True))
+    assert run.to_the_end() is RunState.FAILED
+    assert run.written["reason"] == f"student-feed: {WRONG}"
+    assert {name: worker["state"] for name, worker in run.written["workers"].items()} == {
+        "ingest": "done", "augmentation": "done", "teacher": "done", "student-feed": "failed"
+    }  # fmt: skip
+    going = [value for _, value in run.told if value["state"] in ("running", "draining")]
+    assert len(going) > 5
+    assert all("student-feed has given up, the others go on" in value["reason"] for value in going)
+    assert finished == []  # no summary: there is something left to do
+
+
+def test_in_free_pace_a_teacher_that_gives_up_stops_nobody_and_augmentation_is_told(tmp_path):
+    student = [*[working("student-feed")] * 80, follows("student-feed")]
+    lives = ENDING | {"teacher": [[working("teacher"), WRONG]], "student-feed": [student]}
+    run = Run(tmp_path, lives, pace="free")
+    assert run.to_the_end() is RunState.FAILED
+    assert run.written["reason"] == f"teacher: {WRONG}"
+    assert run.written["workers"]["student-feed"]["state"] == "done"
+    orders = run.launcher.handles["student-feed"][0].orders
+    assert (orders[-1].teacher_gone, orders[-1].end_seq) == (True, 99)
+    assert any((value["reason"] or "").startswith("stale_teacher: teacher has given up") for _, value in run.told)
+
+
+def test_in_lockstep_a_teacher_that_gives_up_ends_the_run_at_once(tmp_path):
+    run = Run(tmp_path, ENDLESS | {"teacher": [[working("teacher"), WRONG]]}, pace="lockstep")
+    assert run.to_the_end() is RunState.FAILED
+    assert run.ends()["student-feed"] == ["closed"]
+
+
+def test_a_run_without_end_goes_on_without_a_student_until_it_is_stopped(tmp_path):
+    run = Run(tmp_path, ENDLESS | {"student-feed": [[WRONG]]}, at_tell=stop_after(100))
+    assert run.to_the_end() is RunState.STOPPED
+    assert run.written["workers"]["student-feed"]["reason"] == str(WRONG)
 
 
 # --- being stopped --------------------------------------------------------------------------------------------------
@@ -474,6 +639,15 @@ def test_the_rate_is_that_of_the_last_seconds_not_of_the_whole_life(tmp_path):
     assert rates[0] is None
     assert max(rate for rate in rates if rate is not None) == pytest.approx(2000, rel=0.05)
     assert rates[-1] == 0
+
+
+def test_what_tracking_drops_stands_in_the_status_and_stops_nothing(tmp_path):
+    tracker = Recorder()
+    tracker.dropped, tracker.problem = 1234, "MLflow at http://gone: ConnectionError"
+    run = Run(tmp_path, ENDLESS, tracker=tracker, at_tell=stop_after(3))
+    assert run.to_the_end() is RunState.STOPPED
+    assert run.written["tracking"] == {"dropped": 1234, "problem": "MLflow at http://gone: ConnectionError"}
+    assert "1,234 entries of tracking were dropped, training goes on (MLflow at http://gone" in str(reasons(run)[-1])
 
 
 def test_metrics_of_every_report_and_of_the_closing_one_reach_the_tracker(tmp_path):

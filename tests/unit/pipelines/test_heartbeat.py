@@ -12,6 +12,7 @@ from pipelines.layout import RunDir, read_json
 from pipelines.run import start_over
 from pipelines.states import RunState
 from pipelines.status import RunStatus
+from pipelines.status_file import StatusFile
 from streaming.errors import BadInput
 
 
@@ -19,14 +20,14 @@ def test_it_is_written_at_once_again_and_again_and_at_the_end(tmp_path, monkeypa
     monkeypatch.setattr(heartbeat, "INTERVAL_S", 0.01)
     written, often = [], threading.Event()
 
-    def record(path, value):
+    def record(file, value):
         written.append(value["state"])
         if len(written) > 3:
             often.set()
 
-    monkeypatch.setattr(heartbeat, "write_json", record)
+    monkeypatch.setattr(StatusFile, "write", record)
     status = RunStatus("run")
-    with Heartbeat(tmp_path / "status.json", status):
+    with Heartbeat(StatusFile(tmp_path / "status.json"), status):
         assert written[0] == "starting"
         assert often.wait(10)
         status.state = RunState.DONE
@@ -40,7 +41,7 @@ def test_it_is_written_at_once_again_and_again_and_at_the_end(tmp_path, monkeypa
 )
 def test_a_run_that_breaks_off_says_why(tmp_path, error, state, reason):
     path = tmp_path / "status.json"
-    with pytest.raises(type(error)), Heartbeat(path, RunStatus("run")):
+    with pytest.raises(type(error)), Heartbeat(StatusFile(path), RunStatus("run")):
         raise error
     assert (read_json(path)["state"], read_json(path)["reason"]) == (state, reason)
 

@@ -9,14 +9,20 @@ from hypothesis import strategies as st
 from pipelines.policies import (
     FIRST_DELAY_S,
     LONGEST_DELAY_S,
+    Cause,
+    Death,
     GiveUp,
+    Patience,
     Restart,
     Score,
     Wait,
     WithoutTeacher,
     after_death,
+    ends_the_run,
     lockstep_version,
     snapshot_for,
+    still_counting,
+    verdict,
 )
 
 # --- deaths ---------------------------------------------------------------------------------------------------------
@@ -59,6 +65,81 @@ def test_it_gives_up_exactly_when_more_deaths_are_recent_than_restarts_are_allow
     assert isinstance(verdict, GiveUp) == (recent > allowed)
     if isinstance(verdict, Restart):
         assert FIRST_DELAY_S <= verdict.delay_s <= LONGEST_DELAY_S
+
+
+# --- deaths by cause ------------------------------------------------------------------------------------------------
+
+
+PATIENCE = Patience(max_restarts=2, restart_window_s=60, give_up_s=300, disk_give_up_s=600)
+C, B, D, P = Cause.CRASH, Cause.BROKER_AWAY, Cause.DISK_FULL, Cause.PERMANENT
+
+
+def deaths(*what):
+    return [Death(at, cause, f"words of {at:g}") for at, cause in what]
+
+
+@pytest.mark.parametrize(
+    ("died", "decision"),
+    [
+        ([(0, C)], Restart(0.5)),
+        ([(0, C), (1, C)], Restart(1.0)),
+        ([(0, C), (1, C), (2, C)], "it died 3 times within 60 s; 2 restarts"),
+        ([(0, C), (1, B), (2, C), (3, D), (100, C)], Restart(0.5)),  # the first two are past the window
+        ([(0, B), (1, B), (2, B), (3, C)], Restart(0.5)),  # a broker that was away is no crash
+        ([(0, B)], Restart(0.5)),
+        ([(t, B) for t in range(6)], Restart(15)),
+        ([(t, B) for t in range(0, 300, 15)], Restart(15)),
+        (
+            [(t, B) for t in range(0, 330, 15)],
+            "the broker has been away for 315 s; 300 s are allowed (kafka.give_up_s)",
+        ),
+        ([(0, B), (250, B), (600, B)], Restart(0.5)),  # a gap longer than the patience: another outage
+        ([(0, B), (200, C), (400, B)], Restart(0.5)),  # a crash between them: another one too
+        ([(t, D) for t in range(0, 330, 15)], Restart(15)),
+        ([(t, D) for t in range(0, 630, 15)], "the disk has been full for 615 s; 600 s are allowed (resources.disk_"),
+        ([(0, P)], "words of 0"),
+        ([(0, B), (1, P)], "words of 1"),
+    ],
+)
+def test_what_is_done_about_each_history_of_deaths(died, decision):
+    found = verdict(deaths(*died), now=died[-1][0], patience=PATIENCE)
+    if isinstance(decision, Restart):
+        assert found == decision
+    else:
+        assert isinstance(found, GiveUp)
+        assert found.reason.startswith(decision)
+        assert found.reason.endswith(f"words of {died[-1][0]:g}")
+
+
+@given(
+    st.lists(st.tuples(st.floats(0, 1e5), st.sampled_from([C, B, D])), min_size=1, max_size=40).map(sorted),
+)
+@settings(deadline=None)
+def test_waiting_never_counts_as_crashing_and_no_pause_is_longer_than_the_longest(died):
+    history = deaths(*died)
+    found = verdict(history, died[-1][0], PATIENCE)
+    crashes = [death for death in history if death.cause is C]
+    if history[-1].cause is C:
+        assert found == verdict(crashes, died[-1][0], PATIENCE)
+    if isinstance(found, Restart):
+        assert FIRST_DELAY_S <= found.delay_s <= LONGEST_DELAY_S
+
+
+@pytest.mark.parametrize(
+    ("well_s", "room", "left"),
+    [(29, True, [C, B, D]), (30, True, [C]), (30, False, [C, D]), (1e6, False, [C, D])],
+)
+def test_an_outage_is_over_once_work_goes_well_and_a_full_disk_when_it_has_room_too(well_s, room, left):
+    history = deaths((0, C), (1, B), (2, D))
+    assert [death.cause for death in still_counting(history, well_s, room)] == left
+
+
+@pytest.mark.parametrize(
+    ("kind", "lockstep", "free"),
+    [("ingest", True, True), ("augmentation", True, True), ("teacher", True, False), ("student", False, False)],
+)
+def test_whose_end_is_the_end_of_the_run(kind, lockstep, free):
+    assert (ends_the_run(kind, "lockstep"), ends_the_run(kind, "free")) == (lockstep, free)
 
 
 # --- which snapshot -------------------------------------------------------------------------------------------------
@@ -118,6 +199,13 @@ def test_while_catching_up_rows_wait_for_a_snapshot_not_too_many_rows_old():
 def test_history_waits_for_the_first_snapshot_and_life_does_not():
     assert isinstance(free(newest=None, catching_up=True), Wait)
     assert isinstance(free(newest=None), WithoutTeacher)
+
+
+def test_nobody_waits_for_a_teacher_that_has_given_up():
+    behind = {"catching_up": True, "teacher_gone": True}
+    assert free(rows_since_newest=10**9, **behind) == Score(7)
+    assert free(newest=None, **behind) == WithoutTeacher("none")
+    assert isinstance(free(newest_age_s=61.2, max_age_s=60, **behind), WithoutTeacher)
 
 
 def test_live_a_snapshot_past_its_age_gives_null_logits_and_says_both_ages():

@@ -18,7 +18,7 @@ WORKER = """
 starting   -> running done restarting failed
 running    -> done restarting failed
 restarting -> starting failed
-done       -> restarting
+done       ->
 failed     ->
 """
 

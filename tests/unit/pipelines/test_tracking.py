@@ -13,7 +13,6 @@ from mlflow import MlflowClient
 
 from exfm.metrics.classification import sigmoid
 from exfm.serving import load_served
-from pipelines import tracking
 from pipelines.tracking import Tracker
 from tests.unit.pipelines.test_served_model import ROWS, batch_of, save_student
 
@@ -36,8 +35,8 @@ def client(store):
 def open_tracker(store, tmp_path, request):
     """A tracker of this test's own experiment; the same one again when called again, as after a restart."""
 
-    def make(uri=store, interval_s=0.1):
-        return Tracker(uri, tmp_path / "artifacts", request.node.name, tmp_path / "runs.json", interval_s)
+    def make(uri=store, interval_s=0.1, **options):
+        return Tracker(uri, tmp_path / "artifacts", request.node.name, tmp_path / "runs.json", interval_s, **options)
 
     return make
 
@@ -47,11 +46,10 @@ def runs_of(client, request):
     return {run.info.run_name: run for run in client.search_runs([experiment.experiment_id])}
 
 
-def test_every_worker_has_a_run_with_its_params_metrics_tags_and_end(open_tracker, client, request):
+def test_every_worker_has_a_run_with_its_params_metrics_and_end(open_tracker, client, request):
     tracker = open_tracker()
     tracker.params("teacher", {"width": 16, "mlp": [64, 32], "long": "x" * 900})
     tracker.params("student-feed", {"width": 8})
-    tracker.tags("teacher", {"config_hash": "abc"})
     for step in (1000, 2000):
         tracker.metrics("teacher", step, {"ne_ctr": 900 / step, "auc_ctr": 0.7})
     tracker.finish("teacher")
@@ -62,7 +60,6 @@ def test_every_worker_has_a_run_with_its_params_metrics_tags_and_end(open_tracke
     assert runs.keys() == {"teacher", "student-feed"}
     teacher = runs["teacher"]
     assert teacher.data.params == {"width": "16", "mlp": "[64, 32]", "long": "x" * 500}
-    assert teacher.data.tags["config_hash"] == "abc"
     history = client.get_metric_history(teacher.info.run_id, "ne_ctr")
     assert [(m.step, m.value) for m in history] == [(1000, 0.9), (2000, 0.45)]
     assert [teacher.info.status, runs["student-feed"].info.status] == ["FINISHED", "FAILED"]
@@ -191,12 +188,11 @@ def test_a_store_that_never_answers_is_left_after_the_time_given(open_tracker, m
 
 def test_memory_stays_bounded_while_a_store_is_away(open_tracker, monkeypatch):
     answered = threading.Event()
-    monkeypatch.setattr(tracking, "QUEUE_BOUND", 100)
     monkeypatch.setattr(Tracker, "_connect", lambda self: answered.wait())
-    tracker = open_tracker()
+    tracker = open_tracker(queue_entries=100)
     for step in range(150):
         tracker.metrics("teacher", step, {"ne": 0.9, "auc": 0.5})
-        tracker.tags("teacher", {"step": step})
+        tracker.params("teacher", {"step": step})
     assert tracker.dropped == (300 - 100) + (150 - 100)
     tracker.close(0.1)
     assert tracker.dropped == 300 + 150
@@ -223,6 +219,31 @@ def test_a_store_that_fails_for_a_while_loses_that_while_only(open_tracker, clie
     assert "OSError: database is locked" in str(tracker.problem)
     run = runs_of(client, request)["teacher"]
     assert [m.step for m in client.get_metric_history(run.info.run_id, "ne")] == [2]
+
+
+def test_a_store_deleted_in_the_middle_costs_what_comes_after_and_says_so(open_tracker, tmp_path):
+    file = tmp_path / "lost.db"
+    tracker = open_tracker(uri=f"sqlite:///{file}")
+    tracker.metrics("teacher", 1, {"ne": 0.9})
+    tracker.close()
+    assert tracker.dropped == 0
+    tracker = open_tracker(uri=f"sqlite:///{file}")
+    while not tracker._run_ids:
+        time.sleep(0.01)
+    file.unlink()
+    tracker.metrics("teacher", 2, {"ne": 0.8, "auc": 0.7})
+    tracker.close()
+    assert tracker.dropped == 2
+    assert f"MLflow at sqlite:///{file}: its file is gone" in str(tracker.problem)
+
+
+def test_a_run_whose_store_was_lost_begins_anew_in_another(open_tracker, client, request, tmp_path):
+    (tmp_path / "runs.json").write_text('{"teacher": "of a store that is no more"}')
+    tracker = open_tracker()
+    tracker.metrics("teacher", 3, {"ne": 0.7})
+    tracker.close()
+    assert (tracker.problem, tracker.dropped) == (None, 0)
+    assert runs_of(client, request)["teacher"].data.metrics == {"ne": 0.7}
 
 
 def test_what_one_worker_cannot_have_written_costs_no_other(open_tracker, client, request):

@@ -76,12 +76,25 @@ def jobs_of(config: Config, run_dir: RunDir, servers: str, until_end: bool) -> l
 
 @contextmanager
 def terminable() -> Iterator[None]:
-    """SIGTERM ends a run as Ctrl-C does, also while the coordinator is not there yet, or no longer."""
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    """SIGTERM ends a run as Ctrl-C does, also while the coordinator is not there yet, or no longer. An interrupt that
+    comes this far is the last one heard: what it ends (Ray, the broker) would be left behind by another."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def deaf_once_interrupted() -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)
+        raise
 
 
 def start_over(run_dir: RunDir) -> None:
@@ -166,6 +179,7 @@ def run(
             finish=finish,
             status_file=status_file,
         )
+        stack.enter_context(deaf_once_interrupted())  # last in, first out: before anything is shut down
         coordinator.run()
         if tracker is not None and not summaries:
             for name in coordinator.jobs:

@@ -545,6 +545,23 @@ def test_a_second_signal_while_workers_close_kills_them_at_once(tmp_path):
     assert run.written["state"] == "stopped"
 
 
+def test_a_third_signal_does_not_break_off_the_ending_that_the_second_asked_for(tmp_path):
+    run = Run(tmp_path, ENDLESS, at_tell=lambda c: signal.raise_signal(signal.SIGINT) if not c._stop_asked else None)
+
+    def start(name, build, log, plain=run.launcher.start):
+        handle = plain(name, build, log)
+        handle.close = lambda wait_s: signal.raise_signal(signal.SIGINT)
+        kill = handle.kill
+        handle.kill = lambda: (signal.raise_signal(signal.SIGINT), signal.raise_signal(signal.SIGTERM), kill())
+        return handle
+
+    run.launcher.start = start  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        run.to_the_end()
+    assert run.ends() == {name: ["killed"] for name in KINDS}
+    assert run.written["state"] == "stopped"
+
+
 PROCESS = """
 import sys
 from pathlib import Path

@@ -1,0 +1,136 @@
+"""What becomes of a worker in a real Ray actor: each way to end, as the coordinator sees it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import psutil
+import pytest
+
+from pipelines.actors import Died, RayHandle, RayLauncher
+from pipelines.config import Resources
+from pipelines.coordinator import Coordinator
+from pipelines.layout import RunDir, read_json
+from pipelines.policies import Cause
+from pipelines.states import RunState
+from pipelines.status import RunStatus
+from pipelines.workers.base import Orders, Report, Worker
+from streaming.errors import BrokerAway, DataLost, StreamingError
+
+pytestmark = pytest.mark.ray
+
+PATIENCE_S = 60
+
+
+class Scripted(Worker):
+    """Steps until it has lived for so many steps, then does what it was made for."""
+
+    kind = "teacher"
+
+    def __init__(self, ending: str, place: Path) -> None:
+        super().__init__("teacher")
+        self._ending, self._place = ending, place
+        self._done = False
+
+    def open(self) -> None:
+        pass
+
+    @property
+    def done(self) -> bool:
+        return self._done
+
+    def step(self) -> bool:
+        self.rows += 1
+        time.sleep(0.01)
+        first = not (self._place / "died").exists()
+        if self.rows == 100:
+            (self._place / "died").touch()
+            if first:
+                self._end()
+            self._done = True
+        return True
+
+    def _end(self) -> None:
+        if self._ending == "killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+        elif self._ending == "stopped":
+            os.kill(os.getpid(), signal.SIGSTOP)
+        elif self._ending == "broker":
+            raise StreamingError("publishing failed") from BrokerAway("nobody answers at 127.0.0.1:9092")
+        elif self._ending == "disk":
+            try:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            except OSError:
+                raise ValueError("while writing a checkpoint")  # noqa: B904
+        elif self._ending == "gap":
+            raise DataLost("retention has deleted all before 7")
+
+
+@pytest.fixture(scope="module")
+def launcher() -> Iterator[RayLauncher]:
+    launcher = RayLauncher(Resources(cpus_per_worker=0.1))
+    yield launcher
+    launcher.shutdown()
+
+
+def build(ending: str, place: Path) -> Worker:
+    return Scripted(ending, place)
+
+
+def lived(launcher: RayLauncher, ending: str, place: Path) -> Report | Died:
+    """Poll a worker until it is done or dead."""
+    handle = launcher.start("teacher", partial(build, ending, place), place / "teacher.log")
+    assert isinstance(handle, RayHandle)
+    deadline = time.monotonic() + PATIENCE_S
+    try:
+        while time.monotonic() < deadline:
+            report = handle.poll(Orders())
+            if report is not None and report.done:
+                return report
+            time.sleep(0.02)
+        raise AssertionError("it neither ends nor dies")
+    except Died as death:
+        return death
+    finally:
+        handle.kill()
+
+
+@pytest.mark.parametrize(
+    ("ending", "cause", "words"),
+    [
+        ("killed", Cause.CRASH, "actor"),
+        ("broker", Cause.BROKER_AWAY, "StreamingError: publishing failed"),
+        ("disk", Cause.DISK_FULL, "ValueError: while writing a checkpoint"),
+        ("gap", Cause.PERMANENT, "DataLost: retention has deleted all before 7"),
+    ],
+)
+def test_the_cause_of_a_death_comes_out_of_the_actors_process(launcher, tmp_path, ending, cause, words):
+    death = lived(launcher, ending, tmp_path)
+    assert isinstance(death, Died)
+    assert death.cause is cause
+    assert words in str(death)
+
+
+def test_a_worker_stopped_by_a_signal_is_killed_after_its_silence_and_started_again(launcher, tmp_path):
+    run_dir, pids = RunDir(tmp_path), []
+
+    def watch(status: RunStatus) -> None:
+        report = status.workers["teacher"].report
+        pids.extend({report.pid} - set(pids) if report is not None else ())
+
+    jobs = [("teacher", "teacher", partial(build, "stopped", tmp_path))]
+    (tmp_path / "logs").mkdir()
+    resources = Resources(hang_s=3, min_free_disk_gb=0)
+    coordinator = Coordinator(run_dir, RunStatus("silent"), jobs, launcher, None, resources, watch=watch)
+    assert coordinator.run() is RunState.DONE
+    worker = read_json(run_dir.status)["workers"]["teacher"]
+    assert (worker["state"], worker["restarts"], worker["rows"]) == ("done", 1, 100)
+    assert len(pids) == 2
+    _gone, alive = psutil.wait_procs([psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)], timeout=20)
+    assert alive == []

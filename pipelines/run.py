@@ -32,6 +32,7 @@ from streaming.errors import BadInput
 from streaming.kafka import end_offsets, ensure_topics, require_topics
 from streaming.lake import Lake
 from streaming.position import Partition
+from streaming.retention import check_retention
 
 log = logging.getLogger(__name__)
 
@@ -145,7 +146,7 @@ def run(
             launcher = _launcher(config, local, say)
             stack.callback(launcher.shutdown)
             servers = starting.result() if starting is not None else str(config.kafka.bootstrap_servers)
-        _topics(config, run_dir, servers, until_end)
+        _topics(config, run_dir, servers, until_end, say)
         _lake(config, run_dir, servers)
         tracker = _tracker(config, run_dir)
         summaries: list[Summary] = []
@@ -223,8 +224,9 @@ def _embedded(config: Config, run_dir: RunDir, status: RunStatus) -> EmbeddedBro
     return EmbeddedBroker(make, status.broker, Patience.of(config.resources, config.kafka.give_up_s))
 
 
-def _topics(config: Config, run_dir: RunDir, servers: str, until_end: bool) -> None:
-    """Make the topics of an embedded broker or of our own source; of somebody else's, see that they are there."""
+def _topics(config: Config, run_dir: RunDir, servers: str, until_end: bool, say: Say) -> None:
+    """Make the topics of an embedded broker or of our own source; of somebody else's, see that they are there and keep
+    their messages for as long as they are needed."""
     kafka = config.kafka.model_copy(update={"bootstrap_servers": servers})
     inputs = {t.topic: t.partitions for t in (kafka.impressions, kafka.feedback)}
     outputs = {t.topic: t.partitions for t in (kafka.examples, kafka.dead_letters)}
@@ -232,6 +234,10 @@ def _topics(config: Config, run_dir: RunDir, servers: str, until_end: bool) -> N
         ensure_topics(kafka, inputs | outputs)
     else:
         require_topics(kafka, inputs)
+        needed_s = config.rows.groups[-1].window_ms / 1000 + config.settlement.lateness_s + kafka.downtime_s
+        skew_s = config.settlement.max_future_skew_s
+        for warning in check_retention(kafka, inputs, needed_s=needed_s, max_future_skew_s=skew_s):
+            say(warning)
         ensure_topics(kafka, outputs)
     if until_end and config.source is None and not run_dir.end_offsets.exists():
         partitions = [Partition(topic, p) for topic, count in inputs.items() for p in range(count)]

@@ -111,11 +111,14 @@ class _Feed:
     def take(self, bound: int) -> list[_Piece]:
         """Cut off every buffered row whose key time is below `bound`."""
         taken: list[_Piece] = []
+        whole = True
         while self.pieces:
             piece = self.pieces[0]
             stop = int(np.searchsorted(piece.keys, bound))
             if stop <= piece.start:
                 break
+            # Messages are pushed whole: what follows in a piece tells whether its last one was taken to its end.
+            whole = stop == len(piece.keys) or piece.offsets[stop] != piece.offsets[stop - 1]
             taken.append(piece.take(stop))
             if stop < len(piece.keys):
                 break
@@ -123,7 +126,8 @@ class _Feed:
         if taken:
             last = taken[-1]
             self.popped_max = int(last.keys[-1])
-            self.next_position = SourcePosition(int(last.offsets[-1]), int(last.rows[-1]) + 1)
+            offset, row = int(last.offsets[-1]), int(last.rows[-1])
+            self.next_position = SourcePosition(offset + 1) if whole else SourcePosition(offset, row + 1)
             self.buffered -= sum(len(piece.keys) for piece in taken)
         return taken
 

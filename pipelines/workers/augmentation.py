@@ -144,7 +144,12 @@ class AugmentationWorker(Worker):
         return self._run_dir.checkpoints(self.name) / f"epoch-{epoch:06d}"
 
     def _restore(self, state: int) -> dict[str, Any]:
-        """Back to the last commit; what it left behind is delivered, if it was not. Returns the merge's state."""
+        """Back to the last commit; what it left behind is delivered, if it was not. Returns the merge's state.
+
+        A lost state is an error. Made again from the topics and the lake it would not be the same: the topics are read
+        from where the state says, ids admitted before that would be admitted again, and which partition was idle when
+        stands nowhere else.
+        """
         states = self._states(state >> EPOCH_SHIFT)
         self._settlement.load(states, str(state))
         record = CommitRecord.load(states, state)

@@ -1,3 +1,4 @@
+import pyarrow as pa
 import pytest
 
 from streaming.dead_letters import DeadLetter
@@ -83,10 +84,10 @@ def test_undecodable_rows_leave_in_their_place_and_positions_cover_them():
     chunk = merge.pop()
     assert [letter.offset for letter in chunk.dead] == [0]  # the one at 5 shares the key of the row that still waits
     assert chunk.dead_order == (0,)
-    assert merge.positions() == {ADS: SourcePosition(3, 1)}
+    assert merge.positions() == {ADS: SourcePosition(4)}
     merge.mark_ended(ADS)
     assert [letter.offset for letter in merge.pop().dead] == [5]
-    assert merge.positions() == {ADS: SourcePosition(5, 1)}
+    assert merge.positions() == {ADS: SourcePosition(6)}
 
 
 def test_a_full_buffer_wants_no_more_unless_it_is_the_one_waited_for():
@@ -119,14 +120,41 @@ def test_a_restored_merge_skips_what_was_popped_and_goes_on_with_the_same_order(
 
     again = new_merge()
     again.restore(merge.state())
-    assert again.positions() == {ADS: SourcePosition(1, 1)}
-    again.push(ADS, impressions(SCHEMA, [(2, 10), (3, 20)], offset=1))  # the reader seeks to the message, not the row
+    assert again.positions() == {ADS: SourcePosition(2)}
+    again.push(ADS, impressions(SCHEMA, [(2, 10), (3, 20)], offset=1))  # a reader may go on further back
     again.push(CLICKS, feedback(SCHEMA, [(1, 60, "ctr")]))
     again.mark_ended(ADS)
     chunk = again.pop()
     assert chunk.impressions["impression_id"].to_pylist() == [3]
     assert chunk.impressions["key_time_ms"].to_pylist() == [50]  # the running maximum survived
     assert chunk.impressions["order"].to_pylist() == [2]
+
+
+def test_a_position_is_inside_a_message_only_where_rows_of_it_are_left():
+    merge = new_merge()
+    merge.mark_ended(CLICKS)
+    rows = impressions(SCHEMA, [(1, 10), (2, 20), (3, 30), (4, 40)], offset=7)
+    for name, values in {"source_offset": [7, 7, 7, 8], "source_row": [0, 1, 2, 0]}.items():
+        place = rows.schema.get_field_index(name)
+        rows = rows.set_column(place, rows.schema.field(place), pa.array(values, rows.schema.field(place).type))
+    merge.push(ADS, rows.slice(0, 3))
+    merge.pop()
+    assert merge.positions() == {ADS: SourcePosition(7, 2)}
+    merge.push(ADS, rows.slice(3))
+    merge.pop()
+    assert merge.positions() == {ADS: SourcePosition(8)}  # from here on nobody misses message 7
+
+
+def test_where_a_partition_begins_is_part_of_the_state_before_any_of_its_rows():
+    merge = new_merge()
+    merge.begin_at({ADS: SourcePosition(5), CLICKS: SourcePosition(0)})
+    merge.push(ADS, impressions(SCHEMA, [(1, 10), (2, 20)], offset=5))
+    merge.mark_idle(CLICKS)
+    assert merge.pop().impressions.num_rows == 1
+    again = new_merge()
+    again.restore(merge.state())
+    again.begin_at({ADS: SourcePosition(9), CLICKS: SourcePosition(9)})  # where retention has come to meanwhile
+    assert again.positions() == {ADS: SourcePosition(6), CLICKS: SourcePosition(0)}
 
 
 def test_mistakes_are_named():

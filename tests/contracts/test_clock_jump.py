@@ -1,0 +1,66 @@
+"""The clock on the wall jumps under live augmentation: blocks go on, and nothing is taken for stale."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from pipelines.layout import RunDir
+from pipelines.preflight import prepare
+from pipelines.workers.augmentation import AugmentationWorker
+from pipelines.workers.teacher import TeacherWorker
+from streaming.kafka import ensure_topics
+from streaming.lake import Lake
+from streaming.lake_reader import LakeReader
+from streaming.sources.scripted import HandClock
+from tests.contracts.pipeline_fixtures import by_hand, ipc, send, small
+
+pytestmark = pytest.mark.broker
+
+DAY_MS = 86_400_000
+
+
+def test_a_jump_of_the_wall_clock_neither_stalls_blocks_nor_takes_their_logits(broker, tmp_path):
+    config = small(
+        broker.bootstrap_servers, source=None, pace__mode="free", pace__commit_interval_s=5, pace__max_age_s=60,
+        pace__block_rows=10_000, pace__max_rows_ahead=100_000, augmentation__idle_s=0.2,
+    )  # fmt: skip
+    run_dir, kafka = RunDir(tmp_path), config.kafka
+    topics = (kafka.impressions, kafka.feedback, kafka.examples, kafka.dead_letters)
+    ensure_topics(kafka, {topic.topic: topic.partitions for topic in topics})
+    shown, _ = by_hand(config, 1500)
+    prepare(config, run_dir)
+    Lake(run_dir.lake, config.rows).open_writer()
+    teacher = TeacherWorker(config, run_dir)
+    teacher.open()  # publishes its first snapshot
+    began_ms = int(time.time() * 1000)
+    clock, wall_ms = HandClock(), [began_ms]
+    worker = AugmentationWorker(config, run_dir, until_end=False, now_ms=lambda: wall_ms[0], clock=clock)
+    worker.open()
+
+    def block_of(rows) -> None:
+        send(
+            broker.bootstrap_servers,
+            [(kafka.impressions.topic, n, ipc(rows[n::2], config.rows.impression)) for n in (0, 1)],
+        )
+        before = worker._lake.last_block
+        for _ in range(400):
+            worker.step()
+            if worker._have:
+                clock.advance(2)
+            if worker._lake.last_block > before:
+                return
+        raise AssertionError("no block was made")
+
+    try:
+        for number, jump_ms in enumerate((0, -DAY_MS, 2 * DAY_MS)):
+            wall_ms[0] += jump_ms
+            block_of(shown[500 * number : 500 * (number + 1)])
+    finally:
+        worker.close()
+        teacher.close()
+    lake = LakeReader(run_dir.lake, config.rows).read().table
+    assert lake["block"].to_pylist()[-1] == 2
+    assert lake["teacher_version"].null_count == 0
+    assert set(lake["scored_at_ms"].to_pylist()) == {began_ms, began_ms - DAY_MS, began_ms + DAY_MS}

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from streaming.errors import StreamingError
+
 
 @dataclass(frozen=True)
 class RunDir:
@@ -98,8 +100,10 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def read_json(path: Path) -> Any | None:
-    """The value at `path`, or None where there is none yet."""
+    """The value at `path`, or None where there is none yet. Raises StreamingError when it is damaged."""
     try:
-        return json.loads(path.read_text())
+        return json.loads(path.read_bytes())
     except FileNotFoundError:
         return None
+    except (OSError, ValueError, RecursionError) as error:
+        raise StreamingError(f"{path} is damaged ({error}); delete it, or put it back from a copy") from None

@@ -95,6 +95,14 @@ def _short(value: Any) -> str:
     return text if len(text) <= 40 else text[:37] + "…"
 
 
+def _pid(run_dir: RunDir) -> Any:
+    try:
+        value = read_json(run_dir.status)
+    except StreamingError:
+        value = None
+    return value.get("pid", "unknown") if isinstance(value, dict) else "unknown"
+
+
 @contextmanager
 def locked(run_dir: RunDir) -> Iterator[None]:
     """One coordinator per run directory; the lock goes with the process, however it ends.
@@ -106,7 +114,7 @@ def locked(run_dir: RunDir) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            pid = (read_json(run_dir.status) or {}).get("pid", "unknown")
+            pid = _pid(run_dir)
             raise BadInput(
                 f"{run_dir.root} is being run by another process (pid {pid}); "
                 f"see `exfm status --run-dir {run_dir.root}`, end it with `exfm stop --run-dir {run_dir.root}`"

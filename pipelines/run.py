@@ -16,6 +16,7 @@ from pipelines.actors import Build, Launcher, LocalLauncher, RayLauncher
 from pipelines.config import Config, dump, parse
 from pipelines.coordinator import Coordinator
 from pipelines.embedded_broker import EmbeddedBroker
+from pipelines.end_offsets import store_ends
 from pipelines.heartbeat import Heartbeat
 from pipelines.layout import RunDir, read_json, write_json
 from pipelines.picture import draw
@@ -24,11 +25,12 @@ from pipelines.preflight import locked, prepare
 from pipelines.states import RunState
 from pipelines.status import RunStatus
 from pipelines.status_file import StatusFile
+from pipelines.stored_status import read_status
 from pipelines.summary import Summary, summarise
 from pipelines.tracking import Tracker
 from pipelines.workers.base import Worker
 from streaming.broker import Broker
-from streaming.errors import BadInput
+from streaming.errors import BadInput, StreamingError
 from streaming.kafka import end_offsets, ensure_topics, require_topics
 from streaming.lake import Lake
 from streaming.position import Partition
@@ -205,13 +207,24 @@ def _launcher(config: Config, local: bool, say: Say) -> Launcher:
 
 def _finished(config: Config, run_dir: RunDir) -> Summary | None:
     value = read_json(run_dir.summary)
-    return Summary(value) if value is not None and value["run"]["config_hash"] == config.hash else None
+    if value is None:
+        return None
+    try:
+        return Summary(value) if value["run"]["config_hash"] == config.hash else None
+    except (KeyError, TypeError):
+        raise StreamingError(
+            f"{run_dir.summary} is not a summary that exfm wrote; delete it: the run computes it again"
+        ) from None
 
 
 def _say_what_is_there(run_dir: RunDir, say: Say) -> None:
-    before = read_json(run_dir.status)
-    if before is None:
+    if not run_dir.status.exists():
         say(f"starting in {run_dir.root}")
+        return
+    try:
+        before = read_status(run_dir.root)
+    except StreamingError as error:  # it is written anew at once; what is resumed from are the checkpoints
+        say(f"found a run in {run_dir.root}: resuming it ({error})")
         return
     rows = before["lake"]["rows"]
     say(f"found a run in {run_dir.root} ({before['state']}, {rows:,} rows in the lake): resuming it")
@@ -246,7 +259,7 @@ def _topics(config: Config, run_dir: RunDir, servers: str, until_end: bool, say:
             raise BadInput(
                 f"--until-end, but {', '.join(inputs)} hold no messages at {servers}; feed them first, or leave it out"
             )
-        write_json(run_dir.end_offsets, {f"{p.topic}/{p.partition}": offset for p, offset in ends.items()})
+        store_ends(run_dir.end_offsets, ends)
 
 
 def _lake(config: Config, run_dir: RunDir, servers: str) -> None:

@@ -7,9 +7,10 @@ import signal
 import time
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import psutil
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from rich.console import Console
 from rich.markup import escape
 
@@ -19,12 +20,82 @@ from streaming.errors import BadInput, StreamingError
 
 ENDED = ("done", "failed", "stopped")
 
+Count = Annotated[int, Field(ge=0, lt=2**63)]
+Seconds = Annotated[float, Field(allow_inf_nan=False, gt=-1e12, lt=1e12)]
+Name = Annotated[str, Field(max_length=200)]
+
+
+def _a_time(text: str) -> str:
+    if datetime.fromisoformat(text).timestamp() < 0:
+        raise ValueError("before 1970")
+    return text
+
+
+class _Worker(BaseModel):
+    """What is shown of a worker."""
+
+    model_config = ConfigDict(extra="allow")
+
+    pid: Annotated[int, Field(gt=0, lt=2**31)] | None
+    state: Literal["starting", "running", "restarting", "done", "failed"]
+    reason: str | None
+    note: str | None
+    restarts: Count
+    rows: Count
+    rows_per_s: Seconds | None
+    lag_rows: Count | None
+    rss_bytes: Count | None
+    ne: dict[str, Seconds | None] | None
+    teacher_version: Count | None
+    logit_age_s: Seconds | None
+
+
+class _Lake(BaseModel):
+    model_config = ConfigDict(extra="allow")
+
+    rows: Count
+    files: Count
+    bytes: Count
+
+
+class _Broker(BaseModel):
+    model_config = ConfigDict(extra="allow")
+
+    bootstrap_servers: str | None
+
+
+class _Status(BaseModel):
+    """What is read of status.json, as far as it is relied upon."""
+
+    model_config = ConfigDict(extra="allow")
+
+    name: Name
+    state: Literal["starting", "running", "draining", "done", "failed", "stopped"]
+    reason: str | None
+    pid: Annotated[int, Field(gt=0, lt=2**31)]
+    updated_at: Annotated[str, AfterValidator(_a_time)]
+    wall_s: Seconds
+    fraction: Seconds | None
+    workers: dict[Name, _Worker]
+    lake: _Lake
+    broker: _Broker
+
 
 def read_status(root: Path) -> dict[str, Any]:
-    value: dict[str, Any] | None = read_json(RunDir(root).status)
+    """What status.json says. Raises BadInput where there is none, or one that no coordinator wrote."""
+    value = read_json(RunDir(root).status)
     if value is None:
         raise BadInput(f"no run in {root} (no status.json there); start one with `exfm stream CONFIG --run-dir {root}`")
-    return value
+    try:
+        _Status.model_validate(value, strict=True)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        raise BadInput(
+            f"{RunDir(root).status} is damaged ({'.'.join(map(str, first['loc']))}: {first['msg']}); a run that lives "
+            "writes it anew within two seconds"
+        ) from None
+    found: dict[str, Any] = value
+    return found
 
 
 def alive(value: dict[str, Any]) -> bool:
@@ -44,14 +115,14 @@ def show(value: dict[str, Any], running: bool) -> None:
     if not running and state not in ENDED:
         state = f"{state} when last heard of ({value['updated_at']}); its coordinator (pid {value['pid']}) is gone"
     share = "" if value["fraction"] is None else f", {value['fraction']:.0%}"
-    console.print(f"[bold]{value['name']}[/bold]: {state}{share}, {duration(value['wall_s'])}", highlight=False)
+    console.print(f"[bold]{escape(value['name'])}[/bold]: {state}{share}, {duration(value['wall_s'])}", highlight=False)
     if value["reason"]:
         console.print(f"[yellow]{escape(value['reason'])}[/yellow]", highlight=False)
     console.print(worker_table(value["workers"], console.width))
     lake, broker = value["lake"], value["broker"]
     console.print(
         f"lake: {lake['rows']:,} rows in {lake['files']} files, {lake['bytes'] / 2**20:.1f} MB · "
-        f"broker: {broker['bootstrap_servers']}",
+        f"broker: {escape(str(broker['bootstrap_servers']))}",
         highlight=False,
     )
 

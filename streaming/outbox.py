@@ -8,6 +8,7 @@ commit never happened is never delivered.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -25,7 +26,10 @@ from streaming.kafka import KafkaSettings, TopicWriter, last_message
 from streaming.label_join import late_schema
 from streaming.position import NOTHING_YET
 from streaming.schema import RowSchema
+from streaming.seal import loaded, sealed, unsealed
 from streaming.side_tables import DEAD_LETTERS, LATE_FEEDBACK, SideTable
+
+_TABLES = ("late.arrow", "dead.arrow")
 
 
 @dataclass(frozen=True)
@@ -46,9 +50,10 @@ class CommitRecord:
         shutil.rmtree(staging, ignore_errors=True)
         make_folder(staging)
         try:
-            for name, table in (("late", self.late), ("dead", self.dead)):
-                write_file(staging / f"{name}.arrow", partial(_write_table, table))
-            write_file(staging / "meta.json", lambda file: file.write(json.dumps(self.meta).encode()))
+            for name, table in zip(_TABLES, (self.late, self.dead), strict=True):
+                write_file(staging / name, partial(_write_table, table))
+            record = sealed({"meta": self.meta, "files": {name: _sha256(staging / name) for name in _TABLES}})
+            write_file(staging / "meta.json", lambda file: file.write(json.dumps(record).encode()))
             sync_folder(staging)
         except DiskFull:
             shutil.rmtree(staging, ignore_errors=True)
@@ -62,22 +67,34 @@ class CommitRecord:
         """Raises StreamingError when it is missing or damaged."""
         folder, tables = _folder(root, number), {}
         try:
-            for name in ("late", "dead"):
-                with pa.OSFile(str(folder / f"{name}.arrow")) as file:
+            text = (folder / "meta.json").read_bytes()
+            meta = loaded(text)
+            if "merge" not in meta:  # the first release wrote the bare meta, without checksums
+                record = unsealed(text)
+                meta = record["meta"]
+                for name in _TABLES:
+                    if _sha256(folder / name) != record["files"][name]:
+                        raise ValueError(f"{name} was altered: its checksum differs")
+            for name in _TABLES:
+                with pa.OSFile(str(folder / name)) as file:
                     tables[name] = pa.ipc.open_file(file).read_all()
-            meta = json.loads((folder / "meta.json").read_bytes())
-        except (OSError, pa.ArrowInvalid, ValueError) as error:
+        except (OSError, pa.ArrowException, KeyError, ValueError) as error:
             raise StreamingError(
                 f"the record of commit {number}, {folder}, cannot be read: {error}. Without it nobody knows where "
                 "reading goes on: put it back from a copy of the run directory, or start a new run"
             ) from error
-        return cls(number, meta, tables["late"], tables["dead"])
+        return cls(number, meta, *(tables[name] for name in _TABLES))
 
     @staticmethod
     def prune(root: Path, before: int) -> None:
         for directory in root.glob("record-*"):
             if int(directory.name.removeprefix("record-")) < before:
                 shutil.rmtree(directory)
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _folder(root: Path, number: int) -> Path:

@@ -19,6 +19,7 @@ from urllib.parse import quote, unquote
 
 from streaming.errors import BadInput
 from streaming.position import NOTHING_YET
+from streaming.seal import sealed, unsealed
 
 
 @dataclass(frozen=True)
@@ -100,12 +101,12 @@ class Readers:
         self.folder.mkdir(parents=True, exist_ok=True)
         staging = self.folder / f".{os.getpid()}-{threading.get_ident()}.staged"
         fields = {name: value for name, value in asdict(reader).items() if name != "damaged"}
-        staging.write_text(json.dumps(fields) + "\n")
+        staging.write_text(json.dumps(sealed(fields)) + "\n")
         staging.replace(self._path(reader.name))
 
     def _load(self, path: Path) -> Reader | None:
         try:
-            return Reader(**json.loads(path.read_text()))
+            return Reader(**unsealed(path.read_bytes()))
         except FileNotFoundError:  # retired since the folder was listed
             return None
         except (ValueError, TypeError):

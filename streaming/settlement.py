@@ -356,7 +356,13 @@ class Settlement:
     def load(self, directory: Path, name: str) -> Any:
         """Continue on a new Settlement from what was saved as `name`; returns its `extra`."""
         state, extra = SettlementState.load(directory, name)
-        self.restore(state)
+        try:
+            self.restore(state)
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, pa.ArrowException) as error:
+            raise StreamingError(
+                f"the settlement state `{name}` in {directory} does not hold together: {error!r}; put the folder back "
+                "from a copy of the run directory, or start a new run"
+            ) from error
         return extra
 
 

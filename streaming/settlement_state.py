@@ -26,6 +26,7 @@ from streaming.errors import BadInput, StreamingError
 from streaming.marks import BASE, MarksState
 from streaming.pending import RowLogState
 from streaming.pieces import SUFFIX, Piece, read_rows
+from streaming.seal import SEAL, loaded, sealed, unsealed
 
 FORMAT = 2
 READABLE = (1, 2)
@@ -61,7 +62,7 @@ class SettlementState:
             "meta": self.meta,
             "extra": extra,
         }
-        text = json.dumps(manifest).encode()
+        text = json.dumps(sealed(manifest)).encode()
         sync_folder(directory)
         write_file(directory / f"{name}.json", lambda file: file.write(text))
         sync_folder(directory)
@@ -123,8 +124,11 @@ def _unstored(name: str, rows: pa.RecordBatch) -> Piece:
 
 def _manifest(path: Path) -> dict[str, Any]:
     try:
-        manifest: dict[str, Any] = json.loads(path.read_bytes())
+        text = path.read_bytes()
+        manifest = loaded(text)
         version = manifest["format"]
+        if version in READABLE and (version > 1 or SEAL in manifest):  # format 1 had no seal
+            manifest = unsealed(text)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise _damaged(path, repr(error)) from error
     if version not in READABLE:

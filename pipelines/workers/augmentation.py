@@ -31,7 +31,8 @@ from exfm.batch import BatchBuilder
 from exfm.teacher import TeacherScorer
 from exfm.threads import set_threads
 from pipelines.config import Config, Topic
-from pipelines.layout import RunDir, read_json
+from pipelines.end_offsets import stored_ends
+from pipelines.layout import RunDir
 from pipelines.policies import Score, Wait, WithoutTeacher, lockstep_version, snapshot_for
 from pipelines.workers.base import Report, Worker
 from pipelines.workers.snapshots import Snapshots
@@ -125,9 +126,7 @@ class AugmentationWorker(Worker):
         inputs = [InputTopic(topic.topic, topic.partitions, topic.codec, kind) for topic, kind in configured]
         ends: dict[Partition, int] = {}
         if self._until_end and config.source is None:
-            for name, offset in (read_json(self._run_dir.end_offsets) or {}).items():
-                topic, _, partition = name.rpartition("/")
-                ends[Partition(topic, int(partition))] = offset
+            ends = stored_ends(self._run_dir.end_offsets)
         return Intake(
             config.rows,
             TopicReader(kafka, [p for topic in inputs for p in topic.all], group=f"exfm-{inputs[0].topic}", ends=ends),

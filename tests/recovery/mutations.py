@@ -249,8 +249,8 @@ MUTATIONS = (
         "ids known are not known after a restart",
         f"{ONCE} (10)",
         "streaming/pending.py",
-        'self._index.restore(hash64(columns["impression_id"]), self.stop)',
-        'self._index.restore(hash64(columns["impression_id"]) ^ np.uint64(1), self.stop)',
+        "self._index.restore(self._restored_segments(state, event_time), state.first)",
+        "self._index.restore((h + np.uint64(1) for h in self._restored_segments(state, event_time)), state.first)",
         f"{SETTLEMENT} {PROPERTIES}",
     ),
     Mutation(

@@ -1,0 +1,203 @@
+"""Training goes on while its checkpoints are written, and what is written is the moment the copy was taken."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+
+from exfm import checkpoint
+from exfm.checkpoint import load, names
+from exfm.serving import load_served
+from pipelines.config import load as load_config
+from pipelines.layout import RunDir
+from pipelines.predictions import PredictionLog, read_predictions
+from pipelines.workers import model
+from pipelines.workers.base import Orders
+from pipelines.workers.student import StudentWorker
+from pipelines.workers.teacher import TeacherWorker
+from streaming.examples import Block
+from streaming.readers import Readers
+from tests.unit.pipelines.test_background import DiskFull, eventually
+from tests.unit.pipelines.test_resume import FORMAT_1, new_rows
+
+CONFIG = load_config(FORMAT_1 / "config.yaml", ["teacher.batch_rows=32"])
+PATIENCE_S = 20
+
+
+def rows_of(block: int, count: int = 32) -> pa.Table:
+    rows = new_rows(block * count, count)
+    constants = {"block": block, "teacher_version": max(0, block - 1), "scored_at_ms": 10**6}
+    for name, value in constants.items():
+        rows = rows.append_column(name, pa.array([value] * count, pa.int64()))
+    return rows
+
+
+class SlowDisk:
+    """Every save waits until the test lets it through; None: the disk is full."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._allowed = threading.Semaphore(0)
+        self.full = False
+        self.began = 0
+        save = checkpoint.save
+
+        def slow(*args, **kwargs):
+            self.began += 1
+            assert self._allowed.acquire(timeout=PATIENCE_S)
+            if self.full:
+                raise DiskFull(28, "No space left on device")
+            return save(*args, **kwargs)
+
+        monkeypatch.setattr(model, "save", slow)
+
+    def let_through(self, count: int) -> None:
+        for _ in range(count):
+            self._allowed.release()
+
+
+@pytest.fixture
+def disk(monkeypatch):
+    disk = SlowDisk(monkeypatch)
+    yield disk
+    disk.let_through(100)
+
+
+@pytest.fixture
+def teacher(tmp_path, disk):
+    worker = TeacherWorker(CONFIG, RunDir(tmp_path))
+    worker.take_up()
+    yield worker
+    disk.let_through(100)
+    worker.abandon()
+    worker._teacher.close()
+
+
+@pytest.fixture
+def student(tmp_path, disk):
+    worker = StudentWorker(CONFIG, CONFIG.students[0], RunDir(tmp_path))
+    worker.take_up()
+    worker._predictions = PredictionLog(tmp_path / "predictions" / "feed")
+    worker._predictions.open(-1)
+    yield worker
+    disk.let_through(100)
+    worker.abandon()
+
+
+def learn_block(worker: TeacherWorker, number: int) -> dict[str, torch.Tensor]:
+    """One block, as `step` does it; returns the state at its end."""
+    rows = rows_of(number)
+    worker._learn(rows)
+    state = worker._teacher.state()
+    worker._block_end(Block(number, number * 32, number * 32 + 31, rows, {}))
+    return state
+
+
+def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
+    return all(torch.equal(tensor, b[name]) for name, tensor in a.items())
+
+
+def test_a_disk_that_stands_still_delays_no_step_of_the_teacher_until_the_queue_is_full(teacher, disk, tmp_path):
+    states = [learn_block(teacher, 0)]
+    eventually(lambda: disk.began == 1)  # it is being written, and stands still
+    states.append(learn_block(teacher, 1))  # waits in the queue, whose bound is 1
+    assert set(teacher.watch.phases_s) >= {"batch", "train", "checkpoint"}
+    assert "wait for disk" not in teacher.watch.phases_s
+    assert names(tmp_path / "checkpoints" / "teacher") == []
+
+    late = threading.Thread(target=lambda: states.append(learn_block(teacher, 2)))
+    late.start()
+    late.join(0.1)
+    assert late.is_alive()  # full: memory does not grow, training waits for the disk
+    disk.let_through(1)
+    late.join(PATIENCE_S)
+    assert not late.is_alive()
+    assert teacher.watch.phases_s["wait for disk"] > 0.05
+
+    disk.let_through(2)
+    eventually(lambda: teacher._writer.idle)
+    saved = tmp_path / "checkpoints" / "teacher"
+    assert names(saved) == ["v00000002", "v00000003"]
+    for version in (2, 3):  # each is its own moment, although training went on while it was written
+        name = f"v{version:08d}"
+        assert same(states[version - 1], load(saved / name).tensors)
+        snapshot = load(tmp_path / "snapshots" / "teacher" / name).tensors
+        assert same(snapshot, states[version - 1])
+    assert names(tmp_path / "snapshots" / "teacher")[-3:] == [f"v{version:08d}" for version in (1, 2, 3)]
+
+
+def test_the_snapshot_never_comes_before_its_checkpoint_nor_the_readers_position_before_either(teacher, disk, tmp_path):
+    def position() -> int:
+        return next(r.position for r in Readers(RunDir(tmp_path).readers).all() if r.name == "teacher")
+
+    assert position() == -1
+    learn_block(teacher, 0)
+    eventually(lambda: disk.began == 1)
+    assert not (tmp_path / "snapshots" / "teacher" / "v00000001").exists()
+    assert position() == -1
+    disk.let_through(1)
+    eventually(lambda: teacher._writer.idle)
+    assert position() == 31
+    for number in (1, 2):
+        learn_block(teacher, number)
+        disk.let_through(1)
+    eventually(lambda: teacher._writer.idle)
+    assert position() == 63  # the checkpoint before the last is kept too, and would go on from there
+
+
+def test_a_worker_at_the_end_of_its_stream_is_done_once_everything_is_on_disk(teacher, disk, tmp_path):
+    teacher.orders = Orders(end_seq=31)
+    learn_block(teacher, 0)
+    assert not teacher.step()
+    assert not teacher.step()
+    assert not teacher.done
+    disk.let_through(1)
+    eventually(teacher.step)
+    assert teacher.done
+    assert names(tmp_path / "checkpoints" / "teacher") == ["v00000001"]
+
+
+def test_a_disk_that_fails_ends_the_worker_at_its_next_step_also_when_there_is_nothing_to_learn(teacher, disk):
+    learn_block(teacher, 0)
+    disk.full = True
+    disk.let_through(1)
+    eventually(lambda: teacher._writer._error is not None)
+    for ask in (teacher.step, teacher._writer.close):
+        with pytest.raises(DiskFull, match="No space left"):
+            ask()
+
+
+def test_what_a_student_serves_is_the_moment_of_its_checkpoint_though_it_learned_on_meanwhile(student, disk, tmp_path):
+    for first in range(3):
+        student._learn(rows_of(first))  # checkpoints are due after every 16 rows
+        if first == 0:
+            probe = student._build(rows_of(9))
+            said = student._student.score(probe)
+            eventually(lambda: disk.began == 1)
+            assert "wait for disk" not in student.watch.phases_s
+        if first == 1:
+            disk.let_through(1)
+    disk.let_through(2)
+    eventually(lambda: student._writer.idle)
+    assert names(tmp_path / "checkpoints" / "student-feed") == ["v00000064", "v00000096"]
+    assert names(tmp_path / "snapshots" / "students" / "feed") == ["v00000064", "v00000096"]
+    served = load_served(tmp_path / "snapshots" / "students" / "feed" / "v00000096")
+    np.testing.assert_allclose(served.score(probe), student._student.score(probe), atol=1e-6)
+    assert np.abs(said - student._student.score(probe)).max() > 1e-4  # it had learned on
+    predicted = read_predictions(tmp_path / "predictions" / "feed")
+    assert predicted["lake_seq"].to_pylist() == list(range(96))
+
+
+def test_an_export_that_is_not_the_student_of_its_moment_is_refused(student, disk, monkeypatch):
+    from exfm.errors import ModelError
+    from pipelines.workers import student as module
+
+    monkeypatch.setattr(module, "load_student", lambda served, state: None)  # serves its own initial weights
+    disk.let_through(1)
+    student._learn(rows_of(0))
+    eventually(lambda: student._writer._error is not None)
+    with pytest.raises(ModelError, match="the export differs from the student"):
+        student.step()

@@ -1,0 +1,114 @@
+"""What a checkpoint costs the training beside it.
+
+    python tests/benchmarks/bench_checkpoint.py [--rows 1500000]
+
+
+A teacher of three tables steps on, once with nothing else going on and once while its checkpoints are written, without
+a pause, by the writer's thread. Prints the copy (all that a step ever waits for), the write, and the ratio of the two
+step times; the same steps in one process, one after the other, so that the ratio holds whatever else the machine does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from exfm.batch import Batch, BatchBuilder
+from exfm.checkpoint import prune, save
+from exfm.features import DenseFeature, FeatureSet, SparseFeature
+from exfm.teacher import Teacher, TeacherConfig
+from exfm.threads import set_threads
+from pipelines.background import Writer
+from pipelines.workers.base import Stopwatch
+
+TABLES, BATCH_ROWS = ("user", "ad", "page"), 2048
+
+
+def batches(rows: int, count: int) -> list[Batch]:
+    rng = np.random.default_rng(0)
+    build = BatchBuilder(features_of(rows), ["ctr"])
+    return [
+        build(
+            pa.table(
+                {name: rng.integers(0, rows, BATCH_ROWS) for name in TABLES}
+                | {"bid": rng.random(BATCH_ROWS), "label_ctr": rng.integers(0, 2, BATCH_ROWS).astype(np.int8)}
+            )
+        )
+        for _ in range(count)
+    ]
+
+
+def features_of(rows: int) -> FeatureSet:
+    sparse = [SparseFeature(name=name, rows=rows // len(TABLES)) for name in TABLES]
+    return FeatureSet(sparse=sparse, dense=[DenseFeature(name="bid")])
+
+
+def timed_steps(teacher: Teacher, stream: list[Batch], until) -> list[float]:
+    """Seconds of each step, over and over the stream until `until(steps)`."""
+    seconds: list[float] = []
+    while not until(len(seconds)):
+        start = time.perf_counter()
+        teacher.train_step(stream[len(seconds) % len(stream)])
+        seconds.append(time.perf_counter() - start)
+    return seconds
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=1_500_000, help="of all embedding tables")
+    parser.add_argument("--width", type=int, default=16)
+    parser.add_argument("--steps", type=int, default=150)
+    parser.add_argument("--writes", type=int, default=5)
+    given = parser.parse_args()
+    set_threads(1)
+    teacher = Teacher(TeacherConfig(width=given.width), features_of(given.rows), ["ctr"], seed=0)
+    stream = batches(given.rows, 20)
+    timed_steps(teacher, stream, lambda steps: steps >= 20)  # warm
+    alone = timed_steps(teacher, stream, lambda steps: steps >= given.steps)
+
+    copies, writes, beside = [], [], []
+    with tempfile.TemporaryDirectory() as root:
+        watch = Stopwatch()
+        writer = Writer("bench", 1, watch)
+
+        def write(number: int, tensors) -> None:
+            start = time.perf_counter()
+            save(root, f"v{number:08d}", tensors, {})
+            prune(root, keep=2)
+            writes.append(time.perf_counter() - start)
+
+        for number in range(given.writes):
+            start = time.perf_counter()
+            tensors = teacher.state()
+            copies.append(time.perf_counter() - start)
+            writer.put(lambda number=number, tensors=tensors: write(number, tensors))
+            del tensors
+            beside += timed_steps(teacher, stream, lambda steps: writer.idle)
+        writer.close()
+        size = sum(file.stat().st_size for file in Path(root).rglob("tensors.bin")) / 2
+        waited = watch.phases_s.get("wait for disk", 0.0)
+    alone += timed_steps(teacher, stream, lambda steps: steps >= given.steps)
+    teacher.close()
+
+    def middle(seconds: list[float]) -> float:
+        return 1000 * float(np.median(seconds))
+
+    print(f"teacher    {given.rows:,} embedding rows x {given.width}, checkpoint {size / 2**20:.0f} MB")
+    print(f"copy       {middle(copies):8.1f} ms   what a step waits for")
+    print(
+        f"write      {middle(writes):8.1f} ms   in the background, {middle(writes) / middle(copies):.1f} times the copy"
+    )
+    print(f"waited     {1000 * waited:8.1f} ms   for a full queue, over {given.writes} checkpoints")
+    print(f"step       {middle(alone):8.2f} ms   of {BATCH_ROWS} rows with nothing written ({len(alone)} steps)")
+    print(f"           {middle(beside):8.2f} ms   while a checkpoint is written ({len(beside)} steps)")
+    print(f"ratio      {middle(beside) / middle(alone):8.2f}      of the medians; of the means "
+          f"{np.mean(beside) / np.mean(alone):.2f}; longest step {1000 * max(beside):.1f} ms")  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

@@ -58,7 +58,8 @@ class Snapshots:
         except NewerFormat:
             raise
         except ModelError as error:  # the teacher writes it again, or a newer one
-            log.error("%s; it is set aside as %s", error, set_aside(directory).name)
+            if directory.exists():  # not pruned meanwhile
+                log.error("%s; it is set aside as %s", error, set_aside(directory).name)
             return False
         self._scorer.load(tensors)
         made_ms = (directory / "manifest.json").stat().st_mtime * 1000

@@ -107,7 +107,7 @@ def scene(tmp_path):
 
 
 BOUND = 4 * (BUFFER_ROWS + MESSAGE_ROWS) + BLOCK_ROWS
-"""What the config allows: each of the four partitions is read ahead by so much, in whole messages, and a block waits."""
+"""What the config allows: each of four partitions is read ahead by so much, in whole messages, and a block waits."""
 
 
 def test_in_lockstep_augmentation_waits_for_a_teacher_that_stands_still_and_holds_no_more_meanwhile(broker, scene):

@@ -34,7 +34,7 @@ from streaming.errors import BadInput, StreamingError
 from streaming.kafka import end_offsets, ensure_topics, require_topics
 from streaming.lake import Lake
 from streaming.position import Partition
-from streaming.retention import check_retention
+from streaming.topic_retention import check_retention
 
 log = logging.getLogger(__name__)
 

@@ -1,65 +1,105 @@
-"""Whether topics that somebody else keeps will hold their messages for as long as they are needed."""
+"""Retention: the oldest rows of the lake go, from the front, so that what remains is again without a gap.
+
+A row is too old when its event time lies more than the retention before the newest event time in the lake (not before
+the clock on the wall: a stream that stands still loses nothing). The cut F is the first row that is young enough, moved
+down to the beginning of its block and to the lowest row that a registered reader may still need. Rows below F go; F
+itself is a transaction identifier, `exfm/first_seq`, of the same commit. A reader whose position lies before F is told.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
-from streaming.errors import BadInput
-from streaming.kafka_settings import KafkaSettings
-from streaming.topics import topic_config
+import numpy as np
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+import pyarrow.fs
+import pyarrow.parquet as pq
 
-
-def check_retention(
-    settings: KafkaSettings, topics: Iterable[str], *, needed_s: float, max_future_skew_s: float | None = None
-) -> list[str]:
-    """Warnings about the topics, in words.
-
-    needed_s: the longest window, with its lateness, and the downtime that is to be survived. Raises BadInput, and
-    BrokerAway when no broker answers.
-    """
-    warnings: list[str] = []
-    for topic in topics:
-        warnings += judge(topic, topic_config(settings, topic), needed_s, max_future_skew_s)
-    return warnings
+from streaming.compaction import rewrite
+from streaming.lake_reader import FIRST_SEQ
+from streaming.table_files import DataFile, TableFiles
+from streaming.table_lock import in_flight
 
 
-def judge(topic: str, config: Mapping[str, str], needed_s: float, max_future_skew_s: float | None) -> list[str]:
-    """What is wrong with a topic of these settings, as the broker names them.
+class Cut(NamedTuple):
+    """The lake begins at `begins`, should begin at `first_seq`, and would at `by_age` if no reader needed more."""
 
-    Raises BadInput where messages would be deleted before they are needed no longer.
+    begins: int
+    first_seq: int
+    by_age: int
 
-    >>> kept = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
-    >>> judge("ads", kept, 90_000, None)
-    []
-    >>> judge("ads", kept | {"retention.ms": "3600000"}, 90_000, None)
-    Traceback (most recent call last):
-    streaming.errors.BadInput: topic `ads` keeps its messages for 3,600 s (retention.ms), and 90,000 s are needed: ...
-    """
-    if "compact" in config["cleanup.policy"]:
-        raise BadInput(
-            f"topic `{topic}` is compacted (cleanup.policy is {config['cleanup.policy']}): of messages with one key "
-            "all but the last are deleted, read or not; set it to delete"
-        )
-    retention_ms = int(config["retention.ms"])
-    if 0 <= retention_ms < needed_s * 1000:
-        raise BadInput(
-            f"topic `{topic}` keeps its messages for {retention_ms / 1000:,.0f} s (retention.ms), and {needed_s:,.0f} "
-            "s are needed: the longest window, its lateness and kafka.downtime_s; raise retention.ms to "
-            f"{round(needed_s * 1000)} or more, or lower kafka.downtime_s or the window"
-        )
-    warnings = []
-    if int(config["retention.bytes"]) >= 0:
-        warnings.append(
-            f"topic `{topic}` keeps {int(config['retention.bytes']):,} bytes of each partition (retention.bytes), "
-            f"which may be less than the {needed_s:,.0f} s that are needed; a gap will end the run; -1 sets no limit"
-        )
-    if max_future_skew_s is not None and config.get("message.timestamp.type", "CreateTime") == "CreateTime":
-        ahead_s = int(config["message.timestamp.after.max.ms"]) / 1000
-        if ahead_s > max_future_skew_s:
-            warnings.append(
-                f"topic `{topic}` believes its producers' clocks (message.timestamp.type is CreateTime), up to "
-                f"{ahead_s:,.0f} s ahead: one that jumps takes its records' timestamps along, and "
-                f"settlement.max_future_skew_s = {max_future_skew_s:g} cannot tell; set message.timestamp.after.max.ms "
-                f"to {round(max_future_skew_s * 1000)}, or the type to LogAppendTime"
-            )
-    return warnings
+    @property
+    def rows(self) -> int:
+        """So many go."""
+        return max(0, self.first_seq - self.begins)
+
+
+def cut(table: TableFiles, retention_ms: int, lowest_position: int | None) -> Cut:
+    """Where the lake should begin. `lowest_position`: the last row that no reader needs; None: there are no readers."""
+    begins = table.identifier(FIRST_SEQ) or 0
+    newest = newest_event_ms(table)
+    if newest is None:
+        return Cut(begins, begins, begins)
+    first = by_age = _block_start(table, _first_young(table, newest - retention_ms))
+    if lowest_position is not None and lowest_position + 1 < by_age:
+        first = _block_start(table, max(begins, lowest_position + 1))
+    return Cut(begins, first, by_age)
+
+
+def newest_event_ms(table: TableFiles) -> int | None:
+    """The highest event time in the lake; None when it is empty."""
+    return max((int(file.high["event_time_ms"]) for file in table.files if "event_time_ms" in file.high), default=None)
+
+
+def delete_before(table: TableFiles, first_seq: int) -> bool:
+    """Let the lake begin at `first_seq`. False where others replaced files meanwhile: look again."""
+    with in_flight(table.path):
+        removed = [file for file in table.files if file.first < first_seq]
+        kept = [rewrite(table, [file], from_seq=first_seq) for file in removed if file.last >= first_seq]
+        added = [file for file in kept if file is not None]
+        return table.replace(removed, added, {FIRST_SEQ: first_seq}, rows_change=True)
+
+
+def _first_young(table: TableFiles, cutoff_ms: int) -> int:
+    """The lowest `lake_seq` with an event time from `cutoff_ms` on. Only files across the cut-off are opened."""
+    first: int | None = None
+    for file in sorted(table.files, key=lambda f: f.first):
+        if first is not None and file.first >= first:
+            break
+        low, high = file.low.get("event_time_ms"), file.high.get("event_time_ms")
+        if high is not None and high < cutoff_ms:
+            continue
+        found: int | None = file.first
+        if low is None or low < cutoff_ms:
+            found = _lowest(table, file, cutoff_ms)
+        if found is not None and (first is None or found < first):
+            first = found
+    assert first is not None, "the newest row is young"
+    return first
+
+
+def _lowest(table: TableFiles, file: DataFile, cutoff_ms: int) -> int | None:
+    with pq.ParquetFile(table.place(file)) as parquet:
+        rows = parquet.read(["lake_seq", "event_time_ms"], use_threads=False)
+    young = rows["lake_seq"].to_numpy()[rows["event_time_ms"].to_numpy() >= cutoff_ms]
+    return int(young.min()) if len(young) else None
+
+
+def _block_start(table: TableFiles, first: int) -> int:
+    """The first row of the block that row `first` lies in; `first` itself when there is no such row."""
+    (number, *_) = [*_column(table, "block", first, pc.field("lake_seq") == first), None]
+    if number is None:
+        return first
+    same = (pc.field("block") == number) & (pc.field("lake_seq") <= first)
+    return int(np.min(_column(table, "lake_seq", first, same)))
+
+
+def _column(table: TableFiles, name: str, upto: int, filter: pc.Expression) -> list[int]:
+    """Values of the rows that match, from files that begin up to `upto`; statistics keep most from being read."""
+    paths = [str(table.place(file)) for file in table.files if file.first <= upto]
+    values: list[int] = []
+    if paths:
+        files = ds.dataset(paths, format="parquet", filesystem=pyarrow.fs.LocalFileSystem())
+        values = files.to_table([name], filter=filter, use_threads=False)[name].to_pylist()
+    return values

@@ -18,8 +18,8 @@ from streaming.errors import BadInput, DataLost
 from streaming.intake import InputTopic, Intake
 from streaming.kafka import TopicReader, TopicWriter, end_offsets, ensure_topics
 from streaming.position import Partition
-from streaming.retention import check_retention
 from streaming.schema import RowSchema, Task
+from streaming.topic_retention import check_retention
 from tests.contracts.pipeline_fixtures import by_hand, ipc, send, small
 
 pytestmark = pytest.mark.broker

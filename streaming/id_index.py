@@ -70,6 +70,8 @@ class IdIndex:
             for part in parts:
                 waiting.append(part)
                 if sum(map(len, waiting)) >= RUN_ROWS:
+                    if len(sorting) > 1:
+                        sorting[-2].result()  # parts that come faster than they are sorted do not pile up
                     sorting.append(sorter.submit(_sorted, np.concatenate(waiting), first))
                     first += sum(map(len, waiting))
                     waiting = []

@@ -192,6 +192,31 @@ def test_a_save_killed_at_any_file_leaves_the_state_before_and_its_own_or_none(t
         assert not list((root / target).glob("*.part"))
 
 
+def test_pieces_and_their_names_are_flushed_before_the_manifest_moves_in(tmp_path, monkeypatch):
+    """So that after a power cut a manifest that is there has all it needs."""
+    settlement, done = new_settlement(), []
+    play(settlement, 0, 14)
+    fsync, replace = os.fsync, Path.replace
+
+    def flushed(file: int) -> None:
+        done.append(Path(os.readlink(f"/proc/self/fd/{file}")).name.removesuffix(".part"))
+        fsync(file)
+
+    def moved(source: Path, target: Path) -> Path:
+        done.append(f"-> {target.name}")
+        return replace(source, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", flushed)
+        patch.setattr(Path, "replace", moved)
+        settlement.save(tmp_path / "epoch-1", "a")
+    pieces = {path.name for path in (tmp_path / "epoch-1").glob("*.arrow")}
+    manifest = done.index("-> a.json")
+    assert len(pieces) > 4
+    assert all(done.index(name) < done.index(f"-> {name}") < manifest for name in pieces)
+    assert done[manifest - 2 :] == ["epoch-1", "a.json", "-> a.json", "epoch-1"]
+
+
 def test_a_name_saved_again_is_never_half_the_old_and_half_the_new(tmp_path, monkeypatch):
     settlement = new_settlement()
     play(settlement, 0, 6)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from streaming.delta_table import CheckedTable, Commit, in_schema
+from streaming.position import NOTHING_YET
 from streaming.schema import POSITION_FIELDS
 
 DEAD_LETTERS, LATE_FEEDBACK = "dead_letters", "late_feedback"
@@ -41,6 +42,12 @@ class SideTable:
     def id(self) -> str:
         """Of this table, and of no other."""
         return self._table.id
+
+    @property
+    def position(self) -> int:
+        """The number stored last; -1 before the first."""
+        number = self._table.identifier(NUMBER)
+        return NOTHING_YET if number is None else number
 
     def append(self, rows: pa.RecordBatch | pa.Table, *, number: int) -> int:
         """Store `rows` under `number` unless that number, or a later one, is stored; returns how many were.

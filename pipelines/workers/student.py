@@ -32,7 +32,9 @@ from pipelines.workers.base import Report, seconds_since
 from pipelines.workers.model import ModelWorker
 from pipelines.workers.teacher import snapshot_name
 from streaming.lake_reader import LakeReader
+from streaming.lake_source import LakeSource
 from streaming.position import NOTHING_YET
+from streaming.source import EndOfStream
 
 METRICS_EVERY_ROWS = 20_000
 
@@ -60,7 +62,14 @@ class StudentWorker(ModelWorker):
         columns = dict.fromkeys([*position, *self._features.needs_columns(), *labels, *logits, *weight])
         self._columns = list(columns)
         groups = [g.name for g in config.rows.groups if any(t.name in self._tasks for t in g.tasks)]
-        self._filter = pc.field("settlement").isin(groups)
+        self._source = LakeSource(
+            self._lake,
+            batch_rows=config.resources.read_rows,
+            columns=self._columns,
+            verticals=set(self._settings.row_filter),
+            filter=pc.field("settlement").isin(groups),
+        )
+        self._source.open(self._seq)
         self._rows = self._lake.read(upto=NOTHING_YET, columns=self._columns).table
         if self._seq != NOTHING_YET:
             self._export_again()
@@ -81,7 +90,6 @@ class StudentWorker(ModelWorker):
         self._without_logit = self._seen_rows = 0
         self._saved_rows = self._logged_rows = 0
         self._event_time_ms: int | None = None
-        self._read_upto = NOTHING_YET  # `_seq`: the last row learned, or passed over because it is not ours
         self._teacher_version: int | None = None
         self._logit_age_s: float | None = None
         self._last_batch: Batch | None = None
@@ -99,10 +107,11 @@ class StudentWorker(ModelWorker):
             self._learn(self._rows.slice(0, count))
             self._rows = self._rows.slice(count)
             return True
-        if self.orders.end_seq is not None and self._read_upto >= self.orders.end_seq:
+        try:
+            with self.watch("read"):
+                return self._read_more()
+        except EndOfStream:
             return self._end()
-        with self.watch("read"):
-            return self._read_more()
 
     def _next_batch_rows(self) -> int:
         """How many of the rows at hand make the next batch; 0 when that is not known yet."""
@@ -113,23 +122,15 @@ class StudentWorker(ModelWorker):
         if same_block >= self._settings.batch_rows:
             return self._settings.batch_rows
         # Commits hold whole blocks: what was read up to the lake's end ends with a block.
-        block_is_whole = same_block < len(head) or self._read_upto >= self._lake.last_lake_seq
+        block_is_whole = same_block < len(head) or self._source.caught_up
         return same_block if block_is_whole else 0
 
     def _read_more(self) -> bool:
-        self._lake.refresh()
-        if self._read_upto >= self._lake.last_lake_seq:
+        self._source.end_seq = self.orders.end_seq
+        rows = self._source.next_batch()
+        if rows is None:
             return False
-        verticals = set(self._settings.row_filter)
-        read = self._lake.read(
-            self._read_upto,
-            limit_rows=self._config.resources.read_rows,
-            columns=self._columns,
-            verticals=verticals,
-            filter=self._filter,
-        )
-        self._rows = pa.concat_tables([self._rows, read.table]).combine_chunks()
-        self._read_upto = read.complete_upto
+        self._rows = pa.concat_tables([self._rows, rows]).combine_chunks()
         return True
 
     def _learn(self, rows: pa.Table) -> None:
@@ -236,7 +237,6 @@ class StudentWorker(ModelWorker):
         self._student.load_state(_under("student/", tensors))
         if self._twin is not None:
             self._twin.load_state(_under("no_teacher/", tensors))
-        self._read_upto = self._seq
         self._seen_rows = meta["rows"]
         self._learned = Learned(self._tasks, meta["learned"])
         self._figures.load(tensors)
@@ -254,8 +254,8 @@ class StudentWorker(ModelWorker):
     def describe(self, report: Report) -> None:
         super().describe(report)
         self._lake.refresh()
-        caught_up = not self._rows.num_rows and self._read_upto >= self._lake.last_lake_seq
-        report.lake_seq = self._read_upto if caught_up else self._seq
+        caught_up = not self._rows.num_rows and self._source.caught_up
+        report.lake_seq = self._source.position() if caught_up else self._seq
         report.lag_rows = max(0, self._lake.last_lake_seq - report.lake_seq)
         if self._config.pace.mode == "free":
             report.lag_event_time_s = seconds_since(self._event_time_ms)

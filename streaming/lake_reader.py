@@ -20,7 +20,7 @@ import pyarrow.dataset as ds
 import pyarrow.fs
 
 from streaming.delta_table import last_metadata, load
-from streaming.errors import BadInput, StreamingError
+from streaming.errors import BadInput, DataLost, StreamingError
 from streaming.schema import RowSchema
 
 WINDOW_ROWS = 131_072
@@ -123,7 +123,7 @@ class LakeReader:
         verticals   only these; files of others are not opened
         filter      an expression over any columns, also ones not asked for; a null counts as no match
 
-        Raises BadInput for an unknown column, StreamingError when a file of the lake is gone, and when rows right
+        Raises BadInput for an unknown column, StreamingError when a file of the lake is gone, DataLost when rows right
         after the position have been deleted (retention).
         """
         wanted = list(self.schema.augmented.names if columns is None else columns)
@@ -148,11 +148,11 @@ class LakeReader:
                 self._open()  # compacted and vacuumed since the last look: the rows are in newer files
 
     def _start(self, after: int | None) -> int:
-        """The position to read from. Raises StreamingError where rows after `after` are gone."""
+        """The position to read from. Raises DataLost where rows after `after` are gone."""
         if after is None:
             return self.first_lake_seq - 1
         if after + 1 < self.first_lake_seq:
-            raise StreamingError(
+            raise DataLost(
                 f"rows lake_seq {after + 1:,} to {self.first_lake_seq - 1:,} of the lake {self.path} are deleted "
                 f"(lake.retention_days); it begins at {self.first_lake_seq:,}, and this reader stands at {after:,}. "
                 "A reader that is registered (`exfm lake readers`) holds its rows until it expires; this one starts "

@@ -125,7 +125,7 @@ class SourceContract(ABC):
             pass
         position = source.position()
         self.lose(len(self.all_rows()) - 1)
-        with pytest.raises(DataLost, match=r"lost|ends at|was read up to|was played for"):
+        with pytest.raises(DataLost, match=r"lost|deleted|ends at|was read up to|was played for"):
             self.batch(self.open(position))
 
     def test_closed_twice(self):

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from kafka import KafkaAdminClient, TopicPartition
 
+from streaming import retention
 from streaming.examples import ExamplesPublisher, ExamplesReader
 from streaming.intake import InputTopic, Intake
 from streaming.kafka import TopicReader, TopicWriter, ensure_topics
@@ -24,6 +25,7 @@ from streaming.sources.files import LabelColumn, RecordedConfig, RecordedStream
 from streaming.sources.generated import GeneratedStream, GeneratorConfig
 from streaming.sources.scripted import EOF, PAUSE, HandClock, ScriptedTopics
 from streaming.sources.timed_parquet import TimedParquet
+from streaming.table_files import TableFiles
 from tests.contracts import lake_rows
 from tests.contracts.source_contract import SourceContract
 
@@ -199,6 +201,13 @@ class TestLake(SourceContract):
 
     def all_rows(self):
         return list(range(self.ROWS))
+
+    def lose(self, rows):
+        assert retention.delete_before(TableFiles(self.lake.path), rows)
+
+    def test_what_retention_has_left_is_read_from_its_first_row(self):
+        self.lose(33)
+        assert self.rest(self.open()) == [seq for seq in self.all_rows() if seq >= 33]
 
     def test_a_lake_made_anew_is_not_taken_for_the_one_that_was_read(self):
         with pytest.raises(Exception, match="ends at lake_seq 99, and was read up to 150"):

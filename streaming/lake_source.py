@@ -37,8 +37,8 @@ class LakeSource(Source[int, pa.Table]):
         self.end_seq: int | None = None
 
     def open(self, position: int | None = None) -> None:
-        """Raises DataLost when the lake ends before `position`; rows after it that retention has deleted are told by the
-        next batch."""
+        """Raises DataLost when the lake ends before `position`; rows that retention has deleted are told by the next
+        batch."""
         self._lake.refresh()
         self.seek(self._lake.first_lake_seq - 1 if position is None else position)
 

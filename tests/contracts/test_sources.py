@@ -203,10 +203,13 @@ class TestLake(SourceContract):
         return list(range(self.ROWS))
 
     def lose(self, rows):
-        assert retention.delete_before(TableFiles(self.lake.path), rows)
+        self.delete_before(self.ROWS - 1)
+
+    def delete_before(self, first_seq):
+        assert retention.delete_before(TableFiles(self.lake.path), first_seq)
 
     def test_what_retention_has_left_is_read_from_its_first_row(self):
-        self.lose(33)
+        self.delete_before(33)
         assert self.rest(self.open()) == [seq for seq in self.all_rows() if seq >= 33]
 
     def test_a_lake_made_anew_is_not_taken_for_the_one_that_was_read(self):

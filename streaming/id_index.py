@@ -7,7 +7,7 @@ amortised, a lookup one binary search per run. Rows are numbered consecutively a
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NamedTuple
 
 import numpy as np
@@ -66,7 +66,7 @@ class IdIndex:
         """`append` for the hashes of very many rows, part by part: sorted once, beside whatever yields the parts."""
         waiting: list[np.ndarray] = []
         with ThreadPoolExecutor(1) as sorter:
-            sorting = []
+            sorting: list[Future[_Run]] = []
             for part in parts:
                 waiting.append(part)
                 if sum(map(len, waiting)) >= RUN_ROWS:

@@ -2,7 +2,7 @@
 
 A delta holds the rows marked since the store before. Deltas are merged so that their sizes fall at least by half from
 old to new, and all of them go into a new base once they hold more than a sixteenth of the rows: their number is
-logarithmic, and what is written per store is, on average, what has changed.
+logarithmic, and what is written is, over many stores, a few times what has changed.
 """
 
 from __future__ import annotations

@@ -159,6 +159,10 @@ class CheckedTable:
         """Of this table, and of no other."""
         return str(self._handle.metadata().id)
 
+    def refresh(self) -> None:
+        """Look for commits of others."""
+        self._handle.update_incremental()
+
     def identifier(self, name: str) -> int | None:
         """The identifier's number as the handle knows it; None where it was never committed."""
         version: int | None = self._handle.transaction_version(name)

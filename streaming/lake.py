@@ -103,7 +103,8 @@ class LakeWriter:
         metadata  counters and source positions at the last row; a small JSON object
 
         A commit that others overtook without touching our identifiers (a compaction) goes through. Raises
-        StreamingError when a newer writer exists, on a gap or overlap, and when the disk refuses; DiskFull when it has
+        StreamingError when a newer writer exists (also one that came while we committed: what follows the commit is
+        its business then), on a gap or overlap, and when the disk refuses; DiskFull when it has
         no room: the same rows may be committed again, with this writer or another.
         """
         table = self._checked(rows)
@@ -113,12 +114,8 @@ class LakeWriter:
         numbers = {LAKE_SEQ: last_seq, BLOCK: last_block, EPOCH: self.epoch, STATE: state}
 
         def prepare() -> Commit | None:
-            epoch, seq = self._number(EPOCH), self._number(LAKE_SEQ)
-            if epoch != self.epoch:
-                raise StreamingError(
-                    f"fenced: this writer of {self._table.path} has epoch {self.epoch}, the lake has {epoch}; "
-                    "a newer augmentation worker took over, this one must end"
-                )
+            self._same_epoch()
+            seq = self._number(LAKE_SEQ)
             if seq == last_seq and table.num_rows:
                 return None  # our own try was reported as failed after it had been stored
             if seq != self.last_lake_seq:
@@ -129,9 +126,24 @@ class LakeWriter:
             return Commit(table, numbers, metadata)
 
         self._table.commit(prepare)
+        self.check()
         self.last_lake_seq, self.last_block, self.state = last_seq, last_block, state
         self.metadata = dict(metadata)
         return last_seq
+
+    def check(self) -> None:
+        """Look whether a newer writer has been opened; raises StreamingError then. To be asked before anything is done
+        outside the lake that only the one writer may do: a process can be stopped for hours between two lines."""
+        self._table.refresh()
+        self._same_epoch()
+
+    def _same_epoch(self) -> None:
+        epoch = self._number(EPOCH)
+        if epoch != self.epoch:
+            raise StreamingError(
+                f"fenced: this writer of {self._table.path} has epoch {self.epoch}, the lake has {epoch}; "
+                "a newer augmentation worker took over, this one must end"
+            )
 
     def _number(self, name: str) -> int:
         number = self._table.identifier(name)

@@ -259,6 +259,7 @@ class AugmentationWorker(Worker):
             block = self._augment(number, rows, scored=isinstance(decision, Score))
         self._commit(block)
         with self.watch("publish"):
+            self._lake.check()
             self._publisher.publish(block)
             self._tell_published()
         return True

@@ -254,7 +254,12 @@ class RayLauncher:
     def start(self, name: str, build: Build, log: Path) -> Handle:
         import ray
 
-        host = ray.remote(_Host).options(num_cpus=self._resources.cpus_per_worker, max_restarts=0, name=None)
+        host = ray.remote(_Host).options(
+            num_cpus=self._resources.cpus_per_worker,
+            max_restarts=0,
+            name=None,
+            scheduling_strategy="SPREAD" if self._resources.address else "DEFAULT",
+        )
         return RayHandle(name, host.remote(build, str(log)), self._resources)
 
     def shutdown(self) -> None:

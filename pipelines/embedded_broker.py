@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from pipelines.policies import Cause, Death, GiveUp, Patience, verdict
 from streaming.broker import Running
-from streaming.errors import DiskFull, StreamingError
+from streaming.errors import BadInput, DiskFull, StreamingError
 
 POLL_S = 0.2
 START_WAIT_S = 60.0
@@ -92,7 +92,7 @@ class EmbeddedBroker:
         try:
             running = self._broker.start(START_WAIT_S)
         except StreamingError as error:
-            self._bury(Cause.DISK_FULL if isinstance(error, DiskFull) else Cause.CRASH, str(error))
+            self._bury(_cause(error), str(error))
             return
         self._start_at = None
         self._status |= _address(running) | {"restarts": self._status["restarts"] + 1, "reason": None}
@@ -110,6 +110,13 @@ class EmbeddedBroker:
         self._start_at = now + decision.delay_s
         self._status |= {"pid": None, "reason": words.partition("\n")[0]}
         log.warning("the broker is gone (%s); starting it in %.1f s", words, decision.delay_s)
+
+
+def _cause(error: StreamingError) -> Cause:
+    """Of a start that failed. A port that somebody else has now, say, is none of the broker's own deaths."""
+    if isinstance(error, DiskFull):
+        return Cause.DISK_FULL
+    return Cause.BROKER_AWAY if isinstance(error, BadInput) else Cause.CRASH
 
 
 def _address(running: Running) -> dict[str, Any]:

@@ -149,3 +149,5 @@ class Screen:
             ne = next((f" NE {v:.4f}" for v in ((report.ne if report else None) or {}).values() if v), "")
             parts.append(f"{worker.name} {rate}{ne}")
         self._console.print(" | ".join(parts), highlight=False, markup=False, soft_wrap=True)
+        if status.reason is not None and not ended:
+            self._console.print(f"       {status.reason}", highlight=False, markup=False, soft_wrap=True)

@@ -134,7 +134,7 @@ class RunStatus:
             "wall_s": round(self.wall_s, 3),
             "fraction": self.fraction,
             "workers": {name: worker.as_json() for name, worker in self.workers.items()},
-            "broker": self.broker,
-            "lake": self.lake,
-            "tracking": self.tracking,
+            "broker": dict(self.broker),  # others write into these while they are turned into text
+            "lake": dict(self.lake),
+            "tracking": dict(self.tracking),
         }

@@ -120,9 +120,10 @@ def show(value: dict[str, Any], running: bool) -> None:
         console.print(f"[yellow]{escape(value['reason'])}[/yellow]", highlight=False)
     console.print(worker_table(value["workers"], console.width))
     lake, broker = value["lake"], value["broker"]
+    restarts = f", started again {escape(str(broker['restarts']))} times" if broker.get("restarts") else ""
     console.print(
         f"lake: {lake['rows']:,} rows in {lake['files']} files, {lake['bytes'] / 2**20:.1f} MB · "
-        f"broker: {escape(str(broker['bootstrap_servers']))}",
+        f"broker: {escape(str(broker['bootstrap_servers']))}{restarts}",
         highlight=False,
     )
 

@@ -14,6 +14,7 @@ import base64
 import fcntl
 import json
 import os
+import random
 import shutil
 import signal
 import socket
@@ -234,10 +235,15 @@ class Broker:
 
 
 def _free_port() -> int:
+    """One from below those that outgoing connections are given: while the broker is down, a client that knocks at its
+    port could be given that very port for its own end, find itself, and keep the broker out."""
+    for port in random.sample(range(20_000, 32_768), 100):
+        if _listener(port) is None:
+            return port
     with closing(socket.socket()) as probe:
         probe.bind((HOST, 0))
-        port: int = probe.getsockname()[1]
-        return port
+        any_port: int = probe.getsockname()[1]
+        return any_port
 
 
 def _listener(port: int) -> str | None:

@@ -253,7 +253,11 @@ class AugmentationWorker(Worker):
                 self._note = f"waiting for snapshot {decision.version}"
                 time.sleep(0.01)
                 return False
-        self._note = f"stale_teacher: {decision.reason}" if isinstance(decision, WithoutTeacher) else None
+        if isinstance(decision, WithoutTeacher):
+            self._note = f"stale_teacher: {decision.reason}"
+        else:
+            gone = f"stale_teacher: it has given up, and snapshot {self._snapshots.version} goes on scoring"
+            self._note = gone if self.orders.teacher_gone else None
         rows = pa.concat_batches(self._parts)
         with self.watch("score"):
             block = self._augment(number, rows, scored=isinstance(decision, Score))

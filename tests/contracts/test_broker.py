@@ -5,11 +5,12 @@ import signal
 import socket
 import subprocess
 import sys
+from pathlib import Path
 
 import psutil
 import pytest
 
-from streaming.broker import Broker, fetch
+from streaming.broker import Broker, _free_port, fetch
 from streaming.errors import BadInput, DiskFull, StreamingError
 from streaming.kafka import KafkaSettings, TopicReader, TopicWriter, ensure_topics
 from streaming.position import Partition
@@ -71,6 +72,13 @@ def test_a_broker_outlives_whoever_started_it_and_a_second_start_finds_it(tmp_pa
         assert broker.stop()
     assert broker.status() is None
     assert not broker.stop()
+
+
+def test_a_port_of_its_own_is_none_that_outgoing_connections_are_given():
+    lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    if lowest < 32_768:
+        pytest.skip("this machine hands out other ports than is usual")
+    assert all(_free_port() < lowest for _ in range(20))
 
 
 def test_an_occupied_port_is_the_callers_mistake_and_names_the_occupant(tmp_path):

@@ -9,6 +9,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -131,11 +132,12 @@ def test_a_broker_that_stays_away_ends_the_run_in_words_and_the_same_command_goe
 
 
 @pytest.fixture
-def small_disk(tmp_path) -> Iterator[Path]:
-    """A disk of its own, of 48 MiB."""
+def small_disk(tmp_path, request) -> Iterator[Path]:
+    """A disk of its own, of 48 MiB or of what the test asks for."""
+    size = getattr(request, "param", "48m")
     place = tmp_path / "disk"
     place.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=48m", "tmpfs", str(place)], check=False)
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(place)], check=False)
     if mounted.returncode:
         pytest.skip("mounting a small disk is not allowed here")
     yield place
@@ -152,12 +154,11 @@ class Ballast:
         self.told: list[str] = []
 
     def fill(self) -> None:
-        try:
-            with self._path.open("ab", buffering=0) as file:
-                while True:
-                    file.write(b"0" * 4096)
-        except OSError:
-            pass
+        with self._path.open("ab", buffering=0) as file:
+            for size in (1 << 20, 4096):
+                with suppress(OSError):
+                    while file.write(b"0" * size):
+                        pass
 
     def __call__(self, status: RunStatus) -> None:
         if self.let_go or (status.lake["rows"] or 0) < self._rows or status.state is not RunState.RUNNING:
@@ -201,6 +202,41 @@ def test_a_disk_that_stays_full_ends_the_run_in_words_and_the_same_command_goes_
     assert_same_run(to_the_end(config, small_disk / "run"), undisturbed)
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("small_disk", ["600m"], indirect=True)
+def test_a_full_disk_that_ends_the_runs_own_broker_too_is_waited_for(undisturbed, small_disk):
+    config = small("127.0.0.1:1", **STREAM)
+    config = config.model_copy(update={"kafka": config.kafka.model_copy(update={"bootstrap_servers": None})})
+    ballast = Ballast(small_disk, rows=1000)
+    status = end_of(config, small_disk / "run", ballast)
+    assert status.state is RunState.DONE, status.reason
+    assert ballast.let_go
+    finished = Finished(config, small_disk / "run")
+    assert finished.rows.equals(undisturbed.rows)
+    assert finished.summary["students"] == undisturbed.summary["students"]
+    assert_learned_the_lake(finished)
+
+
+# --- MLflow ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_a_store_of_mlflow_that_is_deleted_in_the_middle_costs_metrics_and_nothing_else(undisturbed, broker, tmp_path):
+    config = small(broker.bootstrap_servers, **STREAM, tracking={"enabled": True, "interval_s": 0.1})
+    database = RunDir(tmp_path).mlflow
+    said: list[str] = []
+
+    def watch(status: RunStatus) -> None:
+        if database.exists() and (status.lake["rows"] or 0) >= 1000:
+            database.unlink()
+
+    status, _ = run(config, RunDir(tmp_path), local=True, until_end=True, watch=watch, say=said.append)
+    assert status.state is RunState.DONE, status.reason
+    assert "entries were dropped, training is not affected" in said[-1]
+    assert_same_run(Finished(config, tmp_path), undisturbed)
+
+
 # --- a model that gives up ------------------------------------------------------------------------------------------
 
 
@@ -242,12 +278,20 @@ def test_in_free_pace_a_teacher_that_gives_up_stops_neither_lake_nor_students(br
         pace__catchup_rows=100, pace__max_rows_ahead=1000,
     )  # fmt: skip
     told: list[str] = []
+    notes: list[str] = []
+
+    def watch(status: RunStatus) -> None:
+        told.append(status.reason or "")
+        report = status.workers["augmentation"].report
+        notes.append((report.note if report else None) or "")
+
     with monkeypatch.context() as patch:
         gives_up(patch, TeacherWorker, "teacher", steps=8)
-        status = end_of(config, tmp_path, lambda status: told.append(status.reason or ""))
+        status = end_of(config, tmp_path, watch)
     assert status.state is RunState.FAILED
     assert status.reason == "teacher: Diverged: 17 batches one after the other are not finite"
     assert any(reason.startswith("stale_teacher: teacher has given up, the others go on") for reason in told)
+    assert any(note.startswith("stale_teacher: it has given up") for note in notes)
     lake = Finished(config, tmp_path).lake
     assert lake.filter(lake["label_ctr"].is_valid()).num_rows == 3000
     assert lake["teacher_version"].null_count < lake.num_rows  # the last snapshot went on scoring

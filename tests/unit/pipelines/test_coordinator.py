@@ -393,15 +393,17 @@ def test_a_worker_that_does_not_report_is_killed_and_started_again(tmp_path):
 
 
 def test_a_pause_of_the_coordinator_itself_is_nobodys_silence(tmp_path):
-    lives = ENDLESS | {"teacher": [[*[working("teacher"), None, None] * 100]]}
-    run = Run(tmp_path, lives, at_tell=stop_after(30), hang_s=60)
+    run = Run(tmp_path, ENDLESS, at_tell=stop_after(3640), hang_s=60)
     plain = run.clock.sleep
 
     def suspended_once(seconds):
         plain(3600 if 1003 < run.clock.now < 1004 else seconds)
 
     run.coordinator._sleep = suspended_once
+    silent = lambda orders: None if 1002 < run.clock.now < 4620 else working("teacher")  # noqa: E731
+    run.launcher._lives["teacher"] = [[silent]]
     run.to_the_end()
+    assert run.clock.now > 4630
     assert len(run.launcher.handles["teacher"]) == 1
 
 

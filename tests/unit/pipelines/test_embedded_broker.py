@@ -12,7 +12,7 @@ import pytest
 from pipelines.embedded_broker import EmbeddedBroker
 from pipelines.policies import Patience
 from streaming.broker import Broker, Running
-from streaming.errors import DiskFull, StreamingError
+from streaming.errors import BadInput, DiskFull, StreamingError
 from streaming.kafka import KafkaSettings, ensure_topics, require_topics
 from tests.unit.pipelines.test_coordinator import Clock
 
@@ -82,7 +82,7 @@ def test_a_broker_that_dies_is_started_again_at_its_port_and_counted(scripted):
 
 def test_starts_that_fail_are_repeated_ever_later_and_given_up_with_the_last_words(scripted):
     script, supervised, status = scripted
-    script.failures = [StreamingError(f"port 5000 is occupied ({n})") for n in range(9)]
+    script.failures = [StreamingError(f"it ended while starting ({n})") for n in range(9)]
     script.alive = False
     pass_time(script, supervised, 30)
     assert [b - a for a, b in pairwise(script.started_at[1:])] == pytest.approx([1.0], abs=0.2)
@@ -100,6 +100,19 @@ def test_a_full_disk_is_waited_for_and_counts_for_nothing(scripted):
     assert status["reason"] == "3 MiB free"
     pass_time(script, supervised, 70)
     assert (supervised.given_up, status["restarts"], status["pid"] is None) == (None, 1, False)
+
+
+def test_a_port_that_somebody_has_meanwhile_is_waited_for_as_long_as_workers_wait(scripted):
+    script, supervised, status = scripted
+    script.failures = [BadInput("port 5000 is occupied by process 7")] * 12
+    script.alive = False
+    pass_time(script, supervised, 200)
+    assert (supervised.given_up, status["restarts"]) == (None, 1)
+    script.failures = [BadInput("port 5000 is occupied by process 7")] * 100
+    script.alive = False
+    pass_time(script, supervised, 330)
+    assert "300 s are allowed (kafka.give_up_s)" in supervised.given_up
+    assert supervised.given_up.endswith("occupied by process 7")
 
 
 def test_a_disk_that_stays_full_is_given_up_with_both_times(scripted):

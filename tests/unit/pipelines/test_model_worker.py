@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -146,6 +147,27 @@ def test_the_snapshot_never_comes_before_its_checkpoint_nor_the_readers_position
         disk.let_through(1)
     eventually(lambda: teacher._writer.idle)
     assert position() == 63  # the checkpoint before the last is kept too, and would go on from there
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in folder.iterdir()}
+
+
+def test_a_snapshot_that_was_set_aside_as_damaged_is_written_again_to_the_same_bytes(teacher, disk, tmp_path):
+    disk.let_through(100)
+    teacher._publish()
+    for number in range(3):
+        learn_block(teacher, number)
+    eventually(lambda: teacher._writer.idle)
+    snapshots = tmp_path / "snapshots" / "teacher"
+    before = {name: contents(snapshots / name) for name in names(snapshots)}
+    assert list(before) == [f"v{version:08d}" for version in range(4)]
+    for name in ("v00000000", "v00000002", "v00000003"):  # the seeded start, and those whose checkpoints are kept
+        checkpoint.set_aside(snapshots / name)
+    for _ in range(3):
+        teacher._reissue()
+        eventually(lambda: teacher._writer.idle)
+    assert {name: contents(snapshots / name) for name in names(snapshots)} == before
 
 
 def test_a_worker_at_the_end_of_its_stream_is_done_once_everything_is_on_disk(teacher, disk, tmp_path):

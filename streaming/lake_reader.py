@@ -284,8 +284,8 @@ class _Files(NamedTuple):
 
         def partition(name: str) -> np.ndarray:
             if name not in actions.column_names:  # an empty table
-                return np.empty(0, str)
-            return np.asarray(actions[name].to_pylist(), str)
+                return np.empty(0, object)
+            return np.asarray(actions[name].to_pylist(), object)  # not `str`, which forgets a NUL at the end
 
         return cls(
             [unquote(path) for path in actions["path"].to_pylist()],
@@ -299,7 +299,7 @@ class _Files(NamedTuple):
     def _of(self, verticals: set[str] | None) -> np.ndarray:
         if verticals is None:
             return np.ones(len(self.paths), bool)
-        return np.isin(self.verticals, np.asarray(sorted(verticals), str))
+        return np.isin(self.verticals, np.asarray(sorted(verticals), object))
 
     def holding(self, low: int, high: int, verticals: set[str] | None) -> np.ndarray:
         """Indices of the files with rows in (low, high], by their first row."""

@@ -227,6 +227,35 @@ def test_writers_killed_at_random_moments_leave_every_row_once(lake: Lake) -> No
 # --- reading
 
 
+ODD_NAMES = [
+    "..",
+    ".",
+    "a/b",
+    "a\\b",
+    "\x00",
+    "a\x00",
+    "%2F",
+    "__HIVE_DEFAULT_PARTITION__",
+    " ",
+    "a=b",
+    "\n",
+    '"',
+    "é" * 32,
+    "'",
+]
+
+
+def test_a_vertical_of_any_name_is_read_back_as_it_is(lake: Lake) -> None:
+    table = pa.table(rows(0, len(ODD_NAMES)))
+    place = table.schema.get_field_index("vertical")
+    table = table.set_column(place, table.schema.field(place), pa.array(ODD_NAMES))
+    lake.open_writer().commit(table, state=1, metadata={})
+    reader = lake.open_reader()
+    assert reader.read(columns=["vertical"]).table["vertical"].to_pylist() == ODD_NAMES
+    for name in ODD_NAMES:
+        assert reader.read(columns=["vertical"], verticals={name}).table["vertical"].to_pylist() == [name]
+
+
 def test_an_absent_lake_is_told_with_what_starts_one(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"no lake at .*exfm stream CONFIG"):
         LakeReader(tmp_path / "lake", SCHEMA)

@@ -180,7 +180,8 @@ class TopicReader(MessageSource):
     def _offset(self, partition: Partition) -> int:
         if waiting := self._waiting.get(partition):
             return waiting[0].offset
-        offset: int = self._consumer.position(TopicPartition(*partition), timeout_ms=1000)
+        with explained(self._settings, "asking for a position"):
+            offset: int = self._consumer.position(TopicPartition(*partition), timeout_ms=1000)
         return offset
 
     def at_end(self, partition: Partition, max_age_s: float = 0.25) -> bool:

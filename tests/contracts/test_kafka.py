@@ -96,6 +96,21 @@ def test_only_the_partitions_asked_for_are_polled(kafka, topic):
         assert [m.value for m in read(reader, 1)] == [b"a"]
 
 
+def test_a_partition_left_alone_half_read_goes_on_while_the_others_are_silent(kafka, topic):
+    filled(kafka, topic, [b"%d" % n for n in range(10)], 0)
+    filled(kafka, topic, [b"x", b"y"], 1)
+    zero, one = Partition(topic, 0), Partition(topic, 1)
+    with TopicReader(kafka, [zero, one]) as reader:
+        reader.open({})
+        assert [m.value for m in reader.next_batch(20.0, max_messages=3, only=[zero])] == [b"0", b"1", b"2"]
+        assert reader.position()[zero] == SourcePosition(3)
+        found = []
+        while len(found) < 2:
+            found += reader.next_batch(1.0, max_messages=1, only=[one]) or []
+        assert reader.next_batch(0.5, only=[one]) is None
+        assert [m.value for m in read(reader, 7)] == [b"%d" % n for n in range(3, 10)]
+
+
 def test_the_end_is_confirmed_by_the_broker(kafka, topic):
     zero, one = Partition(topic, 0), Partition(topic, 1)
     filled(kafka, topic, [b"a"])
@@ -239,7 +254,7 @@ def test_a_broker_that_stands_still_is_noticed_and_not_taken_for_the_end(kafka, 
         assert reader.at_end(partition)
         os.kill(broker.pid, signal.SIGSTOP)
         try:
-            now[0] += 10
+            now[0] += 2 * kafka.give_up_s  # nobody asked for so long, which is no reason to give up
             started = time.monotonic()
             assert reader.next_batch(0.5) is None
             assert time.monotonic() - started < 1.5
@@ -247,7 +262,7 @@ def test_a_broker_that_stands_still_is_noticed_and_not_taken_for_the_end(kafka, 
             assert not reader.at_end(partition)
             assert reader.end_offsets() == {partition: 0}
             now[0] += kafka.give_up_s
-            with pytest.raises(BrokerAway, match=r"has not answered for 3\d\d s"):
+            with pytest.raises(BrokerAway, match=r"has not answered for 30\d s"):
                 reader.next_batch(0.2)
         finally:
             os.kill(broker.pid, signal.SIGCONT)

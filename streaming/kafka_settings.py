@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from streaming.codecs import MAX_MESSAGE_BYTES
 from streaming.errors import BadInput
@@ -56,6 +56,15 @@ class KafkaSettings(BaseModel):
         if unknown:
             raise ValueError(f"unknown: {', '.join(unknown)}; known: {', '.join(sorted(SECURITY_KEYS))}")
         return security
+
+    @model_validator(mode="after")
+    def _time_for_a_request(self) -> KafkaSettings:
+        if self.delivery_timeout_s < self.request_timeout_s + 1:  # the client refuses less than it needs for one
+            raise ValueError(
+                f"delivery_timeout_s is {self.delivery_timeout_s:g} and request_timeout_s {self.request_timeout_s:g}: "
+                f"a message needs time for a request; make delivery_timeout_s {self.request_timeout_s + 1:g} or more"
+            )
+        return self
 
     @field_validator("bootstrap_servers")
     @classmethod

@@ -117,7 +117,8 @@ def test_a_broker_that_is_gone_for_a_minute_is_waited_for_and_never_started(undi
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_broker_that_stays_away_ends_the_run_in_words_and_the_same_command_goes_on(undisturbed, foreign, tmp_path):
-    short = {"kafka__give_up_s": 5, "kafka__connect_timeout_s": 2, "kafka__delivery_timeout_s": 5}
+    timeouts = {"connect_timeout_s": 2, "request_timeout_s": 3, "delivery_timeout_s": 5, "give_up_s": 5}
+    short = {f"kafka__{name}": seconds for name, seconds in timeouts.items()}
     servers = foreign.start().bootstrap_servers
     config = small(servers, **STREAM, **short)
     status = end_of(config, tmp_path / "run", once_the_lake_has(1000, lambda status: bool(foreign.stop()) and None))

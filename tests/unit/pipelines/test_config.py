@@ -10,9 +10,11 @@ import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from pipelines.config import Generated, dump, load, parse
 from streaming.errors import BadInput
+from streaming.kafka_settings import KafkaSettings
 
 CONFIGS = Path(__file__).resolve().parents[3] / "configs"
 SMALL = {
@@ -391,6 +393,12 @@ def test_the_hash_changes_with_whatever_decides_the_result(path, value):
 )
 def test_where_it_runs_and_who_watches_does_not_change_the_hash(path, value):
     assert parse(changed(path, value)).hash == parse(small()).hash
+
+
+def test_a_message_must_have_time_for_a_request():
+    with pytest.raises(ValidationError, match="make delivery_timeout_s 31 or more"):
+        KafkaSettings(delivery_timeout_s=5)
+    assert KafkaSettings(delivery_timeout_s=5, request_timeout_s=4).delivery_timeout_s == 5
 
 
 def test_the_order_of_keys_does_not_change_the_hash():

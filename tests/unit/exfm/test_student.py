@@ -103,6 +103,19 @@ def test_distillation_switched_off_leaves_exactly_the_twin(arm):
     assert same(served(one.state()), served(twin.state()))
 
 
+@pytest.mark.parametrize("arm", ARMS)
+def test_what_a_teacher_says_moves_a_student_and_never_its_twin(arm):
+    cfg = student(arm).cfg
+    ends = {}
+    for bias in (0.0, 2.0):
+        one, twin = (Student(c, FEATURES, TASKS, seed=5) for c in (cfg, cfg.without_teacher()))
+        for batch in stream(1_000, bias=bias):
+            one.train_step(batch), twin.train_step(batch)
+        ends[bias] = served(one.state()), served(twin.state())
+    assert same(ends[0.0][1], ends[2.0][1])
+    assert same(ends[0.0][0], ends[2.0][0]) == (arm == "none")
+
+
 @pytest.mark.parametrize("arm", ["auxiliary_head", "adapter"])
 def test_serving_heads_get_their_gradient_from_labels_alone(arm):
     """After one step from the same start, the serving heads are the twin's; the trunk is not."""

@@ -31,7 +31,13 @@ class Outcome(NamedTuple):
     mutation: Mutation
     verdict: str  # killed, survived, or what else came of it
     took_s: float
-    tail: str
+    said: str
+
+    @property
+    def why(self) -> str:
+        """What the first test that failed said: a name that is not defined would be no proof."""
+        said = [line for line in self.said.splitlines() if line.startswith("E  ")]
+        return said[0][1:].strip()[:100] if said else "no reason given"
 
 
 def copy_of_the_tree(target: Path) -> None:
@@ -66,12 +72,12 @@ def attempt(mutation: Mutation, tree: Path) -> Outcome:
             timeout=2 * TIMEOUT_S,
         )
         verdict = {0: "SURVIVED", 1: "killed"}.get(ran.returncode, f"no verdict (pytest says {ran.returncode})")
-        tail = ran.stdout[-1500:]
+        said = ran.stdout
     except subprocess.TimeoutExpired:
-        verdict, tail = "killed (it hangs)", ""
+        verdict, said = "killed (it hangs)", ""
     finally:
         path.write_text(text)
-    return Outcome(mutation, verdict, time.monotonic() - began, tail)
+    return Outcome(mutation, verdict, time.monotonic() - began, said)
 
 
 def run(mutations: Sequence[Mutation], wanted: list[str]) -> int:
@@ -88,8 +94,7 @@ def run(mutations: Sequence[Mutation], wanted: list[str]) -> int:
             outcomes.append(attempt(mutation, tree))
             verdict, took_s = outcomes[-1].verdict, outcomes[-1].took_s
             print(f"{verdict:10} {took_s:5.0f} s  {mutation.name:60} {mutation.rule}", flush=True)
-            if verdict != "killed":
-                print(outcomes[-1].tail)
+            print(f"{'':20}{outcomes[-1].why}" if verdict == "killed" else outcomes[-1].said[-1500:])
     survived = [outcome for outcome in outcomes if not outcome.verdict.startswith("killed")]
     print(f"{len(outcomes) - len(survived)} of {len(outcomes)} killed")
     return 1 if survived else 0

@@ -47,7 +47,7 @@ MUTATIONS = (
         f"{HONEST}, {REPLAY} (17)",
         AUGMENTATION,
         "return Score(lockstep_version(number, pace.lag))",
-        "return Score(int(latest(self._run_dir.snapshots).name[1:]))",
+        "return Score(self._snapshots.load_newest() or 0)",
         f"{PIPELINE}::test_no_row_is_scored_by_a_teacher_that_has_learned_it",
     ),
     Mutation(
@@ -88,6 +88,7 @@ MUTATIONS = (
         AUGMENTATION,
         """        self._commit(block)
         with self.watch("publish"):
+            self._lake.check()
             self._publisher.publish(block)
 """,
         """        with self.watch("publish"):
@@ -380,6 +381,54 @@ MUTATIONS = (
         "cut = retention.cut(table, settings.retention_ms, None if held is None else held.position)",
         "cut = retention.cut(table, settings.retention_ms, None)",
         "tests/contracts/test_housekeeping.py",
+    ),
+    Mutation(
+        "a new writer does not raise the epoch",
+        f"{ONCE} (4)",
+        "streaming/lake.py",
+        "self.epoch = self._number(EPOCH) + 1",
+        "self.epoch = self._number(EPOCH)",
+        f"{LAKE}::test_the_older_of_two_writers_is_fenced",
+    ),
+    Mutation(
+        "of duplicates the last one wins",
+        f"{ONCE} (10)",
+        "streaming/settlement.py",
+        "first[codes[candidate][::-1]] = candidate[::-1]",
+        "first[codes[candidate]] = candidate",
+        f"{SETTLEMENT} {PROPERTIES}",
+    ),
+    Mutation(
+        "a reader whose file is damaged holds nothing",
+        f"{KEPT} (24)",
+        "streaming/readers.py",
+        "return Reader(unquote(path.stem), NOTHING_YET, path.stat().st_mtime, damaged=True)",
+        "return None",
+        "tests/unit/streaming/test_readers.py",
+    ),
+    Mutation(
+        "what a run continues from may have been altered",
+        f"{ONCE} (11)",
+        "streaming/seal.py",
+        "if value.pop(SEAL) != _digest(value):",
+        "if value.pop(SEAL) is None:",
+        "tests/fuzz/test_manifests.py",
+    ),
+    Mutation(
+        "logits of a teacher that died long ago",
+        f"{PACE} (18)",
+        "pipelines/policies.py",
+        "newest_age_s > max_age_s:",
+        "newest_age_s > 2**60:",
+        "tests/unit/pipelines/test_policies.py",
+    ),
+    Mutation(
+        "what becomes of a message depends on what it is read with",
+        REPLAY,
+        "streaming/codecs.py",
+        "return {n: fault for n, fault in suspected.items() if not self._parses(values[n])}",
+        "return suspected",
+        "tests/unit/streaming/test_ipc.py",
     ),
     Mutation(
         "a message takes what it says it needs",

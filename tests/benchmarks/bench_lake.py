@@ -3,7 +3,7 @@
     python tests/benchmarks/bench_lake.py [--commits 300] [--rows 20000]
 
 A commit of `rows` rows × 34 columns goes to 3 verticals; figures are medians, beside the same at the start and the end
-of the run to show how they grow with the number of files (3 per commit, never compacted here).
+of the run to show how they grow with the number of files (3 per commit, compacted only at the end).
 """
 
 from __future__ import annotations
@@ -18,12 +18,14 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-from deltalake import DeltaTable, WriterProperties
+from deltalake import DeltaTable
 
-from streaming.delta_table import ROW_GROUP_ROWS
+from streaming.housekeeping import Done, compact
 from streaming.lake import Lake
 from streaming.lake_reader import LakeReader
+from streaming.lake_settings import LakeSettings
 from streaming.schema import Column, RowSchema, Task
+from streaming.table_files import TableFiles
 
 SCHEMA = RowSchema(
     columns=tuple(
@@ -71,6 +73,7 @@ def main() -> None:
     options = argparse.ArgumentParser()
     options.add_argument("--commits", type=int, default=300)
     options.add_argument("--rows", type=int, default=20_000)
+    options.add_argument("--target-mb", type=float, default=64)
     asked = options.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         lake = Lake(Path(folder) / "lake", SCHEMA)
@@ -96,13 +99,21 @@ def main() -> None:
             f"{reader.files} files, {reader.rows:,} rows, {reader.bytes / reader.rows:.0f} bytes a row, "
             f"{len(list((lake.path / '_delta_log').iterdir()))} log files"
         )
-        for layout in ("as written", "compacted, row groups of 65,536", "compacted by default"):
-            if layout != "as written":
-                groups = WriterProperties(max_row_group_size=ROW_GROUP_ROWS) if "65,536" in layout else None
-                table = DeltaTable(lake.path)
-                if groups is None:
-                    table.restore(table.version() - 1)
-                table.optimize.compact(writer_properties=groups)
+        for layout in ("as written", "compacted", "compacted by Delta's defaults"):
+            if layout == "compacted":
+                table, done = TableFiles(lake.path), Done()
+                before = table.version
+                took_ms = timed(
+                    lambda table=table, done=done: compact(
+                        table, LakeSettings(compact_files=2, target_file_mb=asked.target_mb), done, now_s=time.time()
+                    )
+                )
+                rate = done.rewritten_bytes / 2**20 / (took_ms / 1e3)
+                print(f"{done}, in {took_ms / 1e3:.1f} s, {rate:.0f} MB/s")
+            elif layout != "as written":
+                handle = DeltaTable(lake.path)
+                handle.restore(before)
+                handle.optimize.compact()
             reader.refresh()
             for limit, verticals in ((65_536, None), (8_192, None), (8_192, {"news"})):
                 start = time.perf_counter()

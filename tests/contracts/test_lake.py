@@ -167,6 +167,23 @@ def test_a_commit_reported_as_failed_after_it_was_stored_is_not_made_twice(
     assert lake.open_reader().read(columns=["lake_seq"]).table["lake_seq"].to_pylist() == list(range(150))
 
 
+def test_a_writer_that_is_taken_over_from_while_it_commits_is_told_so(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its rows are in the lake; what follows the commit, publishing above all, is the newer one's business."""
+    older, write = lake.open_writer(), streaming.delta_table.write_deltalake
+
+    def stopped_for_long(*given: Any, **named: Any) -> None:
+        write(*given, **named)
+        monkeypatch.undo()
+        lake.open_writer()
+
+    monkeypatch.setattr("streaming.delta_table.write_deltalake", stopped_for_long)
+    with pytest.raises(StreamingError, match=r"fenced: .* epoch 1, the lake has 2"):
+        fill(older, 100)
+    assert lake.open_writer().last_lake_seq == 99
+
+
 def test_a_compaction_in_between_does_not_stop_the_writer(lake: Lake) -> None:
     writer = lake.open_writer()
     fill(writer, 100, 100)

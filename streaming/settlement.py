@@ -43,6 +43,9 @@ __all__ = ["SettledRows", "Settlement", "SettlementConfig", "SettlementState", "
 
 _NONE = -1
 
+MOST_REASONS, OTHER_REASONS = 1000, "other reasons"
+"""So many reasons of dead letters are counted by name: some quote what was sent, and the state is bounded."""
+
 
 @dataclass(frozen=True)
 class SettledRows:
@@ -234,7 +237,9 @@ class Settlement:
         dead.sort(key=lambda entry: entry[:3])
         letters = [letter for *_, letter in dead]
         for letter in letters:
-            self._dead[letter.kind][letter.reason] += 1
+            reasons = self._dead[letter.kind]
+            named = letter.reason in reasons or len(reasons) < MOST_REASONS
+            reasons[letter.reason if named else OTHER_REASONS] += 1
         self._forget()
         return SettledRows(batch, late, letters, self._watermark, more)
 

@@ -3,6 +3,7 @@ from dataclasses import replace
 import pytest
 
 from streaming import pending
+from streaming.dead_letters import DeadLetter
 from streaming.errors import BadInput, StreamingError
 from streaming.schema import RowSchema
 from streaming.settlement import Settlement, SettlementConfig
@@ -100,6 +101,22 @@ def test_a_click_on_nothing_is_unmatched_and_a_dead_letter():
     assert [(letter.reason, letter.kind) for letter in dead] == [("unknown_impression", "feedback")]
     assert b'"impression_id": 2' in dead[0].payload
     assert settlement.counters()["unmatched_feedback"] == 1
+
+
+def test_reasons_that_quote_what_was_sent_do_not_fill_the_state(monkeypatch):
+    monkeypatch.setattr("streaming.settlement.MOST_REASONS", 3)
+    letters = tuple(
+        DeadLetter("feedback", f"unknown_task:{n % 5}", "clicks", 0, n, 0, "no such task", b"") for n in range(20)
+    )
+    settlement = new_settlement()
+    chunk = merged(settlement.schema, [(1, 100)], [])
+    settlement.step(replace(chunk, dead=letters, dead_key_time_ms=(100,) * 20, dead_order=tuple(range(9, 29))))
+    assert settlement.counters()["dead_letters"]["feedback"] == {
+        "unknown_task:0": 4,
+        "unknown_task:1": 4,
+        "unknown_task:2": 4,
+        "other reasons": 8,
+    }
 
 
 def test_pending_is_what_waits_for_each_group():

@@ -131,6 +131,7 @@ class RowLog:
         self._index.drop(before)
         gone = 0
         while gone < len(self._segments) and self._segments[gone].stop <= before:
+            self._opened.pop(self._segments[gone].name, None)
             gone += 1
         del self._segments[:gone]
         self._stored = max(self._stored - gone, 0)

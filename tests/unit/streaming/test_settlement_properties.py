@@ -95,7 +95,10 @@ class Play:
         while not self.merge.finished:
             partition = self.random.choice(sorted(self.partitions))
             rows = self.partitions[partition]
-            portion = rows[at[partition] : at[partition] + self.random.randint(1, 12)]
+            stop = at[partition] + self.random.randint(1, 12)
+            while stop < len(rows) and rows[stop].offset == rows[stop - 1].offset:
+                stop += 1  # messages are pushed whole
+            portion = rows[at[partition] : stop]
             at[partition] += len(portion)
             kind = "feedback" if partition[0] != "ads" else "impression"
             if portion:

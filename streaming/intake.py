@@ -160,14 +160,16 @@ class Intake(Source[dict[str, Any], MergedChunk]):
         """All silent partitions at once: those behind one another in event time do not wait for one another."""
         if self._idle_s is None:
             return
-        if rows_came:
-            for partition in [p for p in self._idle if not self._source.at_end(p, max_age_s=0.0)]:
+        if rows_came and self._idle:
+            for partition in self._idle - self._at_end(self._idle, max_age_s=0.0):
                 self._await(partition)
         now = self._clock()
         if now - self._looked_at >= LOOK_EVERY_S:
             self._looked_at = now
-            for partition in silent - self._idle - set(self._source.ended):
-                if not self._source.at_end(partition):
+            silent = silent - self._idle - set(self._source.ended)
+            at_end = self._at_end(silent)
+            for partition in silent:
+                if partition not in at_end:
                     self._at_end_since.pop(partition, None)
                 elif now - self._at_end_since.setdefault(partition, now) >= self._idle_s:
                     self._merge.mark_idle(partition)
@@ -175,6 +177,17 @@ class Intake(Source[dict[str, Any], MergedChunk]):
         if not self._source.reachable:
             for partition in self._merge.partitions:
                 self._await(partition)
+
+    def _at_end(self, partitions: set[Partition], max_age_s: float = 0.25) -> set[Partition]:
+        """Those that stand at their end, by one answer for all of them."""
+        found = set()
+        for partition in partitions:
+            if self._source.at_end(partition, max_age_s):
+                found.add(partition)
+            if not self._source.reachable:
+                return set()
+            max_age_s = float("inf")
+        return found
 
     def _await(self, partition: Partition) -> None:
         """Event time waits for the partition, which may become idle `idle_s` from its next confirmed end."""

@@ -32,6 +32,8 @@ LAKE = "tests/contracts/test_lake.py"
 OUTBOX = "tests/contracts/test_outbox.py"
 EXAMPLES = "tests/contracts/test_examples.py"
 INTAKE = "tests/contracts/test_intake.py"
+WINDOWS = "tests/unit/streaming/test_windows.py"
+TOPIC_RETENTION = "tests/contracts/test_topic_retention.py"
 PIPELINE = "tests/contracts/test_pipeline.py"
 INPUTS = "tests/contracts/test_pipeline_inputs.py"
 CRASHES = "tests/recovery/test_crashes.py"
@@ -194,9 +196,41 @@ MUTATIONS = (
         "idle without the broker's word",
         f"{ONCE} (7)",
         "streaming/intake.py",
-        "if not self._source.at_end(partition):",
+        "if partition not in at_end:",
         "if False:",
         f"{INTAKE}::test_a_partition_is_not_idle_while_the_broker_does_not_confirm_its_end",
+    ),
+    Mutation(
+        "an idle partition is not asked again",
+        f"{ONCE} (7)",
+        "streaming/intake.py",
+        "if rows_came and self._idle:",
+        "if False:",
+        WINDOWS,
+    ),
+    Mutation(
+        "an outage leaves idle partitions idle",
+        f"{ONCE} (7)",
+        "streaming/intake.py",
+        "for partition in self._merge.partitions:",
+        "for partition in ():",
+        WINDOWS,
+    ),
+    Mutation(
+        "where partitions begin is not kept",
+        f"{KEPT} (11)",
+        "streaming/merge.py",
+        "feed.next_position = position if feed.next_position is None else feed.next_position",
+        "pass",
+        f"{MERGE} {TOPIC_RETENTION}",
+    ),
+    Mutation(
+        "no state before the first row",
+        f"{KEPT} (11)",
+        AUGMENTATION,
+        "if merge_state is None:",
+        "if False:",
+        f"{TOPIC_RETENTION}::test_augmentation_remembers_where_the_topics_began_before_it_has_read_a_row",
     ),
     Mutation(
         "a clock ahead moves event time",

@@ -123,6 +123,7 @@ def test_an_outage_longer_than_the_window_turns_no_label_to_0(own_broker, outage
     assert live.settlement.counters()["late_feedback"] == 0
 
 
+@pytest.mark.slow
 def test_a_broker_gone_for_longer_than_patience_ends_the_process_and_not_the_labels(own_broker):
     servers = own_broker.status().bootstrap_servers
     settings = KafkaSettings(bootstrap_servers=servers, request_timeout_s=20, connect_timeout_s=1, give_up_s=2)

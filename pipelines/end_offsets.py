@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from pipelines.layout import write_json
-from streaming.errors import StreamingError
+from streaming.errors import DataLost
 from streaming.position import Partition
 from streaming.seal import sealed, unsealed
 
@@ -35,7 +35,7 @@ def stored_ends(path: Path) -> dict[Partition, int]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:
-        raise StreamingError(
+        raise DataLost(
             f"{path} says where the input topics ended when this run began, and is damaged ({error}); put it back from "
             "a copy of the run directory, or delete it: the run then ends where the topics end now"
         ) from None

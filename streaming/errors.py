@@ -18,4 +18,5 @@ class DiskFull(StreamingError):
 
 
 class DataLost(StreamingError):
-    """What is to be read next is gone for good (retention, a topic made anew). It is told, never retried or skipped."""
+    """What a reader or a worker needs to go on is gone for good: deleted by retention, a topic made anew, a state that
+    was lost or altered. It is told, never retried or skipped."""

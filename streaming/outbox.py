@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from streaming.dead_letters import DEAD_LETTER_SCHEMA, from_batch, to_json
 from streaming.durable_files import make_folder, sync_folder, write_file
-from streaming.errors import DiskFull, StreamingError
+from streaming.errors import DataLost, DiskFull
 from streaming.kafka import KafkaSettings, TopicWriter, last_message
 from streaming.label_join import late_schema
 from streaming.position import NOTHING_YET
@@ -79,7 +79,7 @@ class CommitRecord:
                 with pa.OSFile(str(folder / name)) as file:
                     tables[name] = pa.ipc.open_file(file).read_all()
         except (OSError, pa.ArrowException, KeyError, ValueError) as error:
-            raise StreamingError(
+            raise DataLost(
                 f"the record of commit {number}, {folder}, cannot be read: {error}. Without it nobody knows where "
                 "reading goes on: put it back from a copy of the run directory, or start a new run"
             ) from error

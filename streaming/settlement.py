@@ -28,7 +28,7 @@ import pyarrow as pa
 from streaming.dead_letters import DeadLetter, Kind
 from streaming.durable_files import make_folder
 from streaming.emission import Emission
-from streaming.errors import BadInput, StreamingError
+from streaming.errors import BadInput, DataLost, StreamingError
 from streaming.hashing import hash64
 from streaming.id_index import cuts
 from streaming.label_join import LabelJoin, late_schema
@@ -364,7 +364,7 @@ class Settlement:
         try:
             self.restore(state)
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, pa.ArrowException) as error:
-            raise StreamingError(
+            raise DataLost(
                 f"the settlement state `{name}` in {directory} does not hold together: {error!r}; put the folder back "
                 "from a copy of the run directory, or start a new run"
             ) from error

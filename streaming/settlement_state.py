@@ -22,7 +22,7 @@ from typing import Any
 import pyarrow as pa
 
 from streaming.durable_files import PART, sync_folder, write_file
-from streaming.errors import BadInput, StreamingError
+from streaming.errors import BadInput, DataLost, StreamingError
 from streaming.marks import BASE, MarksState
 from streaming.pending import RowLogState
 from streaming.pieces import SUFFIX, Piece, read_rows
@@ -72,7 +72,7 @@ class SettlementState:
     def load(directory: Path, name: str) -> tuple[SettlementState, Any]:
         """The state saved as `name`, and its `extra`; pieces are read when it is restored.
 
-        Raises BadInput when there is none of that name, StreamingError when its manifest is damaged.
+        Raises BadInput when there is none of that name, DataLost when its manifest is damaged.
         """
         path = directory / f"{name}.json"
         if not path.exists():
@@ -139,8 +139,8 @@ def _manifest(path: Path) -> dict[str, Any]:
     return manifest
 
 
-def _damaged(path: Path, why: str) -> StreamingError:
-    return StreamingError(
+def _damaged(path: Path, why: str) -> DataLost:
+    return DataLost(
         f"{path} of a settlement state cannot be read: {why}; put it back from a copy of the run directory, or start a "
         "new run"
     )

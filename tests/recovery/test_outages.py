@@ -4,6 +4,8 @@ if nothing had been; where it cannot, the same command goes on."""
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import signal
 import subprocess
 import threading
@@ -217,6 +219,26 @@ def test_a_full_disk_that_ends_the_runs_own_broker_too_is_waited_for(undisturbed
     assert finished.rows.equals(undisturbed.rows)
     assert finished.summary["students"] == undisturbed.summary["students"]
     assert_learned_the_lake(finished)
+
+
+# --- the state of augmentation --------------------------------------------------------------------------------------
+
+
+def test_an_augmentation_whose_state_is_lost_says_so_at_once_and_goes_on_when_it_is_put_back(
+    undisturbed, broker, tmp_path
+):
+    config, run_dir = small(broker.bootstrap_servers, **STREAM), RunDir(tmp_path / "run")
+    stop = once_the_lake_has(1000, lambda status: os.kill(os.getpid(), signal.SIGTERM))
+    assert end_of(config, run_dir.root, stop).state is RunState.STOPPED
+    state = run_dir.checkpoints("augmentation")
+    state.rename(tmp_path / "elsewhere")
+    status = end_of(config, run_dir.root)
+    assert status.state is RunState.FAILED
+    assert status.workers["augmentation"].restarts == 0
+    assert re.match(rf"augmentation: \w+: .*{re.escape(str(state))}", str(status.reason))
+    shutil.rmtree(state, ignore_errors=True)
+    (tmp_path / "elsewhere").rename(state)
+    assert_same_run(to_the_end(config, run_dir.root), undisturbed)
 
 
 # --- MLflow ---------------------------------------------------------------------------------------------------------

@@ -41,7 +41,8 @@ def _care(run_dir: Path) -> LakeCare:
 def status(run_dir: RunDirOption, as_json: AsJson = False) -> None:
     """Show rows, files and log of the lake and the tables beside it.
 
-    `small` files are those that compaction may still merge; `unneeded` ones lie on the disk until vacuum.
+    `small` files are those that compaction may still merge; `unneeded` ones lie on the disk until vacuum; `log` counts
+    the entries of commits that are kept.
     """
     value = _care(run_dir).status()
     if as_json:
@@ -52,9 +53,9 @@ def status(run_dir: RunDirOption, as_json: AsJson = False) -> None:
         f"lake of {value['run_dir']}: {value['rows']:,} rows, lake_seq {value['first_lake_seq']:,} to "
         f"{value['last_lake_seq']:,}, kept {'for ever' if kept is None else f'{kept:g} days of event time'}"
     )
-    head = ["table", "rows", "MB", "files", "small", "partitions", "unneeded", "log entries", "checkpoints"]
+    head = ["table", "rows", "MB", "files", "small", "partitions", "unneeded", "log"]
     names = ["name", "rows", "bytes", "files", "small_files", "partitions", "unneeded_files", "log_entries"]
-    _print(head, [[table[name] for name in [*names, "checkpoints"]] for table in value["tables"]], mb=2)
+    _print(head, [[table[name] for name in names] for table in value["tables"]], mb=2)
     if value["counts"]:
         flat = {name: count for name, count in value["counts"].items() if isinstance(count, int)}
         typer.echo("at the last commit: " + ", ".join(f"{name} {count:,}" for name, count in flat.items()))
@@ -186,7 +187,7 @@ def _print(head: list[str], rows: list[list[Any]], mb: int | None = None) -> Non
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for at, name in enumerate(head):
-        table.add_column(name, justify="left" if at == 0 else "right", no_wrap=at > 0, overflow="fold")
+        table.add_column(name, justify="left" if at == 0 else "right", no_wrap=True)
     for row in rows:
         cells = [value / 2**20 if at == mb else value for at, value in enumerate(row)]
         table.add_row(

@@ -381,6 +381,7 @@ class AugmentationWorker(Worker):
         if self._config.pace.mode == "free" and self._intake.watermark_ms > 0:
             report.lag_event_time_s = max(0.0, (self._now_ms() - self._intake.watermark_ms) / 1000)
         report.note = self._note or self._intake.note or self._housekeeper.trouble
-        report.counts = counts
+        state = {"state_bytes": self._settlement.state_bytes, "state_disk_bytes": self._settlement.disk_bytes}
+        report.counts = counts | state
         accounted = counts["impressions_read"] - counts["pending"][self._config.rows.groups[0].name]
         report.progress = (accounted, counts["impressions_read"])

@@ -193,6 +193,8 @@ def test_clicks_are_learned_when_their_window_closes_however_long_conversions_ta
         assert blocks > 8
         lake, reports = live(config, tmp_path / str(hours), blocks)
         assert lake_rows(lake) == due[: blocks * 128]
+        assert reports["augmentation"].counts["state_bytes"] > 0
+        assert reports["augmentation"].counts["state_disk_bytes"] > 0
         learned = {worker: report.counts["learned"] for worker, report in reports.items() if "learned" in report.counts}
         assert learned["teacher"]["ctr"]["rows"] == blocks * 128
         assert learned["student-clicks"]["ctr"]["rows"] > 500

@@ -123,6 +123,14 @@ class Finished:
         messages = messages_of(kafka.bootstrap_servers, kafka.dead_letters.topic)
         return sorted((json.loads(message.value) for message in messages), key=origin)
 
+    def published(self) -> list[int]:
+        """Every lake_seq that stands on the examples topic, once or more."""
+        kafka, found = self.config.kafka, set()
+        for message in messages_of(kafka.bootstrap_servers, kafka.examples.topic):
+            with pa.ipc.open_stream(message.value) as reader:
+                found.update(reader.read_all()["lake_seq"].to_pylist())
+        return sorted(found)
+
     def checkpoint(self, worker: str) -> tuple[dict[str, bytes], dict[str, Any]]:
         """The final weights and optimizer state of a worker, as bytes, and what its checkpoint says beside them."""
         newest = latest(self.run_dir.checkpoints(worker))

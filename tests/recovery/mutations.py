@@ -97,7 +97,7 @@ MUTATIONS = (
             self._publisher.publish(block)
             self._commit(block)
 """,
-        f"{CRASHES} -k committed",
+        f"{CRASHES} -k commits",
     ),
     Mutation(
         "what a crash kept from being published is not made up",

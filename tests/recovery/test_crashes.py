@@ -148,6 +148,7 @@ def test_a_crash_changes_nothing_of(who, undisturbed, broker, tmp_path, monkeypa
     finished = to_the_end(small(broker.bootstrap_servers, **STREAM), tmp_path / "run")
     assert set(crashed) == set(POINTS[who])
     assert_same_run(finished, undisturbed)
+    assert finished.published() == list(range(finished.lake.num_rows))
 
 
 def stop_after(rows: int) -> Callable[[RunStatus], None]:

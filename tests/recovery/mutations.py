@@ -156,7 +156,7 @@ MUTATIONS = (
 """,
         """        record = CommitRecord.load(states, state)
 """,
-        f"{CRASHES} -k committed",
+        f"{CRASHES} -k delivers",
     ),
     Mutation(
         "a block published twice is learned twice",

@@ -97,5 +97,6 @@ def test_a_mutated_config_is_a_config_or_is_refused_in_words(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_ten_times_as_many_mutated_configs(tmp_path):
     fuzzed(250 * SOAK, drawn=configs())(lambda drawn: check_in(tmp_path)(drawn))()

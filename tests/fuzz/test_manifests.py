@@ -207,5 +207,6 @@ def test_what_is_kept_on_disk_is_read_back_the_same_or_refused_in_words(original
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_ten_times_as_many_faults_on_disk(originals, tmp_path, capsys):
     _all(600 * SOAK, originals, tmp_path)

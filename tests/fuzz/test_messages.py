@@ -203,5 +203,6 @@ def test_a_mutated_message_is_taken_or_told_of_row_by_row_and_harms_nobody():
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_ten_times_as_many_mutated_messages():
     _bounded(1200 * SOAK)

@@ -46,15 +46,21 @@ class Clocked:
         self.event_times_ms: list[int] = []
 
     def work(self, watermark_ms: Callable[[], int]) -> bool:
-        """Step until there is nothing to do; False when nothing was done at all."""
+        """Step until there is nothing to do; False when nothing was done at all. Event time moves with augmentation's
+        own steps only."""
         worked = False
         while not self.worker.done and self.worker.step():
             worked = True
-            seq = self.worker.report().lake_seq
-            if seq is not None and seq >= 0 and (not self.seqs or seq > self.seqs[-1]):
-                self.seqs.append(seq)
-                self.event_times_ms.append(watermark_ms())
+            if isinstance(self.worker, AugmentationWorker):
+                self._note(self.worker._lake.last_lake_seq, watermark_ms())
+        if worked:
+            self._note(self.worker.report().lake_seq, watermark_ms())
         return worked
+
+    def _note(self, seq: int | None, event_time_ms: int) -> None:
+        if seq is not None and seq >= 0 and (not self.seqs or seq > self.seqs[-1]):
+            self.seqs.append(seq)
+            self.event_times_ms.append(event_time_ms)
 
     def when(self, seq_N: np.ndarray) -> np.ndarray:
         """Event time, ms, at which each row was done."""

@@ -7,8 +7,11 @@ Entries are `<version>.json`; a checkpoint `<version>.checkpoint.parquet` holds 
 from __future__ import annotations
 
 import json
+import os
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -30,6 +33,30 @@ class LogFiles(NamedTuple):
 def _versions(table: Path, ending: str) -> list[int]:
     names = (path.name.removesuffix(ending) for path in (table / LOG).glob(f"*{ending}"))
     return sorted(int(name) for name in names if name.isdigit())
+
+
+def flush(table: Path, versions: range) -> None:
+    """Have the disk keep these commits, the files that they added first: Delta itself leaves that to the system.
+
+    Entries and files that are gone since (a checkpoint or a compaction holds what they held) are passed over.
+    """
+    for version in versions:
+        entry = table / LOG / f"{version:020d}.json"
+        if not entry.exists():
+            continue
+        added = (json.loads(line).get("add") for line in entry.read_bytes().splitlines())
+        files = [table / unquote(each["path"]) for each in added if each is not None]
+        for path in (*files, *dict.fromkeys(file.parent for file in files), entry, entry.parent):
+            with suppress(FileNotFoundError):
+                _sync(path)
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def damage(table: Path) -> str | None:

@@ -29,7 +29,7 @@ from deltalake import (
 )
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
-from streaming.delta_log import damage
+from streaming.delta_log import damage, flush
 from streaming.errors import BadInput, DiskFull, StreamingError
 from streaming.table_lock import in_flight
 from streaming.vacuum import sweep
@@ -122,6 +122,7 @@ class CheckedTable:
         self._schema = schema
         self._commits = 0
         self._handle = load(path, schema) or self._create(list(partition_by), statistics, identifiers or {})
+        self._flushed = self._handle.version() - 1
 
     def _create(self, partition_by: list[str], statistics: Sequence[str], identifiers: Mapping[str, int]) -> DeltaTable:
         configuration = {
@@ -174,13 +175,14 @@ class CheckedTable:
     def commit(self, prepare: Callable[[], Commit | None]) -> None:
         """Write what `prepare` returns, atomically with its identifiers; `prepare` may run more than once.
 
-        `prepare` returning None ends without a commit; what it raises is passed on. Raises DiskFull when there is no
-        room (the same call may be made again), StreamingError when the disk refuses otherwise, or when others commit
-        the same identifiers faster than we do.
+        The commit is on the disk when this returns. `prepare` returning None ends without one; what it raises is
+        passed on. Raises DiskFull when there is no room (the same call may be made again), StreamingError when the
+        disk refuses otherwise, or when others commit the same identifiers faster than we do.
         """
         for _ in range(COMMIT_ATTEMPTS):
             commit = prepare()
             if commit is None:
+                self._flush()
                 return
             try:
                 with in_flight(self.path):
@@ -192,6 +194,7 @@ class CheckedTable:
                         commit_properties=_properties(commit.identifiers, commit.metadata),
                         post_commithook_properties=self._hooks(),
                     )
+                self._flush()
                 return
             except (DeltaError, OSError) as error:
                 if is_disk_full(error):
@@ -207,6 +210,12 @@ class CheckedTable:
             f"{COMMIT_ATTEMPTS} tries to commit to {self.path} were each overtaken by another writer; "
             "stop the other one (a table has one writer)"
         )
+
+    def _flush(self) -> None:
+        """What is made of a commit (a later state, a message) must not outlive it, not even when the power fails."""
+        newest = self._handle.version()
+        flush(self.path, range(self._flushed + 1, newest + 1))
+        self._flushed = newest
 
     def _disk_full(self, rows: int) -> DiskFull:
         """What the try left behind is deleted, and with it whatever else the table does not need: room is scarce."""

@@ -167,6 +167,22 @@ def test_a_commit_reported_as_failed_after_it_was_stored_is_not_made_twice(
     assert lake.open_reader().read(columns=["lake_seq"]).table["lake_seq"].to_pylist() == list(range(150))
 
 
+def test_a_commit_is_on_the_disk_when_it_returns_its_files_before_the_entry_that_names_them(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer, flushed = lake.open_writer(), []
+    real = os.fsync
+    monkeypatch.setattr(
+        os, "fsync", lambda handle: (flushed.append(os.readlink(f"/proc/self/fd/{handle}")), real(handle))
+    )
+    fill(writer, 3000)
+    files = set(DeltaTable(lake.path).file_uris())
+    entry = str(lake.path / "_delta_log" / f"{DeltaTable(lake.path).version():020d}.json")
+    assert len(files) > 1
+    assert files < set(flushed[: flushed.index(entry)])
+    assert str(lake.path / "_delta_log") in flushed[flushed.index(entry) :]
+
+
 def test_a_writer_that_is_taken_over_from_while_it_commits_is_told_so(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:

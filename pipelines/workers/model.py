@@ -11,10 +11,11 @@ to the same bytes.
 
 from __future__ import annotations
 
+import fcntl
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import IO, Any
 
 import pyarrow as pa
 from torch import Tensor
@@ -29,6 +30,7 @@ from pipelines.layout import RunDir, write_json
 from pipelines.quarantine import Quarantine
 from pipelines.resume import last_checkpoint, needed_after, upgraded
 from pipelines.workers.base import Report, Worker
+from streaming.errors import StreamingError
 from streaming.position import NOTHING_YET
 from streaming.readers import Readers
 
@@ -46,6 +48,7 @@ class ModelWorker(Worker):
         self._seq = NOTHING_YET
         self._saved_seq = NOTHING_YET
         self._writer: Writer | None = None
+        self._lock: IO[str] | None = None
         self._quarantines: dict[str, Quarantine] = {}
         self._note: str | None = None
         self._ending = self._done = False
@@ -56,8 +59,9 @@ class ModelWorker(Worker):
     def _begin(self, rng: Mapping[str, Tensor]) -> Stored | None:
         """Threads, the writer, and the checkpoint to go on from; `rng`: of the models as they start, by its names."""
         set_threads(self._config.resources.threads)
-        self._writer = Writer(self.name, self._config.resources.checkpoint_queue, self.watch)
         self._checkpoints = self._run_dir.checkpoints(self.name)
+        self._take_lock()
+        self._writer = Writer(self.name, self._config.resources.checkpoint_queue, self.watch)
         self._readers = Readers(self._run_dir.readers)
         stored, self._note = last_checkpoint(self._checkpoints, self._config.hash)
         if stored is not None:
@@ -65,6 +69,22 @@ class ModelWorker(Worker):
             self._seq = self._saved_seq = stored.meta["lake_seq"]
         self._register()
         return stored
+
+    def _take_lock(self) -> None:
+        """A predecessor that is only out of reach must be gone before its work is taken up: two would write into one
+        folder. The lock goes with its process, however that ends."""
+        self._checkpoints.parent.mkdir(parents=True, exist_ok=True)
+        self._lock = self._checkpoints.with_name(f"{self.name}.lock").open("a")
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise StreamingError(
+                f"another process still works as `{self.name}` (it holds {self._lock.name}); it has to end first"
+            ) from None
+
+    def _let_go(self) -> None:
+        if self._lock is not None:
+            self._lock.close()
 
     def _set_up_quarantine(self, models: Sequence[str], tasks: tuple[str, ...], stored: Stored | None) -> None:
         """What each of `models` has left out so far, kept up in every checkpoint from now on."""
@@ -163,12 +183,18 @@ class ModelWorker(Worker):
 
     def close(self) -> None:
         """What was put is on disk when this returns."""
-        if self._writer is not None:
-            self._writer.close()
+        try:
+            if self._writer is not None:
+                self._writer.close()
+        finally:
+            self._let_go()
 
     def abandon(self) -> None:
-        if self._writer is not None:
-            self._writer.abandon()
+        try:
+            if self._writer is not None:
+                self._writer.abandon()
+        finally:
+            self._let_go()
 
     def describe(self, report: Report) -> None:
         report.lake_seq = self._seq

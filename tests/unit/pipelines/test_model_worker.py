@@ -20,6 +20,7 @@ from pipelines.workers import model
 from pipelines.workers.base import Orders
 from pipelines.workers.student import StudentWorker
 from pipelines.workers.teacher import TeacherWorker
+from streaming.errors import StreamingError
 from streaming.examples import Block
 from streaming.readers import Readers
 from tests.unit.pipelines.test_background import DiskFull, eventually
@@ -180,6 +181,15 @@ def test_a_worker_at_the_end_of_its_stream_is_done_once_everything_is_on_disk(te
     eventually(teacher.step)
     assert teacher.done
     assert names(tmp_path / "checkpoints" / "teacher") == ["v00000001"]
+
+
+def test_nobody_takes_up_a_students_work_while_its_predecessor_may_still_write(student, tmp_path):
+    successor = StudentWorker(CONFIG, CONFIG.students[0], RunDir(tmp_path))
+    with pytest.raises(StreamingError, match="another process still works as `student-feed`"):
+        successor.take_up()
+    student.abandon()
+    successor.take_up()
+    successor.abandon()
 
 
 def test_a_disk_that_fails_ends_the_worker_at_its_next_step_also_when_there_is_nothing_to_learn(teacher, disk):

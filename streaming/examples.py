@@ -7,6 +7,7 @@ knows when a block is whole, and a publisher finds after a crash where it left o
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -16,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from streaming.codecs import ExamplesCodec, RawMessage
-from streaming.errors import BadInput, StreamingError
+from streaming.errors import BadInput, DataLost, StreamingError
 from streaming.hashing import hash64
 from streaming.kafka import (
     KafkaSettings,
@@ -30,6 +31,8 @@ from streaming.kafka import (
 from streaming.position import NOTHING_YET, Partition, Positions, SourcePosition
 from streaming.schema import RowSchema
 from streaming.source import Source
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -129,6 +132,10 @@ class ExamplesPublisher:
     def close(self) -> None:
         self._writer.close()
 
+    def abandon(self) -> None:
+        """Let go as a crash would."""
+        self._writer.abandon()
+
 
 @dataclass(frozen=True)
 class Block:
@@ -213,9 +220,13 @@ class ExamplesReader(Source[BlockPosition, Block]):
     def next_batch(self, max_wait_s: float = 0.0) -> Block | None:
         if (block := self._whole()) is not None:
             return block
-        for message in (
-            self._reader.next_batch(max_wait_s, max_messages=self.MESSAGES_PER_POLL, only=self._awaited()) or ()
-        ):
+        try:
+            messages = self._reader.next_batch(max_wait_s, max_messages=self.MESSAGES_PER_POLL, only=self._awaited())
+        except DataLost as gap:  # retention was faster than we are, or the topic was made anew
+            log.warning("%s (the lake has these rows)", gap)
+            self.open(self.position())
+            return None
+        for message in messages or ():
             self._take(message)
         return self._whole()
 

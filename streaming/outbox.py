@@ -136,3 +136,6 @@ class Outbox:
 
     def close(self) -> None:
         self._topic.close()
+
+    def abandon(self) -> None:
+        self._topic.abandon()

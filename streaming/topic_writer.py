@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from streaming.codecs import END_HEADER
@@ -19,8 +20,9 @@ RECORD_OVERHEAD_BYTES = 512
 class TopicWriter:
     """Writes one topic: idempotent, acknowledged by all replicas, in order within a partition.
 
-    What is written is on its way, not there, until `flush` returns. After a failure every further call raises: make a
-    new writer, and write again from the last message that is known to be there (`last_message`).
+    What is written is on its way, not there, until `flush` returns. After a failure every further call raises, and
+    nothing more is sent: no message is there without all those before it in its partition. Make a new writer, and write
+    again from the last message that is known to be there (`last_message`).
     """
 
     def __init__(self, settings: KafkaSettings, topic: str) -> None:
@@ -102,7 +104,16 @@ class TopicWriter:
             if self._failure is None:
                 self.flush()
         finally:
-            self._producer.close(timeout=0 if self._failure else 5)
+            if self._failure is not None:  # else the client waits for what is on its way
+                self._producer._sender.force_close()
+                self._producer._sender.join(5)
+            self._producer.close(timeout=5)
+
+    def abandon(self) -> None:
+        """Let go as a crash would: what waits is never sent."""
+        self._failure = self._failure or StreamingError("the writer was abandoned")
+        with suppress(KafkaError):
+            self.close()
 
     def __enter__(self) -> TopicWriter:
         return self
@@ -113,7 +124,10 @@ class TopicWriter:
         self.close()
 
     def _failed(self, error: Exception) -> None:
-        self._failure = self._failure or error
+        """Mostly in the client's own thread, which would go on with the messages behind the one that it gave up."""
+        if self._failure is None:
+            self._failure = error
+            self._producer._sender.force_close()
 
     def _raise_failure(self) -> None:
         if self._failure is None:

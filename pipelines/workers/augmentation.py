@@ -20,6 +20,7 @@ import logging
 import shutil
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -362,6 +363,14 @@ class AugmentationWorker(Worker):
         self._intake.close()
         self._outbox.close()
         self._publisher.close()
+
+    def abandon(self) -> None:
+        """What was made so far, if it died while it was opened: in the order of `open`."""
+        with ExitStack() as stack:
+            for name, let_go in (("_intake", "close"), ("_outbox", "abandon"), ("_publisher", "abandon"),
+                                 ("_housekeeper", "close")):  # fmt: skip
+                if (part := getattr(self, name, None)) is not None:
+                    stack.callback(getattr(part, let_go))
 
     # --- what is going on --------------------------------------------------------------------------------------
 

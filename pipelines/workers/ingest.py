@@ -141,6 +141,7 @@ class IngestWorker(Worker):
         self._config = config
         self._run_dir = run_dir
         self._done = False
+        self._outputs: list[_Output] = []
         self._waiting: Chunk | None = None
 
     def open(self) -> None:
@@ -218,6 +219,10 @@ class IngestWorker(Worker):
     def close(self) -> None:
         for output in self._outputs:
             output.writer.close()
+
+    def abandon(self) -> None:
+        for output in self._outputs:
+            output.writer.abandon()
 
     def describe(self, report: Report) -> None:
         report.progress = (self.rows, self._total)

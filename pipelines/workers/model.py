@@ -41,6 +41,9 @@ REGISTER_EVERY_S = 600.0
 class ModelWorker(Worker):
     """Base of the teacher's and the students' workers."""
 
+    _rereads = 0
+    """So many of the rows it has learned, the last ones, a start reads again."""
+
     def __init__(self, name: str, config: Config, run_dir: RunDir) -> None:
         super().__init__(name)
         self._config = config
@@ -140,7 +143,8 @@ class ModelWorker(Worker):
         return 2  # the one before is what a damaged one falls back to
 
     def _register(self) -> None:
-        self._readers.register(self.name, needed_after(self._checkpoints))
+        position = max(NOTHING_YET, needed_after(self._checkpoints) - self._rereads)
+        self._readers.register(self.name, position)
         self._registered_at = time.monotonic()
 
     # --- what was left out -------------------------------------------------------------------------------------

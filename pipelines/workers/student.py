@@ -43,6 +43,7 @@ log = logging.getLogger(__name__)
 
 class StudentWorker(ModelWorker):
     kind = "student"
+    _rereads = 1  # its export is checked with it
 
     def __init__(self, config: Config, settings: StudentSettings, run_dir: RunDir) -> None:
         super().__init__(f"student-{settings.name}", config, run_dir)
@@ -212,6 +213,8 @@ class StudentWorker(ModelWorker):
 
     def _export_again(self) -> None:
         """At the start: a crash may have come between the checkpoint and its export."""
+        if self._seq < self._lake.first_lake_seq:  # it was silent for so long that its rows were let go
+            return
         rows = self._lake.read(self._seq - 1, upto=self._seq, columns=self._columns).table
         if rows.num_rows:
             name, tensors, parity = snapshot_name(self._seq + 1), self._tensors(), self._parity(self._build(rows))

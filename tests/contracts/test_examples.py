@@ -188,6 +188,17 @@ def test_a_position_that_retention_deleted_becomes_the_topics_beginning(kafka, p
     assert [b.number for b in read(2, first.positions, after_block=0)] == [3, 4]
 
 
+def test_retention_that_overtakes_a_reader_leaves_the_rows_to_the_lake(kafka, publisher, topic):
+    out = publisher()
+    for number in range(5):
+        out.publish(block(number))
+    with ExamplesReader(kafka, topic, BOTH, SCHEMA, "lake") as reader:
+        reader.open()
+        delete_before(kafka, topic, {0: 3, 1: 3})
+        found = [reader.next_batch(0.1) for _ in range(30)]
+    assert [b.number for b in found if b is not None] == [3, 4]
+
+
 def test_a_block_that_one_partition_has_lost_is_left_to_the_lake(kafka, publisher, read, topic):
     out = publisher()
     for number in range(5):

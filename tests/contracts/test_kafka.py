@@ -292,6 +292,32 @@ def test_a_writer_holds_a_bounded_number_of_bytes_for_a_broker_that_stands_still
             os.kill(broker.pid, signal.SIGCONT)
 
 
+@pytest.mark.parametrize("given_up", ["by its time", "by its owner"])
+def test_no_message_comes_after_one_that_was_given_up(kafka, topic, monkeypatch, given_up):
+    settings = kafka.model_copy(update={"delivery_timeout_s": 4.0, "request_timeout_s": 1.5})
+    writer = TopicWriter(settings, topic)
+    writer.write(0, [b"first"])
+    writer.flush()
+    client = writer._producer._sender._client
+    with monkeypatch.context() as away:
+        away.setattr(client, "is_ready", lambda *_, **__: False)
+        large = len(b"second") + writer._producer.config["batch_size"]  # each is a batch of its own
+        writer.write(0, [b"second".ljust(large)])
+        time.sleep(2.5)
+        writer.write(0, [b"third".ljust(large)])
+        if given_up == "by its owner":
+            writer.abandon()
+        deadline = time.monotonic() + 10
+        while writer._failure is None and time.monotonic() < deadline:
+            time.sleep(0.01)
+    time.sleep(1.0)  # the broker is back before the third is given up, too
+    assert last_message(kafka, topic, 0).value == b"first"
+    with pytest.raises(StreamingError):
+        writer.write(0, [b"fourth"])
+    writer.abandon()
+    assert not writer._producer._sender.is_alive()
+
+
 def test_no_broker_is_named_with_what_to_do():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

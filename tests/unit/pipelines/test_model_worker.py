@@ -233,3 +233,11 @@ def test_an_export_that_is_not_the_student_of_its_moment_is_refused(student, dis
     eventually(lambda: student._writer._error is not None)
     with pytest.raises(ModelError, match="the export differs from the student"):
         student.step()
+
+
+def test_a_student_keeps_the_row_that_its_export_is_checked_with(student, disk, tmp_path):
+    disk.let_through(1)
+    student._learn(rows_of(0))
+    eventually(lambda: student._writer.idle)
+    (reader,) = Readers(tmp_path / "lake" / "readers").all()
+    assert reader.position == 30

@@ -35,6 +35,9 @@ from streaming.vacuum import Swept, sweep
 RETENTION_STEP = 16
 """Rows are deleted when the newest event time has moved by retention / this: they live at most so much longer."""
 
+STARTING_S = 900.0
+"""After a run was down, its readers have so long to come back, however long they have been silent meanwhile."""
+
 log = logging.getLogger(__name__)
 
 
@@ -73,15 +76,19 @@ def floor(
     now_s: float,
     awaited: Collection[str] = (),
     without: Collection[str] = (),
+    since_s: float = float("-inf"),
 ) -> Reader | None:
     """The reader furthest behind of those that hold rows; None when there is none. One of `awaited` that never
-    registered holds every row; those in `without` hold nothing."""
-    known = {reader.name for reader in readers.all()}
+    registered holds every row; those in `without` hold nothing. Of `awaited`, nobody expires within STARTING_S of
+    `since_s`, when the run was started."""
+    known = readers.all()
+    names = {reader.name for reader in known}
     for name in awaited:
-        if name not in known and name not in without:
+        if name not in names and name not in without:
             return Reader(name, NOTHING_YET, now_s)
+    starting = set(awaited).difference(without) if now_s - since_s <= STARTING_S else ()
     holding = readers.holding(now_s=now_s, expiry_s=settings.reader_expiry_s, without=without)
-    return holding[0] if holding else None
+    return next((reader for reader in known if reader in holding or reader.name in starting), None)
 
 
 def compact(
@@ -144,6 +151,7 @@ class Housekeeper:
     ) -> None:
         self._lake, self._paths = lake, (lake, *beside)
         self._readers, self._settings, self._awaited, self._clock = readers, settings, awaited, clock
+        self._since_s = clock()
         self._tables: dict[Path, TableFiles] = {}
         self._every = max(1, min(settings.compact_files // 2, 16))
         self._commits = 0
@@ -232,7 +240,7 @@ class Housekeeper:
             return
         if self._cut_at_ms is not None and newest - self._cut_at_ms < keep_ms / RETENTION_STEP:
             return
-        held = floor(self._readers, self._settings, now_s=now_s, awaited=self._awaited)
+        held = floor(self._readers, self._settings, now_s=now_s, awaited=self._awaited, since_s=self._since_s)
         retain(table, self._settings, done, held)
         self._cut_at_ms = newest
 

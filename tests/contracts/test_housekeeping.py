@@ -20,7 +20,7 @@ from deltalake import DeltaTable
 from streaming import compaction, retention
 from streaming.dead_letters import DEAD_LETTER_SCHEMA, DeadLetter, to_batch
 from streaming.errors import StreamingError
-from streaming.housekeeping import Done, Housekeeper, compact, floor, retain
+from streaming.housekeeping import STARTING_S, Done, Housekeeper, compact, floor, retain
 from streaming.lake import Lake, LakeWriter
 from streaming.lake_reader import LakeReader
 from streaming.lake_settings import LakeSettings
@@ -418,6 +418,21 @@ def test_every_row_is_kept_for_a_reader_that_has_not_come_yet(lake: Lake, reader
     assert kept(lake, readers, 449, awaited=["teacher"]).deleted_rows == 0
     readers.register("teacher", 999, now_s=NOW_S)
     assert kept(lake, readers, 449, awaited=["teacher"]).deleted_rows == 500
+
+
+def test_a_run_that_was_down_for_long_keeps_every_row_until_its_readers_had_time_to_come_back(
+    readers: Readers,
+) -> None:
+    for name, position in (("teacher", 7), ("student-gone", 3)):
+        readers.register(name, position, now_s=NOW_S)
+    started_s = NOW_S + 1000 * settings().reader_expiry_s
+
+    def held(now_s: float) -> str | None:
+        found = floor(readers, settings(), now_s=now_s, awaited=["teacher"], since_s=started_s)
+        return None if found is None else found.name
+
+    assert held(started_s + 1) == "teacher"
+    assert held(started_s + STARTING_S + 1) is None
 
 
 def test_a_reader_before_the_first_row_is_told_of_the_gap(lake: Lake, readers: Readers) -> None:

@@ -94,7 +94,10 @@ class LocalHandle:
     def kill(self) -> None:
         worker, self._worker = self._worker, None
         if worker is not None:
-            worker.abandon()
+            try:
+                worker.abandon()
+            except Exception:  # what it died of is told, not this
+                logging.getLogger(__name__).exception("abandoning a worker")
 
 
 class LocalLauncher:

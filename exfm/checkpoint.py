@@ -214,6 +214,13 @@ def prune(root: str | os.PathLike[str], keep: int) -> None:
         shutil.rmtree(doomed)
 
 
+def sweep(root: str | os.PathLike[str]) -> None:
+    """Delete what killed writers and killed `prune`s left under `root`; nobody may be writing there."""
+    for leftover in Path(root).glob(".*"):
+        if leftover.is_dir() and not leftover.name.startswith(".damaged-"):
+            shutil.rmtree(leftover)
+
+
 def check_fit(model: Mapping[str, torch.Size], state: Mapping[str, Tensor]) -> None:
     """Raise ModelError unless a state has exactly the model's tensors, by name and shape."""
     wrong = sorted(

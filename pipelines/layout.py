@@ -95,7 +95,10 @@ def write_json(path: Path, value: Any) -> None:
     """Moved into place, so that a reader never sees half of it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}")
-    temporary.write_text(json.dumps(value, indent=2, allow_nan=False) + "\n")
+    with temporary.open("w") as file:
+        file.write(json.dumps(value, indent=2, allow_nan=False) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
     temporary.replace(path)
 
 

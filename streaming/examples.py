@@ -230,6 +230,10 @@ class ExamplesReader(Source[BlockPosition, Block]):
             self._take(message)
         return self._whole()
 
+    def at_end(self) -> bool:
+        """True when the broker says that nothing follows in any partition."""
+        return all(self._reader.at_end(partition) for partition in self._all)
+
     def _awaited(self) -> list[Partition]:
         """The partitions that hold up the next block: all, when nothing of it is here yet."""
         if not self._gathering:

@@ -20,7 +20,7 @@ from typing import IO, Any
 import pyarrow as pa
 from torch import Tensor
 
-from exfm.checkpoint import Stored, prune, save
+from exfm.checkpoint import Stored, prune, save, sweep
 from exfm.errors import Diverged, ModelError
 from exfm.step import StepResult
 from exfm.threads import set_threads
@@ -64,6 +64,7 @@ class ModelWorker(Worker):
         set_threads(self._config.resources.threads)
         self._checkpoints = self._run_dir.checkpoints(self.name)
         self._take_lock()
+        sweep(self._checkpoints)
         self._writer = Writer(self.name, self._config.resources.checkpoint_queue, self.watch)
         self._readers = Readers(self._run_dir.readers)
         stored, self._note = last_checkpoint(self._checkpoints, self._config.hash)

@@ -9,6 +9,7 @@ column of the lake, so the cuts are the same in every replay.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -29,7 +30,7 @@ from pipelines.learned import Learned
 from pipelines.predictions import PredictionLog
 from pipelines.task_metrics import TaskMetrics
 from pipelines.workers.base import Report, seconds_since
-from pipelines.workers.model import ModelWorker
+from pipelines.workers.model import REGISTER_EVERY_S, ModelWorker
 from pipelines.workers.teacher import snapshot_name
 from streaming.lake_reader import LakeReader
 from streaming.lake_source import LakeSource
@@ -134,6 +135,15 @@ class StudentWorker(ModelWorker):
         self._rows = pa.concat_tables([self._rows, rows]).combine_chunks()
         return True
 
+    def _pass_over(self) -> None:
+        """Be done with rows that are not ours, now and then: or a student of a quiet vertical would keep the whole lake
+        from its retention."""
+        position = self._source.position()
+        if self._rows.num_rows or position <= self._seq or time.monotonic() - self._registered_at < REGISTER_EVERY_S:
+            return
+        self._seq = position
+        self.checkpoint()
+
     def _learn(self, rows: pa.Table) -> None:
         with self.watch("batch"):
             batch = self._build(rows)
@@ -184,13 +194,13 @@ class StudentWorker(ModelWorker):
         with self.watch("checkpoint"):
             name, tensors, meta = snapshot_name(self._seq + 1), self._tensors(), self._meta()
             predictions = self._predictions.take()
-        assert self._last_batch is not None
-        parity = self._parity(self._last_batch)
+        parity = None if self._last_batch is None else self._parity(self._last_batch)
 
         def write() -> None:
             self._predictions.write(predictions)
             self._save_checkpoint(name, tensors, meta)
-            self._save_export(name, tensors, *parity)
+            if parity is not None:  # else nothing was learned since the export that is there
+                self._save_export(name, tensors, *parity)
             self._finish_checkpoint()
 
         self._put(write)

@@ -101,10 +101,14 @@ class TeacherWorker(ModelWorker):
             # The topic no longer holds what comes next; the lake does.
             self._missed = chain(self._from_lake(self._seq, block.first_seq - 1), [block])
             return next(self._missed)
+        end = self.orders.end_seq
+        if block is None and end is not None and self._seq < end and self._reader.at_end():
+            self._missed = self._from_lake(self._seq, end)  # all was published, and is no longer on the topic
+            return next(self._missed, None)
         return block
 
     def _from_lake(self, after: int, upto: int) -> Iterator[Block]:
-        log.info("the examples topic begins at lake_seq %d: those after %d come from the lake", upto + 1, after)
+        log.info("the examples topic has no longer lake_seq %d to %d: they come from the lake", after + 1, upto)
         self._lake.refresh()
         for rows in self._lake.blocks(after, upto):
             seq = rows["lake_seq"]

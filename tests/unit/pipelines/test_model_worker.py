@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -190,6 +191,39 @@ def test_nobody_takes_up_a_students_work_while_its_predecessor_may_still_write(s
     student.abandon()
     successor.take_up()
     successor.abandon()
+
+
+def test_a_student_whose_vertical_is_quiet_is_done_with_the_rows_of_others_too(student, disk, tmp_path):
+    disk.let_through(1)
+    student._rows = rows_of(0).slice(0, 0)
+    student._source = SimpleNamespace(position=lambda: 99)
+    student._pass_over()
+    assert student._seq == -1  # it has registered just now
+    student._registered_at -= 601
+    student._pass_over()
+    readers = Readers(tmp_path / "lake" / "readers")
+    eventually(lambda: readers.lowest(now_s=0, expiry_s=1e12) == 98)
+    assert names(tmp_path / "checkpoints" / "student-feed") == ["v00000100"]
+
+
+def test_the_last_rows_come_from_the_lake_where_the_topic_has_forgotten_them(teacher, disk, tmp_path):
+    disk.let_through(2)
+    teacher._reader = SimpleNamespace(next_batch=lambda wait_s: None, at_end=lambda: True, close=lambda: None)
+    teacher._lake = SimpleNamespace(refresh=lambda: None, blocks=lambda after, upto: [rows_of(0)])
+    assert not teacher.step()  # nothing on the topic yet
+    teacher.orders = Orders(end_seq=31)
+    eventually(lambda: teacher.step() and teacher.done)
+    assert load(tmp_path / "checkpoints" / "teacher" / "v00000001").meta["lake_seq"] == 31
+
+
+def test_what_a_killed_writer_left_is_cleared_away_and_what_is_damaged_is_not(tmp_path):
+    folder = tmp_path / "checkpoints" / "student-feed"
+    for name in (".v00000001.0123abcd", ".damaged-v00000002"):
+        (folder / name).mkdir(parents=True)
+    worker = StudentWorker(CONFIG, CONFIG.students[0], RunDir(tmp_path))
+    worker.take_up()
+    worker.abandon()
+    assert [path.name for path in folder.iterdir()] == [".damaged-v00000002"]
 
 
 def test_a_disk_that_fails_ends_the_worker_at_its_next_step_also_when_there_is_nothing_to_learn(teacher, disk):

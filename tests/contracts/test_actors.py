@@ -106,8 +106,8 @@ def lived(launcher: RayLauncher, ending: str, place: Path) -> Report | Died:
     [
         ("killed", Cause.CRASH, "actor"),
         ("broker", Cause.BROKER_AWAY, "StreamingError: publishing failed"),
-        ("disk", Cause.DISK_FULL, "ValueError: while writing a checkpoint"),
-        ("gap", Cause.PERMANENT, "DataLost: retention has deleted all before 7"),
+        pytest.param("disk", Cause.DISK_FULL, "ValueError: while writing a checkpoint", marks=pytest.mark.slow),
+        pytest.param("gap", Cause.PERMANENT, "DataLost: retention has deleted all before 7", marks=pytest.mark.slow),
     ],
 )
 def test_the_cause_of_a_death_comes_out_of_the_actors_process(launcher, tmp_path, ending, cause, words):

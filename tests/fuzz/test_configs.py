@@ -93,7 +93,7 @@ def assert_whole(config: Config) -> None:
 
 
 def test_a_mutated_config_is_a_config_or_is_refused_in_words(tmp_path):
-    fuzzed(250, drawn=configs())(lambda drawn: check_in(tmp_path)(drawn))()
+    fuzzed(100, drawn=configs())(lambda drawn: check_in(tmp_path)(drawn))()
 
 
 @pytest.mark.slow

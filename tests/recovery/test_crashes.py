@@ -38,6 +38,7 @@ STREAM: dict[str, Any] = {
     "pace__block_rows": 512,
     "teacher__batch_rows": 200,
     "kafka__examples__partitions": 2,
+    "resources": {"min_free_disk_gb": 0, "max_restarts": 20},  # all crashes of a test may meet one student
 }
 
 
@@ -89,7 +90,7 @@ POINTS = {
         Point(TeacherWorker, "checkpoint", 3),  # the copy is taken, nothing of it may be on disk
         Point(TeacherWorker, "_save_checkpoint", 3),
         Point(TeacherWorker, "_save_snapshot", 6),
-        Point(TeacherWorker, "_finish_checkpoint", 2),
+        Point(TeacherWorker, "_finish_checkpoint", 1),
     ],
     "a student": [
         Point(Student, "train_step", 7),
@@ -97,7 +98,7 @@ POINTS = {
         Point(PredictionLog, "write", 2),
         Point(StudentWorker, "_save_checkpoint", 3),
         Point(StudentWorker, "_save_export", 4),
-        Point(StudentWorker, "_finish_checkpoint", 3),
+        Point(StudentWorker, "_finish_checkpoint", 1),
     ],
     "ingest": [
         Point(TopicWriter, "write", 2, to_topic("small-impressions", 1)),

@@ -224,6 +224,7 @@ def test_a_full_disk_that_ends_the_runs_own_broker_too_is_waited_for(undisturbed
 # --- the state of augmentation --------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_an_augmentation_whose_state_is_lost_says_so_at_once_and_goes_on_when_it_is_put_back(
     undisturbed, broker, tmp_path
 ):
@@ -295,6 +296,7 @@ def test_a_student_that_gives_up_stops_nobody_and_the_same_command_goes_on_with_
     assert_same_run(to_the_end(config, tmp_path), undisturbed)
 
 
+@pytest.mark.slow
 def test_in_free_pace_a_teacher_that_gives_up_stops_neither_lake_nor_students(broker, tmp_path, monkeypatch):
     config = small(
         broker.bootstrap_servers, **STREAM, pace__mode="free", teacher__publish_every_rows=600,

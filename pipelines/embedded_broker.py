@@ -84,7 +84,7 @@ class EmbeddedBroker:
             return
         if self._start_at is None:
             if self._broker.status() is None:
-                self._bury(Cause.CRASH, f"its process is gone; last lines of its log:\n{self._broker.log_tail(5)}")
+                self._bury(Cause.CRASH, f"its process is gone\nlast lines of its log:\n{self._broker.log_tail(5)}")
         elif self._clock() >= self._start_at:
             self._start_again()
 

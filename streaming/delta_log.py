@@ -7,7 +7,6 @@ Entries are `<version>.json`; a checkpoint `<version>.checkpoint.parquet` holds 
 from __future__ import annotations
 
 import json
-import os
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -15,6 +14,8 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+
+from streaming.durable_files import sync
 
 LOG = "_delta_log"
 
@@ -46,17 +47,11 @@ def flush(table: Path, versions: range) -> None:
             continue
         added = (json.loads(line).get("add") for line in entry.read_bytes().splitlines())
         files = [table / unquote(each["path"]) for each in added if each is not None]
-        for path in (*files, *dict.fromkeys(file.parent for file in files), entry, entry.parent):
+        folders = dict.fromkeys(file.parent for file in files)
+        checkpoint = entry.with_suffix(".checkpoint.parquet")
+        for path in (*files, *folders, entry, checkpoint, entry.parent):
             with suppress(FileNotFoundError):
-                _sync(path)
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+                sync(path)
 
 
 def damage(table: Path) -> str | None:

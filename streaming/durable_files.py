@@ -20,7 +20,7 @@ _NO_LINKS = (errno.EXDEV, errno.EPERM, errno.ENOTSUP, errno.EMLINK)
 
 
 def write_file(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    """Put what `write` writes at `path`, replacing what is there; `sync_folder` then makes the name durable too.
+    """Put what `write` writes at `path`, replacing what is there; `sync` then makes the name durable too.
 
     Raises DiskFull, and leaves nothing behind, when the disk takes no more.
     """
@@ -56,17 +56,17 @@ def make_folder(path: Path) -> None:
     with told_when_full(path):
         path.mkdir(parents=True, exist_ok=True)
     for folder in missing:
-        sync_folder(folder.parent)
+        sync(folder.parent)
 
 
-def sync_folder(path: Path) -> None:
-    """Make the names in a folder, as they stand, outlive the power."""
+def sync(path: Path) -> None:
+    """Make the content of a file, or the names in a folder, as they stand, outlive the power."""
     with told_when_full(path):
-        folder = os.open(path, os.O_RDONLY)
+        handle = os.open(path, os.O_RDONLY)
         try:
-            os.fsync(folder)
+            os.fsync(handle)
         finally:
-            os.close(folder)
+            os.close(handle)
 
 
 @contextmanager

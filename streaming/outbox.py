@@ -20,7 +20,7 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 
 from streaming.dead_letters import DEAD_LETTER_SCHEMA, from_batch, to_json
-from streaming.durable_files import make_folder, sync_folder, write_file
+from streaming.durable_files import make_folder, sync, write_file
 from streaming.errors import DataLost, DiskFull
 from streaming.kafka import KafkaSettings, TopicWriter, last_message
 from streaming.label_join import late_schema
@@ -54,13 +54,13 @@ class CommitRecord:
                 write_file(staging / name, partial(_write_table, table))
             record = sealed({"meta": self.meta, "files": {name: _sha256(staging / name) for name in _TABLES}})
             write_file(staging / "meta.json", lambda file: file.write(json.dumps(record).encode()))
-            sync_folder(staging)
+            sync(staging)
         except DiskFull:
             shutil.rmtree(staging, ignore_errors=True)
             raise
         shutil.rmtree(target, ignore_errors=True)
         os.rename(staging, target)
-        sync_folder(root)
+        sync(root)
 
     @classmethod
     def load(cls, root: Path, number: int) -> CommitRecord:

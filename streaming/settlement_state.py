@@ -21,7 +21,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from streaming.durable_files import PART, sync_folder, write_file
+from streaming.durable_files import PART, sync, write_file
 from streaming.errors import BadInput, DataLost, StreamingError
 from streaming.marks import BASE, MarksState
 from streaming.pending import RowLogState
@@ -63,9 +63,9 @@ class SettlementState:
             "extra": extra,
         }
         text = json.dumps(sealed(manifest)).encode()
-        sync_folder(directory)
+        sync(directory)
         write_file(directory / f"{name}.json", lambda file: file.write(text))
-        sync_folder(directory)
+        sync(directory)
         return _tidy(directory, {name, *keep})
 
     @staticmethod

@@ -343,8 +343,8 @@ def _override(raw: dict[str, Any], override: str) -> None:
 
 def _index(node: list[Any], part: str, override: str) -> int:
     names = [item.get("name") if isinstance(item, dict) else item for item in node]
-    if part.isdigit() and int(part) < len(node):
-        return int(part)
+    if part in (places := [str(place) for place in range(len(node))]):
+        return places.index(part)
     if part in names:
         return names.index(part)
     raise BadInput(f"--set {override}: `{part}` is none of {', '.join(map(str, names))}, nor 0 to {len(node) - 1}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
@@ -70,7 +71,7 @@ class KafkaSettings(BaseModel):
     @classmethod
     def _host_and_port(cls, servers: str | None) -> str | None:
         for server in servers.split(",") if servers is not None else []:
-            if not server.rpartition(":")[0] or not server.rpartition(":")[2].isdigit():
+            if not re.fullmatch(r".+:[0-9]{1,5}", server.strip()):
                 raise ValueError(f"`{server}` is not HOST:PORT")
         return servers
 

@@ -84,7 +84,7 @@ def readers(
     care = _care(run_dir)
     if pin is not None:
         name, first, last = [*pin.rsplit(":", 2), "", ""][:3]
-        if not name or not first.isdigit() or not last.isdigit():
+        if not name or not first.isdecimal() or not last.isdecimal():
             raise BadInput(f"--pin {pin}: write it as NAME:FIRST:LAST, for example audit:0:9999")
         care.pin(name, int(first), int(last))
     if retire is not None:

@@ -96,6 +96,11 @@ def test_a_mutated_config_is_a_config_or_is_refused_in_words(tmp_path):
     fuzzed(100, drawn=configs())(lambda drawn: check_in(tmp_path)(drawn))()
 
 
+def test_a_place_in_a_list_is_a_number_as_people_write_it(tmp_path):
+    for part in ("²", "9" * 5000, "-1"):
+        check_in(tmp_path)((FILES[1].read_bytes(), [f"students.{part}.name=x"]))
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_ten_times_as_many_mutated_configs(tmp_path):

@@ -15,102 +15,20 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import torch
 import torch.nn.functional as nnf
-from pydantic import BaseModel, ConfigDict, Field
-from torch import Tensor, nn
-from torchrec.modules.embedding_modules import EmbeddingBagCollection
+from torch import Tensor
 from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backward
 from torchrec.optim.rowwise_adagrad import RowWiseAdagrad
-from torchrec.sparse.jagged_tensor import KeyedJaggedTensor, KeyedTensor
 
 from exfm.batch import Batch
-from exfm.embeddings import bag_configs, copy_tables, embedding_bags, load_weights, named_generator, table_weights
-from exfm.errors import ConfigError
+from exfm.embeddings import copy_tables, table_weights
 from exfm.features import FeatureSet
-from exfm.interactions.mlp import mlp
-from exfm.interactions.wukong import Wukong
 from exfm.randomness import StepRandomness
-from exfm.sharding import RankGroup, ShardedTables, ShardingType, plan_sharding, shard
+from exfm.ranks import RankGroup
+from exfm.sharded_tables import ShardedTables
+from exfm.sharding import Sharding, plan_sharding, shard
 from exfm.step import StepResult
-
-
-class TeacherConfig(BaseModel):
-    """Size and optimizers of a teacher.
-
-    >>> TeacherConfig(width=16).layers
-    2
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    width: int = Field(default=16, gt=0)
-    layers: int = Field(default=2, gt=0)
-    num_fmb: int = Field(default=8, gt=0)
-    num_lcb: int = Field(default=8, gt=0)
-    rank: int = Field(default=8, gt=0)
-    mlp: tuple[int, ...] = (64,)  # hidden sizes inside every factorisation machine block, and of the dense MLP
-    attentive: bool = False  # the FM's projection Y from the input, instead of a parameter
-    dense_units: int = Field(default=1, gt=0)  # embeddings made of the dense features
-    head: tuple[int, ...] = (64,)  # hidden sizes of every task's head
-    dense_lr: float = Field(default=2e-3, gt=0)  # Adam
-    sparse_lr: float = Field(default=0.1, gt=0)  # row-wise AdaGrad
-    sparse_eps: float = Field(default=1e-8, gt=0)
-    sharding: ShardingType | None = None  # None: the planner chooses
-
-
-class TeacherNet(nn.Module):
-    """Tables, Wukong trunk and a head per task: (KeyedJaggedTensor, (B, dense)) -> logits (B, T).
-
-    A feature of width m·D counts as m embeddings. The dense part works on a copy of the pooled embeddings that is cut
-    off from the tables; `cut` holds both ends, so that the tables learn only after every gradient was seen finite.
-
-    Raises ConfigError for a feature whose width is not a multiple of the teacher's.
-    """
-
-    def __init__(self, cfg: TeacherConfig, features: FeatureSet, tasks: Sequence[str], seed: int):
-        super().__init__()
-        for table in bag_configs(features, cfg.width):
-            if table.embedding_dim % cfg.width:
-                raise ConfigError(
-                    f"feature `{table.name}` is {table.embedding_dim} wide, the teacher {cfg.width}; "
-                    f"make it a multiple of {cfg.width}, or leave its width out"
-                )
-        self.width = cfg.width
-        self.feature_names = list(features.sparse_names)
-        self.tables: EmbeddingBagCollection = embedding_bags(features, cfg.width, seed)
-        self.trunk = Wukong(
-            sum(table.embedding_dim for table in self.tables.embedding_bag_configs()) // cfg.width,
-            cfg.width,
-            len(features.dense),
-            layers=cfg.layers,
-            num_fmb=cfg.num_fmb,
-            num_lcb=cfg.num_lcb,
-            rank=cfg.rank,
-            hidden=cfg.mlp,
-            dense_units=cfg.dense_units,
-            attentive=cfg.attentive,
-            generator=named_generator(seed, "trunk"),
-        )
-        self.heads = nn.ModuleDict()
-        for task in tasks:
-            head = mlp(self.trunk.out_width, (*cfg.head, 1), named_generator(seed, f"head/{task}"), last_relu=False)
-            # An untrained teacher says the same of every row, instead of something random that students would learn.
-            nn.init.zeros_(head[-1].weight)  # type: ignore[arg-type]
-            nn.init.zeros_(head[-1].bias)  # type: ignore[arg-type]
-            self.heads[task] = head
-        self.cut: tuple[Tensor, Tensor]
-
-    def forward(self, sparse: KeyedJaggedTensor, dense: Tensor) -> Tensor:
-        pooled = self._in_order(self.tables(sparse))
-        e = pooled.detach().requires_grad_(self.training)
-        self.cut = (pooled, e)
-        h = self.trunk(e.unflatten(1, (-1, self.width)), dense)
-        return torch.cat([head(h) for head in self.heads.values()], dim=1)
-
-    def _in_order(self, pooled: KeyedTensor) -> Tensor:
-        """(B, sum of widths) in the order of the features; sharded over ranks, they come in order of rank."""
-        if pooled.keys() == self.feature_names:
-            return pooled.values()
-        return KeyedTensor.regroup([pooled], [self.feature_names])[0]
+from exfm.teacher_net import TeacherConfig, TeacherNet
+from exfm.teacher_scorer import tables_of
 
 
 class Teacher:
@@ -131,6 +49,7 @@ class Teacher:
         seed: int,
         *,
         group: RankGroup | None = None,
+        sharding: Sharding = Sharding(),
     ):
         self.cfg, self.features, self.tasks = cfg, features, tuple(tasks)
         net = TeacherNet(cfg, features, tasks, seed)
@@ -139,7 +58,7 @@ class Teacher:
         apply_optimizer_in_backward(
             RowWiseAdagrad, net.tables.parameters(), {"lr": cfg.sparse_lr, "eps": cfg.sparse_eps}
         )
-        self.plan = plan_sharding(net, list(features.sparse_names), self._group, cfg.sharding)
+        self.plan = plan_sharding(net, list(features.sparse_names), self._group, sharding)
         initial = table_weights(net.tables)
         self._model = shard(net, self.plan, self._group)
         self._net: TeacherNet = self._model.module
@@ -214,8 +133,8 @@ class Teacher:
         dense = {f"dense/{n}": p.detach() for n, p in self._dense.items()}
         mine = dense | adam | {"rng": self.random.state}
         copy_tables(mine, {k: v for k, v in tensors.items() if not k.startswith("table/")})
-        self._weights.load(_tables(tensors, "weight"))
-        self._accumulators.load(_tables(tensors, "accumulator"))
+        self._weights.load(tables_of(tensors, "weight"))
+        self._accumulators.load(tables_of(tensors, "accumulator"))
 
     def snapshot(self) -> dict[str, Tensor]:
         """Copies of what scoring needs: `dense/…` and `table/…/weight`. A collective."""
@@ -250,42 +169,3 @@ class Teacher:
         shapes = {name: weights[name].size() for name in self.features.sparse_names}
         rows = {name: shape[:1] for name, shape in shapes.items()}
         return ShardedTables(shapes, weights, self._group), ShardedTables(rows, accumulators, self._group)
-
-
-def snapshot_of(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """What scoring needs of a teacher's state; the same tensors, not copies.
-
-    >>> state = {"table/ad/weight": torch.ones(1), "table/ad/accumulator": torch.ones(1), "rng": torch.ones(1)}
-    >>> list(snapshot_of(state))
-    ['table/ad/weight']
-    """
-    kept = {name: t for name, t in state.items() if name.startswith("dense/")}
-    return kept | {n: t for n, t in state.items() if n.startswith("table/") and n.endswith("/weight")}
-
-
-class TeacherScorer:
-    """A teacher that only scores: the network unsharded, with the weights of a snapshot.
-
-    The same snapshot and batch give the same bits in every process on one CPU type, with the same number of threads.
-    """
-
-    def __init__(self, cfg: TeacherConfig, features: FeatureSet, tasks: Sequence[str]):
-        self.tasks = tuple(tasks)
-        self._net = TeacherNet(cfg, features, tasks, seed=0).eval()
-
-    def load(self, snapshot: Mapping[str, Tensor]) -> None:
-        """Score with these weights from now on. Raises ModelError where they are not of this configuration."""
-        dense = {f"dense/{n}": p.detach() for n, p in self._net.named_parameters() if not n.startswith("tables.")}
-        copy_tables(dense, {k: v for k, v in snapshot.items() if k.startswith("dense/")})
-        load_weights(self._net.tables, _tables(snapshot, "weight"))
-
-    def score(self, batch: Batch) -> np.ndarray:
-        """Logits (B, T) float32."""
-        if not len(batch):  # TorchRec's unsharded collections cannot look up nothing
-            return np.empty((0, len(self.tasks)), dtype=np.float32)
-        with torch.inference_mode():
-            return self._net(batch.sparse, batch.dense).numpy()
-
-
-def _tables(tensors: Mapping[str, Tensor], what: str) -> dict[str, Tensor]:
-    return {k.split("/")[1]: v for k, v in tensors.items() if k.startswith("table/") and k.endswith(f"/{what}")}

@@ -18,8 +18,9 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from exfm.features import FeatureSet
+from exfm.sharding import Sharding
 from exfm.student import StudentConfig
-from exfm.teacher import TeacherConfig
+from exfm.teacher_net import TeacherConfig
 from pipelines.yaml_text import read_yaml
 from streaming.errors import BadInput
 from streaming.kafka import KafkaSettings
@@ -99,6 +100,8 @@ class Augmentation(Frozen):
     score_rows: int = Field(default=4096, gt=0, description="rows of one scoring batch")
     buffer_rows: int = Field(default=65_536, gt=0, description="rows read ahead per partition")
     idle_s: float = Field(default=5.0, gt=0, description="a partition confirmed at its end so long is idle")
+    ranks: int = Field(default=1, ge=1, description="processes that hold the scoring teacher together")
+    sharding: Sharding = Sharding()
 
 
 class Teacher(Frozen):
@@ -108,6 +111,8 @@ class Teacher(Frozen):
     publish_every_rows: int = Field(default=16384, gt=0, description="free pace: rows between snapshots")
     checkpoint_every_blocks: int = Field(default=1, ge=1)
     keep_snapshots: int = Field(default=8, ge=3)
+    ranks: int = Field(default=1, ge=1, description="processes that hold and train the teacher together")
+    sharding: Sharding = Sharding()
 
 
 class Student(Frozen):
@@ -154,6 +159,10 @@ class Resources(Frozen):
     )
 
 
+RANKS, PLACEMENT = ("teacher", "augmentation"), ("ranks", "sharding")
+"""Sections, and in them the settings, that say how a model is spread over processes: a run goes on under others."""
+
+
 class Config(Frozen):
     """Everything about a run. `rows` says what the stream holds, the rest what is done with it."""
 
@@ -182,6 +191,11 @@ class Config(Frozen):
             if feature not in features:
                 raise ValueError(f"teacher.only names feature `{feature}`; {_choices(feature, features)}")
         ahead = self.teacher.publish_every_rows + self.pace.block_rows
+        if self.teacher.ranks > self.kafka.examples.partitions:
+            raise ValueError(
+                f"teacher.ranks is {self.teacher.ranks}, and kafka.examples has {self.kafka.examples.partitions} "
+                f"partitions: each rank reads its own; make kafka.examples.partitions {self.teacher.ranks} or more"
+            )
         if self.pace.mode == "free" and self.pace.max_rows_ahead < ahead:
             raise ValueError(
                 f"pace.max_rows_ahead is {self.pace.max_rows_ahead}, and the teacher publishes every "
@@ -239,7 +253,9 @@ class Config(Frozen):
     @property
     def decisive(self) -> dict[str, Any]:
         """Everything that decides what the run computes: not where it runs, nor how it is watched."""
-        settings = self.model_dump(mode="json", exclude={"tracking", "resources", "lake", "kafka"})
+        elsewhere: dict[str, Any] = dict.fromkeys(("tracking", "resources", "lake", "kafka"), True)
+        ranks: dict[str, Any] = {section: set(PLACEMENT) for section in RANKS}
+        settings = self.model_dump(mode="json", exclude=elsewhere | ranks)
         topics = {name: getattr(self.kafka, name) for name in ("impressions", "feedback", "examples")}
         return settings | {"kafka": {n: {"partitions": t.partitions, "codec": t.codec} for n, t in topics.items()}}
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from pipelines.config import Config, dump
+from pipelines.config import PLACEMENT, RANKS, Config, dump
 from pipelines.layout import RunDir, read_json
 from streaming.errors import BadInput, StreamingError
 
@@ -76,6 +76,8 @@ def _decisive(path: str) -> bool:
     section, _, rest = path.partition(".")
     if section == "kafka":
         return rest.split(".")[-1] in ("partitions", "codec")
+    if section in RANKS and rest.split(".")[0] in PLACEMENT:
+        return False
     return section not in ("tracking", "resources", "lake")
 
 

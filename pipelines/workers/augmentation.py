@@ -29,7 +29,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from exfm.batch import BatchBuilder
-from exfm.teacher import TeacherScorer
+from exfm.teacher_scorer import TeacherScorer
 from exfm.threads import set_threads
 from pipelines.config import Config, Topic
 from pipelines.end_offsets import stored_ends

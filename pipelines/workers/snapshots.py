@@ -9,7 +9,7 @@ from pathlib import Path
 
 from exfm.checkpoint import latest, load, set_aside
 from exfm.errors import ModelError, NewerFormat
-from exfm.teacher import TeacherScorer
+from exfm.teacher_scorer import TeacherScorer
 from pipelines.workers.teacher import snapshot_name
 from streaming.position import NOTHING_YET
 

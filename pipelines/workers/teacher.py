@@ -19,7 +19,8 @@ from torch import Tensor
 
 from exfm.batch import BatchBuilder
 from exfm.checkpoint import Stored, load, names, prune, save
-from exfm.teacher import Teacher, snapshot_of
+from exfm.teacher import Teacher
+from exfm.teacher_scorer import snapshot_of
 from pipelines.config import Config
 from pipelines.layout import RunDir
 from pipelines.learned import Learned

@@ -21,7 +21,8 @@ import pyarrow as pa
 from exfm.batch import Batch, BatchBuilder
 from exfm.checkpoint import prune, save
 from exfm.features import DenseFeature, FeatureSet, SparseFeature
-from exfm.teacher import Teacher, TeacherConfig
+from exfm.teacher import Teacher
+from exfm.teacher_net import TeacherConfig
 from exfm.threads import set_threads
 from pipelines.background import Writer
 from pipelines.workers.base import Stopwatch

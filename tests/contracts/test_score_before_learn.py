@@ -22,7 +22,7 @@ import pytest
 
 from exfm.batch import BatchBuilder
 from exfm.checkpoint import load, names
-from exfm.teacher import TeacherScorer
+from exfm.teacher_scorer import TeacherScorer
 from pipelines.config import Config
 from streaming.kafka import ensure_topics
 from tests.contracts.pipeline_fixtures import Finished, by_hand, ipc, send, small, to_the_end

@@ -11,8 +11,10 @@ import torch.distributed as dist
 from exfm.checkpoint import load
 from exfm.errors import ConfigError
 from exfm.features import FeatureSet, SparseFeature
-from exfm.sharding import RankGroup
-from exfm.teacher import Teacher, TeacherConfig
+from exfm.ranks import RankGroup
+from exfm.sharding import Sharding
+from exfm.teacher import Teacher
+from exfm.teacher_net import TeacherConfig
 
 FEATURES = FeatureSet(sparse=[SparseFeature(name="ad", rows=50), SparseFeature(name="user", rows=81)])
 CFG = TeacherConfig(width=4, num_fmb=3, num_lcb=2, rank=2, mlp=(8,), head=(8,))
@@ -47,8 +49,8 @@ def test_wrong_ranks_are_refused_with_both_numbers():
 @pytest.mark.parametrize("sharding", [None, "table_wise", "row_wise"])
 def test_tables_start_the_same_and_are_read_whole_however_they_are_cut(sharding):
     with RankGroup() as group:
-        cfg = CFG.model_copy(update={"sharding": sharding})
-        teacher = Teacher(cfg, FEATURES, ["ctr"], 0, group=group)
+        asked = Sharding() if sharding is None else Sharding(types=(sharding,))
+        teacher = Teacher(CFG, FEATURES, ["ctr"], 0, group=group, sharding=asked)
         expected = Teacher(CFG, FEATURES, ["ctr"], 0, group=group).snapshot()
         assert all(torch.equal(v, expected[k]) for k, v in teacher.snapshot().items())
         for table in teacher.plan.plan["tables"].values():
@@ -70,14 +72,15 @@ from exfm.threads import set_threads
 set_threads(1)
 from exfm.batch import BatchBuilder
 from exfm.checkpoint import save
-from exfm.sharding import RankGroup
+from exfm.ranks import RankGroup
+from exfm.sharding import Sharding
 from exfm.teacher import Teacher
 sys.path.insert(0, {tests!r})
 from test_sharding import CFG, FEATURES
 rank, world, port, sharding, root = int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4], sys.argv[5]
 build, rng = BatchBuilder(FEATURES, ["ctr", "cvr"]), np.random.default_rng(0)
 with RankGroup(rank, world, master_port=port) as group:
-    teacher = Teacher(CFG.model_copy(update={{"sharding": sharding}}), FEATURES, ["ctr", "cvr"], 0, group=group)
+    teacher = Teacher(CFG, FEATURES, ["ctr", "cvr"], 0, group=group, sharding=Sharding(types=(sharding,)))
     # Heads start at zero, so the tables' first gradients are next to nothing, and AdaGrad, which divides by their size,
     # would make rounding large. It is sharding that is compared here: start where heads have learned something.
     state, drawn = teacher.state(), torch.Generator().manual_seed(1)

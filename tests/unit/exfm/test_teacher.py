@@ -12,8 +12,10 @@ from exfm.batch import BatchBuilder
 from exfm.checkpoint import load, save
 from exfm.errors import ConfigError, ModelError
 from exfm.features import DenseFeature, FeatureSet, SparseFeature
-from exfm.sharding import RankGroup
-from exfm.teacher import Teacher, TeacherConfig, TeacherNet, TeacherScorer
+from exfm.ranks import RankGroup
+from exfm.teacher import Teacher
+from exfm.teacher_net import TeacherConfig, TeacherNet
+from exfm.teacher_scorer import TeacherScorer
 
 CFG = TeacherConfig(width=4, num_fmb=3, num_lcb=2, rank=2, mlp=(8,), head=(8,))
 FEATURES = FeatureSet(
@@ -238,7 +240,7 @@ from exfm.threads import set_threads
 set_threads(1)
 from test_teacher import CFG, FEATURES, TASKS, batch
 from exfm.checkpoint import load
-from exfm.teacher import TeacherScorer
+from exfm.teacher_scorer import TeacherScorer
 scorer = TeacherScorer(CFG, FEATURES, TASKS)
 scorer.load(load({path!r}).tensors)
 sys.stdout.buffer.write(scorer.score(batch(9)).tobytes())

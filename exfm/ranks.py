@@ -1,0 +1,90 @@
+"""The ranks of one model: processes that hold it together and step in lockstep.
+
+Every method that says "a collective" must be called by all ranks, in the same order.
+"""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+from typing import ClassVar
+
+import torch.distributed as dist
+from torch import Tensor
+
+from exfm.errors import ConfigError
+
+
+class RankGroup:
+    """The ranks that hold one model together: a gloo process group.
+
+    With one rank nothing is opened to the network. With more, rank 0 listens on `master_addr:master_port`; a collective
+    that takes longer than `timeout_s` fails. Groups of one process share its only process group, which is destroyed
+    when the last of them is closed.
+
+    Raises ConfigError for a rank outside its world, a missing port, or a second group of another shape.
+
+    >>> with RankGroup() as group:
+    ...     group.sum(torch.tensor([1.0]))
+    tensor([1.])
+    """
+
+    _opened: ClassVar[int] = 0
+
+    def __init__(
+        self,
+        rank: int = 0,
+        world_size: int = 1,
+        *,
+        master_addr: str = "127.0.0.1",
+        master_port: int | None = None,
+        timeout_s: float = 30.0,
+    ):
+        if not 0 <= rank < world_size:
+            raise ConfigError(f"rank {rank} is not in a world of {world_size}; ranks go from 0 to {world_size - 1}")
+        if world_size > 1 and master_port is None:
+            raise ConfigError(f"a world of {world_size} ranks needs a master_port they all know")
+        self.rank, self.world_size = rank, world_size
+        if dist.is_initialized():
+            if (dist.get_rank(), dist.get_world_size()) != (rank, world_size):
+                raise ConfigError(
+                    f"rank {rank} of {world_size} was asked for in a process that is rank {dist.get_rank()} of "
+                    f"{dist.get_world_size()}; close its other models first, or use another process"
+                )
+        else:
+            if master_addr == "127.0.0.1":
+                os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # else gloo resolves the host name, which may hang
+            timeout = timedelta(seconds=timeout_s)
+            store: dist.Store = dist.HashStore()
+            if world_size > 1:
+                assert master_port is not None
+                store = dist.TCPStore(master_addr, master_port, world_size, is_master=rank == 0, timeout=timeout)
+            dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size, timeout=timeout)
+        RankGroup._opened += 1
+        self._closed = False
+
+    @property
+    def process_group(self) -> dist.ProcessGroup:
+        assert dist.group.WORLD is not None
+        return dist.group.WORLD
+
+    def sum(self, values: Tensor) -> Tensor:
+        """The sum over ranks, on every rank; a collective."""
+        if self.world_size > 1:
+            values = values.clone()
+            dist.all_reduce(values, group=self.process_group)
+        return values
+
+    def close(self) -> None:
+        """Leave the group. A second call does nothing."""
+        if not self._closed:
+            self._closed = True
+            RankGroup._opened -= 1
+            if RankGroup._opened == 0:
+                dist.destroy_process_group()
+
+    def __enter__(self) -> RankGroup:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -113,6 +113,7 @@ class Teacher(Frozen):
     keep_snapshots: int = Field(default=8, ge=3)
     ranks: int = Field(default=1, ge=1, description="processes that hold and train the teacher together")
     sharding: Sharding = Sharding()
+    read_ahead: int = Field(default=2, ge=0, description="batches made ready in a thread of its own; 0: no thread")
 
 
 class Student(Frozen):
@@ -154,13 +155,14 @@ class Resources(Frozen):
     disk_give_up_s: float = Field(default=600.0, gt=0, description="a full disk is waited for so long")
     checkpoint_queue: int = Field(default=1, ge=1, description="checkpoints of a worker that wait to be written")
     read_rows: int = Field(default=32_768, gt=0, description="rows a student takes from the lake at a time")
+    read_ahead: int = Field(default=0, ge=0, description="batches a student has made ready in a thread; 0: no thread")
     max_quarantined_in_a_row: int = Field(
         default=16, ge=1, description="batches that are not finite, one after the other, before a worker gives up"
     )
 
 
-RANKS, PLACEMENT = ("teacher", "augmentation"), ("ranks", "sharding")
-"""Sections, and in them the settings, that say how a model is spread over processes: a run goes on under others."""
+RANKS, PLACEMENT = ("teacher", "augmentation"), ("ranks", "sharding", "read_ahead")
+"""Sections, and in them the settings, that say which processes and threads do the work: a run goes on under others."""
 
 
 class Config(Frozen):

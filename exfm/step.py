@@ -6,6 +6,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+LARGEST = 1e15
+"""A loss, logit or norm of gradients from here on counts as not finite. AdaGrad adds up squares for ever: a gradient of
+1e19 would fill its accumulator, and that row would never learn again."""
+
 
 class StepResult(NamedTuple):
     """One training step.

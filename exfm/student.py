@@ -31,7 +31,7 @@ from exfm.features import FeatureSet
 from exfm.interactions.mlp import linear
 from exfm.randomness import StepRandomness
 from exfm.serving import ServedStudent, export_student
-from exfm.step import StepResult
+from exfm.step import LARGEST, StepResult
 from exfm.trunks import Trunk, build_trunk, embedding_units
 
 
@@ -222,7 +222,7 @@ class Student:
         gradients = [e.grad, *(p.grad for p in self._dense.values() if p.grad is not None)]
         if adapter is not None:
             gradients.append(adapter.exp_avg_sq)  # the first of its tensors to overflow
-        if not torch.isfinite(nn.utils.get_total_norm(gradients)):
+        if not nn.utils.get_total_norm(gradients) < LARGEST:
             return False
         pooled.backward(e.grad)
         self._adam.step()

@@ -26,7 +26,7 @@ from exfm.randomness import StepRandomness
 from exfm.ranks import RankGroup
 from exfm.sharded_tables import ShardedTables
 from exfm.sharding import Sharding, plan_sharding, shard
-from exfm.step import StepResult
+from exfm.step import LARGEST, StepResult
 from exfm.teacher_net import TeacherConfig, TeacherNet
 from exfm.teacher_scorer import tables_of
 
@@ -107,8 +107,8 @@ class Teacher:
         return True
 
     def _agree(self, *tensors: Tensor) -> bool:
-        """Whether these are finite on every rank. A collective."""
-        broken = sum((~torch.isfinite(t)).sum() for t in tensors)
+        """Whether these are finite on every rank, and none is absurd. A collective."""
+        broken = sum((~(t.abs() < LARGEST)).sum() for t in tensors)
         return not self._group.sum(torch.as_tensor(broken)).item()
 
     def score(self, batch: Batch) -> np.ndarray:

@@ -131,13 +131,15 @@ def test_a_step_that_is_not_finite_changes_nothing_and_the_next_one_learns(group
     assert same(teacher.state(), twin.state())
 
 
-def test_a_gradient_that_overflows_behind_a_finite_loss_changes_nothing(group):
+@pytest.mark.parametrize("weight", [3e38, 1e12])
+def test_a_gradient_that_overflows_behind_a_finite_loss_changes_nothing(group, weight):
+    """Or one so large that its square would all but fill an accumulator, for good."""
     teacher, data = new(group), batch(0)
     state = teacher.state()
-    # The head's last weights meet an input of nearly nothing: a finite logit, and an infinite gradient behind it.
-    state["dense/heads.ctr.2.weight"].fill_(3e38)
+    # The head's last weights meet an input of nearly nothing: a finite logit, and a boundless gradient behind it.
+    state["dense/heads.ctr.2.weight"].fill_(weight)
     state["dense/heads.ctr.0.weight"].zero_()
-    state["dense/heads.ctr.0.bias"].fill_(1e-38)
+    state["dense/heads.ctr.0.bias"].fill_(1 / weight)
     state["dense/trunk.layers.1.norm.weight"].fill_(1e5)
     teacher.load_state(state)
     step = teacher.train_step(data)

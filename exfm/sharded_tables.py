@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import chain
 
 import torch
 from torch import Tensor
@@ -10,6 +11,7 @@ from torch.distributed._shard.sharded_tensor import ShardedTensor
 from torch.distributed._shard.sharding_spec import ShardMetadata
 
 from exfm.checkpoint import check_fit
+from exfm.decay import scale
 from exfm.ranks import RankGroup
 
 
@@ -37,6 +39,12 @@ class ShardedTables:
         for name, pieces in self._pieces.items():
             for piece in pieces:
                 piece.tensor.copy_(_window(whole[name], piece.metadata))
+
+    def scale(self, factor: float) -> None:
+        """Multiply this rank's pieces in place."""
+        if factor != 1:
+            for piece in chain.from_iterable(self._pieces.values()):
+                scale(piece.tensor, factor)
 
 
 def _window(tensor: Tensor, metadata: ShardMetadata) -> Tensor:

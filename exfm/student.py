@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from exfm.adapter import AdapterState, adapted_logits, initial_adapter, updated
 from exfm.batch import Batch
 from exfm.checkpoint import check_fit
+from exfm.decay import Accumulators, scale
 from exfm.distillation import Arm, Objective, objective, scale_gradient
 from exfm.embeddings import accumulators, fused_embedding_bags, named_generator, set_learning_rate, table_weights
 from exfm.features import FeatureSet
@@ -70,6 +71,7 @@ class StudentConfig(BaseModel):
     dense_lr: float = Field(default=4e-3, gt=0)  # Adam
     sparse_lr: float = Field(default=0.24, gt=0)  # row-wise AdaGrad
     sparse_eps: float = Field(default=1e-8, gt=0)
+    accumulators: Accumulators = Accumulators()  # AdaGrad's, which otherwise only grow
     learning_rate: LearningRate = LearningRate()
     arm: Arm = Arm(kind="auxiliary_head", adapter=True)
 
@@ -151,6 +153,7 @@ class Student:
         if finite and bool(losses.labelled_rows.any() or losses.distilled_rows.any()):
             finite = self._learn(losses.total, pooled, e, adapter)
         if finite:
+            self._scale_accumulators(self.cfg.accumulators.factor(self.rows, self.rows + B))
             self._rows += B
             self._labelled += losses.labelled_rows
             self._distilled += losses.distilled_rows
@@ -236,6 +239,11 @@ class Student:
             self._factor = factor
             self._adam.param_groups[0]["lr"] = self.cfg.dense_lr * factor
             set_learning_rate(self.net.tables, self.cfg.sparse_lr * factor)
+
+    def _scale_accumulators(self, factor: float) -> None:
+        if factor != 1:
+            for m in accumulators(self.net.tables).values():
+                scale(m, factor)
 
     def _progress(self) -> dict[str, Tensor]:
         return {

@@ -37,6 +37,7 @@ class Teacher:
     State is one flat dictionary of tensors, whole whatever the sharding:
 
         dense/<parameter>  adam/<parameter>/{exp_avg,exp_avg_sq,step}  table/<feature>/{weight,accumulator}  rng
+        progress/rows      only where accumulators are made to forget: rows learned, of all ranks
 
     Loading a state and going on gives the same bits as never having stopped.
     """
@@ -65,6 +66,7 @@ class Teacher:
         self._dense = {name: p for name, p in self._net.named_parameters() if not name.startswith("tables.")}
         self._adam = torch.optim.Adam(self._dense.values(), lr=cfg.dense_lr, fused=True)
         self._weights, self._accumulators = self._sharded()
+        self._rows = torch.zeros((), dtype=torch.int64)
         self._weights.load(initial)  # sharding drew others, from torch's global generator
         self._model.train()
 
@@ -92,6 +94,8 @@ class Teacher:
         finite = self._agree(logits, loss)
         if finite:
             finite = self._learn(local_loss)
+        if finite:
+            self._forget(len(batch))
         return StepResult(logits.numpy(), loss.item(), local_rows.numpy(), finite)
 
     def _learn(self, local_loss: Tensor) -> bool:
@@ -105,6 +109,17 @@ class Teacher:
         pooled.backward(e.grad)
         self._adam.step()
         return True
+
+    def _forget(self, local_rows: int) -> None:
+        """Count the rows; scale the accumulators where it is time. A collective."""
+        if self.cfg.accumulators.only_grow:
+            return
+        before = int(self._rows)
+        self._rows += self._group.sum(torch.tensor(local_rows))
+        self._accumulators.scale(self.cfg.accumulators.factor(before, int(self._rows)))
+
+    def _progress(self) -> dict[str, Tensor]:
+        return {} if self.cfg.accumulators.only_grow else {"progress/rows": self._rows}
 
     def _agree(self, *tensors: Tensor) -> bool:
         """Whether these are finite on every rank, and none is absurd. A collective."""
@@ -125,13 +140,13 @@ class Teacher:
             for key, value in self._adam_state(p).items():
                 tensors[f"adam/{name}/{key}"] = value.clone()
         tensors["rng"] = self.random.state.clone()
-        return tensors
+        return tensors | {name: rows.clone() for name, rows in self._progress().items()}
 
     def load_state(self, tensors: Mapping[str, Tensor]) -> None:
         """Go on from a state. Raises ModelError where it is not one of this configuration and feature set."""
         adam = {f"adam/{n}/{k}": v for n, p in self._dense.items() for k, v in self._adam_state(p).items()}
         dense = {f"dense/{n}": p.detach() for n, p in self._dense.items()}
-        mine = dense | adam | {"rng": self.random.state}
+        mine = dense | adam | {"rng": self.random.state} | self._progress()
         copy_tables(mine, {k: v for k, v in tensors.items() if not k.startswith("table/")})
         self._weights.load(tables_of(tensors, "weight"))
         self._accumulators.load(tables_of(tensors, "accumulator"))

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor, KeyedTensor
 
+from exfm.decay import Accumulators
 from exfm.embeddings import bag_configs, embedding_bags, named_generator
 from exfm.errors import ConfigError
 from exfm.features import FeatureSet
@@ -41,6 +42,7 @@ class TeacherConfig(BaseModel):
     dense_lr: float = Field(default=2e-3, gt=0)  # Adam
     sparse_lr: float = Field(default=0.1, gt=0)  # row-wise AdaGrad
     sparse_eps: float = Field(default=1e-8, gt=0)
+    accumulators: Accumulators = Accumulators()  # AdaGrad's, which otherwise only grow
 
 
 class TeacherNet(nn.Module):

@@ -5,10 +5,7 @@
 
 from __future__ import annotations
 
-import logging
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from typing import Literal
 
 import torch
@@ -16,10 +13,11 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import nn
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.distributed.model_parallel import DistributedModelParallel
-from torchrec.distributed.planner import EmbeddingShardingPlanner, Topology
+from torchrec.distributed.planner import EmbeddingShardingPlanner
 from torchrec.distributed.planner.types import ParameterConstraints
 from torchrec.distributed.types import ShardingEnv, ShardingPlan
 
+from exfm.planner import World, make_planner, quiet
 from exfm.ranks import RankGroup
 
 ShardingType = Literal[
@@ -58,18 +56,23 @@ class Sharder(EmbeddingBagCollectionSharder):
         return ["table_wise", "row_wise"]
 
 
-def plan_sharding(module: nn.Module, tables: list[str], group: RankGroup, sharding: Sharding) -> ShardingPlan:
+def planner_of(tables: Iterable[str], sharding: Sharding, world: World) -> EmbeddingShardingPlanner:
+    """TorchRec's planner for these tables: what `exfm plan` asks without any ranks is what training asks with them."""
+    constraints = {table: ParameterConstraints(sharding_types=sharding.of(table)) for table in tables}
+    return make_planner(world, constraints)
+
+
+def plan_sharding(
+    module: nn.Module, tables: list[str], group: RankGroup, sharding: Sharding, batch_rows: int = 2048
+) -> ShardingPlan:
     """Where the rows of every table of `module` go; the same plan on all ranks. A collective.
 
     TorchRec's planner decides by its cost model which rank holds which table. Tables stay whole unless `sharding` says
     otherwise: over gloo row-wise works only while every rank brings the same number of rows to a step.
     """
-    with _quiet():
-        planner = EmbeddingShardingPlanner(
-            topology=Topology(world_size=group.world_size, local_world_size=group.world_size, compute_device="cpu"),
-            constraints={table: ParameterConstraints(sharding_types=sharding.of(table)) for table in tables},
-        )
-        return planner.collective_plan(module, [Sharder()], group.process_group)
+    world = World(group.world_size, memory_gb=sharding.memory_gb, batch_rows=batch_rows)
+    with quiet():
+        return planner_of(tables, sharding, world).collective_plan(module, [Sharder()], group.process_group)
 
 
 def shard(module: nn.Module, plan: ShardingPlan, group: RankGroup) -> DistributedModelParallel:
@@ -78,7 +81,7 @@ def shard(module: nn.Module, plan: ShardingPlan, group: RankGroup) -> Distribute
     An optimizer given to the tables by `apply_optimizer_in_backward` becomes FBGEMM's fused one. `module` is taken
     apart: use what is returned.
     """
-    with _quiet():
+    with quiet():
         return DistributedModelParallel(
             module,
             env=ShardingEnv.from_process_group(group.process_group),
@@ -86,19 +89,3 @@ def shard(module: nn.Module, plan: ShardingPlan, group: RankGroup) -> Distribute
             plan=plan,
             sharders=[Sharder()],
         )
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """TorchRec's planner warns about topologies and dense estimates that do not matter on CPU, and logs arguments."""
-    loggers = [logging.getLogger(name) for name in ("torchrec", "MethodLogger-NullHandler")]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)

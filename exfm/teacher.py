@@ -51,6 +51,7 @@ class Teacher:
         *,
         group: RankGroup | None = None,
         sharding: Sharding = Sharding(),
+        batch_rows: int = 2048,  # of a step over all ranks, which is what the plan's costs are counted in
     ):
         self.cfg, self.features, self.tasks = cfg, features, tuple(tasks)
         net = TeacherNet(cfg, features, tasks, seed)
@@ -59,7 +60,7 @@ class Teacher:
         apply_optimizer_in_backward(
             RowWiseAdagrad, net.tables.parameters(), {"lr": cfg.sparse_lr, "eps": cfg.sparse_eps}
         )
-        self.plan = plan_sharding(net, list(features.sparse_names), self._group, sharding)
+        self.plan = plan_sharding(net, list(features.sparse_names), self._group, sharding, batch_rows)
         initial = table_weights(net.tables)
         self._model = shard(net, self.plan, self._group)
         self._net: TeacherNet = self._model.module

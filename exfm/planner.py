@@ -1,0 +1,223 @@
+"""TorchRec's planner as it is asked here: which ranks, how fast they compute and talk, how many bytes a piece takes.
+
+Training and `exfm plan` ask through `make_planner`, so that what is printed is what is trained.
+
+The cost of a plan is that of its slowest rank: bytes looked up and exchanged in one step, divided by bandwidths. There
+is no latency in the model: read its milliseconds as a comparison of plans, not as a clock.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+from torchrec.distributed.embedding_types import EmbeddingComputeKernel
+from torchrec.distributed.planner import EmbeddingShardingPlanner, Topology
+from torchrec.distributed.planner.enumerators import EmbeddingEnumerator
+from torchrec.distributed.planner.estimator.config import EmbeddingPerfEstimatorConfig
+from torchrec.distributed.planner.estimator.estimator import EmbeddingPerfEstimator
+from torchrec.distributed.planner.shard_estimators import EmbeddingStorageEstimator
+from torchrec.distributed.planner.storage_reservations import FixedPercentageStorageReservation
+from torchrec.distributed.planner.types import (
+    BasicCommsBandwidths,
+    CollectiveType,
+    GeneralizedCommsBandwidth,
+    ParameterConstraints,
+    ShardingOption,
+    Storage,
+)
+from torchrec.optim.rowwise_adagrad import RowWiseAdagrad
+
+from exfm.errors import ConfigError
+
+Device = Literal["cpu", "cuda"]
+
+GB = 10**9
+_PER_MS = 1e-3  # TorchRec's bandwidths are bytes per millisecond
+NO_LIMIT = 1 << 50
+
+
+@dataclass(frozen=True)
+class World:
+    """The ranks that a model is to be spread over.
+
+    Raises ConfigError for ranks that do not fill their hosts.
+
+    >>> World(4, ranks_per_host=2).hosts
+    2
+    """
+
+    ranks: int = 1
+    ranks_per_host: int | None = None  # None: all on one host
+    device: Device = "cpu"
+    memory_gb: float | None = None  # of a rank, for tables, their optimizer and a step's exchange; None: no limit
+    batch_rows: int = 2048  # of a step, over all ranks
+
+    def __post_init__(self) -> None:
+        if self.ranks < 1 or self.ranks % self.on_a_host:
+            raise ConfigError(
+                f"{self.ranks} ranks do not fill hosts of {self.on_a_host}; take a multiple of {self.on_a_host} ranks, "
+                f"or ranks_per_host that divides {self.ranks}"
+            )
+
+    @property
+    def on_a_host(self) -> int:
+        return self.ranks_per_host or self.ranks
+
+    @property
+    def hosts(self) -> int:
+        return self.ranks // self.on_a_host
+
+    @property
+    def capacity_bytes(self) -> int:
+        """Of one rank."""
+        return NO_LIMIT if self.memory_gb is None else int(self.memory_gb * GB)
+
+
+class GlooBandwidths(GeneralizedCommsBandwidth):
+    """Bytes of one rank's buffer per ms over gloo: on one machine as measured for 1–16 MB, between hosts 10 Gbit/s."""
+
+    _ONE_HOST: ClassVar = {
+        CollectiveType.ALL_TO_ALL: 2.5e9 * _PER_MS,
+        CollectiveType.ALL_GATHER: 1.4e9 * _PER_MS,
+        CollectiveType.ALL_REDUCE: 1.0e9 * _PER_MS,
+        CollectiveType.REDUCE_SCATTER: 0.75e9 * _PER_MS,
+    }
+    intra_host_bw = 2.5e9 * _PER_MS
+    inter_host_bw = 1.25e9 * _PER_MS
+
+    def get_bw(self, local_world_size: int, world_size: int, collective_type: CollectiveType) -> float:
+        within = self._ONE_HOST[collective_type]
+        return within if world_size <= local_world_size else min(within, self.inter_host_bw)
+
+
+class CpuCosts(EmbeddingPerfEstimatorConfig):
+    """A CPU's lookups cost their bytes; the penalties for widths below 128 are those of a GPU's thread blocks."""
+
+    _use_block_usage_penalty = False
+    _use_min_dim_for_lookup = False
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """Constants that predicted costs are in. `lookup_gb_s` counts ids, rows read and outputs written."""
+
+    lookup_gb_s: float
+    backward_per_forward: float
+    comms: GeneralizedCommsBandwidth
+    told: str
+
+    @staticmethod
+    def of(device: Device) -> Hardware:
+        return _HARDWARE[device]
+
+
+_HARDWARE: dict[Device, Hardware] = {
+    "cpu": Hardware(5.0, 1.5, GlooBandwidths(), "a core and gloo, measured with 2 ranks on 2 cores"),
+    "cuda": Hardware(
+        897 * 1.024**3,
+        2.0,
+        BasicCommsBandwidths(),
+        "TorchRec's own constants: HBM 963 GB/s, 644 GB/s within a host, 13 GB/s between hosts",
+    ),
+}
+
+
+def make_planner(
+    world: World, constraints: Mapping[str, ParameterConstraints], **replaced: Any
+) -> EmbeddingShardingPlanner:
+    """A planner for `world`; needs no process group. `replaced` are arguments of EmbeddingShardingPlanner."""
+    hardware = Hardware.of(world.device)
+    topology = Topology(
+        world_size=world.ranks,
+        local_world_size=world.on_a_host,
+        compute_device=world.device,
+        hbm_cap=world.capacity_bytes,
+        ddr_cap=world.capacity_bytes,
+        ssd_cap=0,
+        hbm_mem_bw=hardware.lookup_gb_s * GB * _PER_MS,
+        ddr_mem_bw=hardware.lookup_gb_s * GB * _PER_MS,
+        bwd_compute_multiplier=hardware.backward_per_forward,
+        generalized_comms_bandwidths=hardware.comms,
+    )
+    batch = max(1, math.ceil(world.batch_rows / world.ranks))
+    given = {name: _in_fast_memory(constraint) for name, constraint in constraints.items()}
+    costs = CpuCosts() if world.device == "cpu" else EmbeddingPerfEstimatorConfig()
+    enumerator = EmbeddingEnumerator(
+        topology,
+        batch,
+        given,
+        [EmbeddingPerfEstimator(topology, given, config=costs), TableBytes(topology, given)],
+    )
+    return EmbeddingShardingPlanner(
+        topology=topology,
+        batch_size=batch,
+        constraints=given,
+        enumerator=enumerator,
+        storage_reservation=FixedPercentageStorageReservation(0.0),
+        stats=[],
+        debug=False,
+        **replaced,
+    )
+
+
+def _in_fast_memory(constraint: ParameterConstraints) -> ParameterConstraints:
+    """Tables live in the memory of the device that computes: neither in unified memory nor on disk."""
+    constraint.compute_kernels = [EmbeddingComputeKernel.FUSED.value, EmbeddingComputeKernel.DENSE.value]
+    return constraint
+
+
+class TableBytes(EmbeddingStorageEstimator):
+    """TorchRec's estimate of a piece's bytes, with the accumulator of row-wise AdaGrad as it is: 4 B a row.
+
+    TorchRec counts 4 B · (rows of the piece) · (its width / the table's), so a column-wise piece comes out too small.
+    """
+
+    def estimate(self, sharding_options: list[ShardingOption], sharder_data_map: Any) -> None:
+        super().estimate(sharding_options, sharder_data_map)
+        for option in sharding_options:
+            for shard in option.shards:
+                missing = optimizer_bytes(option, shard.size) - _counted(option, shard.size)
+                on_cpu = self._topology.compute_device == "cpu"
+                shard.storage += Storage(hbm=0 if on_cpu else missing, ddr=missing if on_cpu else 0)
+
+
+def weight_bytes(size: list[int]) -> int:
+    """Of a float32 piece of (rows, width)."""
+    return 4 * math.prod(size)
+
+
+def optimizer_bytes(option: ShardingOption, size: list[int]) -> int:
+    """What a piece's optimizer keeps: one float a row, or one a weight."""
+    return 4 * size[0] if _row_wise(option) else weight_bytes(size)
+
+
+def _counted(option: ShardingOption, size: list[int]) -> int:
+    """The optimizer's bytes that TorchRec has counted."""
+    bytes_ = weight_bytes(size)
+    return math.ceil(bytes_ / option.tensor.shape[1]) if _row_wise(option) else bytes_
+
+
+def _row_wise(option: ShardingOption) -> bool:
+    return RowWiseAdagrad in getattr(option.tensor, "_optimizer_classes", ())
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """TorchRec warns about topologies and dense estimates that do not matter here, and logs arguments."""
+    loggers = [logging.getLogger(name) for name in ("torchrec", "MethodLogger-NullHandler")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)

@@ -30,6 +30,7 @@ class RankGroup:
     """
 
     _opened: ClassVar[int] = 0
+    _store: ClassVar[dist.Store]
 
     def __init__(
         self,
@@ -59,6 +60,7 @@ class RankGroup:
             if world_size > 1:
                 assert master_port is not None
                 store = dist.TCPStore(master_addr, master_port, world_size, is_master=rank == 0, timeout=timeout)
+            RankGroup._store = store
             dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size, timeout=timeout)
         RankGroup._opened += 1
         self._closed = False
@@ -74,6 +76,22 @@ class RankGroup:
             values = values.clone()
             dist.all_reduce(values, group=self.process_group)
         return values
+
+    def tell(self, name: str, text: str) -> None:
+        """Leave a note for the others. No collective: nobody waits, and `hear` may come whenever it likes."""
+        self._store.set(f"note/{name}", text)
+
+    def hear(self, name: str) -> str:
+        """The note of this name, however long it takes until there is one. Fails when rank 0, who keeps them, is gone.
+
+        Unlike a collective it may take hours: for what a rank waits for that another has no reason to hurry with."""
+        key = f"note/{name}"
+        self._store.wait([key], timedelta(days=1000))
+        return self._store.get(key).decode()
+
+    def forget(self, name: str) -> None:
+        """Let go of a note that everybody has heard."""
+        self._store.delete_key(f"note/{name}")
 
     def close(self) -> None:
         """Leave the group. A second call does nothing."""

@@ -11,11 +11,12 @@ from typing import Literal
 import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import nn
-from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
+from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder, ShardedEmbeddingBagCollection
 from torchrec.distributed.model_parallel import DistributedModelParallel
 from torchrec.distributed.planner import EmbeddingShardingPlanner
 from torchrec.distributed.planner.types import ParameterConstraints
-from torchrec.distributed.types import ShardingEnv, ShardingPlan
+from torchrec.distributed.types import EmbeddingModuleShardingPlan, ShardingEnv, ShardingPlan
+from torchrec.modules.embedding_modules import EmbeddingBagCollection
 
 from exfm.planner import World, make_planner, quiet
 from exfm.ranks import RankGroup
@@ -89,3 +90,14 @@ def shard(module: nn.Module, plan: ShardingPlan, group: RankGroup) -> Distribute
             plan=plan,
             sharders=[Sharder()],
         )
+
+
+def shard_tables(
+    tables: EmbeddingBagCollection, plan: EmbeddingModuleShardingPlan, group: RankGroup
+) -> ShardedEmbeddingBagCollection:
+    """The tables alone, sharded by their part of a plan, for who only looks up. A collective.
+
+    Nothing is allocated on this rank but its own shards, where `tables` are on the meta device.
+    """
+    with quiet():
+        return Sharder().shard(tables, plan, ShardingEnv.from_process_group(group.process_group), torch.device("cpu"))

@@ -54,7 +54,16 @@ class TeacherNet(nn.Module):
     Raises ConfigError for a feature whose width is not a multiple of the teacher's.
     """
 
-    def __init__(self, cfg: TeacherConfig, features: FeatureSet, tasks: Sequence[str], seed: int):
+    def __init__(
+        self,
+        cfg: TeacherConfig,
+        features: FeatureSet,
+        tasks: Sequence[str],
+        seed: int,
+        *,
+        tables: EmbeddingBagCollection | None = None,
+    ):
+        """`tables`: made elsewhere, on the meta device where they are to be sharded before anything is in them."""
         super().__init__()
         for table in bag_configs(features, cfg.width):
             if table.embedding_dim % cfg.width:
@@ -64,7 +73,7 @@ class TeacherNet(nn.Module):
                 )
         self.width = cfg.width
         self.feature_names = list(features.sparse_names)
-        self.tables: EmbeddingBagCollection = embedding_bags(features, cfg.width, seed)
+        self.tables = embedding_bags(features, cfg.width, seed) if tables is None else tables
         self.trunk = Wukong(
             sum(table.embedding_dim for table in self.tables.embedding_bag_configs()) // cfg.width,
             cfg.width,

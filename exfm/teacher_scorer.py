@@ -1,4 +1,4 @@
-"""A teacher that only scores."""
+"""A teacher that only scores: a replica that holds it whole, or a group of ranks that holds it together."""
 
 from __future__ import annotations
 
@@ -7,10 +7,14 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import torch
 from torch import Tensor
+from torchrec.modules.embedding_modules import EmbeddingBagCollection
 
 from exfm.batch import Batch
-from exfm.embeddings import copy_tables, load_weights
+from exfm.embeddings import bag_configs, copy_tables, load_weights
 from exfm.features import FeatureSet
+from exfm.ranks import RankGroup
+from exfm.sharded_tables import ShardedTables
+from exfm.sharding import Sharding, plan_sharding, shard_tables
 from exfm.teacher_net import TeacherConfig, TeacherNet
 
 
@@ -37,8 +41,7 @@ class TeacherScorer:
 
     def load(self, snapshot: Mapping[str, Tensor]) -> None:
         """Score with these weights from now on. Raises ModelError where they are not of this configuration."""
-        dense = {f"dense/{n}": p.detach() for n, p in self._net.named_parameters() if not n.startswith("tables.")}
-        copy_tables(dense, {k: v for k, v in snapshot.items() if k.startswith("dense/")})
+        _load_dense(self._net, snapshot)
         load_weights(self._net.tables, tables_of(snapshot, "weight"))
 
     def score(self, batch: Batch) -> np.ndarray:
@@ -47,6 +50,53 @@ class TeacherScorer:
             return np.empty((0, len(self.tasks)), dtype=np.float32)
         with torch.inference_mode():
             return self._net(batch.sparse, batch.dense).numpy()
+
+
+class ShardedScorer:
+    """A teacher that only scores, on one rank of a group that holds its tables together, under a plan of its own.
+
+    No rank ever holds a whole table, nor anything beside its rows: no optimizer's state, no gradient. The dense part is
+    on every rank. One snapshot, batch for batch and rank for rank, gives the same bits every time; a replica's logits
+    differ from them by rounding, and not at all where no bag is summed in pieces (one id each, or whole tables).
+    """
+
+    def __init__(
+        self,
+        cfg: TeacherConfig,
+        features: FeatureSet,
+        tasks: Sequence[str],
+        *,
+        group: RankGroup,
+        sharding: Sharding = Sharding(),
+    ):
+        """A collective. Raises ConfigError where the tables do not fit into what `sharding` allows a rank."""
+        self.tasks = tuple(tasks)
+        tables = EmbeddingBagCollection(bag_configs(features, cfg.width), device=torch.device("meta"))
+        self._net = TeacherNet(cfg, features, tasks, seed=0, tables=tables).eval()
+        self.plan = plan_sharding(self._net, list(features.sparse_names), group, sharding)
+        for table in self.plan.plan["tables"].values():
+            table.compute_kernel = "dense"  # the one that has no optimizer
+        shapes = {name: table.weight.shape for name, table in tables.embedding_bags.items()}
+        self._net.tables = shard_tables(tables, self.plan.plan["tables"], group)
+        held = {name.split(".")[-2]: weight for name, weight in self._net.tables.state_dict().items()}
+        self._weights = ShardedTables(shapes, held, group)
+
+    def load(self, snapshot: Mapping[str, Tensor]) -> None:
+        """Score with these weights from now on; of the tables only this rank's windows are read. No collective.
+
+        Raises ModelError where they are not of this configuration, or damaged: what is loaded is then undefined."""
+        _load_dense(self._net, snapshot)
+        self._weights.load(tables_of(snapshot, "weight"))
+
+    def score(self, batch: Batch) -> np.ndarray:
+        """Logits (B, T) float32 of this rank's own rows. A collective; every rank brings equally many."""
+        with torch.inference_mode():
+            return self._net(batch.sparse, batch.dense).numpy()
+
+
+def _load_dense(net: TeacherNet, snapshot: Mapping[str, Tensor]) -> None:
+    dense = {f"dense/{n}": p.detach() for n, p in net.named_parameters() if not n.startswith("tables.")}
+    copy_tables(dense, {k: v for k, v in snapshot.items() if k.startswith("dense/")})
 
 
 def tables_of(tensors: Mapping[str, Tensor], what: str) -> dict[str, Tensor]:

@@ -9,6 +9,7 @@ import os
 from datetime import timedelta
 from typing import ClassVar
 
+import torch
 import torch.distributed as dist
 from torch import Tensor
 
@@ -77,6 +78,24 @@ class RankGroup:
             dist.all_reduce(values, group=self.process_group)
         return values
 
+    def send(self, data: bytes, rank: int) -> None:
+        """Bytes for one other rank, which has to `receive` them."""
+        dist.send(torch.frombuffer(bytearray(data), dtype=torch.uint8), rank, group=self.process_group)
+
+    def receive(self, size: int, rank: int) -> bytes:
+        """So many bytes that `rank` sends."""
+        data = torch.empty(size, dtype=torch.uint8)
+        dist.recv(data, rank, group=self.process_group)
+        return data.numpy().tobytes()
+
+    def gather(self, values: Tensor) -> list[Tensor]:
+        """Values of every rank, alike in shape, on rank 0; nothing on the others. A collective."""
+        if self.world_size == 1:
+            return [values]
+        gathered = [torch.empty_like(values) for _ in range(self.world_size)] if self.rank == 0 else None
+        dist.gather(values, gathered, 0, group=self.process_group)
+        return gathered or []
+
     def tell(self, name: str, text: str) -> None:
         """Leave a note for the others. No collective: nobody waits, and `hear` may come whenever it likes."""
         self._store.set(f"note/{name}", text)
@@ -86,8 +105,14 @@ class RankGroup:
 
         Unlike a collective it may take hours: for what a rank waits for that another has no reason to hurry with."""
         key = f"note/{name}"
-        self._store.wait([key], timedelta(days=1000))
-        return self._store.get(key).decode()
+        while True:
+            try:
+                self._store.wait([key], timedelta(seconds=60))  # in turns, so that an interrupt gets through
+                return self._store.get(key).decode()
+            except dist.DistNetworkError:
+                raise
+            except dist.DistStoreError:
+                continue
 
     def forget(self, name: str) -> None:
         """Let go of a note that everybody has heard."""

@@ -80,6 +80,7 @@ class ShardedScorer:
         self._net.tables = shard_tables(tables, self.plan.plan["tables"], group)
         held = {name.split(".")[-2]: weight for name, weight in self._net.tables.state_dict().items()}
         self._weights = ShardedTables(shapes, held, group)
+        self.held = [piece.tensor for table in held.values() for piece in table.local_shards()]  # in this process
 
     def load(self, snapshot: Mapping[str, Tensor]) -> None:
         """Score with these weights from now on; of the tables only this rank's windows are read. No collective.

@@ -28,14 +28,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from exfm.batch import BatchBuilder
-from exfm.teacher_scorer import TeacherScorer
 from exfm.threads import set_threads
 from pipelines.config import Config, Topic
 from pipelines.end_offsets import stored_ends
 from pipelines.layout import RunDir
 from pipelines.policies import Score, Wait, WithoutTeacher, lockstep_version, snapshot_for
 from pipelines.workers.base import Report, Worker
+from pipelines.workers.scoring import Replica
 from pipelines.workers.snapshots import Snapshots
 from streaming.dead_letters import DEAD_LETTER_SCHEMA, Kind, to_batch
 from streaming.examples import ExamplesPublisher
@@ -115,8 +114,7 @@ class AugmentationWorker(Worker):
             config.lake,
             awaited=config.reader_names,
         )
-        self._build = BatchBuilder(config.features, config.tasks)
-        self._scorer = TeacherScorer(config.teacher.model, config.features, config.tasks)
+        self._scorer = Replica(config)
         self._snapshots = Snapshots(self._run_dir.snapshots, self._scorer, now_ms=self._now_ms, clock=self._clock)
         if merge_state is None:
             self._commit(None)  # where the topics began: what is deleted from now on, unread, is missed
@@ -291,7 +289,7 @@ class AugmentationWorker(Worker):
         if scored:
             for start in range(0, count, self._config.augmentation.score_rows):
                 part = rows.slice(start, self._config.augmentation.score_rows)
-                logits[start : start + part.num_rows] = self._scorer.score(self._build(part))
+                logits[start : start + part.num_rows] = self._scorer.score(part)
             self._inferences += count
         event_time = rows["event_time_ms"].to_numpy()
         lockstep = self._config.pace.mode == "lockstep"

@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from exfm.checkpoint import latest, load, set_aside
+from exfm.checkpoint import names, set_aside
 from exfm.errors import ModelError, NewerFormat
-from exfm.teacher_scorer import TeacherScorer
+from pipelines.workers.scoring import Scorer
 from pipelines.workers.teacher import snapshot_name
 from streaming.position import NOTHING_YET
 
@@ -27,7 +27,7 @@ class Snapshots:
     def __init__(
         self,
         folder: Path,
-        scorer: TeacherScorer,
+        scorer: Scorer,
         *,
         now_ms: Callable[[], int],
         clock: Callable[[], float] = time.monotonic,
@@ -37,12 +37,13 @@ class Snapshots:
         self.version: int | None = None
         self.lake_seq = NOTHING_YET  # the last row that the loaded version has learned
         self._made_at = self._looked_at = float("-inf")
+        self._aged: int | None = None  # the version that `_made_at` is of
 
     def load_newest(self) -> int | None:
         """The version that is loaded: the newest that can be read; None where there is none yet."""
-        newest = latest(self._folder)
-        if newest is not None:
-            self.load(int(newest.name[1:]))
+        for name in reversed(names(self._folder)):
+            if self.load(int(name[1:])):
+                break
         self._looked_at = self._clock()
         return self.version
 
@@ -53,18 +54,20 @@ class Snapshots:
         directory = self._folder / snapshot_name(version)
         if not directory.exists():
             return False
+        self.version = None  # what is half loaded scores nothing
         try:
-            tensors, meta, *_ = load(directory)
+            meta = self._scorer.load(directory)
         except NewerFormat:
             raise
         except ModelError as error:  # the teacher writes it again, or a newer one
             if directory.exists():  # not pruned meanwhile
                 log.error("%s; it is set aside as %s", error, set_aside(directory).name)
             return False
-        self._scorer.load(tensors)
-        made_ms = (directory / "manifest.json").stat().st_mtime * 1000
-        age_s = min(max(0.0, (self._now_ms() - made_ms) / 1000), self._clock() - self._looked_at)
-        self.version, self.lake_seq, self._made_at = version, meta["lake_seq"], self._clock() - age_s
+        self.version, self.lake_seq = version, meta["lake_seq"]
+        if version != self._aged:  # else it is back, after a newer one that could not be read
+            made_ms = (directory / "manifest.json").stat().st_mtime * 1000
+            age_s = min(max(0.0, (self._now_ms() - made_ms) / 1000), self._clock() - self._looked_at)
+            self._aged, self._made_at = version, self._clock() - age_s
         return True
 
     @property

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from exfm.checkpoint import save
+from exfm.checkpoint import load, save
 from pipelines.workers.snapshots import Snapshots
 from pipelines.workers.teacher import snapshot_name
 from streaming.sources.scripted import HandClock
@@ -18,8 +18,10 @@ DAY_S = 86_400.0
 
 
 class Scorer:
-    def load(self, tensors: dict[str, Any]) -> None:
+    def load(self, snapshot: Path) -> dict[str, Any]:
+        tensors, meta, *_ = load(snapshot)
         self.weight = float(tensors["weight"])
+        return meta
 
 
 class World:
@@ -100,10 +102,12 @@ def test_at_the_first_look_the_files_time_is_all_there_is_and_a_future_one_is_no
 def test_a_damaged_snapshot_is_set_aside_and_the_one_before_goes_on_scoring(world):
     world.publish(1)
     world.snapshots.load_newest()
+    world.pass_s(7)
     world.publish(2)
     for path in (world.folder / snapshot_name(2)).iterdir():
         if path.name != "manifest.json":
             path.write_bytes(path.read_bytes()[:-3])
     assert world.snapshots.load_newest() == 1
     assert world.scorer.weight == 1.0
+    assert world.snapshots.age_s == pytest.approx(7)
     assert not (world.folder / snapshot_name(2)).exists()

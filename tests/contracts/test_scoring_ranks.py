@@ -1,0 +1,150 @@
+"""Augmentation's scoring by ranks that hold the teacher together: what rank 0 says, the others do, and the logits are
+those of a replica."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+import torch.distributed as dist
+
+from exfm.checkpoint import load, save
+from exfm.errors import ModelError
+from exfm.ranks import RankGroup
+from exfm.teacher import Teacher
+from pipelines.config import Config
+from pipelines.layout import RunDir
+from pipelines.workers.scoring import LeadingScorer, Replica, shares
+from tests.contracts.pipeline_fixtures import small
+
+TYPES = ("table_wise", "row_wise")
+RANK = """
+import json, sys
+from exfm.threads import set_threads; set_threads(1)
+from pathlib import Path
+from exfm.ranks import RankGroup
+from pipelines.config import parse
+from pipelines.layout import RunDir
+from pipelines.workers.base import Orders
+from pipelines.workers.scoring import ScoringWorker
+rank, ranks, root = int(sys.argv[1]), int(sys.argv[2]), RunDir(Path(sys.argv[3]))
+for port, raw in json.loads(sys.argv[4]):
+    worker = ScoringWorker(parse(raw), root, RankGroup(rank, ranks, master_port=port))
+    worker.open()
+    report = worker.advance(0.0, Orders())
+    held = sum(w.numel() for w in worker._shards.held)
+    (root.root / f"rank{rank}.json").write_text(json.dumps([report.rows, report.phases_s, held]))
+    worker.close()
+"""
+
+
+@pytest.fixture(autouse=True)
+def no_group_is_open():
+    if dist.is_initialized():
+        dist.destroy_process_group()
+    RankGroup._opened = 0
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+@contextmanager
+def scoring_ranks(configs: list[Config], root: Path, ranks: int = 2) -> Iterator[list[int]]:
+    """The other ranks, one group per config, one after the other; gives the ports where rank 0 meets them."""
+    ports = [free_port() for _ in configs]
+    asked = json.dumps([[port, c.model_dump(mode="json")] for port, c in zip(ports, configs, strict=True)])
+    command = [sys.executable, "-W", "ignore", "-c", RANK]
+    others = [subprocess.Popen([*command, str(r), str(ranks), str(root), asked]) for r in range(1, ranks)]
+    try:
+        yield ports
+        assert [other.wait(60) for other in others] == [0] * len(others)
+    finally:
+        for other in others:
+            other.kill()
+            other.wait()
+
+
+def rows(count: int, seed: int = 0) -> pa.RecordBatch:
+    drawn = np.random.default_rng(seed)
+    return pa.record_batch(
+        {
+            "impression_id": np.arange(count),
+            "user_id": drawn.integers(0, 5000, count),
+            "ad_id": drawn.integers(0, 5000, count),
+            "vertical": drawn.choice(["feed", "shop", "video"], count),
+            "interest_0": drawn.integers(0, 5, count),
+            "bid": drawn.random(count).astype(np.float32),
+        }
+    )
+
+
+def publish(config: Config, run_dir: RunDir, version: int) -> Path:
+    """A snapshot that says something of everything."""
+    with RankGroup() as group:
+        tensors = Teacher(config.teacher.model, config.features, config.tasks, 0, group=group).snapshot()
+    drawn = torch.Generator().manual_seed(version)
+    for name in sorted(tensors):
+        tensors[name].normal_(0, 0.5, generator=drawn)
+    return save(run_dir.snapshots, f"v{version:08d}", tensors, {"lake_seq": version}, kind="teacher-snapshot")
+
+
+def damage(snapshot: Path) -> Path:
+    for path in snapshot.iterdir():
+        if path.name != "manifest.json":
+            path.write_bytes(path.read_bytes()[:-3] + b"abc")
+    return snapshot
+
+
+def test_ranks_score_what_a_replica_scores_of_every_snapshot_they_are_told_to_load(tmp_path):
+    run_dir = RunDir(tmp_path)
+    configs = [small("nowhere:1", augmentation__ranks=2, augmentation__sharding={"types": [kind]}) for kind in TYPES]
+    one, two = (publish(configs[0], run_dir, version) for version in (1, 2))
+    damaged = damage(publish(configs[0], run_dir, 3))
+    replica = Replica(configs[0])
+    with scoring_ranks(configs, tmp_path) as ports:
+        for config, kind, port in zip(configs, TYPES, ports, strict=True):
+            with RankGroup(0, 2, master_port=port) as group:
+                scorer = LeadingScorer(config, group)
+                for snapshot in (one, two):
+                    assert scorer.load(snapshot) == replica.load(snapshot) == load(snapshot).meta
+                    for count in (512, 1, 7):
+                        logits = scorer.score(rows(count))
+                        assert logits.shape == (count, 2)
+                        np.testing.assert_allclose(logits, replica.score(rows(count)), rtol=0, atol=1e-6)
+                        if kind == "table_wise" and count == 512:  # whole tables, one id each: the same to the bit
+                            assert (logits[:256] == replica.score(rows(512).slice(0, 256))).all()
+                            assert (logits == scorer.score(rows(count))).all()
+                with pytest.raises(ModelError, match="altered"):
+                    scorer.load(damaged)
+                assert scorer.load(one)["lake_seq"] == 1  # and they go on
+                scorer.leave()
+                held = sum(w.numel() for w in scorer._shards.held)
+    scored, phases, held_there = json.loads((tmp_path / "rank1.json").read_text())
+    assert scored == 2 * (256 + 1 + 4)
+    tables = [t for name, t in load(one).tensors.items() if name.startswith("table/")]
+    assert held + held_there == sum(t.numel() for t in tables)  # every row is on one rank, and on one only
+    assert min(held, held_there) > 0
+    assert {"wait for orders", "load", "score"} <= phases.keys()
+
+
+def test_shares_are_of_one_size_and_hold_every_row_in_order():
+    for count in (1, 2, 7, 64):
+        for ranks in (1, 2, 3, 5):
+            cut = shares(rows(count), ranks)
+            assert len({share.num_rows for share in cut}) == 1
+            assert len(cut) == ranks
+            whole = pa.Table.from_batches(cut)
+            assert whole.slice(0, count).equals(pa.Table.from_batches([rows(count)]))
+            assert whole.num_rows < count + ranks

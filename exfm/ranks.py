@@ -19,9 +19,9 @@ from exfm.errors import ConfigError
 class RankGroup:
     """The ranks that hold one model together: a gloo process group.
 
-    With one rank nothing is opened to the network. With more, rank 0 listens on `master_addr:master_port`; a collective
-    that takes longer than `timeout_s` fails. Groups of one process share its only process group, which is destroyed
-    when the last of them is closed.
+    With one rank nothing is opened to the network. With more, rank 0 listens on `master_addr:master_port`, and all wait
+    `join_s` for the last of them to come; a collective that takes longer than `timeout_s` fails. Groups of one process
+    share its only process group, which is destroyed when the last of them is closed.
 
     Raises ConfigError for a rank outside its world, a missing port, or a second group of another shape.
 
@@ -41,6 +41,7 @@ class RankGroup:
         master_addr: str = "127.0.0.1",
         master_port: int | None = None,
         timeout_s: float = 30.0,
+        join_s: float = 300.0,
     ):
         if not 0 <= rank < world_size:
             raise ConfigError(f"rank {rank} is not in a world of {world_size}; ranks go from 0 to {world_size - 1}")
@@ -60,7 +61,8 @@ class RankGroup:
             store: dist.Store = dist.HashStore()
             if world_size > 1:
                 assert master_port is not None
-                store = dist.TCPStore(master_addr, master_port, world_size, is_master=rank == 0, timeout=timeout)
+                join = timedelta(seconds=join_s)
+                store = dist.TCPStore(master_addr, master_port, world_size, is_master=rank == 0, timeout=join)
             RankGroup._store = store
             dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size, timeout=timeout)
         RankGroup._opened += 1

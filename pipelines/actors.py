@@ -13,36 +13,26 @@ from __future__ import annotations
 
 import logging
 import os
-import time
+import socket
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-from pipelines.causes import cause_of
+from pipelines.causes import Died, Gone
 from pipelines.config import Resources
-from pipelines.policies import Cause
-from pipelines.workers.base import Orders, Report, Worker
+from pipelines.rank_handle import ADVANCE_S, RankHandle
+from pipelines.workers.base import Orders, Rendezvous, Report, Worker
+from streaming.errors import BadInput
 
-Build = Callable[[], Worker]
+Build = Callable[[Rendezvous], Worker]
 
 SLOW_STARTS = 5
-ADVANCE_S = 0.5  # how long a worker steps before it reports
+ONE_RANK = (
+    "--local runs every worker in this one process, which holds one rank of a model, and {}.ranks is {}; leave --local "
+    "out, or set {}.ranks=1"
+)
 ENVIRONMENT = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "ARROW_IO_THREADS", "RAYON_NUM_THREADS")
-
-
-class Died(Exception):
-    """A worker is gone, or cannot go on."""
-
-    def __init__(self, reason: str, cause: Cause = Cause.CRASH) -> None:
-        super().__init__(reason, cause)  # both, so that it survives the way from one process to another
-        self.cause = cause
-
-    def __str__(self) -> str:
-        return str(self.args[0])
-
-    @staticmethod
-    def of(error: Exception) -> Died:
-        return Died(f"{type(error).__name__}: {error}", cause_of(error))
 
 
 class Handle(Protocol):
@@ -55,7 +45,7 @@ class Handle(Protocol):
 
 
 class Launcher(Protocol):
-    def start(self, name: str, build: Build, log: Path) -> Handle: ...
+    def start(self, name: str, build: Build, log: Path, ranks: int = 1) -> Handle: ...
     def shutdown(self) -> None: ...
 
 
@@ -73,7 +63,7 @@ class LocalHandle:
     def poll(self, orders: Orders) -> Report | None:
         try:
             if self._worker is None:
-                self._worker = self._build()
+                self._worker = self._build(Rendezvous())
                 self._worker.open()
             return self._worker.advance(ADVANCE_S / 5, orders)
         except Exception as error:
@@ -101,7 +91,9 @@ class LocalHandle:
 
 
 class LocalLauncher:
-    def start(self, name: str, build: Build, log: Path) -> Handle:
+    def start(self, name: str, build: Build, log: Path, ranks: int = 1) -> Handle:
+        if ranks > 1:
+            raise BadInput(ONE_RANK.format(name, ranks, name))
         return LocalHandle(build)
 
     def shutdown(self) -> None:
@@ -129,9 +121,15 @@ class _Host:
         logging.info("pid %d on %s", os.getpid(), ray.util.get_node_ip_address())
         return ray.util.get_node_ip_address()
 
-    def open(self) -> None:
+    def port(self) -> int:
+        """A port of this node that is free: where the ranks of this worker meet."""
+        with socket.socket() as free:
+            free.bind(("", 0))
+            return int(free.getsockname()[1])
+
+    def open(self, rendezvous: Rendezvous) -> None:
         try:
-            self._worker = self._build()
+            self._worker = self._build(rendezvous)
             self._worker.open()
         except Exception as error:
             logging.exception("open failed")
@@ -153,80 +151,39 @@ class _Host:
         return self._worker.report()
 
 
-class RayHandle:
-    def __init__(self, name: str, actor: Any, resources: Resources) -> None:
-        self.node: str | None = None
-        self._name = name
-        self._actor = actor
-        self._resources = resources
-        self._created = time.monotonic()
-        self._placing = actor.place.remote()
-        self._opening = actor.open.remote()
-        self._pending: Any = None
-        self._closing: Any = None
+class _RayAnswer:
+    """A call that an actor works on."""
 
-    def poll(self, orders: Orders) -> Report | None:
+    def __init__(self, call: Any) -> None:
+        self._call = call
+
+    def here(self) -> bool:
+        import ray
+
+        return bool(ray.wait([self._call], timeout=0)[0])
+
+    def get(self, wait_s: float | None = None) -> Any:
         import ray
 
         try:
-            if self.node is None:
-                if not ray.wait([self._placing], timeout=0)[0]:
-                    self._check_placed()
-                    return None
-                self.node = ray.get(self._placing)
-            if self._opening is not None:
-                if not ray.wait([self._opening], timeout=0)[0]:
-                    return None
-                ray.get(self._opening)
-                self._opening = None
-            if self._pending is None:
-                self._pending = self._actor.advance.remote(ADVANCE_S, orders)
-            if not ray.wait([self._pending], timeout=0)[0]:
-                return None
-            report: Report = ray.get(self._pending)
-            self._pending = self._actor.advance.remote(ADVANCE_S, orders) if not report.done else None
-            return report
+            return ray.get(self._call, timeout=wait_s)
+        except ray.exceptions.GetTimeoutError:
+            raise TimeoutError(f"no answer within {wait_s:.0f} s") from None
         except ray.exceptions.RayTaskError as error:
-            self.kill()
             died = error.cause if isinstance(error.cause, Died) else Died.of(error)
             raise Died(str(died), died.cause) from None
         except ray.exceptions.RayError as error:  # also of a machine out of memory, whose workers Ray ends
-            self.kill()  # one that is only out of reach must not go on beside its successor
-            raise Died(str(error).strip().splitlines()[0]) from None
+            raise Gone(str(error).strip().splitlines()[0]) from None
 
-    def _check_placed(self) -> None:
-        """Complain when there is no room for the actor; one that has room and is slow to start is waited for."""
-        import ray
 
-        waited, needed = time.monotonic() - self._created, self._resources.cpus_per_worker
-        if waited < self._resources.placement_timeout_s:
-            return
-        free, total = ray.available_resources().get("CPU", 0.0), ray.cluster_resources().get("CPU", 0.0)
-        if free < needed or waited > SLOW_STARTS * self._resources.placement_timeout_s:
-            self.kill()
-            raise Died(
-                f"no place for {self._name} within {waited:.0f} s: it needs {needed:g} CPU, {free:g} of {total:g} are "
-                "free; lower resources.cpus_per_worker, give Ray more nodes, or raise resources.placement_timeout_s",
-                Cause.PERMANENT,
-            )
+class _RayProcess:
+    """An actor that holds one rank."""
 
-    def ask_to_close(self) -> None:
-        if self._opening is None and self._closing is None:
-            self._closing = self._actor.close.remote()
+    def __init__(self, actor: Any) -> None:
+        self._actor = actor
 
-    def close(self, wait_s: float) -> Report | None:
-        """A worker that is not open yet has nothing to commit, and is not waited for."""
-        import ray
-
-        self.ask_to_close()
-        report: Report | None = None
-        if self._closing is not None:
-            try:
-                report = ray.get(self._closing, timeout=wait_s)
-            except (ray.exceptions.RayError, ray.exceptions.GetTimeoutError) as error:
-                logging.getLogger(__name__).warning("%s did not close: %s", self._name, error)
-        self.kill()
-        return report
+    def ask(self, what: str, *values: Any) -> _RayAnswer:
+        return _RayAnswer(getattr(self._actor, what).remote(*values))
 
     def kill(self) -> None:
         import ray
@@ -254,16 +211,50 @@ class RayLauncher:
             object_store_memory=None if resources.address else resources.object_store_mb << 20,
         )
 
-    def start(self, name: str, build: Build, log: Path) -> Handle:
+    def start(self, name: str, build: Build, log: Path, ranks: int = 1) -> Handle:
+        logs = [log, *(log.with_name(f"{log.stem}-rank{rank}{log.suffix}") for rank in range(1, ranks))]
+        places, give_back = self._reserved(ranks) if ranks > 1 else ([self._anywhere], lambda: None)
+        processes = [self._process(build, own, place) for own, place in zip(logs, places, strict=True)]
+        return RankHandle(name, processes, unplaced=partial(self._unplaced, name, ranks), give_back=give_back)
+
+    def _process(self, build: Build, log: Path, place: Any) -> _RayProcess:
         import ray
 
-        host = ray.remote(_Host).options(
-            num_cpus=self._resources.cpus_per_worker,
-            max_restarts=0,
-            name=None,
-            scheduling_strategy="SPREAD" if self._resources.address else "DEFAULT",
+        cpus = self._resources.cpus_per_worker
+        host = ray.remote(_Host).options(num_cpus=cpus, max_restarts=0, name=None, scheduling_strategy=place)
+        return _RayProcess(host.remote(build, str(log)))
+
+    @property
+    def _anywhere(self) -> str:
+        return "SPREAD" if self._resources.address else "DEFAULT"
+
+    def _reserved(self, ranks: int) -> tuple[list[Any], Callable[[], None]]:
+        """A place for each rank, and what gives them back. All or none: half a group would hold its places and never
+        start. On a cluster ranks are for the memory and the cores of several nodes, so they spread as far as it has."""
+        import ray
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+        bundles = [{"CPU": self._resources.cpus_per_worker}] * ranks
+        group = ray.util.placement_group(bundles, strategy="SPREAD" if self._resources.address else "PACK")
+        places = [PlacementGroupSchedulingStrategy(group, rank) for rank in range(ranks)]
+        return places, partial(ray.util.remove_placement_group, group)
+
+    def _unplaced(self, name: str, ranks: int, waited_s: float) -> str | None:
+        """Complain when there is no room for an actor; one that has room and is slow to start is waited for."""
+        import ray
+
+        timeout_s, needed = self._resources.placement_timeout_s, ranks * self._resources.cpus_per_worker
+        if waited_s < timeout_s:
+            return None
+        free, total = ray.available_resources().get("CPU", 0.0), ray.cluster_resources().get("CPU", 0.0)
+        if free >= needed and waited_s <= SLOW_STARTS * timeout_s:
+            return None
+        many = f" ({ranks} ranks of {self._resources.cpus_per_worker:g}, all or none)" if ranks > 1 else ""
+        fewer = f"fewer {name} ranks, " if ranks > 1 else ""
+        return (
+            f"no place for {name} within {waited_s:.0f} s: it needs {needed:g} CPU{many}, {free:g} of {total:g} are "
+            f"free; {fewer}lower resources.cpus_per_worker, give Ray more nodes, or raise resources.placement_timeout_s"
         )
-        return RayHandle(name, host.remote(build, str(log)), self._resources)
 
     def shutdown(self) -> None:
         import ray

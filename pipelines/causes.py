@@ -14,6 +14,25 @@ FULL_WORDS = ("No space left on device", "disk is full", "Disk quota exceeded")
 """What libraries written in Rust and C say, whose errors carry no number: Delta Lake, SQLite."""
 
 
+class Died(Exception):
+    """A worker is gone, or cannot go on."""
+
+    def __init__(self, reason: str, cause: Cause = Cause.CRASH) -> None:
+        super().__init__(reason, cause)  # both, so that it survives the way from one process to another
+        self.cause = cause
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+    @staticmethod
+    def of(error: Exception) -> Died:
+        return Died(f"{type(error).__name__}: {error}", cause_of(error))
+
+
+class Gone(Died):
+    """Its process is no more: it was killed, or nobody can reach it."""
+
+
 def cause_of(error: BaseException) -> Cause:
     """The first cause that says something, from the outermost error inwards.
 

@@ -10,12 +10,13 @@ import logging
 import shutil
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
-from pipelines.actors import Build, Died, Handle, Launcher
-from pipelines.causes import cause_of
+from pipelines.actors import Build, Handle, Launcher
+from pipelines.causes import Died, cause_of
 from pipelines.config import Resources
 from pipelines.embedded_broker import EmbeddedBroker
 from pipelines.layout import RunDir
@@ -36,12 +37,20 @@ ENDS = {WorkerState.DONE, WorkerState.FAILED}
 log = logging.getLogger(__name__)
 
 
-@dataclass
-class Job:
-    """A worker that is to run: how it is built, and what became of it."""
+class Wanted(NamedTuple):
+    """A worker that is to run, how it is built, and how many processes hold it."""
 
     name: str
+    kind: str
     build: Build
+    ranks: int = 1
+
+
+@dataclass
+class Job:
+    """A worker that is to run, and what became of it."""
+
+    wanted: Wanted
     status: WorkerStatus
     handle: Handle | None = None
     deaths: list[Death] = field(default_factory=list)
@@ -49,6 +58,10 @@ class Job:
     well_since: float | None = None
     asked_at: float | None = None
     rate: tuple[float, int] | None = None
+
+    @property
+    def name(self) -> str:
+        return self.wanted.name
 
 
 class Coordinator:
@@ -62,7 +75,7 @@ class Coordinator:
         self,
         run_dir: RunDir,
         status: RunStatus,
-        jobs: list[tuple[str, str, Build]],
+        jobs: Sequence[Wanted],
         launcher: Launcher,
         tracker: Tracker | None,
         resources: Resources,
@@ -93,7 +106,7 @@ class Coordinator:
         self._at_once = False
         self.status = status
         self.orders = Orders()
-        self.jobs = {name: Job(name, build, WorkerStatus(name, kind)) for name, kind, build in jobs}
+        self.jobs = {wanted.name: Job(wanted, WorkerStatus(wanted.name, wanted.kind)) for wanted in jobs}
         status.workers = {name: job.status for name, job in self.jobs.items()}
         self._file = status_file or StatusFile(run_dir.status)
 
@@ -131,7 +144,8 @@ class Coordinator:
     def _start(self, job: Job) -> None:
         job.restart_at = job.well_since = job.asked_at = None
         job.status.silent_s = 0.0
-        job.handle = self._launcher.start(job.name, job.build, self._run_dir.logs / f"{job.name}.log")
+        wanted = job.wanted
+        job.handle = self._launcher.start(job.name, wanted.build, self._run_dir.logs / f"{job.name}.log", wanted.ranks)
         job.status.state = moved(job.status.state, WorkerState.STARTING, WORKER_TRANSITIONS)
 
     def _attend(self, job: Job) -> None:

@@ -12,9 +12,9 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
-from pipelines.actors import Build, Launcher, LocalLauncher, RayLauncher
+from pipelines.actors import Launcher, LocalLauncher, RayLauncher
 from pipelines.config import Config, dump, parse
-from pipelines.coordinator import Coordinator
+from pipelines.coordinator import Coordinator, Wanted
 from pipelines.embedded_broker import EmbeddedBroker
 from pipelines.end_offsets import store_ends
 from pipelines.heartbeat import Heartbeat
@@ -28,7 +28,7 @@ from pipelines.status_file import StatusFile
 from pipelines.stored_status import read_status
 from pipelines.summary import Summary, summarise
 from pipelines.tracking import Tracker
-from pipelines.workers.base import Worker
+from pipelines.workers.base import Rendezvous, Worker
 from streaming.broker import Broker
 from streaming.errors import BadInput, StreamingError
 from streaming.kafka import end_offsets, ensure_topics, require_topics
@@ -41,8 +41,11 @@ log = logging.getLogger(__name__)
 Say = Callable[[str], None]
 
 
-def build_worker(kind: str, name: str, config_yaml: str, root: str, servers: str, until_end: bool) -> Worker:
-    """Make a worker in the process that will run it. Everything passed is text, so that any process can be reached."""
+def build_worker(
+    kind: str, name: str, config_yaml: str, root: str, servers: str, until_end: bool, rendezvous: Rendezvous
+) -> Worker:
+    """Make a worker, or one rank of it, in the process that will run it. What is passed is plain text and numbers, so
+    that any process can be reached."""
     import yaml
 
     config = parse(yaml.safe_load(config_yaml), f"{root}/config.yaml")
@@ -59,21 +62,21 @@ def build_worker(kind: str, name: str, config_yaml: str, root: str, servers: str
     if kind == "teacher":
         from pipelines.workers.teacher import TeacherWorker
 
-        return TeacherWorker(config, run_dir)
+        return TeacherWorker(config, run_dir, rendezvous)
     from pipelines.workers.student import StudentWorker
 
     return StudentWorker(config, config.student(name), run_dir)
 
 
-def jobs_of(config: Config, run_dir: RunDir, servers: str, until_end: bool) -> list[tuple[str, str, Build]]:
-    """(name, kind, how to build it) for every worker of a run."""
-    names = [("ingest", "ingest", "")] if config.source is not None else []
-    names += [("augmentation", "augmentation", ""), ("teacher", "teacher", "")]
-    names += [(f"student-{student.name}", "student", student.name) for student in config.students]
+def jobs_of(config: Config, run_dir: RunDir, servers: str, until_end: bool) -> list[Wanted]:
+    """Every worker of a run."""
+    names = [("ingest", "ingest", "", 1)] if config.source is not None else []
+    names += [("augmentation", "augmentation", "", 1), ("teacher", "teacher", "", config.teacher.ranks)]
+    names += [(f"student-{student.name}", "student", student.name, 1) for student in config.students]
     text, root = dump(config), str(run_dir.root.absolute())
     return [
-        (worker, kind, partial(build_worker, kind, name, text, root, servers, until_end))
-        for worker, kind, name in names
+        Wanted(worker, kind, partial(build_worker, kind, name, text, root, servers, until_end), ranks)
+        for worker, kind, name, ranks in names
     ]
 
 

@@ -28,6 +28,28 @@ class Orders:
     teacher_gone: bool = False
 
 
+@dataclass(frozen=True)
+class Rendezvous:
+    """Which rank of its worker a process is, and where the ranks meet: rank 0 listens there."""
+
+    rank: int = 0
+    ranks: int = 1
+    address: str = "127.0.0.1"
+    port: int | None = None
+
+
+@dataclass(frozen=True)
+class RankReport:
+    """One process of a worker that is held by several. `rows`: those that it read itself."""
+
+    rank: int
+    pid: int
+    node: str
+    rows: int
+    rss_bytes: int
+    peak_rss_bytes: int
+
+
 @dataclass
 class Report:
     """One worker's state of affairs, as it goes into status.json and to MLflow. None where it does not apply."""
@@ -52,6 +74,10 @@ class Report:
     note: str | None = None
     counts: dict[str, Any] | None = None
     progress: tuple[int, int] | None = None
+    own_rows: int = 0
+    """Of `rows`, those that this process read itself, where a worker is several."""
+    ranks: list[RankReport] = field(default_factory=list)
+    """Filled in by who holds them, where a worker is several; the bytes above are then sums."""
     metrics: list[tuple[int, dict[str, float]]] = field(default_factory=list)
 
     @property
@@ -153,10 +179,14 @@ class Worker(ABC):
         """Step for about `budget_s`, then report. Sleeps a little when idle, so that a poll is never a busy loop."""
         self.orders = orders
         end = time.monotonic() + budget_s
-        while not self.done and time.monotonic() < end:
+        while self._go_on(not self.done and time.monotonic() < end):
             if not self.step():
                 time.sleep(min(0.02, budget_s))
         return self.report()
+
+    def _go_on(self, mine: bool) -> bool:
+        """Whether to step again. Where a worker is several processes, they leave a round together."""
+        return mine
 
     def report(self) -> Report:
         report = Report(

@@ -25,7 +25,7 @@ from pipelines.config import Config
 from pipelines.layout import RunDir
 from pipelines.learned import Learned
 from pipelines.task_metrics import TaskMetrics
-from pipelines.workers.base import Report, seconds_since
+from pipelines.workers.base import Rendezvous, Report, seconds_since
 from pipelines.workers.model import ModelWorker
 from streaming.examples import Block, BlockPosition, ExamplesReader
 from streaming.lake_reader import LakeReader
@@ -41,7 +41,7 @@ def snapshot_name(version: int) -> str:
 class TeacherWorker(ModelWorker):
     kind = "teacher"
 
-    def __init__(self, config: Config, run_dir: RunDir) -> None:
+    def __init__(self, config: Config, run_dir: RunDir, at: Rendezvous = Rendezvous()) -> None:
         super().__init__("teacher", config, run_dir)
         self._block: Block | None = None
         self._missed: Iterator[Block] = iter(())

@@ -13,14 +13,14 @@ from pathlib import Path
 import psutil
 import pytest
 
-from pipelines.actors import Died, RayHandle, RayLauncher
+from pipelines.actors import Died, RayLauncher
 from pipelines.config import Resources
-from pipelines.coordinator import Coordinator
+from pipelines.coordinator import Coordinator, Wanted
 from pipelines.layout import RunDir, read_json
 from pipelines.policies import Cause
 from pipelines.states import RunState
 from pipelines.status import RunStatus
-from pipelines.workers.base import Orders, Report, Worker
+from pipelines.workers.base import Orders, Rendezvous, Report, Worker
 from streaming.errors import BrokerAway, DataLost, StreamingError
 
 pytestmark = pytest.mark.ray
@@ -79,14 +79,13 @@ def launcher() -> Iterator[RayLauncher]:
     launcher.shutdown()
 
 
-def build(ending: str, place: Path) -> Worker:
+def build(ending: str, place: Path, rendezvous: Rendezvous) -> Worker:
     return Scripted(ending, place)
 
 
 def lived(launcher: RayLauncher, ending: str, place: Path) -> Report | Died:
     """Poll a worker until it is done or dead."""
     handle = launcher.start("teacher", partial(build, ending, place), place / "teacher.log")
-    assert isinstance(handle, RayHandle)
     deadline = time.monotonic() + PATIENCE_S
     try:
         while time.monotonic() < deadline:
@@ -124,7 +123,7 @@ def test_a_worker_stopped_by_a_signal_is_killed_after_its_silence_and_started_ag
         report = status.workers["teacher"].report
         pids.extend({report.pid} - set(pids) if report is not None else ())
 
-    jobs = [("teacher", "teacher", partial(build, "stopped", tmp_path))]
+    jobs = [Wanted("teacher", "teacher", partial(build, "stopped", tmp_path))]
     (tmp_path / "logs").mkdir()
     resources = Resources(hang_s=3, min_free_disk_gb=0)
     coordinator = Coordinator(run_dir, RunStatus("silent"), jobs, launcher, None, resources, watch=watch)

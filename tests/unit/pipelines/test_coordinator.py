@@ -17,13 +17,13 @@ import pytest
 
 from pipelines.actors import Died
 from pipelines.config import Resources
-from pipelines.coordinator import Coordinator
+from pipelines.coordinator import Coordinator, Wanted
 from pipelines.layout import RunDir, read_json
 from pipelines.policies import Cause, Patience
 from pipelines.preflight import locked
 from pipelines.states import RunState
 from pipelines.status import RunStatus
-from pipelines.workers.base import Report
+from pipelines.workers.base import Rendezvous, Report
 from streaming.errors import BadInput
 
 Usage = namedtuple("Usage", "total used free")
@@ -81,7 +81,7 @@ class ScriptedLauncher:
         self.handles: dict[str, list[ScriptedHandle]] = {name: [] for name in lives}
         self.started_at: dict[str, list[float]] = {name: [] for name in lives}
 
-    def start(self, name, build, log):
+    def start(self, name, build, log, ranks=1):
         lives = self._lives[name]
         handle = ScriptedHandle(name, lives.pop(0) if len(lives) > 1 else lives[0], self._clock)
         self.handles[name].append(handle)
@@ -129,7 +129,7 @@ ENDING = {
 ENDLESS = {name: [[working(name)]] for name in KINDS}
 
 
-def never_built() -> Any:
+def never_built(rendezvous: Rendezvous) -> Any:
     raise AssertionError("a scripted launcher builds nothing")
 
 
@@ -145,7 +145,7 @@ class Run:
         self.coordinator = Coordinator(
             self.run_dir,
             RunStatus("scripted"),
-            [(name, KINDS[name], never_built) for name in lives],
+            [Wanted(name, KINDS[name], never_built) for name in lives],
             self.launcher,
             tracker,
             Resources(**({"min_free_disk_gb": 0} | resources)),
@@ -411,7 +411,7 @@ def test_a_worker_that_has_no_place_yet_is_not_silent(tmp_path):
     run = Run(tmp_path, ENDLESS | {"teacher": [[None]]}, at_tell=stop_after(100), hang_s=20)
     plain = run.launcher.start
 
-    def unplaced(name, build, log):
+    def unplaced(name, build, log, ranks):
         handle = plain(name, build, log)
         handle.node = None if name == "teacher" else "here"
         return handle
@@ -481,7 +481,7 @@ def test_everyone_is_asked_to_close_before_anyone_is_waited_for(tmp_path):
     run = Run(tmp_path, ENDLESS, at_tell=stop_after(1))
     asked_at_first_close = []
 
-    def start(name, build, log, plain=run.launcher.start):
+    def start(name, build, log, ranks, plain=run.launcher.start):
         handle = plain(name, build, log)
         if name == "ingest":
             handles = run.launcher.handles.values()
@@ -496,7 +496,7 @@ def test_everyone_is_asked_to_close_before_anyone_is_waited_for(tmp_path):
 def test_a_worker_that_cannot_be_closed_keeps_no_other_from_closing(tmp_path):
     run = Run(tmp_path, ENDLESS, at_tell=stop_after(1))
 
-    def start(name, build, log, plain=run.launcher.start):
+    def start(name, build, log, ranks, plain=run.launcher.start):
         handle = plain(name, build, log)
         if name == "ingest":
             handle.close = lambda wait_s: (_ for _ in ()).throw(OSError("disk full"))
@@ -532,7 +532,7 @@ def test_a_signal_ends_the_run_cleanly_and_old_handlers_come_back(tmp_path, numb
 def test_a_second_signal_while_workers_close_kills_them_at_once(tmp_path):
     run = Run(tmp_path, ENDLESS, at_tell=lambda c: signal.raise_signal(signal.SIGINT) if not c._stop_asked else None)
 
-    def start(name, build, log, plain=run.launcher.start):
+    def start(name, build, log, ranks, plain=run.launcher.start):
         handle = plain(name, build, log)
         if name == "augmentation":
             handle.close = lambda wait_s: signal.raise_signal(signal.SIGINT)
@@ -550,7 +550,7 @@ def test_a_second_signal_while_workers_close_kills_them_at_once(tmp_path):
 def test_a_third_signal_does_not_break_off_the_ending_that_the_second_asked_for(tmp_path):
     run = Run(tmp_path, ENDLESS, at_tell=lambda c: signal.raise_signal(signal.SIGINT) if not c._stop_asked else None)
 
-    def start(name, build, log, plain=run.launcher.start):
+    def start(name, build, log, ranks, plain=run.launcher.start):
         handle = plain(name, build, log)
         handle.close = lambda wait_s: signal.raise_signal(signal.SIGINT)
         kill = handle.kill
@@ -569,7 +569,7 @@ import sys
 from pathlib import Path
 from pipelines.actors import LocalLauncher
 from pipelines.config import Resources
-from pipelines.coordinator import Coordinator
+from pipelines.coordinator import Coordinator, Wanted
 from pipelines.layout import RunDir
 from pipelines.preflight import locked
 from pipelines.status import RunStatus
@@ -586,7 +586,7 @@ class Busy(Worker):
 
 run_dir = RunDir(Path(sys.argv[1]))
 with locked(run_dir):
-    jobs = [("teacher", "teacher", lambda: Busy("teacher"))]
+    jobs = [Wanted("teacher", "teacher", lambda rendezvous: Busy("teacher"))]
     print(Coordinator(run_dir, RunStatus("busy"), jobs, LocalLauncher(), None, Resources()).run())
 """
 

@@ -1,0 +1,102 @@
+"""What the ranks of one worker agree on.
+
+A round (`Worker.advance`) begins in all ranks with the same orders, and ends in all of them after the same step: before
+every step rank 0, whose clock counts, says whether there is to be another. Nobody is left waiting in a collective when
+the round is over, so the coordinator may take its time between two rounds. Inside one, a rank that stands still makes
+the others fail after `COLLECTIVE_S`.
+
+Every method but `close` is to be called by all ranks, in the same order. With one rank each is a plain value.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import psutil
+import torch
+
+from exfm.ranks import RankGroup
+from pipelines.workers.base import Rendezvous
+
+COLLECTIVE_S = 30.0
+JOIN_S = 300.0
+"""For the slowest to have its process started and its libraries imported."""
+LOOPBACK = "127.0.0.1"
+
+
+class Ranks:
+    """This process among the ranks of its worker; joins the others, with more than one.
+
+    >>> ranks = Ranks(Rendezvous())
+    >>> ranks.tell([7, 8]).tolist(), ranks.lead(1), ranks.say(lambda: "v00000003")
+    ([[7, 8]], 1, 'v00000003')
+    """
+
+    def __init__(self, at: Rendezvous, collective_s: float = COLLECTIVE_S, join_s: float = JOIN_S) -> None:
+        self.rank, self.count = at.rank, at.ranks
+        self.group: RankGroup | None = None
+        self._said = 0
+        if self.count > 1:
+            if at.address != LOOPBACK:
+                os.environ.setdefault("GLOO_SOCKET_IFNAME", interface_towards(at.address))
+            self.group = RankGroup(
+                at.rank, at.ranks, master_addr=at.address, master_port=at.port, timeout_s=collective_s, join_s=join_s
+            )
+
+    @property
+    def first(self) -> bool:
+        """Rank 0: it decides, and writes what there is one of."""
+        return self.rank == 0
+
+    def sum(self, values: np.ndarray) -> np.ndarray:
+        """Σ over ranks, of any shape; integers wrap around at 64 bits."""
+        if self.group is None:
+            return values
+        return self.group.sum(torch.from_numpy(np.ascontiguousarray(values))).numpy()
+
+    def tell(self, values: Sequence[int]) -> np.ndarray:
+        """What every rank has to say, (ranks, N): its N whole numbers, as many from each."""
+        told = np.zeros((self.count, len(values)), np.int64)
+        told[self.rank] = values
+        return self.sum(told)
+
+    def lead(self, value: int) -> int:
+        """Rank 0's value."""
+        return int(self.sum(np.array([value if self.first else 0], np.int64))[0])
+
+    def all(self, mine: bool) -> bool:
+        """Whether it is so on every rank."""
+        return bool(self.sum(np.array([mine], np.int64))[0] == self.count)
+
+    def say(self, words: Callable[[], str]) -> str:
+        """What rank 0 finds, by calling `words`. The others wait however long it takes, not only as long as a
+        collective may."""
+        if self.group is None:
+            return words()
+        self._said += 1
+        if self.first:
+            self.group.tell(f"said/{self._said}", words())
+        return self.group.hear(f"said/{self._said}")
+
+    def share(self, count: int) -> range:
+        """Of `count` things in a row this rank's: neighbours, as many as the others have, or one more.
+
+        >>> Ranks(Rendezvous()).share(3)
+        range(0, 3)
+        """
+        return range(self.rank * count // self.count, (self.rank + 1) * count // self.count)
+
+    def close(self) -> None:
+        if self.group is not None:
+            self.group.close()
+
+
+def interface_towards(address: str) -> str:
+    """The network interface by which this machine reaches `address`: gloo's own choice goes by the host's name."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((address, 9))  # sends nothing
+        mine = probe.getsockname()[0]
+    return next(name for name, found in psutil.net_if_addrs().items() if mine in (each.address for each in found))

@@ -1,6 +1,6 @@
 """A batch of examples as tensors, made from Arrow.
 
-B examples, F sparse features, D dense features, T tasks.
+B examples, F keys (sparse features, and the places of sequences), D dense features, T tasks.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from exfm.errors import ModelError
 from exfm.features import FeatureSet
-from exfm.transforms import Bags, bags_of, dense_of
+from exfm.transforms import Bags, bags_of, dense_of, places_of
 
 # TorchRec asks whether it is being traced, and torch warns once per process that the question is ambiguous.
 logging.getLogger("torch.fx._symbolic_trace").setLevel(logging.ERROR)
@@ -30,7 +30,7 @@ class Batch:
     A label or a teacher logit that is not known (column absent, or null) is 0 with its mask False.
     """
 
-    sparse: KeyedJaggedTensor  # F keys × B bags, ids are table rows (int64)
+    sparse: KeyedJaggedTensor  # F keys (`FeatureSet.keys`) × B bags, ids are table rows (int64)
     dense: Tensor  # (B, D) float32
     labels: Tensor  # (B, T) float32, 0 or 1
     label_mask: Tensor  # (B, T) bool
@@ -69,7 +69,7 @@ class BatchBuilder:
         for d, feature in enumerate(self.features.dense):
             dense[:, d] = dense_of(feature, columns)
         return Batch(
-            sparse=self._jagged([bags_of(feature, columns) for feature in self.features.sparse], count),
+            sparse=self._jagged(self._bags(columns), count),
             dense=torch.from_numpy(dense),
             labels=labels,
             label_mask=label_mask,
@@ -89,6 +89,13 @@ class BatchBuilder:
                     )
         return {name: _array(rows, name) for name in self.features.needs_columns()}
 
+    def _bags(self, columns: dict[str, pa.Array]) -> list[Bags]:
+        """One for every key, in order."""
+        bags = [bags_of(feature, columns) for feature in self.features.sparse]
+        for feature in self.features.sequence:
+            bags += places_of(feature, columns)
+        return bags
+
     def _jagged(self, bags: list[Bags], count: int) -> KeyedJaggedTensor:
         if all(bag.lengths is None for bag in bags):
             lengths = np.ones(len(bags) * count, dtype=np.int64)
@@ -98,7 +105,7 @@ class BatchBuilder:
         offsets = np.zeros(len(lengths) + 1, dtype=np.int64)
         np.cumsum(lengths, out=offsets[1:])
         return KeyedJaggedTensor(
-            keys=list(self.features.sparse_names),
+            keys=list(self.features.keys),
             values=torch.from_numpy(np.concatenate([bag.values for bag in bags])),
             lengths=torch.from_numpy(lengths),
             offsets=torch.from_numpy(offsets),

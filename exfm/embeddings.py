@@ -1,4 +1,5 @@
-"""Embedding tables for a feature set: one TorchRec table per sparse feature, sum-pooled.
+"""Embedding tables for a feature set: one TorchRec table per sparse feature, sum-pooled, and one per sequence, looked
+up once for every place of it.
 
 Two forms of the same tables: `embedding_bags` (to score, to serve, to shard) and `fused_embedding_bags` (to train in
 one process; the optimizer runs inside backward). Both start from the same weights for the same seed.
@@ -36,8 +37,8 @@ def named_generator(seed: int, name: str) -> torch.Generator:
 
 
 def bag_configs(features: FeatureSet, width: int) -> list[EmbeddingBagConfig]:
-    """One table per sparse feature, named after it. A feature without a width of its own gets `width`."""
-    return [
+    """One table per sparse feature and sequence, named after it. Without a width of its own it gets `width`."""
+    sparse = [
         EmbeddingBagConfig(
             name=feature.name,
             embedding_dim=feature.width or width,
@@ -45,6 +46,12 @@ def bag_configs(features: FeatureSet, width: int) -> list[EmbeddingBagConfig]:
             feature_names=[feature.name],
         )
         for feature in features.sparse
+    ]
+    return sparse + [
+        EmbeddingBagConfig(
+            name=feature.name, embedding_dim=width, num_embeddings=feature.rows, feature_names=list(feature.keys)
+        )
+        for feature in features.sequence
     ]
 
 
@@ -57,7 +64,7 @@ def initial_weights(name: str, rows: int, width: int, seed: int) -> Tensor:
 def embedding_bags(features: FeatureSet, width: int, seed: int) -> EmbeddingBagCollection:
     """The tables as a plain TorchRec collection.
 
-    Output of a call: a KeyedTensor whose values are (B, sum of widths), in the order of `features.sparse`.
+    Output of a call: a KeyedTensor whose values are (B, sum of widths), in the order of `features.keys`.
 
     >>> from exfm.features import SparseFeature
     >>> features = FeatureSet(sparse=[SparseFeature(name="ad", rows=10), SparseFeature(name="user", rows=20)])

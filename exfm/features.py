@@ -1,4 +1,5 @@
-"""Which raw columns a model reads and what becomes of them: sparse features (bags of ids) and dense ones (floats)."""
+"""Which raw columns a model reads and what becomes of them: sparse features (bags of ids), sequences (ids in order of
+time) and dense features (floats)."""
 
 from __future__ import annotations
 
@@ -97,6 +98,39 @@ class DenseFeature(BaseModel):
         return (self.column or self.name,)
 
 
+class SequenceFeature(BaseModel):
+    """Ids in order of time, what a user did last for instance: one table, looked up for every place of the sequence.
+
+    Reads `column` (default: the feature's name), a list of ids with the **most recent last**. Its last `length` ids are
+    kept; nulls inside a list count as not there. Unlike a sparse feature's, the embeddings are not summed: attention
+    pools them to `units` embeddings of the model's width (exfm/interactions/pooling.py), which know the ids' places.
+
+    `transform` is `hash` or `index`, as for sparse features.
+
+    >>> SequenceFeature(name="seen", rows=100, length=3).keys
+    ('seen:0', 'seen:1', 'seen:2')
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    column: str | None = None
+    rows: int = Field(gt=0)
+    length: int = Field(gt=0)
+    units: int = Field(default=1, gt=0)
+    transform: Literal["hash", "index"] = "hash"
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """The raw column this feature is made from."""
+        return (self.column or self.name,)
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Key i of a batch holds the i-th most recent id: 0 is the last of the list."""
+        return tuple(f"{self.name}:{i}" for i in range(self.length))
+
+
 class FeatureSet(BaseModel):
     """Everything a model reads from a row, in the order in which the model sees it.
 
@@ -112,13 +146,17 @@ class FeatureSet(BaseModel):
 
     sparse: tuple[SparseFeature, ...] = Field(min_length=1)
     dense: tuple[DenseFeature, ...] = ()
+    sequence: tuple[SequenceFeature, ...] = ()
 
     @model_validator(mode="after")
     def _consistent(self) -> FeatureSet:
-        for names in (self.sparse_names, self.dense_names):
+        for names in (self.table_names, self.dense_names):
             for name in names:
                 if names.count(name) > 1 or not name or set(name) & set("./"):
                     raise ValueError(f"feature name `{name}` is repeated, empty, or has a `.` or `/` in it")
+        for key in self.sparse_names:
+            if self.keys.count(key) > 1:
+                raise ValueError(f"feature name `{key}` is also that of a place of a sequence; choose another")
         return self
 
     @cached_property
@@ -129,9 +167,19 @@ class FeatureSet(BaseModel):
     def dense_names(self) -> tuple[str, ...]:
         return tuple(feature.name for feature in self.dense)
 
+    @cached_property
+    def table_names(self) -> tuple[str, ...]:
+        """One embedding table each, in this order: sparse features, then sequences."""
+        return (*self.sparse_names, *(feature.name for feature in self.sequence))
+
+    @cached_property
+    def keys(self) -> tuple[str, ...]:
+        """The keys of a batch's ids, in order: a sparse feature's name, and the places of every sequence."""
+        return (*self.sparse_names, *(key for feature in self.sequence for key in feature.keys))
+
     @property
-    def all(self) -> tuple[SparseFeature | DenseFeature, ...]:
-        return (*self.sparse, *self.dense)
+    def all(self) -> tuple[SparseFeature | DenseFeature | SequenceFeature, ...]:
+        return (*self.sparse, *self.dense, *self.sequence)
 
     def needs_columns(self) -> tuple[str, ...]:
         """Raw columns to read, each once, in order of first use."""
@@ -139,11 +187,12 @@ class FeatureSet(BaseModel):
 
     @property
     def names(self) -> tuple[str, ...]:
-        return (*self.sparse_names, *self.dense_names)
+        return tuple(feature.name for feature in self.all)
 
     def select(self, names: Collection[str]) -> FeatureSet:
         """Those of the features that are named, in the order in which they stand here."""
         return FeatureSet(
             sparse=tuple(feature for feature in self.sparse if feature.name in names),
             dense=tuple(feature for feature in self.dense if feature.name in names),
+            sequence=tuple(feature for feature in self.sequence if feature.name in names),
         )

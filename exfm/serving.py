@@ -23,7 +23,8 @@ from exfm.batch import Batch
 from exfm.embeddings import embedding_bags, load_weights
 from exfm.errors import ModelError
 from exfm.features import FeatureSet
-from exfm.trunks import Trunk, build_trunk, embedding_units
+from exfm.trunks import Trunk, build_trunk
+from exfm.units import Units
 
 if TYPE_CHECKING:
     from exfm.student import Student
@@ -45,7 +46,7 @@ class ServedStudent(nn.Module):
     def __init__(self, trunk: Trunk, width: int, features: FeatureSet, tasks: Sequence[str], seed: int = 0):
         super().__init__()
         self.trunk_config, self.features, self.tasks = trunk, features, tuple(tasks)
-        self.units, self.width = embedding_units(features, width), width
+        self.units, self.width = Units(features, width, seed), width
         self.trunk = build_trunk(trunk, features, width, seed)
         with torch.random.fork_rng(devices=[]):  # what is drawn here is overwritten by whoever made this
             self.tables = embedding_bags(features, width, seed)
@@ -53,8 +54,8 @@ class ServedStudent(nn.Module):
         self.eval()
 
     def forward(self, sparse: KeyedJaggedTensor, dense: Tensor) -> Tensor:
-        e_BFD = self.tables(sparse).values().view(len(dense), self.units, self.width)
-        return self.serving(self.trunk(e_BFD, dense))
+        e_BND = self.units(self.tables(sparse).values(), sparse)
+        return self.serving(self.trunk(e_BND, dense))
 
     @property
     def parameter_count(self) -> int:
@@ -78,8 +79,8 @@ def load_student(served: ServedStudent, state: Mapping[str, Tensor]) -> None:
     """Serve what a student was when it gave this `state()`. Raises ModelError where the tables do not match."""
     weights = _under("table/", state)
     load_weights(served.tables, {k.removesuffix("/weight"): w for k, w in weights.items() if k.endswith("/weight")})
-    served.trunk.load_state_dict(_under("dense/trunk.", state))
-    served.serving.load_state_dict(_under("dense/serving.", state))
+    for part in ("units", "trunk", "serving"):
+        served.get_submodule(part).load_state_dict(_under(f"dense/{part}.", state))
 
 
 def check_parity(student: Student, served: ServedStudent, batch: Batch) -> float:

@@ -1,6 +1,6 @@
 """A vertical student (the paper's vertical model): small, served, distilled from logged logits (arXiv 2502.17494).
 
-    e = tables(sparse)      x = trunk(e, dense)      z_S = serving(x)
+    e = tables(sparse)      x = trunk(units(e), dense)      z_S = serving(x)
     z_D = auxiliary(scale_gradient(x, β))            z_D2 = adapted(scale_gradient(x, β))        in training only
 
 One step, of a student with adapter:
@@ -33,7 +33,8 @@ from exfm.interactions.mlp import linear
 from exfm.randomness import StepRandomness
 from exfm.serving import ServedStudent, export_student
 from exfm.step import LARGEST, StepResult
-from exfm.trunks import Trunk, build_trunk, embedding_units
+from exfm.trunks import Trunk, build_trunk
+from exfm.units import Units
 
 
 class LearningRate(BaseModel):
@@ -85,6 +86,7 @@ class StudentNet(nn.Module):
 
     def __init__(self, cfg: StudentConfig, features: FeatureSet, tasks: Sequence[str], seed: int):
         super().__init__()
+        self.units = Units(features, cfg.width, seed)
         self.trunk = build_trunk(cfg.trunk, features, cfg.width, seed)
         with torch.random.fork_rng(devices=[]):  # TorchRec draws weights of its own first, from the global generator
             self.tables = fused_embedding_bags(features, cfg.width, seed, lr=cfg.sparse_lr, eps=cfg.sparse_eps)
@@ -114,7 +116,6 @@ class Student:
     def __init__(self, cfg: StudentConfig, features: FeatureSet, tasks: Sequence[str], seed: int):
         self.cfg, self.features, self.tasks = cfg, features, tuple(tasks)
         self.net = StudentNet(cfg, features, tasks, seed).train()
-        self._units = embedding_units(features, cfg.width)
         self._dense = {name: p for name, p in self.net.named_parameters() if not name.startswith("tables.")}
         self._adam = torch.optim.Adam(self._dense.values(), lr=cfg.dense_lr, fused=True)
         for p in self._dense.values():  # what Adam itself would start from, there to be saved and loaded from the start
@@ -143,7 +144,7 @@ class Student:
         self._set_rates(self.cfg.learning_rate.factor(int(self._rows) + B))
         pooled = self.net.tables(batch.sparse).values()
         e = pooled.detach().requires_grad_()
-        x_BH = self.net.trunk(e.view(B, self._units, self.cfg.width), batch.dense)
+        x_BH = self.net.trunk(self.net.units(e, batch.sparse), batch.dense)
         z_S = self.net.serving(x_BH)
         adapter = self._updated_adapter(batch)
         losses = self._objective(batch, x_BH, z_S, adapter)
@@ -164,7 +165,7 @@ class Student:
         """Logits (B, T) float32 of the serving heads, without learning."""
         self.net.eval()
         with torch.no_grad():
-            e = self.net.tables(batch.sparse).values().view(len(batch), self._units, self.cfg.width)
+            e = self.net.units(self.net.tables(batch.sparse).values(), batch.sparse)
             logits = self.net.serving(self.net.trunk(e, batch.dense)).numpy()
         self.net.train()
         return logits

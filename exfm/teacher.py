@@ -60,7 +60,7 @@ class Teacher:
         apply_optimizer_in_backward(
             RowWiseAdagrad, net.tables.parameters(), {"lr": cfg.sparse_lr, "eps": cfg.sparse_eps}
         )
-        self.plan = plan_sharding(net, list(features.sparse_names), self._group, sharding, batch_rows)
+        self.plan = plan_sharding(net, list(features.table_names), self._group, sharding, batch_rows)
         initial = table_weights(net.tables)
         self._model = shard(net, self.plan, self._group)
         self._net: TeacherNet = self._model.module
@@ -182,6 +182,6 @@ class Teacher:
             name.split(".")[-2]: state[f"{name.split('.')[-2]}.momentum1"]
             for name, state in self._model.fused_optimizer.state_dict()["state"].items()
         }
-        shapes = {name: weights[name].size() for name in self.features.sparse_names}
+        shapes = {name: weights[name].size() for name in self.features.table_names}
         rows = {name: shape[:1] for name, shape in shapes.items()}
         return ShardedTables(shapes, weights, self._group), ShardedTables(rows, accumulators, self._group)

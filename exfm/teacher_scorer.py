@@ -73,7 +73,7 @@ class ShardedScorer:
         self.tasks = tuple(tasks)
         tables = EmbeddingBagCollection(bag_configs(features, cfg.width), device=torch.device("meta"))
         self._net = TeacherNet(cfg, features, tasks, seed=0, tables=tables).eval()
-        self.plan = plan_sharding(self._net, list(features.sparse_names), group, sharding)
+        self.plan = plan_sharding(self._net, list(features.table_names), group, sharding)
         for table in self.plan.plan["tables"].values():
             table.compute_kernel = "dense"  # the one that has no optimizer
         shapes = {name: table.weight.shape for name, table in tables.embedding_bags.items()}

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from exfm.errors import ModelError
-from exfm.features import DenseFeature, SparseFeature
+from exfm.features import DenseFeature, SequenceFeature, SparseFeature
 
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # 2^64 / golden ratio, odd: multiplying by it is a bijection
 
@@ -54,6 +54,33 @@ def bags_of(feature: SparseFeature, columns: Mapping[str, pa.Array]) -> Bags:
     return Bags(_rows(feature, name, values), lengths)
 
 
+def places_of(feature: SequenceFeature, columns: Mapping[str, pa.Array]) -> list[Bags]:
+    """Table rows of a sequence by place, the most recent first: bag i of an example holds its i-th most recent id, or
+    none where it has fewer.
+
+    Raises ModelError for a column that holds no lists, and as `bags_of` does.
+
+    >>> seen = SequenceFeature(name="seen", rows=10, length=2, transform="index")
+    >>> [bags.values.tolist() for bags in places_of(seen, {"seen": pa.array([[7, 8, 9], [5], []])})]
+    [[9, 5], [8]]
+    """
+    (name,) = feature.reads
+    column = columns[name]
+    if not (pa.types.is_list(column.type) or pa.types.is_large_list(column.type)):
+        raise ModelError(
+            f"sequence `{feature.name}` reads column `{name}` of type {column.type}; it needs a list per row, "
+            "the most recent id last"
+        )
+    values, lengths = _flatten(column)
+    assert lengths is not None
+    ends, rows = np.cumsum(lengths), _rows(feature, name, values)
+    places = []
+    for i in range(feature.length):
+        there = lengths > i
+        places.append(Bags(rows[ends[there] - 1 - i], there.astype(np.int64)))
+    return places
+
+
 def dense_of(feature: DenseFeature, columns: Mapping[str, pa.Array]) -> np.ndarray:
     """One dense feature: (B,) float32."""
     (name,) = feature.reads
@@ -90,8 +117,8 @@ def _flatten(column: pa.Array) -> tuple[pa.Array, np.ndarray | None]:
     return column, None
 
 
-def _rows(feature: SparseFeature, name: str, values: pa.Array) -> np.ndarray:
-    if feature.transform == "bucketize":
+def _rows(feature: SparseFeature | SequenceFeature, name: str, values: pa.Array) -> np.ndarray:
+    if isinstance(feature, SparseFeature) and feature.transform == "bucketize":
         if not _is_number(values.type):
             raise ModelError(f"feature `{feature.name}` buckets column `{name}` of type {values.type}; needs a number")
         return np.searchsorted(np.asarray(feature.boundaries), values.to_numpy(zero_copy_only=False), side="right")

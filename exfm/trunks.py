@@ -16,26 +16,28 @@ import torch
 from pydantic import BaseModel, ConfigDict, model_validator
 from torch import Tensor, nn
 
-from exfm.embeddings import bag_configs, named_generator
+from exfm.embeddings import named_generator
 from exfm.errors import ConfigError
 from exfm.features import FeatureSet
+from exfm.interactions.dcn import DCN, Cross
 from exfm.interactions.dlrm import DLRM
 from exfm.interactions.mlp import mlp
+from exfm.units import unit_count
 
-KNOWN = ("dlrm", "mlp")
+KNOWN = ("dlrm", "dcn", "mlp")
 
 
 class Trunk(BaseModel):
-    """A trunk by name: `dlrm`, `mlp`, or a class of your own as `package.module:Class`, made with `options`.
+    """A trunk by name: `dlrm`, `dcn`, `mlp`, or a class of your own as `package.module:Class`, made with `options`.
 
-    `mlp` are the sizes of the (top) MLP. `bottom` are the hidden sizes of DLRM's MLP over dense features, which ends in
-    the embedding width.
+    `mlp` are the sizes of the (top, deep) MLP. `bottom` are the hidden sizes of DLRM's MLP over dense features, which
+    ends in the embedding width. `cross` is DCN's.
 
     >>> Trunk(name="wide")
     Traceback (most recent call last):
     ...
     pydantic_core._pydantic_core.ValidationError: 1 validation error for Trunk
-      Value error, there is no trunk `wide`; there are: dlrm, mlp, or `package.module:Class` for one of your own ...
+      Value error, there is no trunk `wide`; there are: dlrm, dcn, mlp, or `package.module:Class` ...
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -43,6 +45,7 @@ class Trunk(BaseModel):
     name: str = "dlrm"
     mlp: tuple[int, ...] = (64, 32)
     bottom: tuple[int, ...] = (32,)
+    cross: Cross = Cross()
     options: dict[str, Any] = {}
 
     @model_validator(mode="after")
@@ -54,8 +57,11 @@ class Trunk(BaseModel):
             )
         if self.options and self.name in KNOWN:
             raise ConfigError(
-                f"trunk `{self.name}` takes `mlp` and `bottom`, no options, and was given {sorted(self.options)}"
+                f"trunk `{self.name}` takes `mlp`, `bottom` and `cross`, no options, and was given "
+                f"{sorted(self.options)}"
             )
+        if self.cross != Cross() and self.name != "dcn":
+            raise ConfigError(f"`cross` belongs to the trunk `dcn`, and this is `{self.name}`; leave it out")
         return self
 
 
@@ -83,28 +89,18 @@ def build_trunk(trunk: Trunk, features: FeatureSet, width: int, seed: int) -> nn
 
     Raises ConfigError for a feature whose width is not a multiple, or a class that cannot be found, made or used.
     """
-    units = embedding_units(features, width)
+    units = unit_count(features, width)
     generator = named_generator(seed, "trunk")
     if trunk.name == "dlrm":
         bottom = (*trunk.bottom, width) if features.dense else ()
         return DLRM(units, width, len(features.dense), bottom=bottom, top=trunk.mlp, generator=generator)
+    if trunk.name == "dcn":
+        return DCN(units, width, len(features.dense), cross=trunk.cross, deep=trunk.mlp, generator=generator)
     if trunk.name == "mlp":
         return ConcatMLP(units, width, len(features.dense), sizes=trunk.mlp, generator=generator)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(generator.initial_seed())
         return _own(trunk, units, width, len(features.dense), generator)
-
-
-def embedding_units(features: FeatureSet, width: int) -> int:
-    """How many embeddings of `width` the features make. Raises ConfigError where a width is not a multiple of it."""
-    widths = {table.name: table.embedding_dim for table in bag_configs(features, width)}
-    for name, own in widths.items():
-        if own % width:
-            raise ConfigError(
-                f"feature `{name}` is {own} wide, the student {width}; make it a multiple of {width}, "
-                "or leave its width out"
-            )
-    return sum(widths.values()) // width
 
 
 def _own(trunk: Trunk, units: int, width: int, num_dense: int, generator: torch.Generator) -> nn.Module:

@@ -44,6 +44,7 @@ class WukongLayer(nn.Module):
 
     Shapes: (B, N, D) -> (B, M, D) with M = num_fmb + num_lcb. R is the identity when M == N, else linear over
     embeddings. `hidden` are the sizes between the FM and its num_fmb · D outputs, with ReLU; none: a single linear map.
+    Without `layer_norm` every LN, that inside the factorisation machine block too, is the identity.
 
     Raises ConfigError if num_fmb, num_lcb or rank is below 1.
 
@@ -63,6 +64,7 @@ class WukongLayer(nn.Module):
         hidden: Sequence[int],
         generator: torch.Generator,
         attentive: bool = False,
+        layer_norm: bool = True,
     ):
         super().__init__()
         if min(num_fmb, num_lcb, rank) < 1:
@@ -75,9 +77,9 @@ class WukongLayer(nn.Module):
         self.W_R = None if m == n else linear(n, m, generator, bias=False).weight  # (m, n)
         self.Y_T: Tensor | None = None if attentive else linear(n, k, generator, bias=False).weight  # (k, n)
         self.attend = AttentiveProjection(n, d, k, hidden, generator) if attentive else None
-        self.fm_norm = nn.LayerNorm(n * k)
+        self.fm_norm = nn.LayerNorm(n * k) if layer_norm else nn.Identity()
         self.fm_mlp = mlp(n * k, (*hidden, num_fmb * d), generator, last_relu=False)
-        self.norm = nn.LayerNorm(d)
+        self.norm = nn.LayerNorm(d) if layer_norm else nn.Identity()
 
     def forward(self, X: Tensor) -> Tensor:
         mixed = torch.cat([self.fmb(X), over_embeddings(self.W_L, X)], dim=1)
@@ -121,6 +123,7 @@ class Wukong(nn.Module):
         generator: torch.Generator,
         dense_units: int = 1,
         attentive: bool = False,
+        layer_norm: bool = True,
     ):
         super().__init__()
         self.width = width
@@ -138,6 +141,7 @@ class Wukong(nn.Module):
                     hidden=hidden,
                     generator=generator,
                     attentive=attentive,
+                    layer_norm=layer_norm,
                 )
             )
             n = num_fmb + num_lcb

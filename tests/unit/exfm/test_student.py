@@ -427,7 +427,7 @@ def test_trunks_that_cannot_be_made_are_explained(trunk, words):
 
 
 def test_a_width_that_does_not_divide_is_explained_with_both_numbers():
-    with pytest.raises(ConfigError, match="6 wide, the student 4"):
+    with pytest.raises(ConfigError, match="6 wide, the model 4"):
         Student(SMALL, with_topic_of(width=6), TASKS, seed=1)
     with pytest.raises(ValidationError, match="multiple of 4"):
         StudentConfig(width=6)

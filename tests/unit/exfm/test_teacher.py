@@ -274,5 +274,5 @@ def test_embeddings_are_put_back_in_order_after_ranks_have_sent_theirs():
 
 def test_a_width_that_is_not_a_multiple_of_the_teachers_is_refused():
     features = FeatureSet(sparse=[SparseFeature(name="ad", rows=50, width=6)])
-    with pytest.raises(ConfigError, match="`ad` is 6 wide, the teacher 4"):
+    with pytest.raises(ConfigError, match="`ad` is 6 wide, the model 4"):
         TeacherScorer(CFG, features, TASKS)

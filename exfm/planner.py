@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from torchrec.distributed.embedding_types import EmbeddingComputeKernel
 from torchrec.distributed.planner import EmbeddingShardingPlanner, Topology
@@ -31,6 +31,7 @@ from torchrec.distributed.planner.types import (
     ShardingOption,
     Storage,
 )
+from torchrec.distributed.types import ShardingType
 from torchrec.optim.rowwise_adagrad import RowWiseAdagrad
 
 from exfm.errors import ConfigError
@@ -80,19 +81,17 @@ class World:
 
 
 class GlooBandwidths(GeneralizedCommsBandwidth):
-    """Bytes of one rank's buffer per ms over gloo: on one machine as measured for 1–16 MB, between hosts 10 Gbit/s."""
+    """Bytes of one rank's buffer per ms over gloo: on one machine as measured for 1–16 MB, between hosts 10 Gbit/s.
 
-    _ONE_HOST: ClassVar = {
-        CollectiveType.ALL_TO_ALL: 2.5e9 * _PER_MS,
-        CollectiveType.ALL_GATHER: 1.4e9 * _PER_MS,
-        CollectiveType.ALL_REDUCE: 1.0e9 * _PER_MS,
-        CollectiveType.REDUCE_SCATTER: 0.75e9 * _PER_MS,
-    }
+    Partial sums and their gradients travel all-to-all too (exfm/parallel_tables.py).
+    """
+
     intra_host_bw = 2.5e9 * _PER_MS
     inter_host_bw = 1.25e9 * _PER_MS
+    _all_reduce_bw = 1.0e9 * _PER_MS
 
     def get_bw(self, local_world_size: int, world_size: int, collective_type: CollectiveType) -> float:
-        within = self._ONE_HOST[collective_type]
+        within = self._all_reduce_bw if collective_type is CollectiveType.ALL_REDUCE else self.intra_host_bw
         return within if world_size <= local_world_size else min(within, self.inter_host_bw)
 
 
@@ -148,7 +147,7 @@ def make_planner(
     batch = max(1, math.ceil(world.batch_rows / world.ranks))
     given = {name: _in_fast_memory(constraint) for name, constraint in constraints.items()}
     costs = CpuCosts() if world.device == "cpu" else EmbeddingPerfEstimatorConfig()
-    enumerator = EmbeddingEnumerator(
+    enumerator = InOneOrder(
         topology,
         batch,
         given,
@@ -172,10 +171,19 @@ def _in_fast_memory(constraint: ParameterConstraints) -> ParameterConstraints:
     return constraint
 
 
-class TableBytes(EmbeddingStorageEstimator):
-    """TorchRec's estimate of a piece's bytes, with the accumulator of row-wise AdaGrad as it is: 4 B a row.
+class InOneOrder(EmbeddingEnumerator):
+    """TorchRec goes through the strategies in the order of a set of strings, which is another in every process."""
 
-    TorchRec counts 4 B · (rows of the piece) · (its width / the table's), so a column-wise piece comes out too small.
+    def _filter_sharding_types(self, name: str, allowed_sharding_types: list[str], sharder_key: str = "") -> list[str]:
+        return sorted(super()._filter_sharding_types(name, allowed_sharding_types, sharder_key))
+
+
+class TableBytes(EmbeddingStorageEstimator):
+    """TorchRec's estimate of a piece's bytes, mended in two places.
+
+    Row-wise AdaGrad keeps 4 B for every row of a piece, however few of the table's columns it has; TorchRec counts
+    their share. A table on every rank has a gradient as large as itself, and once more while that is summed over ranks;
+    TorchRec counts none.
     """
 
     def estimate(self, sharding_options: list[ShardingOption], sharder_data_map: Any) -> None:
@@ -183,6 +191,8 @@ class TableBytes(EmbeddingStorageEstimator):
         for option in sharding_options:
             for shard in option.shards:
                 missing = optimizer_bytes(option, shard.size) - _counted(option, shard.size)
+                if option.sharding_type == ShardingType.DATA_PARALLEL.value:
+                    missing += 2 * weight_bytes(shard.size)
                 on_cpu = self._topology.compute_device == "cpu"
                 shard.storage += Storage(hbm=0 if on_cpu else missing, ddr=missing if on_cpu else 0)
 
@@ -210,7 +220,7 @@ def _row_wise(option: ShardingOption) -> bool:
 @contextmanager
 def quiet() -> Iterator[None]:
     """TorchRec warns about topologies and dense estimates that do not matter here, and logs arguments."""
-    loggers = [logging.getLogger(name) for name in ("torchrec", "MethodLogger-NullHandler")]
+    loggers = [logging.getLogger(name) for name in ("", "torchrec", "MethodLogger-NullHandler")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
         logger.setLevel(logging.ERROR)

@@ -44,6 +44,15 @@ class Ahead(Generic[Item]):
             self._thread = threading.Thread(target=self._run, name=f"{name}-ahead", daemon=True)
             self._thread.start()
 
+    @property
+    def threaded(self) -> bool:
+        return self._thread is not None
+
+    @property
+    def ready(self) -> int:
+        """So many items were read and not taken."""
+        return len(self._ready)
+
     def take(self, wait_s: float = 0.0) -> Item | None:
         """The next item; None where the thread had none ready within `wait_s`."""
         item = self.peek(wait_s)

@@ -1,9 +1,6 @@
 """A vertical student in its stream: reads its rows from the lake, is judged on each batch, then learns it.
 
-    lake --(verticals, tasks)--> batches cut at B rows or a block's end --> student, and its twin without the teacher
-
-A batch ends after `batch_rows` rows that pass the filter, or at the end of a block, whichever is first. Blocks are a
-column of the lake, so the cuts are the same in every replay.
+lake --> batches (student_rows.py) --> student, and its twin without the teacher --> checkpoint, export
 """
 
 from __future__ import annotations
@@ -15,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from torch import Tensor
 
 from exfm.batch import Batch, BatchBuilder
@@ -23,6 +19,7 @@ from exfm.checkpoint import Stored, prune
 from exfm.serving import ServedStudent, check_logits, load_student, save_served
 from exfm.step import StepResult
 from exfm.student import Student
+from pipelines.ahead import Ahead
 from pipelines.config import Config
 from pipelines.config import Student as StudentSettings
 from pipelines.layout import RunDir
@@ -31,13 +28,15 @@ from pipelines.predictions import PredictionLog
 from pipelines.task_metrics import TaskMetrics
 from pipelines.workers.base import Report, seconds_since
 from pipelines.workers.model import REGISTER_EVERY_S, ModelWorker
+from pipelines.workers.student_rows import Cut, StudentRows
 from pipelines.workers.teacher import snapshot_name
 from streaming.lake_reader import LakeReader
-from streaming.lake_source import LakeSource
 from streaming.position import NOTHING_YET
 from streaming.source import EndOfStream
 
 METRICS_EVERY_ROWS = 20_000
+WAIT_S = 0.05
+"""So long a step waits for a batch that a thread makes ready."""
 
 log = logging.getLogger(__name__)
 
@@ -64,17 +63,22 @@ class StudentWorker(ModelWorker):
         columns = dict.fromkeys([*position, *self._features.needs_columns(), *labels, *logits, *weight])
         self._columns = list(columns)
         groups = [g.name for g in config.rows.groups if any(t.name in self._tasks for t in g.tasks)]
-        self._source = LakeSource(
-            self._lake,
-            batch_rows=config.resources.read_rows,
+        ahead = config.resources.read_ahead
+        self._given = StudentRows(
+            LakeReader(self._run_dir.lake, config.rows) if ahead else self._lake,  # each is for one thread
+            self._build,
+            self.watch.beside() if ahead else self.watch,
+            batch_rows=self._settings.batch_rows,
+            read_rows=config.resources.read_rows,
             columns=self._columns,
             verticals=set(self._settings.row_filter),
-            filter=pc.field("settlement").isin(groups),
+            settlements=groups,
         )
-        self._source.open(self._seq)
-        self._rows = self._lake.read(upto=NOTHING_YET, columns=self._columns).table
+        self._given.open(self._seq)
         if self._seq != NOTHING_YET:
             self._export_again()
+        self._given.end_at(self.orders.end_seq)
+        self._ahead = Ahead(self.name, self._given.next, ahead)
 
     def take_up(self) -> None:
         """Student and twin as their last checkpoint left them."""
@@ -102,51 +106,39 @@ class StudentWorker(ModelWorker):
     # --- learning ----------------------------------------------------------------------------------------------
 
     def _train(self) -> bool:
-        """Learn one batch, or read more rows."""
-        with self.watch("cut"):
-            count = self._next_batch_rows()
-        if count:
-            self._learn(self._rows.slice(0, count))
-            self._rows = self._rows.slice(count)
-            return True
+        """Learn one batch, if there is one."""
+        self._given.end_at(self.orders.end_seq)
         try:
-            with self.watch("read"):
-                return self._read_more()
+            cut = self._take()
         except EndOfStream:
             return self._end()
-
-    def _next_batch_rows(self) -> int:
-        """How many of the rows at hand make the next batch; 0 when that is not known yet."""
-        if not self._rows.num_rows:
-            return 0
-        head = self._rows["block"].slice(0, self._settings.batch_rows + 1).to_numpy()
-        same_block = int(np.searchsorted(head, head[0], side="right"))
-        if same_block >= self._settings.batch_rows:
-            return self._settings.batch_rows
-        # Commits hold whole blocks: what was read up to the lake's end ends with a block.
-        block_is_whole = same_block < len(head) or self._source.caught_up
-        return same_block if block_is_whole else 0
-
-    def _read_more(self) -> bool:
-        self._source.end_seq = self.orders.end_seq
-        rows = self._source.next_batch()
-        if rows is None:
+        if cut is None:
+            self._pass_over()
             return False
-        self._rows = pa.concat_tables([self._rows, rows]).combine_chunks()
+        self._learn(cut.rows, cut.batch)
         return True
+
+    def _take(self) -> Cut | None:
+        if not self._ahead.threaded:
+            return self._ahead.take()
+        with self.watch("wait for rows"):
+            return self._ahead.take(WAIT_S)
+
+    def _passed(self) -> int:
+        """Every row up to here was learned, or is not ours."""
+        given = self._given.given_upto  # looked at first: what was given before that lies ready by now, or was learned
+        return self._seq if self._ahead.ready else max(given, self._seq)
 
     def _pass_over(self) -> None:
         """Be done with rows that are not ours, now and then: or a student of a quiet vertical would keep the whole lake
         from its retention."""
-        position = self._source.position()
-        if self._rows.num_rows or position <= self._seq or time.monotonic() - self._registered_at < REGISTER_EVERY_S:
+        position = self._passed()
+        if position <= self._seq or time.monotonic() - self._registered_at < REGISTER_EVERY_S:
             return
         self._seq = position
         self.checkpoint()
 
-    def _learn(self, rows: pa.Table) -> None:
-        with self.watch("batch"):
-            batch = self._build(rows)
+    def _learn(self, rows: pa.Table, batch: Batch) -> None:
         with self.watch("train"):
             result = self._student.train_step(batch)
         twin = None
@@ -257,18 +249,26 @@ class StudentWorker(ModelWorker):
         self._logged_rows = meta.get("rows_since_metrics", 0)  # format 1 began to count anew
         log.info("resumed after lake_seq %d", self._seq)
 
+    def _stop_reading(self) -> None:
+        if (ahead := getattr(self, "_ahead", None)) is not None:
+            ahead.close()
+
     def close(self) -> None:
+        self._stop_reading()
         try:
             if not self._ending and self._writer is not None:
                 self.checkpoint()
         finally:
             super().close()
 
+    def abandon(self) -> None:
+        self._stop_reading()
+        super().abandon()
+
     def describe(self, report: Report) -> None:
         super().describe(report)
         self._lake.refresh()
-        caught_up = not self._rows.num_rows and self._source.caught_up
-        report.lake_seq = self._source.position() if caught_up else self._seq
+        report.lake_seq = self._passed()
         report.lag_rows = max(0, self._lake.last_lake_seq - report.lake_seq)
         if self._config.pace.mode == "free":
             report.lag_event_time_s = seconds_since(self._event_time_ms)

@@ -195,12 +195,16 @@ def test_nobody_takes_up_a_students_work_while_its_predecessor_may_still_write(s
 
 def test_a_student_whose_vertical_is_quiet_is_done_with_the_rows_of_others_too(student, disk, tmp_path):
     disk.let_through(1)
-    student._rows = rows_of(0).slice(0, 0)
-    student._source = SimpleNamespace(position=lambda: 99)
-    student._pass_over()
+    student._given = SimpleNamespace(given_upto=99, end_at=lambda seq: None)
+    student._ahead = SimpleNamespace(take=lambda: None, threaded=False, ready=0, close=lambda: None)
+    assert not student.step()
     assert student._seq == -1  # it has registered just now
     student._registered_at -= 601
-    student._pass_over()
+    student._ahead.ready = 1  # a batch that is not learned yet
+    assert not student.step()
+    assert student._seq == -1
+    student._ahead.ready = 0
+    assert not student.step()
     readers = Readers(tmp_path / "lake" / "readers")
     eventually(lambda: readers.lowest(now_s=0, expiry_s=1e12) == 98)
     assert names(tmp_path / "checkpoints" / "student-feed") == ["v00000100"]
@@ -238,7 +242,7 @@ def test_a_disk_that_fails_ends_the_worker_at_its_next_step_also_when_there_is_n
 
 def test_what_a_student_serves_is_the_moment_of_its_checkpoint_though_it_learned_on_meanwhile(student, disk, tmp_path):
     for first in range(3):
-        student._learn(rows_of(first))  # checkpoints are due after every 16 rows
+        student._learn(rows_of(first), student._build(rows_of(first)))  # checkpoints are due after every 16 rows
         if first == 0:
             probe = student._build(rows_of(9))
             said = student._student.score(probe)
@@ -263,7 +267,7 @@ def test_an_export_that_is_not_the_student_of_its_moment_is_refused(student, dis
 
     monkeypatch.setattr(module, "load_student", lambda served, state: None)  # serves its own initial weights
     disk.let_through(1)
-    student._learn(rows_of(0))
+    student._learn(rows_of(0), student._build(rows_of(0)))
     eventually(lambda: student._writer._error is not None)
     with pytest.raises(ModelError, match="the export differs from the student"):
         student.step()
@@ -271,7 +275,7 @@ def test_an_export_that_is_not_the_student_of_its_moment_is_refused(student, dis
 
 def test_a_student_keeps_the_row_that_its_export_is_checked_with(student, disk, tmp_path):
     disk.let_through(1)
-    student._learn(rows_of(0))
+    student._learn(rows_of(0), student._build(rows_of(0)))
     eventually(lambda: student._writer.idle)
     (reader,) = Readers(tmp_path / "lake" / "readers").all()
     assert reader.position == 30

@@ -1,0 +1,104 @@
+"""A student's rows on their way from the lake to its training: read, cut into batches, built.
+
+    lake --(verticals, tasks)--> rows --> batches cut at B rows or a block's end --> tensors
+
+A batch ends after `batch_rows` rows that pass the filter, or at the end of a block, whichever is first. Blocks are a
+column of the lake, so the cuts are the same in every replay. A thread may do all of it ahead of the training: nothing
+here knows how far that is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from exfm.batch import Batch, BatchBuilder
+from pipelines.background import Watch
+from streaming.lake_reader import LakeReader
+from streaming.lake_source import LakeSource
+from streaming.position import NOTHING_YET
+
+
+class Cut(NamedTuple):
+    """One batch: its rows, in order, and what is made of them."""
+
+    rows: pa.Table
+    batch: Batch
+
+
+class StudentRows:
+    """Batches of the rows that pass a student's filter, in order. One thread at a time, but for the two properties."""
+
+    def __init__(
+        self,
+        lake: LakeReader,
+        build: BatchBuilder,
+        watch: Watch,
+        *,
+        batch_rows: int,
+        read_rows: int,
+        columns: Sequence[str],
+        verticals: set[str],
+        settlements: list[str],
+    ) -> None:
+        self._build, self._watch, self._batch_rows = build, watch, batch_rows
+        self._source = LakeSource(
+            lake,
+            batch_rows=read_rows,
+            columns=columns,
+            verticals=verticals,
+            filter=pc.field("settlement").isin(settlements),
+        )
+        self._rows = lake.read(upto=NOTHING_YET, columns=columns).table
+        self._given_upto = NOTHING_YET
+
+    def open(self, position: int) -> None:
+        self._source.open(position)
+        self._given_upto = position
+
+    @property
+    def given_upto(self) -> int:
+        """Every row up to here was given out, or passed over because it is not ours."""
+        return self._given_upto
+
+    def end_at(self, seq: int | None) -> None:
+        """The last row that there will be, once somebody knows it."""
+        self._source.end_seq = seq
+
+    def next(self) -> Cut | None:
+        """The next batch; None when it is not known yet where that ends. Raises EndOfStream after the last."""
+        while True:
+            with self._watch("cut"):
+                count = self._next_batch_rows()
+            if count:
+                rows, self._rows = self._rows.slice(0, count), self._rows.slice(count)
+                with self._watch("batch"):
+                    return Cut(rows, self._build(rows))
+            if not self._rows.num_rows:
+                self._given_upto = self._source.position()
+            with self._watch("read"):
+                if not self._read_more():
+                    return None
+
+    def _next_batch_rows(self) -> int:
+        """How many of the rows at hand make the next batch; 0 when that is not known yet."""
+        if not self._rows.num_rows:
+            return 0
+        head = self._rows["block"].slice(0, self._batch_rows + 1).to_numpy()
+        same_block = int(np.searchsorted(head, head[0], side="right"))
+        if same_block >= self._batch_rows:
+            return self._batch_rows
+        # Commits hold whole blocks: what was read up to the lake's end ends with a block.
+        block_is_whole = same_block < len(head) or self._source.caught_up
+        return same_block if block_is_whole else 0
+
+    def _read_more(self) -> bool:
+        rows = self._source.next_batch()
+        if rows is None:
+            return False
+        self._rows = pa.concat_tables([self._rows, rows]).combine_chunks()
+        return True

@@ -55,10 +55,14 @@ def build_worker(
         from pipelines.workers.ingest import IngestWorker
 
         return IngestWorker(config, run_dir)
+    if kind == "augmentation" and rendezvous.rank:
+        from pipelines.workers.scoring import ScoringWorker
+
+        return ScoringWorker(config, run_dir, rendezvous)
     if kind == "augmentation":
         from pipelines.workers.augmentation import AugmentationWorker
 
-        return AugmentationWorker(config, run_dir, until_end=until_end)
+        return AugmentationWorker(config, run_dir, until_end=until_end, at=rendezvous)
     if kind == "teacher":
         from pipelines.workers.teacher import TeacherWorker
 
@@ -71,7 +75,10 @@ def build_worker(
 def jobs_of(config: Config, run_dir: RunDir, servers: str, until_end: bool) -> list[Wanted]:
     """Every worker of a run."""
     names = [("ingest", "ingest", "", 1)] if config.source is not None else []
-    names += [("augmentation", "augmentation", "", 1), ("teacher", "teacher", "", config.teacher.ranks)]
+    names += [
+        ("augmentation", "augmentation", "", config.augmentation.ranks),
+        ("teacher", "teacher", "", config.teacher.ranks),
+    ]
     names += [(f"student-{student.name}", "student", student.name, 1) for student in config.students]
     text, root = dump(config), str(run_dir.root.absolute())
     return [

@@ -33,8 +33,9 @@ from pipelines.config import Config, Topic
 from pipelines.end_offsets import stored_ends
 from pipelines.layout import RunDir
 from pipelines.policies import Score, Wait, WithoutTeacher, lockstep_version, snapshot_for
-from pipelines.workers.base import Report, Worker
-from pipelines.workers.scoring import Replica
+from pipelines.workers.base import Rendezvous, Report, Worker
+from pipelines.workers.ranks import Ranks
+from pipelines.workers.scoring import scorer_of
 from pipelines.workers.snapshots import Snapshots
 from streaming.dead_letters import DEAD_LETTER_SCHEMA, Kind, to_batch
 from streaming.examples import ExamplesPublisher
@@ -68,32 +69,32 @@ class AugmentationWorker(Worker):
         run_dir: RunDir,
         *,
         until_end: bool,
+        at: Rendezvous = Rendezvous(),
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`now_ms` is the wall's, for what is written down; what is waited for goes by `clock`, which never jumps."""
+        """`at`: rank 0 of those that score together. `now_ms` is the wall's, for what is written down; what is waited
+        for goes by `clock`, which never jumps."""
         super().__init__("augmentation")
+        self._at = at
         self._config = config
         self._run_dir = run_dir
         self._until_end = until_end
         self._now_ms, self._clock = now_ms, clock
         self._parts: list[pa.RecordBatch] = []
-        self._have = 0
-        self._more = False
-        self._finished_settling = False
-        self._block_began = 0.0
+        self._have, self._block_began = 0, 0.0
+        self._more = self._finished_settling = self._done = False
         self._late: list[pa.RecordBatch] = []
         self._dead: list[pa.RecordBatch] = []
-        self._dead_rows = 0
-        self._committed_rows = 0
+        self._dead_rows = self._committed_rows = self._inferences = 0
         self._committed_at = clock()
         self._note: str | None = None
-        self._inferences = 0
-        self._done = False
 
     def open(self) -> None:
         config, kafka = self._config, self._config.kafka
         set_threads(config.resources.threads)
+        self._ranks = Ranks(self._at)
+        self._scorer = scorer_of(config, self._ranks.group)  # at once: the others wait for it
         self._lake = Lake(self._run_dir.lake, config.rows).open_writer()
         self._settlement = Settlement(config.rows, config.settlement, spill=self._states(self._lake.epoch))
         self._intake = self._make_intake()
@@ -114,7 +115,6 @@ class AugmentationWorker(Worker):
             config.lake,
             awaited=config.reader_names,
         )
-        self._scorer = Replica(config)
         self._snapshots = Snapshots(self._run_dir.snapshots, self._scorer, now_ms=self._now_ms, clock=self._clock)
         if merge_state is None:
             self._commit(None)  # where the topics began: what is deleted from now on, unread, is missed
@@ -187,6 +187,11 @@ class AugmentationWorker(Worker):
             self._end()
             return True
         return self._fill()
+
+    def _go_on(self, mine: bool) -> bool:
+        if not mine:
+            self._scorer.leave()
+        return mine
 
     def _block_is_due(self) -> bool:
         pace = self._config.pace
@@ -361,12 +366,13 @@ class AugmentationWorker(Worker):
         self._intake.close()
         self._outbox.close()
         self._publisher.close()
+        self._ranks.close()
 
     def abandon(self) -> None:
         """What was made so far, if it died while it was opened: in the order of `open`."""
         with ExitStack() as stack:
             for name, let_go in (("_intake", "close"), ("_outbox", "abandon"), ("_publisher", "abandon"),
-                                 ("_housekeeper", "close")):  # fmt: skip
+                                 ("_housekeeper", "close"), ("_ranks", "close")):  # fmt: skip
                 if (part := getattr(self, name, None)) is not None:
                     stack.callback(getattr(part, let_go))
 
@@ -381,14 +387,14 @@ class AugmentationWorker(Worker):
 
     def describe(self, report: Report) -> None:
         counts = self._counts()
-        report.lake_seq = self._lake.last_lake_seq
+        report.lake_seq, report.own_rows = self._lake.last_lake_seq, self._scorer.rows
         report.teacher_version = self._snapshots.version
         report.teacher_lag_rows = max(0, self._lake.last_lake_seq - self._snapshots.lake_seq)
         report.lag_rows = self._intake.lag_rows()
         if self._config.pace.mode == "free" and self._intake.watermark_ms > 0:
             report.lag_event_time_s = max(0.0, (self._now_ms() - self._intake.watermark_ms) / 1000)
         report.note = self._note or self._intake.note or self._housekeeper.trouble
-        state = {"state_bytes": self._settlement.state_bytes, "state_disk_bytes": self._settlement.disk_bytes}
-        report.counts = counts | state
+        disk_bytes = self._settlement.disk_bytes
+        report.counts = counts | {"state_bytes": self._settlement.state_bytes, "state_disk_bytes": disk_bytes}
         accounted = counts["impressions_read"] - counts["pending"][self._config.rows.groups[0].name]
         report.progress = (accounted, counts["impressions_read"])

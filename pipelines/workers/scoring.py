@@ -35,13 +35,16 @@ from exfm.teacher_scorer import ShardedScorer, TeacherScorer
 from exfm.threads import set_threads
 from pipelines.config import Config
 from pipelines.layout import RunDir
-from pipelines.workers.base import Orders, Report, Worker
+from pipelines.workers.base import Orders, Rendezvous, Report, Worker
+from pipelines.workers.ranks import Ranks
 
 log = logging.getLogger(__name__)
 
 
 class Scorer(Protocol):
-    """What augmentation and its snapshots see."""
+    """What augmentation and its snapshots see. `rows`: those that were scored in this process."""
+
+    rows: int
 
     def load(self, snapshot: Path) -> Mapping[str, Any]:
         """Score with this saved snapshot from now on; returns its meta. Raises ModelError where it cannot be read:
@@ -60,6 +63,7 @@ class Replica:
     def __init__(self, config: Config) -> None:
         self._build = BatchBuilder(config.features, config.tasks)
         self._scorer = TeacherScorer(config.teacher.model, config.features, config.tasks)
+        self.rows = 0
 
     def load(self, snapshot: Path) -> Mapping[str, Any]:
         stored = load(snapshot)
@@ -67,6 +71,7 @@ class Replica:
         return stored.meta
 
     def score(self, rows: pa.RecordBatch) -> np.ndarray:
+        self.rows += rows.num_rows
         return self._scorer.score(self._build(rows))
 
     def leave(self) -> None:
@@ -107,7 +112,7 @@ class LeadingScorer:
         self._shards = _Shards(config, group)
         self._group = group
         self._columns = list(config.features.needs_columns())
-        self._said = 0
+        self._said = self.rows = 0
 
     def load(self, snapshot: Path) -> Mapping[str, Any]:
         self._say("load", snapshot=snapshot.name)
@@ -132,6 +137,7 @@ class LeadingScorer:
         self._say("score", bytes=[len(message) for message in messages])
         for rank, message in enumerate(messages, start=1):
             self._group.send(message, rank)
+        self.rows += first.num_rows
         return self._shards.score(first)[: rows.num_rows]
 
     def leave(self) -> None:
@@ -145,18 +151,26 @@ class LeadingScorer:
         self._group.tell(f"order/{self._said}", json.dumps({"do": what} | more))
 
 
+def scorer_of(config: Config, group: RankGroup | None) -> Scorer:
+    """What rank 0, or the only one, scores with. A collective where there are more."""
+    return Replica(config) if group is None else LeadingScorer(config, group)
+
+
 class ScoringWorker(Worker):
     """A rank that scores along with augmentation: does as rank 0 says, and has nothing to commit."""
 
     kind = "scoring"
 
-    def __init__(self, config: Config, run_dir: RunDir, group: RankGroup) -> None:
-        super().__init__(f"augmentation-rank{group.rank}")
-        self._config, self._run_dir, self._group = config, run_dir, group
+    def __init__(self, config: Config, run_dir: RunDir, at: Rendezvous) -> None:
+        super().__init__(f"augmentation-rank{at.rank}")
+        self._config, self._run_dir, self._at = config, run_dir, at
         self._heard = 0
 
     def open(self) -> None:
         set_threads(self._config.resources.threads)
+        self._ranks = Ranks(self._at)
+        assert self._ranks.group is not None
+        self._group = self._ranks.group
         self._shards = _Shards(self._config, self._group)
 
     def step(self) -> bool:
@@ -193,11 +207,14 @@ class ScoringWorker(Worker):
     def done(self) -> bool:
         return False  # rank 0 says when
 
+    def describe(self, report: Report) -> None:
+        report.own_rows = self.rows
+
     def close(self) -> None:
-        self._group.close()
+        self._ranks.close()
 
     def abandon(self) -> None:
-        self._group.close()
+        self._ranks.close()
 
 
 def shares(rows: pa.RecordBatch, ranks: int) -> list[pa.RecordBatch]:

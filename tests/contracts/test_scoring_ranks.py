@@ -31,14 +31,13 @@ RANK = """
 import json, sys
 from exfm.threads import set_threads; set_threads(1)
 from pathlib import Path
-from exfm.ranks import RankGroup
 from pipelines.config import parse
 from pipelines.layout import RunDir
-from pipelines.workers.base import Orders
+from pipelines.workers.base import Orders, Rendezvous
 from pipelines.workers.scoring import ScoringWorker
 rank, ranks, root = int(sys.argv[1]), int(sys.argv[2]), RunDir(Path(sys.argv[3]))
 for port, raw in json.loads(sys.argv[4]):
-    worker = ScoringWorker(parse(raw), root, RankGroup(rank, ranks, master_port=port))
+    worker = ScoringWorker(parse(raw), root, Rendezvous(rank, ranks, port=port))
     worker.open()
     report = worker.advance(0.0, Orders())
     held = sum(w.numel() for w in worker._shards.held)

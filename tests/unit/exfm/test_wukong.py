@@ -55,21 +55,51 @@ def test_the_residual_is_the_identity_when_the_number_of_embeddings_stays():
     torch.testing.assert_close(same(X), same.norm(X))
 
 
+def along(model, X, points):
+    """The stack's output at t·X_0 for `points` values of t, evenly spaced: (points, out)."""
+    t = torch.linspace(-1, 1, points, dtype=torch.float64)
+    return model(t.view(-1, 1, 1) * X, torch.empty(len(t), 0, dtype=torch.float64))
+
+
+def degree_along(y):
+    """The highest d whose d-th finite difference is not zero: the degree of a polynomial sampled at d + 2 points."""
+    size, degree = y.abs().max(), 0
+    for order in range(1, len(y)):
+        y = y.diff(dim=0)
+        if y.abs().max() > 1e-10 * size:
+            degree = order
+    return degree
+
+
 @pytest.mark.parametrize("layers", [1, 2, 3])
 def test_a_stack_of_l_layers_without_norms_is_a_polynomial_of_degree_2_to_the_l(layers):
-    """Along t·X_0, the (2^l)-th finite difference is a constant, not zero, and the next one vanishes."""
-    model = stack(layers, hidden=()).double()
-    for one in model.layers:
-        one.norm, one.fm_norm = nn.Identity(), nn.Identity()
+    """With layer norm as the identity, linear MLPs, and Y a constant: layer i covers interactions up to order 2^i."""
+    model = stack(layers, hidden=(), layer_norm=False).double()
     X = torch.randn(1, 6, 4, generator=rng(1), dtype=torch.float64)
-    degree = 2**layers
-    t = torch.linspace(-1, 1, degree + 2, dtype=torch.float64)
-    y = model(t.view(-1, 1, 1) * X, torch.empty(len(t), 0, dtype=torch.float64))
-    difference, size = y, y.abs().max()
-    for _ in range(degree):
-        difference = difference.diff(dim=0)
-    assert difference.abs().max() > 1e-6 * size
-    assert difference.diff(dim=0).abs().max() < 1e-10 * size
+    assert degree_along(along(model, X, 2**layers + 3)) == 2**layers
+
+
+def test_an_attentive_projection_adds_the_degree_of_its_own():
+    """Y is linear in X then: X Xᵀ Y(X) is of degree 3, and the second layer's of 9."""
+    X = torch.randn(1, 6, 4, generator=rng(1), dtype=torch.float64)
+    for layers in (1, 2):
+        model = stack(layers, hidden=(), layer_norm=False, attentive=True).double()
+        assert degree_along(along(model, X, 3**layers + 3)) == 3**layers
+
+
+def test_with_norms_or_hidden_layers_it_is_no_polynomial():
+    X = torch.randn(1, 6, 4, generator=rng(1), dtype=torch.float64)
+    for options in ({"hidden": ()}, {"hidden": (8,), "layer_norm": False}):
+        assert degree_along(along(stack(1, **options).double(), X, 9)) == 8
+
+
+def test_without_layer_norm_a_layer_is_the_sum_that_would_be_normalised():
+    one = layer(layer_norm=False)
+    X = torch.randn(5, 6, 4, generator=rng(1))
+    fm = torch.bmm(torch.bmm(X, X.transpose(1, 2)), one.Y_T.T.expand(5, -1, -1))
+    fmb = one.fm_mlp(fm.flatten(1)).view(5, 3, 4)
+    torch.testing.assert_close(one(X), torch.cat([fmb, one.W_L @ X], 1) + one.W_R @ X)
+    assert not [name for name, _ in one.named_parameters() if "norm" in name]
 
 
 def test_shapes_with_dense_features_as_embeddings():

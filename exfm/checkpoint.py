@@ -1,62 +1,47 @@
 """Named tensors on disk: checkpoints to resume from, snapshots to score with.
 
-    <root>/<name>/tensors.bin       every tensor's bytes, in order of name
-    <root>/<name>/manifest.json     format version, kind, meta, parent, an index into tensors.bin, its size and sha256,
-                                    and the sha256 of all that
+    <root>/<name>/tensors*.bin      the tensors' bytes, in pieces: one file, or one of each rank that saved together
+    <root>/<name>/manifest.json     format version, kind, meta, parent, where each piece lies, and the sha256 of each
+                                    (exfm/manifest.py)
     <root>/.damaged-<name>/         what did not verify, set aside so that its name can be written again
 
 The directory is written under another name, forced to disk with the manifest last, and then renamed into place: it is
-there whole or not at all. A name is never used again with other content. The same content makes the same bytes.
+there whole or not at all. A name is never used again with other content. The same content, cut in the same way, makes
+the same bytes. What ranks saved in some pieces, others read in any windows.
 
-Format 2: the manifest has a checksum of its own, and a model's checkpoint holds its random numbers. Format 1, without
-either, is read too.
+Format 3: tensors in pieces, each with a checksum of its own. Format 2: one checksum for all tensors. Format 1: none for
+the manifest. All are read.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 from uuid import uuid4
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from exfm.errors import ModelError, NewerFormat
-
-FORMAT_VERSION, OLDEST_READ = 2, 1
-MANIFEST, TENSORS = "manifest.json", "tensors.bin"
-ALIGNMENT = 64
+from exfm.manifest import FORMAT_VERSION, MANIFEST, Entry, index_of, read_manifest, sealed
+from exfm.pieces import Pieces, Source, whole
+from exfm.staging import Window, gather, joined, refuse_unstorable, tell, windows, write_part
+from exfm.stored_tensor import StoredTensor, altered, as_bytes, sha256_of, size_of
 
 log = logging.getLogger(__name__)
 
-_DTYPES = {
-    str(dtype).removeprefix("torch."): dtype
-    for dtype in (
-        torch.float64,
-        torch.float32,
-        torch.float16,
-        torch.bfloat16,
-        torch.int64,
-        torch.int32,
-        torch.int16,
-        torch.int8,
-        torch.uint8,
-        torch.bool,
-    )
-}
+T = TypeVar("T")
 
 
-class Stored(NamedTuple):
-    """What `load` gives back."""
+class Stored(NamedTuple, Generic[T]):
+    """What `load` gives back with whole tensors, and `open_stored` with tensors that are still on disk."""
 
-    tensors: dict[str, Tensor]
+    tensors: dict[str, T]
     meta: dict[str, Any]
     kind: str
     parent: str | None
@@ -66,19 +51,33 @@ class Stored(NamedTuple):
 def save(
     root: str | os.PathLike[str],
     name: str,
-    tensors: Mapping[str, Tensor],
+    tensors: Mapping[str, Tensor | Pieces],
     meta: Mapping[str, Any],
     *,
     kind: str = "checkpoint",
     parent: str | None = None,
+    rank: int = 0,
+    ranks: int = 1,
+    attempt: str | None = None,
+    timeout_s: float = 120.0,
 ) -> Path:
     """Write `<root>/<name>` atomically and return its path. `meta` is anything JSON can hold.
+
+    With `ranks` > 1 every rank of the group calls it, one name after another, each in a process or thread of its own:
+
+        1. every rank writes the pieces it holds into a file of its own; tensors that are whole, only rank 0
+        2. rank 0 waits for the others' files
+        3. rank 0 writes the manifest, which is its own, and renames
+
+    A rank other than 0 returns after 1. `attempt` is a word that only these ranks of this start know
+    (`RankGroup.token`): what others left, who were killed, is never taken for theirs.
 
     Names are ordered as text by `latest`: pad numbers with zeros. Saving the same content again changes nothing, so
     keep the time of day out of `meta`. What a killed writer of this name left behind is removed, and what is damaged
     there is set aside.
 
-    Raises ModelError if the name exists with other content, or a tensor has a type that cannot be stored.
+    Raises ModelError if the name exists with other content, a tensor has a type that cannot be stored, the ranks'
+    pieces do not make up a tensor, or a rank wrote nothing for `timeout_s` while rank 0 waited for it.
 
     >>> import tempfile
     >>> root = tempfile.mkdtemp()
@@ -86,35 +85,39 @@ def save(
     >>> load(path).tensors["w"], load(latest(root)).meta
     (tensor([0, 1, 2]), {'lake_seq': 41})
     """
+    if ranks > 1 and attempt is None:
+        raise ModelError(f"{ranks} ranks that save `{name}` together need an `attempt` that they all know")
+    refuse_unstorable(tensors)
     target = Path(root) / name
-    index, chunks, end = _layout(tensors)
-    digest = hashlib.sha256()
-    for chunk in chunks:
-        digest.update(chunk)
-    manifest = {
-        "format_version": FORMAT_VERSION,
-        "kind": kind,
-        "parent": parent,
-        "meta": json.loads(json.dumps(dict(meta))),
-        "files": {TENSORS: {"bytes": end, "sha256": digest.hexdigest()}},
-        "tensors": index,
-    }
-    manifest["sha256"] = _checksum(manifest)
-    text = (json.dumps(manifest, indent=1, sort_keys=True, allow_nan=False) + "\n").encode()
-    if target.exists() and _holds(target, manifest):
+    head = {"kind": kind, "parent": parent, "meta": json.loads(json.dumps(dict(meta)))}
+    if ranks == 1 and target.exists():
+        shapes = {name: Entry(t.dtype, tuple(t.shape), []) for name, t in tensors.items()}
+        if _holds(target, head, shapes, windows(tensors, 0)):
+            return target
+    staging = Path(root) / f".{name}.{attempt or uuid4().hex}"
+    staging.mkdir(parents=True, exist_ok=True)
+    if rank:
+        try:
+            tell(staging, write_part(staging, tensors, rank, ranks), rank)
+        except FileNotFoundError:
+            raise ModelError(f"rank 0 gave up saving `{name}` before rank {rank} was done; see what it says") from None
         return target
     for abandoned in Path(root).glob(f".{name}.*"):
-        shutil.rmtree(abandoned)
-    staging = Path(root) / f".{name}.{uuid4().hex}"
-    staging.mkdir(parents=True)
+        if abandoned != staging:
+            shutil.rmtree(abandoned, ignore_errors=True)
     try:
-        _write(staging / TENSORS, chunks)
-        _write(staging / MANIFEST, [text])
+        mine = write_part(staging, tensors, rank, ranks)
+        part = joined([mine, *gather(staging, name, ranks, timeout_s)])
+        manifest = {"format_version": FORMAT_VERSION, **head, **part._asdict()}
+        index = index_of(manifest, name)
+        if ranks > 1 and target.exists() and _holds(target, head, index, _staged(staging, index)):
+            return target
+        _write(staging / MANIFEST, sealed(manifest))
         sync_directory(staging)
         try:
             staging.rename(target)
         except OSError:
-            if not target.exists() or not _holds(target, manifest):
+            if not target.exists() or not _holds(target, head, index, _staged(staging, index)):
                 raise
             return target
         sync_directory(target.parent)
@@ -123,66 +126,50 @@ def save(
     return target
 
 
-def load(path: str | os.PathLike[str]) -> Stored:
+def open_stored(path: str | os.PathLike[str]) -> Stored[StoredTensor]:
+    """A saved directory whose tensors are read when they are asked for, by window: `pieces.fill`, `pieces.whole`.
+
+    Every piece that is read is verified (in formats before 3: everything, here). Raises ModelError where the directory
+    is none, or damaged as far as can be seen without reading the tensors; a read raises it for what it touches.
+
+    >>> import tempfile
+    >>> from exfm.pieces import fill
+    >>> path = save(tempfile.mkdtemp(), "v1", {"table": torch.arange(8).view(4, 2)}, {})
+    >>> rows = torch.empty(2, 2, dtype=torch.int64)
+    >>> fill(rows, open_stored(path).tensors["table"], (1, 0))
+    >>> rows.tolist()
+    [[2, 3], [4, 5]]
+    """
+    path = Path(path)
+    manifest = read_manifest(path)
+    for file, told in manifest["files"].items():
+        if (size := size_of(path, file)) != told["bytes"]:
+            raise ModelError(
+                f"`{path.name}` is truncated: {file} has {size} bytes, its manifest says {told['bytes']}; "
+                "take another version"
+            )
+        if manifest["format_version"] < 3 and (found := sha256_of(path, file)) != told["sha256"]:
+            raise altered(path, file, found, told["sha256"])
+    tensors = {name: StoredTensor(path, entry) for name, entry in index_of(manifest, path.name).items()}
+    return Stored(tensors, manifest["meta"], manifest["kind"], manifest["parent"], manifest["format_version"])
+
+
+def load(path: str | os.PathLike[str]) -> Stored[Tensor]:
     """Read a saved directory, checking every byte of it.
 
     Raises ModelError if it is not one, was written by a newer version, or is truncated or altered.
     """
-    path = Path(path)
-    manifest = read_manifest(path)
-    expected = manifest["files"][TENSORS]
-    file = path / TENSORS
-    if not file.exists():
-        raise ModelError(f"`{path.name}` has lost its file {TENSORS}; take another version")
-    data = np.fromfile(file, dtype=np.uint8)
-    if len(data) != expected["bytes"]:
-        raise ModelError(
-            f"`{path.name}` is truncated: {TENSORS} has {len(data)} bytes, its manifest says {expected['bytes']}; "
-            "take another version"
-        )
-    found = hashlib.sha256(data.data).hexdigest()
-    if found != expected["sha256"]:
-        raise ModelError(
-            f"`{path.name}` was altered: sha256 of {TENSORS} is {found[:12]}…, its manifest says "
-            f"{expected['sha256'][:12]}…; take another version"
-        )
-    try:
-        tensors = {name: _tensor(data, entry) for name, entry in manifest["tensors"].items()}
-    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
-        raise ModelError(
-            f"`{path.name}` has a damaged {MANIFEST} (its index does not fit {TENSORS}: {error}); take another version"
-        ) from None
-    return Stored(tensors, manifest["meta"], manifest["kind"], manifest["parent"], manifest["format_version"])
+    stored = open_stored(path)
+    tensors = {name: whole(tensor) for name, tensor in stored.tensors.items()}
+    return Stored(tensors, stored.meta, stored.kind, stored.parent, stored.format_version)
 
 
-def read_manifest(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """The manifest alone, without reading the tensors. Raises ModelError as `load` does."""
-    file = Path(path) / MANIFEST
-    name = file.parent.name
-    try:
-        manifest = json.loads(file.read_bytes())
-    except (FileNotFoundError, NotADirectoryError):
-        raise ModelError(f"`{name}` has no {MANIFEST}: nothing was saved there whole") from None
-    except (ValueError, RecursionError) as error:
-        raise ModelError(f"`{name}` has a damaged {MANIFEST} ({error}); take another version") from None
-    version = manifest.get("format_version") if isinstance(manifest, dict) else None
-    if not isinstance(version, int) or version < OLDEST_READ:
-        raise ModelError(
-            f"`{name}` has a damaged {MANIFEST} (format version {version!r}, this ExFM reads {OLDEST_READ} to "
-            f"{FORMAT_VERSION}); take another version"
-        )
-    if version > FORMAT_VERSION:
-        raise NewerFormat(
-            f"`{name}` has format version {version}, this ExFM reads {OLDEST_READ} to {FORMAT_VERSION}; "
-            "read it with the version that wrote it"
-        )
-    if (version > 1 or "sha256" in manifest) and manifest.get("sha256") != _checksum(manifest):
-        raise ModelError(
-            f"`{name}` has a damaged {MANIFEST} (it was altered: its checksum differs); take another version"
-        )
-    if (flaw := _flaw(manifest)) is not None:
-        raise ModelError(f"`{name}` has a damaged {MANIFEST} ({flaw}); take another version")
-    return manifest
+def verified(path: str | os.PathLike[str]) -> Stored[StoredTensor]:
+    """As `open_stored`, after a look at every byte. Raises ModelError as `load` does."""
+    stored = open_stored(path)
+    for tensor in stored.tensors.values():
+        tensor.verify()
+    return stored
 
 
 def set_aside(path: Path) -> Path:
@@ -221,7 +208,7 @@ def sweep(root: str | os.PathLike[str]) -> None:
             shutil.rmtree(leftover)
 
 
-def check_fit(model: Mapping[str, torch.Size], state: Mapping[str, Tensor]) -> None:
+def check_fit(model: Mapping[str, torch.Size], state: Mapping[str, Source]) -> None:
     """Raise ModelError unless a state has exactly the model's tensors, by name and shape."""
     wrong = sorted(
         name
@@ -239,70 +226,51 @@ def check_fit(model: Mapping[str, torch.Size], state: Mapping[str, Tensor]) -> N
         )
 
 
-def _layout(tensors: Mapping[str, Tensor]) -> tuple[dict[str, dict[str, Any]], list[memoryview], int]:
-    """The index, the pieces of tensors.bin (tensors and the gaps between them), and its size."""
-    index: dict[str, dict[str, Any]] = {}
-    chunks: list[memoryview] = []
-    end = 0
-    for name in sorted(tensors):
-        tensor = tensors[name].detach().cpu().contiguous()
-        dtype = str(tensor.dtype).removeprefix("torch.")
-        if dtype not in _DTYPES:
-            raise ModelError(f"tensor `{name}` is {dtype}, which cannot be stored; storable: {', '.join(_DTYPES)}")
-        gap = -end % ALIGNMENT
-        # as_strided: a tensor of one element may have any stride, and to be viewed as bytes it needs 1.
-        data = tensor.reshape(-1).as_strided((tensor.numel(),), (1,)).view(torch.uint8).numpy().data
-        chunks += [memoryview(bytes(gap)), data]
-        index[name] = {"dtype": dtype, "shape": list(tensor.shape), "offset": end + gap, "bytes": data.nbytes}
-        end += gap + data.nbytes
-    return index, chunks, end
-
-
-def _tensor(data: np.ndarray, entry: Mapping[str, Any]) -> Tensor:
-    raw = torch.from_numpy(data[entry["offset"] : entry["offset"] + entry["bytes"]])
-    return raw.view(_DTYPES[entry["dtype"]]).view(entry["shape"])
-
-
-def _holds(target: Path, manifest: Mapping[str, Any]) -> bool:
-    """Whether `target` is this content, in any format, every byte of it; what is damaged there is set aside.
+def _holds(target: Path, head: Mapping[str, Any], index: Mapping[str, Entry], given: Iterable[Window]) -> bool:
+    """Whether `target` is this content, in any format and pieces, every byte of it; what is damaged is set aside.
 
     Raises ModelError where it is whole and something else.
     """
     try:
-        existing = read_manifest(target)
-        load(target)
+        there = open_stored(target)
+        same = all(getattr(there, key) == value for key, value in head.items()) and _same(there.tensors, index, given)
+        if not same:
+            verified(target)
     except NewerFormat:
         raise
     except ModelError as error:
         log.error("%s; it is set aside and written again", error)
         set_aside(target)
         return False
-    # The manifest holds the hash of the tensors: equal manifests are equal content.
-    if all(existing[key] == manifest[key] for key in ("kind", "parent", "meta", "files", "tensors")):
-        return True
-    raise ModelError(f"`{target.name}` exists with other content; a version is never written twice: take a new name")
+    if not same:
+        raise ModelError(
+            f"`{target.name}` exists with other content; a version is never written twice: take a new name"
+        )
+    return True
 
 
-def _checksum(manifest: Mapping[str, Any]) -> str:
-    rest = {key: value for key, value in manifest.items() if key != "sha256"}
-    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
+def _same(there: Mapping[str, StoredTensor], index: Mapping[str, Entry], given: Iterable[Window]) -> bool:
+    if {n: (t.dtype, t.shape) for n, t in there.items()} != {n: (e.dtype, e.shape) for n, e in index.items()}:
+        return False
+    for name, start, values in given:
+        found = torch.empty_like(values)
+        there[name].fill(found, start)
+        if not torch.equal(as_bytes(found), as_bytes(values)):  # bytes: NaN is NaN, and -0.0 is not 0.0
+            return False
+    return True
 
 
-def _flaw(manifest: Mapping[str, Any]) -> str | None:
-    """What a manifest lacks, in words."""
-    wanted = {"files": dict, "tensors": dict, "meta": dict, "kind": str, "parent": str | None}
-    for key, kind in wanted.items():
-        if key not in manifest or not isinstance(manifest[key], kind):
-            return f"no `{key}` in it"
-    file = manifest["files"].get(TENSORS)
-    whole = isinstance(file, dict) and isinstance(file.get("bytes"), int) and isinstance(file.get("sha256"), str)
-    return None if whole else f"no size and sha256 of {TENSORS} in it"
+def _staged(staging: Path, index: Mapping[str, Entry]) -> Iterator[Window]:
+    for name, entry in index.items():
+        for piece in entry.pieces:
+            values = torch.empty(piece.size, dtype=entry.dtype)
+            StoredTensor(staging, entry).fill(values, piece.start)
+            yield Window(name, piece.start, values)
 
 
-def _write(file: Path, chunks: list[memoryview] | list[bytes]) -> None:
+def _write(file: Path, text: bytes) -> None:
     with open(file, "wb") as out:
-        for chunk in chunks:
-            out.write(chunk)
+        out.write(text)
         out.flush()
         os.fsync(out.fileno())
 

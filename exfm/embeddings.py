@@ -23,6 +23,7 @@ from torchrec.optim.rowwise_adagrad import RowWiseAdagrad
 
 from exfm.checkpoint import check_fit
 from exfm.features import FeatureSet
+from exfm.pieces import Source, fill
 
 
 def named_generator(seed: int, name: str) -> torch.Generator:
@@ -95,7 +96,7 @@ def table_weights(collection: EmbeddingBagCollection | FusedEmbeddingBagCollecti
 
 
 def load_weights(
-    collection: EmbeddingBagCollection | FusedEmbeddingBagCollection, weights: Mapping[str, Tensor]
+    collection: EmbeddingBagCollection | FusedEmbeddingBagCollection, weights: Mapping[str, Source]
 ) -> None:
     """Overwrite every table's weights.
 
@@ -124,11 +125,11 @@ def set_learning_rate(collection: FusedEmbeddingBagCollection, lr: float) -> Non
         module._emb_module.set_learning_rate(lr)
 
 
-def copy_tables(mine: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> None:
+def copy_tables(mine: Mapping[str, Tensor], given: Mapping[str, Source]) -> None:
     """Copy `given` into `mine`, name by name. Raises ModelError, before anything is written, if they do not match."""
     check_fit({name: tensor.shape for name, tensor in mine.items()}, given)
     for name, tensor in given.items():
-        mine[name].copy_(tensor)
+        fill(mine[name], tensor)
 
 
 def _initial(features: FeatureSet, width: int, seed: int) -> dict[str, Tensor]:

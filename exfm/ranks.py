@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from datetime import timedelta
 from typing import ClassVar
+from uuid import uuid4
 
 import torch
 import torch.distributed as dist
@@ -32,6 +33,7 @@ class RankGroup:
 
     _opened: ClassVar[int] = 0
     _store: ClassVar[dist.Store]
+    _token: ClassVar[str] = ""
 
     def __init__(
         self,
@@ -65,8 +67,17 @@ class RankGroup:
                 store = dist.TCPStore(master_addr, master_port, world_size, is_master=rank == 0, timeout=join)
             RankGroup._store = store
             dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size, timeout=timeout)
+            # Over the store, so that it is no collective: a word of this start of these ranks and of no other.
+            if rank == 0:
+                store.set("token", uuid4().hex)
+            RankGroup._token = store.get("token").decode()
         RankGroup._opened += 1
         self._closed = False
+
+    @property
+    def token(self) -> str:
+        """A word that all ranks of this group know, and none of a group before it ever did."""
+        return RankGroup._token
 
     @property
     def process_group(self) -> dist.ProcessGroup:

@@ -8,10 +8,10 @@ from itertools import chain
 import torch
 from torch import Tensor
 from torch.distributed._shard.sharded_tensor import ShardedTensor
-from torch.distributed._shard.sharding_spec import ShardMetadata
 
 from exfm.checkpoint import check_fit
 from exfm.decay import scale
+from exfm.pieces import Pieces, Source, fill, whole
 from exfm.ranks import RankGroup
 
 
@@ -23,22 +23,24 @@ class ShardedTables:
         self._pieces = {name: held[name].local_shards() if name in held else [] for name in shapes}
         self._group = group
 
-    def whole(self) -> dict[str, Tensor]:
-        """Copies of all tables, each whole on every rank. A collective."""
-        tables = {}
-        for name, shape in self.shapes.items():
-            table = torch.zeros(shape)
-            for piece in self._pieces[name]:
-                _window(table, piece.metadata).copy_(piece.tensor)
-            tables[name] = self._group.sum(table)
-        return tables
+    def copies(self) -> dict[str, Tensor | Pieces]:
+        """Copies of all tables: on a single rank whole ones, on one of several the pieces that it holds."""
+        alone = self._group.world_size == 1
+        return {name: whole(held) if alone else _copied(held) for name, held in self._held().items()}
 
-    def load(self, whole: Mapping[str, Tensor]) -> None:
-        """Overwrite this rank's pieces from whole tables. Raises ModelError where they do not match."""
-        check_fit(self.shapes, whole)
-        for name, pieces in self._pieces.items():
-            for piece in pieces:
-                piece.tensor.copy_(_window(whole[name], piece.metadata))
+    def load(self, tables: Mapping[str, Source]) -> None:
+        """Overwrite this rank's pieces, reading nothing else. Raises ModelError where they do not match."""
+        check_fit(self.shapes, tables)
+        for name, held in self._held().items():
+            for start, piece in held.pieces:
+                fill(piece, tables[name], start)
+
+    def _held(self) -> dict[str, Pieces]:
+        """This rank's own memory."""
+        return {
+            name: Pieces(tuple(shape), [(tuple(p.metadata.shard_offsets), p.tensor) for p in self._pieces[name]])
+            for name, shape in self.shapes.items()
+        }
 
     def scale(self, factor: float) -> None:
         """Multiply this rank's pieces in place."""
@@ -47,7 +49,5 @@ class ShardedTables:
                 scale(piece.tensor, factor)
 
 
-def _window(tensor: Tensor, metadata: ShardMetadata) -> Tensor:
-    for dim, (start, size) in enumerate(zip(metadata.shard_offsets, metadata.shard_sizes, strict=True)):
-        tensor = tensor.narrow(dim, start, size)
-    return tensor
+def _copied(held: Pieces) -> Pieces:
+    return held._replace(pieces=[(start, piece.clone()) for start, piece in held.pieces])

@@ -24,12 +24,19 @@ from torch import Tensor, nn
 
 from exfm.adapter import AdapterState, adapted_logits, initial_adapter, updated
 from exfm.batch import Batch
-from exfm.checkpoint import check_fit
 from exfm.decay import Accumulators, scale
 from exfm.distillation import Arm, Objective, objective, scale_gradient
-from exfm.embeddings import accumulators, fused_embedding_bags, named_generator, set_learning_rate, table_weights
+from exfm.embeddings import (
+    accumulators,
+    copy_tables,
+    fused_embedding_bags,
+    named_generator,
+    set_learning_rate,
+    table_weights,
+)
 from exfm.features import FeatureSet
 from exfm.interactions.mlp import linear
+from exfm.pieces import Source
 from exfm.randomness import StepRandomness
 from exfm.serving import ServedStudent, export_student
 from exfm.step import LARGEST, StepResult
@@ -188,12 +195,9 @@ class Student:
         """Copies of everything that the next step depends on."""
         return {name: tensor.clone() for name, tensor in self._tensors().items()}
 
-    def load_state(self, tensors: Mapping[str, Tensor]) -> None:
+    def load_state(self, tensors: Mapping[str, Source]) -> None:
         """Go on from a state. Raises ModelError, and changes nothing, where it is not one of such a student."""
-        mine = self._tensors()
-        check_fit({name: tensor.shape for name, tensor in mine.items()}, tensors)
-        for name, tensor in tensors.items():
-            mine[name].copy_(tensor)
+        copy_tables(self._tensors(), tensors)
 
     def _updated_adapter(self, batch: Batch) -> AdapterState | None:
         if self._adapter is None:

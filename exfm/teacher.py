@@ -22,6 +22,7 @@ from torchrec.optim.rowwise_adagrad import RowWiseAdagrad
 from exfm.batch import Batch
 from exfm.embeddings import copy_tables, table_weights
 from exfm.features import FeatureSet
+from exfm.pieces import Pieces, Source
 from exfm.randomness import StepRandomness
 from exfm.ranks import RankGroup
 from exfm.sharded_tables import ShardedTables
@@ -34,10 +35,13 @@ from exfm.teacher_scorer import tables_of
 class Teacher:
     """A teacher in training, on one rank of a group (the only one, unless told otherwise).
 
-    State is one flat dictionary of tensors, whole whatever the sharding:
+    State is one flat dictionary of tensors:
 
         dense/<parameter>  adam/<parameter>/{exp_avg,exp_avg_sq,step}  table/<feature>/{weight,accumulator}  rng
         progress/rows      only where accumulators are made to forget: rows learned, of all ranks
+
+    On one of several ranks a table is the pieces that this rank holds (exfm/pieces.py), and everything else, which all
+    ranks have alike, is whole. What any ranks saved together (exfm/checkpoint.py), any others can load.
 
     Loading a state and going on gives the same bits as never having stopped.
     """
@@ -132,10 +136,10 @@ class Teacher:
         with torch.no_grad():
             return self._model(batch.sparse, batch.dense).numpy()
 
-    def state(self) -> dict[str, Tensor]:
-        """Copies of everything that the next step depends on. A collective."""
+    def state(self) -> dict[str, Tensor | Pieces]:
+        """Copies of everything that the next step depends on; no collective."""
         tensors = self.snapshot()
-        for name, m in self._accumulators.whole().items():
+        for name, m in self._accumulators.copies().items():
             tensors[f"table/{name}/accumulator"] = m
         for name, p in self._dense.items():
             for key, value in self._adam_state(p).items():
@@ -143,8 +147,12 @@ class Teacher:
         tensors["rng"] = self.random.state.clone()
         return tensors | {name: rows.clone() for name, rows in self._progress().items()}
 
-    def load_state(self, tensors: Mapping[str, Tensor]) -> None:
-        """Go on from a state. Raises ModelError where it is not one of this configuration and feature set."""
+    def load_state(self, tensors: Mapping[str, Source]) -> None:
+        """Go on from a state, of which this rank's windows are read. No collective: all ranks do it.
+
+        Raises ModelError where it is not one of this configuration and feature set, or is damaged on disk; a part of
+        it may be loaded then.
+        """
         adam = {f"adam/{n}/{k}": v for n, p in self._dense.items() for k, v in self._adam_state(p).items()}
         dense = {f"dense/{n}": p.detach() for n, p in self._dense.items()}
         mine = dense | adam | {"rng": self.random.state} | self._progress()
@@ -152,10 +160,10 @@ class Teacher:
         self._weights.load(tables_of(tensors, "weight"))
         self._accumulators.load(tables_of(tensors, "accumulator"))
 
-    def snapshot(self) -> dict[str, Tensor]:
-        """Copies of what scoring needs: `dense/…` and `table/…/weight`. A collective."""
-        tensors = {f"dense/{name}": p.detach().clone() for name, p in self._dense.items()}
-        for name, weight in self._weights.whole().items():
+    def snapshot(self) -> dict[str, Tensor | Pieces]:
+        """Copies of what scoring needs: `dense/…` and `table/…/weight`; no collective."""
+        tensors: dict[str, Tensor | Pieces] = {f"dense/{name}": p.detach().clone() for name, p in self._dense.items()}
+        for name, weight in self._weights.copies().items():
             tensors[f"table/{name}/weight"] = weight
         return tensors
 

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TypeVar
 
 import numpy as np
 import torch
-from torch import Tensor
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 
 from exfm.batch import Batch
 from exfm.embeddings import bag_configs, copy_tables, load_weights
 from exfm.features import FeatureSet
+from exfm.pieces import Source
 from exfm.ranks import RankGroup
 from exfm.sharded_tables import ShardedTables
 from exfm.sharding import Sharding, plan_sharding, shard_tables
 from exfm.teacher_net import TeacherConfig, TeacherNet
 
+S = TypeVar("S")
 
-def snapshot_of(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+
+def snapshot_of(state: Mapping[str, S]) -> dict[str, S]:
     """What scoring needs of a teacher's state; the same tensors, not copies.
 
     >>> state = {"table/ad/weight": torch.ones(1), "table/ad/accumulator": torch.ones(1), "rng": torch.ones(1)}
@@ -39,7 +42,7 @@ class TeacherScorer:
         self.tasks = tuple(tasks)
         self._net = TeacherNet(cfg, features, tasks, seed=0).eval()
 
-    def load(self, snapshot: Mapping[str, Tensor]) -> None:
+    def load(self, snapshot: Mapping[str, Source]) -> None:
         """Score with these weights from now on. Raises ModelError where they are not of this configuration."""
         _load_dense(self._net, snapshot)
         load_weights(self._net.tables, tables_of(snapshot, "weight"))
@@ -82,7 +85,7 @@ class ShardedScorer:
         self._weights = ShardedTables(shapes, held, group)
         self.held = [piece.tensor for table in held.values() for piece in table.local_shards()]  # in this process
 
-    def load(self, snapshot: Mapping[str, Tensor]) -> None:
+    def load(self, snapshot: Mapping[str, Source]) -> None:
         """Score with these weights from now on; of the tables only this rank's windows are read. No collective.
 
         Raises ModelError where they are not of this configuration, or damaged: what is loaded is then undefined."""
@@ -95,11 +98,11 @@ class ShardedScorer:
             return self._net(batch.sparse, batch.dense).numpy()
 
 
-def _load_dense(net: TeacherNet, snapshot: Mapping[str, Tensor]) -> None:
+def _load_dense(net: TeacherNet, snapshot: Mapping[str, Source]) -> None:
     dense = {f"dense/{n}": p.detach() for n, p in net.named_parameters() if not n.startswith("tables.")}
     copy_tables(dense, {k: v for k, v in snapshot.items() if k.startswith("dense/")})
 
 
-def tables_of(tensors: Mapping[str, Tensor], what: str) -> dict[str, Tensor]:
+def tables_of(tensors: Mapping[str, S], what: str) -> dict[str, S]:
     """Of a state's tensors, those called `table/<name>/<what>`, by name."""
     return {k.split("/")[1]: v for k, v in tensors.items() if k.startswith("table/") and k.endswith(f"/{what}")}

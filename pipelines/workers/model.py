@@ -22,6 +22,7 @@ from torch import Tensor
 
 from exfm.checkpoint import Stored, prune, save, sweep
 from exfm.errors import Diverged, ModelError
+from exfm.pieces import Pieces
 from exfm.step import StepResult
 from exfm.threads import set_threads
 from pipelines.background import Writer
@@ -129,7 +130,7 @@ class ModelWorker(Worker):
             "quarantine": {model: quarantine.state() for model, quarantine in self._quarantines.items()},
         }
 
-    def _save_checkpoint(self, name: str, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
+    def _save_checkpoint(self, name: str, tensors: Mapping[str, Tensor | Pieces], meta: Mapping[str, Any]) -> None:
         """In the writer's thread."""
         save(self._checkpoints, name, tensors, meta, kind=f"{self.kind}-checkpoint")
         self._store_quarantine(meta["quarantine"])

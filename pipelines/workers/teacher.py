@@ -19,6 +19,7 @@ from torch import Tensor
 
 from exfm.batch import BatchBuilder
 from exfm.checkpoint import Stored, load, names, prune, save
+from exfm.pieces import Pieces
 from exfm.teacher import Teacher
 from exfm.teacher_scorer import snapshot_of
 from pipelines.config import Config
@@ -149,7 +150,7 @@ class TeacherWorker(ModelWorker):
             return
         with self.watch("checkpoint"):
             name, snapshot_meta = snapshot_name(self._version), self._meta()
-            tensors = self._teacher.state() | self._judge.state()
+            tensors: dict[str, Tensor | Pieces] = {**self._teacher.state(), **self._judge.state()}
             positions = [[*partition, *position] for partition, position in self._positions.items()]
             rows = {"teacher": self._trained_rows}
             meta = snapshot_meta | self._checkpoint_meta(rows, self._seq + 1) | {"positions": positions}
@@ -174,7 +175,7 @@ class TeacherWorker(ModelWorker):
         self._rows_since_publish = 0
         self._published_version = self._version
 
-    def _save_snapshot(self, name: str, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
+    def _save_snapshot(self, name: str, tensors: Mapping[str, Tensor | Pieces], meta: Mapping[str, Any]) -> None:
         """In the writer's thread."""
         root = self._run_dir.snapshots
         save(root, name, tensors, meta, kind="teacher-snapshot")
@@ -200,7 +201,8 @@ class TeacherWorker(ModelWorker):
                 teacher.close()
             elif name in names(self._checkpoints):
                 stored = load(self._checkpoints / name)
-                tensors, meta = snapshot_of(stored.tensors), {key: stored.meta[key] for key in self._meta()}
+                tensors = dict(snapshot_of(stored.tensors))
+                meta = {key: stored.meta[key] for key in self._meta()}
             else:
                 continue
             log.warning("snapshot %s was found damaged: it is written again", name)

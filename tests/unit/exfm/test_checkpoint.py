@@ -1,5 +1,7 @@
 import json
+import shutil
 import tempfile
+from pathlib import Path
 
 import pytest
 import torch
@@ -7,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from exfm import checkpoint
-from exfm.checkpoint import check_fit, latest, load, names, prune, read_manifest, save
+from exfm.checkpoint import check_fit, latest, load, names, open_stored, prune, read_manifest, save
 from exfm.errors import ModelError, NewerFormat
 
 TENSORS = {
@@ -84,13 +86,12 @@ def test_a_writer_that_dies_leaves_nothing_to_load_and_the_next_one_sweeps_up(tm
     def killed(*_):
         raise Killed
 
-    write = checkpoint._write
     with monkeypatch.context() as patch:
         patch.setattr(checkpoint.shutil, "rmtree", lambda *_, **__: None)  # a killed process cleans nothing up
         if dies_at == "rename":
             patch.setattr(checkpoint.Path, "rename", killed)
         else:
-            patch.setattr(checkpoint, "_write", lambda f, c: killed() if f.name == dies_at else write(f, c))
+            patch.setattr(checkpoint, "_write" if dies_at == "manifest.json" else "write_part", killed)
         with pytest.raises(Killed):
             save(tmp_path, "v1", TENSORS, META)
     assert len(list(tmp_path.iterdir())) == 1
@@ -150,32 +151,38 @@ def test_lost_and_damaged_files_are_told(tmp_path):
 
 def test_a_newer_format_is_told_with_both_versions(tmp_path):
     path = save(tmp_path, "v1", TENSORS, META)
-    manifest = read_manifest(path) | {"format_version": 3}
+    manifest = read_manifest(path) | {"format_version": 4}
     (path / "manifest.json").write_text(json.dumps(manifest))
     for asked in (lambda: load(path), lambda: save(tmp_path, "v1", TENSORS, META)):
         with pytest.raises(
-            NewerFormat, match=r"has format version 3, this ExFM reads 1 to 2; .* the version that wrote"
+            NewerFormat, match=r"has format version 4, this ExFM reads 1 to 3; .* the version that wrote"
         ):
             asked()
     assert [p.name for p in tmp_path.iterdir()] == ["v1"]
 
 
-def as_format_1(path):
-    manifest = read_manifest(path) | {"format_version": 1}
-    del manifest["sha256"]
-    (path / "manifest.json").write_text(json.dumps(manifest))
-
-
-def test_the_format_before_is_read_and_the_same_content_may_be_saved_over_it(tmp_path):
-    path = save(tmp_path, "v1", TENSORS, META)
-    as_format_1(path)
+@pytest.mark.parametrize("version", [1, 2])
+def test_formats_before_are_read_and_the_same_content_may_be_saved_over_them(tmp_path, version):
+    (source,) = (
+        Path(__file__).parents[2] / "fixtures" / f"checkpoint_format_{version}" / "checkpoints/teacher"
+    ).iterdir()
+    path = shutil.copytree(source, tmp_path / "v1")
     stored = load(path)
-    assert (stored.format_version, stored.meta) == (1, META)
-    assert all(torch.equal(stored.tensors[name], tensor) for name, tensor in TENSORS.items())
-    assert save(tmp_path, "v1", TENSORS, META) == path
-    assert load(path).format_version == 1
+    assert stored.format_version == version
+    ad = stored.tensors["table/ad_id/weight"]
+    window = torch.empty(3, 2)
+    open_stored(path).tensors["table/ad_id/weight"].fill(window, (2, 1))
+    assert torch.equal(window, ad[2:5, 1:3])
+    assert save(tmp_path, "v1", stored.tensors, stored.meta, kind=stored.kind) == path
+    assert load(path).format_version == version
     with pytest.raises(ModelError, match="`v1` exists with other content"):
-        save(tmp_path, "v1", TENSORS, META | {"lake_seq": 42})
+        save(tmp_path, "v1", stored.tensors, stored.meta | {"lake_seq": 42}, kind=stored.kind)
+    other = stored.tensors | {"table/ad_id/weight": ad + 1}
+    with pytest.raises(ModelError, match="`v1` exists with other content"):
+        save(tmp_path, "v1", other, stored.meta, kind=stored.kind)
+    flip(path / "tensors.bin")
+    with pytest.raises(ModelError, match=r"`v1` was altered: sha256 of tensors\.bin"):
+        open_stored(path)
 
 
 DAMAGES = {
@@ -187,8 +194,8 @@ DAMAGES = {
     "not a manifest": lambda path: (path / "manifest.json").write_text("[1, 2]"),
     "nothing in it": lambda path: (path / "manifest.json").write_text('{"format_version": 1}'),
     "a digit of the position": lambda path: edit(path / "manifest.json", b'"lake_seq": 41', b'"lake_seq": 47'),
-    "a place in the index": lambda path: edit(path / "manifest.json", b'"offset": 64', b'"offset": 68'),
-    "passed off as format 1": lambda path: edit(path / "manifest.json", b'"format_version": 2', b'"format_version": 1'),
+    "a place in the index": lambda path: edit(path / "manifest.json", b'"offset": 8', b'"offset": 9'),
+    "passed off as format 1": lambda path: edit(path / "manifest.json", b'"format_version": 3', b'"format_version": 1'),
 }
 
 

@@ -95,7 +95,7 @@ with RankGroup(rank, world, master_port=port) as group:
         # Unequal shares, and in one step none at all for the last rank; row-wise sharding needs equal ones.
         cut = 32 if sharding == "row_wise" else 64 if step == 3 else 40
         teacher.train_step(build(rows if world == 1 else rows[:cut] if rank == 0 else rows[cut:]))
-    save(root, f"rank{{rank}}", teacher.state(), {{}})
+    save(root, "state", teacher.state(), {{}}, rank=rank, ranks=world, attempt=group.token)
 """
 
 
@@ -118,9 +118,7 @@ def train(world, sharding, root):
 def test_two_ranks_learn_what_one_learns(tmp_path, sharding):
     train(1, sharding, tmp_path / "one")
     train(2, sharding, tmp_path / "two")
-    one = load(tmp_path / "one" / "rank0").tensors
-    for rank in ("rank0", "rank1"):
-        two = load(tmp_path / "two" / rank).tensors
-        assert one.keys() == two.keys()
-        for name, tensor in one.items():
-            torch.testing.assert_close(two[name], tensor, rtol=0, atol=1e-6, msg=lambda text, n=name: f"{n}: {text}")
+    one, two = (load(tmp_path / ranks / "state").tensors for ranks in ("one", "two"))
+    assert one.keys() == two.keys()
+    for name, tensor in one.items():
+        torch.testing.assert_close(two[name], tensor, rtol=0, atol=1e-6, msg=lambda text, n=name: f"{n}: {text}")

@@ -89,8 +89,8 @@ def test_with_none_left_everything_found_is_told_and_left_as_it_is(tmp_path, dam
 def test_one_of_a_later_release_is_refused_and_not_taken_for_damaged(tmp_path):
     stored(tmp_path, "v1", 10)
     path = stored(tmp_path, "v2", 20) / "manifest.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"format_version": 3}))
-    with pytest.raises(NewerFormat, match=r"`v2` has format version 3, this ExFM reads 1 to 2"):
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"format_version": 4}))
+    with pytest.raises(NewerFormat, match=r"`v2` has format version 4, this ExFM reads 1 to 3"):
         last_checkpoint(tmp_path, HASH)
     assert names(tmp_path) == ["v1", "v2"]
 

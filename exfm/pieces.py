@@ -1,0 +1,122 @@
+"""Tensors of which a process holds, or reads, windows only.
+
+A window of a tensor is where it starts (offsets, one per dimension) and its shape. Whatever can be read by window, a
+tensor in memory, this rank's pieces of one, or one on disk, is read in the same way:
+
+>>> whole = torch.arange(12).view(4, 3)
+>>> halves = Pieces((4, 3), [((0, 0), whole[:, :1]), ((0, 1), whole[:, 1:])])
+>>> out = torch.empty(2, 2, dtype=torch.int64)
+>>> for source in (whole, halves):
+...     fill(out, source, (1, 0))
+...     print(out.tolist())
+[[3, 4], [6, 7]]
+[[3, 4], [6, 7]]
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from exfm.errors import ModelError
+
+Offsets = Sequence[int]
+
+
+class Windows(Protocol):
+    """What can be read by window."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    @property
+    def dtype(self) -> torch.dtype: ...
+
+    def fill(self, out: Tensor, offsets: Offsets) -> None:
+        """Copy the window that starts at `offsets` and has the shape of `out` into `out`."""
+
+
+Source = Tensor | Windows
+
+
+class Pieces(NamedTuple):
+    """A tensor over ranks: the whole's shape, and the windows that are here, each with its offsets. They may be none.
+
+    >>> Pieces((4, 2), [((2, 0), torch.ones(2, 2))]).dtype
+    torch.float32
+    """
+
+    shape: tuple[int, ...]
+    pieces: list[tuple[tuple[int, ...], Tensor]]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.pieces[0][1].dtype if self.pieces else torch.float32
+
+    def fill(self, out: Tensor, offsets: Offsets) -> None:
+        """Raises ModelError where a part of the window is not here."""
+        missing = out.numel()
+        for start, piece in self.pieces:
+            if (shared := overlap(start, piece.shape, offsets, out.shape)) is not None:
+                narrowed(out, shared.second, shared.shape).copy_(narrowed(piece, shared.first, shared.shape))
+                missing -= math.prod(shared.shape)
+        if missing:
+            raise ModelError(
+                f"{missing} of {out.numel()} values of a window at {tuple(offsets)} of a tensor {self.shape} are held "
+                "by other ranks; save it and read it from there"
+            )
+
+
+class Overlap(NamedTuple):
+    """What two windows share: where it starts in the first, where in the second, and its shape."""
+
+    first: tuple[int, ...]
+    second: tuple[int, ...]
+    shape: tuple[int, ...]
+
+
+def overlap(a: Offsets, a_shape: Sequence[int], b: Offsets, b_shape: Sequence[int]) -> Overlap | None:
+    """What window a (offsets, shape) and window b of one tensor share; None where that is nothing.
+
+    >>> overlap((0, 0), (4, 2), (3, 1), (5, 5))
+    Overlap(first=(3, 1), second=(0, 0), shape=(1, 1))
+    """
+    starts = [max(x, y) for x, y in zip(a, b, strict=True)]
+    ends = [min(x + n, y + m) for x, n, y, m in zip(a, a_shape, b, b_shape, strict=True)]
+    shape = tuple(end - start for start, end in zip(starts, ends, strict=True))
+    if any(size <= 0 for size in shape):
+        return None
+    return Overlap(
+        tuple(start - x for start, x in zip(starts, a, strict=True)),
+        tuple(start - y for start, y in zip(starts, b, strict=True)),
+        shape,
+    )
+
+
+def narrowed(tensor: Tensor, offsets: Offsets, shape: Sequence[int]) -> Tensor:
+    """The window as a view."""
+    for dim, (start, size) in enumerate(zip(offsets, shape, strict=True)):
+        tensor = tensor.narrow(dim, start, size)
+    return tensor
+
+
+def fill(out: Tensor, source: Source, offsets: Offsets | None = None) -> None:
+    """Copy the window of `source` that starts at `offsets` (default: the beginning) and has the shape of `out`."""
+    start = (0,) * out.dim() if offsets is None else offsets
+    if isinstance(source, Tensor):
+        out.copy_(narrowed(source, start, out.shape))
+    else:
+        source.fill(out, start)
+
+
+def whole(source: Source) -> Tensor:
+    """All of it: a tensor as it is, of anything else a copy."""
+    if isinstance(source, Tensor):
+        return source
+    out = torch.empty(source.shape, dtype=source.dtype)
+    source.fill(out, (0,) * len(source.shape))
+    return out

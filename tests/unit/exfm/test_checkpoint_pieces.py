@@ -136,13 +136,6 @@ def test_what_killed_ranks_left_is_never_taken_for_this_attempts(tmp_path):
     assert os.listdir(tmp_path) == ["v1"]
 
 
-def test_a_rank_whose_predecessor_of_this_start_was_cut_off_writes_again(tmp_path):
-    """The same rank may begin anew in its own folder (after a full disk): the last write counts."""
-    wrong = [(start, piece * 0) for start, piece in CUTS["row-wise"][1]]
-    save(tmp_path, "v1", state(wrong), META, rank=1, ranks=2, attempt="a")
-    same_as_whole(save_by(tmp_path, "row-wise", attempt="a"))
-
-
 @pytest.mark.parametrize(
     ("held", "words"),
     [

@@ -128,9 +128,9 @@ _HARDWARE: dict[Device, Hardware] = {
 
 
 def make_planner(
-    world: World, constraints: Mapping[str, ParameterConstraints], **replaced: Any
+    world: World, constraints: Mapping[str, ParameterConstraints], optimizer: str | None = "row_wise_adagrad"
 ) -> EmbeddingShardingPlanner:
-    """A planner for `world`; needs no process group. `replaced` are arguments of EmbeddingShardingPlanner."""
+    """A planner for `world`, of tables that learn by `optimizer` (or `adagrad`, or None); needs no process group."""
     hardware = Hardware.of(world.device)
     topology = Topology(
         world_size=world.ranks,
@@ -151,7 +151,7 @@ def make_planner(
         topology,
         batch,
         given,
-        [EmbeddingPerfEstimator(topology, given, config=costs), TableBytes(topology, given)],
+        [EmbeddingPerfEstimator(topology, given, config=costs), TableBytes(topology, given, optimizer)],
     )
     return EmbeddingShardingPlanner(
         topology=topology,
@@ -161,7 +161,6 @@ def make_planner(
         storage_reservation=FixedPercentageStorageReservation(0.0),
         stats=[],
         debug=False,
-        **replaced,
     )
 
 
@@ -186,14 +185,18 @@ class TableBytes(EmbeddingStorageEstimator):
     TorchRec counts none.
     """
 
+    def __init__(self, topology: Topology, constraints: dict[str, ParameterConstraints], optimizer: str | None):
+        super().__init__(topology=topology, constraints=constraints)
+        self._optimizer = optimizer
+
     def estimate(self, sharding_options: list[ShardingOption], sharder_data_map: Any) -> None:
         super().estimate(sharding_options, sharder_data_map)
+        on_cpu = self._topology.compute_device == "cpu"
         for option in sharding_options:
             for shard in option.shards:
-                missing = optimizer_bytes(option, shard.size) - _counted(option, shard.size)
-                if option.sharding_type == ShardingType.DATA_PARALLEL.value:
+                missing = optimizer_bytes(shard.size, self._optimizer) - _counted(option, shard.size)
+                if option.sharding_type == ShardingType.DATA_PARALLEL.value and self._optimizer:
                     missing += 2 * weight_bytes(shard.size)
-                on_cpu = self._topology.compute_device == "cpu"
                 shard.storage += Storage(hbm=0 if on_cpu else missing, ddr=missing if on_cpu else 0)
 
 
@@ -202,19 +205,16 @@ def weight_bytes(size: list[int]) -> int:
     return 4 * math.prod(size)
 
 
-def optimizer_bytes(option: ShardingOption, size: list[int]) -> int:
-    """What a piece's optimizer keeps: one float a row, or one a weight."""
-    return 4 * size[0] if _row_wise(option) else weight_bytes(size)
+def optimizer_bytes(size: list[int], optimizer: str | None) -> int:
+    """What the optimizer of a piece keeps: one float a row, or one a weight; nothing where there is none."""
+    return {None: 0, "row_wise_adagrad": 4 * size[0], "adagrad": weight_bytes(size)}[optimizer]
 
 
 def _counted(option: ShardingOption, size: list[int]) -> int:
-    """The optimizer's bytes that TorchRec has counted."""
-    bytes_ = weight_bytes(size)
-    return math.ceil(bytes_ / option.tensor.shape[1]) if _row_wise(option) else bytes_
-
-
-def _row_wise(option: ShardingOption) -> bool:
-    return RowWiseAdagrad in getattr(option.tensor, "_optimizer_classes", ())
+    """The optimizer's bytes that TorchRec has counted, by the optimizer that the table was given so far."""
+    classes = getattr(option.tensor, "_optimizer_classes", ())
+    share = option.tensor.shape[1] if RowWiseAdagrad in classes else 1
+    return math.ceil(weight_bytes(size) / share) if classes else 0
 
 
 @contextmanager

@@ -66,6 +66,16 @@ class Kafka(KafkaSettings):
         default=3600.0, ge=0, description="topics must keep their messages for the longest window and so much downtime"
     )
 
+    @model_validator(mode="before")
+    @classmethod
+    def _names_by_default(cls, data: Any) -> Any:
+        """`kafka.examples.partitions=4` alone leaves the topic its name."""
+        if not isinstance(data, dict):
+            return data
+        defaults = {key: field.default for key, field in cls.model_fields.items() if isinstance(field.default, Topic)}
+        given = {key: data[key] for key in defaults if isinstance(data.get(key), dict)}
+        return data | {key: {"topic": defaults[key].topic} | topic for key, topic in given.items()}
+
     @model_validator(mode="after")
     def _co_partitioned(self) -> Kafka:
         if self.impressions.partitions != self.feedback.partitions:

@@ -404,3 +404,8 @@ def test_a_message_must_have_time_for_a_request():
 def test_the_order_of_keys_does_not_change_the_hash():
     raw = small()
     assert parse(dict(reversed(raw.items()))).hash == parse(raw).hash
+
+
+def test_a_topic_of_which_only_partitions_are_given_keeps_its_name():
+    examples = parse(changed("kafka.examples.partitions", 4)).kafka.examples
+    assert (examples.topic, examples.partitions) == ("examples", 4)

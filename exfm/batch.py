@@ -41,6 +41,12 @@ class Batch:
     def __len__(self) -> int:
         return self.dense.shape[0]
 
+    def to(self, device: torch.device) -> Batch:
+        """The same batch there."""
+        if self.dense.device == device:
+            return self
+        return Batch(**{name: value.to(device, non_blocking=True) for name, value in vars(self).items()})
+
 
 class BatchBuilder:
     """Arrow rows to a Batch, for the features and tasks of one model.

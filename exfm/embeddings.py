@@ -12,7 +12,7 @@ Row-wise AdaGrad (arXiv 2104.05158), for a row r with gradient g_r over its D co
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -24,6 +24,9 @@ from torchrec.optim.rowwise_adagrad import RowWiseAdagrad
 from exfm.checkpoint import check_fit
 from exfm.features import FeatureSet
 from exfm.pieces import Source, fill
+
+CHUNK = 2**20  # numbers drawn at once
+Window = tuple[tuple[int, ...], Tensor]  # where it begins in its table (row, column); its values
 
 
 def named_generator(seed: int, name: str) -> torch.Generator:
@@ -60,6 +63,28 @@ def initial_weights(name: str, rows: int, width: int, seed: int) -> Tensor:
     """E ~ U(±√(1/rows)), (rows, width) float32, from the seed and the table's name alone."""
     bound = rows**-0.5
     return torch.empty(rows, width).uniform_(-bound, bound, generator=named_generator(seed, f"table/{name}"))
+
+
+def draw_initial_weights(name: str, rows: int, width: int, seed: int, windows: Sequence[Window]) -> None:
+    """Fill windows of a table with what `initial_weights` has there, without ever holding the whole table.
+
+    torch's CPU generator draws one number per element in sequence, so chunk after chunk gives the same bits as at once.
+
+    >>> whole, part = initial_weights("ad", 10, 4, 0), torch.empty(3, 2)
+    >>> draw_initial_weights("ad", 10, 4, 0, [((5, 2), part)])
+    >>> bool((part == whole[5:8, 2:4]).all())
+    True
+    """
+    bound, generator = rows**-0.5, named_generator(seed, f"table/{name}")
+    chunk = torch.empty(min(rows, max(1, CHUNK // width)), width)
+    last = max((row + len(window) for (row, _), window in windows), default=0)
+    for start in range(0, last, len(chunk)):
+        drawn = chunk[: rows - start].uniform_(-bound, bound, generator=generator)
+        for (row, column), window in windows:
+            first, end = max(start, row), min(start + len(drawn), row + len(window))
+            if first < end:
+                columns = drawn[first - start : end - start, column : column + window.shape[1]]
+                window[first - row : end - row] = columns
 
 
 def embedding_bags(features: FeatureSet, width: int, seed: int) -> EmbeddingBagCollection:

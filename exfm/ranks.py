@@ -7,18 +7,21 @@ from __future__ import annotations
 
 import os
 from datetime import timedelta
-from typing import ClassVar
+from typing import Any, ClassVar, Literal
 from uuid import uuid4
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torchrec.distributed import collective_utils, comm
 
 from exfm.errors import ConfigError
 
 
 class RankGroup:
-    """The ranks that hold one model together: a gloo process group.
+    """The ranks that hold one model together: a process group, of gloo on CPU; on CUDA of NCCL, with gloo beside it.
+
+    `device`: what this rank computes on. "cuda" is the GPU of its number, modulo those it sees.
 
     With one rank nothing is opened to the network. With more, rank 0 listens on `master_addr:master_port`, and all wait
     `join_s` for the last of them to come; a collective that takes longer than `timeout_s` fails. Groups of one process
@@ -44,12 +47,19 @@ class RankGroup:
         master_port: int | None = None,
         timeout_s: float = 30.0,
         join_s: float = 300.0,
+        device: Literal["cpu", "cuda"] = "cpu",
     ):
         if not 0 <= rank < world_size:
             raise ConfigError(f"rank {rank} is not in a world of {world_size}; ranks go from 0 to {world_size - 1}")
         if world_size > 1 and master_port is None:
             raise ConfigError(f"a world of {world_size} ranks needs a master_port they all know")
         self.rank, self.world_size = rank, world_size
+        self.device = torch.device("cpu")
+        if device == "cuda":
+            if not torch.cuda.is_available():
+                raise ConfigError("device cuda was asked for, but no GPU is seen here; use cpu")
+            self.device = torch.device("cuda", rank % torch.cuda.device_count())
+            torch.cuda.set_device(self.device)
         if dist.is_initialized():
             if (dist.get_rank(), dist.get_world_size()) != (rank, world_size):
                 raise ConfigError(
@@ -66,7 +76,8 @@ class RankGroup:
                 join = timedelta(seconds=join_s)
                 store = dist.TCPStore(master_addr, master_port, world_size, is_master=rank == 0, timeout=join)
             RankGroup._store = store
-            dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size, timeout=timeout)
+            backend = "gloo" if device == "cpu" else "cpu:gloo,cuda:nccl"
+            dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=timeout)
             # Over the store, so that it is no collective: a word of this start of these ranks and of no other.
             if rank == 0:
                 store.set("token", uuid4().hex)
@@ -131,12 +142,19 @@ class RankGroup:
         """Let go of a note that everybody has heard."""
         self._store.delete_key(f"note/{name}")
 
+    def broadcast(self, objects: list[Any]) -> None:
+        """Replace what is in the list by what rank 0 has in its own, anything that pickles. A collective."""
+        if self.world_size > 1:
+            dist.broadcast_object_list(objects, src=0, group=self.process_group, device=torch.device("cpu"))
+
     def close(self) -> None:
         """Leave the group. A second call does nothing."""
         if not self._closed:
             self._closed = True
             RankGroup._opened -= 1
             if RankGroup._opened == 0:
+                forget_hosts()
+                collective_utils._INITIALIZED = False  # else TorchRec skips, in the next group, a collective of its own
                 dist.destroy_process_group()
 
     def __enter__(self) -> RankGroup:
@@ -144,3 +162,8 @@ class RankGroup:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def forget_hosts() -> None:
+    """TorchRec keeps the groups of one host's ranks, and of ranks across hosts, beyond the group that they are of."""
+    comm._INTRA_PG = comm._CROSS_PG = None

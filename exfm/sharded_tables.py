@@ -2,51 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from itertools import chain
 
 import torch
 from torch import Tensor
-from torch.distributed._shard.sharded_tensor import ShardedTensor
 
 from exfm.checkpoint import check_fit
 from exfm.decay import scale
 from exfm.pieces import Pieces, Source, fill, whole
 from exfm.ranks import RankGroup
 
+Window = tuple[tuple[int, ...], Tensor]  # where it begins in the whole; its values
+
 
 class ShardedTables:
-    """Tensors by table name, of which this rank holds some pieces; `shapes` are those of all tables."""
+    """Tensors by table name, of which this rank holds some windows; `shapes` are those of all tables.
 
-    def __init__(self, shapes: Mapping[str, torch.Size], held: Mapping[str, ShardedTensor], group: RankGroup):
-        self.shapes = dict(shapes)
-        self._pieces = {name: held[name].local_shards() if name in held else [] for name in shapes}
-        self._group = group
+    `replicated` tables are held whole by every rank.
+    """
+
+    def __init__(
+        self,
+        shapes: Mapping[str, torch.Size],
+        held: Mapping[str, Sequence[Window]],
+        group: RankGroup,
+        replicated: Collection[str] = (),
+    ):
+        self.shapes, self._replicated, self._group = dict(shapes), frozenset(replicated), group
+        self.windows = {name: [(at, w) for at, w in held.get(name, ()) if w.numel()] for name in shapes}
 
     def copies(self) -> dict[str, Tensor | Pieces]:
-        """Copies of all tables: on a single rank whole ones, on one of several the pieces that it holds."""
-        alone = self._group.world_size == 1
-        return {name: whole(held) if alone else _copied(held) for name, held in self._held().items()}
+        """Copies of all tables: on a single rank whole ones, on one of several the pieces that it holds.
+
+        Of what every rank holds, only rank 0 has a piece.
+        """
+        copies: dict[str, Tensor | Pieces] = {}
+        for name, shape in self.shapes.items():
+            mine = self._group.rank == 0 or name not in self._replicated
+            held = Pieces(tuple(shape), self.windows[name] if mine else [])
+            alone = self._group.world_size == 1
+            copies[name] = whole(held) if alone else _copied(held)
+        return copies
 
     def load(self, tables: Mapping[str, Source]) -> None:
-        """Overwrite this rank's pieces, reading nothing else. Raises ModelError where they do not match."""
+        """Overwrite this rank's windows, reading nothing else. Raises ModelError where they do not match."""
         check_fit(self.shapes, tables)
-        for name, held in self._held().items():
-            for start, piece in held.pieces:
-                fill(piece, tables[name], start)
-
-    def _held(self) -> dict[str, Pieces]:
-        """This rank's own memory."""
-        return {
-            name: Pieces(tuple(shape), [(tuple(p.metadata.shard_offsets), p.tensor) for p in self._pieces[name]])
-            for name, shape in self.shapes.items()
-        }
+        for name, windows in self.windows.items():
+            for start, window in windows:
+                fill(window, tables[name], start)
 
     def scale(self, factor: float) -> None:
-        """Multiply this rank's pieces in place."""
+        """Multiply this rank's windows in place."""
         if factor != 1:
-            for piece in chain.from_iterable(self._pieces.values()):
-                scale(piece.tensor, factor)
+            for _, window in chain.from_iterable(self.windows.values()):
+                scale(window, factor)
 
 
 def _copied(held: Pieces) -> Pieces:

@@ -2,8 +2,8 @@
 
     loss = Σ_t ( Σ_b mask_bt · weight_b · h(z_bt, label_bt) ) / (rows of the global batch whose label for t is known)
 
-h is binary cross-entropy of a logit; a task without known labels contributes 0. Embeddings: FBGEMM row-wise AdaGrad
-fused in backward, sharded over ranks by TorchRec. All else: Adam, data-parallel.
+h is binary cross-entropy of a logit; a task without known labels contributes 0. Embeddings: FBGEMM's AdaGrad fused in
+backward, sharded over ranks by TorchRec. All else: Adam, data-parallel: gradients are summed over ranks.
 
 B examples, F sparse features, N embeddings (F, more where a feature is several units wide), D width, T tasks.
 """
@@ -11,25 +11,32 @@ B examples, F sparse features, N embeddings (F, more where a feature is several 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
 import torch.nn.functional as nnf
 from torch import Tensor
-from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backward
-from torchrec.optim.rowwise_adagrad import RowWiseAdagrad
+from torchrec.modules.embedding_modules import EmbeddingBagCollection
 
 from exfm.batch import Batch
-from exfm.embeddings import copy_tables, table_weights
+from exfm.embeddings import bag_configs, copy_tables, draw_initial_weights
 from exfm.features import FeatureSet
+from exfm.parallel_tables import Lookup, ParallelTables
 from exfm.pieces import Pieces, Source
 from exfm.randomness import StepRandomness
 from exfm.ranks import RankGroup
-from exfm.sharded_tables import ShardedTables
-from exfm.sharding import Sharding, plan_sharding, shard
+from exfm.sharding import Sharding, plan_sharding
 from exfm.step import LARGEST, StepResult
 from exfm.teacher_net import TeacherConfig, TeacherNet
 from exfm.teacher_scorer import tables_of
+
+
+class Prepared(NamedTuple):
+    """A batch whose ids are on their way."""
+
+    batch: Batch
+    lookup: Lookup
 
 
 class Teacher:
@@ -58,41 +65,57 @@ class Teacher:
         batch_rows: int = 2048,  # of a step over all ranks, which is what the plan's costs are counted in
     ):
         self.cfg, self.features, self.tasks = cfg, features, tuple(tasks)
-        net = TeacherNet(cfg, features, tasks, seed)
+        tables = EmbeddingBagCollection(bag_configs(features, cfg.width), device=torch.device("meta"))
+        self._net = TeacherNet(cfg, features, tasks, seed, tables=tables)
         self._group, self._owns_group = group or RankGroup(), group is None
         self.random = StepRandomness(seed, self._group.rank)
-        apply_optimizer_in_backward(
-            RowWiseAdagrad, net.tables.parameters(), {"lr": cfg.sparse_lr, "eps": cfg.sparse_eps}
+        configs = tables.embedding_bag_configs()
+        self.plan = plan_sharding(tables, self._group, sharding, cfg.sparse_optimizer, batch_rows)
+        self._tables = ParallelTables(
+            self._net,
+            self.plan,
+            self._group,
+            sharding,
+            optimizer=cfg.sparse_optimizer,
+            lr=cfg.sparse_lr,
+            eps=cfg.sparse_eps,
         )
-        self.plan = plan_sharding(net, list(features.table_names), self._group, sharding, batch_rows)
-        initial = table_weights(net.tables)
-        self._model = shard(net, self.plan, self._group)
-        self._net: TeacherNet = self._model.module
+        self._weights, self._accumulators = self._tables.weights(configs), self._tables.accumulators(configs)
+        for c in configs:
+            draw_initial_weights(c.name, c.num_embeddings, c.embedding_dim, seed, self._weights.windows[c.name])
+        self._net.to(self._group.device).train()
         self._dense = {name: p for name, p in self._net.named_parameters() if not name.startswith("tables.")}
         self._adam = torch.optim.Adam(self._dense.values(), lr=cfg.dense_lr, fused=True)
-        self._weights, self._accumulators = self._sharded()
         self._rows = torch.zeros((), dtype=torch.int64)
-        self._weights.load(initial)  # sharding drew others, from torch's global generator
-        self._model.train()
 
-    def train_step(self, batch: Batch) -> StepResult:
+    def prepare(self, batch: Batch) -> Prepared:
+        """Start to send the batch's ids to the ranks that hold their rows, so that they travel during another step.
+
+        Every rank prepares the same batches in the same order, and learns from them in that order. A collective.
+        """
+        batch = batch.to(self._group.device)
+        return Prepared(batch, self._tables.send(batch.sparse))
+
+    def train_step(self, batch: Batch | Prepared) -> StepResult:
         """Score the batch, then learn from it. A collective.
 
         Where a logit, the loss or a gradient is not finite, on any rank, nothing is updated.
         """
         with self.random.step():
-            result = self._step(batch)
+            result = self._step(batch if isinstance(batch, Prepared) else self.prepare(batch))
         if result.finite:
             self.random.advance()
         return result
 
-    def _step(self, batch: Batch) -> StepResult:
+    def _step(self, prepared: Prepared) -> StepResult:
+        batch = prepared.batch
         self._adam.zero_grad(set_to_none=True)
-        z = self._model(batch.sparse, batch.dense)
+        z = self._net.predict(self._tables.look_up(prepared.lookup), batch.sparse, batch.dense)
         mask = batch.label_mask
         local_rows = mask.sum(0)
         rows = self._group.sum(local_rows)
-        h = nnf.binary_cross_entropy_with_logits(z, batch.labels, reduction="none") * batch.weights.unsqueeze(1)
+        h = nnf.binary_cross_entropy_with_logits(z, batch.labels.to(z.dtype), reduction="none")
+        h = h * batch.weights.unsqueeze(1)
         local_loss = (torch.where(mask, h, 0.0).sum(0) / rows.clamp(min=1)).sum()
         loss = self._group.sum(local_loss.detach())
         logits = z.detach()
@@ -101,19 +124,31 @@ class Teacher:
             finite = self._learn(local_loss)
         if finite:
             self._forget(len(batch))
-        return StepResult(logits.numpy(), loss.item(), local_rows.numpy(), finite)
+        return StepResult(logits.float().cpu().numpy(), loss.item(), local_rows.cpu().numpy(), finite)
 
     def _learn(self, local_loss: Tensor) -> bool:
-        # Gradients are averaged over ranks, dense and sparse; the loss is a sum over them.
-        (local_loss * self._group.world_size).backward()
+        local_loss.backward()
         pooled, e = self._net.cut
         assert e.grad is not None
-        grads = [p.grad for p in self._dense.values() if p.grad is not None]
+        grads = self._sum_gradients()
         if not self._agree(*torch._foreach_norm([e.grad, *grads])):
             return False
-        pooled.backward(e.grad)
+        pooled.backward(e.grad.to(pooled.dtype))
+        self._tables.update_replicated()
         self._adam.step()
         return True
+
+    def _sum_gradients(self) -> list[Tensor]:
+        """The dense part's gradients, of all ranks. A collective."""
+        parameters = [p for p in self._dense.values() if p.grad is not None]
+        grads = [p.grad for p in parameters if p.grad is not None]
+        if self._group.world_size == 1:
+            return grads
+        flat = self._group.sum(torch.cat([g.flatten() for g in grads]))
+        grads = [g.view_as(p) for p, g in zip(parameters, flat.split([p.numel() for p in parameters]), strict=True)]
+        for p, g in zip(parameters, grads, strict=True):
+            p.grad = g
+        return grads
 
     def _forget(self, local_rows: int) -> None:
         """Count the rows; scale the accumulators where it is time. A collective."""
@@ -134,7 +169,9 @@ class Teacher:
     def score(self, batch: Batch) -> np.ndarray:
         """Logits (B, T) float32, without learning. A collective."""
         with torch.no_grad():
-            return self._model(batch.sparse, batch.dense).numpy()
+            prepared = self.prepare(batch)
+            sparse, dense = prepared.batch.sparse, prepared.batch.dense
+            return self._net.predict(self._tables.look_up(prepared.lookup), sparse, dense).float().cpu().numpy()
 
     def state(self) -> dict[str, Tensor | Pieces]:
         """Copies of everything that the next step depends on; no collective."""
@@ -182,14 +219,3 @@ class Teacher:
                 exp_avg_sq=torch.zeros_like(p),
             )
         return state
-
-    def _sharded(self) -> tuple[ShardedTables, ShardedTables]:
-        """The tables' weights (rows, width) and accumulators (rows,), as sharding cut them."""
-        weights = {name.split(".")[-2]: w for name, w in self._net.tables.state_dict().items()}
-        accumulators = {
-            name.split(".")[-2]: state[f"{name.split('.')[-2]}.momentum1"]
-            for name, state in self._model.fused_optimizer.state_dict()["state"].items()
-        }
-        shapes = {name: weights[name].size() for name in self.features.table_names}
-        rows = {name: shape[:1] for name, shape in shapes.items()}
-        return ShardedTables(shapes, weights, self._group), ShardedTables(rows, accumulators, self._group)

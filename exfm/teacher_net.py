@@ -22,6 +22,7 @@ from exfm.interactions.dcn import DCN, Cross
 from exfm.interactions.dlrm import DLRM
 from exfm.interactions.mlp import mlp
 from exfm.interactions.wukong import Wukong
+from exfm.sharding import SparseOptimizer
 from exfm.units import Units
 
 Interaction = Literal["wukong", "dlrm", "dcn"]
@@ -76,9 +77,11 @@ class TeacherConfig(BaseModel):
     # of all
     head: tuple[int, ...] = (64,)  # hidden sizes of every task's head
     dense_lr: float = Field(default=2e-3, gt=0)  # Adam
-    sparse_lr: float = Field(default=0.1, gt=0)  # row-wise AdaGrad
+    sparse_optimizer: SparseOptimizer = "row_wise_adagrad"  # of the tables; "adagrad" is element-wise
+    sparse_lr: float = Field(default=0.1, gt=0)
     sparse_eps: float = Field(default=1e-8, gt=0)
     accumulators: Accumulators = Accumulators()  # AdaGrad's, which otherwise only grow
+    dense_dtype: Literal["float32", "float64"] = "float32"  # of all but the tables; double is for comparing plans
 
     @model_validator(mode="after")
     def _options_of_this_interaction(self) -> TeacherConfig:
@@ -127,6 +130,8 @@ def build_interaction(cfg: TeacherConfig, units: int, num_dense: int, seed: int)
 class TeacherNet(nn.Module):
     """Tables, units, interaction and a head per task: (KeyedJaggedTensor, (B, dense)) -> logits (B, T).
 
+    All but the tables are of `dense_dtype`, and so are the logits.
+
     The dense part works on a copy of the pooled embeddings that is cut off from the tables; `cut` holds both ends, so
     that the tables learn only after every gradient was seen finite.
 
@@ -155,13 +160,20 @@ class TeacherNet(nn.Module):
             nn.init.zeros_(head[-1].weight)  # type: ignore[arg-type]
             nn.init.zeros_(head[-1].bias)  # type: ignore[arg-type]
             self.heads[task] = head
+        self.dtype = getattr(torch, cfg.dense_dtype)
+        for part in (self.units, self.trunk, self.heads):
+            part.to(self.dtype)
         self.cut: tuple[Tensor, Tensor]
 
     def forward(self, sparse: KeyedJaggedTensor, dense: Tensor) -> Tensor:
-        pooled = self._in_order(self.tables(sparse))
-        e = pooled.detach().requires_grad_(self.training)
+        return self.predict(self.tables(sparse), sparse, dense)
+
+    def predict(self, embeddings: KeyedTensor, sparse: KeyedJaggedTensor, dense: Tensor) -> Tensor:
+        """Logits from what was looked up."""
+        pooled = self._in_order(embeddings)
+        e = pooled.detach().to(self.dtype).requires_grad_(self.training)
         self.cut = (pooled, e)
-        h = self.trunk(self.units(e, sparse), dense)
+        h = self.trunk(self.units(e, sparse), dense.to(self.dtype))
         return torch.cat([head(h) for head in self.heads.values()], dim=1)
 
     def _in_order(self, pooled: KeyedTensor) -> Tensor:

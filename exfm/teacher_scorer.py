@@ -12,10 +12,10 @@ from torchrec.modules.embedding_modules import EmbeddingBagCollection
 from exfm.batch import Batch
 from exfm.embeddings import bag_configs, copy_tables, load_weights
 from exfm.features import FeatureSet
+from exfm.parallel_tables import shard_tables, weights_of
 from exfm.pieces import Source
 from exfm.ranks import RankGroup
-from exfm.sharded_tables import ShardedTables
-from exfm.sharding import Sharding, plan_sharding, shard_tables
+from exfm.sharding import Sharding, plan_sharding
 from exfm.teacher_net import TeacherConfig, TeacherNet
 
 S = TypeVar("S")
@@ -52,7 +52,7 @@ class TeacherScorer:
         if not len(batch):  # TorchRec's unsharded collections cannot look up nothing
             return np.empty((0, len(self.tasks)), dtype=np.float32)
         with torch.inference_mode():
-            return self._net(batch.sparse, batch.dense).numpy()
+            return self._net(batch.sparse, batch.dense).float().numpy()
 
 
 class ShardedScorer:
@@ -76,14 +76,12 @@ class ShardedScorer:
         self.tasks = tuple(tasks)
         tables = EmbeddingBagCollection(bag_configs(features, cfg.width), device=torch.device("meta"))
         self._net = TeacherNet(cfg, features, tasks, seed=0, tables=tables).eval()
-        self.plan = plan_sharding(self._net, list(features.table_names), group, sharding)
+        self.plan = plan_sharding(tables, group, sharding, None)
         for table in self.plan.plan["tables"].values():
             table.compute_kernel = "dense"  # the one that has no optimizer
-        shapes = {name: table.weight.shape for name, table in tables.embedding_bags.items()}
-        self._net.tables = shard_tables(tables, self.plan.plan["tables"], group)
-        held = {name.split(".")[-2]: weight for name, weight in self._net.tables.state_dict().items()}
-        self._weights = ShardedTables(shapes, held, group)
-        self.held = [piece.tensor for table in held.values() for piece in table.local_shards()]  # in this process
+        self._net.tables = shard_tables(tables, self.plan.plan["tables"], group, sharding)
+        self._weights = weights_of(self._net.tables, tables.embedding_bag_configs(), group)
+        self.held = [piece for windows in self._weights.windows.values() for _, piece in windows]  # in this process
 
     def load(self, snapshot: Mapping[str, Source]) -> None:
         """Score with these weights from now on; of the tables only this rank's windows are read. No collective.
@@ -93,9 +91,9 @@ class ShardedScorer:
         self._weights.load(tables_of(snapshot, "weight"))
 
     def score(self, batch: Batch) -> np.ndarray:
-        """Logits (B, T) float32 of this rank's own rows. A collective; every rank brings equally many."""
+        """Logits (B, T) float32 of this rank's own rows. A collective."""
         with torch.inference_mode():
-            return self._net(batch.sparse, batch.dense).numpy()
+            return self._net(batch.sparse, batch.dense).float().numpy()
 
 
 def _load_dense(net: TeacherNet, snapshot: Mapping[str, Source]) -> None:

@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from exfm.batch import BatchBuilder
-from exfm.checkpoint import load
+from exfm.checkpoint import open_stored
 from exfm.errors import ModelError, NewerFormat
 from exfm.ranks import RankGroup
 from exfm.teacher_scorer import ShardedScorer, TeacherScorer
@@ -66,7 +66,7 @@ class Replica:
         self.rows = 0
 
     def load(self, snapshot: Path) -> Mapping[str, Any]:
-        stored = load(snapshot)
+        stored = open_stored(snapshot)
         self._scorer.load(stored.tensors)
         return stored.meta
 
@@ -90,7 +90,7 @@ class _Shards:
         )
 
     def load(self, snapshot: Path) -> Mapping[str, Any]:
-        stored = load(snapshot)
+        stored = open_stored(snapshot)
         self._scorer.load(stored.tensors)
         return stored.meta
 

@@ -220,7 +220,7 @@ class ScoringWorker(Worker):
 def shares(rows: pa.RecordBatch, ranks: int) -> list[pa.RecordBatch]:
     """The rows in order, cut in `ranks` shares of one size, the last filled up with copies of the last row.
 
-    Of one size, because a rank without rows would be no help, and row-wise look-ups over gloo need it.
+    Of one size, so that every rank is of use and the logits come back in one gather.
 
     >>> [share["x"].to_pylist() for share in shares(pa.record_batch({"x": [1, 2, 3, 4]}), 3)]
     [[1, 2], [3, 4], [4, 4]]

@@ -26,7 +26,15 @@ from pipelines.layout import RunDir
 from pipelines.workers.scoring import LeadingScorer, Replica, shares
 from tests.contracts.pipeline_fixtures import small
 
-TYPES = ("table_wise", "row_wise")
+TYPES = (
+    "table_wise",
+    "column_wise",
+    "table_row_wise",
+    "table_column_wise",
+    "grid_shard",
+    "data_parallel",
+    "row_wise",
+)
 RANK = """
 import json, sys
 from exfm.threads import set_threads; set_threads(1)

@@ -25,7 +25,15 @@ FEATURES = FeatureSet(
 )
 CFG = TeacherConfig(width=4, num_fmb=3, num_lcb=2, rank=2, mlp=(8,), head=(8,))
 TASKS = ["ctr", "cvr"]
-TYPES = ("table_wise", "row_wise")
+TYPES = (
+    "table_wise",
+    "column_wise",
+    "table_row_wise",
+    "table_column_wise",
+    "grid_shard",
+    "data_parallel",
+    "row_wise",
+)
 ROWS = 64
 
 

@@ -15,6 +15,9 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
+from fbgemm_gpu.split_embedding_configs import EmbOptimType
+from fbgemm_gpu.split_table_batched_embeddings_ops_common import EmbeddingLocation
+from fbgemm_gpu.split_table_batched_embeddings_ops_training import ComputeDevice, SplitTableBatchedEmbeddingBagsCodegen
 from torch import Tensor, nn
 from torch.autograd import Function
 from torch.nn.parallel import DistributedDataParallel
@@ -86,7 +89,7 @@ class ParallelTables:
         eps: float,
         sharder: Sharder | None = None,
     ):
-        self._group, self._lr, self._eps, self._row_wise = group, lr, eps, optimizer == "row_wise_adagrad"
+        self._group, self._row_wise = group, optimizer == "row_wise_adagrad"
         set_gradient_division(False)  # of all of TorchRec in this process
         assert isinstance(model.tables, EmbeddingBagCollection)
         kind = RowWiseAdagrad if self._row_wise else torch.optim.Adagrad
@@ -103,8 +106,8 @@ class ParallelTables:
         assert isinstance(model.tables, ShardedEmbeddingBagCollection)
         self._tables = model.tables
         _mend(self._tables)
-        self._replicated = {  # kernel -> its tables' accumulators
-            kernel: [torch.zeros_like(w if not self._row_wise else w[:, 0]) for w in kernel.split_embedding_weights()]
+        self._replicas = {
+            kernel: [Replica(w.detach(), optimizer, lr=lr, eps=eps) for w in kernel.split_embedding_weights()]
             for kernel in _kernels(self._tables)
             if isinstance(kernel, BatchedDenseEmbeddingBag)
         }
@@ -123,14 +126,13 @@ class ParallelTables:
 
     def update_replicated(self) -> None:
         """After backward: an AdaGrad step of tables that every rank holds, on all ranks' gradients. A collective."""
-        for kernel, accumulators in self._replicated.items():
+        for kernel, replicas in self._replicas.items():
             flat = kernel.emb_module.weights
             gradient = self._group.sum(torch.zeros_like(flat) if flat.grad is None else flat.grad)
             flat.grad = None
-            weights = [w.detach() for w in kernel.split_embedding_weights()]
-            gradients = gradient.split([w.numel() for w in weights])
-            for w, m, g in zip(weights, accumulators, gradients, strict=True):
-                adagrad(w, m, g.view_as(w), lr=self._lr, eps=self._eps)
+            shapes = [w.shape for w in kernel.split_embedding_weights()]
+            for replica, g, shape in zip(replicas, gradient.split([s.numel() for s in shapes]), shapes, strict=True):
+                replica.update(g.view(shape))
 
     def weights(self, configs: Sequence[EmbeddingBagConfig]) -> ShardedTables:
         """(rows, width) each; they share memory with the model."""
@@ -151,7 +153,7 @@ class ParallelTables:
             row, column = piece.offsets
             if piece.replicated:
                 replicated.add(piece.table)
-                m = self._replicated[piece.kernel][piece.place]
+                m = self._replicas[piece.kernel][piece.place].accumulator
             else:
                 m = piece.kernel.emb_module.split_optimizer_states()[piece.place][0]
             if not self._row_wise:
@@ -223,20 +225,42 @@ def _column_pieces(parameter: ParameterSharding) -> int:
     return len({shard.shard_offsets[1] for shard in spec.shards}) if isinstance(spec, EnumerableShardingSpec) else 1
 
 
-def adagrad(w: Tensor, m: Tensor, g: Tensor, *, lr: float, eps: float) -> None:
-    """FBGEMM's AdaGrad on a whole gradient g (R, D), in place; row-wise if m is (R,), element-wise if it is (R, D).
+class Replica:
+    """FBGEMM's AdaGrad, otherwise fused in a backward, for a table (R, D) that every rank holds and updates alike.
 
-    >>> w, m = torch.zeros(1, 2), torch.zeros(1)
-    >>> adagrad(w, m, torch.tensor([[3.0, 4.0]]), lr=1.0, eps=0.0)
-    >>> m, w
-    (tensor([12.5000]), tensor([[-0.8485, -1.1314]]))
+    >>> w = torch.zeros(3, 4)
+    >>> replica = Replica(w, "adagrad", lr=1.0, eps=0.0)
+    >>> replica.update(torch.tensor([[0.0] * 4, [3.0] * 4, [0.0] * 4]))
+    >>> replica.accumulator[1], w[:, 0]
+    (tensor([9., 9., 9., 9.]), tensor([ 0., -1.,  0.]))
     """
-    if m.dim() == 1:
-        m += g.square().mean(1)
-        w -= (lr / (m.sqrt() + eps)).unsqueeze(1) * g
-    else:
-        m += g.square()
-        w -= lr * g / (m.sqrt() + eps)
+
+    def __init__(self, w: Tensor, optimizer: SparseOptimizer, *, lr: float, eps: float):
+        on_gpu = w.device.type == "cuda"
+        self._kernel = SplitTableBatchedEmbeddingBagsCodegen(
+            [
+                (
+                    *w.shape,
+                    EmbeddingLocation.DEVICE if on_gpu else EmbeddingLocation.HOST,
+                    ComputeDevice.CUDA if on_gpu else ComputeDevice.CPU,
+                )
+            ],
+            optimizer=_FBGEMM[optimizer],
+            learning_rate=lr,
+            eps=eps,
+            device=w.device,
+        )
+        (self._kernel.weights_dev if on_gpu else self._kernel.weights_host).data = w.view(-1)  # the same memory
+        self.accumulator = self._kernel.split_optimizer_states()[0][0]  # (R,), or (R, D) of the element-wise
+
+    def update(self, g: Tensor) -> None:
+        """One step by the gradient (R, D)."""
+        rows = g.any(1).nonzero().squeeze(1)
+        if len(rows):
+            self._kernel(rows, torch.arange(len(rows) + 1, device=g.device)).backward(g[rows])
+
+
+_FBGEMM = {"row_wise_adagrad": EmbOptimType.EXACT_ROWWISE_ADAGRAD, "adagrad": EmbOptimType.EXACT_ADAGRAD}
 
 
 class SumToOwners(nn.Module):

@@ -38,6 +38,8 @@ class SentBytes(TorchDispatchMode):
     Of an all-reduce, what a ring of ranks sends: 2·(n − 1)/n of the tensor. What a collective adds of its own is left
     out. Raises NotImplementedError for a collective that it does not know, rather than to miss it.
 
+    >>> import torch
+    >>> from exfm.ranks import RankGroup
     >>> with RankGroup() as group, SentBytes() as sent:
     ...     dist.all_reduce(torch.ones(100))
     >>> sent.by_kind

@@ -100,7 +100,7 @@ class ParallelTables:
                 env=ShardingEnv.from_process_group(group.process_group),
                 device=group.device,
                 plan=plan,
-                sharders=[sharder or Sharder()],
+                sharders=[sharder or Sharder.of(sharding)],
                 init_data_parallel=False,  # the dense part's gradients are summed by who trains it
             )
         assert isinstance(model.tables, ShardedEmbeddingBagCollection)
@@ -174,7 +174,7 @@ def shard_tables(
     """
     with quiet(), _hosts(sharding, group):
         env = ShardingEnv.from_process_group(group.process_group)
-        sharded = Sharder().shard(tables, plan, env, group.device)
+        sharded = Sharder.of(sharding).shard(tables, plan, env, group.device)
     _mend(sharded)
     return sharded
 

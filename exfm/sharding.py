@@ -19,6 +19,7 @@ from torchrec.distributed.types import ShardingPlan
 from torchrec.modules.embedding_configs import EmbeddingBagConfig
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 
+from exfm.comms import Comms, codecs
 from exfm.errors import ConfigError
 from exfm.planner import GB, Device, World, make_planner, quiet
 from exfm.ranks import RankGroup
@@ -63,6 +64,7 @@ class Sharding(BaseModel):
     types: tuple[ShardingType, ...] = Field(default=("table_wise",), min_length=1)  # what the planner may choose from
     tables: dict[str, ShardingType] = {}  # tables for which it may choose only this one
     memory_gb: float | None = Field(default=None, gt=0)  # per rank, for tables and their optimizer; None: no limit
+    comms: Comms = "fp32"  # fp16: embeddings that were looked up travel as float16, their gradients as bfloat16
     min_partition: int = Field(default=4, gt=0, multiple_of=4)  # columns of the narrowest piece (FBGEMM works in fours)
     ranks_per_host: int | None = Field(default=None, gt=0)  # consecutive ranks that share a host; None: all of them
     per_shard_row_wise: bool = False  # row-wise AdaGrad may take its mean over the columns of a piece
@@ -97,6 +99,10 @@ class Sharding(BaseModel):
 
 class Sharder(EmbeddingBagCollectionSharder):
     """TorchRec's sharder with all cuts on CPU too: those by rows work there, but are offered on CUDA only."""
+
+    @classmethod
+    def of(cls, sharding: Sharding) -> Sharder:
+        return cls(qcomm_codecs_registry=codecs(sharding.comms))
 
     def sharding_types(self, compute_device_type: str) -> list[str]:
         return [
@@ -169,7 +175,7 @@ def plan_sharding(
     planned: list[ShardingPlan | None] = [None]  # one rank plans: the others would wait for it if it alone failed
     if group.rank == 0:
         with quiet(), suppress(PlannerError):
-            planned = [planner_of(configs, sharding, world).plan(model, [Sharder()])]
+            planned = [planner_of(configs, sharding, world).plan(model, [Sharder.of(sharding)])]
     group.broadcast(planned)
     if planned[0] is None:
         raise ConfigError(does_not_fit(configs, sharding, group.world_size, optimizer))

@@ -1,11 +1,11 @@
 """A state of one feature set, fitted to a model of another: tables that grew, features added, features dropped.
 
-    table grown, `hash`       by a whole multiple: row i starts as a copy of old row i mod R, weights and accumulator. An
-                              id's row is its hash mod rows, so every id finds what it had: nothing the model says changes
-    table grown, `index`      new rows start from the seed, their accumulators from 0
-    feature added             its table, and what else it alone has, start from the seed; its slices of the dense part
-                              (exfm/axes.py) from 0, so that they add nothing yet; Adam's moments of them are 0
-    feature dropped           its table and slices are left out; what the model says changes, so it has to be asked for
+    table grown, `hash`     by a whole multiple: row i starts as a copy of old row i mod R, weights and accumulator. An
+                            id's row is its hash mod rows: every id finds what it had, and the model says what it said
+    table grown, `index`    new rows start from the seed, their accumulators from 0
+    feature added           its table, and what else it alone has, start from the seed; its slices of the dense part
+                            (exfm/axes.py) from 0, so that they add nothing yet; Adam's moments of them are 0
+    feature dropped         its table and slices are left out; what the model says changes, so it has to be asked for
 
 Whatever stays is kept bit for bit: weights, accumulators, Adam's moments and counts of steps. What a teacher says after
 a feature was added is what it said before, up to rounding, where its interaction is DLRM, DCN-V2, or Wukong without
@@ -161,11 +161,14 @@ def _impossible(old: Feature, new: Feature) -> str | None:
     return None
 
 
-_ANOTHER_NAME = "what its table learned would mean something else; leave it as it was, and add the new one by another name"
+_ANOTHER_NAME = (
+    "what its table learned would mean something else; leave it as it was, and add the new one by another name"
+)
 
 
 def _growth(old: Feature, new: Feature) -> str:
-    assert not isinstance(old, DenseFeature) and not isinstance(new, DenseFeature)
+    assert not isinstance(old, DenseFeature)
+    assert not isinstance(new, DenseFeature)
     text = f"`{new.name}` grows from {old.rows:,} to {new.rows:,} rows: "
     if new.transform == "hash":
         return text + f"row i starts as a copy of row i mod {old.rows:,}, and nothing that the model says changes"
@@ -231,7 +234,8 @@ def _refitted(source: Source, was: Axes | None, now: Axes | None, start: Tensor)
     """`start`, with what `source` has where labels are the same."""
     if was == now:
         return source
-    assert was is not None and now is not None
+    assert was is not None
+    assert now is not None
     old, new = whole(source), start.clone()
     there, here = [], []
     for dim, (before, after) in enumerate(zip(was, now, strict=True)):
@@ -248,7 +252,8 @@ def _refitted(source: Source, was: Axes | None, now: Axes | None, start: Tensor)
 
 
 def _tables(tensors: Mapping[str, Source], was: MadeWith, now: MadeWith, width: int) -> dict[str, Source]:
-    kind = {feature.name: feature.transform for feature in (*now.features.sparse, *now.features.sequence)}
+    tabled: list[SparseFeature | SequenceFeature] = [*now.features.sparse, *now.features.sequence]
+    kind = {feature.name: feature.transform for feature in tabled}
     accumulators = [len(t.shape) for name, t in tensors.items() if name.endswith("/accumulator")]
     fitted: dict[str, Source] = {}
     for table in bag_configs(now.features, width):

@@ -34,7 +34,8 @@ class StoredTensor:
             if (shared := overlap(piece.start, piece.size, offsets, out.shape)) is None:
                 continue
             target = narrowed(out, shared.second, shared.shape)
-            if shared.shape == piece.size and target.is_contiguous() and target.dtype == self.dtype:
+            in_place = target.is_contiguous() and target.device.type == "cpu" and target.dtype == self.dtype
+            if shared.shape == piece.size and in_place:
                 self._read(piece, target)
             else:
                 target.copy_(narrowed(self._piece(piece), shared.first, shared.shape))

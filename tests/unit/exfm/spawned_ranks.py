@@ -1,19 +1,23 @@
 """Ranks for tests: one process imports torch (seconds), and its forks are the ranks of many small trainings.
 
-    python spawned_ranks.py JOBS.json ROOT
+    python spawned_ranks.py JOBS.json ROOT TIMEOUT_S
 
 JOBS: a list of objects with `name`, `ranks`, and what `train` takes. What a job leaves is ROOT/<name>.<rank>.pt.
 """
 
 import json
 import os
+import resource
 import socket
+import subprocess
 import sys
 import time
 import traceback
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pyarrow as pa
 import torch
 
@@ -37,7 +41,6 @@ FEATURES = FeatureSet(
 )
 CFG = dict(width=8, num_fmb=3, num_lcb=2, rank=2, mlp=(8,), head=(8,))
 STEPS, ROWS = 20, 40
-TIMEOUT_S = 60.0
 
 
 def batches(bags: bool):
@@ -91,36 +94,64 @@ def start(teacher: Teacher) -> None:
                 p.copy_(torch.empty(p.shape).normal_(0, 0.3, generator=drawn))
 
 
-def train(group, *, sharding=None, cfg=None, bags=True, ahead=False, equal=False):
-    build = BatchBuilder(FEATURES, TASKS)
+def train(group, *, sharding=None, cfg=None, bags=True, ahead=False, broken=None, without=None, rows=None):
+    """20 steps. `ahead`: every batch is prepared before the step of the one before. In step `broken` the weights of the
+    last rank's rows are infinite; step `without` is left out. `rows`: of table `user`, and the state is only measured."""
+    features = FEATURES if rows is None else large(rows)
+    build = BatchBuilder(features, TASKS)
     cfg = TeacherConfig(**CFG, **(cfg or {}))
-    teacher = Teacher(cfg, FEATURES, TASKS, 0, group=group, sharding=Sharding(**(sharding or {})))
-    start(teacher)
-    mine = []
-    for step, rows in enumerate(batches(bags)):
+    began = memory_bytes()
+    teacher = Teacher(cfg, features, TASKS, 0, group=group, sharding=Sharding(**(sharding or {})))
+    if rows is None:
+        start(teacher)
+    todo = []
+    for step, examples in enumerate(batches(bags)):
         at = cuts(step, group.world_size)
-        if equal:
-            at = [ROWS * r // group.world_size for r in range(group.world_size + 1)]
-        mine.append(build(rows[at[group.rank] : at[group.rank + 1]]))
+        batch = build(examples[at[group.rank] : at[group.rank + 1]])
+        if step == broken and group.rank == group.world_size - 1:
+            assert len(batch)
+            batch = replace(batch, weights=torch.full_like(batch.weights, torch.inf))
+        if step != without:
+            todo.append((step, batch))
     losses = []
-    prepared = teacher.prepare(mine[0]) if ahead else mine[0]
-    for step in range(STEPS):
-        this, following = prepared, mine[min(step + 1, STEPS - 1)]
-        prepared = teacher.prepare(following) if ahead and step + 1 < STEPS else following
+    current = teacher.prepare(todo[0][1]) if ahead else todo[0][1]
+    for (step, _), (_, following) in zip(todo, [*todo[1:], todo[-1]], strict=True):
+        this, current = current, teacher.prepare(following) if ahead else following
         result = teacher.train_step(this)
-        assert result.finite, f"step {step} is not finite"
+        assert result.finite == (step != broken), f"step {step}"
         losses.append(result.loss)
-    kinds = {name: p.sharding_type for name, p in teacher.plan.plan["tables"].items()}
-    ranks = {name: p.ranks for name, p in teacher.plan.plan["tables"].items()}
-    return {"state": teacher.state(), "losses": losses, "kinds": kinds, "ranks": ranks}
+    if ahead:
+        teacher._tables.look_up(current.lookup)  # what was sent has to be received before another collective
+    plan = {name: (p.sharding_type, p.ranks) for name, p in teacher.plan.plan["tables"].items()}
+    if rows is not None:
+        held = sum(
+            w.numel() * 4 for t in (teacher._weights, teacher._accumulators) for ws in t.windows.values() for _, w in ws
+        )
+        return {"plan": plan, "losses": losses, "held": held, "taken": memory_bytes() - began, "peak": peak_bytes()}
+    return {"state": teacher.state(), "losses": losses, "plan": plan}
 
 
-def rank_main(rank: int, jobs: list[dict], ports: dict[int, int], root: Path) -> None:
+def large(rows: int) -> FeatureSet:
+    return FeatureSet(
+        sparse=[f.model_copy(update={"rows": rows, "width": 8}) if f.name == "user" else f for f in FEATURES.sparse]
+    )
+
+
+def memory_bytes() -> int:
+    """Resident, and this process's alone."""
+    return psutil.Process().memory_full_info().uss
+
+
+def peak_bytes() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def hold(rank: int, jobs: list[dict], ports: dict[int, int], root: Path) -> None:
     set_threads(1)
     for ranks in sorted({job["ranks"] for job in jobs}):
         if rank >= ranks:
             continue
-        with RankGroup(rank, ranks, master_port=ports[ranks] if ranks > 1 else None, timeout_s=TIMEOUT_S) as group:
+        with RankGroup(rank, ranks, master_port=ports[ranks] if ranks > 1 else None, timeout_s=60) as group:
             for job in jobs:
                 if job["ranks"] == ranks:
                     began = time.perf_counter()
@@ -130,6 +161,15 @@ def rank_main(rank: int, jobs: list[dict], ports: dict[int, int], root: Path) ->
                     except Exception as error:
                         raise RuntimeError(f"job {job['name']}, rank {rank}") from error
                     torch.save(result | {"seconds": time.perf_counter() - began}, root / f"{job['name']}.{rank}.pt")
+
+
+def run(jobs: list[dict], root: Path, timeout_s: float = 100.0) -> None:
+    """In one process and its forks. Raises AssertionError if a rank fails, in its shutdown too."""
+    (root / "jobs.json").write_text(json.dumps(jobs))
+    command = [sys.executable, "-W", "ignore", __file__, str(root / "jobs.json"), str(root), str(timeout_s)]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=timeout_s + 60)
+    assert done.returncode == 0, done.stderr[-5000:]
 
 
 def read(root: Path, name: str) -> dict:
@@ -162,18 +202,13 @@ def main() -> int:
         if pid == 0:
             code = 1
             try:
-                rank_main(rank, jobs, ports, root)
+                hold(rank, jobs, ports, root)
                 code = 0
             except BaseException:
                 traceback.print_exc()
-            finally:
-                sys.stdout.flush()
-                sys.stderr.flush()
-                if code or os.environ.get("SKIP_EXIT"):
-                    os._exit(code)
-            sys.exit(0)
+            sys.exit(code)  # in the ordinary way: what fails at shutdown fails the test
         children[pid] = rank
-    failed, until = 0, time.monotonic() + float(os.environ.get("RANKS_TIMEOUT_S", TIMEOUT_S))
+    failed, until = 0, time.monotonic() + float(sys.argv[3])
     try:
         while children and time.monotonic() < until:
             pid, status = os.waitpid(-1, os.WNOHANG)

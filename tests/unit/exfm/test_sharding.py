@@ -1,18 +1,16 @@
-import socket
-import subprocess
-import sys
-import textwrap
-from pathlib import Path
+from typing import get_args
 
+import pyarrow as pa
 import pytest
 import torch
 import torch.distributed as dist
 
-from exfm.checkpoint import load
+from exfm.batch import BatchBuilder
+from exfm.embeddings import draw_initial_weights, initial_weights
 from exfm.errors import ConfigError
 from exfm.features import FeatureSet, SparseFeature
 from exfm.ranks import RankGroup
-from exfm.sharding import Sharding
+from exfm.sharding import BY_COLUMNS, Sharding, ShardingType
 from exfm.teacher import Teacher
 from exfm.teacher_net import TeacherConfig
 
@@ -46,16 +44,25 @@ def test_wrong_ranks_are_refused_with_both_numbers():
         RankGroup(1, 2, master_port=1)
 
 
-@pytest.mark.parametrize("sharding", [None, "table_wise", "row_wise"])
-def test_tables_start_the_same_and_are_read_whole_however_they_are_cut(sharding):
+@pytest.mark.parametrize("cut", get_args(ShardingType))
+def test_tables_start_the_same_and_are_read_whole_however_they_are_cut(cut):
+    cfg = CFG.model_copy(update={"width": 8, "sparse_optimizer": "adagrad"})
     with RankGroup() as group:
-        asked = Sharding() if sharding is None else Sharding(types=(sharding,))
-        teacher = Teacher(CFG, FEATURES, ["ctr"], 0, group=group, sharding=asked)
-        expected = Teacher(CFG, FEATURES, ["ctr"], 0, group=group).snapshot()
-        assert all(torch.equal(v, expected[k]) for k, v in teacher.snapshot().items())
-        for table in teacher.plan.plan["tables"].values():
-            assert table.sharding_type == (sharding or "table_wise")
-            assert table.compute_kernel == "fused"
+        teacher = Teacher(cfg, FEATURES, ["ctr"], 0, group=group, sharding=Sharding(types=(cut,)))
+        for feature in FEATURES.sparse:
+            assert teacher.plan.plan["tables"][feature.name].sharding_type == cut
+            initial = initial_weights(feature.name, feature.rows, 8, 0)
+            assert torch.equal(teacher.snapshot()[f"table/{feature.name}/weight"], initial)
+
+
+@pytest.mark.parametrize("chunk", [1, 60, 1000])
+def test_any_window_of_the_initial_weights_is_drawn_without_the_rest(chunk, monkeypatch):
+    monkeypatch.setattr("exfm.embeddings.CHUNK", chunk)
+    whole = initial_weights("ad", 50, 8, 3)
+    windows = [((0, 0), torch.empty(13, 8)), ((13, 4), torch.empty(30, 4)), ((49, 0), torch.empty(1, 2))]
+    draw_initial_weights("ad", 50, 8, 3, windows)
+    for (row, column), window in windows:
+        assert torch.equal(window, whole[row : row + len(window), column : column + window.shape[1]])
 
 
 def test_a_teacher_without_a_group_opens_and_closes_its_own():
@@ -65,60 +72,57 @@ def test_a_teacher_without_a_group_opens_and_closes_its_own():
     assert not dist.is_initialized()
 
 
-RANK = """
-import sys
-import numpy as np, pyarrow as pa, torch
-from exfm.threads import set_threads
-set_threads(1)
-from exfm.batch import BatchBuilder
-from exfm.checkpoint import save
-from exfm.ranks import RankGroup
-from exfm.sharding import Sharding
-from exfm.teacher import Teacher
-sys.path.insert(0, {tests!r})
-from test_sharding import CFG, FEATURES
-rank, world, port, sharding, root = int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4], sys.argv[5]
-build, rng = BatchBuilder(FEATURES, ["ctr", "cvr"]), np.random.default_rng(0)
-with RankGroup(rank, world, master_port=port) as group:
-    teacher = Teacher(CFG, FEATURES, ["ctr", "cvr"], 0, group=group, sharding=Sharding(types=(sharding,)))
-    # Heads start at zero, so the tables' first gradients are next to nothing, and AdaGrad, which divides by their size,
-    # would make rounding large. It is sharding that is compared here: start where heads have learned something.
-    state, drawn = teacher.state(), torch.Generator().manual_seed(1)
-    for name in sorted(state):
-        if name.startswith("dense/heads") and not state[name].any():
-            state[name].normal_(0, 0.3, generator=drawn)
-    teacher.load_state(state)
-    for step in range(20):
-        rows = pa.table({{"ad": rng.integers(0, 99, 64), "user": rng.integers(0, 999, 64),
-                         "label_ctr": rng.integers(0, 2, 64).astype("i1"),
-                         "label_cvr": pa.array(rng.integers(0, 2, 64).astype("i1"), mask=rng.random(64) < 0.5)}})
-        # Unequal shares, and in one step none at all for the last rank; row-wise sharding needs equal ones.
-        cut = 32 if sharding == "row_wise" else 64 if step == 3 else 40
-        teacher.train_step(build(rows if world == 1 else rows[:cut] if rank == 0 else rows[cut:]))
-    save(root, "state", teacher.state(), {{}}, rank=rank, ranks=world, attempt=group.token)
-"""
+def test_a_table_that_does_not_exist_is_named_with_its_nearest_neighbours():
+    with pytest.raises(ConfigError, match=r"names `usr`, which is not a table; did you mean user\?"):
+        Teacher(CFG, FEATURES, ["ctr"], 0, sharding=Sharding(tables={"usr": "row_wise"}))
+    with pytest.raises(ConfigError, match="names `xyz`, which is not a table; there are: ad, user"):
+        Sharding(tables={"xyz": "row_wise"}).check(["ad", "user"], "adagrad")
 
 
-def train(world, sharding, root):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    code = textwrap.dedent(RANK).format(tests=str(Path(__file__).parent))
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "-W", "ignore", "-c", code, str(r), str(world), str(port), sharding, str(root)]
-        )
-        for r in range(world)
-    ]
-    assert [rank.wait(120) for rank in ranks] == [0] * world
+@pytest.mark.parametrize("cut", sorted(BY_COLUMNS))
+def test_row_wise_adagrad_on_a_table_cut_by_columns_is_refused_with_the_reason(cut):
+    with pytest.raises(
+        ConfigError, match=rf"table `user` may be cut by columns \({cut}\).*mean over the columns of each"
+    ):
+        Teacher(CFG, FEATURES, ["ctr"], 0, sharding=Sharding(tables={"user": cut}))
+    Sharding(tables={"user": cut}).check(["user"], "adagrad")
+    Sharding(tables={"user": cut}, per_shard_row_wise=True).check(["user"], "row_wise_adagrad")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("sharding", ["table_wise", "row_wise"])
-def test_two_ranks_learn_what_one_learns(tmp_path, sharding):
-    train(1, sharding, tmp_path / "one")
-    train(2, sharding, tmp_path / "two")
-    one, two = (load(tmp_path / ranks / "state").tensors for ranks in ("one", "two"))
-    assert one.keys() == two.keys()
-    for name, tensor in one.items():
-        torch.testing.assert_close(two[name], tensor, rtol=0, atol=1e-6, msg=lambda text, n=name: f"{n}: {text}")
+def test_an_accumulator_per_piece_is_kept_and_restored_when_opted_into():
+    cfg = CFG.model_copy(update={"width": 8})
+    sharding = Sharding(types=("column_wise",), per_shard_row_wise=True)
+    with RankGroup() as group:
+        teacher = Teacher(cfg, FEATURES, ["ctr"], 0, group=group, sharding=sharding)
+        build = BatchBuilder(FEATURES, ["ctr"])
+        batch = build(pa.table({"ad": [1, 2, 3], "user": [4, 5, 6], "label_ctr": pa.array([0, 1, 1], pa.int8())}))
+        for _ in range(3):
+            assert teacher.train_step(batch).finite
+        state = teacher.state()
+        assert state["table/ad/accumulator"].shape == (50, 2)
+        assert state["table/ad/accumulator"].any(0).all()
+        other = Teacher(cfg, FEATURES, ["ctr"], 1, group=group, sharding=sharding)
+        other.load_state(state)
+        assert teacher.train_step(batch).loss == other.train_step(batch).loss
+        assert all(torch.equal(v, other.state()[k]) for k, v in teacher.state().items())
+
+
+def test_tables_that_do_not_fit_are_refused_with_what_is_needed_available_and_to_try():
+    features = FeatureSet(sparse=[*FEATURES.sparse, SparseFeature(name="url", rows=2_000_000)])
+    asked = Sharding(memory_gb=0.02)
+    message = (
+        r"do not fit on 1 ranks of 0.02 GB: the largest, `url` \(2000000 rows, may be table_wise\), needs 0.04 GB, all "
+        r"need 0.04 GB and a step's buffers, and there are 0.02 GB on all ranks. Try row_wise for `url`, more ranks"
+    )
+    with pytest.raises(ConfigError, match=message):
+        Teacher(CFG, features, ["ctr"], 0, sharding=asked)
+
+
+def test_ranks_that_do_not_fill_their_hosts_are_refused():
+    with pytest.raises(ConfigError, match="1 ranks do not fill hosts of 2"):
+        Teacher(CFG, FEATURES, ["ctr"], 0, sharding=Sharding(types=("table_row_wise",), ranks_per_host=2))
+
+
+def test_a_width_that_fbgemm_cannot_take_is_refused():
+    with pytest.raises(ConfigError, match="table `ad` is 6 wide; FBGEMM needs a multiple of 4"):
+        Teacher(CFG.model_copy(update={"width": 6}), FEATURES, ["ctr"], 0)

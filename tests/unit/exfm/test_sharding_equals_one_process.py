@@ -1,0 +1,142 @@
+"""A teacher over ranks learns what one process learns, whichever way its tables are cut and however rows are shared out.
+
+Ranks bring unequal numbers of rows, in half of the steps none, and in one step nobody brings any (`spawned_ranks.cuts`).
+"""
+
+import sys
+from pathlib import Path
+from typing import get_args
+
+import pytest
+import torch
+
+from exfm.sharding import BY_COLUMNS, ShardingType
+
+sys.path.insert(0, str(Path(__file__).parent))
+from spawned_ranks import read, run
+
+# Element-wise AdaGrad's first step on an element is lr, whatever its gradient; where terms cancel, rounding decides.
+FP32 = {
+    "row_wise_adagrad": {"sparse_optimizer": "row_wise_adagrad"},
+    "adagrad": {"sparse_optimizer": "adagrad", "sparse_lr": 0.02},
+}
+MIXED = {
+    "tables": {"ad": "row_wise", "user": "column_wise", "tiny": "data_parallel", "bag": "grid_shard"},
+    "ranks_per_host": 2,
+}
+
+
+def job(name, ranks, cuts, optimizer="adagrad", double=True, **more):
+    """`double`: the dense part in float64, and no sum of more than two terms in a table's float32."""
+    cfg = {"sparse_optimizer": optimizer, "dense_dtype": "float64"} if double else FP32[optimizer]
+    sharding = cuts if isinstance(cuts, dict) else {"types": [cuts], "ranks_per_host": 2 if ranks == 4 else None}
+    return {"name": name, "ranks": ranks, "sharding": sharding, "cfg": cfg, "bags": not double} | more
+
+
+def one(optimizer="adagrad", double=True):
+    return job(f"one-{optimizer}-{double}", 1, "table_wise", optimizer, double)
+
+
+def apart(root, name, reference):
+    """The largest difference of any weight, accumulator or moment."""
+    a, b = read(root, name)["state"], read(root, reference)["state"]
+    assert a.keys() == b.keys()
+    return max((a[key].double() - b[key].double()).abs().max().item() for key in a if key != "rng")
+
+
+def assert_same_bits(root, name, reference):
+    a, b = read(root, name)["state"], read(root, reference)["state"]
+    assert a.keys() == b.keys()
+    assert all(torch.equal(a[key], b[key]) for key in a)
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    root = tmp_path_factory.mktemp("ranks")
+    run(
+        [
+            one(),
+            one("row_wise_adagrad"),
+            one("row_wise_adagrad", double=False),
+            *(job(cut, 2, cut) for cut in get_args(ShardingType)),
+            job("rows", 2, "row_wise", "row_wise_adagrad"),
+            job("rows-fp32", 2, "row_wise", "row_wise_adagrad", double=False),
+            job("rows-again", 2, "row_wise", "row_wise_adagrad", double=False),
+            job("rows-ahead", 2, "row_wise", "row_wise_adagrad", double=False, ahead=True),
+            job("hosts", 4, "table_row_wise", "row_wise_adagrad"),
+            job("mixed", 4, MIXED),
+            job("mixed-broken", 4, MIXED, broken=8),  # in a step in which only the last rank has rows
+            job("mixed-without", 4, MIXED, without=8),
+        ],
+        root,
+    )
+    return root
+
+
+@pytest.mark.parametrize("cut", get_args(ShardingType))
+def test_two_ranks_learn_what_one_process_learns(root, cut):
+    assert {kind for kind, _ in read(root, cut)["plan"].values()} == {cut}
+    assert apart(root, cut, "one-adagrad-True") <= 1e-10
+
+
+def test_tables_are_the_same_to_the_last_bit_when_the_dense_part_does_not_round_differently(root):
+    one, two = (read(root, name)["state"] for name in ("one-adagrad-True", "table_wise"))
+    assert all(torch.equal(two[key], one[key]) for key in one if key.startswith("table/"))
+
+
+def test_row_wise_adagrad_over_ranks_and_hosts_is_what_it_is_in_one_process(root):
+    assert apart(root, "rows", "one-row_wise_adagrad-True") <= 1e-10
+    assert apart(root, "hosts", "one-row_wise_adagrad-True") <= 1e-10
+    for kind, ranks in read(root, "hosts")["plan"].values():
+        assert (kind, ranks) in [("table_row_wise", [0, 1]), ("table_row_wise", [2, 3])]
+
+
+def test_four_ways_in_one_plan_on_four_ranks_and_two_hosts(root):
+    plan = read(root, "mixed")["plan"]
+    assert {name: kind for name, (kind, _) in plan.items()} == MIXED["tables"]
+    assert apart(root, "mixed", "one-adagrad-True") <= 1e-10
+
+
+def test_in_single_precision_and_with_bags_of_any_length_only_rounding_remains(root):
+    assert apart(root, "rows-fp32", "one-row_wise_adagrad-False") <= 1e-5
+
+
+def test_two_runs_are_the_same_to_the_last_bit(root):
+    assert_same_bits(root, "rows-again", "rows-fp32")
+
+
+def test_batches_that_are_prepared_ahead_are_learned_to_the_same_bits(root):
+    assert_same_bits(root, "rows-ahead", "rows-fp32")
+
+
+def test_a_step_that_is_not_finite_on_one_rank_changes_nothing_on_any(root):
+    assert_same_bits(root, "mixed-broken", "mixed-without")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_every_strategy_and_optimizer_on_any_number_of_ranks(ranks, tmp_path):
+    kinds = [(optimizer, double) for optimizer in FP32 for double in (True, False)]
+    jobs = [one(*kind) for kind in kinds]
+    for optimizer, double in kinds:
+        cuts = set(get_args(ShardingType)) - (BY_COLUMNS if optimizer == "row_wise_adagrad" else set())
+        jobs += [job(f"{cut}-{optimizer}-{double}", ranks, cut, optimizer, double) for cut in sorted(cuts)]
+    run(jobs, tmp_path)
+    for name in (job["name"] for job in jobs):
+        _, optimizer, double = name.rsplit("-", 2)
+        assert apart(tmp_path, name, f"one-{optimizer}-{double}") <= (1e-10 if double == "True" else 1e-5), name
+
+
+@pytest.mark.slow
+def test_no_rank_holds_more_than_its_pieces(tmp_path):
+    """20 million rows of 8 columns are 720 MB with their accumulators; peaks count what was imported too."""
+    for ranks in (2, 4):
+        run(
+            [{"name": f"large-{ranks}", "ranks": ranks, "sharding": {"types": ["row_wise"]}, "rows": 20_000_000}],
+            tmp_path,
+        )
+        for rank in range(ranks):
+            found = torch.load(tmp_path / f"large-{ranks}.{rank}.pt")
+            assert found["held"] < 720e6 / ranks + 1e6
+            assert found["taken"] < found["held"] + 100e6
+            assert found["peak"] < found["held"] + 900e6

@@ -95,8 +95,8 @@ def start(teacher: Teacher) -> None:
 
 
 def train(group, *, sharding=None, cfg=None, bags=True, ahead=False, broken=None, without=None, rows=None):
-    """20 steps. `ahead`: every batch is prepared before the step of the one before. In step `broken` the weights of the
-    last rank's rows are infinite; step `without` is left out. `rows`: of table `user`, and the state is only measured."""
+    """20 steps. `ahead`: every batch is prepared before the step of the one before, and one more is. In step `broken`
+    the last rank's rows have infinite weights; step `without` is left out. `rows`: of table `user`, only to measure."""
     features = FEATURES if rows is None else large(rows)
     build = BatchBuilder(features, TASKS)
     cfg = TeacherConfig(**CFG, **(cfg or {}))
@@ -120,13 +120,10 @@ def train(group, *, sharding=None, cfg=None, bags=True, ahead=False, broken=None
         result = teacher.train_step(this)
         assert result.finite == (step != broken), f"step {step}"
         losses.append(result.loss)
-    if ahead:
-        teacher._tables.look_up(current.lookup)  # what was sent has to be received before another collective
     plan = {name: (p.sharding_type, p.ranks) for name, p in teacher.plan.plan["tables"].items()}
     if rows is not None:
-        held = sum(
-            w.numel() * 4 for t in (teacher._weights, teacher._accumulators) for ws in t.windows.values() for _, w in ws
-        )
+        windows = [*teacher._weights.windows.values(), *teacher._accumulators.windows.values()]
+        held = sum(4 * window.numel() for of_a_table in windows for _, window in of_a_table)
         return {"plan": plan, "losses": losses, "held": held, "taken": memory_bytes() - began, "peak": peak_bytes()}
     return {"state": teacher.state(), "losses": losses, "plan": plan}
 

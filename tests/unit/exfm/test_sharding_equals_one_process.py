@@ -1,6 +1,6 @@
-"""A teacher over ranks learns what one process learns, whichever way its tables are cut and however rows are shared out.
+"""A teacher over ranks learns what one process learns, however its tables are cut and rows are shared out.
 
-Ranks bring unequal numbers of rows, in half of the steps none, and in one step nobody brings any (`spawned_ranks.cuts`).
+Ranks bring unequal numbers of rows, in half of the steps none, in one step nobody brings any (`spawned_ranks.cuts`).
 """
 
 import sys

@@ -8,7 +8,7 @@ knows when a block is whole, and a publisher finds after a crash where it left o
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import NamedTuple
@@ -71,6 +71,16 @@ class Header:
             )
 
 
+def partition_of(ids: pa.Array, partitions: int) -> np.ndarray:
+    """The partition of the examples topic that a row goes to, by its impression id, (N,) -> (N,). A function of the row
+    alone: whoever takes rows from the lake instead finds the same.
+
+    >>> partition_of(pa.array([7, 8, 9]), 1).tolist()
+    [0, 0, 0]
+    """
+    return (hash64(ids) % np.uint64(partitions)).astype(np.int64)
+
+
 class ExamplesPublisher:
     """Publishes committed blocks, in order, each once per partition however often it is restarted.
 
@@ -117,7 +127,7 @@ class ExamplesPublisher:
                 "(kafka.examples.topic)"
             )
         time_ms = int(block["event_time_ms"].to_numpy().max())
-        owner = hash64(block["impression_id"]) % np.uint64(self._partitions)
+        owner = partition_of(block["impression_id"], self._partitions)
         for partition in range(self._partitions):
             if number <= self._held[partition][0]:
                 continue
@@ -139,13 +149,23 @@ class ExamplesPublisher:
 
 @dataclass(frozen=True)
 class Block:
-    """A whole block: rows of all partitions read, by `lake_seq`, and where each partition stands after it."""
+    """A whole block, or of its rows those in the partitions read: by `lake_seq`, and where each of these partitions
+    stands after it."""
 
     number: int
     first_seq: int
     last_seq: int
     rows: pa.Table
     positions: Positions
+
+
+def check_whole(block: int, first_seq: int, last_seq: int, rows: int) -> None:
+    """Raises StreamingError where a block of all partitions has not as many rows as it covers."""
+    if rows != last_seq - first_seq + 1:
+        raise StreamingError(
+            f"block {block} has {rows} rows on the examples topic, lake_seq {first_seq} to {last_seq} make "
+            f"{last_seq - first_seq + 1}; delete the topic: it is rebuilt from the lake"
+        )
 
 
 class BlockPosition(NamedTuple):
@@ -185,20 +205,33 @@ class ExamplesReader(Source[BlockPosition, Block]):
     holds everything is passed over, the next one's `first_seq` says so, and whoever reads takes what lies between from
     there. The topic has no end; the lake has.
 
+    `only`: of the topic's partitions these; of every block then these partitions' rows, and whoever reads sees that
+    all of them together are the block.
+
     Memory holds the parts of unfinished blocks, and no more than one poll of each partition beyond the first of them:
     a partition that has its part of it is left alone until the others have theirs.
     """
 
     MESSAGES_PER_POLL = 16
 
-    def __init__(self, settings: KafkaSettings, topic: str, partitions: int, schema: RowSchema, lake: str) -> None:
+    def __init__(
+        self,
+        settings: KafkaSettings,
+        topic: str,
+        partitions: int,
+        schema: RowSchema,
+        lake: str,
+        only: Sequence[int] | None = None,
+    ) -> None:
         self._settings, self._lake = settings, lake
         self._codec = ExamplesCodec(schema)
-        self._all = [Partition(topic, p) for p in range(partitions)]
+        mine = range(partitions) if only is None else only
+        self._all = [Partition(topic, p) for p in mine]
+        self._checks = len(mine) == partitions
         self._reader = TopicReader(settings, self._all)
         self._gathering: dict[int, _Gathering] = {}
         self._after = NOTHING_YET
-        self._newest = dict.fromkeys(range(partitions), NOTHING_YET)
+        self._newest = dict.fromkeys(mine, NOTHING_YET)
         self._positions: Positions = {}
 
     def open(self, position: BlockPosition | None = None) -> None:
@@ -265,12 +298,8 @@ class ExamplesReader(Source[BlockPosition, Block]):
     def _block(self, number: int, gathering: _Gathering) -> Block:
         header = gathering.header
         rows = pa.Table.from_batches(gathering.batches()).sort_by("lake_seq").combine_chunks()
-        if rows.num_rows != header.last_seq - header.first_seq + 1:
-            raise StreamingError(
-                f"block {number} has {rows.num_rows} rows on the examples topic, lake_seq {header.first_seq} to "
-                f"{header.last_seq} make {header.last_seq - header.first_seq + 1}; delete the topic: it is rebuilt "
-                "from the lake"
-            )
+        if self._checks:
+            check_whole(number, header.first_seq, header.last_seq, rows.num_rows)
         self._after = number
         for partition, offset in gathering.next_offset.items():
             self._positions[Partition(self._all[0].topic, partition)] = SourcePosition(offset)

@@ -58,6 +58,13 @@ class Writer:
             self._raise()
 
     @property
+    def has_room(self) -> bool:
+        """Whether `put` would not wait. Raises what the thread met."""
+        with self._changed:
+            self._raise()
+            return len(self._waiting) < self._bound
+
+    @property
     def idle(self) -> bool:
         """Everything that was put is on disk. Raises what the thread met."""
         with self._changed:

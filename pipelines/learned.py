@@ -32,5 +32,16 @@ class Learned:
             with np.errstate(over="ignore"):
                 self.hash_sums[task] = (self.hash_sums[task] + int(hash64(ids).sum(dtype=np.uint64))) % (1 << 64)
 
+    def numbers(self) -> np.ndarray:
+        """Rows and sum of hashes by task, (T, 2) int64: such numbers of disjoint rows may be added up as they are."""
+        sums = [(self.rows[task], self.hash_sums[task]) for task in self.rows]
+        return np.array(sums, dtype=np.uint64).view(np.int64).reshape(-1, 2)
+
+    def merge(self, numbers: np.ndarray) -> None:
+        """Add what `numbers` gave of other rows."""
+        for task, (rows, hash_sum) in zip(self.rows, numbers.view(np.uint64).tolist(), strict=True):
+            self.rows[task] += rows
+            self.hash_sums[task] = (self.hash_sums[task] + hash_sum) % (1 << 64)
+
     def state(self) -> dict[str, dict[str, int]]:
         return {t: {"rows": self.rows[t], "hash_sum": self.hash_sums[t]} for t in self.rows}

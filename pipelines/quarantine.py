@@ -22,6 +22,9 @@ from pipelines.learned import Learned
 KEPT = 1000
 """So many of the last batches are kept with their place in the lake; all are counted."""
 
+REASONS = ("a logit is not finite", "the loss is not finite", "a gradient is not finite")
+"""The first that holds; it may hold on one rank only."""
+
 log = logging.getLogger(__name__)
 
 
@@ -54,17 +57,27 @@ class Quarantine:
         Raises Diverged when more than the allowed number came one after the other.
         """
         if result.finite:
-            self._in_a_row = 0
+            self.well()
             return
+        learned = Learned(list(self._left_out.rows))
+        learned.add(rows)
         first, last = rows["lake_seq"][0].as_py(), rows["lake_seq"][-1].as_py()
-        self.rows += rows.num_rows
+        self.leave_out(first, last, rows.num_rows, learned.numbers(), reason_of(result))
+
+    def well(self) -> None:
+        """A step was finite."""
+        self._in_a_row = 0
+
+    def leave_out(self, first: int, last: int, rows: int, left_out: np.ndarray, reason: str) -> None:
+        """Note a batch that was not finite: so many rows between two lake_seq, and what they would have taught
+        (`Learned.numbers`). Raises Diverged as `judge` does."""
+        self.rows += rows
         self.batches += 1
         self._in_a_row += 1
-        self._left_out.add(rows)
-        reason = _reason(result)
-        entry = {"first_lake_seq": first, "last_lake_seq": last, "rows": rows.num_rows, "reason": reason}
+        self._left_out.merge(left_out)
+        entry = {"first_lake_seq": first, "last_lake_seq": last, "rows": rows, "reason": reason}
         self._last.append(entry)
-        log.error("%s: %s; it leaves out %d rows, lake_seq %d to %d", self._model, reason, rows.num_rows, first, last)
+        log.error("%s: %s; it leaves out %d rows, lake_seq %d to %d", self._model, reason, rows, first, last)
         if self._in_a_row > self._limit:
             raise Diverged(
                 f"{self._model}: {self._in_a_row} batches one after the other are not finite, and {self._limit} are "
@@ -94,7 +107,7 @@ class Quarantine:
         }
 
 
-def _reason(result: StepResult) -> str:
+def reason_of(result: StepResult) -> str:
     if not np.isfinite(result.logits).all():
-        return "a logit is not finite"
-    return "a gradient is not finite" if np.isfinite(result.loss) else "the loss is not finite"
+        return REASONS[0]
+    return REASONS[2] if np.isfinite(result.loss) else REASONS[1]

@@ -15,12 +15,13 @@ import fcntl
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import IO, Any
 
 import pyarrow as pa
 from torch import Tensor
 
-from exfm.checkpoint import Stored, prune, save, sweep
+from exfm.checkpoint import Stored, names, open_stored, prune, save, sweep
 from exfm.errors import Diverged, ModelError
 from exfm.pieces import Pieces
 from exfm.step import StepResult
@@ -29,8 +30,9 @@ from pipelines.background import Writer
 from pipelines.config import Config
 from pipelines.layout import RunDir, write_json
 from pipelines.quarantine import Quarantine
-from pipelines.resume import last_checkpoint, needed_after, upgraded
-from pipelines.workers.base import Report, Worker
+from pipelines.resume import Found, last_checkpoint, needed_after, upgraded
+from pipelines.workers.base import Rendezvous, Report, Worker
+from pipelines.workers.ranks import Ranks
 from streaming.errors import StreamingError
 from streaming.position import NOTHING_YET
 from streaming.readers import Readers
@@ -47,6 +49,7 @@ class ModelWorker(Worker):
 
     def __init__(self, name: str, config: Config, run_dir: RunDir) -> None:
         super().__init__(name)
+        self._ranks = Ranks(Rendezvous())
         self._config = config
         self._run_dir = run_dir
         self._seq = NOTHING_YET
@@ -61,18 +64,28 @@ class ModelWorker(Worker):
     # --- beginning ---------------------------------------------------------------------------------------------
 
     def _begin(self, rng: Mapping[str, Tensor]) -> Stored | None:
-        """Threads, the writer, and the checkpoint to go on from; `rng`: of the models as they start, by its names."""
+        """Threads, the writer, and the checkpoint to go on from; `rng`: of the models as they start, by its names.
+
+        Rank 0 holds the lock, clears up, and decides which checkpoint it is; the others touch nothing before.
+        """
         set_threads(self._config.resources.threads)
         self._checkpoints = self._run_dir.checkpoints(self.name)
-        self._take_lock()
-        sweep(self._checkpoints)
-        self._writer = Writer(self.name, self._config.resources.checkpoint_queue, self.watch)
         self._readers = Readers(self._run_dir.readers)
-        stored, self._note = last_checkpoint(self._checkpoints, self._config.hash)
+        found = Found(None, None)
+        if self._ranks.first:
+            self._take_lock()
+            sweep(self._checkpoints)
+            found = last_checkpoint(self._checkpoints, self._config.hash)
+            self._note = found.note
+        # What is newer and cannot be used was set aside: the last one is the one found.
+        name = self._ranks.say(lambda: names(self._checkpoints)[-1] if found.stored else "")
+        stored = found.stored if self._ranks.first or not name else open_stored(self._checkpoints / name)
+        self._writer = Writer(self.name, self._config.resources.checkpoint_queue, self.watch)
         if stored is not None:
             stored = upgraded(stored, rng)
             self._seq = self._saved_seq = stored.meta["lake_seq"]
-        self._register()
+        if self._ranks.first:
+            self._register()
         return stored
 
     def _take_lock(self) -> None:
@@ -90,6 +103,9 @@ class ModelWorker(Worker):
     def _let_go(self) -> None:
         if self._lock is not None:
             self._lock.close()
+
+    def _go_on(self, mine: bool) -> bool:
+        return bool(self._ranks.lead(mine))
 
     def _set_up_quarantine(self, models: Sequence[str], tasks: tuple[str, ...], stored: Stored | None) -> None:
         """What each of `models` has left out so far, kept up in every checkpoint from now on."""
@@ -110,7 +126,13 @@ class ModelWorker(Worker):
     # --- writing -----------------------------------------------------------------------------------------------
 
     def _put(self, write: Callable[[], None]) -> None:
+        """Have it written beside the work; all ranks together. While one of them has to wait for its disk all do, step
+        by step: none is left alone in a collective for as long as a disk may take."""
         assert self._writer is not None
+        if self._ranks.count > 1:
+            with self.watch("wait for disk"):
+                while not self._ranks.all(self._writer.has_room):
+                    time.sleep(0.02)
         self._writer.put(write)
 
     def _checkpoint_meta(self, trained: Mapping[str, int], rows: int) -> dict[str, Any]:
@@ -132,13 +154,31 @@ class ModelWorker(Worker):
 
     def _save_checkpoint(self, name: str, tensors: Mapping[str, Tensor | Pieces], meta: Mapping[str, Any]) -> None:
         """In the writer's thread."""
-        save(self._checkpoints, name, tensors, meta, kind=f"{self.kind}-checkpoint")
+        self._save(self._checkpoints, name, tensors, meta, kind=f"{self.kind}-checkpoint")
         self._store_quarantine(meta["quarantine"])
+
+    def _save(
+        self,
+        root: Path,
+        name: str,
+        tensors: Mapping[str, Tensor | Pieces],
+        meta: Mapping[str, Any],
+        *,
+        kind: str,
+        alone: bool = False,
+    ) -> None:
+        """In every rank's writer's thread, of all ranks the same names in the same order: each writes what it holds."""
+        group = None if alone else self._ranks.group
+        if group is None:
+            save(root, name, tensors, meta, kind=kind)
+        else:
+            save(root, name, tensors, meta, kind=kind, rank=group.rank, ranks=group.world_size, attempt=group.token)
 
     def _finish_checkpoint(self) -> None:
         """In the writer's thread, last."""
-        prune(self._checkpoints, keep=self._kept_checkpoints)
-        self._register()
+        if self._ranks.first:
+            prune(self._checkpoints, keep=self._kept_checkpoints)
+            self._register()
 
     @property
     def _kept_checkpoints(self) -> int:
@@ -165,7 +205,7 @@ class ModelWorker(Worker):
     def _store_quarantine(self, state: Mapping[str, Any]) -> None:
         """For people; exact is what the checkpoint says, of which this is a copy, made again at every start."""
         path = self._run_dir.quarantine(self.name)
-        if path.exists() or any(model["rows"] for model in state.values()):
+        if self._ranks.first and (path.exists() or any(model["rows"] for model in state.values())):
             write_json(path, state)
 
     # --- ending ------------------------------------------------------------------------------------------------
@@ -180,7 +220,7 @@ class ModelWorker(Worker):
         if not self._ending:
             self._save_last()
             self._ending = True
-        self._done = self._writer.idle
+        self._done = self._ranks.all(self._writer.idle)
         return self._done
 
     @property
@@ -207,8 +247,10 @@ class ModelWorker(Worker):
         notes = [self._note, *(quarantine.note for quarantine in self._quarantines.values())]
         report.note = "; ".join(filter(None, notes)) or None
         report.counts = self._counts()
+        if not self._ranks.first:
+            return
         if self._writer is not None and time.monotonic() - self._registered_at > REGISTER_EVERY_S and self._writer.idle:
-            self._put(self._register)
+            self._writer.put(self._register)
 
     @abstractmethod
     def _counts(self) -> dict[str, Any]:

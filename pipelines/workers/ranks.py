@@ -81,6 +81,13 @@ class Ranks:
             self.group.tell(f"said/{self._said}", words())
         return self.group.hear(f"said/{self._said}")
 
+    def meet(self) -> None:
+        """Wait until all ranks have come this far, however long it takes the slowest."""
+        if self.group is not None:
+            self.group.tell(f"here/{self.rank}", "")
+            for rank in range(self.count):
+                self.group.hear(f"here/{rank}")
+
     def share(self, count: int) -> range:
         """Of `count` things in a row this rank's: neighbours, as many as the others have, or one more.
 

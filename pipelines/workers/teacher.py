@@ -4,22 +4,27 @@
 
 Version v of a snapshot has learned the blocks 0 … v-1; version 0 is the seeded initial state. In lockstep every block's
 end is published, in free pace every `publish_every_rows` rows.
+
+It may be several processes, its ranks. Each reads partitions of its own and builds its share of every batch
+(`Batches`); before a block they agree that all of them have it (`_agree`), and at its end each knows what all have
+learned (`BlockTally`): counts, metrics and positions are those of all rows, on every rank. Rank 0 tells the world.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import partial
-from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
-import pyarrow as pa
+import numpy as np
 from torch import Tensor
 
 from exfm.batch import BatchBuilder
-from exfm.checkpoint import Stored, load, names, prune, save
-from exfm.pieces import Pieces
+from exfm.checkpoint import Stored, load, names, prune
+from exfm.errors import Diverged
+from exfm.pieces import Pieces, whole
+from exfm.step import StepResult
 from exfm.teacher import Teacher
 from exfm.teacher_scorer import snapshot_of
 from pipelines.config import Config
@@ -27,8 +32,12 @@ from pipelines.layout import RunDir
 from pipelines.learned import Learned
 from pipelines.task_metrics import TaskMetrics
 from pipelines.workers.base import Rendezvous, Report, seconds_since
+from pipelines.workers.batches import Batches, Portion, Prepared, cuts
+from pipelines.workers.block_tally import BlockTally
 from pipelines.workers.model import ModelWorker
-from streaming.examples import Block, BlockPosition, ExamplesReader
+from pipelines.workers.ranks import Ranks
+from streaming.errors import StreamingError
+from streaming.examples import BlockPosition, ExamplesReader, check_whole
 from streaming.lake_reader import LakeReader
 from streaming.position import NOTHING_YET, Partition, Positions, SourcePosition
 
@@ -39,14 +48,27 @@ def snapshot_name(version: int) -> str:
     return f"v{version:08d}"
 
 
+class Agreed(NamedTuple):
+    """A block that every rank has its part of. `cuts`: of all partitions' rows, (S + 1, P); `positions`: of all."""
+
+    portion: Portion
+    cuts: np.ndarray
+    positions: Positions
+
+    def rows_of(self, step: int) -> int:
+        """Of all ranks."""
+        return int((self.cuts[step + 1] - self.cuts[step]).sum())
+
+
 class TeacherWorker(ModelWorker):
     kind = "teacher"
 
     def __init__(self, config: Config, run_dir: RunDir, at: Rendezvous = Rendezvous()) -> None:
         super().__init__("teacher", config, run_dir)
-        self._block: Block | None = None
-        self._missed: Iterator[Block] = iter(())
-        self._next_row = 0
+        self._at = at
+        self._block: Agreed | None = None
+        self._ready: Prepared | None = None
+        self._next_step = self._own_rows = 0
         self._version = self._saved_version = 0
         self._published_version: int | None = None
         self._event_time_ms: int | None = None
@@ -57,85 +79,152 @@ class TeacherWorker(ModelWorker):
         self.take_up()
         self._publish()
         self._lake = LakeReader(self._run_dir.lake, config.rows)
-        examples = kafka.examples
-        self._reader = ExamplesReader(kafka, examples.topic, examples.partitions, config.rows, self._lake.id)
-        self._reader.open(BlockPosition(self._version - 1, self._positions))
+        examples, mine = kafka.examples, self._mine
+        reader = ExamplesReader(kafka, examples.topic, examples.partitions, config.rows, self._lake.id, mine)
+        reader.open(self._position)
+        self._batches = self._batches_from(reader, self._lake)
+        self._ranks.meet()
 
     def take_up(self) -> None:
         """The teacher as its last checkpoint left it."""
         config = self._config
-        self._teacher = Teacher(config.teacher.model, config.features, config.tasks, config.seed)
+        self._ranks = Ranks(self._at)
+        self._mine = self._ranks.share(config.kafka.examples.partitions)
+        self._teacher = self._seeded()
         self._build = BatchBuilder(config.features, config.tasks)
         self._learned = Learned(config.tasks)
         self._trained_rows = 0
         self._judge = TaskMetrics(config.tasks)
+        self._tally = BlockTally(config.tasks, self._ranks)
         self._positions: Positions = {}
         stored = self._begin({"rng": self._teacher.random.state})
         self._set_up_quarantine(["teacher"], config.tasks, stored)
         self._restore(stored)
 
+    def _seeded(self) -> Teacher:
+        """As it is before it has learned anything."""
+        config, teacher = self._config, self._config.teacher
+        return Teacher(
+            teacher.model,
+            config.features,
+            config.tasks,
+            config.seed,
+            group=self._ranks.group,
+            sharding=teacher.sharding,
+            batch_rows=teacher.batch_rows,
+        )
+
+    def _batches_from(self, reader: ExamplesReader, lake: LakeReader) -> Batches:
+        partitions, rows = self._config.kafka.examples.partitions, self._config.teacher.batch_rows
+        return Batches(
+            reader, lake, self._build, partitions=partitions, mine=self._mine, batch_rows=rows, watch=self.watch
+        )
+
+    @property
+    def _position(self) -> BlockPosition:
+        """Where this rank's reader goes on behind the last block that was learned."""
+        mine = {p: at for p, at in self._positions.items() if p.partition in self._mine}
+        return BlockPosition(self._version - 1, mine)
+
     # --- learning ----------------------------------------------------------------------------------------------
 
     def _train(self) -> bool:
-        """Learn one batch, or fetch the next block."""
+        """Learn one batch, or agree on the next block."""
         if self._block is None:
             if self.orders.end_seq is not None and self._seq >= self.orders.end_seq:
                 return self._end()
-            with self.watch("read"):
-                self._block = self._next_block()
-            self._next_row = 0
+            self._block = self._agree()
+            self._next_step = 0
             if self._block is None:
                 self._reissue()
             return self._block is not None
-        stop = min(self._next_row + self._config.teacher.batch_rows, self._block.rows.num_rows)
-        self._learn(self._block.rows.slice(self._next_row, stop - self._next_row))
-        self._next_row = stop
-        if stop == self._block.rows.num_rows:
+        self._learn(self._block, self._next_step)
+        self._next_step += 1
+        if self._next_step == len(self._block.cuts) - 1:
             self._block_end(self._block)
         return True
 
-    def _next_block(self) -> Block | None:
-        missed = next(self._missed, None)
-        if missed is not None:
-            return missed
-        block = self._reader.next_batch(0.05)
-        if block is not None and block.first_seq > self._seq + 1:
-            # The topic no longer holds what comes next; the lake does.
-            self._missed = chain(self._from_lake(self._seq, block.first_seq - 1), [block])
-            return next(self._missed)
-        end = self.orders.end_seq
-        if block is None and end is not None and self._seq < end and self._reader.at_end():
-            self._missed = self._from_lake(self._seq, end)  # all was published, and is no longer on the topic
-            return next(self._missed, None)
-        return block
+    def _next_batch(self) -> Prepared | None:
+        """This rank's next batch: of the block at hand there always is one, of the next one only once it is here."""
+        if self._ready is None:
+            self._ready = self._batches.read()
+        return self._ready
 
-    def _from_lake(self, after: int, upto: int) -> Iterator[Block]:
-        log.info("the examples topic has no longer lake_seq %d to %d: they come from the lake", after + 1, upto)
-        self._lake.refresh()
-        for rows in self._lake.blocks(after, upto):
-            seq = rows["lake_seq"]
-            yield Block(rows["block"][0].as_py(), seq[0].as_py(), seq[-1].as_py(), rows, dict(self._positions))
+    def _agree(self) -> Agreed | None:
+        """The block that comes next, once every rank has its part of it; what the topic no longer holds comes from the
+        lake. A collective: from what all ranks tell, all conclude the same."""
+        end, topic = self.orders.end_seq, self._config.kafka.examples
+        if end is not None:
+            self._batches.ask_for_end()
+        ready = self._next_batch()
+        offsets = np.zeros(topic.partitions, np.int64)
+        counts, number, first, last = np.zeros_like(offsets), NOTHING_YET, NOTHING_YET, NOTHING_YET
+        if ready is not None:
+            block, counts = ready.portion.block, ready.portion.counts
+            number, first, last = block.number, block.first_seq, block.last_seq
+            for partition, at in (block.positions or self._position.positions).items():
+                offsets[partition.partition] = at.offset
+        with self.watch("wait for ranks"):
+            told = self._ranks.tell([number, first, last, self._batches.at_end, *counts, *offsets])
+        have, firsts, ends = told[:, 0] != NOTHING_YET, told[:, 1], told[:, 3] != 0
+        if have.all():
+            if firsts.max() > self._seq + 1:
+                behind = int(told[firsts.argmax(), 0]) - 1
+                self._go_on_from_lake(int(firsts.max()) - 1, behind)
+                return None
+            if ready is None or firsts.min() <= self._seq:
+                raise StreamingError(f"a rank has lake_seq {firsts.min()} at hand, {self._seq + 1} comes next")
+            counts, offsets = told[:, 4:].sum(0).reshape(2, -1)
+            check_whole(number, first, last, int(counts.sum()))
+            positions = {Partition(topic.topic, p): SourcePosition(int(at)) for p, at in enumerate(offsets)}
+            return Agreed(ready.portion, cuts(counts, self._config.teacher.batch_rows, last - first + 1), positions)
+        if end is not None and (have | ends).all():
+            self._go_on_from_lake(end, self._version - 1)  # all was published, and is no longer on the topic
+        return None
 
-    def _learn(self, rows: pa.Table) -> None:
-        with self.watch("batch"):
-            batch = self._build(rows)
+    def _go_on_from_lake(self, upto: int, behind: int) -> None:
+        self._ready = None
+        self._batches.go_on_from_lake(self._seq, upto, self._position._replace(after_block=behind))
+
+    def _learn(self, block: Agreed, step: int) -> None:
+        """One step, which is one of all ranks; one that has no rows for it takes part all the same."""
+        ready, rows = self._next_batch(), block.rows_of(step)
+        self._ready = None
+        assert ready is not None
+        assert ready.portion is block.portion
+        assert ready.step == step
+        if not rows:  # so few rows in so many partitions
+            return
         with self.watch("train"):
-            result = self._teacher.train_step(batch)
+            result = self._teacher.train_step(ready.batch)
         with self.watch("metrics"):
+            start, stop = block.cuts[step : step + 2, : self._mine.start].sum(1).tolist()
+            self._tally.add(ready, result, place=stop - start, rows=rows)
             if result.finite:
-                self._learned.add(rows)
-                self._trained_rows += rows.num_rows
-            self._judge_step("teacher", rows, result)
-            self._judge.judge(batch, result)
-        self._seq = rows["lake_seq"][-1].as_py()
-        self._event_time_ms = rows["event_time_ms"][-1].as_py()
-        self.rows += rows.num_rows
-        self._rows_since_publish += rows.num_rows
+                self._trained_rows += rows
+                self._quarantines["teacher"].well()
+            else:
+                self._leave_out(ready, result)
+        self._seq += rows
+        self._event_time_ms = ready.rows["event_time_ms"][-1].as_py() if ready.rows.num_rows else self._event_time_ms
+        self.rows += rows
+        self._own_rows += ready.rows.num_rows
+        self._rows_since_publish += rows
 
-    def _block_end(self, block: Block) -> None:
+    def _leave_out(self, ready: Prepared, result: StepResult) -> None:
+        """Where there is no going on, people find what was left out, though no checkpoint has it."""
+        try:
+            self._tally.leave_out(self._quarantines["teacher"], ready, result)
+        except Diverged:
+            self._tell_quarantine()
+            raise
+
+    def _block_end(self, agreed: Agreed) -> None:
         self._block = None
-        self._version = block.number + 1
-        self._positions = block.positions
+        self._version = agreed.portion.block.number + 1
+        self._seq, self._positions = agreed.portion.block.last_seq, agreed.positions
+        with self.watch("metrics"):
+            self._tally.finish(self._judge, self._learned)
         lockstep = self._config.pace.mode == "lockstep"
         publish = lockstep or self._rows_since_publish >= self._config.teacher.publish_every_rows
         if publish or self._version % self._config.teacher.checkpoint_every_blocks == 0:
@@ -175,11 +264,14 @@ class TeacherWorker(ModelWorker):
         self._rows_since_publish = 0
         self._published_version = self._version
 
-    def _save_snapshot(self, name: str, tensors: Mapping[str, Tensor | Pieces], meta: Mapping[str, Any]) -> None:
-        """In the writer's thread."""
+    def _save_snapshot(
+        self, name: str, tensors: Mapping[str, Tensor | Pieces], meta: Mapping[str, Any], *, alone: bool = False
+    ) -> None:
+        """In the writer's thread. `alone`: this rank has it all."""
         root = self._run_dir.snapshots
-        save(root, name, tensors, meta, kind="teacher-snapshot")
-        prune(root, keep=max(self._config.teacher.keep_snapshots, self._config.pace.lag + 2))
+        self._save(root, name, tensors, meta, kind="teacher-snapshot", alone=alone)
+        if self._ranks.first:
+            prune(root, keep=max(self._config.teacher.keep_snapshots, self._config.pace.lag + 2))
 
     def _save_last(self) -> None:
         if self._version != self._saved_version:
@@ -188,25 +280,36 @@ class TeacherWorker(ModelWorker):
             self._publish()
 
     def _reissue(self) -> None:
-        """Write a snapshot again that was found damaged and set aside, from the checkpoint it was made with."""
+        """Write a snapshot again that was found damaged and set aside, from the checkpoint it was made with. What is
+        there is for rank 0 to see."""
+        version = self._ranks.lead(self._damaged() if self._ranks.first else 0)
+        if version == NOTHING_YET:
+            return
+        assert self._writer is not None
+        name = snapshot_name(version)
+        log.warning("snapshot %s was found damaged: it is written again", name)
+        if version == 0:
+            teacher = self._seeded()
+            first = {"version": 0, "lake_seq": NOTHING_YET, "learned": Learned(self._config.tasks).state()}
+            tensors, meta = teacher.snapshot(), self._meta() | first
+            teacher.close()
+            self._put(partial(self._save_snapshot, name, tensors, meta))
+        elif self._ranks.first:  # from what is on disk: no rank is needed for it
+            stored = load(self._checkpoints / name)
+            tensors = dict(snapshot_of(stored.tensors))
+            meta = {key: stored.meta[key] for key in self._meta()}
+            self._writer.put(partial(self._save_snapshot, name, tensors, meta, alone=True))
+
+    def _damaged(self) -> int:
+        """The version of a snapshot that was set aside and can be written again; -1 where there is none."""
+        if self._writer is None or not self._writer.idle:
+            return NOTHING_YET
         for damaged in self._run_dir.snapshots.glob(".damaged-v*"):
             name = damaged.name.removeprefix(".damaged-")
-            if (self._run_dir.snapshots / name).exists() or self._writer is None or not self._writer.idle:
-                continue
-            if name == snapshot_name(0):
-                config = self._config
-                teacher = Teacher(config.teacher.model, config.features, config.tasks, config.seed)
-                first = {"version": 0, "lake_seq": NOTHING_YET, "learned": Learned(config.tasks).state()}
-                tensors, meta = teacher.snapshot(), self._meta() | first
-                teacher.close()
-            elif name in names(self._checkpoints):
-                stored = load(self._checkpoints / name)
-                tensors = dict(snapshot_of(stored.tensors))
-                meta = {key: stored.meta[key] for key in self._meta()}
-            else:
-                continue
-            log.warning("snapshot %s was found damaged: it is written again", name)
-            self._put(partial(self._save_snapshot, name, tensors, meta))
+            there = name == snapshot_name(0) or name in names(self._checkpoints)
+            if there and not (self._run_dir.snapshots / name).exists():
+                return int(name[1:])
+        return NOTHING_YET
 
     @property
     def _kept_checkpoints(self) -> int:
@@ -226,7 +329,7 @@ class TeacherWorker(ModelWorker):
             return
         tensors, meta = stored.tensors, stored.meta
         self._teacher.load_state({k: v for k, v in tensors.items() if not k.startswith("metrics/")})
-        self._judge.load(tensors)
+        self._judge.load({k: whole(v) for k, v in tensors.items() if k.startswith("metrics/")})
         self._version = self._saved_version = meta["version"]
         self._learned = Learned(self._config.tasks, meta["learned"])
         self._trained_rows = meta["trained_rows"]["teacher"]
@@ -241,17 +344,21 @@ class TeacherWorker(ModelWorker):
         try:
             super().close()
         finally:
-            self._reader.close()
+            self._batches.close()
             self._teacher.close()
+            self._ranks.close()
 
     def describe(self, report: Report) -> None:
         super().describe(report)
+        report.own_rows = self._own_rows
+        report.teacher_version = self._version
+        report.ne = self._judge.ne
+        if not self._ranks.first:
+            return
         self._lake.refresh()
         report.lag_rows = max(0, self._lake.last_lake_seq - self._seq)
         if self._config.pace.mode == "free":
             report.lag_event_time_s = seconds_since(self._event_time_ms)
-        report.teacher_version = self._version
-        report.ne = self._judge.ne
 
     def _counts(self) -> dict[str, Any]:
         return {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -19,8 +20,9 @@ from pipelines.layout import RunDir
 from pipelines.predictions import PredictionLog, read_predictions
 from pipelines.workers import model
 from pipelines.workers.base import Orders
+from pipelines.workers.batches import Prepared, cuts, portion_of
 from pipelines.workers.student import StudentWorker
-from pipelines.workers.teacher import TeacherWorker
+from pipelines.workers.teacher import Agreed, TeacherWorker
 from streaming.errors import StreamingError
 from streaming.examples import Block
 from streaming.readers import Readers
@@ -40,7 +42,7 @@ def rows_of(block: int, count: int = 32) -> pa.Table:
 
 
 class SlowDisk:
-    """Every save waits until the test lets it through; None: the disk is full."""
+    """Every checkpoint waits until the test lets it through; `full`: there is no room for it."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._allowed = threading.Semaphore(0)
@@ -49,6 +51,8 @@ class SlowDisk:
         save = checkpoint.save
 
         def slow(*args, **kwargs):
+            if kwargs["kind"].endswith("-snapshot"):
+                return save(*args, **kwargs)
             self.began += 1
             assert self._allowed.acquire(timeout=PATIENCE_S)
             if self.full:
@@ -93,9 +97,12 @@ def student(tmp_path, disk):
 def learn_block(worker: TeacherWorker, number: int) -> dict[str, torch.Tensor]:
     """One block, as `step` does it; returns the state at its end."""
     rows = rows_of(number)
-    worker._learn(rows)
+    portion = portion_of(Block(number, number * 32, number * 32 + 31, rows, {}), 1, range(1))
+    block = Agreed(portion, cuts(portion.counts, 32, 32), {})
+    worker._ready = Prepared(portion, 0, rows, worker._build(rows))
+    worker._learn(block, 0)
     state = worker._teacher.state()
-    worker._block_end(Block(number, number * 32, number * 32 + 31, rows, {}))
+    worker._block_end(block)
     return state
 
 
@@ -107,7 +114,7 @@ def test_a_disk_that_stands_still_delays_no_step_of_the_teacher_until_the_queue_
     states = [learn_block(teacher, 0)]
     eventually(lambda: disk.began == 1)  # it is being written, and stands still
     states.append(learn_block(teacher, 1))  # waits in the queue, whose bound is 1
-    assert set(teacher.watch.phases_s) >= {"batch", "train", "checkpoint"}
+    assert set(teacher.watch.phases_s) >= {"train", "metrics", "checkpoint"}
     assert "wait for disk" not in teacher.watch.phases_s
     assert names(tmp_path / "checkpoints" / "teacher") == []
 
@@ -212,8 +219,9 @@ def test_a_student_whose_vertical_is_quiet_is_done_with_the_rows_of_others_too(s
 
 def test_the_last_rows_come_from_the_lake_where_the_topic_has_forgotten_them(teacher, disk, tmp_path):
     disk.let_through(2)
-    teacher._reader = SimpleNamespace(next_batch=lambda wait_s: None, at_end=lambda: True, close=lambda: None)
-    teacher._lake = SimpleNamespace(refresh=lambda: None, blocks=lambda after, upto: [rows_of(0)])
+    reader: Any = SimpleNamespace(next_batch=lambda wait_s: None, at_end=lambda: True, seek=lambda position: None)
+    lake: Any = SimpleNamespace(refresh=lambda: None, blocks=lambda after, upto: iter([rows_of(0)]))
+    teacher._batches = teacher._batches_from(reader, lake)
     assert not teacher.step()  # nothing on the topic yet
     teacher.orders = Orders(end_seq=31)
     eventually(lambda: teacher.step() and teacher.done)

@@ -28,6 +28,7 @@ from torchrec.distributed.planner.types import (
     CollectiveType,
     GeneralizedCommsBandwidth,
     ParameterConstraints,
+    Perf,
     ShardingOption,
     Storage,
 )
@@ -95,11 +96,19 @@ class GlooBandwidths(GeneralizedCommsBandwidth):
         return within if world_size <= local_world_size else min(within, self.inter_host_bw)
 
 
-class CpuCosts(EmbeddingPerfEstimatorConfig):
-    """A CPU's lookups cost their bytes; the penalties for widths below 128 are those of a GPU's thread blocks."""
+class Costs(EmbeddingPerfEstimatorConfig):
+    """TorchRec's model of what a piece costs. A model that only scores pays for no backward pass."""
 
-    _use_block_usage_penalty = False
-    _use_min_dim_for_lookup = False
+    def __init__(self, device: Device, learns: bool):
+        self._learns = learns
+        if device == "cpu":  # the penalties for widths below 128 are those of a GPU's thread blocks
+            self._use_block_usage_penalty = self._use_min_dim_for_lookup = False
+
+    def post_process_perfs(self, shard_perfs: list[Perf], *args: Any, **kwargs: Any) -> list[Perf]:
+        if not self._learns:
+            for perf in shard_perfs:
+                perf.bwd_compute = perf.bwd_comms = 0.0
+        return shard_perfs
 
 
 @dataclass(frozen=True)
@@ -131,6 +140,13 @@ def make_planner(
     world: World, constraints: Mapping[str, ParameterConstraints], optimizer: str | None = "row_wise_adagrad"
 ) -> EmbeddingShardingPlanner:
     """A planner for `world`, of tables that learn by `optimizer` (or `adagrad`, or None); needs no process group."""
+    with quiet():
+        return _planner(world, constraints, optimizer)
+
+
+def _planner(
+    world: World, constraints: Mapping[str, ParameterConstraints], optimizer: str | None
+) -> EmbeddingShardingPlanner:
     hardware = Hardware.of(world.device)
     topology = Topology(
         world_size=world.ranks,
@@ -146,7 +162,7 @@ def make_planner(
     )
     batch = max(1, math.ceil(world.batch_rows / world.ranks))
     given = {name: _in_fast_memory(constraint) for name, constraint in constraints.items()}
-    costs = CpuCosts() if world.device == "cpu" else EmbeddingPerfEstimatorConfig()
+    costs = Costs(world.device, learns=optimizer is not None)
     enumerator = InOneOrder(
         topology,
         batch,
@@ -219,11 +235,11 @@ def _counted(option: ShardingOption, size: list[int]) -> int:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """TorchRec warns about topologies and dense estimates that do not matter here, and logs arguments."""
+    """TorchRec warns about topologies and dense estimates that do not matter here, and logs arguments and errors."""
     loggers = [logging.getLogger(name) for name in ("", "torchrec", "MethodLogger-NullHandler")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
-        logger.setLevel(logging.ERROR)
+        logger.setLevel(logging.CRITICAL)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

@@ -6,9 +6,9 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from contextlib import suppress
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 from torch import nn
@@ -68,6 +68,7 @@ class Sharding(BaseModel):
     min_partition: int = Field(default=4, gt=0, multiple_of=4)  # columns of the narrowest piece (FBGEMM works in fours)
     ranks_per_host: int | None = Field(default=None, gt=0)  # consecutive ranks that share a host; None: all of them
     per_shard_row_wise: bool = False  # row-wise AdaGrad may take its mean over the columns of a piece
+    ids_per_row: dict[str, Annotated[float, Field(gt=0)]] = {}  # of list columns; for the costs alone
 
     def of(self, table: str) -> list[str]:
         """What `table` may be cut by."""
@@ -79,11 +80,11 @@ class Sharding(BaseModel):
 
     def check(self, tables: Collection[str], optimizer: SparseOptimizer | None) -> None:
         """Raises ConfigError for tables that do not exist, and for cuts under which `optimizer` is another one."""
-        for table in self.tables:
+        for setting, table in [("tables", t) for t in self.tables] + [("ids_per_row", t) for t in self.ids_per_row]:
             if table not in tables:
                 close = difflib.get_close_matches(table, tables, n=3)
                 raise ConfigError(
-                    f"sharding.tables names `{table}`, which is not a table; "
+                    f"sharding.{setting} names `{table}`, which is not a table; "
                     + (f"did you mean {', '.join(close)}?" if close else f"there are: {', '.join(sorted(tables))}")
                 )
         if optimizer != "row_wise_adagrad" or self.per_shard_row_wise:
@@ -120,15 +121,26 @@ class Sharder(EmbeddingBagCollectionSharder):
         return ["dense"] if sharding_type == "data_parallel" else ["fused"]
 
 
-def planner_of(tables: Iterable[EmbeddingBagConfig], sharding: Sharding, world: World) -> EmbeddingShardingPlanner:
-    """TorchRec's planner for these tables: what `exfm plan` asks without any ranks is what training asks with them."""
+def planner_of(
+    tables: Collection[EmbeddingBagConfig], sharding: Sharding, world: World, optimizer: SparseOptimizer | None
+) -> EmbeddingShardingPlanner:
+    """TorchRec's planner for these tables: what `exfm plan` asks without any ranks is what training asks with them.
+
+    Raises ConfigError where `sharding` does not suit the tables or their optimizer (None: they do not learn).
+    """
+    sharding.check([table.name for table in tables], optimizer)
+    for table in tables:
+        if table.embedding_dim % 4:
+            raise ConfigError(f"table `{table.name}` is {table.embedding_dim} wide; FBGEMM needs a multiple of 4")
     constraints = {
         table.name: ParameterConstraints(
-            sharding_types=cuts_of(table, sharding, world), min_partition=sharding.min_partition
+            sharding_types=cuts_of(table, sharding, world),
+            min_partition=sharding.min_partition,
+            pooling_factors=[sharding.ids_per_row.get(table.name, 1.0)] * len(table.feature_names),
         )
         for table in tables
     }
-    return make_planner(world, constraints)
+    return make_planner(world, constraints, optimizer)
 
 
 def cuts_of(table: EmbeddingBagConfig, sharding: Sharding, world: World) -> list[str]:
@@ -165,17 +177,14 @@ def plan_sharding(
     do not fit into memory.
     """
     configs = tables.embedding_bag_configs()
-    sharding.check([c.name for c in configs], optimizer)
-    for c in configs:
-        if c.embedding_dim % 4:
-            raise ConfigError(f"table `{c.name}` is {c.embedding_dim} wide; FBGEMM needs a multiple of 4")
     world = sharding.world(group.world_size, "cuda" if group.device.type == "cuda" else "cpu", batch_rows)
+    planner = planner_of(configs, sharding, world, optimizer)
     model = nn.Module()
     model.add_module("tables", tables)
     planned: list[ShardingPlan | None] = [None]  # one rank plans: the others would wait for it if it alone failed
     if group.rank == 0:
         with quiet(), suppress(PlannerError):
-            planned = [planner_of(configs, sharding, world).plan(model, [Sharder.of(sharding)])]
+            planned = [planner.plan(model, [Sharder.of(sharding)])]
     group.broadcast(planned)
     if planned[0] is None:
         raise ConfigError(does_not_fit(configs, sharding, group.world_size, optimizer))

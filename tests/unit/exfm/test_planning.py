@@ -1,0 +1,208 @@
+"""Plans made without ranks: they are the ones that training makes, their bytes are real, and every remedy is true."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from exfm.errors import ConfigError
+from exfm.features import FeatureSet, SequenceFeature, SparseFeature
+from exfm.plan_search import STRATEGIES, attempts, remedies
+from exfm.planning import Plan, Question, Shortage, plan
+from exfm.sharding import Sharding
+from exfm.teacher import Teacher
+from exfm.teacher_net import TeacherConfig
+
+FEATURES = FeatureSet(
+    sparse=[
+        SparseFeature(name="user", rows=1000),
+        SparseFeature(name="ad", rows=101),
+        SparseFeature(name="slot", rows=3),
+    ]
+)
+CFG = TeacherConfig(width=8, num_fmb=3, num_lcb=2, rank=2, mlp=(8,), head=(8,))
+ELEMENT_WISE = CFG.model_copy(update={"sparse_optimizer": "adagrad"})
+BILLION = FEATURES.model_copy(update={"sparse": (SparseFeature(name="user", rows=10**9), *FEATURES.sparse[1:])})
+ROW = 4 * (8 + 1)  # bytes of a row and its accumulator, in row-wise AdaGrad
+
+
+def question(**sharding):
+    ranks = sharding.pop("ranks", 2)
+    return Question(FEATURES, CFG, Sharding(**sharding), ranks, batch_rows=64)
+
+
+def planned(asked):
+    found = plan(asked)
+    assert isinstance(found, Plan), found
+    return found
+
+
+def where(found):
+    """The plan in the words of TorchRec's: table -> (strategy, [(rank, offsets, sizes)])."""
+    return {
+        t.name: (
+            t.strategy,
+            sorted((p.rank, p.offset, None if t.strategy == "data_parallel" else p.size) for p in t.pieces),
+        )
+        for t in found.tables
+    }
+
+
+def test_every_row_has_one_place_and_ranks_add_up():
+    found = planned(question(types=("row_wise",), ranks=4))
+    for table in found.tables:
+        assert sum(piece.size[0] for piece in table.pieces) == table.rows
+        assert table.weight_bytes == 4 * 8 * table.rows
+    assert sum(load.weight_bytes for load in found.ranks) == 4 * 8 * (1000 + 101 + 3)
+    assert sum(load.optimizer_bytes for load in found.ranks) == 4 * (1000 + 101 + 3)
+    assert found.cost_ms == max(load.cost.total for load in found.ranks)
+    assert found.imbalance == pytest.approx(found.cost_ms / (sum(load.cost.total for load in found.ranks) / 4))
+
+
+def test_a_world_and_tables_that_no_machine_has_are_planned_without_memory():
+    asked = replace(question(memory_gb=80.0, ranks_per_host=8), features=BILLION, ranks=64, device="cuda")
+    found = planned(asked)
+    assert found.tables[0].weight_bytes == 32 * 10**9
+    assert found.fullest.bytes < 80 * 10**9
+
+
+def test_the_accumulators_of_column_pieces_count_every_row_each():
+    pieces = planned(question(types=("column_wise",), per_shard_row_wise=True)).tables[0].pieces
+    assert [piece.size for piece in pieces] == [(1000, 4), (1000, 4)]
+    assert [piece.optimizer_bytes for piece in pieces] == [4 * 1000, 4 * 1000]
+
+
+def test_element_wise_adagrad_keeps_as_much_as_the_weights():
+    found = planned(replace(question(types=("column_wise",)), teacher=ELEMENT_WISE))
+    assert all(piece.optimizer_bytes == piece.weight_bytes for table in found.tables for piece in table.pieces)
+
+
+def test_a_table_on_every_rank_takes_its_gradient_too():
+    found = planned(question(types=("data_parallel",)))
+    for piece in found.tables[0].pieces:
+        assert piece.exchange_bytes > 2 * piece.weight_bytes
+
+
+def test_a_sequence_is_looked_up_at_every_place_of_it():
+    def cost(length):
+        seen = SequenceFeature(name="seen", rows=100, length=length)
+        features = FEATURES.model_copy(update={"sequence": (seen,)})
+        table = planned(replace(question(), features=features)).tables[-1]
+        assert table.name == "seen"
+        return sum(piece.cost.total for piece in table.pieces)
+
+    assert cost(20) == pytest.approx(20 * cost(1))
+
+
+def test_bags_of_many_ids_cost_more_to_look_up():
+    one, ten = planned(question()), planned(question(ids_per_row={"user": 10.0}))
+    assert ten.tables[0].pieces[0].cost.forward_compute > 3 * one.tables[0].pieces[0].cost.forward_compute
+    assert ten.tables[1].pieces[0].cost == one.tables[1].pieces[0].cost
+
+
+@pytest.mark.parametrize("types", [("table_wise",), ("row_wise",), ("data_parallel", "table_wise")])
+def test_the_plan_is_the_one_that_a_teacher_trains_by(types):
+    sharding = Sharding(types=types, tables={"slot": "row_wise"})
+    teacher = Teacher(CFG, FEATURES, ["ctr"], 0, sharding=sharding, batch_rows=64)
+    teacher.close()
+    assert where(planned(replace(question(), sharding=sharding, ranks=1))) == trained(teacher)
+
+
+def trained(teacher):
+    return {
+        name: (
+            table.sharding_type,
+            [(rank, (0, 0), None) for rank in table.ranks]
+            if table.sharding_spec is None
+            else sorted(
+                (shard.placement.rank(), tuple(shard.shard_offsets), tuple(shard.shard_sizes))
+                for shard in table.sharding_spec.shards
+            ),
+        )
+        for name, table in teacher.plan.plan["tables"].items()
+    }
+
+
+def test_what_does_not_fit_is_told_with_both_numbers():
+    short = plan(question(memory_gb=0.00003))
+    assert isinstance(short, Shortage)
+    assert str(short) == "table `user` (table_wise) needs 38.6 kB on one device, the largest free device has 30 kB"
+    assert short.needs > 1000 * ROW > short.free
+    assert short.capacity == 60_000
+
+
+def test_what_is_left_beside_other_tables_counts_as_free():
+    two = FeatureSet(sparse=[SparseFeature(name=name, rows=1000) for name in "abc"])
+    short = plan(replace(question(memory_gb=0.00005), features=two))
+    assert isinstance(short, Shortage)
+    assert short.needs > short.free > 0
+    assert short.needs < 50_000  # it would fit on a rank of its own
+
+
+@pytest.mark.parametrize(
+    "sharding",
+    [
+        {"memory_gb": 0.00003},
+        {"memory_gb": 0.00002, "types": ("table_wise", "row_wise")},
+        {"memory_gb": 0.00003, "tables": {"user": "table_wise"}, "types": ("row_wise",)},
+        {"memory_gb": 0.00001, "ranks": 4, "ranks_per_host": 2, "types": ("table_row_wise",)},
+    ],
+)
+def test_every_remedy_makes_room_and_the_least_of_it(sharding):
+    asked = question(**sharding)
+    assert isinstance(plan(asked), Shortage)
+    found = list(remedies(asked))
+    assert found
+    for remedy in found:
+        changed = asked
+        for path, value in remedy.changes.items():
+            changed = applied(changed, path, value)
+        assert planned(changed).fullest.bytes <= changed.world.capacity_bytes, remedy.words
+        for less in one_less(changed, asked, remedy.changes):
+            assert isinstance(plan(less), Shortage), remedy.words
+
+
+def applied(asked, path, value):
+    section, _, name = path.rpartition(".")
+    if section == "sharding":
+        return asked.sharded(**{name: value})
+    if section == "model":
+        return replace(asked, teacher=asked.teacher.model_copy(update={name: value}))
+    assert path == "ranks"
+    return replace(asked, ranks=value)
+
+
+def one_less(changed, asked, settings):
+    if "ranks" in settings:
+        fewer = changed.ranks - (changed.sharding.ranks_per_host or 1)
+        if fewer > asked.ranks:
+            yield replace(changed, ranks=fewer)
+    if "sharding.memory_gb" in settings:
+        yield changed.sharded(memory_gb=changed.sharding.memory_gb - asked.sharding.memory_gb / 100)
+    if "model.width" in settings and changed.teacher.width + 4 < asked.teacher.width:
+        yield applied(changed, "model.width", changed.teacher.width + 4)
+
+
+def test_columns_that_would_change_the_optimizer_are_refused_among_what_was_tried():
+    tried = {attempt.name: attempt for attempt in attempts(question())}
+    assert list(tried) == [*(f"all {strategy}" for strategy in STRATEGIES), "free choice"]
+    assert "row-wise AdaGrad" in tried["all column_wise"].why_not
+    assert tried["all column_wise"].plan is None
+    tried = {a.name: a for a in attempts(replace(question(), teacher=ELEMENT_WISE))}
+    assert tried["all column_wise"].plan is not None
+    costs = [attempt.plan.cost_ms for attempt in tried.values()]
+    assert tried["free choice"].plan.cost_ms == min(costs)
+
+
+def test_ranks_that_do_not_fill_their_hosts_are_refused():
+    with pytest.raises(ConfigError, match="6 ranks"):
+        plan(question(ranks=6, ranks_per_host=4))
+
+
+def test_a_teacher_that_only_scores_keeps_no_optimizer_and_pays_for_no_backward_pass():
+    found = planned(replace(question(types=("row_wise",)), learns=False))
+    for load in found.ranks:
+        assert load.optimizer_bytes == 0
+        assert load.cost.backward_compute == load.cost.backward_comms == 0 < load.cost.forward_comms
+    assert found.question.dense_bytes * 4 == question().dense_bytes

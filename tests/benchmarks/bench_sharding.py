@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import tempfile
 import time
 from collections.abc import Iterable
 from typing import Any
@@ -31,6 +32,7 @@ from local_ranks import launch, report, settings_of_this_rank
 from exfm.batch import Batch, BatchBuilder
 from exfm.comms import SentBytes
 from exfm.features import FeatureSet, SparseFeature
+from exfm.pieces import Pieces, narrowed
 from exfm.ranks import RankGroup
 from exfm.sharding import Sharding
 from exfm.teacher import Teacher
@@ -59,7 +61,7 @@ AdaGrad; hosts are made believe, by the number of ranks."""
 
 
 def model(strategy: str, dense_dtype: str) -> TeacherConfig:
-    return TeacherConfig(width=32, sparse_optimizer=optimizer_of(strategy), dense_dtype=dense_dtype, sparse_eps=1e-5)
+    return TeacherConfig(width=32, sparse_optimizer=optimizer_of(strategy), dense_dtype=dense_dtype, sparse_eps=1e-4)
 
 
 def optimizer_of(strategy: str) -> str:
@@ -101,48 +103,62 @@ def start(teacher: Teacher) -> None:
                 p.copy_(torch.empty(p.shape).normal_(0, 0.3, generator=drawn))
 
 
-def measured(strategy: str, group: RankGroup, batches: list[Batch], args: argparse.Namespace) -> dict[str, Any]:
+def measured(strategy: str, group: RankGroup, batches: list[Batch], steps: int) -> dict[str, Any]:
     _, double = learned(strategy, group, batches, "float64")
     teacher, single = learned(strategy, group, batches, "float32")
     blocks = []
     for _ in range(TIMED_BLOCKS):
         dist.barrier()
         began = time.perf_counter()
-        for step in range(args.steps):
+        for step in range(steps):
             teacher.train_step(batches[step % len(batches)])
-        blocks.append(1000 * (time.perf_counter() - began) / args.steps)
+        blocks.append(1000 * (time.perf_counter() - began) / steps)
     with SentBytes() as sent:
         for step in range(COUNTED_STEPS):
             teacher.train_step(batches[step])
-    of_all = group.sum(torch.tensor([sent.embeddings, sent.total])) // COUNTED_STEPS
-    return {
-        "ms": min(blocks),
-        "embeddings": int(of_all[0]),
-        "total": int(of_all[1]),
-        "weights": {"float32": single, "float64": double},
-    }
+    embeddings, total = group.sum(torch.tensor([sent.embeddings, sent.total])) // COUNTED_STEPS
+    weights = {"float64": double, "float32": single}
+    return {"ms": min(blocks), "embeddings": int(embeddings), "total": int(total), "weights": weights}
 
 
 def learned(
     strategy: str, group: RankGroup, batches: list[Batch], dense_dtype: str
 ) -> tuple[Teacher, dict[str, torch.Tensor]]:
     """A teacher after these batches, and its weights, whole. A collective."""
-    teacher = Teacher(
-        model(strategy, dense_dtype), FEATURES, ["ctr"], 0, group=group, sharding=sharding(strategy, group.world_size)
-    )
+    cfg, asked = model(strategy, dense_dtype), sharding(strategy, group.world_size)
+    teacher = Teacher(cfg, FEATURES, ["ctr"], 0, group=group, sharding=asked)
     start(teacher)
     for batch in batches:
         assert teacher.train_step(batch).finite
-    weights = teacher._weights.whole() | {name: p.detach().clone() for name, p in teacher._dense.items()}
-    return teacher, {name: w.cpu() for name, w in weights.items()}
+    return teacher, {name: of_all_ranks(source, group) for name, source in teacher.snapshot().items()}
+
+
+def of_all_ranks(source: torch.Tensor | Pieces, group: RankGroup) -> torch.Tensor:
+    if isinstance(source, torch.Tensor):
+        return source.cpu()
+    whole = torch.zeros(source.shape)
+    for offsets, piece in source.pieces:
+        narrowed(whole, offsets, piece.shape).copy_(piece)
+    return group.sum(whole)
+
+
+def apart(weights: dict[str, torch.Tensor], others: dict[str, torch.Tensor]) -> float:
+    return max((w - others[name]).abs().max().item() for name, w in weights.items())
 
 
 def rank_main(settings: dict[str, Any]) -> None:
     set_threads(1)
     args = argparse.Namespace(**settings)
     batches = [share(step, args) for step in range(COMPARED_STEPS)]
+    alone = torch.load(args.alone) if args.alone else None
+    results = {}
     with RankGroup(args.rank, args.world, master_port=args.port, timeout_s=60, device=args.device) as group:
-        report(settings, {strategy: measured(strategy, group, batches, args) for strategy in args.strategies})
+        for strategy in args.strategies:
+            result = results[strategy] = measured(strategy, group, batches, args.steps)
+            if alone:
+                expected = alone[optimizer_of(strategy)]
+                result["apart"] = {d: apart(w, expected[d]) for d, w in result.pop("weights").items()}
+    report(settings, results)
 
 
 def main() -> None:
@@ -159,34 +175,31 @@ def main() -> None:
     if args.device == "cuda" and (gpus := torch.cuda.device_count()) < max(args.ranks):
         raise SystemExit(f"NCCL needs a GPU for each rank: {max(args.ranks)} were asked for, {gpus} are here")
 
-    alone = {optimizer_of(s): s for s in reversed(args.strategies)}
+    by_optimizer = {optimizer_of(s): s for s in reversed(args.strategies)}
 
-    def run(world: int, strategies: Iterable[str]) -> dict[str, dict[str, Any]]:
-        settings = vars(args) | {"strategies": list(strategies)}
+    def run(world: int, strategies: Iterable[str], alone: str | None = None) -> dict[str, dict[str, Any]]:
+        settings = vars(args) | {"strategies": list(strategies), "alone": alone}
         return launch(__file__, world, settings, timeout_s=START_TIMEOUT_S + 60 * len(args.strategies))
 
-    before = run(1, alone.values())
-    results = {world: run(world, args.strategies) for world in args.ranks}
-    after = run(1, alone.values())
+    before = run(1, by_optimizer.values())
+    with tempfile.NamedTemporaryFile() as alone:
+        torch.save({optimizer: before[s]["weights"] for optimizer, s in by_optimizer.items()}, alone.name)
+        results = {world: run(world, args.strategies, alone.name) for world in args.ranks}
+    after = run(1, by_optimizer.values())
+    ms_alone = {optimizer: min(run[s]["ms"] for run in (before, after)) for optimizer, s in by_optimizer.items()}
+
     heads = ["strategy", "ranks", "ms/step", "ratio", "embeddings kB/step", "all kB/step"]
     heads += ["Δ, dense in double", "Δ, float32"]
     print(f"{os.cpu_count()} cores, {args.device}; {args.rows} rows a step, {sum(TABLES.values()):,} table rows × 32\n")
     print(f"| {' | '.join(heads)} |\n{'|---' * len(heads)}|")
-    for optimizer, strategy in alone.items():
-        ms = min(before[strategy]["ms"], after[strategy]["ms"])
+    for optimizer, ms in ms_alone.items():
         print(f"| one process, {optimizer} | 1 | {ms:.1f} | 1 | 0 | 0 | – | – |")
     for world, by_strategy in results.items():
-        for strategy, result in by_strategy.items():
-            one = alone[optimizer_of(strategy)]
-            ms = min(before[one]["ms"], after[one]["ms"])
-            apart = {
-                dtype: max((w - before[one]["weights"][dtype][n]).abs().max().item() for n, w in weights.items())
-                for dtype, weights in result["weights"].items()
-            }
+        for strategy, r in by_strategy.items():
             print(
-                f"| {strategy} | {world} | {result['ms']:.1f} | {result['ms'] / ms:.2f} | "
-                f"{result['embeddings'] / 1000:,.0f} | {result['total'] / 1000:,.0f} | "
-                f"{apart['float64']:.0e} | {apart['float32']:.0e} |"
+                f"| {strategy} | {world} | {r['ms']:.1f} | {r['ms'] / ms_alone[optimizer_of(strategy)]:.2f} | "
+                f"{r['embeddings'] / 1000:,.0f} | {r['total'] / 1000:,.0f} | "
+                f"{r['apart']['float64']:.0e} | {r['apart']['float32']:.0e} |"
             )
 
 

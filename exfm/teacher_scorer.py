@@ -71,12 +71,13 @@ class ShardedScorer:
         *,
         group: RankGroup,
         sharding: Sharding = Sharding(),
+        batch_rows: int = 2048,  # of a batch over all ranks, which is what the plan's costs are counted in
     ):
         """A collective. Raises ConfigError where the tables do not fit into what `sharding` allows a rank."""
         self.tasks = tuple(tasks)
         tables = EmbeddingBagCollection(bag_configs(features, cfg.width), device=torch.device("meta"))
         self._net = TeacherNet(cfg, features, tasks, seed=0, tables=tables).eval()
-        self.plan = plan_sharding(tables, group, sharding, None)
+        self.plan = plan_sharding(tables, group, sharding, None, batch_rows)
         for table in self.plan.plan["tables"].values():
             table.compute_kernel = "dense"  # the one that has no optimizer
         self._net.tables = shard_tables(tables, self.plan.plan["tables"], group, sharding)

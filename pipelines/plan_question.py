@@ -6,14 +6,11 @@ import os
 from collections.abc import Iterator
 from typing import Any, Literal, cast, get_args
 
-import psutil
-
 from exfm.errors import ConfigError
 from exfm.plan_search import attempts, remedies
 from exfm.planner import GB, Device
 from exfm.planning import Plan, Question, Shortage, plan, size
 from pipelines.config import Config
-from pipelines.doctor.machine import CGROUP_LIMITS
 from pipelines.plan_report import Check, Report
 
 Part = Literal["teacher", "augmentation"]
@@ -54,26 +51,30 @@ def question_of(
     return question.sharded(**changes) if changes else question
 
 
-def ask(config: Config, question: Question, *, look_around: bool, look_here: bool) -> Report:
-    """Plan; `look_around` tries the other strategies, `look_here` compares with this machine."""
+def ask(config: Config, question: Question, *, look_around: bool, memory_here: int | None) -> Report:
+    """Plan; `look_around` tries the other strategies. With the bytes of this machine the plan is held against it."""
     found = plan(question)
-    report = Report(config.name, question, found)
+    report = Report(config.name, question, found, unknown_bags=unknown_bags(config, question))
     if look_around:
         report.tried = list(attempts(question))
     if isinstance(found, Shortage):
         report.remedies = list(remedies(question))
-    if look_here:
-        report.machine = list(here(config, question, found))
+    if memory_here is not None:
+        report.machine = list(here(config, question, found, memory_here))
     return report
 
 
-def memory_here() -> int:
-    """Bytes of this machine, or of the container where that has fewer."""
-    limits = [int(text) for path in CGROUP_LIMITS if path.is_file() and (text := path.read_text().strip()).isdigit()]
-    return min(psutil.virtual_memory().total, *limits) if limits else psutil.virtual_memory().total
+def unknown_bags(config: Config, question: Question) -> list[str]:
+    """Features that look up a list's ids, where the sharding settings do not say how many a row has."""
+    lists = {column.name for column in config.rows.columns if column.type.startswith("list")}
+    return [
+        feature.name
+        for feature in config.features.sparse
+        if lists & set(feature.reads) and feature.name not in question.sharding.ids_per_row
+    ]
 
 
-def here(config: Config, question: Question, found: Plan | Shortage) -> Iterator[Check]:
+def here(config: Config, question: Question, found: Plan | Shortage, memory: int) -> Iterator[Check]:
     """Whether this machine has what the ranks take, and the examples topic a partition for each."""
     ranks, partitions = question.ranks, config.kafka.examples.partitions
     if not question.learns:
@@ -96,11 +97,10 @@ def here(config: Config, question: Question, found: Plan | Shortage) -> Iterator
         yield Check("warn", f"{words}: they take turns, and a step takes longer than predicted")
     else:
         yield Check("ok", words)
-    yield _memory(config, question, found)
+    yield _memory(config, question, found, memory)
 
 
-def _memory(config: Config, question: Question, found: Plan | Shortage) -> Check:
-    have = memory_here()
+def _memory(config: Config, question: Question, found: Plan | Shortage, have: int) -> Check:
     if config.resources.address is not None:
         return Check("ok", f"the ranks run on the cluster at {config.resources.address}, whose memory is not looked at")
     tables = sum(load.bytes for load in found.ranks) if isinstance(found, Plan) else found.total

@@ -12,6 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from exfm.errors import ConfigError
 from exfm.plan_search import Attempt, Remedy
 from exfm.planner import Hardware
 from exfm.planning import Cost, Plan, Question, RankLoad, Shortage, TablePlan, size
@@ -51,6 +52,12 @@ class Report:
     tried: list[Attempt] = field(default_factory=list)
     remedies: list[Remedy] = field(default_factory=list)
     machine: list[Check] = field(default_factory=list)  # empty in a dry run
+    unknown_bags: list[str] = field(default_factory=list)  # features of list columns, of how many ids nobody said
+
+    def refuse(self) -> None:
+        """Raise ConfigError where the plan does not fit, or not here."""
+        if words := self.refusal():
+            raise ConfigError(words)
 
     def refusal(self) -> str | None:
         """Why the answer is no, in a paragraph; None when the plan fits."""
@@ -104,6 +111,7 @@ class Report:
             "remedies": [
                 {"words": r.words, "settings": self.settings(r), "cost_ms": r.plan.cost_ms} for r in self.remedies
             ],
+            "unknown_bags": self.unknown_bags,
             "machine": [check._asdict() for check in self.machine],
         }
 
@@ -134,6 +142,12 @@ class Report:
                 f"beside that every rank holds the dense part: {size(asked.dense_bytes)}"
                 f"{' with gradients and Adam' if asked.learns else ''}\n"
                 f"[dim]costs: TorchRec's model, which counts bytes and no latency; {Hardware.of(asked.device).told}[/]",
+                highlight=False,
+            )
+        for feature in self.unknown_bags:
+            console.print(
+                f"[yellow]note[/] `{escape(feature)}` reads a list; costs count 1 id a row: say how many with "
+                f"sharding.ids_per_row",
                 highlight=False,
             )
         if self.tried:

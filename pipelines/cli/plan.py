@@ -42,8 +42,8 @@ def plan(
     """
     from rich.console import Console
 
-    from exfm.errors import ConfigError
     from pipelines.config import load
+    from pipelines.doctor.machine import total_memory
     from pipelines.plan_question import Part, ask, question_of
 
     settings = load(config, overrides)
@@ -52,12 +52,11 @@ def plan(
         settings, part, ranks=ranks, ranks_per_host=ranks_per_host, memory_gb=memory_gb, device=device
     )
     with Console(stderr=True).status("asking the planner"):
-        report = ask(settings, question, look_around=not quick, look_here=not dry_run)
+        report = ask(settings, question, look_around=not quick, memory_here=None if dry_run else total_memory())
     if json_:
         import json
 
         typer.echo(json.dumps(report.as_json(), indent=2))
     else:
         report.show(Console())
-    if refusal := report.refusal():
-        raise ConfigError(refusal)
+    report.refuse()

@@ -6,6 +6,7 @@ import resource
 import shutil
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Mapping
@@ -55,8 +56,16 @@ def disk(asked: Asked) -> Verdict:
 
 def available_memory() -> int:
     """Bytes that processes may still take: the system's figure, or the container's limit where that is lower."""
-    limits = [int(text) for path in CGROUP_LIMITS if path.is_file() and (text := path.read_text().strip()).isdigit()]
-    return min(psutil.virtual_memory().available, *limits) if limits else psutil.virtual_memory().available
+    return min(psutil.virtual_memory().available, *_limits(), sys.maxsize)
+
+
+def total_memory() -> int:
+    """Bytes of this machine, or of the container where that has fewer."""
+    return min(psutil.virtual_memory().total, *_limits(), sys.maxsize)
+
+
+def _limits() -> list[int]:
+    return [int(text) for path in CGROUP_LIMITS if path.is_file() and (text := path.read_text().strip()).isdigit()]
 
 
 def memory(asked: Asked) -> Verdict:

@@ -86,7 +86,12 @@ class _Shards:
         self.build = BatchBuilder(config.features, config.tasks)
         sharding = config.augmentation.sharding
         self._scorer = ShardedScorer(
-            config.teacher.model, config.features, config.tasks, group=group, sharding=sharding
+            config.teacher.model,
+            config.features,
+            config.tasks,
+            group=group,
+            sharding=sharding,
+            batch_rows=config.augmentation.score_rows,
         )
 
     def load(self, snapshot: Path) -> Mapping[str, Any]:

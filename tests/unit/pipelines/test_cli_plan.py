@@ -90,7 +90,7 @@ def test_a_remedy_can_be_set_as_it_is_printed(exfm, tmp_path):
 
 
 def test_this_machine_is_looked_at_unless_told_otherwise(exfm, monkeypatch):
-    monkeypatch.setattr(plan_question, "memory_here", lambda: 10**9)
+    monkeypatch.setattr("pipelines.doctor.machine.total_memory", lambda: 10**9)
     code, out, err = exfm(large(), "--quick")
     assert code == 2
     assert "this machine has 1 GB" in err
@@ -103,7 +103,7 @@ def test_this_machine_is_looked_at_unless_told_otherwise(exfm, monkeypatch):
 
 
 def test_memory_that_is_promised_but_not_there_is_told(exfm, monkeypatch):
-    monkeypatch.setattr(plan_question, "memory_here", lambda: 10**9)
+    monkeypatch.setattr("pipelines.doctor.machine.total_memory", lambda: 10**9)
     code, out, _ = exfm(small(), "--quick", "--memory-gb", 4)
     assert code == 0
     assert "1 ranks × 4 GB = 4 GB" in out
@@ -132,6 +132,24 @@ def test_a_question_that_makes_no_sense_is_told_in_a_paragraph(exfm, options, wo
     assert (code, out) == (2, "")
     assert words in err
     assert "Traceback" not in err
+
+
+def test_a_list_column_is_named_until_somebody_says_how_many_ids_it_has(exfm):
+    raw = changed("rows.columns.1", {"name": "ad_id", "type": "list<int64>"})
+    assert "`ad_id` reads a list; costs count 1 id a row" in exfm(raw, "--dry-run", "--quick")[1]
+    said = exfm(raw, "--dry-run", "--quick", "--set", "teacher.sharding.ids_per_row={ad_id: 20}", "--json")[1]
+    assert json.loads(said)["unknown_bags"] == []
+
+
+def test_the_teacher_that_scores_is_planned_by_the_settings_of_augmentation(exfm):
+    options = ("--scoring", "--dry-run", "--json", "--set", "augmentation.sharding.types=[row_wise]")
+    said = json.loads(exfm(small(), *options, "--set", "augmentation.ranks=2")[1])
+    assert {table["strategy"] for table in said["tables"]} == {"row_wise"}
+    assert [rank["optimizer_bytes"] for rank in said["ranks"]] == [0, 0]
+    code, _, err = exfm(large(), *options, "--memory-gb", 1)
+    assert code == 2
+    assert "augmentation.ranks=" in err
+    assert "kafka" not in err
 
 
 def test_ranks_are_told_in_runs():

@@ -60,4 +60,4 @@ class ShardedTables:
 
 
 def _copied(held: Pieces) -> Pieces:
-    return held._replace(pieces=[(start, piece.clone()) for start, piece in held.pieces])
+    return held._replace(pieces=[(start, piece.to("cpu", copy=True)) for start, piece in held.pieces])

@@ -180,7 +180,7 @@ class Teacher:
             tensors[f"table/{name}/accumulator"] = m
         for name, p in self._dense.items():
             for key, value in self._adam_state(p).items():
-                tensors[f"adam/{name}/{key}"] = value.clone()
+                tensors[f"adam/{name}/{key}"] = _copy(value)
         tensors["rng"] = self.random.state.clone()
         return tensors | {name: rows.clone() for name, rows in self._progress().items()}
 
@@ -199,7 +199,7 @@ class Teacher:
 
     def snapshot(self) -> dict[str, Tensor | Pieces]:
         """Copies of what scoring needs: `dense/…` and `table/…/weight`; no collective."""
-        tensors: dict[str, Tensor | Pieces] = {f"dense/{name}": p.detach().clone() for name, p in self._dense.items()}
+        tensors: dict[str, Tensor | Pieces] = {f"dense/{name}": _copy(p) for name, p in self._dense.items()}
         for name, weight in self._weights.copies().items():
             tensors[f"table/{name}/weight"] = weight
         return tensors
@@ -219,3 +219,7 @@ class Teacher:
                 exp_avg_sq=torch.zeros_like(p),
             )
         return state
+
+
+def _copy(tensor: Tensor) -> Tensor:
+    return tensor.detach().to("cpu", copy=True)

@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from exfm.errors import ConfigError
 from exfm.features import FeatureSet
 from exfm.sharding import Sharding
 from exfm.student import StudentConfig
@@ -208,6 +209,13 @@ class Config(Frozen):
                 f"teacher.ranks is {self.teacher.ranks}, and kafka.examples has {self.kafka.examples.partitions} "
                 f"partitions: each rank reads its own; make kafka.examples.partitions {self.teacher.ranks} or more"
             )
+        optimizer = self.teacher.model.sparse_optimizer
+        for name, held, learns in (("teacher", self.teacher, optimizer), ("augmentation", self.augmentation, None)):
+            try:
+                held.sharding.check(self.features.table_names, learns)
+                held.sharding.world(held.ranks)
+            except ConfigError as error:
+                raise ValueError(f"{name}.sharding: {error}") from None
         if self.pace.mode == "free" and self.pace.max_rows_ahead < ahead:
             raise ValueError(
                 f"pace.max_rows_ahead is {self.pace.max_rows_ahead}, and the teacher publishes every "

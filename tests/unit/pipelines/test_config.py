@@ -409,3 +409,24 @@ def test_the_order_of_keys_does_not_change_the_hash():
 def test_a_topic_of_which_only_partitions_are_given_keeps_its_name():
     examples = parse(changed("kafka.examples.partitions", 4)).kafka.examples
     assert (examples.topic, examples.partitions) == ("examples", 4)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "words"),
+    [
+        (
+            "teacher.sharding.tables",
+            {"user_ids": "row_wise"},
+            "names `user_ids`, which is not a table; did you mean user_id",
+        ),
+        ("augmentation.sharding.tables", {"x": "row_wise"}, "augmentation.sharding: sharding.tables names `x`"),
+        ("teacher.sharding.types", ["grid_shard"], "row-wise AdaGrad is another optimizer"),
+        ("teacher.sharding.ranks_per_host", 2, "1 ranks do not fill hosts of 2"),
+    ],
+)
+def test_a_sharding_that_does_not_suit_the_model_is_refused_before_anything_starts(path, value, words):
+    assert words in refusal(changed(path, value))
+
+
+def test_tables_that_do_not_learn_may_be_cut_by_columns():
+    parse(changed("augmentation.sharding.types", ["column_wise"]))

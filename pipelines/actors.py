@@ -28,10 +28,6 @@ from streaming.errors import BadInput
 Build = Callable[[Rendezvous], Worker]
 
 SLOW_STARTS = 5
-ONE_RANK = (
-    "--local runs every worker in this one process, which holds one rank of a model, and {}.ranks is {}; leave --local "
-    "out, or set {}.ranks=1"
-)
 ENVIRONMENT = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "ARROW_IO_THREADS", "RAYON_NUM_THREADS")
 
 
@@ -93,7 +89,7 @@ class LocalHandle:
 class LocalLauncher:
     def start(self, name: str, build: Build, log: Path, ranks: int = 1) -> Handle:
         if ranks > 1:
-            raise BadInput(ONE_RANK.format(name, ranks, name))
+            raise BadInput(f"{name} is to be {ranks} processes, and this launcher has one: leave --local out")
         return LocalHandle(build)
 
     def shutdown(self) -> None:

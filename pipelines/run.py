@@ -17,6 +17,7 @@ from pipelines.config import Config, dump, parse
 from pipelines.coordinator import Coordinator, Wanted
 from pipelines.embedded_broker import EmbeddedBroker
 from pipelines.end_offsets import store_ends
+from pipelines.fits import check_ranks
 from pipelines.heartbeat import Heartbeat
 from pipelines.layout import RunDir, read_json, write_json
 from pipelines.picture import draw
@@ -137,6 +138,7 @@ def run(
     A configured source has an end, and so has its run; topics that others feed have one with `until_end`.
     """
     until_end = until_end or config.source is not None
+    check_ranks(config, local=local)
     with locked(run_dir), terminable(), ExitStack() as stack:
         prepare(config, run_dir)
         if (done := _finished(config, run_dir)) is not None:

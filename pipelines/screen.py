@@ -88,13 +88,23 @@ def worker_table(workers: dict[str, dict[str, Any]], width: int) -> Group:
             cells += [
                 "–" if version is None else f"v{version}",
                 duration(worker["logit_age_s"]),
-                "–" if worker["pid"] is None else str(worker["pid"]),
+                _pids(worker),
                 number(None if rss is None else rss / 2**20),
             ]
         table.add_row(*cells)
         if note := worker["reason"] or worker["note"]:
             notes.append(Text(f"{name}: {note}", style="dim", no_wrap=True, overflow="ellipsis"))
     return Group(table, *notes)
+
+
+def _pids(worker: dict[str, Any]) -> str:
+    """Of several ranks, rank 0's and how many more there are.
+
+    >>> _pids({"pid": 71, "ranks": [{"rank": 0}, {"rank": 1}]}), _pids({"pid": 71}), _pids({"pid": None})
+    ('71 +1', '71', '–')
+    """
+    more = len(worker.get("ranks") or [0]) - 1
+    return "–" if worker["pid"] is None else f"{worker['pid']}{f' +{more}' if more else ''}"
 
 
 def overall(status: RunStatus, width: int) -> Group:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
@@ -62,6 +62,7 @@ class WorkerStatus:
             "teacher_lag_rows": report.teacher_lag_rows,
             "logit_age_s": report.logit_age_s,
             "note": report.note,
+            "ranks": [asdict(rank) for rank in report.ranks] if lives else [],
         }
 
 

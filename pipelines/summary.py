@@ -21,6 +21,7 @@ from pipelines.config import Config, Student
 from pipelines.layout import RunDir
 from pipelines.predictions import count_predictions, read_predictions
 from pipelines.status import RunStatus, WorkerStatus
+from pipelines.workers.base import Report
 from streaming.hashing import hash64
 from streaming.sources.truth import read_truth
 
@@ -185,10 +186,21 @@ def _worker(worker: WorkerStatus) -> dict[str, Any]:
         "rows": rows,
         "busy_s": round(busy_s, 3),
         "rows_per_s": round(rows / busy_s, 1) if busy_s else 0.0,
-        "peak_rss_bytes": max(r.peak_rss_bytes for r in worker.whole),
+        "peak_rss_bytes": max(r.peak_rss_bytes for r in worker.whole),  # of several ranks, their sum
         "restarts": worker.restarts,
         "phases_s": {phase: round(s, 3) for phase, s in phases.items()},
-    }
+    } | _ranks(worker.whole)
+
+
+def _ranks(whole: list[Report]) -> dict[str, Any]:
+    """Of a worker that is several processes, what each rank did and held at most; nothing of one that is one."""
+    ranks = sorted({rank.rank for report in whole for rank in report.ranks})
+    each = {n: [rank for report in whole for rank in report.ranks if rank.rank == n] for n in ranks}
+    told = [
+        {"rank": n, "rows": sum(r.rows for r in of), "peak_rss_bytes": max(r.peak_rss_bytes for r in of)}
+        for n, of in each.items()
+    ]
+    return {"ranks": told} if told else {}
 
 
 def _rows_of_model(counts: dict[str, Any], given: int) -> dict[str, Any]:

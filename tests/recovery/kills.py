@@ -109,6 +109,16 @@ def worker_pid(name: str, rows: int) -> Callable[[dict[str, Any]], int | None]:
     return found
 
 
+def rank_pid(name: str, rank: int, rows: int) -> Callable[[dict[str, Any]], int | None]:
+    """The pid of one rank of a worker that runs, once they have done so many rows together."""
+
+    def found(status: dict[str, Any]) -> int | None:
+        ranks = status["workers"].get(name, {}).get("ranks") or []
+        return ranks[rank]["pid"] if rank < len(ranks) and worker_pid(name, rows)(status) else None
+
+    return found
+
+
 def gone(processes: set[psutil.Process], within_s: float = 60.0) -> list[str]:
     """Those that live on after a while, as text."""
     _, alive = psutil.wait_procs(processes, timeout=within_s)
@@ -116,8 +126,9 @@ def gone(processes: set[psutil.Process], within_s: float = 60.0) -> list[str]:
 
 
 def victims_of(config: Config) -> list[str]:
-    """Everything that can be killed."""
+    """Everything that can be killed: of a worker that is several processes, each rank, as `teacher:1`."""
     workers = ["ingest", "augmentation", "teacher", *(f"student-{student.name}" for student in config.students)]
+    workers += [f"teacher:{rank}" for rank in range(1, config.teacher.ranks)]
     return [*workers, BROKER, COORDINATOR]
 
 
@@ -235,6 +246,7 @@ class Hail:
         """The pid of a victim, at work or (early) as soon as it lives; None where our patience ends, or its work."""
         deadline = time.monotonic() + self._patience_s
         before = self._lake_rows
+        worker, _, rank = victim.partition(":")
         while self._lives() and time.monotonic() < deadline:
             status = self.commands[-1].status
             if status is not None and status["state"] in ("running", "starting", "draining"):
@@ -246,10 +258,12 @@ class Hail:
                         pid = self.commands[-1].process.pid
                 elif victim == BROKER:
                     pid = status["broker"]["pid"] if begun else None
-                elif status["workers"].get(victim, {}).get("state") == "done":
+                elif status["workers"].get(worker, {}).get("state") == "done":
                     return None
+                elif early:
+                    pid = self._logged_pid(f"{worker}-rank{rank}" if rank else worker)
                 else:
-                    pid = self._logged_pid(victim) if early else worker_pid(victim, rows=1)(status)
+                    pid = (rank_pid(worker, int(rank), rows=1) if rank else worker_pid(worker, rows=1))(status)
                 if pid is not None and psutil.pid_exists(pid):
                     return pid
             time.sleep(LOOK_S)

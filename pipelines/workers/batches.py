@@ -23,9 +23,12 @@ import numpy as np
 import pyarrow as pa
 
 from exfm.batch import Batch
+from pipelines.ahead import Ahead
 from pipelines.background import Watch
 from streaming.examples import Block, BlockPosition, ExamplesReader, partition_of
 from streaming.lake_reader import LakeReader
+
+WAIT_S = 0.05
 
 log = logging.getLogger(__name__)
 
@@ -66,10 +69,12 @@ class Prepared(NamedTuple):
 
 
 class Batches:
-    """Portions and batches of the partitions `mine`, in order. No collectives: a thread of its own may run it.
+    """Portions and batches of the partitions `mine`, in order; up to `ahead` of them are made ready before they are
+    asked for, in a thread of their own, which is why there are no collectives here.
 
-    `read` gives the next batch, of the block at hand or of the next one; None where there is none yet. After
-    `ask_for_end`, `at_end` says that the topic held nothing more when `read` gave None last.
+    `read` gives the next batch, of the block at hand, of which there always is one, or of the next one; None where that
+    is not here yet.
+    After `ask_for_end`, `at_end` says that the topic held nothing more when there was no next batch last.
     """
 
     def __init__(
@@ -81,8 +86,10 @@ class Batches:
         partitions: int,
         mine: range,
         batch_rows: int,
+        ahead: int = 0,
         watch: Watch = lambda phase: nullcontext(),
     ) -> None:
+        """Of reader and lake nobody else may make use, if `ahead` is not 0; `watch` is for who reads."""
         self._reader, self._lake, self._build, self._watch = reader, lake, build, watch
         self._partitions, self._mine, self._batch_rows = partitions, mine, batch_rows
         self._missed: Iterator[pa.Table] = iter(())
@@ -90,8 +97,22 @@ class Batches:
         self._next_step = 0
         self._end_matters = False
         self.at_end = False
+        self._bound = ahead
+        self._ahead = self._start()
 
-    def read(self) -> Prepared | None:
+    def _start(self) -> Ahead[Prepared]:
+        return Ahead("batches", self._next, self._bound)
+
+    @property
+    def threaded(self) -> bool:
+        return self._ahead.threaded
+
+    def read(self, *, of_block: bool = False) -> Prepared | None:
+        while (ready := self._ahead.take(WAIT_S)) is None and of_block:
+            pass
+        return ready
+
+    def _next(self) -> Prepared | None:
         if self._portion is None:
             with self._watch("read"):
                 self._portion, self._next_step = self._next_portion(), 0
@@ -113,12 +134,15 @@ class Batches:
         """Forget what was read beyond `after`; take the rows up to `upto` from the lake, and then the topic's again,
         from `behind`."""
         log.info("the examples topic has no longer lake_seq %d to %d: they come from the lake", after + 1, upto)
+        self._ahead.close()
         self._lake.refresh()
         self._missed = self._lake.blocks(after, upto)
-        self._portion = None
+        self._portion, self.at_end = None, False
         self._reader.seek(behind)
+        self._ahead = self._start()
 
     def close(self) -> None:
+        self._ahead.close()
         self._reader.close()
 
     # --- one portion -------------------------------------------------------------------------------------------------

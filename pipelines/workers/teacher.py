@@ -25,6 +25,7 @@ from exfm.checkpoint import Stored, load, names, prune
 from exfm.errors import Diverged
 from exfm.pieces import Pieces, whole
 from exfm.step import StepResult
+from exfm.teacher import Prepared as Sent
 from exfm.teacher import Teacher
 from exfm.teacher_scorer import snapshot_of
 from pipelines.config import Config
@@ -68,6 +69,7 @@ class TeacherWorker(ModelWorker):
         self._at = at
         self._block: Agreed | None = None
         self._ready: Prepared | None = None
+        self._sent: Sent | None = None
         self._next_step = self._own_rows = 0
         self._version = self._saved_version = 0
         self._published_version: int | None = None
@@ -82,7 +84,7 @@ class TeacherWorker(ModelWorker):
         examples, mine = kafka.examples, self._mine
         reader = ExamplesReader(kafka, examples.topic, examples.partitions, config.rows, self._lake.id, mine)
         reader.open(self._position)
-        self._batches = self._batches_from(reader, self._lake)
+        self._batches = self._batches_from(reader, LakeReader(self._run_dir.lake, config.rows))
         self._ranks.meet()
 
     def take_up(self) -> None:
@@ -115,9 +117,16 @@ class TeacherWorker(ModelWorker):
         )
 
     def _batches_from(self, reader: ExamplesReader, lake: LakeReader) -> Batches:
-        partitions, rows = self._config.kafka.examples.partitions, self._config.teacher.batch_rows
+        config = self._config.teacher
         return Batches(
-            reader, lake, self._build, partitions=partitions, mine=self._mine, batch_rows=rows, watch=self.watch
+            reader,
+            lake,
+            self._build,
+            partitions=self._config.kafka.examples.partitions,
+            mine=self._mine,
+            batch_rows=config.batch_rows,
+            ahead=config.read_ahead,
+            watch=self.watch.beside() if config.read_ahead else self.watch,
         )
 
     @property
@@ -147,7 +156,8 @@ class TeacherWorker(ModelWorker):
     def _next_batch(self) -> Prepared | None:
         """This rank's next batch: of the block at hand there always is one, of the next one only once it is here."""
         if self._ready is None:
-            self._ready = self._batches.read()
+            with self.watch("wait for rows"):
+                self._ready = self._batches.read(of_block=self._block is not None)
         return self._ready
 
     def _agree(self) -> Agreed | None:
@@ -195,8 +205,10 @@ class TeacherWorker(ModelWorker):
         assert ready.step == step
         if not rows:  # so few rows in so many partitions
             return
+        sent, self._sent = self._sent or ready.batch, None
+        self._send_ahead(block, step + 1)
         with self.watch("train"):
-            result = self._teacher.train_step(ready.batch)
+            result = self._teacher.train_step(sent)
         with self.watch("metrics"):
             start, stop = block.cuts[step : step + 2, : self._mine.start].sum(1).tolist()
             self._tally.add(ready, result, place=stop - start, rows=rows)
@@ -210,6 +222,17 @@ class TeacherWorker(ModelWorker):
         self.rows += rows
         self._own_rows += ready.rows.num_rows
         self._rows_since_publish += rows
+
+    def _send_ahead(self, block: Agreed, step: int) -> None:
+        """Have the ids of a step travel while the one before it computes; inside a block, where all know that it comes.
+        A collective."""
+        one_by_one = self._ranks.count == 1 or not self._batches.threaded
+        if one_by_one or step == len(block.cuts) - 1 or not block.rows_of(step):
+            return
+        ready = self._next_batch()
+        assert ready is not None
+        with self.watch("send ids"):
+            self._sent = self._teacher.prepare(ready.batch)
 
     def _leave_out(self, ready: Prepared, result: StepResult) -> None:
         """Where there is no going on, people find what was left out, though no checkpoint has it."""
@@ -347,6 +370,13 @@ class TeacherWorker(ModelWorker):
             self._batches.close()
             self._teacher.close()
             self._ranks.close()
+
+    def abandon(self) -> None:
+        try:
+            super().abandon()
+        finally:
+            if (batches := getattr(self, "_batches", None)) is not None:
+                batches.close()
 
     def describe(self, report: Report) -> None:
         super().describe(report)

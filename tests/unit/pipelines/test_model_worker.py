@@ -219,7 +219,9 @@ def test_a_student_whose_vertical_is_quiet_is_done_with_the_rows_of_others_too(s
 
 def test_the_last_rows_come_from_the_lake_where_the_topic_has_forgotten_them(teacher, disk, tmp_path):
     disk.let_through(2)
-    reader: Any = SimpleNamespace(next_batch=lambda wait_s: None, at_end=lambda: True, seek=lambda position: None)
+    reader: Any = SimpleNamespace(
+        next_batch=lambda wait_s: None, at_end=lambda: True, seek=lambda position: None, close=lambda: None
+    )
     lake: Any = SimpleNamespace(refresh=lambda: None, blocks=lambda after, upto: iter([rows_of(0)]))
     teacher._batches = teacher._batches_from(reader, lake)
     assert not teacher.step()  # nothing on the topic yet

@@ -3,7 +3,8 @@
     python -m tests.benchmarks.bench_reader_ahead [--blocks 8] [--turns 3] [--steps 40]
 
 1. One rank, the whole worker: it learns a lake of BLOCKS × 16,384 rows, TURNS times with its reading (decode, cut,
-   build) in a thread of its own and TURNS times without, in turns. Rows a second, and where the time went.
+   build) in a thread of its own and TURNS times without, in turns. Rows a second, and where the time went. Once with
+   ids that are numbers, and once with ids that are strings, which take longer to decode and to hash.
 2. Two ranks over gloo: STEPS steps with the ids of batch t + 1 on their way during step t (`Teacher.prepare`), and as
    many without, in turns. Milliseconds a step of rank 0; batches are built beforehand.
 
@@ -26,6 +27,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from exfm.checkpoint import latest, load
 from exfm.threads import set_threads
@@ -46,8 +48,8 @@ steps_of_a_rank(*map(int, sys.argv[1:]))
 """
 
 
-def config_of(**changes: Any) -> Config:
-    columns = [{"name": f"id_{i}", "minimum": 0} for i in range(IDS)]
+def config_of(ids: str = "int64", **changes: Any) -> Config:
+    columns: list[dict[str, Any]] = [{"name": f"id_{i}", "type": ids} for i in range(IDS)]
     columns += [{"name": f"value_{i}", "type": "float32"} for i in range(FLOATS)]
     sparse = [{"name": f"id_{i}", "rows": 20_000} for i in range(IDS)]
     sparse += [{"name": f"pair_{i}", "columns": [f"id_{i}", f"id_{i + 1}"], "rows": 20_000} for i in range(4)]
@@ -79,6 +81,8 @@ def block_of(config: Config, number: int) -> pa.RecordBatch:
             column = pa.array(np.full(BLOCK_ROWS, number))
         elif field.name == "vertical":
             column = pa.array(np.array(["news", "shop", "video"])[drawn.integers(0, 3, BLOCK_ROWS)])
+        elif pa.types.is_string(field.type) and field.name.startswith("id_"):
+            column = pc.binary_join_element_wise("id of", pa.array(drawn.zipf(1.2, BLOCK_ROWS)).cast("string"), "-")
         elif pa.types.is_string(field.type):
             column = pa.array(np.full(BLOCK_ROWS, "2026-01-01" if field.name == "event_date" else "ctr"))
         elif pa.types.is_floating(field.type):
@@ -106,13 +110,13 @@ class NoTopic:
         return True
 
 
-def one_rank(lake: Path, blocks: int, read_ahead: int, root: Path) -> tuple[float, dict[str, float], bytes]:
+def one_rank(lake: Path, ids: str, blocks: int, read_ahead: int, root: Path) -> tuple[float, dict[str, float], bytes]:
     """(rows a second, seconds by phase, all weights at the end)."""
     shutil.rmtree(root, ignore_errors=True)
     run_dir = RunDir(root)
     run_dir.lake.parent.mkdir(parents=True)
     run_dir.lake.symlink_to(lake)
-    config = config_of()
+    config = config_of(ids)
     config = config.model_copy(update={"teacher": config.teacher.model_copy(update={"read_ahead": read_ahead})})
     worker = TeacherWorker(config, run_dir)
     worker.open()
@@ -168,6 +172,26 @@ def ratio(on: list[float], off: list[float]) -> str:
     return f"{statistics.median(pairs):.3f} ({min(pairs):.3f} to {max(pairs):.3f})"
 
 
+def compare_one_rank(folder: Path, ids: str, blocks: int, turns: int) -> None:
+    config = config_of(ids)
+    writer = Lake(folder / "lake", config.rows).open_writer()
+    for number in range(blocks):
+        writer.commit(block_of(config, number), state=number, metadata={})
+    rates: dict[str, list[float]] = {"on": [], "off": []}
+    ends = set()
+    for turn in range(turns + 1):
+        for way, ahead in (("off", 0), ("on", 2)):
+            rate, phases, weights = one_rank(folder / "lake", ids, blocks, ahead, folder / way)
+            ends.add(weights)
+            if turn:  # the first is warming up
+                rates[way].append(rate)
+            if turn == turns:
+                spent = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in sorted(phases.items()))
+                print(f"one rank, {ids} ids, reading ahead {way}: {statistics.median(rates[way]):,.0f} rows/s; {spent}")
+    gained = ratio(rates["on"], rates["off"])
+    print(f"one rank, {ids} ids: rows/s on / off {gained}; weights equal: {len(ends) == 1}", flush=True)
+
+
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--blocks", type=int, default=8)
@@ -176,23 +200,9 @@ def main() -> None:
     asked = options.parse_args()
     set_threads(1)
     teacher_module.ExamplesReader = NoTopic  # type: ignore[assignment,misc]
-    with tempfile.TemporaryDirectory() as folder:
-        config = config_of()
-        writer = Lake(Path(folder) / "lake", config.rows).open_writer()
-        for number in range(asked.blocks):
-            writer.commit(block_of(config, number), state=number, metadata={})
-        rates: dict[str, list[float]] = {"on": [], "off": []}
-        ends = set()
-        for turn in range(asked.turns + 1):
-            for way, ahead in (("off", 0), ("on", 2)):
-                rate, phases, weights = one_rank(Path(folder) / "lake", asked.blocks, ahead, Path(folder) / way)
-                ends.add(weights)
-                if turn:  # the first is warming up
-                    rates[way].append(rate)
-                if turn == asked.turns:
-                    spent = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in sorted(phases.items()))
-                    print(f"one rank, reading ahead {way}: {statistics.median(rates[way]):,.0f} rows/s; {spent}")
-        print(f"one rank: rows/s on / off {ratio(rates['on'], rates['off'])}; weights equal: {len(ends) == 1}")
+    for ids in ("int64", "string"):
+        with tempfile.TemporaryDirectory() as folder:
+            compare_one_rank(Path(folder), ids, asked.blocks, asked.turns)
     port = str(free_port())
     command = [sys.executable, "-W", "ignore", "-c", RANK]
     ranks = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -31,6 +32,13 @@ def finished(broker, tmp_path_factory) -> Finished:
     return to_the_end(small(broker.bootstrap_servers, **STREAM), tmp_path_factory.mktemp("one") / "run")
 
 
+@pytest.fixture(scope="module")
+def taught_by_two(finished, tmp_path_factory) -> tuple[Path, list[dict[str, Any]]]:
+    """Where two ranks learned the same topic, and what they reported last."""
+    root = tmp_path_factory.mktemp("two") / "run"
+    return root, taught(finished, root, 2)
+
+
 def of(finished: Finished, root: Path) -> Finished:
     """What ranks learned under `root`, with the lake they learned it from."""
     other = Finished.__new__(Finished)
@@ -50,9 +58,8 @@ def furthest(one: Path, other: Path) -> dict[str, float]:
     return found
 
 
-def test_two_ranks_learn_what_one_learns_and_say_so_as_one(finished, tmp_path):
-    root = tmp_path / "two"
-    first, second = taught(finished, root, 2)
+def test_two_ranks_learn_what_one_learns_and_say_so_as_one(finished, taught_by_two):
+    root, (first, second) = taught_by_two
     two, rows = of(finished, root), finished.lake.num_rows
     assert_learned_the_lake(two)
     one_meta, two_meta = finished.checkpoint("teacher")[1], two.checkpoint("teacher")[1]
@@ -67,3 +74,11 @@ def test_two_ranks_learn_what_one_learns_and_say_so_as_one(finished, tmp_path):
     assert ne[0] == ne[1]
     snapshots = [sorted(p.name for p in run.run_dir.snapshots.glob("v*")) for run in (finished, two)]
     assert snapshots[0] == snapshots[1]
+
+
+def test_ranks_that_read_and_send_ahead_learn_the_same_to_the_last_bit(finished, taught_by_two, tmp_path):
+    assert finished.config.teacher.read_ahead > 0
+    taught(finished, tmp_path / "not ahead", 2, read_ahead=0)
+    ahead, other = (of(finished, root).checkpoint("teacher") for root in (taught_by_two[0], tmp_path / "not ahead"))
+    assert ahead[1] == other[1]
+    assert ahead[0] == other[0]

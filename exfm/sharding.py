@@ -33,6 +33,7 @@ ShardingType = Literal[
     "grid_shard",
     "data_parallel",
 ]
+MOST_ROWS = 2**31 - 1  # of a table, or a piece of one, in FBGEMM on CPU
 BY_COLUMNS = frozenset({"column_wise", "table_column_wise", "grid_shard"})
 SparseOptimizer = Literal["row_wise_adagrad", "adagrad"]
 
@@ -146,15 +147,26 @@ def planner_of(
 def cuts_of(table: EmbeddingBagConfig, sharding: Sharding, world: World) -> list[str]:
     """What a table of its size may be cut by; one whose rows do not reach for every rank stays whole.
 
-    FBGEMM takes a table without rows for another feature of the table after it, which then learns nothing.
+    FBGEMM's backward on CPU takes a piece without rows and the table after it for one table of the former's width:
+    the latter's other columns learn nothing, and nothing is said.
+
+    Raises ConfigError where no piece would be small enough for FBGEMM to count its rows.
 
     >>> tiny = EmbeddingBagConfig(name="day", num_embeddings=7, embedding_dim=4, feature_names=["day"])
     >>> cuts_of(tiny, Sharding(types=("row_wise",)), World(4)), cuts_of(tiny, Sharding(types=("row_wise",)), World(5))
     (['row_wise'], ['table_wise'])
     """
     over = {"row_wise": world.ranks, "table_row_wise": world.on_a_host, "grid_shard": world.on_a_host}
-    cuts = [cut for cut in sharding.of(table.name) if _reaches(table.num_embeddings, over.get(cut, 1))]
-    return cuts or ["table_wise"]
+    cuts = [cut for cut in sharding.of(table.name) if _reaches(table.num_embeddings, over.get(cut, 1))] or [
+        "table_wise"
+    ]
+    countable = [cut for cut in cuts if table.num_embeddings <= MOST_ROWS * over.get(cut, 1)]
+    if not countable:
+        raise ConfigError(
+            f"table `{table.name}` has {table.num_embeddings} rows, and FBGEMM takes at most {MOST_ROWS} in a piece; "
+            f"cut it row_wise over {-(-table.num_embeddings // MOST_ROWS)} ranks or more"
+        )
+    return countable
 
 
 def _reaches(rows: int, ranks: int) -> bool:

@@ -126,3 +126,9 @@ def test_ranks_that_do_not_fill_their_hosts_are_refused():
 def test_a_width_that_fbgemm_cannot_take_is_refused():
     with pytest.raises(ConfigError, match="table `ad` is 6 wide; FBGEMM needs a multiple of 4"):
         Teacher(CFG.model_copy(update={"width": 6}), FEATURES, ["ctr"], 0)
+
+
+def test_more_rows_than_fbgemm_can_count_are_refused_before_they_are_allocated():
+    features = FeatureSet(sparse=[SparseFeature(name="url", rows=3_000_000_000)])
+    with pytest.raises(ConfigError, match=r"`url` has 3000000000 rows.*at most 2147483647.*row_wise over 2 ranks"):
+        Teacher(CFG, features, ["ctr"], 0)

@@ -1,0 +1,124 @@
+"""A teacher of two ranks, killed in the middle of its stream and resumed with one and with four: its loss goes on.
+
+    python -m tests.benchmarks.rank_change --impressions 40000 --out rank_change.png
+
+Three runs learn the same lake from the same topic: two ranks that nobody disturbs; two ranks of which one is killed
+with SIGKILL half way, after which one rank goes on from the last checkpoint; the same, and four ranks go on. Drawn is
+the log-loss of every block, each row judged before it is learned; printed, how far the curves are apart.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from streaming.broker import Broker
+from tests.contracts.pipeline_fixtures import Finished, small, to_the_end
+from tests.contracts.rank_processes import started
+
+Losses = dict[int, dict[str, float]]  # by block, by task
+
+
+def learn(finished: Finished, root: Path, ranks: int, *, kill_at: int | None = None) -> Losses:
+    """Every block's loss as rank 0 tells it, to the end, or until one rank has been killed and all are gone."""
+    losses: Losses = {}
+    with started(finished, root, ranks) as processes:
+        assert processes[0].stdout is not None
+        for line in processes[0].stdout:
+            said: dict[str, Any] = json.loads(line)
+            if "block" in said:
+                losses[said["block"]] = said["loss"]
+            if kill_at is not None and said.get("block") == kill_at:
+                os.kill(processes[-1].pid, signal.SIGKILL)
+        codes = [process.wait(60) for process in processes]
+        assert all(codes) if kill_at is not None else not any(codes), codes
+    return losses
+
+
+def changed(finished: Finished, root: Path, ranks: int, kill_at: int) -> tuple[Losses, int]:
+    """Two ranks up to a kill, then `ranks` of them; and the first block that these learned."""
+    before = learn(finished, root, 2, kill_at=kill_at)
+    after = learn(finished, root, ranks)
+    return before | after, min(after)
+
+
+def draw(curves: dict[str, Losses], at: dict[str, int], task: str, path: Path) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    undisturbed, *others = curves
+    figure, (upper, lower) = plt.subplots(2, 1, figsize=(8, 6), sharex=True, height_ratios=[2, 1])
+    for style, (name, losses) in zip(("-", "--", ":"), curves.items(), strict=True):
+        blocks = sorted(losses)
+        upper.plot(blocks, [losses[b][task] for b in blocks], style, label=name)
+    for name in others:
+        blocks = sorted(curves[name])
+        apart = [curves[name][b][task] - curves[undisturbed][b][task] for b in blocks]
+        lower.plot(blocks, apart, label=f"{name}, less {undisturbed}")
+        for axis in (upper, lower):
+            axis.axvline(at[name], color="grey", linewidth=0.5)
+    upper.set_ylabel(f"log-loss of a block ({task}), before it is learned")
+    lower.set_ylabel("difference")
+    lower.set_xlabel("block; the grey line: killed, and resumed with other ranks")
+    upper.legend()
+    lower.legend()
+    figure.tight_layout()
+    figure.savefig(path, dpi=120)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--impressions", type=int, default=40_000)
+    parser.add_argument("--block-rows", type=int, default=1024)
+    parser.add_argument("--batch-rows", type=int, default=256)
+    parser.add_argument("--width", type=int, default=16)
+    parser.add_argument("--out", type=Path, default=Path("rank_change.png"))
+    asked = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        broker = Broker(Path(folder) / "broker")
+        stack.callback(broker.stop)
+        config = small(
+            broker.start().bootstrap_servers,
+            source__impressions=asked.impressions,
+            kafka__examples__partitions=4,
+            pace__block_rows=asked.block_rows,
+            teacher__batch_rows=asked.batch_rows,
+            teacher__model__width=asked.width,
+            students=[],
+        )
+        finished = to_the_end(config, Path(folder) / "one")
+        curves = {"2 ranks, undisturbed": learn(finished, Path(folder) / "two", 2)}
+        blocks = sorted(curves["2 ranks, undisturbed"])
+        at = {}
+        for ranks in (1, 4):
+            name = f"2 ranks, then {ranks}"
+            curves[name], at[name] = changed(finished, Path(folder) / f"then{ranks}", ranks, blocks[len(blocks) // 2])
+    undisturbed = curves.pop("2 ranks, undisturbed")
+    print(f"{len(blocks)} blocks of {asked.block_rows} rows, batches of {asked.batch_rows}")
+    for name, losses in curves.items():
+        assert losses.keys() == undisturbed.keys(), "a block is missing, or was learned that is not in the lake"
+        for task in config.tasks:
+            apart = {b: abs(losses[b][task] - undisturbed[b][task]) for b in blocks}
+            before = max(d for b, d in apart.items() if b < at[name])
+            after = max(d for b, d in apart.items() if b >= at[name])
+            steps = np.abs(np.diff([undisturbed[b][task] for b in blocks]))
+            print(
+                f"{name:<16} {task}: resumed at block {at[name]}; max |difference| of a block's loss "
+                f"{before:.1e} before, {after:.1e} after; from block to block it moves by {np.median(steps):.1e}"
+            )
+    draw({"2 ranks, undisturbed": undisturbed} | curves, at, config.tasks[0], asked.out)
+    print(f"drawn: {asked.out}")
+
+
+if __name__ == "__main__":
+    main()

@@ -20,10 +20,12 @@ import torch.distributed as dist
 from exfm.checkpoint import load, save
 from exfm.errors import ModelError
 from exfm.ranks import RankGroup
+from exfm.staging import PIECE_BYTES
 from exfm.teacher import Teacher
 from pipelines.config import Config
 from pipelines.layout import RunDir
 from pipelines.workers.scoring import LeadingScorer, Replica, shares
+from tests.benchmarks.bench_scoring_ranks import config_of, measure, save_snapshot
 from tests.contracts.pipeline_fixtures import small
 
 TYPES = (
@@ -155,3 +157,12 @@ def test_shares_are_of_one_size_and_hold_every_row_in_order():
             whole = pa.Table.from_batches(cut)
             assert whole.slice(0, count).equals(pa.Table.from_batches([rows(count)]))
             assert whole.num_rows < count + ranks
+
+
+@pytest.mark.slow
+def test_a_scoring_rank_needs_memory_for_its_own_shards_only(tmp_path):
+    rows, table = 8_000_000, 8_000_000 * 16 * 4
+    save_snapshot(config_of(rows, 1), tmp_path)
+    for held, peak, _ in measure(rows, 2, tmp_path):
+        assert 0.45 * table < held < 0.55 * table
+        assert peak < held + 2 * PIECE_BYTES  # of the snapshot one piece at a time is in memory

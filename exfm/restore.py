@@ -22,16 +22,18 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationError
 from torch import Tensor
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 
 from exfm.axes import Axes, Labels, axes_of, feature_units
+from exfm.checkpoint import Stored
 from exfm.embeddings import bag_configs
 from exfm.errors import ModelError
 from exfm.features import DenseFeature, FeatureSet, SequenceFeature, SparseFeature
 from exfm.grown_tables import Appended, Initial, Repeated, zeros
 from exfm.pieces import Source, whole
+from exfm.stored_tensor import StoredTensor
 from exfm.teacher_net import TeacherConfig, TeacherNet
 
 Feature = SparseFeature | DenseFeature | SequenceFeature
@@ -126,6 +128,13 @@ def fitted_teacher(
     return fitted | _tables(tensors, was, now, cfg.width)
 
 
+def stored_teacher(stored: Stored[StoredTensor], now: MadeWith) -> dict[str, Source]:
+    """What was saved, fitted to `now` by what its meta says it was made with. Where it does not say (a release before
+    this wrote it), it is as it is: loading it raises ModelError unless nothing differs."""
+    told = stored.meta.get("made_with")
+    return dict(stored.tensors) if told is None else fitted_teacher(stored.tensors, _told(told), now, drop=True)
+
+
 def fitted_student(tensors: Mapping[str, Source], was: MadeWith, now: MadeWith) -> dict[str, Source]:
     """A student's state of `was`, as one of `now`: its tables may have grown, nothing else. Raises ModelError as
     `fitted_teacher` does."""
@@ -134,8 +143,17 @@ def fitted_student(tensors: Mapping[str, Source], was: MadeWith, now: MadeWith) 
     _same_model(was, now)
     if other := [c.text for c in changes(was.features, now.features) if c.kind != "grown"]:
         raise ModelError(f"{'; '.join(other)}: a student keeps the features it began with; begin another one")
+    if was.features.names != now.features.names:
+        raise ModelError(f"a student reads its features in the order {was.features.names}, not {now.features.names}")
     kept = {name: source for name, source in tensors.items() if not name.startswith("table/")}
     return kept | _tables(tensors, was, now, now.model["width"])
+
+
+def _told(made_with: dict[str, Any]) -> MadeWith:
+    try:
+        return MadeWith.model_validate(made_with)
+    except ValidationError as error:
+        raise ModelError(f"what a checkpoint says it was made with cannot be read: {error}") from None
 
 
 # --- features --------------------------------------------------------------------------------------------------------

@@ -23,6 +23,10 @@ class RunDir:
         return self.root / "config.yaml"
 
     @property
+    def lineage(self) -> Path:
+        return self.root / "lineage.json"
+
+    @property
     def broker(self) -> Path:
         return self.root / "broker"
 

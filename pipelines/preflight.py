@@ -5,24 +5,35 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from pipelines.config import PLACEMENT, RANKS, Config, dump
+from pipelines.config import PLACEMENT, RANKS, Config, dump, parse
+from pipelines.evolution import evolution, remember
 from pipelines.layout import RunDir, read_json
 from streaming.errors import BadInput, StreamingError
 
 GB = 1 << 30
 
 
-def prepare(config: Config, run_dir: RunDir) -> None:
-    """Make a locked run directory ready, or say what stands in the way. Raises BadInput or StreamingError (disk)."""
+def prepare(
+    config: Config,
+    run_dir: RunDir,
+    *,
+    evolve: bool = False,
+    drop: Collection[str] = (),
+    say: Callable[[str], None] = lambda text: None,
+) -> None:
+    """Make a locked run directory ready, or say what stands in the way. Raises BadInput or StreamingError (disk).
+
+    `evolve`: features may differ from those the run was started with, where there is a rule; those in `drop` may go.
+    """
     _disk(run_dir.root, config.resources.min_free_disk_gb)
-    _same_config(config, run_dir)
+    _same_config(config, run_dir, evolve, drop, say)
     run_dir.logs.mkdir(exist_ok=True)
     temporary = run_dir.config.with_name(f".config-{os.getpid()}")
     temporary.write_text(dump(config))
@@ -51,7 +62,9 @@ def _disk(root: Path, needed_gb: float) -> None:
         )
 
 
-def _same_config(config: Config, run_dir: RunDir) -> None:
+def _same_config(
+    config: Config, run_dir: RunDir, evolve: bool, drop: Collection[str], say: Callable[[str], None]
+) -> None:
     if not run_dir.config.exists():
         return
     try:
@@ -63,12 +76,27 @@ def _same_config(config: Config, run_dir: RunDir) -> None:
         ) from None
     now = yaml.safe_load(dump(config))
     differing = [path for path in _differences(before, now) if _decisive(path.split(" ")[0])]
-    if differing:
-        shown = "; ".join(differing[:5]) + ("; …" if len(differing) > 5 else "")
-        raise BadInput(
-            f"{run_dir.root} holds a run under another config ({shown}). Resume it with the config it was started with "
-            f"({run_dir.config}), give another --run-dir, or start over with --fresh (deletes what is there)"
-        )
+    if not differing:
+        return
+    way = ""
+    try:
+        started_with = parse(before, str(run_dir.config))
+        lines = evolution(started_with, config, drop)
+    except BadInput as error:
+        if evolve:
+            way = f" --evolve cannot: {error}."
+    else:
+        if evolve:
+            for line in lines:
+                say(line)
+            remember(run_dir, started_with, config, lines)
+            return
+        way = f" Or go on from where it is with --evolve: {'; '.join(lines)}."
+    shown = "; ".join(differing[:5]) + ("; …" if len(differing) > 5 else "")
+    raise BadInput(
+        f"{run_dir.root} holds a run under another config ({shown}). Resume it with the config it was started with "
+        f"({run_dir.config}), give another --run-dir, or start over with --fresh (deletes what is there).{way}"
+    )
 
 
 def _decisive(path: str) -> bool:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from exfm.checkpoint import Stored, load, names, read_manifest, set_aside
+from exfm.checkpoint import Stored, names, read_manifest, set_aside, verified
 from exfm.errors import ModelError, NewerFormat, Unusable
+from exfm.pieces import whole
 from streaming.position import NOTHING_YET
 
 log = logging.getLogger(__name__)
@@ -23,23 +24,23 @@ class Found(NamedTuple):
     note: str | None
 
 
-def last_checkpoint(root: Path, config_hash: str) -> Found:
-    """The newest checkpoint under `root` that is whole and of this config. Damaged ones newer than it are set aside:
-    what they held is learned again, to the same bits.
+def last_checkpoint(root: Path, config_hash: str, older: Collection[str] = ()) -> Found:
+    """The newest checkpoint under `root` that is whole and of this config, or of one it came from (`older`). Damaged
+    ones newer than it are set aside: what they held is learned again, to the same bits. Its tensors are still on disk.
 
     Raises Unusable when there are checkpoints and none of them can be used, NewerFormat for one of a later release.
     """
     problems: list[tuple[Path, str]] = []
     for path in _candidates(root):
         try:
-            stored = load(path)
+            stored = verified(path)
         except NewerFormat:
             raise
         except ModelError as error:
             problems.append((path, str(error)))
             continue
         written_under = stored.meta.get("config_hash")
-        if written_under != config_hash:
+        if written_under != config_hash and written_under not in older:
             problems.append(
                 (path, f"`{path.name}` was written under config {written_under}, this run has {config_hash}")
             )
@@ -72,7 +73,7 @@ def upgraded(stored: Stored, rng: Mapping[str, Tensor]) -> Stored:
         trained = {"teacher": rows - left_out}
     else:
         trained = {
-            model: int(stored.tensors[f"{model}/progress/rows"])
+            model: int(whole(stored.tensors[f"{model}/progress/rows"]))
             for model in ("student", "no_teacher")
             if f"{model}/progress/rows" in stored.tensors
         }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import shutil
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
@@ -130,17 +130,19 @@ def run(
     *,
     local: bool = False,
     until_end: bool = False,
+    evolve: bool = False,
+    drop: Sequence[str] = (),
     watch: Callable[[RunStatus], None] = lambda status: None,
     say: Say = lambda text: None,
 ) -> tuple[RunStatus, Summary | None]:
-    """Run (or resume) a stream until it ends, is stopped, or fails.
+    """Run (or resume) a stream until it ends, is stopped, or fails. `evolve`, `drop`: as `preflight.prepare` has them.
 
     A configured source has an end, and so has its run; topics that others feed have one with `until_end`.
     """
     until_end = until_end or config.source is not None
     check_ranks(config, local=local)
     with locked(run_dir), terminable(), ExitStack() as stack:
-        prepare(config, run_dir)
+        prepare(config, run_dir, evolve=evolve, drop=drop, say=say)
         if (done := _finished(config, run_dir)) is not None:
             say(f"{run_dir.root} holds this run, finished on {done.value['run']['started_at']}: nothing left to do.")
             return RunStatus(config.name, RunState.DONE), done

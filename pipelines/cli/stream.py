@@ -23,6 +23,12 @@ def stream(
         bool, typer.Option("--until-end", help="Stop when a bounded source is worked off, and write summary.json.")
     ] = False,
     fresh: Annotated[bool, typer.Option("--fresh", help="Delete what the run directory holds; start over.")] = False,
+    evolve: Annotated[
+        bool, typer.Option("--evolve", help="Go on though features differ: larger tables, more that the teacher reads.")
+    ] = False,
+    drop: Annotated[
+        list[str] | None, typer.Option("--drop", help="With --evolve: a feature that may go. May be repeated.")
+    ] = None,
 ) -> None:
     """Run a pipeline: augmentation, teacher, students, tracking. Ctrl-C ends it cleanly; the same command resumes it.
 
@@ -36,13 +42,19 @@ def stream(
     from pipelines.run import run, start_over
     from pipelines.screen import Screen
     from pipelines.states import RunState
+    from streaming.errors import BadInput
 
     settings = load(config, overrides)
     where = RunDir(run_dir or Path("runs") / settings.name)
     if fresh and where.root.exists():
         start_over(where)
+    if drop and not evolve:
+        raise BadInput(f"--drop {drop[0]} belongs to --evolve; give both, or neither")
     with Screen() as screen:
-        status, summary = run(settings, where, local=local, until_end=until_end, watch=screen.show, say=screen.say)
+        status, summary = run(
+            settings, where, local=local, until_end=until_end, evolve=evolve, drop=drop or (),
+            watch=screen.show, say=screen.say,
+        )  # fmt: skip
     if summary is not None:
         print_closing(Console(), summary.value, where, settings)
     if status.state is RunState.FAILED:

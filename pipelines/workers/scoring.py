@@ -31,9 +31,11 @@ from exfm.batch import BatchBuilder
 from exfm.checkpoint import open_stored
 from exfm.errors import ModelError, NewerFormat
 from exfm.ranks import RankGroup
+from exfm.restore import stored_teacher
 from exfm.teacher_scorer import ShardedScorer, TeacherScorer
 from exfm.threads import set_threads
 from pipelines.config import Config
+from pipelines.evolution import made_with_teacher
 from pipelines.layout import RunDir
 from pipelines.workers.base import Orders, Rendezvous, Report, Worker
 from pipelines.workers.ranks import Ranks
@@ -62,12 +64,13 @@ class Replica:
 
     def __init__(self, config: Config) -> None:
         self._build = BatchBuilder(config.features, config.tasks)
+        self._made_with = made_with_teacher(config)
         self._scorer = TeacherScorer(config.teacher.model, config.features, config.tasks)
         self.rows = 0
 
     def load(self, snapshot: Path) -> Mapping[str, Any]:
         stored = open_stored(snapshot)
-        self._scorer.load(stored.tensors)
+        self._scorer.load(stored_teacher(stored, self._made_with))
         return stored.meta
 
     def score(self, rows: pa.RecordBatch) -> np.ndarray:
@@ -84,6 +87,7 @@ class _Shards:
     def __init__(self, config: Config, group: RankGroup) -> None:
         self.group = group
         self.build = BatchBuilder(config.features, config.tasks)
+        self._made_with = made_with_teacher(config)
         sharding = config.augmentation.sharding
         self._scorer = ShardedScorer(
             config.teacher.model,
@@ -96,7 +100,7 @@ class _Shards:
 
     def load(self, snapshot: Path) -> Mapping[str, Any]:
         stored = open_stored(snapshot)
-        self._scorer.load(stored.tensors)
+        self._scorer.load(stored_teacher(stored, self._made_with))
         return stored.meta
 
     @property

@@ -53,6 +53,14 @@ class MadeWith(BaseModel):
     def of(cls, model: BaseModel, features: FeatureSet, tasks: Sequence[str], seed: int) -> MadeWith:
         return cls(features=features, model=model.model_dump(mode="json"), tasks=tuple(tasks), seed=seed)
 
+    @classmethod
+    def told(cls, meta: Mapping[str, Any]) -> MadeWith:
+        """As a checkpoint's meta has it. Raises ModelError where that cannot be read."""
+        try:
+            return cls.model_validate(meta)
+        except ValidationError as error:
+            raise ModelError(f"what a checkpoint says it was made with cannot be read: {error}") from None
+
 
 class Change(NamedTuple):
     """One difference of two feature sets that there is a rule for, in words."""
@@ -132,7 +140,7 @@ def stored_teacher(stored: Stored[StoredTensor], now: MadeWith) -> dict[str, Sou
     """What was saved, fitted to `now` by what its meta says it was made with. Where it does not say (a release before
     this wrote it), it is as it is: loading it raises ModelError unless nothing differs."""
     told = stored.meta.get("made_with")
-    return dict(stored.tensors) if told is None else fitted_teacher(stored.tensors, _told(told), now, drop=True)
+    return dict(stored.tensors) if told is None else fitted_teacher(stored.tensors, MadeWith.told(told), now, drop=True)
 
 
 def fitted_student(tensors: Mapping[str, Source], was: MadeWith, now: MadeWith) -> dict[str, Source]:
@@ -147,13 +155,6 @@ def fitted_student(tensors: Mapping[str, Source], was: MadeWith, now: MadeWith) 
         raise ModelError(f"a student reads its features in the order {was.features.names}, not {now.features.names}")
     kept = {name: source for name, source in tensors.items() if not name.startswith("table/")}
     return kept | _tables(tensors, was, now, now.model["width"])
-
-
-def _told(made_with: dict[str, Any]) -> MadeWith:
-    try:
-        return MadeWith.model_validate(made_with)
-    except ValidationError as error:
-        raise ModelError(f"what a checkpoint says it was made with cannot be read: {error}") from None
 
 
 # --- features --------------------------------------------------------------------------------------------------------

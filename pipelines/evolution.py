@@ -45,8 +45,8 @@ def evolution(before: Config, now: Config, drop: Collection[str] = ()) -> list[s
     dropped = {change.feature for change in found if change.kind == "dropped"}
     if unasked := sorted(dropped - set(drop)):
         raise BadInput(
-            f"{', '.join(f'`{name}`' for name in unasked)} would be dropped, and what the teacher learned of it be lost; "
-            f"ask for it with --drop {' --drop '.join(unasked)}, or put it back"
+            f"`{'`, `'.join(unasked)}` would be dropped, and what the teacher learned of it be lost; ask for it with "
+            f"--drop {' --drop '.join(unasked)}, or put it back"
         )
     if idle := sorted(set(drop) - dropped):
         raise BadInput(f"--drop {idle[0]}: the config still has that feature, or the run never had it; leave it out")

@@ -28,6 +28,7 @@ from exfm.step import StepResult
 from exfm.threads import set_threads
 from pipelines.background import Writer
 from pipelines.config import Config
+from pipelines.evolution import older_hashes
 from pipelines.layout import RunDir, write_json
 from pipelines.quarantine import Quarantine
 from pipelines.resume import Found, last_checkpoint, needed_after, upgraded
@@ -75,7 +76,8 @@ class ModelWorker(Worker):
         if self._ranks.first:
             self._take_lock()
             sweep(self._checkpoints)
-            found = last_checkpoint(self._checkpoints, self._config.hash)
+            older = older_hashes(self._run_dir, self._config.hash)
+            found = last_checkpoint(self._checkpoints, self._config.hash, older)
             self._note = found.note
         # What is newer and cannot be used was set aside: the last one is the one found.
         name = self._ranks.say(lambda: names(self._checkpoints)[-1] if found.stored else "")

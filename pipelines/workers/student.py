@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -16,12 +16,15 @@ from torch import Tensor
 
 from exfm.batch import Batch, BatchBuilder
 from exfm.checkpoint import Stored, prune
+from exfm.pieces import Source, whole
+from exfm.restore import MadeWith, fitted_student
 from exfm.serving import ServedStudent, check_logits, load_student, save_served
 from exfm.step import StepResult
 from exfm.student import Student
 from pipelines.ahead import Ahead
 from pipelines.config import Config
 from pipelines.config import Student as StudentSettings
+from pipelines.evolution import made_with_student
 from pipelines.layout import RunDir
 from pipelines.learned import Learned
 from pipelines.predictions import PredictionLog
@@ -40,6 +43,8 @@ WAIT_S = 0.05
 
 log = logging.getLogger(__name__)
 
+S = TypeVar("S")
+
 
 class StudentWorker(ModelWorker):
     kind = "student"
@@ -50,6 +55,8 @@ class StudentWorker(ModelWorker):
         self._settings = settings
         self._tasks = config.student_tasks(settings)
         self._features = config.student_features(settings)
+        self._made_with = made_with_student(config, settings)
+        self._grew = False  # since its last checkpoint, whose export is of the size it had
 
     def open(self) -> None:
         config = self._config
@@ -75,7 +82,7 @@ class StudentWorker(ModelWorker):
             settlements=groups,
         )
         self._given.open(self._seq)
-        if self._seq != NOTHING_YET:
+        if self._seq != NOTHING_YET and not self._grew:
             self._export_again()
         self._given.end_at(self.orders.end_seq)
         self._ahead = Ahead(self.name, self._given.next, ahead)
@@ -231,6 +238,7 @@ class StudentWorker(ModelWorker):
     def _meta(self) -> dict[str, Any]:
         return self._checkpoint_meta(self._trained_rows(), self._seen_rows) | {
             "learned": self._learned.state(),
+            "made_with": self._made_with.model_dump(mode="json"),
             "rows_without_logit": self._without_logit,
             "rows_since_metrics": self._logged_rows,
         }
@@ -239,12 +247,13 @@ class StudentWorker(ModelWorker):
         if stored is None:
             return
         tensors, meta = stored.tensors, stored.meta
-        self._student.load_state(_under("student/", tensors))
+        self._grew = meta["config_hash"] != self._config.hash
+        self._student.load_state(self._fitted(_under("student/", tensors), meta))
         if self._twin is not None:
-            self._twin.load_state(_under("no_teacher/", tensors))
+            self._twin.load_state(self._fitted(_under("no_teacher/", tensors), meta))
         self._seen_rows = meta["rows"]
         self._learned = Learned(self._tasks, meta["learned"])
-        self._figures.load(tensors)
+        self._figures.load({k: whole(v) for k, v in tensors.items() if k.startswith("metrics/")})
         self._without_logit = meta["rows_without_logit"]
         self._logged_rows = meta.get("rows_since_metrics", 0)  # format 1 began to count anew
         log.info("resumed after lake_seq %d", self._seq)
@@ -252,6 +261,10 @@ class StudentWorker(ModelWorker):
     def _stop_reading(self) -> None:
         if (ahead := getattr(self, "_ahead", None)) is not None:
             ahead.close()
+
+    def _fitted(self, tensors: Mapping[str, Source], meta: Mapping[str, Any]) -> dict[str, Source]:
+        told = meta.get("made_with")  # a release before this did not say: it loads where nothing differs
+        return dict(tensors) if told is None else fitted_student(tensors, MadeWith.told(told), self._made_with)
 
     def close(self) -> None:
         self._stop_reading()
@@ -291,7 +304,7 @@ class StudentWorker(ModelWorker):
         }
 
 
-def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _under(prefix: str, tensors: Mapping[str, S]) -> dict[str, S]:
     return {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
 
 

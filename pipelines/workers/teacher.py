@@ -21,14 +21,16 @@ import numpy as np
 from torch import Tensor
 
 from exfm.batch import BatchBuilder
-from exfm.checkpoint import Stored, load, names, prune
-from exfm.errors import Diverged
+from exfm.checkpoint import Stored, load, names, prune, read_manifest
+from exfm.errors import Diverged, ModelError
 from exfm.pieces import Pieces, whole
+from exfm.restore import stored_teacher
 from exfm.step import StepResult
 from exfm.teacher import Prepared as Sent
 from exfm.teacher import Teacher
 from exfm.teacher_scorer import snapshot_of
 from pipelines.config import Config
+from pipelines.evolution import made_with_teacher
 from pipelines.layout import RunDir
 from pipelines.learned import Learned
 from pipelines.task_metrics import TaskMetrics
@@ -67,6 +69,7 @@ class TeacherWorker(ModelWorker):
     def __init__(self, config: Config, run_dir: RunDir, at: Rendezvous = Rendezvous()) -> None:
         super().__init__("teacher", config, run_dir)
         self._at = at
+        self._made_with = made_with_teacher(config)
         self._block: Agreed | None = None
         self._ready: Prepared | None = None
         self._sent: Sent | None = None
@@ -79,7 +82,10 @@ class TeacherWorker(ModelWorker):
     def open(self) -> None:
         config, kafka = self._config, self._config.kafka
         self.take_up()
-        self._publish()
+        if self._ranks.lead(self._published_before_it_grew()):
+            self._published_version = self._version
+        else:
+            self._publish()
         self._lake = LakeReader(self._run_dir.lake, config.rows)
         examples, mine = kafka.examples, self._mine
         reader = ExamplesReader(kafka, examples.topic, examples.partitions, config.rows, self._lake.id, mine)
@@ -320,7 +326,7 @@ class TeacherWorker(ModelWorker):
         elif self._ranks.first:  # from what is on disk: no rank is needed for it
             stored = load(self._checkpoints / name)
             tensors = dict(snapshot_of(stored.tensors))
-            meta = {key: stored.meta[key] for key in self._meta()}
+            meta = {key: stored.meta[key] for key in self._meta() if key in stored.meta}
             self._writer.put(partial(self._save_snapshot, name, tensors, meta, alone=True))
 
     def _damaged(self) -> int:
@@ -345,12 +351,24 @@ class TeacherWorker(ModelWorker):
             "version": self._version,
             "lake_seq": self._seq,
             "learned": self._learned.state(),
+            "made_with": self._made_with.model_dump(mode="json"),
         }
+
+    def _published_before_it_grew(self) -> bool:
+        """Whether this version's snapshot is there, of a config that this one came from: readers fit it by the same
+        rule as we did, and no name is written twice."""
+        if snapshot_name(self._version) not in names(self._run_dir.snapshots):
+            return False
+        try:
+            meta = read_manifest(self._run_dir.snapshots / snapshot_name(self._version))["meta"]
+        except ModelError:  # whoever reads it sets it aside, and it is written again
+            return False
+        return bool(meta["config_hash"] != self._config.hash)
 
     def _restore(self, stored: Stored | None) -> None:
         if stored is None:
             return
-        tensors, meta = stored.tensors, stored.meta
+        tensors, meta = stored_teacher(stored, self._made_with), stored.meta
         self._teacher.load_state({k: v for k, v in tensors.items() if not k.startswith("metrics/")})
         self._judge.load({k: whole(v) for k, v in tensors.items() if k.startswith("metrics/")})
         self._version = self._saved_version = meta["version"]

@@ -1,0 +1,113 @@
+"""A run that is stopped, and goes on with larger tables and with a feature more."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from exfm.checkpoint import latest, load, names, read_manifest
+from pipelines.config import Config, dump, parse
+from pipelines.layout import RunDir
+from pipelines.run import run
+from pipelines.states import RunState
+from streaming.errors import BadInput
+from tests.contracts.pipeline_fixtures import small, to_the_end
+from tests.recovery.test_crashes import stop_after
+
+pytestmark = pytest.mark.broker
+
+STREAM: dict[str, Any] = {"source__impressions": 2400, "pace__block_rows": 256, "teacher__batch_rows": 128}
+BUCKETS = {"name": "bid_bucket", "column": "bid", "transform": "bucketize", "boundaries": [0.5, 1.0, 2.0]}
+
+
+def config_of(servers: str) -> Config:
+    config = small(servers, **STREAM)
+    students = tuple(s.model_copy(update={"checkpoint_every_rows": 150}) for s in config.students)
+    return config.model_copy(update={"students": students})
+
+
+def edited(config: Config, *, user_rows: int = 1000, more: tuple[dict[str, Any], ...] = (), only=(), less=()) -> Config:
+    raw = yaml.safe_load(dump(config))
+    sparse = raw["features"]["sparse"]
+    next(f for f in sparse if f["name"] == "user_id")["rows"] = user_rows
+    raw["features"]["sparse"] = [f for f in [*sparse, *more] if f["name"] not in less]
+    raw["teacher"]["only"] = [*(n for n in raw["teacher"]["only"] if n not in less), *only]
+    return parse(raw)
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch):
+    monkeypatch.setattr("pipelines.policies.FIRST_DELAY_S", 0.01)
+    monkeypatch.setattr("pipelines.coordinator.STATUS_INTERVAL_S", 0.0)
+
+
+def stopped(config: Config, root: Path, rows: int, **options: Any) -> list[str]:
+    said: list[str] = []
+    status, _ = run(
+        config, RunDir(root), local=True, until_end=True, watch=stop_after(rows), say=said.append, **options
+    )
+    assert status.state is RunState.STOPPED, status.reason
+    return said
+
+
+def version(root: Path) -> int:
+    newest = latest(RunDir(root).checkpoints("teacher"))
+    assert newest is not None
+    return int(newest.name[1:])
+
+
+def test_a_run_grows_and_gains_a_feature_and_loses_no_row(broker, tmp_path):
+    before = config_of(broker.bootstrap_servers)
+    undisturbed = to_the_end(before, tmp_path / "undisturbed")
+    root = tmp_path / "run"
+    config = config_of(broker.bootstrap_servers)
+    grown = edited(config, user_rows=2000)
+    more = edited(grown, user_rows=2000, more=(BUCKETS,), only=("bid_bucket",))
+
+    stopped(config, root, 700)
+    first, kept = version(root), load(RunDir(root).checkpoints("teacher") / f"v{version(root):08d}").tensors
+    with pytest.raises(BadInput, match=r"rows was 1000, is 2000.* Or go on from where it is with --evolve"):
+        run(grown, RunDir(root), local=True, until_end=True)
+    said = stopped(grown, root, 1400, evolve=True)
+    assert any("`user_id` grows from 1,000 to 2,000 rows: row i starts as a copy of row i mod 1,000" in s for s in said)
+    assert any("`user_id` is read by students too: feed, brand, clicks" in line for line in said)
+    second = version(root)
+    assert second > first
+    said = stopped(more, root, 2000, evolve=True)
+    assert any("`bid_bucket` is added: its table of 4 rows starts from the seed" in line for line in said)
+    finished = to_the_end(more, root)  # from now on it is this run's config, and nothing is asked
+
+    # Every row once, in the lake and in every model.
+    assert finished.summary["counts"] == undisturbed.summary["counts"]
+    for worker in undisturbed.models:
+        assert finished.learned(worker) == undisturbed.learned(worker)
+        assert finished.left_out(worker) == undisturbed.left_out(worker)
+    # What snapshots of the smaller teacher scored after it had grown is what they would have scored anyway.
+    ours, theirs = finished.lake, undisturbed.lake
+    assert ours["impression_id"].equals(theirs["impression_id"])
+    assert ours["teacher_version"].equals(theirs["teacher_version"])
+    versions = ours["teacher_version"].to_numpy()
+    logits = [lake["teacher_logit_ctr"].to_numpy(zero_copy_only=False) for lake in (ours, theirs)]
+    assert np.array_equal(*(column[versions <= first] for column in logits), equal_nan=True)
+    assert not np.array_equal(*(column[versions > second] for column in logits), equal_nan=True)
+    # The models are those of the new config.
+    tensors = load(latest(RunDir(root).checkpoints("teacher"))).tensors
+    assert tensors["table/user_id/weight"].shape == (2000, 8)
+    assert kept["table/user_id/weight"].shape == (1000, 8)
+    assert tensors["table/bid_bucket/accumulator"].any()
+    for student in ("feed", "brand", "clicks"):
+        state = load(latest(RunDir(root).checkpoints(f"student-{student}"))).tensors
+        assert state["student/table/user_id/weight"].shape == (2000, 4)
+        assert "student/table/bid_bucket/weight" not in state
+        served = RunDir(root).served(student)
+        assert load(served / names(served)[-1]).tensors["tables.embedding_bags.user_id.weight"].shape == (2000, 4)
+    lineage = json.loads(RunDir(root).lineage.read_text())
+    assert [(entry["from"], entry["to"]) for entry in lineage] == [(config.hash, grown.hash), (grown.hash, more.hash)]
+    meta = read_manifest(latest(RunDir(root).snapshots))["meta"]
+    assert meta["config_hash"] == more.hash
+    assert "bid_bucket" in [feature["name"] for feature in meta["made_with"]["features"]["sparse"]]

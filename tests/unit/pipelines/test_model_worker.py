@@ -25,6 +25,7 @@ from pipelines.workers.student import StudentWorker
 from pipelines.workers.teacher import Agreed, TeacherWorker
 from streaming.errors import StreamingError
 from streaming.examples import Block
+from streaming.position import Partition, SourcePosition
 from streaming.readers import Readers
 from tests.unit.pipelines.test_background import DiskFull, eventually
 from tests.unit.pipelines.test_resume import FORMAT_1, new_rows
@@ -228,6 +229,37 @@ def test_the_last_rows_come_from_the_lake_where_the_topic_has_forgotten_them(tea
     teacher.orders = Orders(end_seq=31)
     eventually(lambda: teacher.step() and teacher.done)
     assert load(tmp_path / "checkpoints" / "teacher" / "v00000001").meta["lake_seq"] == 31
+
+
+def test_a_position_is_what_was_trained_and_not_what_was_read_ahead(teacher, disk, tmp_path):
+    disk.let_through(5)
+    topic = Partition(CONFIG.kafka.examples.topic, 0)
+    blocks = [Block(n, n * 32, n * 32 + 31, rows_of(n), {topic: SourcePosition(n + 1)}) for n in range(4)]
+    reader: Any = SimpleNamespace(next_batch=lambda wait_s: blocks.pop(0) if blocks else None, close=lambda: None)
+    teacher._batches = teacher._batches_from(reader, SimpleNamespace())
+    eventually(lambda: len(blocks) == 2)  # two batches lie ready, of two blocks
+    while teacher._version < 1:
+        teacher.step()
+    eventually(lambda: len(blocks) == 1)
+    eventually(lambda: names(tmp_path / "checkpoints" / "teacher") == ["v00000001"])
+    meta = load(tmp_path / "checkpoints" / "teacher" / "v00000001").meta
+    assert (meta["lake_seq"], meta["positions"]) == (31, [[*topic, *SourcePosition(1)]])
+    assert teacher._seq == 31
+    phases = teacher.watch.phases_s
+    assert {
+        "read",
+        "batch",
+        "train",
+        "wait for rows",
+    } <= phases.keys()  # the thread's time shows, and is not counted twice
+    assert teacher.watch.busy_s < sum(seconds for phase, seconds in phases.items() if not phase.startswith("wait"))
+
+
+def test_what_the_reading_thread_dies_of_the_worker_dies_of(teacher, disk):
+    reader: Any = SimpleNamespace(next_batch=lambda wait_s: 1 / 0, close=lambda: None)
+    teacher._batches = teacher._batches_from(reader, SimpleNamespace())
+    with pytest.raises(ZeroDivisionError):
+        eventually(teacher.step)
 
 
 def test_what_a_killed_writer_left_is_cleared_away_and_what_is_damaged_is_not(tmp_path):

@@ -71,6 +71,8 @@ def test_the_accumulators_of_column_pieces_count_every_row_each():
     pieces = planned(question(types=("column_wise",), per_shard_row_wise=True)).tables[0].pieces
     assert [piece.size for piece in pieces] == [(1000, 4), (1000, 4)]
     assert [piece.optimizer_bytes for piece in pieces] == [4 * 1000, 4 * 1000]
+    # Beside weights and accumulator the planner counts a step's 64 ids, and the 64 × 4 floats that are looked up.
+    assert [piece.exchange_bytes for piece in pieces] == [64 * 8 + 64 * 4 * 4] * 2
 
 
 def test_element_wise_adagrad_keeps_as_much_as_the_weights():
@@ -99,6 +101,16 @@ def test_bags_of_many_ids_cost_more_to_look_up():
     one, ten = planned(question()), planned(question(ids_per_row={"user": 10.0}))
     assert ten.tables[0].pieces[0].cost.forward_compute > 3 * one.tables[0].pieces[0].cost.forward_compute
     assert ten.tables[1].pieces[0].cost == one.tables[1].pieces[0].cost
+
+
+def test_the_more_rows_a_step_has_the_sooner_a_small_table_is_on_every_rank():
+    few = question(types=("row_wise", "data_parallel"), ranks=4)
+    strategies = [[t.strategy for t in planned(replace(few, batch_rows=rows)).tables] for rows in (64, 2048, 8192)]
+    assert strategies == [
+        ["row_wise", "row_wise", "data_parallel"],
+        ["row_wise", "data_parallel", "data_parallel"],
+        ["data_parallel", "data_parallel", "data_parallel"],
+    ]
 
 
 @pytest.mark.parametrize("types", [("table_wise",), ("row_wise",), ("data_parallel", "table_wise")])

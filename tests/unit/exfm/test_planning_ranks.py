@@ -19,6 +19,7 @@ WORLDS = [
     {"types": ["row_wise"]},
     {"types": ["table_row_wise"], "ranks_per_host": 2},
     {"types": ["data_parallel"]},
+    {"types": ["row_wise", "data_parallel"]},  # which, depends on the rows of a step
     {"types": ["table_wise", "row_wise", "data_parallel"], "tables": {"ad": "row_wise"}, "memory_gb": 0.0001},
     {"types": ["column_wise"], "per_shard_row_wise": True},
     {"types": ["column_wise"], "element_wise": True},

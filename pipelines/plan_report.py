@@ -16,6 +16,7 @@ from exfm.errors import ConfigError
 from exfm.plan_search import Attempt, Remedy
 from exfm.planner import Hardware
 from exfm.planning import Cost, Plan, Question, RankLoad, Shortage, TablePlan, size
+from exfm.sharding import table_bytes
 
 MOST_TABLES, MOST_RANKS = 24, 16
 SHADES, BLUES = " ░▒▓█", ("", "blue", "cyan", "yellow", "red")
@@ -100,7 +101,7 @@ class Report:
             "batch_rows": asked.batch_rows,
             "hardware": Hardware.of(asked.device).told,
             "dense_bytes": asked.dense_bytes,
-            "tables": [_table_json(table) for table in plan.tables] if plan else [],
+            "tables": [_table_json(table) for table in plan.tables] if plan else _wanted(asked),
             "ranks": [_rank_json(load) for load in plan.ranks] if plan else [],
             "cost_ms": plan and plan.cost_ms,
             "imbalance": plan and plan.imbalance,
@@ -144,6 +145,8 @@ class Report:
                 f"[dim]costs: TorchRec's model, which counts bytes and no latency; {Hardware.of(asked.device).told}[/]",
                 highlight=False,
             )
+        if isinstance(self.found, Shortage):
+            console.print(wanted_table(asked))
         for feature in self.unknown_bags:
             console.print(
                 f"[yellow]note[/] `{escape(feature)}` reads a list; costs count 1 id a row: say how many with "
@@ -190,6 +193,39 @@ def tables_table(tables: Sequence[TablePlan]) -> Table:
         weights, optimizer = size(sum(t.weight_bytes for t in rest)), size(sum(t.optimizer_bytes for t in rest))
         table.add_row(f"{len(rest)} more", "", weights, optimizer, ", ".join(sorted({t.strategy for t in rest})), "")
     return table
+
+
+def wanted_table(question: Question) -> Table:
+    """What the tables take, where no plan says more of them."""
+    table = _plain("tables, which do not fit")
+    table.add_column("table", style="bold", overflow="fold", min_width=8)
+    for head in ("rows × width", "weights", "optimizer"):
+        table.add_column(head, justify="right", no_wrap=True)
+    tables = sorted(_wanted(question), key=lambda t: -t["weight_bytes"])
+    shown, rest = tables[:MOST_TABLES], tables[MOST_TABLES:]
+    for t in shown:
+        shape = f"{t['rows']:,} × {t['width']}"
+        table.add_row(escape(t["name"]), shape, size(t["weight_bytes"]), size(t["optimizer_bytes"]))
+    if rest:
+        weights, optimizer = (size(sum(t[key] for t in rest)) for key in ("weight_bytes", "optimizer_bytes"))
+        table.add_row(f"{len(rest)} more", "", weights, optimizer)
+    return table
+
+
+def _wanted(question: Question) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": table.name,
+            "rows": table.num_embeddings,
+            "width": table.embedding_dim,
+            "strategy": None,
+            "ranks": [],
+            "weight_bytes": table_bytes(table, None),
+            "optimizer_bytes": table_bytes(table, question.optimizer) - table_bytes(table, None),
+            "pieces": [],
+        }
+        for table in question.tables
+    ]
 
 
 def numbers(ranks: Sequence[int]) -> str:
@@ -297,9 +333,15 @@ def tried_table(tried: Sequence[Attempt], found: Plan | Shortage) -> Table:
     table.add_column("fullest rank", justify="right", no_wrap=True)
     table.add_column("", overflow="fold")
     best = min((a.plan.cost_ms for a in tried if a.plan), default=None)
+    told: set[str] = set()
     for attempt in tried:
         if attempt.plan is None:
-            table.add_row(attempt.name, "–", "–", Text(attempt.why_not, style="dim"))
+            why, colon, rest = attempt.why_not.partition(": ")
+            what, more, advice = rest.partition(": ")
+            table.add_row(
+                attempt.name, "–", "–", Text(why + colon + what + (more + advice if advice not in told else ""), "dim")
+            )
+            told.add(advice)
             continue
         plan = attempt.plan
         notes = []

@@ -73,13 +73,17 @@ def test_what_does_not_fit_is_the_callers_mistake_told_with_what_would(exfm, tmp
     assert err.startswith(f"exfm: table `{first}` (table_wise) needs ")
     assert "the largest free device has 1 GB" in err
     assert "what makes room" in err
+    assert "tables, which do not fit" in out
+    assert "100,000,000 × 16" in out
     assert "does not fit" in out
+    assert out.count("which is exact") == 1  # three strategies are refused, for a reason told once
 
 
 def test_a_remedy_can_be_set_as_it_is_printed(exfm, tmp_path):
     code, out, _ = exfm(large(), "--dry-run", "--ranks", 2, "--memory-gb", 1, "--json", "--quick")
     said = json.loads(out)
     assert (code, said["fits"], len(said["reasons"])) == (2, False, 1)
+    assert said["tables"][0]["weight_bytes"] == 4 * 16 * 100_000_000
     assert said["remedies"]
     for remedy in said["remedies"]:
         settings = {"teacher.ranks": 2, "teacher.sharding.memory_gb": 1} | remedy["settings"]

@@ -266,7 +266,7 @@ _FBGEMM = {"row_wise_adagrad": EmbOptimType.EXACT_ROWWISE_ADAGRAD, "adagrad": Em
 class SumToOwners(nn.Module):
     """Of partial pooled embeddings of all ranks' rows, each rank gets the sum for its own rows.
 
-    TorchRec does this by reduce-scatter, which gloo can only do in equal shares. Here every rank sends each other its
+    TorchRec does this by reduce-scatter, whose backward gloo does in equal shares only. Here every rank sends each its
     part, and sums what it gets in order of rank: no more bytes, any shares, and the same rounding always.
     """
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Collection
-from contextlib import suppress
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -193,13 +192,18 @@ def plan_sharding(
     planner = planner_of(configs, sharding, world, optimizer)
     model = nn.Module()
     model.add_module("tables", tables)
-    planned: list[ShardingPlan | None] = [None]  # one rank plans: the others would wait for it if it alone failed
+    planned: list[ShardingPlan | str] = [""]  # or why there is none: the others would wait for a rank that raises
     if group.rank == 0:
-        with quiet(), suppress(PlannerError):
-            planned = [planner.plan(model, [Sharder.of(sharding)])]
+        try:
+            with quiet():
+                planned = [planner.plan(model, [Sharder.of(sharding)])]
+        except PlannerError:
+            planned = [does_not_fit(configs, sharding, group.world_size, optimizer)]
+        except Exception as error:
+            planned = [f"TorchRec's planner failed: {error!r}"]
     group.broadcast(planned)
-    if planned[0] is None:
-        raise ConfigError(does_not_fit(configs, sharding, group.world_size, optimizer))
+    if isinstance(planned[0], str):
+        raise ConfigError(planned[0])
     return planned[0]
 
 

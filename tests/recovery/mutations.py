@@ -39,6 +39,7 @@ INPUTS = "tests/contracts/test_pipeline_inputs.py"
 CRASHES = "tests/recovery/test_crashes.py"
 SCORED = "tests/contracts/test_score_before_learn.py"
 TEACHER = "tests/unit/exfm/test_teacher.py"
+BATCHES = "tests/unit/pipelines/test_batches.py"
 STUDENT = "tests/unit/exfm/test_student.py"
 CHECKPOINT = "tests/unit/exfm/test_checkpoint.py"
 AUGMENTATION = "pipelines/workers/augmentation.py"
@@ -172,9 +173,33 @@ MUTATIONS = (
         "a block is learned without the part that is missing",
         ONCE,
         "streaming/examples.py",
-        "if rows.num_rows != header.last_seq - header.first_seq + 1:",
+        "if rows != last_seq - first_seq + 1:",
         "if False:",
         EXAMPLES,
+    ),
+    Mutation(
+        "a rank learns what another one reads",
+        f"{ONCE} (15)",
+        "pipelines/workers/batches.py",
+        "    order = order[np.isin(owner[order], mine)]\n",
+        "",
+        BATCHES,
+    ),
+    Mutation(
+        "batches depend on how many ranks there are",
+        f"{REPLAY} (15)",
+        "pipelines/workers/batches.py",
+        "return np.asarray(np.outer(ends, counts) // block_rows)",
+        "return np.asarray(np.outer(ends, counts) // counts.sum())",
+        BATCHES,
+    ),
+    Mutation(
+        "the death of a rank leaves the others alone",
+        f"{ONCE} (15)",
+        "pipelines/rank_handle.py",
+        "            self.kill()\n            raise self._told",
+        "            raise self._told",
+        "tests/unit/pipelines/test_rank_handle.py",
     ),
     Mutation(
         "ties between topics go by arrival",
@@ -299,7 +324,7 @@ MUTATIONS = (
     Mutation(
         "batches end where a read ends",
         f"{REPLAY} (14)",
-        "pipelines/workers/student.py",
+        "pipelines/workers/student_rows.py",
         "return same_block if block_is_whole else 0",
         "return same_block",
         f"{PIPELINE}::test_batches_are_cut_by_position_not_by_what_a_read_brings",
@@ -372,7 +397,7 @@ MUTATIONS = (
         "a gradient that is not finite reaches a student's weights",
         "quarantine (21)",
         "exfm/student.py",
-        "if not torch.isfinite(nn.utils.get_total_norm(gradients)):",
+        "if not nn.utils.get_total_norm(gradients) < LARGEST:",
         "if False:",
         STUDENT,
     ),

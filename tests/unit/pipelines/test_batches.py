@@ -119,6 +119,7 @@ def test_rows_from_the_lake_are_cut_as_those_from_the_topic_and_the_topic_follow
     batches.go_on_from_lake(-1, 2099, BlockPosition(2))
     found = []
     while (ready := batches.read()) is not None:
+        assert ready.portion.rows.num_rows == ready.portion.counts.sum() == ready.portion.counts[1:3].sum()
         found.append((ready.portion.block.number, ready.step, ready.rows["lake_seq"].to_pylist()))
     assert found == expected
     assert reader.sought == [BlockPosition(2)]

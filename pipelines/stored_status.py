@@ -48,6 +48,7 @@ class _Worker(BaseModel):
     ne: dict[str, Seconds | None] | None
     teacher_version: Count | None
     logit_age_s: Seconds | None
+    ranks: list[dict[str, Any]] = []
 
 
 class _Lake(BaseModel):

@@ -38,7 +38,7 @@ class Ranks:
     def __init__(self, at: Rendezvous, collective_s: float = COLLECTIVE_S, join_s: float = JOIN_S) -> None:
         self.rank, self.count = at.rank, at.ranks
         self.group: RankGroup | None = None
-        self._said = 0
+        self._said = self._met = 0
         if self.count > 1:
             if at.address != LOOPBACK:
                 os.environ.setdefault("GLOO_SOCKET_IFNAME", interface_towards(at.address))
@@ -84,9 +84,10 @@ class Ranks:
     def meet(self) -> None:
         """Wait until all ranks have come this far, however long it takes the slowest."""
         if self.group is not None:
-            self.group.tell(f"here/{self.rank}", "")
+            self._met += 1
+            self.group.tell(f"here/{self._met}/{self.rank}", "")
             for rank in range(self.count):
-                self.group.hear(f"here/{rank}")
+                self.group.hear(f"here/{self._met}/{rank}")
 
     def share(self, count: int) -> range:
         """Of `count` things in a row this rank's: neighbours, as many as the others have, or one more.

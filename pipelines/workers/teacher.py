@@ -82,6 +82,7 @@ class TeacherWorker(ModelWorker):
     def open(self) -> None:
         config, kafka = self._config, self._config.kafka
         self.take_up()
+        self._ranks.meet()  # a large teacher takes one longer to draw, or to read, than another
         if self._ranks.lead(self._published_before_it_grew()):
             self._published_version = self._version
         else:

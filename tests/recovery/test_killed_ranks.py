@@ -23,7 +23,7 @@ from tests.contracts.rank_processes import taught
 from tests.recovery.kills import COORDINATOR, Command, Hail, rank_pid, victims_of
 from tests.recovery.test_killed_processes import ONE_STUDENT, SHORT
 
-pytestmark = [pytest.mark.broker, pytest.mark.ray]
+pytestmark = [pytest.mark.broker, pytest.mark.ray, pytest.mark.slow]
 
 TWO: dict[str, Any] = SHORT | {
     "teacher__ranks": 2,
@@ -82,7 +82,6 @@ def test_a_rank_killed_mid_stream_restarts_all_and_changes_no_bit(stream, tmp_pa
     as_undisturbed(finished, tmp_path / "undisturbed")
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_rank_that_is_stopped_is_not_waited_for_and_a_stopped_coordinator_does_no_harm(stream, tmp_path):
     command, config = stream(source__rate="100")
@@ -102,7 +101,6 @@ def test_a_rank_that_is_stopped_is_not_waited_for_and_a_stopped_coordinator_does
     as_undisturbed(Finished(config, tmp_path / "run"), tmp_path / "undisturbed")
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(1500)
 @pytest.mark.parametrize("pace", ["lockstep", "free"])
 def test_kills_of_ranks_workers_and_coordinator_change_nothing_that_was_learned(tmp_path, pace):

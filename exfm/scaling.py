@@ -23,7 +23,7 @@ from exfm.embeddings import bag_configs
 from exfm.errors import ConfigError
 from exfm.features import FeatureSet
 from exfm.interactions.dcn import Cross
-from exfm.teacher_net import DCNOptions, DLRMOptions, Interaction, TeacherConfig
+from exfm.teacher_net import OPTIONS, DCNOptions, DLRMOptions, Interaction, TeacherConfig
 from exfm.units import unit_count
 
 DEEPER = 2  # steps of the dial that double the layers
@@ -94,9 +94,9 @@ def equal_flops(interaction: Interaction, like: TeacherConfig, features: Feature
     Raises ConfigError where its least, or the coarseness of whole sizes, leaves it more than 5 % away.
     """
     target = flops_per_example(like, features, tasks)
+    common = set(TeacherConfig.model_fields) - {"interaction"}.union(*OPTIONS.values())
 
     def at(wider: float) -> TeacherConfig:
-        common = {"head", "width", "dense_lr", "sparse_lr", "sparse_eps", "accumulators"}
         options = _WIDENED[interaction](wider, _dense_width(like, features))
         return TeacherConfig(interaction=interaction, **{name: getattr(like, name) for name in common}, **options)
 

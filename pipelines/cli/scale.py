@@ -1,0 +1,190 @@
+"""`exfm scale`: a family of teachers from one dial: what each costs, and what size buys on a stream."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from exfm.teacher_net import Interaction
+
+LISTED, FITTED = "0,1,2,3,4,5,6", "0,1,2,3,4"
+
+
+def scale(
+    config: Annotated[Path, typer.Argument(help="A YAML file; its `teacher.model` is the family's smallest, dial 0.")],
+    fit: Annotated[bool, typer.Option("--fit", help="Train the family on one stream, fit NE against FLOPs.")] = False,
+    dials: Annotated[
+        str | None, typer.Option("--dials", help=f"Sizes, from 0; default: {LISTED}, with --fit {FITTED}.")
+    ] = None,
+    beside: Annotated[
+        str, typer.Option("--interactions", help="Which teachers of those FLOPs: wukong, dlrm, dcn.")
+    ] = "wukong,dlrm,dcn",
+    rows: Annotated[int, typer.Option("--rows", min=1, help="--fit: the first so many settled rows.")] = 100_000,
+    run_dir: Annotated[
+        Path | None, typer.Option("--from", help="--fit: the lake of this run, instead of the config's source.")
+    ] = None,
+    seeds: Annotated[str | None, typer.Option("--seeds", help="--fit: of the models; default: the config's.")] = None,
+    rates: Annotated[
+        str | None,
+        typer.Option("--dense-lr", help="--fit: rates every member tries, the best on the first half is its own."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="--fit: folder of results; default: runs/<name>-scale.")
+    ] = None,
+    overrides: Annotated[
+        list[str] | None, typer.Option("--set", help="Override a setting: path=value. May be repeated.")
+    ] = None,
+    json_: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Show a family of teachers: layers first, then n_F, n_L, k and MLP together; parameters and FLOPs per example.
+
+    With --fit, each is trained in one pass over the same rows (DLRM and DCN-V2 of equal FLOPs beside it), judged before
+    it learns, on the second half. Ctrl-C stops it; the same command goes on. One learning rate serves all unless
+    --dense-lr names more.
+
+    Example: exfm scale configs/demo.yaml --fit --rows 100000
+    """
+    from pipelines.config import load
+
+    settings = load(config, overrides)
+    wanted = _numbers("--dials", dials or (FITTED if fit else LISTED), int)
+    interactions = _interactions(beside)
+    if not fit:
+        _show(settings, wanted, interactions, json_)
+        return
+    from exfm.threads import set_threads
+    from pipelines.layout import RunDir
+    from pipelines.scaling.run import fit as train
+
+    set_threads(settings.resources.threads)
+    folder = out or Path("runs") / f"{settings.name}-scale"
+    try:
+        value = train(
+            settings,
+            folder,
+            dials=wanted,
+            interactions=interactions,
+            limit=rows,
+            seeds=_numbers("--seeds", seeds, int) if seeds else [settings.seed],
+            rates=_numbers("--dense-lr", rates, float) if rates else [],
+            run_dir=None if run_dir is None else RunDir(run_dir),
+            say=lambda line: typer.echo(line, err=True),
+        )
+    except KeyboardInterrupt:
+        typer.echo(f"stopped; what is done is in {folder}, the same command goes on from there", err=True)
+        raise typer.Exit(130) from None
+    if json_:
+        typer.echo(json.dumps(value))
+        return
+    _tell(value)
+    typer.echo(f"{folder / 'scale.png'}  {folder / 'scale.json'}")
+
+
+def _numbers(option: str, given: str, kind: type) -> list[Any]:
+    """A list with commas, each once. Raises BadInput for what is none."""
+    from streaming.errors import BadInput
+
+    try:
+        numbers = [kind(part) for part in given.split(",")]
+    except ValueError:
+        numbers = []
+    lowest, example = ("0 or more", "0,1,2") if kind is int else ("above 0", "0.001,0.002")
+    if not numbers or min(numbers) < 0 or (kind is float and min(numbers) == 0):
+        raise BadInput(f"{option} {given}: write numbers {lowest} with commas between, for example {example}")
+    return list(dict.fromkeys(numbers))
+
+
+def _interactions(given: str) -> list[Interaction]:
+    from pipelines.scaling.members import INTERACTIONS
+    from streaming.errors import BadInput
+
+    names = given.split(",")
+    if unknown := [name for name in names if name not in INTERACTIONS]:
+        raise BadInput(f"--interactions names {', '.join(unknown)}; there are {', '.join(INTERACTIONS)}")
+    return [name for name in INTERACTIONS if name in names]
+
+
+def _show(settings: Any, dials: list[int], interactions: list[Interaction], json_: bool) -> None:
+    from pipelines.scaling.members import members
+    from pipelines.scaling.report import sizes
+
+    found = sizes(members(settings, dials, interactions))
+    if json_:
+        typer.echo(json.dumps({"name": settings.name, "members": found}))
+        return
+    head = ["teacher", "layers", "n_F", "n_L", "k", "MLP", "dense", "tables", "FLOPs/example", "×"]
+    table = []
+    for member in found:
+        model, count = member["model"], member["parameters"]
+        if member["interaction"] == "wukong":
+            shape = [str(model[key]) for key in ("layers", "num_fmb", "num_lcb", "rank")] + [_sizes(model["mlp"])]
+        elif member["interaction"] == "dlrm":
+            shape = ["", "", "", "", f"{_sizes(model['dlrm']['bottom'])} / {_sizes(model['dlrm']['top'])}"]
+        else:
+            cross = model["dcn"]["cross"]
+            shape = [str(cross["layers"]), "", "", str(cross["rank"] or "full"), _sizes(model["dcn"]["deep"])]
+        cost = [f"{number:,}" for number in (count["dense"], count["tables"], member["flops_per_example"])]
+        table.append([member["name"], *shape, *cost, f"{member['relative_flops']:.2f}"])
+    _print(head, table)
+    typer.echo("FLOPs are of the forward pass; training costs three times as much. What they gain: --fit")
+
+
+def _sizes(sizes: list[int]) -> str:
+    return "-".join(map(str, sizes)) or "linear"
+
+
+def _tell(value: dict[str, Any]) -> None:
+    from pipelines.scaling.picture import in_words
+
+    for task, judged in value["judged"].items():
+        optimum = judged["optimum"]
+        floor = "" if optimum is None or optimum["ne"] is None else f"; optimum NE {optimum['ne']:.4f}"
+        typer.echo(f"\n{task}: judged on {judged['rows']:,} rows, {judged['positives']:,} positive{floor}")
+        head = ["teacher", "seed", "rate", "FLOPs/example", "rows/s", "NE", "AUC", "against smallest", "against Wukong"]
+        table = []
+        for member in value["members"]:
+            figures = member["tasks"][task]
+            cost = [f"{member['flops_per_example']:,}", f"{member['rows_per_s']:,.0f}"]
+            against = [_difference(figures[other]) for other in ("against_smallest", "against_wukong")]
+            own = [member["name"], str(member["seed"]), f"{member['dense_lr']:g}"]
+            table.append([*own, *cost, _figure(figures["ne"]), _figure(figures["auc"]), *against])
+        _print(head, table)
+        for interaction, laws in value["laws"].items():
+            law = laws[task]
+            why = f" ({law['not_determined']})" if law["not_determined"] and law["gain_per_4x_percent"] else ""
+            typer.echo(f"{interaction}: {in_words(law)}{why}")
+    for task in value["not_judged"]:
+        typer.echo(f"\n{task}: not judged, too few labels of one kind; give more --rows")
+
+
+def _figure(value: float | None) -> str:
+    return "–" if value is None else f"{value:.4f}"
+
+
+def _difference(paired: dict[str, Any] | None) -> str:
+    if paired is None or paired["low"] is None:
+        return "–"
+    return f"{paired['difference']:+.4f} [{paired['low']:+.4f}, {paired['high']:+.4f}]"
+
+
+def _print(head: list[str], rows: list[list[str]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    if not console.is_terminal:
+        console.width = 200  # a file has no edge to cut at
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for at, name in enumerate(head):
+        table.add_column(name, justify="left" if at == 0 else "right", no_wrap=True)
+    for row in rows:
+        table.add_row(*row)
+    console.print(table)
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(scale)

@@ -1,0 +1,179 @@
+"""`exfm scale`: what a family costs; what it shows of one stream, each member trained once, whatever interrupts it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+from pipelines import cli
+from pipelines.config import load
+from pipelines.scaling import run as scaling_run
+from pipelines.scaling.members import Member, Passed, Trial
+from pipelines.scaling.report import best_rates
+
+DEMO = "configs/demo.yaml"
+ROWS = 6000
+
+
+def run(capsys, *arguments: str) -> tuple[int, str, str]:
+    code = 0
+    try:
+        cli.main(["scale", *arguments])
+    except SystemExit as left:
+        code = int(left.code or 0)
+    said = capsys.readouterr()
+    return code, said.out, said.err
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory):
+    """The demo's stream, smaller, with a small teacher, in a file of its own."""
+    raw = yaml.safe_load(Path(DEMO).read_text())
+    raw["source"] |= {"impressions": 6000, "users": 500, "ads": 50}
+    raw["teacher"]["batch_rows"] = 256
+    raw["teacher"]["model"] = {
+        "width": 8,
+        "layers": 1,
+        "num_fmb": 4,
+        "num_lcb": 4,
+        "rank": 4,
+        "mlp": [16],
+        "head": [16],
+    }
+    path = tmp_path_factory.mktemp("config") / "small.yaml"
+    path.write_text(yaml.safe_dump(raw | {"name": "small"}))
+    return str(path)
+
+
+@pytest.fixture
+def trained(monkeypatch):
+    """Names of the passes that were really made."""
+    names, real = [], scaling_run.one_pass
+
+    def noting(trial, *rest):
+        names.append(trial.member.name)
+        return real(trial, *rest)
+
+    monkeypatch.setattr(scaling_run, "one_pass", noting)
+    return names
+
+
+def test_the_family_is_listed_with_what_it_costs(capsys):
+    code, out, _ = run(capsys, DEMO, "--dials", "0,2", "--json")
+    found = json.loads(out)["members"]
+    assert code == 0
+    assert [member["name"] for member in found] == ["wukong-0", "wukong-2", "dlrm-0", "dlrm-2", "dcn-0", "dcn-2"]
+    base, larger = found[:2]
+    assert (base["model"]["layers"], larger["model"]["layers"]) == (2, 8)
+    assert larger["training_flops_per_example"] == 3 * larger["flops_per_example"]
+    assert larger["relative_flops"] == pytest.approx(larger["flops_per_example"] / base["flops_per_example"])
+    assert {member["parameters"]["tables"] for member in found} == {base["parameters"]["tables"]}
+    for beside in found[3::2]:
+        assert beside["relative_flops"] == pytest.approx(larger["relative_flops"], rel=0.05)
+    code, out, _ = run(capsys, DEMO, "--dials", "0", "--interactions", "wukong")
+    assert (code, "168,832" in out, "dlrm" in out) == (0, True, False)
+
+
+def test_a_family_is_trained_once_judged_and_drawn(capsys, tmp_path, config, trained):
+    arguments = [config, "--fit", "--rows", str(ROWS), "--dials", "0,1,2", "--out", str(tmp_path), "--json"]
+    code, out, err = run(capsys, *arguments)
+    assert code == 0, err
+    value = json.loads(out)
+    assert len(trained) == 9
+    assert value["judged"]["ctr"]["rows"] + value["judged"]["ctr"]["positives"] > 0
+    assert value["run"]["rows"] == ROWS
+    for member in value["members"]:
+        assert member["tasks"]["ctr"]["ne"] > value["judged"]["ctr"]["optimum"]["ne"]
+        assert member["rows_left_out"] == 0
+        assert (member["tasks"]["ctr"]["against_smallest"] is None) == (member["dial"] == 0)
+        assert (member["tasks"]["ctr"]["against_wukong"] is None) == (member["interaction"] == "wukong")
+    law = value["laws"]["wukong"]["ctr"]
+    assert law["gain_per_4x_percent"]["low"] < law["gain_per_4x_percent"]["value"] < law["gain_per_4x_percent"]["high"]
+    assert "3 sizes fix the three numbers" in law["not_determined"]
+    assert json.loads((tmp_path / "scale.json").read_text()) == value
+    assert (tmp_path / "scale.png").read_bytes()[:4] == b"\x89PNG"
+
+    code, out, _ = run(capsys, *arguments)
+    assert json.loads(out) == value
+    assert len(trained) == 9
+
+    one_more = ["4" if argument == "0,1,2" else argument for argument in arguments]
+    run(capsys, *one_more, "--interactions", "dcn")
+    assert trained[9:] == ["dcn-4"]
+    run(capsys, *one_more, "--interactions", "dcn", "--set", "teacher.batch_rows=128")
+    assert trained[10:] == ["dcn-4"]
+
+
+def test_ctrl_c_keeps_what_is_done_and_a_damaged_result_is_made_again(capsys, tmp_path, config, trained, monkeypatch):
+    arguments = [
+        config,
+        "--fit",
+        "--rows",
+        "2000",
+        "--dials",
+        "0,1",
+        "--out",
+        str(tmp_path),
+        "--interactions",
+        "wukong,dcn",
+    ]
+    real = scaling_run.one_pass
+
+    def interrupted(trial, *rest):
+        if len(trained) == 2:
+            raise KeyboardInterrupt
+        return real(trial, *rest)
+
+    monkeypatch.setattr(scaling_run, "one_pass", interrupted)
+    code, _, err = run(capsys, *arguments)
+    assert code == 130
+    assert "the same command goes on" in err
+    assert not (tmp_path / "scale.json").exists()
+    damaged, _ = sorted((tmp_path / "members").iterdir())
+    damaged.write_bytes(damaged.read_bytes()[:100])
+
+    monkeypatch.setattr(scaling_run, "one_pass", real)
+    code, _, err = run(capsys, *arguments)
+    assert code == 0, err
+    assert trained == ["wukong-0", "wukong-1", "wukong-0", "dcn-0", "dcn-1"]
+
+
+def test_the_rate_is_chosen_on_the_half_that_is_not_judged():
+    class Judged:
+        @staticmethod
+        def first_half_ne(passed):
+            return passed.logits[0]
+
+    model = load(DEMO, []).teacher.model
+    trials = [
+        Trial(Member("wukong", 0, model.model_copy(update={"dense_lr": rate}), 1, 1, 1), 1) for rate in (0.1, 0.2)
+    ]
+    passes = {
+        trials[0]: Passed(np.array([0.8, 0.9]), 1.0, 0),
+        trials[1]: Passed(np.array([0.9, 0.1]), 1.0, 0),  # better where it is judged, and so not to be known
+    }
+    assert list(best_rates(passes, [Judged])) == [trials[0]]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--dials", "1,x"], "--dials 1,x: write numbers 0 or more with commas between"),
+        (["--dense-lr", "0", "--fit"], "--dense-lr 0: write numbers above 0"),
+        (["--interactions", "dlrm,fm"], "names fm; there are wukong, dlrm, dcn"),
+        (
+            ["--set", "teacher.model.interaction=dcn", "--set", "teacher.model.layers=2"],
+            "the base's interaction is `dcn`",
+        ),
+        (["--fit", "--set", "source=null"], "no source to train on; give `--from RUN_DIR`"),
+        (["--fit", "--from", "/nowhere"], "no lake at /nowhere"),
+    ],
+)
+def test_what_cannot_be_done_is_told(capsys, tmp_path, arguments, message):
+    code, _, err = run(capsys, DEMO, *arguments, "--out", str(tmp_path / "out"))
+    assert code == 2
+    assert message in err

@@ -27,6 +27,7 @@ from pipelines.ahead import Ahead
 from pipelines.background import Watch
 from streaming.examples import Block, BlockPosition, ExamplesReader, partition_of
 from streaming.lake_reader import LakeReader
+from streaming.position import Positions
 
 WAIT_S = 0.05
 
@@ -66,6 +67,18 @@ class Prepared(NamedTuple):
     step: int
     rows: pa.Table
     batch: Batch
+
+
+class Agreed(NamedTuple):
+    """A block that every rank has its part of. `cuts`: of all partitions' rows, (S + 1, P); `positions`: of all."""
+
+    portion: Portion
+    cuts: np.ndarray
+    positions: Positions
+
+    def rows_of(self, step: int) -> int:
+        """Of all ranks."""
+        return int((self.cuts[step + 1] - self.cuts[step]).sum())
 
 
 class Batches:

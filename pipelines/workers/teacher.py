@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from torch import Tensor
@@ -35,7 +35,7 @@ from pipelines.layout import RunDir
 from pipelines.learned import Learned
 from pipelines.task_metrics import TaskMetrics
 from pipelines.workers.base import Rendezvous, Report, seconds_since
-from pipelines.workers.batches import Batches, Portion, Prepared, cuts
+from pipelines.workers.batches import Agreed, Batches, Prepared, cuts
 from pipelines.workers.block_tally import BlockTally
 from pipelines.workers.model import ModelWorker
 from pipelines.workers.ranks import Ranks
@@ -49,18 +49,6 @@ log = logging.getLogger(__name__)
 
 def snapshot_name(version: int) -> str:
     return f"v{version:08d}"
-
-
-class Agreed(NamedTuple):
-    """A block that every rank has its part of. `cuts`: of all partitions' rows, (S + 1, P); `positions`: of all."""
-
-    portion: Portion
-    cuts: np.ndarray
-    positions: Positions
-
-    def rows_of(self, step: int) -> int:
-        """Of all ranks."""
-        return int((self.cuts[step + 1] - self.cuts[step]).sum())
 
 
 class TeacherWorker(ModelWorker):
@@ -382,20 +370,16 @@ class TeacherWorker(ModelWorker):
         log.info("resumed after block %d, lake_seq %d", self._version - 1, self._seq)
 
     def close(self) -> None:
-        """Every block's end was put on its way when it was reached, as far as the config asks: it is on disk after."""
         try:
             super().close()
         finally:
-            self._batches.close()
             self._teacher.close()
             self._ranks.close()
 
-    def abandon(self) -> None:
-        try:
-            super().abandon()
-        finally:
-            if (batches := getattr(self, "_batches", None)) is not None:
-                batches.close()
+    def _let_go(self) -> None:
+        super()._let_go()
+        if (batches := getattr(self, "_batches", None)) is not None:  # else it died while it was opened
+            batches.close()
 
     def describe(self, report: Report) -> None:
         super().describe(report)

@@ -20,9 +20,9 @@ from pipelines.layout import RunDir
 from pipelines.predictions import PredictionLog, read_predictions
 from pipelines.workers import model
 from pipelines.workers.base import Orders
-from pipelines.workers.batches import Prepared, cuts, portion_of
+from pipelines.workers.batches import Agreed, Prepared, cuts, portion_of
 from pipelines.workers.student import StudentWorker
-from pipelines.workers.teacher import Agreed, TeacherWorker
+from pipelines.workers.teacher import TeacherWorker
 from streaming.errors import StreamingError
 from streaming.examples import Block
 from streaming.position import Partition, SourcePosition

@@ -87,7 +87,6 @@ class ParallelTables:
         optimizer: SparseOptimizer,
         lr: float,
         eps: float,
-        sharder: Sharder | None = None,
     ):
         self._group, self._row_wise = group, optimizer == "row_wise_adagrad"
         set_gradient_division(False)  # of all of TorchRec in this process
@@ -100,7 +99,7 @@ class ParallelTables:
                 env=ShardingEnv.from_process_group(group.process_group),
                 device=group.device,
                 plan=plan,
-                sharders=[sharder or Sharder.of(sharding)],
+                sharders=[Sharder.of(sharding)],
                 init_data_parallel=False,  # the dense part's gradients are summed by who trains it
             )
         assert isinstance(model.tables, ShardedEmbeddingBagCollection)

@@ -33,7 +33,7 @@ class ShardedTables:
         self.windows = {name: [(at, w) for at, w in held.get(name, ()) if w.numel()] for name in shapes}
 
     def copies(self) -> dict[str, Tensor | Pieces]:
-        """Copies of all tables: on a single rank whole ones, on one of several the pieces that it holds.
+        """Copies of all tables, in CPU memory: on a single rank whole ones, on one of several the pieces that it holds.
 
         Of what every rank holds, only rank 0 has a piece.
         """

@@ -174,7 +174,7 @@ class Teacher:
             return self._net.predict(self._tables.look_up(prepared.lookup), sparse, dense).float().cpu().numpy()
 
     def state(self) -> dict[str, Tensor | Pieces]:
-        """Copies of everything that the next step depends on; no collective."""
+        """Copies, in the CPU's memory, of everything that the next step depends on; no collective."""
         tensors = self.snapshot()
         for name, m in self._accumulators.copies().items():
             tensors[f"table/{name}/accumulator"] = m
@@ -198,7 +198,7 @@ class Teacher:
         self._accumulators.load(tables_of(tensors, "accumulator"))
 
     def snapshot(self) -> dict[str, Tensor | Pieces]:
-        """Copies of what scoring needs: `dense/…` and `table/…/weight`; no collective."""
+        """Copies, in the CPU's memory, of what scoring needs: `dense/…` and `table/…/weight`; no collective."""
         tensors: dict[str, Tensor | Pieces] = {f"dense/{name}": _copy(p) for name, p in self._dense.items()}
         for name, weight in self._weights.copies().items():
             tensors[f"table/{name}/weight"] = weight
@@ -214,7 +214,7 @@ class Teacher:
         state = self._adam.state[p]
         if not state:
             state.update(
-                step=torch.zeros((), dtype=torch.float32),
+                step=torch.zeros((), dtype=torch.float32, device=p.device),  # where a fused Adam reads it
                 exp_avg=torch.zeros_like(p),
                 exp_avg_sq=torch.zeros_like(p),
             )

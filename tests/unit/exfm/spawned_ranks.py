@@ -1,8 +1,9 @@
 """Ranks for tests: one process imports torch (seconds), and its forks are the ranks of many small trainings.
 
-    python spawned_ranks.py JOBS.json ROOT TIMEOUT_S
+    python spawned_ranks.py JOBS.json ROOT TIMEOUT_S DEVICE
 
 JOBS: a list of objects with `name`, `ranks`, and what `train` takes. What a job leaves is ROOT/<name>.<rank>.pt.
+On `cuda` ranks are processes of their own: a fork cannot use a GPU that its parent has asked about, as imports do.
 """
 
 import json
@@ -143,12 +144,13 @@ def peak_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def hold(rank: int, jobs: list[dict], ports: dict[int, int], root: Path) -> None:
+def hold(rank: int, jobs: list[dict], ports: dict[int, int], root: Path, device: str) -> None:
     set_threads(1)
     for ranks in sorted({job["ranks"] for job in jobs}):
         if rank >= ranks:
             continue
-        with RankGroup(rank, ranks, master_port=ports[ranks] if ranks > 1 else None, timeout_s=60) as group:
+        port = ports[ranks] if ranks > 1 else None
+        with RankGroup(rank, ranks, master_port=port, timeout_s=60, device=device) as group:
             for job in jobs:
                 if job["ranks"] == ranks:
                     began = time.perf_counter()
@@ -160,10 +162,10 @@ def hold(rank: int, jobs: list[dict], ports: dict[int, int], root: Path) -> None
                     torch.save(result | {"seconds": time.perf_counter() - began}, root / f"{job['name']}.{rank}.pt")
 
 
-def run(jobs: list[dict], root: Path, timeout_s: float = 100.0) -> None:
+def run(jobs: list[dict], root: Path, timeout_s: float = 100.0, device: str = "cpu") -> None:
     """In one process and its forks. Raises AssertionError if a rank fails, in its shutdown too."""
     (root / "jobs.json").write_text(json.dumps(jobs))
-    command = [sys.executable, "-W", "ignore", __file__, str(root / "jobs.json"), str(root), str(timeout_s)]
+    command = [sys.executable, "-W", "ignore", __file__, str(root / "jobs.json"), str(root), str(timeout_s), device]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=timeout_s + 60)
     assert done.returncode == 0, done.stderr[-5000:]
@@ -191,15 +193,23 @@ def free_port() -> int:
 
 
 def main() -> int:
-    jobs, root = json.loads(Path(sys.argv[1]).read_text()), Path(sys.argv[2])
+    jobs, root, device = json.loads(Path(sys.argv[1]).read_text()), Path(sys.argv[2]), sys.argv[4]
+    if sys.argv[5:]:
+        rank, ports = json.loads(sys.argv[5])
+        hold(rank, jobs, {ranks: port for ranks, port in ports}, root, device)
+        return 0
     ports = {ranks: free_port() for ranks in {job["ranks"] for job in jobs}}
     children = {}
     for rank in range(max(job["ranks"] for job in jobs)):
+        if device != "cpu":
+            own = [*sys.argv[:5], json.dumps([rank, list(ports.items())])]
+            children[subprocess.Popen([sys.executable, "-W", "ignore", *own]).pid] = rank
+            continue
         pid = os.fork()
         if pid == 0:
             code = 1
             try:
-                hold(rank, jobs, ports, root)
+                hold(rank, jobs, ports, root, device)
                 code = 0
             except BaseException:
                 traceback.print_exc()

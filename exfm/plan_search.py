@@ -19,7 +19,7 @@ from exfm.sharding import BY_COLUMNS, ShardingType, SparseOptimizer
 STRATEGIES: tuple[ShardingType, ...] = get_args(ShardingType)
 FREE_SEARCH_S = 30  # a free choice among seven strategies for hundreds of tables takes the planner minutes
 MOST_RANKS = 4096
-THOROUGH = 5  # thorough searches beside the quick ones, at most
+THOROUGH, THOROUGH_S = 5, 5  # thorough searches after the quick ones, at most, and seconds of each
 
 
 @dataclass(frozen=True)
@@ -191,7 +191,7 @@ def _least(ask: Callable[[int], Question], too_little: int, limit: int) -> Plan 
         fitting = _fits(ask(middle))
         low, high, found = (middle, high, found) if fitting is None else (low, middle, fitting)
     for less in range(high - 1, max(too_little, high - 1 - THOROUGH), -1):
-        thorough = plan(ask(less), timeout_s=FREE_SEARCH_S)
+        thorough = plan(ask(less), timeout_s=THOROUGH_S)
         if not isinstance(thorough, Plan):
             break
         found = thorough

@@ -12,7 +12,7 @@ training asks (exfm/planner.py). So any world can be asked about from one proces
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple, cast
@@ -31,6 +31,8 @@ from exfm.planner import Device, World, optimizer_bytes, quiet, weight_bytes
 from exfm.scaling import parameters
 from exfm.sharding import Sharder, Sharding, SparseOptimizer, planner_of
 from exfm.teacher_net import TeacherConfig
+
+QUICK_S = 10  # that a quick search may take
 
 
 @dataclass(frozen=True)
@@ -214,7 +216,7 @@ class Shortage:
 def plan(question: Question, *, quick: bool = False, timeout_s: int | None = None) -> Plan | Shortage:
     """The plan that training would make, or what it lacks.
 
-    `quick` finds out whether there is a plan, which need not be the best; `timeout_s` ends the search for better ones.
+    `quick` finds out whether there is a plan, and takes the first; `timeout_s` ends the search for better ones.
 
     Raises ConfigError where `sharding` does not suit the tables or the ranks.
     """
@@ -225,6 +227,8 @@ def plan(question: Question, *, quick: bool = False, timeout_s: int | None = Non
         asked._partitioner = partitioner = _Telling()
         asked._timeout_seconds = timeout_s
         if quick:
+            asked._timeout_seconds = QUICK_S
+            partitioner.placed = lambda: setattr(asked, "_timeout_seconds", 1e-9)  # one plan is enough
             asked._proposers = [UniformProposer(), GridSearchProposer(max_proposals=100), GreedyProposer(threshold=20)]
         try:
             asked.plan(model, [Sharder.of(question.sharding)])
@@ -263,12 +267,15 @@ class _Telling(GreedyPerfPartitioner):
     """TorchRec's partitioner, which keeps in mind what it could not place."""
 
     shortage: Shortage | None = None
+    placed: Callable[[], None] = staticmethod(lambda: None)  # called when a proposal found its places
 
     def partition(
         self, proposal: list[ShardingOption], storage_constraint: Topology, hbm_per_device: int | None = None
     ) -> list[ShardingOption]:
         try:
-            return super().partition(proposal, storage_constraint, hbm_per_device)
+            found = super().partition(proposal, storage_constraint, hbm_per_device)
+            self.placed()
+            return found
         except PlannerError as error:
             shortage = _shortage(proposal, storage_constraint)
             if shortage.needs <= shortage.free:

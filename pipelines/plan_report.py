@@ -74,7 +74,7 @@ class Report:
             lines.append("what makes room, each a plan the planner made:" if self.remedies else "nothing made room")
             for number, remedy in enumerate(self.remedies, 1):
                 settings = ", ".join(f"{path}={_yaml(value)}" for path, value in self.settings(remedy).items())
-                lines.append(f"  {number}. {remedy.words}: {settings} ({remedy.plan.cost_ms:.3g} ms)")
+                lines.append(f"  {number}. {remedy.words}: {settings} (≤ {remedy.plan.cost_ms:.3g} ms)")
             return "\n".join([*lines, *broken])
         return "\n".join(broken) or None
 

@@ -29,8 +29,8 @@ from torch import Tensor
 
 from exfm.errors import ModelError, NewerFormat
 from exfm.manifest import FORMAT_VERSION, MANIFEST, Entry, index_of, read_manifest, sealed
-from exfm.pieces import Pieces, Source, whole
-from exfm.staging import Window, gather, joined, refuse_unstorable, tell, windows, write_part
+from exfm.pieces import Source, whole
+from exfm.staging import Storable, Window, gather, joined, refuse_unstorable, tell, windows, write_part
 from exfm.stored_tensor import StoredTensor, altered, as_bytes, sha256_of, size_of
 
 log = logging.getLogger(__name__)
@@ -51,7 +51,7 @@ class Stored(NamedTuple, Generic[T]):
 def save(
     root: str | os.PathLike[str],
     name: str,
-    tensors: Mapping[str, Tensor | Pieces],
+    tensors: Mapping[str, Storable],
     meta: Mapping[str, Any],
     *,
     kind: str = "checkpoint",

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,8 +25,8 @@ from torch import Tensor
 
 from exfm.errors import ModelError
 from exfm.manifest import DTYPES, TENSORS
-from exfm.pieces import Pieces
-from exfm.stored_tensor import as_bytes
+from exfm.pieces import Pieces, narrowed
+from exfm.stored_tensor import StoredTensor, as_bytes
 
 PIECE_BYTES = 1 << 26
 """A piece is at most so large, or one row: what has to be read to verify any part of it."""
@@ -34,6 +35,10 @@ SYNC_BYTES = 1 << 30
 """Written between two flushes: a file that grows shows the others that its rank lives."""
 
 POLL_S = 0.01
+
+
+Storable = Tensor | Pieces | StoredTensor
+"""Whole, this rank's pieces, or still on disk."""
 
 
 class Part(NamedTuple):
@@ -51,27 +56,33 @@ class Window(NamedTuple):
     values: Tensor
 
 
-def windows(tensors: Mapping[str, Tensor | Pieces], rank: int) -> Iterator[Window]:
-    """What a rank has to write, in order of name: its own pieces, and of what all have alike, rank 0 everything."""
+def windows(tensors: Mapping[str, Storable], rank: int) -> Iterator[Window]:
+    """What a rank has to write, in order of name: its own pieces, and of what all have alike, rank 0 everything. What
+    is still on disk is read piece by piece."""
     for name in sorted(tensors):
         tensor = tensors[name]
-        if isinstance(tensor, Tensor):
-            held = [((0,) * tensor.dim(), tensor)] if rank == 0 else []
+        if isinstance(tensor, Pieces):
+            held: list[tuple[tuple[int, ...], Tensor | StoredTensor]] = [*sorted(tensor.pieces, key=lambda p: p[0])]
         else:
-            held = sorted(tensor.pieces, key=lambda piece: piece[0])
+            held = [((0,) * len(tensor.shape), tensor)] if rank == 0 else []
         for start, window in held:
-            for offset, cut in _cut(start, window):
-                yield Window(name, offset, cut.detach().cpu().contiguous())
+            for offset, shape in _cut(window.shape, window.dtype.itemsize):
+                if isinstance(window, Tensor):
+                    values = narrowed(window.detach(), offset, shape).cpu().contiguous()
+                else:
+                    values = torch.empty(shape, dtype=window.dtype)
+                    window.fill(values, offset)
+                yield Window(name, tuple(a + b for a, b in zip(start, offset, strict=True)), values)
 
 
-def refuse_unstorable(tensors: Mapping[str, Tensor | Pieces]) -> None:
+def refuse_unstorable(tensors: Mapping[str, Storable]) -> None:
     """Raises ModelError for a tensor of a type that has no name in a manifest."""
     for name, tensor in tensors.items():
         if (dtype := _name_of(tensor.dtype)) not in DTYPES:
             raise ModelError(f"tensor `{name}` is {dtype}, which cannot be stored; storable: {', '.join(DTYPES)}")
 
 
-def write_part(staging: Path, tensors: Mapping[str, Tensor | Pieces], rank: int, ranks: int) -> Part:
+def write_part(staging: Path, tensors: Mapping[str, Storable], rank: int, ranks: int) -> Part:
     """Write what this rank holds into its file, through to the disk."""
     file = TENSORS if ranks == 1 else f"{Path(TENSORS).stem}-{rank:05}-of-{ranks:05}.bin"
     index: dict[str, dict[str, Any]] = {
@@ -146,14 +157,19 @@ def joined(parts: list[Part]) -> Part:
     return Part(files, tensors)
 
 
-def _cut(start: tuple[int, ...], window: Tensor) -> Iterator[tuple[tuple[int, ...], Tensor]]:
-    """Along the first dimension, into what fits into a piece."""
-    if window.nbytes <= PIECE_BYTES or not window.dim():
-        yield start, window
+def _cut(shape: Sequence[int], itemsize: int) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """Along the first dimension, into what fits into a piece: offsets and shapes.
+
+    >>> list(_cut((PIECE_BYTES, 3), 1))[:2]
+    [((0, 0), (22369621, 3)), ((22369621, 0), (22369621, 3))]
+    """
+    size, rest = math.prod(shape) * itemsize, (0,) * (len(shape) - 1)
+    if size <= PIECE_BYTES or not shape:
+        yield (0,) * len(shape), tuple(shape)
         return
-    rows = max(1, PIECE_BYTES * len(window) // window.nbytes)
-    for first in range(0, len(window), rows):
-        yield (start[0] + first, *start[1:]), window[first : first + rows]
+    rows = max(1, PIECE_BYTES * shape[0] // size)
+    for first in range(0, shape[0], rows):
+        yield (first, *rest), (min(rows, shape[0] - first), *shape[1:])
 
 
 def _told(staging: Path, rank: int) -> Path:

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from exfm.checkpoint import Stored, names, open_stored, prune, save, sweep
 from exfm.errors import Diverged, ModelError
-from exfm.pieces import Pieces
+from exfm.staging import Storable
 from exfm.step import StepResult
 from exfm.threads import set_threads
 from pipelines.background import Writer
@@ -154,7 +154,7 @@ class ModelWorker(Worker):
             "quarantine": {model: quarantine.state() for model, quarantine in self._quarantines.items()},
         }
 
-    def _save_checkpoint(self, name: str, tensors: Mapping[str, Tensor | Pieces], meta: Mapping[str, Any]) -> None:
+    def _save_checkpoint(self, name: str, tensors: Mapping[str, Storable], meta: Mapping[str, Any]) -> None:
         """In the writer's thread."""
         self._save(self._checkpoints, name, tensors, meta, kind=f"{self.kind}-checkpoint")
         self._store_quarantine(meta["quarantine"])
@@ -163,7 +163,7 @@ class ModelWorker(Worker):
         self,
         root: Path,
         name: str,
-        tensors: Mapping[str, Tensor | Pieces],
+        tensors: Mapping[str, Storable],
         meta: Mapping[str, Any],
         *,
         kind: str,

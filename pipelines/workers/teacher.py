@@ -21,10 +21,11 @@ import numpy as np
 from torch import Tensor
 
 from exfm.batch import BatchBuilder
-from exfm.checkpoint import Stored, load, names, prune, read_manifest
+from exfm.checkpoint import Stored, names, open_stored, prune, read_manifest
 from exfm.errors import Diverged, ModelError
 from exfm.pieces import Pieces, whole
 from exfm.restore import stored_teacher
+from exfm.staging import Storable
 from exfm.step import StepResult
 from exfm.teacher import Prepared as Sent
 from exfm.teacher import Teacher
@@ -283,7 +284,7 @@ class TeacherWorker(ModelWorker):
         self._published_version = self._version
 
     def _save_snapshot(
-        self, name: str, tensors: Mapping[str, Tensor | Pieces], meta: Mapping[str, Any], *, alone: bool = False
+        self, name: str, tensors: Mapping[str, Storable], meta: Mapping[str, Any], *, alone: bool = False
     ) -> None:
         """In the writer's thread. `alone`: this rank has it all."""
         root = self._run_dir.snapshots
@@ -306,6 +307,7 @@ class TeacherWorker(ModelWorker):
         assert self._writer is not None
         name = snapshot_name(version)
         log.warning("snapshot %s was found damaged: it is written again", name)
+        tensors: Mapping[str, Storable]
         if version == 0:
             teacher = self._seeded()
             first = {"version": 0, "lake_seq": NOTHING_YET, "learned": Learned(self._config.tasks).state()}
@@ -313,8 +315,8 @@ class TeacherWorker(ModelWorker):
             teacher.close()
             self._put(partial(self._save_snapshot, name, tensors, meta))
         elif self._ranks.first:  # from what is on disk: no rank is needed for it
-            stored = load(self._checkpoints / name)
-            tensors = dict(snapshot_of(stored.tensors))
+            stored = open_stored(self._checkpoints / name)
+            tensors = snapshot_of(stored.tensors)
             meta = {key: stored.meta[key] for key in self._meta() if key in stored.meta}
             self._writer.put(partial(self._save_snapshot, name, tensors, meta, alone=True))
 

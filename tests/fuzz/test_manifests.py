@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from exfm.checkpoint import load, save
 from exfm.errors import ModelError
+from exfm.pieces import Pieces
 from pipelines.end_offsets import store_ends, stored_ends
 from pipelines.stored_status import alive, read_status, show
 from streaming.dead_letters import DEAD_LETTER_SCHEMA, DeadLetter, to_batch
@@ -58,6 +59,16 @@ def _checkpoint(folder: Path) -> None:
     }
     meta = {"config_hash": "0f", "version": 3, "lake_seq": 41, "learned": {"ctr": {"rows": 40, "hash_sum": 2**63 + 5}}}
     save(folder, "v00000003", tensors, meta, kind="teacher-checkpoint")
+
+
+def _checkpoint_of_ranks(folder: Path) -> None:
+    table = torch.arange(12.0).view(4, 3)
+    for rank in (1, 0):  # rank 0 waits for the other
+        state = {
+            "table/ad/weight": Pieces((4, 3), [((2 * rank, 0), table[2 * rank :][:2])]),
+            "adam/step": torch.tensor(7),
+        }
+        save(folder, "v00000003", state, {"lake_seq": 41}, rank=rank, ranks=2, attempt="a")
 
 
 def _checkpoint_text(folder: Path) -> str:
@@ -137,6 +148,7 @@ def _readers_text(folder: Path) -> str:
 
 KINDS = (
     Kept("checkpoint", _checkpoint, _checkpoint_text, "v*/*"),
+    Kept("checkpoint of two ranks", _checkpoint_of_ranks, _checkpoint_text, "v*/*"),
     Kept("settlement state", _settlement, _settlement_text, "*.json"),
     Kept("commit record", _record, _record_text, "record-*/*"),
     Kept("end offsets", _ends, lambda folder: str(stored_ends(folder / "end_offsets.json")), "*.json"),

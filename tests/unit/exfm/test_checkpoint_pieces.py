@@ -186,6 +186,15 @@ def test_large_windows_are_stored_in_bounded_pieces(tmp_path, small_pieces):
     same_as_whole(path)
 
 
+def test_what_is_stored_is_saved_again_piece_by_piece_and_cut_anew(tmp_path, monkeypatch):
+    """A snapshot is made again of a checkpoint by one rank, without ever being whole in memory."""
+    monkeypatch.setattr(staging, "PIECE_BYTES", 40)
+    source = open_stored(save_by(tmp_path / "from", "grid"))
+    path = save(tmp_path / "to", "v1", source.tensors, source.meta)
+    same_as_whole(path)
+    assert save_by(tmp_path / "to", "column-wise") == path
+
+
 def test_only_the_pieces_that_a_window_touches_are_read(tmp_path, monkeypatch):
     monkeypatch.setattr(staging, "PIECE_BYTES", 1 << 18)
     big = torch.arange(1 << 20, dtype=torch.float32).view(-1, 16)

@@ -198,6 +198,38 @@ def test_a_student_and_its_twin_stored_by_the_release_before_go_on_bit_for_bit(c
     assert all(torch.equal(left[name], right[name]) for name in left)
 
 
+FORMAT_2 = FORMAT_1.parent / "checkpoint_format_2" / "checkpoints"
+
+
+@pytest.mark.parametrize("kind", ["teacher", "student-feed"])
+def test_what_format_2_kept_goes_on_bit_for_bit_and_as_if_written_today(config, tmp_path, kind):
+    def make(run_dir):
+        return (
+            TeacherWorker(config, run_dir) if kind == "teacher" else StudentWorker(config, config.students[0], run_dir)
+        )
+
+    (source,) = (FORMAT_2 / kind).iterdir()
+    shutil.copytree(source, tmp_path / "old" / "checkpoints" / kind / source.name)
+    kept = load(source)
+    assert kept.format_version == 2
+    save(tmp_path / "new" / "checkpoints" / kind, source.name, kept.tensors, kept.meta, kind=kept.kind)
+    workers = [restored(make, tmp_path / run) for run in ("old", "new")]
+    model, state = (
+        ("_teacher", lambda w: w._teacher.state()) if kind == "teacher" else ("_student", lambda w: w._tensors())
+    )
+    first = state(workers[0])
+    assert all(torch.equal(first[k], v) for k, v in kept.tensors.items() if not k.startswith("metrics/"))
+    assert [worker._seq for worker in workers] == [107, 107]
+    for rows in (108, 124):
+        logits = [getattr(w, model).train_step(w._build(new_rows(rows))).logits for w in workers]
+        assert np.array_equal(*logits)
+    left, right = map(state, workers)
+    assert all(torch.equal(left[name], right[name]) for name in left)
+    if kind == "teacher":
+        for worker in workers:
+            worker._teacher.close()
+
+
 def test_rows_that_the_release_before_left_out_still_count(config, tmp_path):
     """It wrote how many the student left out, and the twin's are known from what both have seen."""
     path = tmp_path / "run" / "checkpoints" / "student-feed" / "v00000060"

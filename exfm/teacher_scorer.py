@@ -40,7 +40,8 @@ class TeacherScorer:
 
     def __init__(self, cfg: TeacherConfig, features: FeatureSet, tasks: Sequence[str]):
         self.tasks = tuple(tasks)
-        self._net = TeacherNet(cfg, features, tasks, seed=0).eval()
+        tables = EmbeddingBagCollection(bag_configs(features, cfg.width))  # drawn in place, not copied: they are loaded
+        self._net = TeacherNet(cfg, features, tasks, seed=0, tables=tables).eval()
 
     def load(self, snapshot: Mapping[str, Source]) -> None:
         """Score with these weights from now on. Raises ModelError where they are not of this configuration."""

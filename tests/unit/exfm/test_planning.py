@@ -157,8 +157,13 @@ def test_what_is_left_beside_other_tables_counts_as_free():
     [
         {"memory_gb": 0.00003},
         {"memory_gb": 0.00002, "types": ("table_wise", "row_wise")},
-        {"memory_gb": 0.00003, "tables": {"user": "table_wise"}, "types": ("row_wise",)},
-        {"memory_gb": 0.00001, "ranks": 4, "ranks_per_host": 2, "types": ("table_row_wise",)},
+        pytest.param(
+            {"memory_gb": 0.00003, "tables": {"user": "table_wise"}, "types": ("row_wise",)}, marks=pytest.mark.slow
+        ),
+        pytest.param(
+            {"memory_gb": 0.00001, "ranks": 4, "ranks_per_host": 2, "types": ("table_row_wise",)},
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_every_remedy_makes_room_and_the_least_of_it(sharding):

@@ -42,6 +42,7 @@ TEACHER = "tests/unit/exfm/test_teacher.py"
 BATCHES = "tests/unit/pipelines/test_batches.py"
 STUDENT = "tests/unit/exfm/test_student.py"
 CHECKPOINT = "tests/unit/exfm/test_checkpoint.py"
+PIECES = "tests/unit/exfm/test_checkpoint_pieces.py"
 AUGMENTATION = "pipelines/workers/augmentation.py"
 
 MUTATIONS = (
@@ -344,6 +345,30 @@ MUTATIONS = (
         'staging = Path(root) / f".{name}.{attempt or uuid4().hex}"',
         "staging = target",
         CHECKPOINT,
+    ),
+    Mutation(
+        "what killed ranks left is taken for what this start's ranks wrote",
+        f"{REPLAY} (19)",
+        "exfm/checkpoint.py",
+        'f".{name}.{attempt or uuid4().hex}"',
+        'f".{name}.ranks"',
+        PIECES,
+    ),
+    Mutation(
+        "a checkpoint is complete without a rank's part",
+        f"{ONCE} (15)",
+        "exfm/staging.py",
+        "    while missing:",
+        "    while False:",
+        PIECES,
+    ),
+    Mutation(
+        "the rows of a table that grew begin anew",
+        REPLAY,
+        "exfm/restore.py",
+        'Repeated(stored, shape[0]) if kind[name] == "hash" else Appended(stored, initial)',
+        "Appended(stored, initial)",
+        "tests/unit/exfm/test_restore.py -k twice_the_rows",
     ),
     Mutation(
         "a damaged checkpoint is not noticed",

@@ -16,7 +16,7 @@ from exfm.sharding import ShardingType
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "exfm"))
 from spawned_ranks import read, run
-from test_sharding_equals_one_process import apart, assert_same_bits, job, one
+from test_sharding_equals_one_process import apart, assert_same_bits, halving, job, one
 
 GPUS = torch.cuda.device_count()
 ON_GPU = importlib.util.find_spec("fbgemm_gpu") and torch._C._dispatch_has_kernel_for_dispatch_key(
@@ -30,7 +30,6 @@ pytestmark = [
 two_gpus = pytest.mark.skipif(GPUS < 2, reason=f"NCCL over two ranks needs two GPUs, here {GPUS}")
 
 DOUBLE, SINGLE = 1e-5, 1e-4  # what CPU's and CUDA's float32 make of the same sums, through 20 steps of AdaGrad
-HALVING = {"half_life_rows": 100}
 
 
 def jobs(ranks):
@@ -42,19 +41,19 @@ def jobs(ranks):
         job(f"ahead-{ranks}", ranks, "row_wise", "row_wise_adagrad", double=False, ahead=True),
         job(f"broken-{ranks}", ranks, "table_wise", broken=8),  # in a step in which only the last rank has rows
         job(f"without-{ranks}", ranks, "table_wise", without=8),
-        halving(f"halving-{ranks}", ranks),
+        halving(job(f"halving-{ranks}", ranks, "table_wise")),
     ]
-
-
-def halving(name, ranks):
-    asked = job(name, ranks, "table_wise")
-    return asked | {"cfg": asked["cfg"] | {"accumulators": HALVING}}
 
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory):
     root = tmp_path_factory.mktemp("gpu")
-    cpu = [one(), one("row_wise_adagrad"), one("row_wise_adagrad", double=False), halving("one-halving", 1)]
+    cpu = [
+        one(),
+        one("row_wise_adagrad"),
+        one("row_wise_adagrad", double=False),
+        halving(one() | {"name": "one-halving"}),
+    ]
     run(cpu, root)
     two = [*jobs(2), job("halves-2", 2, {"types": ["table_wise"], "comms": "fp16"})] if GPUS > 1 else []
     run([*jobs(1), *two], root, timeout_s=600, device="cuda")

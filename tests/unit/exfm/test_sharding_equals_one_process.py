@@ -33,6 +33,11 @@ def job(name, ranks, cuts, optimizer="adagrad", double=True, **more):
     return {"name": name, "ranks": ranks, "sharding": sharding, "cfg": cfg, "bags": not double} | more
 
 
+def halving(job):
+    """With accumulators that forget, at rows that are nowhere a multiple of a batch."""
+    return job | {"cfg": job["cfg"] | {"accumulators": {"half_life_rows": 171}}}
+
+
 def one(optimizer="adagrad", double=True):
     return job(f"one-{optimizer}-{double}", 1, "table_wise", optimizer, double)
 
@@ -67,6 +72,8 @@ def root(tmp_path_factory):
             job("mixed", 4, MIXED),
             job("mixed-broken", 4, MIXED, broken=8),  # in a step in which only the last rank has rows
             job("mixed-without", 4, MIXED, without=8),
+            halving(one() | {"name": "one-halving"}),
+            halving(job("mixed-halving", 4, MIXED)),
         ],
         root,
     )
@@ -95,6 +102,14 @@ def test_four_ways_in_one_plan_on_four_ranks_and_two_hosts(root):
     plan = read(root, "mixed")["plan"]
     assert {name: kind for name, (kind, _) in plan.items()} == MIXED["tables"]
     assert apart(root, "mixed", "one-adagrad-True") <= 1e-10
+
+
+def test_accumulators_forget_at_the_same_rows_on_any_ranks_however_tables_are_cut(root):
+    assert apart(root, "mixed-halving", "one-halving") <= 1e-10
+    forgot, grew = (read(root, name)["state"] for name in ("mixed-halving", "mixed"))
+    assert forgot["progress/rows"] == 19 * 40
+    for name in ("ad", "user", "tiny", "bag"):
+        assert forgot[f"table/{name}/accumulator"].sum() < 0.5 * grew[f"table/{name}/accumulator"].sum()
 
 
 def test_in_single_precision_and_with_bags_of_any_length_only_rounding_remains(root):

@@ -138,7 +138,8 @@ def test_ranks_come_and_go_between_blocks(finished, tmp_path):
 def test_ranks_that_read_and_send_ahead_learn_the_same_to_the_last_bit_as_often_as_they_do(finished, tmp_path):
     assert finished.config.teacher.read_ahead > 0
     for name, changes in {"ahead": {}, "again": {}, "not ahead": {"read_ahead": 0}}.items():
-        taught(finished, tmp_path / name, 2, **changes)
+        reports = taught(finished, tmp_path / name, 2, **changes)
+        assert [("send ids" in report["phases_s"]) for report in reports] == [name != "not ahead"] * 2
     ahead, *others = (of(finished, tmp_path / n).checkpoint("teacher") for n in ("ahead", "again", "not ahead"))
     assert all(other == ahead for other in others)
 

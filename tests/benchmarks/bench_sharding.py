@@ -4,14 +4,14 @@
     python tests/benchmarks/bench_sharding.py --ranks 1 2 --device cuda
 
 Ranks are processes of this machine with one thread each, over gloo (NCCL with `--device cuda`, one GPU each). The same
-global batches are learned by one process before and after; `ratio` is against the faster of these. Bytes are those that
-all ranks together send in a step: of embeddings and their gradients, and in all. On fewer cores than ranks, ms a step
-says little about a cluster.
+global batches are learned by one process on CPU before and after; `ratio` is against the faster of these. Bytes are
+those that all ranks together send in a step: of embeddings and their gradients, and in all. On fewer cores than ranks,
+ms a step says little about a cluster.
 
 Δ is the largest difference of any weight from one process after 20 steps. With the dense part in double it is what
-sharding does. Bags hold at most two ids, so that no cut changes how a sum rounds (tables on every rank add up their
-gradients by rank, and round otherwise). AdaGrad divides a gradient by its own size, so one that is nothing but rounding
-would become a step: ε is large here.
+sharding does. Bags hold at most two ids, so that no cut changes how they round; tables on every rank, or over the ranks
+of a host, add up the gradients of a row in another order, and do. AdaGrad divides a gradient by its own size, so one
+that is nothing but rounding would become a step: ε is large here.
 """
 
 from __future__ import annotations
@@ -112,6 +112,8 @@ def measured(strategy: str, group: RankGroup, batches: list[Batch], steps: int) 
         began = time.perf_counter()
         for step in range(steps):
             teacher.train_step(batches[step % len(batches)])
+        if group.device.type == "cuda":
+            torch.cuda.synchronize()
         blocks.append(1000 * (time.perf_counter() - began) / steps)
     with SentBytes() as sent:
         for step in range(COUNTED_STEPS):
@@ -177,23 +179,23 @@ def main() -> None:
 
     by_optimizer = {optimizer_of(s): s for s in reversed(args.strategies)}
 
-    def run(world: int, strategies: Iterable[str], alone: str | None = None) -> dict[str, dict[str, Any]]:
-        settings = vars(args) | {"strategies": list(strategies), "alone": alone}
+    def run(world: int, strategies: Iterable[str], device: str, alone: str | None = None) -> dict[str, dict[str, Any]]:
+        settings = vars(args) | {"strategies": list(strategies), "device": device, "alone": alone}
         return launch(__file__, world, settings, timeout_s=START_TIMEOUT_S + 60 * len(args.strategies))
 
-    before = run(1, by_optimizer.values())
+    before = run(1, by_optimizer.values(), "cpu")
     with tempfile.NamedTemporaryFile() as alone:
         torch.save({optimizer: before[s]["weights"] for optimizer, s in by_optimizer.items()}, alone.name)
-        results = {world: run(world, args.strategies, alone.name) for world in args.ranks}
-    after = run(1, by_optimizer.values())
-    ms_alone = {optimizer: min(run[s]["ms"] for run in (before, after)) for optimizer, s in by_optimizer.items()}
+        results = {world: run(world, args.strategies, args.device, alone.name) for world in args.ranks}
+    after = run(1, by_optimizer.values(), "cpu")
+    ms_alone = {optimizer: min(found[s]["ms"] for found in (before, after)) for optimizer, s in by_optimizer.items()}
 
     heads = ["strategy", "ranks", "ms/step", "ratio", "embeddings kB/step", "all kB/step"]
     heads += ["Δ, dense in double", "Δ, float32"]
     print(f"{os.cpu_count()} cores, {args.device}; {args.rows} rows a step, {sum(TABLES.values()):,} table rows × 32\n")
     print(f"| {' | '.join(heads)} |\n{'|---' * len(heads)}|")
     for optimizer, ms in ms_alone.items():
-        print(f"| one process, {optimizer} | 1 | {ms:.1f} | 1 | 0 | 0 | – | – |")
+        print(f"| one process on CPU, {optimizer} | 1 | {ms:.1f} | 1 | 0 | 0 | – | – |")
     for world, by_strategy in results.items():
         for strategy, r in by_strategy.items():
             print(

@@ -162,7 +162,7 @@ def hold(rank: int, jobs: list[dict], ports: dict[int, int], root: Path, device:
                     torch.save(result | {"seconds": time.perf_counter() - began}, root / f"{job['name']}.{rank}.pt")
 
 
-def run(jobs: list[dict], root: Path, timeout_s: float = 100.0, device: str = "cpu") -> None:
+def run(jobs: list[dict], root: Path, timeout_s: float = 200.0, device: str = "cpu") -> None:
     """In one process and its forks. Raises AssertionError if a rank fails, in its shutdown too."""
     (root / "jobs.json").write_text(json.dumps(jobs))
     command = [sys.executable, "-W", "ignore", __file__, str(root / "jobs.json"), str(root), str(timeout_s), device]

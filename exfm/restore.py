@@ -273,13 +273,15 @@ def _refitted(source: Source, was: Axes | None, now: Axes | None, start: Tensor)
 def _tables(tensors: Mapping[str, Source], was: MadeWith, now: MadeWith, width: int) -> dict[str, Source]:
     tabled: list[SparseFeature | SequenceFeature] = [*now.features.sparse, *now.features.sequence]
     kind = {feature.name: feature.transform for feature in tabled}
-    accumulators = [len(t.shape) for name, t in tensors.items() if name.endswith("/accumulator")]
+    learned = any(name.endswith("/accumulator") for name in tensors)
+    per_row = slice(2 if now.model.get("sparse_optimizer") == "adagrad" else 1)
     fitted: dict[str, Source] = {}
     for table in bag_configs(now.features, width):
         name, shape = table.name, (table.num_embeddings, table.embedding_dim)
         start: dict[str, Source] = {"weight": Initial(name, *shape, now.seed)}
-        if accumulators:  # one per row, or per element: that of all tables
-            start["accumulator"] = zeros(shape[: accumulators[0]])
+        if learned:
+            stored = tensors.get(f"table/{name}/accumulator")
+            start["accumulator"] = zeros(shape[per_row] if stored is None else (shape[0], *stored.shape[1:]))
         for what, initial in start.items():
             key = f"table/{name}/{what}"
             stored = tensors.get(key)

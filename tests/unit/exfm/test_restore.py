@@ -148,6 +148,17 @@ def test_an_indexed_table_and_a_hashed_sequence_grow_too(group):
     kept_bits(before.state(), new, ("ad", "user", "day", "seen"))
 
 
+def test_element_wise_accumulators_grow_with_their_table(group):
+    cfg = WUKONG.model_copy(update={"sparse_optimizer": "adagrad"})
+    before = trained(group, cfg)
+    grown = changed(AD.model_copy(update={"rows": 80}), DAY.model_copy(update={"rows": 9}), AGE)
+    after = restored(group, before.state(), cfg, grown).state()
+    kept_bits(before.state(), after)
+    assert after["table/ad/accumulator"].shape == (80, 4)
+    assert torch.equal(after["table/ad/accumulator"], torch.cat([before.state()["table/ad/accumulator"]] * 2))
+    assert not after["table/age/accumulator"].any()
+
+
 def test_a_scorer_reads_a_snapshot_from_before_its_tables_grew(group, tmp_path):
     """As augmentation does, from disk and only what it needs."""
     before = trained(group, WUKONG)

@@ -14,6 +14,7 @@ from pipelines.run import run
 from pipelines.states import RunState
 from pipelines.status import RunStatus
 from tests.contracts.pipeline_fixtures import Finished, assert_same_run, small, to_the_end
+from tests.recovery.test_killed_ranks import as_undisturbed
 
 pytestmark = [pytest.mark.broker, pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -33,6 +34,27 @@ def workers_on(node, status: RunStatus) -> set[str]:
     raylet = node.all_processes[ray_constants.PROCESS_TYPE_RAYLET][0].process.pid
     children = {child.pid for child in psutil.Process(raylet).children(recursive=True)}
     return {name for name, worker in status.workers.items() if worker.report and worker.report.pid in children}
+
+
+def test_the_loss_of_a_node_with_a_rank_of_the_teacher_starts_all_ranks_on_the_others(broker, cluster, tmp_path):
+    second = cluster.add_node(**NODE)
+    two = {"teacher__ranks": 2, "kafka__examples__partitions": 2, "students": [], "resources__address": cluster.address}
+    config = small(broker.bootstrap_servers, **STREAM, **two)
+    raylet = second.all_processes[ray_constants.PROCESS_TYPE_RAYLET][0].process.pid
+    lost: list[int] = []
+
+    def watch(status: RunStatus) -> None:
+        teacher = status.workers["teacher"].report
+        if not lost and teacher is not None and teacher.rows >= 1000:
+            children = {child.pid for child in psutil.Process(raylet).children(recursive=True)}
+            lost.extend(rank.pid for rank in teacher.ranks if rank.pid in children)
+            assert len(lost) == 1, "the ranks are not spread over the nodes"
+            cluster.remove_node(second, allow_graceful=False)
+
+    status, _ = run(config, RunDir(tmp_path / "run"), until_end=True, watch=watch)
+    assert status.state is RunState.DONE, status.reason
+    assert status.workers["teacher"].restarts >= 1
+    as_undisturbed(Finished(config, tmp_path / "run"), tmp_path / "undisturbed")
 
 
 def test_the_loss_of_a_node_changes_nothing(broker, cluster, tmp_path):

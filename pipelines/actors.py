@@ -17,7 +17,7 @@ import socket
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from pipelines.causes import Died, Gone
 from pipelines.config import Resources
@@ -187,6 +187,20 @@ class _RayProcess:
         ray.kill(self._actor, no_restart=True)
 
 
+class _Places(NamedTuple):
+    """Where a worker's ranks are to be started, whether there is such a place, and what lets go of it."""
+
+    each: list[Any]
+    held: Callable[[], bool]
+    give_back: Callable[[], None]
+
+
+def _free_cpus() -> float:
+    import ray
+
+    return float(ray.available_resources().get("CPU", 0.0))
+
+
 class RayLauncher:
     """A Ray of this run's own (two cores, small object store), or a cluster's by address."""
 
@@ -209,9 +223,9 @@ class RayLauncher:
 
     def start(self, name: str, build: Build, log: Path, ranks: int = 1) -> Handle:
         logs = [log, *(log.with_name(f"{log.stem}-rank{rank}{log.suffix}") for rank in range(1, ranks))]
-        places, give_back = self._reserved(ranks) if ranks > 1 else ([self._anywhere], lambda: None)
-        processes = [self._process(build, own, place) for own, place in zip(logs, places, strict=True)]
-        return RankHandle(name, processes, unplaced=partial(self._unplaced, name, ranks), give_back=give_back)
+        places = self._reserved(ranks) if ranks > 1 else self._anywhere()
+        processes = [self._process(build, own, place) for own, place in zip(logs, places.each, strict=True)]
+        return RankHandle(name, processes, unplaced=partial(self._unplaced, name, places), give_back=places.give_back)
 
     def _process(self, build: Build, log: Path, place: Any) -> _RayProcess:
         import ray
@@ -220,36 +234,38 @@ class RayLauncher:
         host = ray.remote(_Host).options(num_cpus=cpus, max_restarts=0, name=None, scheduling_strategy=place)
         return _RayProcess(host.remote(build, str(log)))
 
-    @property
-    def _anywhere(self) -> str:
-        return "SPREAD" if self._resources.address else "DEFAULT"
+    def _anywhere(self) -> _Places:
+        place = "SPREAD" if self._resources.address else "DEFAULT"
+        return _Places([place], held=lambda: _free_cpus() >= self._resources.cpus_per_worker, give_back=lambda: None)
 
-    def _reserved(self, ranks: int) -> tuple[list[Any], Callable[[], None]]:
-        """A place for each rank, and what gives them back. All or none: half a group would hold its places and never
-        start. On a cluster ranks are for the memory and the cores of several nodes, so they spread as far as it has."""
+    def _reserved(self, ranks: int) -> _Places:
+        """All or none: half a group would hold its places and never start. On a cluster ranks are for the memory and
+        the cores of several nodes, so they spread as far as it has any."""
         import ray
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
         bundles = [{"CPU": self._resources.cpus_per_worker}] * ranks
         group = ray.util.placement_group(bundles, strategy="SPREAD" if self._resources.address else "PACK")
-        places = [PlacementGroupSchedulingStrategy(group, rank) for rank in range(ranks)]
-        return places, partial(ray.util.remove_placement_group, group)
+        return _Places(
+            [PlacementGroupSchedulingStrategy(group, rank) for rank in range(ranks)],
+            held=lambda: ray.util.placement_group_table(group)["state"] == "CREATED",
+            give_back=partial(ray.util.remove_placement_group, group),
+        )
 
-    def _unplaced(self, name: str, ranks: int, waited_s: float) -> str | None:
+    def _unplaced(self, name: str, places: _Places, waited_s: float) -> str | None:
         """Complain when there is no room for an actor; one that has room and is slow to start is waited for."""
         import ray
 
-        timeout_s, needed = self._resources.placement_timeout_s, ranks * self._resources.cpus_per_worker
-        if waited_s < timeout_s:
+        timeout_s, cpus = self._resources.placement_timeout_s, self._resources.cpus_per_worker
+        if waited_s < timeout_s or (waited_s <= SLOW_STARTS * timeout_s and places.held()):
             return None
-        free, total = ray.available_resources().get("CPU", 0.0), ray.cluster_resources().get("CPU", 0.0)
-        if free >= needed and waited_s <= SLOW_STARTS * timeout_s:
-            return None
-        many = f" ({ranks} ranks of {self._resources.cpus_per_worker:g}, all or none)" if ranks > 1 else ""
+        ranks, total = len(places.each), ray.cluster_resources().get("CPU", 0.0)
+        many = f" ({ranks} ranks of {cpus:g}, all or none)" if ranks > 1 else ""
         fewer = f"fewer {name} ranks, " if ranks > 1 else ""
         return (
-            f"no place for {name} within {waited_s:.0f} s: it needs {needed:g} CPU{many}, {free:g} of {total:g} are "
-            f"free; {fewer}lower resources.cpus_per_worker, give Ray more nodes, or raise resources.placement_timeout_s"
+            f"no place for {name} within {waited_s:.0f} s: it needs {ranks * cpus:g} CPU{many}, {_free_cpus():g} of "
+            f"{total:g} are free; {fewer}lower resources.cpus_per_worker, give Ray more nodes, or raise "
+            "resources.placement_timeout_s"
         )
 
     def shutdown(self) -> None:

@@ -10,37 +10,37 @@ the log-loss of every block, each row judged before it is learned; printed, how 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import signal
 import tempfile
+import time
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from streaming.broker import Broker
 from tests.contracts.pipeline_fixtures import Finished, small, to_the_end
-from tests.contracts.rank_processes import started
+from tests.contracts.rank_processes import Ranks, started
 
 Losses = dict[int, dict[str, float]]  # by block, by task
 
 
 def learn(finished: Finished, root: Path, ranks: int, *, kill_at: int | None = None) -> Losses:
     """Every block's loss as rank 0 tells it, to the end, or until one rank has been killed and all are gone."""
-    losses: Losses = {}
-    with started(finished, root, ranks) as processes:
-        assert processes[0].stdout is not None
-        for line in processes[0].stdout:
-            said: dict[str, Any] = json.loads(line)
-            if "block" in said:
-                losses[said["block"]] = said["loss"]
-            if kill_at is not None and said.get("block") == kill_at:
-                os.kill(processes[-1].pid, signal.SIGKILL)
-        codes = [process.wait(60) for process in processes]
+    with started(finished, root, ranks) as group:
+        while kill_at is not None and kill_at not in _losses(group):
+            assert group.parent.poll() is None, "it ended before it could be killed"
+            time.sleep(0.02)
+        if kill_at is not None:
+            os.kill(group.pids[-1], signal.SIGKILL)
+        codes = group.wait()
         assert all(codes) if kill_at is not None else not any(codes), codes
-    return losses
+        return _losses(group)
+
+
+def _losses(group: Ranks) -> Losses:
+    return {said["block"]: said["loss"] for said in group.said(0) if "block" in said}
 
 
 def changed(finished: Finished, root: Path, ranks: int, kill_at: int) -> tuple[Losses, int]:

@@ -7,43 +7,63 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pipelines.config import dump
 from pipelines.layout import RunDir
 from tests.contracts.pipeline_fixtures import Finished
 
 PATIENCE_S = 150
-RANK = """
-import dataclasses, json, logging, sys
+RANKS = """
+import dataclasses, json, logging, os, sys
+import pipelines.workers.teacher  # before the ranks part: what takes long is to import torch
 from pipelines.run import build_worker
 from pipelines.workers.base import Orders, Rendezvous
-logging.basicConfig(level=logging.INFO)
+
+def learn(asked, rank):
+    logging.basicConfig(level=logging.INFO)
+    at = Rendezvous(rank, asked["ranks"], "127.0.0.1", asked["port"])
+    worker = build_worker("teacher", "", asked["config"], asked["root"], asked["servers"], True, at)
+    worker.open()
+    sums = lambda: {t: p.lifetime_tally().sums for t, p in worker._judge._progress.items()}
+    before, block_end = sums(), worker._block_end
+    def told(agreed):
+        nonlocal before
+        block_end(agreed)
+        now = sums()
+        loss = {t: float((now[t] - before[t])[2] / max((now[t] - before[t])[0], 1)) for t in now}
+        before = now
+        print(json.dumps({"block": agreed.portion.block.number, "loss": loss}), flush=True)
+    worker._block_end = told
+    report = worker.report()
+    while not report.done and report.teacher_version < asked["until"]:
+        report = worker.advance(0.05, Orders(end_seq=asked["end_seq"]))
+    worker.close()
+    print(json.dumps(dataclasses.asdict(worker.report())), flush=True)
+
 asked = json.loads(sys.argv[1])
-at = Rendezvous(asked["rank"], asked["ranks"], "127.0.0.1", asked["port"])
-worker = build_worker("teacher", "", asked["config"], asked["root"], asked["servers"], True, at)
-worker.open()
-sums = lambda: {t: p.lifetime_tally().sums for t, p in worker._judge._progress.items()}
-before, block_end = sums(), worker._block_end
-def told(agreed):
-    global before
-    block_end(agreed)
-    now = sums()
-    loss = {t: float((now[t] - before[t])[2] / max((now[t] - before[t])[0], 1)) for t in now}
-    before = now
-    print(json.dumps({"block": agreed.portion.block.number, "loss": loss}), flush=True)
-worker._block_end = told
-report = worker.report()
-while not report.done and report.teacher_version < asked["until"]:
-    report = worker.advance(0.05, Orders(end_seq=asked["end_seq"]))
-worker.close()
-print(json.dumps(dataclasses.asdict(worker.report())), flush=True)
+pids = []
+for rank in range(asked["ranks"]):
+    pids.append(os.fork())
+    if not pids[-1]:
+        for stream, name in ((1, "out"), (2, "log")):
+            os.dup2(os.open(f"{asked['root']}/rank{rank}.{name}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), stream)
+        code = 1
+        try:
+            learn(asked, rank)
+            code = 0
+        except BaseException:
+            logging.exception("rank %d", rank)
+        os._exit(code)
+print(json.dumps(pids), flush=True)
+print(json.dumps([os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]), flush=True)
 """
 
 
@@ -61,12 +81,30 @@ def new_run(finished: Finished, root: Path) -> RunDir:
     return run_dir
 
 
+class Ranks(NamedTuple):
+    """Their processes, and where each writes what it has to say: `rank<n>.out` a line of JSON at every block's end and
+    its report as the last, `rank<n>.log` the rest."""
+
+    parent: subprocess.Popen[str]
+    root: Path
+    pids: list[int]
+
+    def wait(self) -> list[int]:
+        """Their exit codes, once all have ended."""
+        said, _ = self.parent.communicate(timeout=PATIENCE_S)
+        codes: list[int] = json.loads(said)
+        return codes
+
+    def said(self, rank: int) -> list[dict[str, Any]]:
+        """So far."""
+        text = (self.root / f"rank{rank}.out").read_text()
+        return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+
+
 @contextmanager
-def started(
-    finished: Finished, root: Path, ranks: int, *, until: int = 10**9, **changes: Any
-) -> Iterator[list[subprocess.Popen[str]]]:
+def started(finished: Finished, root: Path, ranks: int, *, until: int = 10**9, **changes: Any) -> Iterator[Ranks]:
     """`ranks` processes that learn the topic, from where the run at `root` stands to the end of the lake or to version
-    `until`. Each prints a line of JSON at every block's end, and its report as the last. `changes`: of the teacher."""
+    `until`. `changes`: of the teacher."""
     if not root.exists():
         new_run(finished, root)
     config = finished.config.model_copy(update={"teacher": finished.config.teacher.model_copy(update=changes)})
@@ -79,22 +117,27 @@ def started(
         "end_seq": finished.lake.num_rows - 1,
         "until": until,
     }
-    with ExitStack() as stack:
-        processes = []
-        for rank in range(ranks):
-            log = stack.enter_context((root / f"rank{rank}.log").open("w"))
-            command = [sys.executable, "-W", "ignore", "-c", RANK, json.dumps(asked | {"rank": rank})]
-            process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, env=os.environ)
-            stack.callback(process.wait)
-            stack.callback(process.kill)
-            processes.append(process)
-        yield processes
+    command = [sys.executable, "-W", "ignore", "-c", RANKS, json.dumps(asked)]
+    with (root / "parent.log").open("w") as log:
+        parent = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, env=os.environ)
+    pids: list[int] = []
+    try:
+        assert parent.stdout is not None
+        pids = json.loads(parent.stdout.readline() or "[]")
+        assert len(pids) == ranks, (root / "parent.log").read_text()[-3000:]
+        yield Ranks(parent, root, pids)
+    finally:
+        for pid in pids:
+            if parent.poll() is None:  # afterwards the pids may be somebody else's
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        parent.kill()
+        parent.wait()
 
 
 def taught(finished: Finished, root: Path, ranks: int, *, until: int = 10**9, **changes: Any) -> list[dict[str, Any]]:
     """As `started`, to its end: what each rank reports last."""
-    with started(finished, root, ranks, until=until, **changes) as processes:
-        said = [process.communicate(timeout=PATIENCE_S)[0] for process in processes]
-        for rank, process in enumerate(processes):
-            assert process.returncode == 0, (root / f"rank{rank}.log").read_text()[-3000:]
-    return [json.loads(text.splitlines()[-1]) for text in said]
+    with started(finished, root, ranks, until=until, **changes) as group:
+        for rank, code in enumerate(group.wait()):
+            assert code == 0, (root / f"rank{rank}.log").read_text()[-3000:]
+        return [group.said(rank)[-1] for rank in range(ranks)]

@@ -40,6 +40,7 @@ STREAM: dict[str, Any] = {
     "kafka__examples__partitions": 2,
     "resources": {"min_free_disk_gb": 0, "max_restarts": 20},  # all crashes of a test may meet one student
 }
+AHEAD = {"teacher__read_ahead": 3, "resources": STREAM["resources"] | {"read_ahead": 3}}
 
 
 class Crash(Exception):
@@ -115,7 +116,8 @@ def _quick(monkeypatch):
 
 @pytest.fixture(scope="module")
 def undisturbed(broker, tmp_path_factory) -> Finished:
-    finished = to_the_end(small(broker.bootstrap_servers, **STREAM), tmp_path_factory.mktemp("undisturbed") / "run")
+    config = small(broker.bootstrap_servers, **STREAM, teacher__read_ahead=0)  # those that crash read ahead
+    finished = to_the_end(config, tmp_path_factory.mktemp("undisturbed") / "run")
     assert len(finished.side_table("dead_letters")) > 30
     assert len(finished.side_table("late_feedback")) > 30
     assert_learned_the_lake(finished)
@@ -146,7 +148,8 @@ def test_a_crash_changes_nothing_of(who, undisturbed, broker, tmp_path, monkeypa
     crashed: list[Point] = []
     for point in POINTS[who]:
         crash_at(monkeypatch, point, crashed)
-    finished = to_the_end(small(broker.bootstrap_servers, **STREAM), tmp_path / "run")
+    config = small(broker.bootstrap_servers, **STREAM | AHEAD)
+    finished = to_the_end(config, tmp_path / "run")
     assert set(crashed) == set(POINTS[who])
     assert_same_run(finished, undisturbed)
     assert finished.published() == list(range(finished.lake.num_rows))

@@ -125,6 +125,16 @@ def test_the_order_of_ids_matters():
     assert not torch.allclose(X[0, 1], X[1, 1])
 
 
+def test_places_without_an_id_take_no_part_in_a_models_units():
+    net = TeacherNet(TeacherConfig(width=4), FEATURES, ["ctr"], seed=0)
+    batch = BatchBuilder(FEATURES, ["ctr"])(rows([[1, 2], []]))
+    X = net.units(net.tables(batch.sparse).values(), batch.sparse)
+    E = torch.zeros(1, 3, 4)
+    E[0, :2] = initial_weights("seen", 10, 4, seed=0)[[2, 1]]
+    torch.testing.assert_close(X[:1, 1:], net.units.pooling["seen"](E, torch.tensor([[True, True, False]])))
+    assert not X[1, 1].any()
+
+
 def test_units_are_those_of_wide_features_and_of_sequences():
     """32 wide are four of 8: their columns in order, none mixed with a neighbour's."""
     features = FeatureSet(

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import yaml
 
@@ -13,7 +14,8 @@ from pipelines import cli
 from pipelines.config import load
 from pipelines.scaling import run as scaling_run
 from pipelines.scaling.members import Member, Passed, Trial
-from pipelines.scaling.report import best_rates
+from pipelines.scaling.report import Judged, best_rates
+from pipelines.scaling.rows import Rows
 
 DEMO = "configs/demo.yaml"
 ROWS = 6000
@@ -143,20 +145,19 @@ def test_ctrl_c_keeps_what_is_done_and_a_damaged_result_is_made_again(capsys, tm
 
 
 def test_the_rate_is_chosen_on_the_half_that_is_not_judged():
-    class Judged:
-        @staticmethod
-        def first_half_ne(passed):
-            return passed.logits[0]
-
     model = load(DEMO, []).teacher.model
     trials = [
         Trial(Member("wukong", 0, model.model_copy(update={"dense_lr": rate}), 1, 1, 1), 1) for rate in (0.1, 0.2)
     ]
-    passes = {
-        trials[0]: Passed(np.array([0.8, 0.9]), 1.0, 0),
-        trials[1]: Passed(np.array([0.9, 0.1]), 1.0, 0),  # better where it is judged, and so not to be known
-    }
-    assert list(best_rates(passes, [Judged])) == [trials[0]]
+    labels = np.tile([0, 1], 50)
+    right, wrong = 4.0 * labels - 2, 2 - 4.0 * labels
+    better_first, better_later = (
+        np.where(np.arange(100) < 50, first, later)[:, None] for first, later in ((right, wrong), (wrong, right))
+    )
+    passes = {trials[0]: Passed(better_first, 1.0, 0), trials[1]: Passed(better_later, 1.0, 0)}
+    task = Judged(Rows(pa.table({"label_ctr": labels}), "x"), "ctr", 0)
+    assert list(best_rates(passes, [task])) == [trials[0]]
+    assert task.figures(task.logits(passes[trials[0]]))["auc"] == 0.0
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ import pyarrow as pa
 import torch
 
 from exfm.batch import BatchBuilder
-from exfm.features import FeatureSet, SparseFeature
+from exfm.features import FeatureSet, SequenceFeature, SparseFeature
 from exfm.pieces import Pieces, whole
 from exfm.ranks import RankGroup
 from exfm.sharding import Sharding
@@ -38,7 +38,8 @@ FEATURES = FeatureSet(
         SparseFeature(name="user", rows=83, width=16, transform="index"),
         SparseFeature(name="tiny", rows=3, transform="index"),  # fewer rows than ranks
         SparseFeature(name="bag", rows=97, width=16, transform="index"),  # several ids, or none
-    ]
+    ],
+    sequence=[SequenceFeature(name="seen", rows=60, length=3, units=2, transform="index")],
 )
 CFG = dict(width=8, num_fmb=3, num_lcb=2, rank=2, mlp=(8,), head=(8,))
 STEPS, ROWS = 20, 40
@@ -53,11 +54,13 @@ def batches(bags: bool):
         if bags:
             ids = {"ad": rng.integers(0, 50, rows), "user": rng.integers(0, 83, rows), "tiny": rng.integers(0, 3, rows)}
             lists = [rng.integers(0, 97, n).tolist() for n in rng.integers(0, 5, rows)]
+            seen = [rng.integers(0, 60, n).tolist() for n in rng.integers(0, 5, rows)]
         else:
             ids = {"ad": twice(rng, 50, rows), "user": twice(rng, 83, rows), "tiny": few(rng, rows)}
             lists = twice(rng, 97, 2 * rows).reshape(rows, 2).tolist()
+            seen = twice(rng, 60, 3 * rows).reshape(rows, 3).tolist()
         columns = {name: pa.array(values, pa.int64()) for name, values in ids.items()}
-        columns["bag"] = pa.array(lists, pa.list_(pa.int64()))
+        columns |= {"bag": pa.array(lists, pa.list_(pa.int64())), "seen": pa.array(seen, pa.list_(pa.int64()))}
         columns["label_ctr"] = pa.array(rng.integers(0, 2, rows).astype("i1"))
         columns["label_cvr"] = pa.array(rng.integers(0, 2, rows).astype("i1"), mask=rng.random(rows) < 0.5)
         yield pa.table(columns)

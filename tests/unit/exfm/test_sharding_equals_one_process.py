@@ -21,7 +21,13 @@ FP32 = {
     "adagrad": {"sparse_optimizer": "adagrad", "sparse_lr": 0.02},
 }
 MIXED = {
-    "tables": {"ad": "row_wise", "user": "column_wise", "tiny": "data_parallel", "bag": "grid_shard"},
+    "tables": {
+        "ad": "row_wise",
+        "user": "column_wise",
+        "tiny": "data_parallel",
+        "bag": "grid_shard",
+        "seen": "row_wise",  # a sequence: one table, looked up for each of its places
+    },
     "ranks_per_host": 2,
 }
 

@@ -16,8 +16,14 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pipelines.config import dump
+import numpy as np
+import pyarrow as pa
+
+from pipelines.config import Config, dump
 from pipelines.layout import RunDir
+from streaming.examples import ExamplesPublisher
+from streaming.kafka import ensure_topics
+from streaming.lake import Lake
 from tests.contracts.pipeline_fixtures import Finished
 
 PATIENCE_S = 150
@@ -99,6 +105,50 @@ class Ranks(NamedTuple):
         """So far."""
         text = (self.root / f"rank{rank}.out").read_text()
         return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+
+
+def laid_down(config: Config, root: Path, blocks: int) -> Finished:
+    """A lake of so many blocks, whose clicks follow from user, ad and interest, and its examples topic; no pipeline."""
+    kafka, run_dir = config.kafka, RunDir(root)
+    ensure_topics(kafka, {kafka.examples.topic: kafka.examples.partitions})
+    lake = Lake(run_dir.lake, config.rows).open_writer()
+    publisher = ExamplesPublisher(kafka, kafka.examples.topic, kafka.examples.partitions, config.rows, lake.id)
+    for number in range(blocks):
+        block = _block(config, number)
+        lake.commit(block, state=number, metadata={})
+        publisher.publish(block)
+    publisher.close()
+    return Finished(config, root)
+
+
+def _block(config: Config, number: int) -> pa.RecordBatch:
+    count, drawn = config.pace.block_rows, np.random.default_rng(number)
+    taste, appeal = (np.random.default_rng(seed).normal(0, 1.2, (500, 3)) for seed in (1, 2))
+    user, ad = drawn.integers(0, 500, count), drawn.integers(0, 50, count)
+    clicked = drawn.random(count) < 1 / (1 + np.exp(1.5 - (taste[user] * appeal[ad]).sum(1)))
+    seq = np.arange(number * count, (number + 1) * count)
+    given: dict[str, Any] = {
+        "lake_seq": seq,
+        "impression_id": seq * 7,
+        "block": np.full(count, number),
+        "event_time_ms": seq,
+        "vertical": np.array(["feed", "shop"])[drawn.integers(0, 2, count)],
+        "user_id": user,
+        "ad_id": ad,
+        "bid": drawn.random(count),
+        "interest_0": drawn.integers(0, 5, count),
+        "settlement": ["ctr"] * count,
+        "label_ctr": clicked,
+        "source_topic": ["impressions"] * count,
+        "event_date": ["2026-01-01"] * count,
+    }
+    schema, nothing = config.rows.augmented, pa.nulls(count)
+    arrays = [
+        pa.array(given[f.name]).cast(f.type) if f.name in given
+        else nothing.cast(f.type) if f.nullable else pa.array(np.zeros(count)).cast(f.type)
+        for f in schema
+    ]  # fmt: skip
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from streaming.examples import partition_of
 from streaming.kafka import end_offsets, ensure_topics
 from streaming.position import Partition
 from tests.contracts.pipeline_fixtures import Finished, assert_learned_the_lake, by_hand, ipc, send, small, to_the_end
-from tests.contracts.rank_processes import taught
+from tests.contracts.rank_processes import laid_down, taught
 
 pytestmark = pytest.mark.broker
 
@@ -142,6 +142,25 @@ def test_ranks_that_read_and_send_ahead_learn_the_same_to_the_last_bit_as_often_
         assert [("send ids" in report["phases_s"]) for report in reports] == [name != "not ahead"] * 2
     ahead, *others = (of(finished, tmp_path / n).checkpoint("teacher") for n in ("ahead", "again", "not ahead"))
     assert all(other == ahead for other in others)
+
+
+@pytest.mark.slow
+def test_of_a_damaged_checkpoint_all_ranks_go_on_from_the_one_before_and_it_is_set_aside_once(broker, tmp_path):
+    given = laid_down(small(broker.bootstrap_servers, **(STREAM | {"pace__block_rows": 200})), tmp_path / "given", 5)
+    taught(given, tmp_path / "whole", 2)
+    taught(given, tmp_path / "damaged", 2, until=3)
+    checkpoints = RunDir(tmp_path / "damaged").checkpoints("teacher")
+    newest = latest(checkpoints)
+    assert newest is not None
+    (piece, *_) = sorted(newest.glob("tensors*"))
+    content = bytearray(piece.read_bytes())
+    content[len(content) // 2] ^= 1
+    piece.write_bytes(content)
+    first, second = taught(given, tmp_path / "damaged", 2)
+    assert [path.name for path in checkpoints.glob(".damaged-*")] == [f".damaged-{newest.name}"]
+    assert newest.name in first["note"]
+    assert second["note"] is None
+    assert of(given, tmp_path / "damaged").checkpoint("teacher") == of(given, tmp_path / "whole").checkpoint("teacher")
 
 
 @pytest.mark.slow

@@ -9,8 +9,6 @@ every checkpoint, so that a run is never resumed under another config by acciden
 from __future__ import annotations
 
 import difflib
-import hashlib
-import json
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -22,6 +20,7 @@ from exfm.features import FeatureSet
 from exfm.sharding import Sharding
 from exfm.student import StudentConfig
 from exfm.teacher_net import TeacherConfig
+from pipelines.config_hash import decisive, hash_of
 from pipelines.yaml_text import read_yaml
 from streaming.errors import BadInput
 from streaming.kafka import KafkaSettings
@@ -172,10 +171,6 @@ class Resources(Frozen):
     )
 
 
-RANKS, PLACEMENT = ("teacher", "augmentation"), ("ranks", "sharding", "read_ahead")
-"""Sections, and in them the settings, that say which processes and threads do the work: a run goes on under others."""
-
-
 class Config(Frozen):
     """Everything about a run. `rows` says what the stream holds, the rest what is done with it."""
 
@@ -268,16 +263,12 @@ class Config(Frozen):
 
     @property
     def hash(self) -> str:
-        return hashlib.sha256(json.dumps(self.decisive, sort_keys=True).encode()).hexdigest()[:16]
+        return hash_of(self.model_dump(mode="json"))
 
     @property
     def decisive(self) -> dict[str, Any]:
         """Everything that decides what the run computes: not where it runs, nor how it is watched."""
-        elsewhere: dict[str, Any] = dict.fromkeys(("tracking", "resources", "lake", "kafka"), True)
-        ranks: dict[str, Any] = {section: set(PLACEMENT) for section in RANKS}
-        settings = self.model_dump(mode="json", exclude=elsewhere | ranks)
-        topics = {name: getattr(self.kafka, name) for name in ("impressions", "feedback", "examples")}
-        return settings | {"kafka": {n: {"partitions": t.partitions, "codec": t.codec} for n, t in topics.items()}}
+        return decisive(self.model_dump(mode="json"))
 
 
 def _choices(asked: str, possible: set[str]) -> str:

@@ -1,7 +1,8 @@
 """A run that goes on with other features than it was started with, where there is a rule for it (exfm/restore.py).
 
-What may differ: tables that grow, features that only the teacher reads. It is planned from the two configs alone, said
-line by line before anything happens, and remembered in the run directory:
+What may differ: tables that grow, features that only the teacher reads. A release that knows more settings than the one
+that started the run makes a config of another hash, too, and nothing else differs. It is planned from the two configs
+alone, said line by line before anything happens, and remembered in the run directory:
 
     lineage.json    [{"from": config hash, "to": config hash, "changes": [what was said]}, …]
 
@@ -69,9 +70,10 @@ def older_hashes(run_dir: RunDir, config_hash: str) -> list[str]:
     return found
 
 
-def remember(run_dir: RunDir, before: Config, now: Config, lines: list[str]) -> None:
-    """Before the run directory's config is replaced: from then on checkpoints of `before` are those of this run."""
-    entry = {"from": before.hash, "to": now.hash, "changes": lines}
+def remember(run_dir: RunDir, before: str, now: str, lines: list[str]) -> None:
+    """Before the run directory's config is replaced: from then on checkpoints of the config that hashed to `before` are
+    those of this run."""
+    entry = {"from": before, "to": now, "changes": lines}
     entries = _lineage(run_dir)
     if entry not in entries[-1:]:
         write_json(run_dir.lineage, [*entries, entry])

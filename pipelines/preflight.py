@@ -12,7 +12,8 @@ from typing import Any
 
 import yaml
 
-from pipelines.config import PLACEMENT, RANKS, Config, dump, parse
+from pipelines.config import Config, dump, parse
+from pipelines.config_hash import decisive, hash_of, moved
 from pipelines.evolution import evolution, remember
 from pipelines.layout import RunDir, read_json
 from streaming.errors import BadInput, StreamingError
@@ -67,16 +68,10 @@ def _same_config(
 ) -> None:
     if not run_dir.config.exists():
         return
-    try:
-        before = yaml.safe_load(run_dir.config.read_text())
-    except (yaml.YAMLError, ValueError) as error:
-        raise BadInput(
-            f"{run_dir.config} is no longer YAML ({str(error).splitlines()[0]}); put back what the run was started "
-            "with, give another --run-dir, or start over with --fresh (deletes what is there)"
-        ) from None
-    now = yaml.safe_load(dump(config))
-    differing = [path for path in _differences(before, now) if _decisive(path.split(" ")[0])]
-    if not differing:
+    written = _written(run_dir)
+    before = moved(written)
+    differing = list(_differences(decisive(before), config.decisive))
+    if not differing and hash_of(written) == config.hash:
         return
     way = ""
     try:
@@ -86,12 +81,14 @@ def _same_config(
         if evolve:
             way = f" --evolve cannot: {error}."
     else:
-        if evolve:
+        if started_with.hash == config.hash:
+            lines = ["an earlier release started this run; the settings that came since change nothing of it"]
+        if evolve or started_with.hash == config.hash:
             for line in lines:
                 say(line)
-            remember(run_dir, started_with, config, lines)
+            remember(run_dir, hash_of(written), config.hash, lines)
             return
-        way = f" Or go on from where it is with --evolve: {'; '.join(lines)}."
+        way = f" Or go on from where it is with --evolve{': ' * bool(lines)}{'; '.join(lines)}."
     shown = "; ".join(differing[:5]) + ("; …" if len(differing) > 5 else "")
     raise BadInput(
         f"{run_dir.root} holds a run under another config ({shown}). Resume it with the config it was started with "
@@ -99,14 +96,19 @@ def _same_config(
     )
 
 
-def _decisive(path: str) -> bool:
-    """As `Config.decisive` has it: of Kafka, only how the topics are cut."""
-    section, _, rest = path.partition(".")
-    if section == "kafka":
-        return rest.split(".")[-1] in ("partitions", "codec")
-    if section in RANKS and rest.split(".")[0] in PLACEMENT:
-        return False
-    return section not in ("tracking", "resources", "lake")
+def _written(run_dir: RunDir) -> dict[str, Any]:
+    """The config that the run has, in the words of the release that wrote it."""
+    try:
+        settings = yaml.safe_load(run_dir.config.read_text())
+        if isinstance(settings, dict):
+            return settings
+        flaw = "no mapping of settings"
+    except (yaml.YAMLError, ValueError) as error:
+        flaw = str(error).splitlines()[0]
+    raise BadInput(
+        f"{run_dir.config} is no longer YAML ({flaw}); put back what the run was started with, give another --run-dir, "
+        "or start over with --fresh (deletes what is there)"
+    )
 
 
 def _differences(before: Any, now: Any, path: str = "") -> Iterator[str]:

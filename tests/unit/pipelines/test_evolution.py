@@ -10,6 +10,7 @@ from exfm.checkpoint import save
 from exfm.errors import Unusable
 from pipelines import preflight
 from pipelines.config import Config, dump, parse
+from pipelines.config_hash import hash_of
 from pipelines.evolution import evolution, older_hashes, remember
 from pipelines.layout import RunDir
 from pipelines.resume import last_checkpoint
@@ -133,11 +134,46 @@ def test_checkpoints_of_every_config_it_came_from_are_taken_up_and_of_no_other(r
 def test_a_crash_between_the_two_files_is_made_up_for(run_dir):
     """The lineage is written first: the run is still the old one, and asked again the same is done once."""
     grown = config(sparse(user_id=200))
-    remember(run_dir, BEFORE, grown, ["said"])
+    remember(run_dir, BEFORE.hash, grown.hash, ["said"])
     assert prepare(BEFORE, run_dir) == []
     assert older_hashes(run_dir, BEFORE.hash) == []
     prepare(grown, run_dir, evolve=True)
     assert older_hashes(run_dir, grown.hash) == [BEFORE.hash]
+
+
+def of_a_release_before(settings: dict) -> dict:
+    """As a release wrote them that had no sequences, and one setting elsewhere."""
+    del settings["features"]["sequence"]
+    for student in settings["students"]:
+        del student["model"]["accumulators"]
+    settings["teacher"]["model"]["sharding"] = None
+    for section in ("teacher", "augmentation"):
+        del settings[section]["ranks"], settings[section]["sharding"]
+    return settings
+
+
+def test_a_run_of_an_earlier_release_goes_on_where_settings_that_came_since_change_nothing(run_dir):
+    written = of_a_release_before(yaml.safe_load(dump(BEFORE)))
+    run_dir.config.write_text(yaml.safe_dump(written))
+    assert hash_of(written) != BEFORE.hash
+    assert prepare(BEFORE, run_dir) == [
+        "an earlier release started this run; the settings that came since change nothing of it"
+    ]
+    assert older_hashes(run_dir, BEFORE.hash) == [hash_of(written)]  # which is what its checkpoints say
+    assert prepare(BEFORE, run_dir) == []
+    assert hash_of({"seed": 1, "lake": {}}) == "a4bbadc1c78966d2"  # the rule itself never changes
+
+
+def test_a_run_of_an_earlier_release_grows_too_and_is_refused_what_any_run_is(run_dir):
+    written = of_a_release_before(yaml.safe_load(dump(BEFORE)))
+    run_dir.config.write_text(yaml.safe_dump(written))
+    with pytest.raises(BadInput, match=r"seed was 1, is 2"):
+        prepare(config(seed=2), run_dir)
+    grown = config(sparse(user_id=200))
+    with pytest.raises(BadInput, match="with --evolve: `user_id` grows from 100"):
+        prepare(grown, run_dir)
+    prepare(grown, run_dir, evolve=True)
+    assert older_hashes(run_dir, grown.hash) == [hash_of(written)]
 
 
 @pytest.mark.parametrize("text", ["{", "5", '[{"from": "a"}]', '["a"]'])

@@ -1,0 +1,55 @@
+"""Which settings decide what a run computes, and their hash, by which its checkpoints know it.
+
+Both work on settings as they were written down, of this release or of one before: what a config hashed to when it was
+stored can be told for ever.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+ELSEWHERE = ("tracking", "resources", "lake")
+"""Sections that say where a run runs and how it is watched."""
+
+RANKS, PLACEMENT = ("teacher", "augmentation"), ("ranks", "sharding", "read_ahead")
+"""Sections, and in them the settings, that say which processes and threads do the work: a run goes on under others."""
+
+TOPICS, CUT = ("impressions", "feedback", "examples"), ("partitions", "codec")
+"""Of Kafka, what decides: how the topics are cut."""
+
+
+def decisive(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that decide what a run computes.
+
+    >>> decisive({"seed": 1, "lake": {"days": 3}, "teacher": {"ranks": 2, "batch_rows": 64}})
+    {'seed': 1, 'teacher': {'batch_rows': 64}}
+    """
+    kept = {key: value for key, value in settings.items() if key not in ELSEWHERE}
+    for section in RANKS:
+        if isinstance(kept.get(section), Mapping):
+            kept[section] = {key: value for key, value in kept[section].items() if key not in PLACEMENT}
+    if isinstance(kafka := kept.get("kafka"), Mapping):
+        topics = {name: kafka[name] for name in TOPICS if isinstance(kafka.get(name), Mapping)}
+        kept["kafka"] = {name: {key: topic.get(key) for key in CUT} for name, topic in topics.items()}
+    return kept
+
+
+def hash_of(settings: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(decisive(settings), sort_keys=True).encode()).hexdigest()[:16]
+
+
+def moved(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of a release before this, with today's names.
+
+    >>> moved({"teacher": {"model": {"width": 8, "sharding": {"types": ["row_wise"]}}}})
+    {'teacher': {'model': {'width': 8}, 'sharding': {'types': ['row_wise']}}}
+    """
+    teacher = settings.get("teacher")
+    if not isinstance(teacher, Mapping) or "sharding" not in (model := teacher.get("model") or {}):
+        return dict(settings)
+    kept = {key: value for key, value in model.items() if key != "sharding"}
+    placed = {"sharding": model["sharding"]} if model["sharding"] else {}
+    return {**settings, "teacher": {**teacher, "model": kept, **placed}}

@@ -14,7 +14,8 @@ from __future__ import annotations
 import fcntl
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
@@ -194,9 +195,14 @@ class ModelWorker(Worker):
     # --- what was left out -------------------------------------------------------------------------------------
 
     def _judge_step(self, model: str, rows: pa.Table, result: StepResult) -> None:
-        """Note a step; where there is no going on, people find what was left out, though no checkpoint has it."""
-        try:
+        with self._told_if_hopeless():
             self._quarantines[model].judge(rows, result)
+
+    @contextmanager
+    def _told_if_hopeless(self) -> Iterator[None]:
+        """Where there is no going on, people find what was left out, though no checkpoint has it."""
+        try:
+            yield
         except Diverged:
             self._tell_quarantine()
             raise

@@ -22,11 +22,10 @@ from torch import Tensor
 
 from exfm.batch import BatchBuilder
 from exfm.checkpoint import Stored, names, open_stored, prune, read_manifest
-from exfm.errors import Diverged, ModelError
+from exfm.errors import ModelError
 from exfm.pieces import Pieces, whole
 from exfm.restore import stored_teacher
 from exfm.staging import Storable
-from exfm.step import StepResult
 from exfm.teacher import Prepared as Sent
 from exfm.teacher import Teacher
 from exfm.teacher_scorer import snapshot_of
@@ -212,7 +211,8 @@ class TeacherWorker(ModelWorker):
                 self._trained_rows += rows
                 self._quarantines["teacher"].well()
             else:
-                self._leave_out(ready, result)
+                with self._told_if_hopeless():
+                    self._tally.leave_out(self._quarantines["teacher"], ready, result)
         self._seq += rows
         self._event_time_ms = ready.rows["event_time_ms"][-1].as_py() if ready.rows.num_rows else self._event_time_ms
         self.rows += rows
@@ -229,14 +229,6 @@ class TeacherWorker(ModelWorker):
         assert ready is not None
         with self.watch("send ids"):
             self._sent = self._teacher.prepare(ready.batch)
-
-    def _leave_out(self, ready: Prepared, result: StepResult) -> None:
-        """Where there is no going on, people find what was left out, though no checkpoint has it."""
-        try:
-            self._tally.leave_out(self._quarantines["teacher"], ready, result)
-        except Diverged:
-            self._tell_quarantine()
-            raise
 
     def _block_end(self, agreed: Agreed) -> None:
         self._block = None

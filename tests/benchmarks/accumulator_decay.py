@@ -1,4 +1,4 @@
-"""Does AdaGrad that forgets follow drift better? python tests/benchmarks/accumulator_decay.py --seeds 1 2 3
+"""Does AdaGrad that forgets follow drift better? python -m tests.benchmarks.accumulator_decay --seeds 1 2 3
 
 A teacher learns a generated stream whose tastes turn while users and ads stay, each batch judged before it is learned.
 Every way of keeping accumulators gets the same learning rates to choose from and takes the one that was best on the
@@ -14,7 +14,6 @@ import argparse
 from itertools import product
 
 import numpy as np
-from labelled_stream import FEATURES, STAYING, labelled
 
 from exfm.batch import BatchBuilder
 from exfm.decay import Accumulators
@@ -24,6 +23,7 @@ from exfm.ranks import RankGroup
 from exfm.teacher import Teacher
 from exfm.teacher_net import TeacherConfig
 from exfm.threads import set_threads
+from tests.benchmarks.labelled_stream import FEATURES, STAYING, labelled
 
 RATES = (0.05, 0.15, 0.45)
 BATCH_ROWS = 1024

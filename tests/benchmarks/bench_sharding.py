@@ -1,7 +1,7 @@
 """Every way to cut tables over ranks: ms a step, bytes moved, and whether it learns what one process learns.
 
-    python tests/benchmarks/bench_sharding.py --ranks 2 4
-    python tests/benchmarks/bench_sharding.py --ranks 1 2 --device cuda
+    python -m tests.benchmarks.bench_sharding --ranks 2 4
+    python -m tests.benchmarks.bench_sharding --ranks 1 2 --device cuda
 
 Ranks are processes of this machine with one thread each, over gloo (NCCL with `--device cuda`, one GPU each). The same
 global batches are learned by one process on CPU before and after; `ratio` is against the faster of these. Bytes are
@@ -27,7 +27,6 @@ import numpy as np
 import pyarrow as pa
 import torch
 import torch.distributed as dist
-from local_ranks import launch, report, settings_of_this_rank
 
 from exfm.batch import Batch, BatchBuilder
 from exfm.comms import SentBytes
@@ -38,6 +37,7 @@ from exfm.sharding import Sharding
 from exfm.teacher import Teacher
 from exfm.teacher_net import TeacherConfig
 from exfm.threads import set_threads
+from tests.benchmarks.local_ranks import launch, report, settings_of_this_rank
 
 TABLES = {"user": 100_000, "ad": 20_000, "page": 20_000, "query": 100_000, "advertiser": 1_000, "hour": 24}
 FEATURES = FeatureSet(sparse=[SparseFeature(name=name, rows=rows, transform="index") for name, rows in TABLES.items()])

@@ -23,7 +23,8 @@ def launch(script: str, world: int, settings: dict[str, Any], *, timeout_s: floa
         port = free.getsockname()[1]
     with tempfile.TemporaryDirectory() as folder:
         own = settings | {"world": world, "port": port, "out": str(Path(folder) / "reported.pt")}
-        commands = [[sys.executable, "-W", "ignore", script, FLAG, json.dumps(own | {"rank": r})] for r in range(world)]
+        python = [sys.executable, "-W", "ignore", "-m", f"tests.benchmarks.{Path(script).stem}"]
+        commands = [[*python, FLAG, json.dumps(own | {"rank": r})] for r in range(world)]
         ranks = [subprocess.Popen(command) for command in commands]
         until = time.monotonic() + timeout_s
         try:

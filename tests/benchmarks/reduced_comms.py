@@ -1,4 +1,4 @@
-"""What embeddings that travel as halves cost: python tests/benchmarks/reduced_comms.py --seeds 1 2 3
+"""What embeddings that travel as halves cost: python -m tests.benchmarks.reduced_comms --seeds 1 2 3
 
 Two ranks learn the generated stream, each half of every batch, each batch judged before it is learned: embeddings and
 their gradients travel as float32, as halves (float16, bfloat16), or as float32 from other initial weights: that is what
@@ -13,8 +13,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from labelled_stream import FEATURES, labelled
-from local_ranks import launch, report, settings_of_this_rank
 
 from exfm.batch import BatchBuilder
 from exfm.comms import SentBytes
@@ -25,6 +23,8 @@ from exfm.sharding import Sharding
 from exfm.teacher import Teacher
 from exfm.teacher_net import TeacherConfig
 from exfm.threads import set_threads
+from tests.benchmarks.labelled_stream import FEATURES, labelled
+from tests.benchmarks.local_ranks import launch, report, settings_of_this_rank
 
 BATCH_ROWS, RANKS = 1024, 2
 ARMS = {"fp32": ("fp32", 0), "fp16": ("fp16", 0), "other weights": ("fp32", 1)}

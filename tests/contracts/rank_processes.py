@@ -34,7 +34,7 @@ from pipelines.run import build_worker
 from pipelines.workers.base import Orders, Rendezvous
 
 def learn(asked, rank):
-    logging.basicConfig(level=logging.INFO)
+    logging.basicConfig(level=logging.INFO, force=True)
     at = Rendezvous(rank, asked["ranks"], "127.0.0.1", asked["port"])
     worker = build_worker("teacher", "", asked["config"], asked["root"], asked["servers"], True, at)
     worker.open()

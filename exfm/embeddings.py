@@ -139,11 +139,6 @@ def accumulators(collection: FusedEmbeddingBagCollection) -> dict[str, Tensor]:
     return tables
 
 
-def load_accumulators(collection: FusedEmbeddingBagCollection, tables: Mapping[str, Tensor]) -> None:
-    """Overwrite every table's AdaGrad accumulators. Raises ModelError as `load_weights` does."""
-    copy_tables(accumulators(collection), tables)
-
-
 def set_learning_rate(collection: FusedEmbeddingBagCollection, lr: float) -> None:
     """The rate of the updates made from now on."""
     for module in collection._emb_modules:

@@ -17,12 +17,11 @@ from typing import Any, Protocol
 
 from pipelines.causes import Died, Gone
 from pipelines.policies import Cause
-from pipelines.workers.base import Orders, RankReport, Rendezvous, Report
+from pipelines.workers.base import LOOPBACK, Orders, RankReport, Rendezvous, Report
 
 ADVANCE_S = 0.5  # how long a worker steps before it reports
 GRACE_S = 1.0
 """Where one rank fails the others fail of it; so long the one that died of something else has to be heard too."""
-LOOPBACK = "127.0.0.1"
 
 log = logging.getLogger(__name__)
 

@@ -18,6 +18,8 @@ from typing import Any
 
 import psutil
 
+LOOPBACK = "127.0.0.1"
+
 
 @dataclass(frozen=True)
 class Orders:
@@ -34,7 +36,7 @@ class Rendezvous:
 
     rank: int = 0
     ranks: int = 1
-    address: str = "127.0.0.1"
+    address: str = LOOPBACK
     port: int | None = None
 
 

@@ -19,12 +19,11 @@ import psutil
 import torch
 
 from exfm.ranks import RankGroup
-from pipelines.workers.base import Rendezvous
+from pipelines.workers.base import LOOPBACK, Rendezvous
 
 COLLECTIVE_S = 30.0
 JOIN_S = 300.0
 """For the slowest to have its process started and its libraries imported."""
-LOOPBACK = "127.0.0.1"
 
 
 class Ranks:

@@ -4,7 +4,6 @@ those of a replica."""
 from __future__ import annotations
 
 import json
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -27,6 +26,7 @@ from pipelines.layout import RunDir
 from pipelines.workers.scoring import LeadingScorer, Replica, shares
 from tests.benchmarks.bench_scoring_ranks import config_of, measure, save_snapshot
 from tests.contracts.pipeline_fixtures import small
+from tests.contracts.rank_processes import free_port
 
 TYPES = (
     "table_wise",
@@ -61,12 +61,6 @@ def no_group_is_open():
     if dist.is_initialized():
         dist.destroy_process_group()
     RankGroup._opened = 0
-
-
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
 
 
 @contextmanager

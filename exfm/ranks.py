@@ -37,6 +37,7 @@ class RankGroup:
     _opened: ClassVar[int] = 0
     _store: ClassVar[dist.Store]
     _token: ClassVar[str] = ""
+    _broadcasts: ClassVar[int] = 0
 
     def __init__(
         self,
@@ -75,7 +76,7 @@ class RankGroup:
                 assert master_port is not None
                 join = timedelta(seconds=join_s)
                 store = dist.TCPStore(master_addr, master_port, world_size, is_master=rank == 0, timeout=join)
-            RankGroup._store = store
+            RankGroup._store, RankGroup._broadcasts = store, 0
             backend = "gloo" if device == "cpu" else "cpu:gloo,cuda:nccl"
             dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=timeout)
             # Over the store, so that it is no collective: a word of this start of these ranks and of no other.
@@ -143,8 +144,14 @@ class RankGroup:
         self._store.delete_key(f"note/{name}")
 
     def broadcast(self, objects: list[Any]) -> None:
-        """Replace what is in the list by what rank 0 has in its own, anything that pickles. A collective."""
+        """Replace what is in the list by what rank 0 has in its own, anything that pickles. A collective, in which the
+        others wait for rank 0 however long it takes to have it."""
         if self.world_size > 1:
+            RankGroup._broadcasts += 1
+            ready = f"broadcast/{RankGroup._broadcasts}"
+            if self.rank == 0:
+                self.tell(ready, "")
+            self.hear(ready)
             dist.broadcast_object_list(objects, src=0, group=self.process_group, device=torch.device("cpu"))
 
     def close(self) -> None:

@@ -25,9 +25,15 @@ us.meet()
 if rank == 1:
     time.sleep(7)
 us.meet()
+planned = [None]
+if rank == 0:
+    time.sleep(7)
+    planned = ["a plan"]
+us.group.broadcast(planned)
 told = us.tell([rank, 10 * rank]).tolist()
 wrapped = int(us.sum(np.array([2**63 - 1, 1], np.int64))[0])
-print(json.dumps([said, told, us.lead(7 + rank), us.all(True), us.all(rank == 0), list(us.share(5)), wrapped]))
+found = [said, *planned, told, us.lead(7 + rank), us.all(True), us.all(rank == 0), list(us.share(5)), wrapped]
+print(json.dumps(found))
 us.close()
 """
 
@@ -57,4 +63,4 @@ def test_ranks_meet_at_an_address_that_other_machines_reach_and_wait_for_the_slo
             process.kill()
     shares = [[0], [1, 2], [3, 4]]
     told = [[rank, 10 * rank] for rank in range(ranks)]
-    assert found == [["found", told, 7, True, False, shares[rank], 2**63 - 3] for rank in range(ranks)]
+    assert found == [["found", "a plan", told, 7, True, False, shares[rank], 2**63 - 3] for rank in range(ranks)]

@@ -17,6 +17,7 @@ from pipelines.config import Config, dump, parse
 from pipelines.coordinator import Coordinator, Wanted
 from pipelines.embedded_broker import EmbeddedBroker
 from pipelines.end_offsets import store_ends
+from pipelines.evolution import older_hashes
 from pipelines.fits import check_ranks
 from pipelines.heartbeat import Heartbeat
 from pipelines.layout import RunDir, read_json, write_json
@@ -224,7 +225,8 @@ def _finished(config: Config, run_dir: RunDir) -> Summary | None:
     if value is None:
         return None
     try:
-        return Summary(value) if value["run"]["config_hash"] == config.hash else None
+        ours = (config.hash, *older_hashes(run_dir, config.hash))
+        return Summary(value) if value["run"]["config_hash"] in ours else None
     except (KeyError, TypeError):
         raise StreamingError(
             f"{run_dir.summary} is not a summary that exfm wrote; delete it: the run computes it again"

@@ -12,8 +12,10 @@ from pipelines import preflight
 from pipelines.config import Config, dump, parse
 from pipelines.config_hash import hash_of
 from pipelines.evolution import evolution, older_hashes, remember
-from pipelines.layout import RunDir
+from pipelines.layout import RunDir, write_json
 from pipelines.resume import last_checkpoint
+from pipelines.run import run
+from pipelines.states import RunState
 from streaming.errors import BadInput, StreamingError
 from tests.unit.pipelines.test_config import small
 
@@ -162,6 +164,15 @@ def test_a_run_of_an_earlier_release_goes_on_where_settings_that_came_since_chan
     assert older_hashes(run_dir, BEFORE.hash) == [hash_of(written)]  # which is what its checkpoints say
     assert prepare(BEFORE, run_dir) == []
     assert hash_of({"seed": 1, "lake": {}}) == "a4bbadc1c78966d2"  # the rule itself never changes
+
+
+def test_a_run_that_an_earlier_release_finished_is_finished(run_dir):
+    written = of_a_release_before(yaml.safe_load(dump(BEFORE)))
+    run_dir.config.write_text(yaml.safe_dump(written))
+    write_json(run_dir.summary, {"run": {"config_hash": hash_of(written), "started_at": "then"}})
+    said: list[str] = []
+    assert run(BEFORE, run_dir, local=True, until_end=True, say=said.append)[0].state is RunState.DONE
+    assert said[-1].endswith("nothing left to do.")
 
 
 def test_a_run_of_an_earlier_release_grows_too_and_is_refused_what_any_run_is(run_dir):

@@ -1,8 +1,9 @@
 """What the ranks of a model send each other: in how many bits, and how many bytes that makes.
 
 Look-up sends ids one way and pooled embeddings back, backward the gradients of those embeddings. Under `fp16` the
-embeddings travel as float16 and their gradients as bfloat16, which has float32's range (Neo, arXiv 2104.05158); both
-are float32 again before anything is added up. Ids, the dense part's gradients and replicated tables travel as they are.
+embeddings travel as float16, cut to its range of ±65504, and their gradients as bfloat16, which has float32's (Neo,
+arXiv 2104.05158); both are float32 again before anything is added up. Ids, the dense part's gradients and replicated
+tables travel as they are.
 """
 
 from __future__ import annotations

@@ -57,7 +57,8 @@ def last_checkpoint(root: Path, config_hash: str, older: Collection[str] = ()) -
 
 
 def upgraded(stored: Stored, rng: Mapping[str, Tensor]) -> Stored:
-    """A model's checkpoint in today's format. From 1 to 2:
+    """A model's checkpoint with all that today's have: from 2 to 3 only the way it is stored changed; from 1
+    to 2:
 
     - `rng`, by its names in the checkpoint: format 1 had none, and nothing it could be made of drew random numbers, so
       the model goes on from the seeded start

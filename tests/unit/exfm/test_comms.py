@@ -153,6 +153,7 @@ def test_full_precision_needs_no_codec_and_a_half_keeps_the_range_of_gradients()
     tiny = torch.tensor([1e-30, 1.0 + 2**-10])
     assert backward.decode(backward.encode(tiny)).tolist() == [pytest.approx(1e-30, rel=2**-8), 1.0]
     assert forward.decode(forward.encode(tiny)).tolist() == [0.0, 1.0 + 2**-10]
+    assert forward.decode(forward.encode(torch.tensor([1e6, -1e6]))).tolist() == [65504.0, -65504.0]  # and not inf
     assert (forward.encode(tiny).dtype, backward.encode(tiny).dtype) == (torch.float16, torch.bfloat16)
 
 

@@ -305,6 +305,7 @@ class TeacherWorker(ModelWorker):
             first = {"version": 0, "lake_seq": NOTHING_YET, "learned": Learned(self._config.tasks).state()}
             tensors, meta = teacher.snapshot(), self._meta() | first
             teacher.close()
+            self._ranks.meet()
             self._put(partial(self._save_snapshot, name, tensors, meta))
         elif self._ranks.first:  # from what is on disk: no rank is needed for it
             stored = open_stored(self._checkpoints / name)

@@ -84,7 +84,7 @@ def test_a_rank_killed_mid_stream_restarts_all_and_changes_no_bit(stream, tmp_pa
 
 @pytest.mark.timeout(600)
 def test_a_rank_that_is_stopped_is_not_waited_for_and_a_stopped_coordinator_does_no_harm(stream, tmp_path):
-    command, config = stream(source__rate="100")
+    command, config = stream(source__impressions=4000, source__rate="20")  # the stops eat up wall time
     pid = command.until(rank_pid("teacher", 0, rows=100))
     command.process.send_signal(signal.SIGSTOP)
     time.sleep(45)  # longer than a collective may take

@@ -34,7 +34,7 @@ def recording(path):
     return columns["seen"]
 
 
-@pytest.mark.parametrize("codec", ["arrow", "json"])
+@pytest.mark.parametrize("codec", ["arrow", pytest.param("json", marks=pytest.mark.slow)])
 def test_lists_arrive_as_they_were_and_are_learned_from_in_their_order(broker, tmp_path, codec):
     seen = recording(tmp_path / "stream.parquet")
     model = {"width": 4, "trunk": {"name": "dlrm", "mlp": [16]}, "dense_lr": 0.02}

@@ -114,7 +114,8 @@ def test_ranks_step_together_report_as_one_and_wait_for_nobody_between_two_round
     assert_gone(first)
 
 
-@pytest.mark.parametrize("rank", [0, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("rank", [0, 1])
 def test_a_rank_that_is_killed_takes_the_others_with_it(start, rank):
     handle = start()
     working = polled(handle, lambda report: report.rows > 0)

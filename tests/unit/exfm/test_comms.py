@@ -105,6 +105,7 @@ def found(tmp_path_factory):
     return [json.loads((Path(out) / f"{r}.json").read_text()) for r in range(2)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cut", CUTS)
 def test_embeddings_and_their_gradients_take_half_the_bytes_and_nothing_else_changes(found, cut):
     for rank in found:
@@ -118,6 +119,7 @@ def test_embeddings_and_their_gradients_take_half_the_bytes_and_nothing_else_cha
     assert sent["float16"] == sent["bfloat16"] > 0  # forward and backward
 
 
+@pytest.mark.slow
 def test_the_bytes_counted_are_those_that_the_kernel_sent(found):
     """TCP's own count over all sockets of the process, with what gloo and the acknowledgements of steps add."""
     if not sys.platform.startswith("linux"):
@@ -127,6 +129,7 @@ def test_the_bytes_counted_are_those_that_the_kernel_sent(found):
             assert run["total"] <= run["kernel"] <= 1.05 * run["total"] + 20_000
 
 
+@pytest.mark.slow
 def test_what_is_learned_is_as_good(found):
     """Progressive validation on the second half: the rounding is seen, and costs no AUC."""
     half = len(found[0]["table_wise fp32 0"]["labels"]) // 2
@@ -141,6 +144,7 @@ def test_what_is_learned_is_as_good(found):
     assert abs(auc["fp16"] - auc["fp32"]) < 1e-3
 
 
+@pytest.mark.slow
 def test_two_runs_of_halves_are_the_same_to_the_bit(found):
     for rank in found:
         again = rank["table_wise fp16 1"]["logits"]

@@ -19,7 +19,7 @@ LABELS = {"wukong": "Wukong", "dlrm": "DLRM", "dcn": "DCN-V2"}
 def draw(report: dict[str, Any], path: Path) -> Path:
     """A report of `pipelines.scaling.report`, drawn to `path`."""
     tasks = list(report["judged"])
-    figure, axes = plt.subplots(1, len(tasks), figsize=(6.4 * len(tasks), 4.4), squeeze=False)
+    figure, axes = plt.subplots(1, len(tasks), figsize=(6.4 * len(tasks), 5.0), squeeze=False)
     for axis, task in zip(axes.flat, tasks, strict=True):
         for interaction, laws in report["laws"].items():
             points = [m for m in report["members"] if m["interaction"] == interaction and m["tasks"][task]["ne"]]
@@ -36,7 +36,7 @@ def draw(report: dict[str, Any], path: Path) -> Path:
         axis.set_ylabel("normalised entropy")
         axis.grid(alpha=0.25, which="both")
         axis.spines[["top", "right"]].set_visible(False)
-        axis.legend(frameon=False, fontsize=8)
+        axis.legend(frameon=False, fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.16))  # never on a point
     run = report["run"]
     title = f"{run['name']}: teachers of equal FLOPs on {run['rows']:,} rows, one pass, judged on the second half"
     figure.suptitle(title, x=0.01, ha="left", fontsize=10)

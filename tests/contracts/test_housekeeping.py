@@ -483,6 +483,7 @@ def keeper(lake: Lake, readers: Readers) -> Iterator[Housekeeper]:
     found.close()
 
 
+@pytest.mark.slow
 def test_hundreds_of_commits_leave_few_files_and_few_log_entries(
     lake: Lake, readers: Readers, monkeypatch: pytest.MonkeyPatch
 ) -> None:

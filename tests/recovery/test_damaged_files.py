@@ -110,6 +110,7 @@ def test_whatever_is_damaged_the_run_goes_on_from_what_verifies_and_ends_the_sam
         assert list(root.glob(".damaged-*")), root
 
 
+@pytest.mark.slow
 def test_with_no_checkpoint_left_the_run_fails_with_words_that_say_what_to_do(undisturbed, broker, tmp_path):
     config, run_dir = config_of(broker.bootstrap_servers), RunDir(tmp_path / "run")
     status, _ = run(config, run_dir, local=True, until_end=True, watch=stop_after(700))

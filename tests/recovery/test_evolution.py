@@ -95,8 +95,7 @@ def test_a_run_grows_and_gains_a_feature_and_loses_no_row(broker, tmp_path):
     versions = ours["teacher_version"].to_numpy()
     logits = [lake["teacher_logit_ctr"].to_numpy(zero_copy_only=False) for lake in (ours, theirs)]
     assert np.array_equal(*(column[versions <= first] for column in logits), equal_nan=True)
-    later = versions > second  # none, where a busy machine let the second stop come late
-    assert not later.any() or not np.array_equal(*(column[later] for column in logits), equal_nan=True)
+    assert not np.array_equal(*(column[versions > second] for column in logits), equal_nan=True)
     # The models are those of the new config.
     tensors = load(latest(RunDir(root).checkpoints("teacher"))).tensors
     assert tensors["table/user_id/weight"].shape == (2000, 8)

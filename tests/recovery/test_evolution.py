@@ -21,12 +21,12 @@ from tests.recovery.test_crashes import stop_after
 
 pytestmark = pytest.mark.broker
 
-STREAM: dict[str, Any] = {"source__impressions": 2400, "pace__block_rows": 256, "teacher__batch_rows": 128}
+STREAM: dict[str, Any] = {"source__impressions": 6000, "pace__block_rows": 256, "teacher__batch_rows": 128}
 BUCKETS = {"name": "bid_bucket", "column": "bid", "transform": "bucketize", "boundaries": [0.5, 1.0, 2.0]}
 
 
 def config_of(servers: str) -> Config:
-    config = small(servers, **STREAM)
+    config = small(servers, **STREAM)  # long enough that the last stop leaves blocks to score
     students = tuple(s.model_copy(update={"checkpoint_every_rows": 150}) for s in config.students)
     return config.model_copy(update={"students": students})
 

@@ -8,8 +8,17 @@ import torch
 
 from exfm import checkpoint
 from exfm.errors import ModelError
+from exfm.interactions.dcn import Cross
 from exfm.serving import check_parity, export_student, load_served, save_served
+from exfm.trunks import Trunk
+from tests.benchmarks.student_cost import flops_per_example
 from tests.unit.exfm.test_student import ARMS, FEATURES, TASKS, stream, student
+
+TRUNKS = (
+    Trunk(mlp=(16, 8), bottom=(8,)),
+    Trunk(name="dcn", mlp=(16, 8), cross=Cross(rank=4)),
+    Trunk(name="mlp", mlp=(16, 8)),
+)
 
 
 @pytest.fixture(params=ARMS)
@@ -25,12 +34,31 @@ def test_the_export_predicts_what_the_student_does(trained):
     assert check_parity(trained, trained.export(), batch) <= 1e-6
 
 
-def test_it_has_the_parameters_of_a_student_that_never_had_a_teacher(trained):
-    names = [name for name, _ in trained.export().named_parameters()]
-    twin = student("none").export()
-    assert names == [name for name, _ in twin.named_parameters()]
-    assert trained.export().parameter_count == twin.parameter_count
-    assert not [name for name in names if "auxiliary" in name or "adapt" in name]
+def shapes(served):
+    return {name: tuple(p.shape) for name, p in served.named_parameters()}
+
+
+@pytest.mark.parametrize("trunk", TRUNKS, ids=lambda trunk: trunk.name)
+@pytest.mark.parametrize("arm", ARMS)
+def test_a_teacher_costs_the_served_student_no_parameter_and_no_flop(arm, trunk):
+    """ExFM's promise (arXiv 2502.17494): what distillation adds, it adds to training."""
+    batch = stream(64, batch_rows=64)[0]
+    one, twin = (student(kind, trunk=trunk) for kind in (arm, "none"))
+    in_training = sum(p.numel() for p in one.net.parameters()), sum(p.numel() for p in twin.net.parameters())
+    assert (in_training[0] > in_training[1]) == (one.cfg.arm.kind == "auxiliary_head")
+    one.train_step(batch), twin.train_step(batch)
+    served, as_if_never = one.export(), twin.export()
+    assert shapes(served) == shapes(as_if_never)
+    assert [name for name, _ in served.named_buffers()] == [name for name, _ in as_if_never.named_buffers()]
+    assert served.parameter_count == as_if_never.parameter_count
+    assert flops_per_example(served, batch) == flops_per_example(as_if_never, batch) > 0
+
+
+def test_flops_are_those_of_the_products_of_matrices():
+    served = student(trunk=Trunk(name="mlp", mlp=(16, 8))).export()
+    inputs, tasks = 3 * 4 + 2, len(TASKS)
+    by_hand = 2 * (inputs * 16 + 16 * 8 + 8 * tasks)
+    assert flops_per_example(served, stream(64, batch_rows=64)[0]) == by_hand
 
 
 def test_an_export_stays_as_it_was_when_the_student_learns_on(trained):

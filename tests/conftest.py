@@ -1,6 +1,8 @@
-"""A real broker for the tests that ask for one."""
+"""What tests ask for from outside: a real broker, and real streams where somebody brought them."""
 
 import itertools
+import os
+from pathlib import Path
 
 import pytest
 
@@ -28,3 +30,17 @@ def kafka(broker):
 def topic_name():
     """Names that no other test uses."""
     return lambda stem="topic": f"{stem}-{next(_numbers)}"
+
+
+@pytest.fixture
+def real_stream():
+    """The path of a real stream by its file's name, where somebody brought it."""
+
+    def path_of(name: str) -> Path:
+        folder = os.environ.get("EXFM_DATA", Path(__file__).parents[2] / "shared" / "data")
+        path = Path(folder) / name
+        if not path.exists():
+            pytest.skip(f"needs {name} in the folder that EXFM_DATA names, or in ../shared/data; it is in neither")
+        return path
+
+    return path_of

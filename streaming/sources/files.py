@@ -62,7 +62,8 @@ class FeedbackFile(_Frozen):
 class RecordedConfig(_Frozen):
     """Which columns of a recorded file mean what.
 
-    impression_id: null numbers the rows. vertical: a column, unless `vertical_value` gives all rows one.
+    impression_id: null numbers the rows. vertical: a column, unless `vertical_value` gives all rows one; of integers
+    their digits are the name (category 8 is vertical `8`).
     columns: the file's name of a schema column, where it differs. labels: by task; empty with a feedback file.
     out_of_order_s: how far behind the latest row before it a row may be. Units are those of integer and float columns;
     timestamps have their own.
@@ -165,7 +166,7 @@ class RecordedStream(PlayedStream):
         arrays: list[Any] = [
             identity,
             pa.array(time_N),
-            pa.repeat(config.vertical_value or "", table.num_rows) if vertical is None else table[vertical],
+            pa.repeat(config.vertical_value or "", table.num_rows) if vertical is None else _named(table[vertical]),
             *(table[name] for name in self._names.values()),
         ]
         named = pa.table(arrays, names=self.schema.impression.names)
@@ -225,6 +226,11 @@ class RecordedStream(PlayedStream):
             named = pa.table(arrays, names=self.schema.feedback.names)
             yield _conform(named, self.schema.feedback, self._feedback_file.path, first_row), time_N
             first_row += table.num_rows
+
+
+def _named(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """A vertical has a name, and a file may have numbered it."""
+    return column.cast(pa.string()) if pa.types.is_integer(column.type) else column
 
 
 def _conform(table: pa.Table, schema: pa.Schema, path: Path, first_row: int) -> pa.RecordBatch:

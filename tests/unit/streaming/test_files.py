@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import numpy as np
@@ -60,6 +59,12 @@ def test_rows_are_numbered_and_positive_labels_become_feedback(recorded: Path) -
     assert chunk.feedback.schema == SCHEMA.feedback
     assert _feedback([chunk]) == [(1, 20_000, "ctr"), (2, 30_000, "ctr")]
     assert (chunk.watermark_ms, chunk.truth, chunk.malformed) == (40_000, None, [])
+
+
+def test_verticals_that_are_numbers_are_named_by_their_digits(tmp_path) -> None:
+    path = _write(tmp_path / "f.parquet", _table(vertical=pa.array([8, 11, 8, None], pa.int16())))
+    (chunk,) = RecordedStream(path, CLICKS, SCHEMA).chunks()
+    assert chunk.impressions["vertical"].to_pylist() == ["8", "11", "8", None]
 
 
 def test_feedback_waits_for_its_delay_and_the_rest_follows_the_last_row(tmp_path) -> None:
@@ -235,11 +240,8 @@ def test_labels_and_columns_must_be_the_schemas(recorded: Path) -> None:
         RecordedConfig()
 
 
-def test_movielens_plays_from_its_first_row_to_its_last() -> None:
-    data = Path(os.environ.get("EXFM_DATA", Path(__file__).parents[4] / "shared" / "data"))
-    path = data / "movielens_1m_stream.parquet"
-    if not path.exists():
-        pytest.skip(f"needs {path.name} in the folder that EXFM_DATA names, or in ../shared/data; it is in neither")
+def test_movielens_plays_from_its_first_row_to_its_last(real_stream) -> None:
+    path = real_stream("movielens_1m_stream.parquet")
     columns = (*(Column(name=n) for n in ("user_id", "item_id", "year")), Column(name="genres", type="string"))
     schema = RowSchema(columns=columns, tasks=(Task(name="ctr", window_s=60),))
     config = CLICKS.model_copy(update={"event_time": "timestamp", "labels": {"ctr": LabelColumn(column="label")}})

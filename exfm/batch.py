@@ -36,7 +36,12 @@ class Batch:
     label_mask: Tensor  # (B, T) bool
     teacher_logits: Tensor  # (B, T) float32
     teacher_mask: Tensor  # (B, T) bool
-    weights: Tensor  # (B,) float32
+    weights: Tensor  # (B,) float32, sample weights
+
+    @property
+    def label_weights(self) -> Tensor:
+        """(B, T): what every label counts in a metric."""
+        return self.weights.unsqueeze(1).expand(self.labels.shape)
 
     def __len__(self) -> int:
         return self.dense.shape[0]

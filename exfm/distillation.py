@@ -12,8 +12,11 @@ z_D and z_D2 are made from the trunk's output through `scale_gradient(…, β)`.
 distillation term h(z, σ(z_F)) by h(z / τ, σ(z_F / τ)).
 
 Every h is a mean over the rows that have its target, one task at a time, and the means are summed over tasks:
-Σ_t Σ_b mask_bt · weight_b · h_bt / Σ_b mask_bt. A task without such rows contributes 0. A row whose target is not known
-(no label, no teacher logit) is masked and counted; nothing is put in its place.
+Σ_t Σ_b mask_bt · weight_b · h_bt / Σ_b mask_bt. It is divided by the number of rows, not by their weight: so a row of
+weight 2 pulls as two rows do, whatever its batch happens to hold beside it, and over a stream the steps add up to the
+gradient of Σ weight · h. Divided by Σ weight, every batch would pull alike, one of light rows as hard as one of heavy
+ones, and the result would depend on where batches are cut. A task without such rows contributes 0. A row whose target
+is not known (no label, no teacher logit) is masked and counted; nothing is put in its place.
 
 In a training loop of your own:
 
@@ -158,6 +161,8 @@ def teacher_target(teacher_logits: Tensor, label_scale: float = 1.0, temperature
 
 def mean_over(h: Tensor, mask: Tensor, weights: Tensor | None = None) -> Tensor:
     """Σ_t Σ_b mask · weight · h / Σ_b mask: h and mask (B, T), weights (B,) or 1 each. A scalar, 0 where mask is empty.
+
+    Rows are counted, weights are not: a weight makes its row pull harder, and no other row less (see above).
 
     >>> mean_over(torch.tensor([[1.0], [3.0], [50.0]]), torch.tensor([[True], [True], [False]]))
     tensor(2.)

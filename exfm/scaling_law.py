@@ -57,7 +57,7 @@ class Law(NamedTuple):
 
 
 class Blocks(NamedTuple):
-    """Sums over blocks of consecutive rows: of losses by model (M, G), rows and positives (G,)."""
+    """Sums over blocks of consecutive rows: of losses by model (M, G), rows and positives (G,), all weighted."""
 
     losses: np.ndarray
     rows: np.ndarray
@@ -71,12 +71,15 @@ class Blocks(NamedTuple):
         return weights_RG @ self.losses.T / (rows * entropy)[:, None]
 
 
-def blocks_of(logits_MN: np.ndarray, labels_N: np.ndarray, block_rows: int) -> Blocks:
+def blocks_of(
+    logits_MN: np.ndarray, labels_N: np.ndarray, block_rows: int, weights_N: np.ndarray | None = None
+) -> Blocks:
     """Rows in their order, cut into blocks of `block_rows`; the last one may be short."""
     starts = np.arange(0, len(labels_N), block_rows)
     labels = np.asarray(labels_N, dtype=np.float64)
-    losses = np.stack([np.add.reduceat(cross_entropy(z, labels), starts) for z in logits_MN])
-    return Blocks(losses, np.add.reduceat(np.ones_like(labels), starts), np.add.reduceat(labels, starts))
+    w = np.ones_like(labels) if weights_N is None else np.asarray(weights_N, dtype=np.float64)
+    losses = np.stack([np.add.reduceat(w * cross_entropy(z, labels), starts) for z in logits_MN])
+    return Blocks(losses, np.add.reduceat(w, starts), np.add.reduceat(w * labels, starts))
 
 
 def fit_law(flops_M: Sequence[float], blocks: Blocks, *, replicates: int = REPLICATES, seed: int = 0) -> Law:

@@ -52,6 +52,24 @@ def auc_table(summary: dict[str, Any]) -> Table:
     return table
 
 
+def teaching_table(summary: dict[str, Any], group_by: str | None) -> Table:
+    """Student × task: how much of the teacher's lead the student got; where rows have groups, GAUC and the paired gain
+    with groups as clusters."""
+    table = _table("\nthe same rows: share of the teacher's lead that the student got (–: it has none)", 1)
+    table.add_column("share", justify="right", no_wrap=True)
+    if group_by is not None:
+        for model in COMPARED:
+            table.add_column(f"GAUC\n{HEADS[model]}", justify="right", no_wrap=True)
+        table.add_column(f"student − twin,\n95 % by {group_by}", justify="right", no_wrap=True)
+    for name, task, half in _halves(summary):
+        ratio = half["transfer_ratio"]
+        cells = ["–" if ratio is None else f"{ratio:.2f}"]
+        if group_by is not None:
+            cells += [*(_figure(half[model], "gauc") for model in COMPARED), _gain(half, "gain_by_group")]
+        table.add_row(name, task, *cells)
+    return table
+
+
 def _halves(summary: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
     for name, tasks in summary["students"].items():
         for task, result in tasks.items():
@@ -62,8 +80,8 @@ def _figure(model: dict[str, Any] | None, key: str, digits: int = 4) -> str:
     return "–" if model is None or model[key] is None else f"{model[key]:.{digits}f}"
 
 
-def _gain(half: dict[str, Any]) -> str:
-    gain = half["gain"]
+def _gain(half: dict[str, Any], key: str = "gain") -> str:
+    gain = half[key]
     if gain is None or gain["low"] is None:
         return "–"
     relative = 100 * gain["difference"] / half["no_teacher"]["ne"]
@@ -124,6 +142,7 @@ def print_closing(console: Console, summary: dict[str, Any], run_dir: RunDir, co
     if any(summary["students"].values()):
         console.print(ne_table(summary))
         console.print(auc_table(summary))
+        console.print(teaching_table(summary, config.metrics.group_by))
     if summary["counts"]["impressions_read"] < WARM_IMPRESSIONS:
         console.print(
             f"A stream of under {WARM_IMPRESSIONS:,} impressions shows that everything runs. Teacher and students are "

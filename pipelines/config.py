@@ -21,6 +21,7 @@ from exfm.sharding import Sharding
 from exfm.student import StudentConfig
 from exfm.teacher_net import TeacherConfig
 from pipelines.config_hash import decisive, hash_of
+from pipelines.predictions import MetricsConfig
 from pipelines.yaml_text import read_yaml
 from streaming.errors import BadInput
 from streaming.kafka import KafkaSettings
@@ -186,6 +187,7 @@ class Config(Frozen):
     lake: LakeSettings = LakeSettings()
     teacher: Teacher = Teacher()
     students: tuple[Student, ...]
+    metrics: MetricsConfig = MetricsConfig()
     tracking: Tracking = Tracking()
     resources: Resources = Resources()
 
@@ -194,6 +196,7 @@ class Config(Frozen):
         columns = {c.name for c in self.rows.columns} | {"vertical", "event_time_ms"}
         for column in sorted(set(self.features.needs_columns()) - columns):
             raise ValueError(f"features read column `{column}`, which rows do not have; {_choices(column, columns)}")
+        self.metrics.check(self.rows)
         features, tasks = set(self.features.names), {t.name for t in self.rows.tasks}
         for feature in self.teacher.only:
             if feature not in features:

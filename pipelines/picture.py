@@ -65,7 +65,7 @@ def draw(config: Config, run_dir: RunDir) -> Path | None:
 
 def windowed_ne(columns: Columns, model: str) -> tuple[np.ndarray, np.ndarray]:
     """(middle lake_seq, NE) of consecutive windows of equally many rows; NaN where a window has one class only."""
-    pieces = np.array_split(np.arange(len(columns.labels)), WINDOWS)
-    middle = np.array([columns.lake_seq[piece].mean() for piece in pieces])
-    ne = [normalised_entropy(columns.logits[model][piece], columns.labels[piece]) for piece in pieces]
+    pieces = [columns.take(piece) for piece in np.array_split(np.arange(len(columns.labels)), WINDOWS)]
+    middle = np.array([piece.lake_seq.mean() for piece in pieces])
+    ne = [normalised_entropy(piece.logits[model], piece.labels, piece.weights) for piece in pieces]
     return middle, np.array([np.nan if value is None else value for value in ne])

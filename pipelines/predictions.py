@@ -4,17 +4,69 @@ A student writes a part at each of its checkpoints, so parts and weights always 
 checkpoint are dropped, and the rows come again.
 
 Columns: lake_seq, impression_id, event_time_ms, and per task `label_`, `student_`, `no_teacher_`, `teacher_` (logits).
+Where rows are weighted, `weight_` per task: how many rows of the stream this one stands for. Where figures are grouped
+(`metrics.group_by`), `group`: the hash64 of that column.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pydantic import BaseModel, ConfigDict, Field
 
+from exfm.batch import Batch
 from exfm.checkpoint import sync_directory
+from exfm.step import StepResult
+from streaming.hashing import hash64
+from streaming.schema import RowSchema
+
+
+class MetricsConfig(BaseModel):
+    """How predictions are judged."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    group_by: str | None = Field(default=None, description="a column, user_id say: GAUC, and errors clustered by it")
+
+    def check(self, rows: RowSchema) -> None:
+        """Raises ValueError where rows cannot be grouped so."""
+        able = [c.name for c in rows.columns if c.type in ("int64", "string") and not c.nullable]
+        if self.group_by is not None and self.group_by not in able:
+            raise ValueError(
+                f"metrics.group_by is `{self.group_by}`; it has to be a column of ids that every row has: "
+                f"{', '.join(able) or 'there is none'}"
+            )
+
+
+def predictions_of(
+    tasks: Sequence[str],
+    rows: pa.Table,
+    batch: Batch,
+    result: StepResult,
+    twin: StepResult | None,
+    *,
+    weighted: bool,
+    group_by: str | None,
+) -> pa.RecordBatch:
+    """A step's rows as they are logged."""
+    columns: dict[str, pa.Array] = {}
+    for name in ("lake_seq", "impression_id", "event_time_ms"):
+        columns[name] = rows[name].combine_chunks()
+    if group_by is not None:
+        columns["group"] = pa.array(hash64(rows[group_by].combine_chunks()))
+    for index, task in enumerate(tasks):
+        columns[f"label_{task}"] = rows[f"label_{task}"].combine_chunks()
+        columns[f"student_{task}"] = pa.array(result.logits[:, index])
+        if twin is not None:
+            columns[f"no_teacher_{task}"] = pa.array(twin.logits[:, index])
+        columns[f"teacher_{task}"] = rows[f"teacher_logit_{task}"].combine_chunks()
+        if weighted:
+            columns[f"weight_{task}"] = pa.array(batch.label_weights[:, index].numpy())
+    return pa.record_batch(columns)
 
 
 class PredictionLog:

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from exfm.metrics.classification import metrics_of
+from exfm.metrics.auc import gauc
+from exfm.metrics.classification import metrics_of, transfer_ratio
 from exfm.metrics.paired import consecutive_blocks, paired_ne_difference
 from pipelines.config import Config, Student
 from pipelines.layout import RunDir
@@ -33,17 +34,28 @@ CLUSTER_ROWS = 512
 
 @dataclass(frozen=True)
 class Columns:
-    """Aligned columns of one student and task: labels (N,) and the logits (N,) of each model, in stream order."""
+    """Aligned columns of one student and task, (N,) each, in stream order: labels, the logits of each model, and where
+    there are such, what rows count and whose they are."""
 
     lake_seq: np.ndarray
     labels: np.ndarray
     logits: dict[str, np.ndarray]
     left_out: int
+    weights: np.ndarray | None = None
+    groups: np.ndarray | None = None
 
     def after(self, seq: int) -> Columns:
-        kept = self.lake_seq > seq
+        return self.take(np.flatnonzero(self.lake_seq > seq))
+
+    def take(self, kept: np.ndarray) -> Columns:
+        """The rows at these places."""
         return Columns(
-            self.lake_seq[kept], self.labels[kept], {m: z[kept] for m, z in self.logits.items()}, self.left_out
+            self.lake_seq[kept],
+            self.labels[kept],
+            {model: z[kept] for model, z in self.logits.items()},
+            self.left_out,
+            None if self.weights is None else self.weights[kept],
+            None if self.groups is None else self.groups[kept],
         )
 
 
@@ -80,27 +92,43 @@ def columns_of(table: pa.Table, task: str, truth: Truth | None) -> Columns:
     if truth is not None:
         logits["optimum"] = truth.logits(labelled["impression_id"].combine_chunks(), task)
     complete = np.logical_and.reduce([np.isfinite(z) for z in logits.values()])
+    there = set(labelled.schema.names)
     return Columns(
-        labelled["lake_seq"].to_numpy()[complete],
-        labelled[f"label_{task}"].to_numpy()[complete].astype(np.float64),
-        {model: z[complete] for model, z in logits.items()},
+        labelled["lake_seq"].to_numpy(),
+        labelled[f"label_{task}"].to_numpy().astype(np.float64),
+        logits,
         int((~complete).sum()),
-    )
+        labelled[f"weight_{task}"].to_numpy() if f"weight_{task}" in there else None,
+        labelled["group"].to_numpy() if "group" in there else None,
+    ).take(np.flatnonzero(complete))
 
 
 def judge(columns: Columns) -> dict[str, Any]:
-    """The figures of every model on the same rows, and the paired difference student − no_teacher."""
-    found: dict[str, Any] = {"rows": len(columns.labels), "positives": int(columns.labels.sum())}
+    """The figures of every model on the same rows; the paired difference student − no_teacher, with stretches of the
+    stream and with groups as clusters; how much of the teacher's lead the student got.
+
+    Figures are weighted. `rows` and `positives` count rows, and so do `gauc_rows`, those of groups with both labels.
+    """
+    labels, weights, groups = columns.labels, columns.weights, columns.groups
+    found: dict[str, Any] = {"rows": len(labels), "positives": int(labels.sum())}
+    found |= {"gauc_groups": None, "gauc_rows": None}
     for model in MODELS:
         found[model] = None
-        if model in columns.logits:
-            figures = metrics_of(columns.logits[model], columns.labels)._asdict()
+        if (z := columns.logits.get(model)) is not None:
+            figures = metrics_of(z, labels, weights)._asdict()
             found[model] = {key: figures[key] for key in ("ne", "auc", "log_loss", "calibration")}
-    found["gain"] = None
-    if "no_teacher" in columns.logits:
-        clusters = consecutive_blocks(len(columns.labels), CLUSTER_ROWS)
-        gain = paired_ne_difference(columns.logits["student"], columns.logits["no_teacher"], columns.labels, clusters)
-        found["gain"] = gain._asdict() if gain.difference is not None else None
+            found[model]["gauc"] = None
+            if groups is not None:
+                found[model]["gauc"], found["gauc_groups"], found["gauc_rows"] = gauc(z, labels, groups, weights)
+    clusters = {"gain": consecutive_blocks(len(labels), CLUSTER_ROWS), "gain_by_group": groups}
+    for name, ids in clusters.items():
+        found[name] = None
+        if "no_teacher" in columns.logits and ids is not None:
+            z, other = columns.logits["student"], columns.logits["no_teacher"]
+            gain = paired_ne_difference(z, other, labels, ids, weights)
+            found[name] = gain._asdict() if gain.difference is not None else None
+    ne = [found[model]["ne"] for model in ("no_teacher", "student", "teacher") if found[model] is not None]
+    found["transfer_ratio"] = transfer_ratio(*ne) if len(ne) == 3 and None not in ne else None
     return found
 
 
@@ -118,6 +146,8 @@ class Summary:
                     flat[f"final/{task}/{model}/{key}"] = figure
         if result["gain"] is not None:
             flat[f"final/{task}/gain"] = result["gain"]["difference"]
+        if result.get("transfer_ratio") is not None:
+            flat[f"final/{task}/transfer_ratio"] = result["transfer_ratio"]
         return flat
 
 

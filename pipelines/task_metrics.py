@@ -24,14 +24,14 @@ class TaskMetrics:
 
     def judge(self, batch: Batch, result: StepResult) -> None:
         """Count the logits that a step made before it learned."""
-        self.count(result.logits, batch.labels.numpy(), batch.label_mask.numpy())
+        self.count(result.logits, batch.labels.numpy(), batch.label_mask.numpy(), batch.label_weights.numpy())
 
-    def count(self, logits: np.ndarray, labels: np.ndarray, mask: np.ndarray) -> None:
+    def count(self, logits: np.ndarray, labels: np.ndarray, mask: np.ndarray, weights: np.ndarray) -> None:
         """Count a step's rows, all (B, T)."""
         for index, task in enumerate(self._tasks):
             known = mask[:, index]
             if known.any():
-                self._progress[task].update(logits[known, index], labels[known, index])
+                self._progress[task].update(logits[known, index], labels[known, index], weights[known, index])
 
     @property
     def ne(self) -> dict[str, float | None]:

@@ -22,6 +22,9 @@ _ARROW: dict[str, pa.DataType] = {
     "list<int64>": pa.list_(pa.int64()),
 }
 
+SAMPLE_WEIGHT = "sample_weight"
+"""A column of this name says what its row counts: in every loss and in every metric."""
+
 POSITION_FIELDS = (
     pa.field("source_topic", pa.string(), nullable=False),
     pa.field("source_partition", pa.int32(), nullable=False),
@@ -104,6 +107,12 @@ class RowSchema(BaseModel):
         for name in names:
             if names.count(name) > 1 or name in taken:
                 raise ValueError(f"column `{name}` is declared twice, or has a reserved name")
+        weights = [c for c in self.columns if c.name == SAMPLE_WEIGHT]
+        if any(c.type != "float32" or c.nullable for c in weights):
+            raise ValueError(
+                f"column `{SAMPLE_WEIGHT}` says what a row counts, and is {weights[0].type}"
+                f"{', nullable' if weights[0].nullable else ''}; it needs type float32, and a value in every row"
+            )
         tasks = {task.name: task for task in self.tasks}
         if len(tasks) != len(self.tasks) or not tasks:
             raise ValueError("tasks need at least one entry and distinct names")
@@ -118,6 +127,11 @@ class RowSchema(BaseModel):
                     f"({tasks[task.given].window_s:g} s); give it a window at least as long"
                 )
         return self
+
+    @property
+    def weighted(self) -> bool:
+        """Whether rows say what they count."""
+        return any(column.name == SAMPLE_WEIGHT for column in self.columns)
 
     @property
     def id_type(self) -> pa.DataType:

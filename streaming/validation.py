@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from streaming.dead_letters import Kind
 from streaming.ipc import short_type
-from streaming.schema import RowSchema
+from streaming.schema import SAMPLE_WEIGHT, RowSchema
 
 LONGEST_VERTICAL_BYTES = 64
 """A vertical names a folder of the lake, percent-encoded, so that its length is bounded by the file system."""
@@ -88,6 +88,8 @@ class Rules:
             finite = pc.is_finite(column)
             if not pc.all(finite, min_count=0).as_py():
                 yield pc.invert(finite).fill_null(False), f"not_finite:{name}", "; a finite number needed"
+            if name == SAMPLE_WEIGHT and not _inside(column, 0, None):
+                yield _outside(column, 0, None), f"out_of_range:{name}", f"; allowed: {_range_words(0, None)}"
         else:
             yield from self._broken_integers(name, column)
 

@@ -58,6 +58,12 @@ def paired_ne_difference(
     rows = len(labels)
     y = np.asarray(labels, dtype=np.float64)
     w = np.ones(rows) if weights is None else np.asarray(weights, dtype=np.float64)
+    if not w.all():  # a row of weight 0 is as good as absent, and a cluster of such rows alone is none
+        present = w > 0
+        left = paired_ne_difference(
+            *(np.asarray(column)[present] for column in (logits, other_logits, labels, clusters, w))
+        )
+        return left._replace(rows=rows)
     code = np.unique(clusters, return_inverse=True)[1].reshape(-1)
     count = int(code.max()) + 1 if rows else 0
     total = w.sum()

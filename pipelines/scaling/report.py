@@ -18,6 +18,7 @@ from exfm.scaling_law import Law, blocks_of, fit_law
 from pipelines.config import Config
 from pipelines.scaling.members import Member, Passed, Trial
 from pipelines.scaling.rows import OPTIMUM, Rows
+from streaming.schema import SAMPLE_WEIGHT
 
 BLOCKS = 60
 """So many blocks of consecutive rows are taken for independent of each other."""
@@ -53,6 +54,9 @@ class Judged:
         self.first, self.rows = known[known < half], known[known >= half]
         self._labels = column.fill_null(0).to_numpy()
         self.labels = self._labels[self.rows].astype(np.float64)
+        weighted = SAMPLE_WEIGHT in rows.table.schema.names
+        self._weights = rows.table[SAMPLE_WEIGHT].to_numpy() if weighted else np.ones(rows.table.num_rows)
+        self.weights = self._weights[self.rows]
         self.block_rows = max(1, -(-len(self.rows) // BLOCKS))
         self.optimum: np.ndarray | None = None
         if OPTIMUM + task in rows.table.schema.names:
@@ -68,20 +72,21 @@ class Judged:
         return passed.logits[self.rows, self._at]
 
     def first_half_ne(self, passed: Passed) -> float:
-        ne = normalised_entropy(passed.logits[self.first, self._at], self._labels[self.first])
+        first = self.first
+        ne = normalised_entropy(passed.logits[first, self._at], self._labels[first], self._weights[first])
         return np.inf if ne is None or not np.isfinite(ne) else ne
 
     def figures(self, logits: np.ndarray) -> dict[str, float | None]:
         if not np.isfinite(logits).all():
             return dict.fromkeys(FIGURES)
-        found = metrics_of(logits, self.labels)._asdict()
+        found = metrics_of(logits, self.labels, self.weights)._asdict()
         return {name: found[name] for name in FIGURES}
 
     def against(self, logits: np.ndarray, other: np.ndarray) -> dict[str, Any] | None:
         if not (np.isfinite(logits).all() and np.isfinite(other).all()):
             return None
         clusters = consecutive_blocks(len(self.labels), self.block_rows)
-        return paired_ne_difference(logits, other, self.labels, clusters)._asdict()
+        return paired_ne_difference(logits, other, self.labels, clusters, self.weights)._asdict()
 
 
 def report(config: Config, rows: Rows, passes: Mapping[Trial, Passed]) -> dict[str, Any]:
@@ -150,7 +155,7 @@ def _law(passes: Mapping[Trial, Passed], interaction: str, task: Judged) -> dict
     if len(good) < len(mine):
         said = f"{len(mine) - len(good)} of {len(mine)} passes gave logits that are not finite; a lower rate would help"
         return _plain(Law(None, None, said))
-    blocks = blocks_of(np.stack([logits for _, logits in good]), task.labels, task.block_rows)
+    blocks = blocks_of(np.stack([logits for _, logits in good]), task.labels, task.block_rows, task.weights)
     return _plain(fit_law([flops for flops, _ in good], blocks))
 
 

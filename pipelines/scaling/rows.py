@@ -20,6 +20,7 @@ from pipelines.summary import Truth, load_truth
 from pipelines.workers.ingest import generated_stream, stream_name
 from streaming.errors import BadInput
 from streaming.lake_reader import LakeReader
+from streaming.schema import SAMPLE_WEIGHT
 from streaming.sources.chunk import Chunk
 from streaming.sources.files import RecordedStream
 from streaming.sources.settled import settled_rows
@@ -51,7 +52,8 @@ def rows_of(config: Config, folder: Path, *, limit: int, run_dir: RunDir | None,
 
 
 def _columns(config: Config) -> list[str]:
-    return [*config.features.needs_columns(), *(f"label_{task}" for task in config.tasks)]
+    weight = [SAMPLE_WEIGHT] if config.rows.weighted else []
+    return list(dict.fromkeys([*config.features.needs_columns(), *(f"label_{task}" for task in config.tasks), *weight]))
 
 
 def _lake(config: Config, run_dir: RunDir, limit: int) -> tuple[str, Iterator[pa.Table]]:

@@ -25,7 +25,7 @@ class _Step(NamedTuple):
 
     place: int
     rows: int
-    values: np.ndarray  # (own, 3, T) float32: logits, labels, whether a label is known
+    values: np.ndarray  # (own, 4, T) float32: logits, labels, whether a label is known, what it counts
 
 
 class BlockTally:
@@ -37,7 +37,8 @@ class BlockTally:
     def add(self, ready: Prepared, result: StepResult, *, place: int, rows: int) -> None:
         """Note a step of this rank."""
         batch = ready.batch
-        values = np.stack([result.logits, batch.labels.numpy(), batch.label_mask.numpy()], axis=1, dtype=np.float32)
+        columns = [result.logits, batch.labels.numpy(), batch.label_mask.numpy(), batch.label_weights.numpy()]
+        values = np.stack(columns, axis=1, dtype=np.float32)
         self._steps.append(_Step(place, rows, values))
         if result.finite:
             self._learned.add(ready.rows)
@@ -56,14 +57,14 @@ class BlockTally:
 
     def finish(self, judge: TaskMetrics, learned: Learned) -> None:
         """Add what all ranks noted since the last time. A collective."""
-        values = np.zeros((sum(step.rows for step in self._steps), 3, len(self._tasks)), np.float32)
+        values = np.zeros((sum(step.rows for step in self._steps), 4, len(self._tasks)), np.float32)
         ends = np.cumsum([step.rows for step in self._steps])
         for step, end in zip(self._steps, ends, strict=True):
             start = end - step.rows + step.place
             values[start : start + len(step.values)] = step.values
         values = self._ranks.sum(values)
         for step, end in zip(self._steps, ends, strict=True):
-            logits, labels, known = np.moveaxis(values[end - step.rows : end], 1, 0)
-            judge.count(logits, labels, known != 0)
+            logits, labels, known, weights = np.moveaxis(values[end - step.rows : end], 1, 0)
+            judge.count(logits, labels, known != 0, weights)
         learned.merge(self._ranks.sum(self._learned.numbers()))
         self._steps, self._learned = [], Learned(self._tasks)

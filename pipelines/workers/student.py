@@ -27,7 +27,7 @@ from pipelines.config import Student as StudentSettings
 from pipelines.evolution import made_with_student
 from pipelines.layout import RunDir
 from pipelines.learned import Learned
-from pipelines.predictions import PredictionLog
+from pipelines.predictions import PredictionLog, predictions_of
 from pipelines.task_metrics import TaskMetrics
 from pipelines.workers.base import Report, seconds_since
 from pipelines.workers.model import REGISTER_EVERY_S, ModelWorker
@@ -35,6 +35,7 @@ from pipelines.workers.student_rows import Cut, StudentRows
 from pipelines.workers.teacher import snapshot_name
 from streaming.lake_reader import LakeReader
 from streaming.position import NOTHING_YET
+from streaming.schema import SAMPLE_WEIGHT
 from streaming.source import EndOfStream
 
 METRICS_EVERY_ROWS = 20_000
@@ -66,8 +67,9 @@ class StudentWorker(ModelWorker):
         self._lake = LakeReader(self._run_dir.lake, config.rows)
         labels, logits = ([f"{p}_{t}" for t in self._tasks] for p in ("label", "teacher_logit"))
         position = ["lake_seq", "block", "impression_id", "event_time_ms", "scored_at_ms", "teacher_version"]
-        weight = [column.name for column in config.rows.columns if column.name == "sample_weight"]
-        columns = dict.fromkeys([*position, *self._features.needs_columns(), *labels, *logits, *weight])
+        weight = [SAMPLE_WEIGHT] if config.rows.weighted else []
+        group = [config.metrics.group_by] if config.metrics.group_by else []
+        columns = dict.fromkeys([*position, *self._features.needs_columns(), *labels, *logits, *weight, *group])
         self._columns = list(columns)
         groups = [g.name for g in config.rows.groups if any(t.name in self._tasks for t in g.tasks)]
         ahead = config.resources.read_ahead
@@ -176,7 +178,10 @@ class StudentWorker(ModelWorker):
             self._teacher_version = version
             oldest = rows["scored_at_ms"][-1].as_py() - rows["event_time_ms"][-1].as_py()
             self._logit_age_s = max(0.0, oldest / 1000)
-        self._predictions.append(_predictions(self._tasks, rows, result, twin))
+        weighted, group_by = self._config.rows.weighted, self._config.metrics.group_by
+        self._predictions.append(
+            predictions_of(self._tasks, rows, batch, result, twin, weighted=weighted, group_by=group_by)
+        )
         self._logged_rows += rows.num_rows
         if self._logged_rows >= METRICS_EVERY_ROWS:
             self._logged_rows = 0
@@ -306,16 +311,3 @@ class StudentWorker(ModelWorker):
 
 def _under(prefix: str, tensors: Mapping[str, S]) -> dict[str, S]:
     return {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
-
-
-def _predictions(tasks: tuple[str, ...], rows: pa.Table, result: StepResult, twin: StepResult | None) -> pa.RecordBatch:
-    columns: dict[str, pa.Array] = {}
-    for name in ("lake_seq", "impression_id", "event_time_ms"):
-        columns[name] = rows[name].combine_chunks()
-    for index, task in enumerate(tasks):
-        columns[f"label_{task}"] = rows[f"label_{task}"].combine_chunks()
-        columns[f"student_{task}"] = pa.array(result.logits[:, index])
-        if twin is not None:
-            columns[f"no_teacher_{task}"] = pa.array(twin.logits[:, index])
-        columns[f"teacher_{task}"] = rows[f"teacher_logit_{task}"].combine_chunks()
-    return pa.record_batch(columns)

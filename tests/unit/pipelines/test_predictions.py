@@ -8,7 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines.predictions import PredictionLog, read_predictions
+from exfm.batch import BatchBuilder
+from exfm.features import FeatureSet, SparseFeature
+from exfm.step import StepResult
+from pipelines.predictions import PredictionLog, predictions_of, read_predictions
+from streaming.hashing import hash64
 
 
 def rows(first, last):
@@ -91,3 +95,27 @@ def test_however_often_it_dies_every_row_is_there_once(tmp_path_factory, lives):
     PredictionLog(directory).open(position)
     found = read_predictions(directory)
     assert (found["lake_seq"].to_pylist() if found else []) == list(range(position + 1))
+
+
+def test_a_step_is_logged_with_what_its_rows_count_and_whose_they_are():
+    table = pa.table(
+        {
+            "lake_seq": [4, 7],
+            "impression_id": [40, 70],
+            "event_time_ms": [1, 2],
+            "user_id": [9, 9],
+            "sample_weight": pa.array([0.5, 2], pa.float32()),
+            "label_ctr": pa.array([1, None], pa.int8()),
+            "teacher_logit_ctr": pa.array([None, 0.25], pa.float32()),
+        }
+    )
+    batch = BatchBuilder(FeatureSet(sparse=[SparseFeature(name="user_id", rows=9)]), ["ctr"])(table)
+    step = StepResult(np.array([[0.1], [0.2]], np.float32), 0.0, np.array([1]), True)
+    bare = predictions_of(["ctr"], table, batch, step, None, weighted=False, group_by=None)
+    plain = ["lake_seq", "impression_id", "event_time_ms", "label_ctr", "student_ctr", "teacher_ctr"]
+    assert bare.schema.names == plain
+    full = predictions_of(["ctr"], table, batch, step, step, weighted=True, group_by="user_id")
+    assert sorted(full.schema.names) == sorted([*plain, "no_teacher_ctr", "group", "weight_ctr"])
+    assert full["weight_ctr"].to_pylist() == [0.5, 2]
+    assert full["group"].to_numpy().tolist() == hash64(table["user_id"].combine_chunks()).tolist()
+    assert full.select(plain).equals(bare)

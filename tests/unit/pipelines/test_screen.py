@@ -23,7 +23,8 @@ WIDTHS = (80, 180)
 
 
 def figures(ne, auc, calibration):
-    return {"ne": ne, "auc": auc, "log_loss": 0.3, "calibration": calibration}
+    grouped = None if auc is None else auc - 0.1
+    return {"ne": ne, "auc": auc, "log_loss": 0.3, "calibration": calibration, "gauc": grouped}
 
 
 HALF = {
@@ -34,6 +35,8 @@ HALF = {
     "teacher": figures(0.8765, 0.7456, 1.111),
     "optimum": figures(0.7654, 0.8123, 1.001),
     "gain": {"difference": -0.0111, "low": -0.0131, "high": -0.0091, "standard_error": 0.001, "clusters": 9, "rows": 9},
+    "gain_by_group": {"difference": -0.0111, "low": -0.015, "high": -0.0073, "clusters": 9, "rows": 9},
+    "transfer_ratio": 0.231,
 }
 SUMMARY = {
     "run": {"wall_s": 754.0},
@@ -85,9 +88,10 @@ def row(text, *starts):
 @pytest.mark.parametrize("width", WIDTHS)
 def test_the_closing_tables_tell_every_figure_on_one_line(width):
     text = closing(width)
-    ne, auc = (line for line in text.splitlines() if re.match(r"feed\s+ctr", line))
+    ne, auc, teaching = (line for line in text.splitlines() if re.match(r"feed\s+ctr", line))
     assert ne.split()[2:] == ["0.9123", "0.9234", "0.8765", "0.7654", "-1.20", "%", "[-1.42,", "-0.99]"]
     assert auc.split()[2:] == ["1,234,567", "0.7345", "0.7234", "0.7456", "1.023", "0.987", "1.111"]
+    assert teaching.split()[2:] == ["0.23", "0.6345", "0.6234", "0.6456", "-1.20", "%", "[-1.62,", "-0.79]"]
     teacher = row(text, "teacher", "1,234,567")
     assert teacher.split()[1:5] == ["1,234,567", "8m20s", "12,346", "1,234"]
     assert "60% wait for teacher, 20% score" in " ".join(text.split())
@@ -116,7 +120,8 @@ def test_the_counts_are_told_with_a_verdict(width):
 
 
 def test_what_is_not_known_is_a_dash():
-    half = HALF | {"no_teacher": None, "optimum": None, "gain": None, "teacher": figures(None, None, None)}
+    absent = dict.fromkeys(("no_teacher", "optimum", "gain", "gain_by_group", "transfer_ratio"))
+    half = HALF | absent | {"teacher": figures(None, None, None)}
     text = closing(80, SUMMARY | {"students": {"feed": {"ctr": half | {"last_half": half}}}})
     assert row(text, "feed", "ctr").split()[2:] == ["0.9123", "–", "–", "–", "–"]
 

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from exfm.metrics.auc import gauc
 from pipelines.config import parse
 from pipelines.layout import RunDir, write_json
 from pipelines.predictions import PredictionLog
@@ -89,7 +90,7 @@ def test_the_figures_of_every_model_are_those_of_the_definition():
     assert found["optimum"]["calibration"] == pytest.approx(p.sum() / labels.sum(), rel=1e-5)
     order = [found[model]["ne"] for model in ("optimum", "teacher", "student", "no_teacher")]
     assert order == sorted(order)
-    assert set(found["student"]) == {"ne", "auc", "log_loss", "calibration"}
+    assert set(found["student"]) == {"ne", "auc", "log_loss", "calibration", "gauc"}
 
 
 def test_a_gain_below_zero_is_the_students_and_is_the_difference_of_the_two_figures():
@@ -129,6 +130,74 @@ def test_all_models_are_judged_on_the_rows_that_all_of_them_have():
         alone = naive_ne(table[f"{model}_ctr"].to_numpy()[kept], np.array(labels, float)[kept])
         assert found[model]["ne"] == pytest.approx(alone, rel=1e-9)
     assert found["rows"] == found["gain"]["rows"] == len(kept)
+
+
+def test_a_row_that_counts_twice_is_as_two_rows_and_one_that_counts_nothing_is_not_there():
+    table, p = predictions(rows=1500)
+    table = table.append_column("group", pa.array(np.arange(1500) % 40, pa.uint64()))
+    times = np.random.default_rng(1).integers(0, 4, 1500)
+    weighted = table.append_column("weight_ctr", pa.array(times, pa.float32()))
+    repeated = table.take(pa.array(np.repeat(np.arange(1500), times)))
+    found, expected = (judge(columns_of(t, "ctr", truth_of(table, p))) for t in (weighted, repeated))
+    for model in ("student", "no_teacher", "teacher", "optimum"):
+        assert found[model] == pytest.approx(expected[model], rel=1e-9)
+    assert found["transfer_ratio"] == pytest.approx(expected["transfer_ratio"], rel=1e-9)
+    by_group, expected_by_group = found["gain_by_group"], expected["gain_by_group"]
+    assert by_group.pop("rows") == found["rows"] == 1500  # rows are counted, whatever they weigh
+    del expected_by_group["rows"]
+    assert by_group == pytest.approx(expected_by_group, rel=1e-9)
+    assert found["positives"] == int(table["label_ctr"].to_numpy().sum())
+    assert found["student"]["ne"] != pytest.approx(judge(columns_of(table, "ctr", None))["student"]["ne"], rel=1e-4)
+
+
+def test_the_last_half_keeps_its_weights_and_groups():
+    table, _ = predictions()
+    table = table.append_column("group", pa.array(np.arange(ROWS) % 7, pa.uint64()))
+    table = table.append_column("weight_ctr", pa.array(np.linspace(0.5, 2, ROWS), pa.float32()))
+    columns = columns_of(table, "ctr", None)
+    later = columns_of(table.slice(ROWS // 2), "ctr", None)
+    assert judge(columns.after(ROWS // 2 - 1)) == judge(later)
+
+
+def test_groups_give_gauc_and_a_gain_whose_error_knows_that_users_are_of_one_piece():
+    rng = np.random.default_rng(3)
+    table, _ = predictions()
+    user = rng.integers(0, 50, ROWS)
+    off = rng.normal(0, 1, 50)[user]  # the twin is wrong about whole users
+    table = with_column(table, "no_teacher_ctr", pa.array((table["student_ctr"].to_numpy() + off).astype(np.float32)))
+    found = judge(columns_of(table.append_column("group", pa.array(user, pa.uint64())), "ctr", None))
+    logits, labels = (table[name].to_numpy() for name in ("student_ctr", "label_ctr"))
+    assert found["student"]["gauc"] == pytest.approx(gauc(logits, labels, user).value)
+    assert found["no_teacher"]["gauc"] == pytest.approx(
+        found["student"]["gauc"], abs=1e-6
+    )  # within a user all the same
+    assert found["no_teacher"]["auc"] < found["student"]["auc"] - 0.05
+    assert (found["gauc_groups"], found["gauc_rows"]) == (50, ROWS)
+    gain, by_group = found["gain"], found["gain_by_group"]
+    assert by_group["difference"] == gain["difference"]
+    assert (gain["clusters"], by_group["clusters"]) == (8, 50)
+    assert by_group["standard_error"] > 1.3 * judge(columns_of(
+        table.append_column("group", pa.array(np.arange(ROWS), pa.uint64())), "ctr", None
+    ))["gain_by_group"]["standard_error"]  # fmt: skip
+
+
+def test_without_groups_there_is_no_gauc_and_no_error_by_group():
+    table, _ = predictions()
+    found = judge(columns_of(table, "ctr", None))
+    assert found["student"]["gauc"] is found["gain_by_group"] is found["gauc_groups"] is found["gauc_rows"] is None
+
+
+def test_the_transfer_ratio_is_the_share_of_the_teachers_lead_and_null_where_it_has_none():
+    table, _ = predictions()
+    found = judge(columns_of(table, "ctr", None))
+    ne = {model: found[model]["ne"] for model in ("student", "no_teacher", "teacher")}
+    expected = (ne["no_teacher"] - ne["student"]) / (ne["no_teacher"] - ne["teacher"])
+    assert found["transfer_ratio"] == pytest.approx(expected)
+    assert 0.5 < found["transfer_ratio"] < 1
+    stale, _ = predictions(noise={"student": 0.3, "no_teacher": 0.8, "teacher": 1.5})
+    assert judge(columns_of(stale, "ctr", None))["transfer_ratio"] is None
+    alone, _ = predictions(twin=False)
+    assert judge(columns_of(alone, "ctr", None))["transfer_ratio"] is None
 
 
 @pytest.mark.parametrize("label", [0, 1])
@@ -296,6 +365,7 @@ def test_figures_for_mlflow_leave_out_what_is_undefined(run_dir):
     result = summary.value["students"]["feed"]["ctr"]
     assert flat["final/ctr/student/ne"] == result["student"]["ne"]
     assert flat["final/ctr/gain"] == result["gain"]["difference"]
+    assert flat["final/ctr/transfer_ratio"] == result["transfer_ratio"]
     assert all(isinstance(value, float) for value in flat.values())
     result = {"student": {"ne": None, "auc": 0.5}, "no_teacher": None, "teacher": None, "optimum": None, "gain": None}
     bare = Summary({"students": {"feed": {"ctr": result}}})

@@ -1,0 +1,61 @@
+"""What a row counts reaches the live figures: of a student, and of the teacher, whose rows go through its ranks."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from exfm.batch import BatchBuilder
+from exfm.features import FeatureSet, SparseFeature
+from exfm.metrics.classification import metrics_of
+from exfm.step import StepResult
+from pipelines.learned import Learned
+from pipelines.task_metrics import TaskMetrics
+from pipelines.workers.base import Rendezvous
+from pipelines.workers.batches import Prepared, portion_of
+from pipelines.workers.block_tally import BlockTally
+from pipelines.workers.ranks import Ranks
+from streaming.examples import Block
+
+ROWS = 64
+
+
+@pytest.fixture
+def step():
+    """A batch with weights, and what a model said of it."""
+    rng = np.random.default_rng(0)
+    rows = pa.table(
+        {
+            "lake_seq": np.arange(ROWS),
+            "impression_id": np.arange(ROWS),
+            "ad": np.arange(ROWS) % 9,
+            "sample_weight": rng.integers(0, 3, ROWS).astype(np.float32),
+            "label_ctr": pa.array(rng.integers(0, 2, ROWS), pa.int8(), mask=rng.random(ROWS) < 0.3),
+        }
+    )
+    batch = BatchBuilder(FeatureSet(sparse=[SparseFeature(name="ad", rows=9)]), ["ctr"])(rows)
+    return rows, batch, StepResult(rng.normal(size=(ROWS, 1)).astype(np.float32), 0.0, np.array([1]), True)
+
+
+def expected(step) -> dict[str, float | None]:
+    _, batch, result = step
+    known = batch.label_mask[:, 0].numpy()
+    columns = (result.logits[:, 0], batch.labels[:, 0].numpy(), batch.weights.numpy())
+    figures = metrics_of(*(column[known] for column in columns))
+    return {"ne_ctr": figures.ne, "auc_ctr": figures.auc, "calibration_ctr": figures.calibration}
+
+
+def test_of_a_student(step):
+    figures = TaskMetrics(["ctr"])
+    figures.judge(*step[1:])
+    assert figures.values() == pytest.approx(expected(step), abs=1e-4)
+
+
+def test_of_the_teacher(step):
+    rows, batch, result = step
+    figures, tally = TaskMetrics(["ctr"]), BlockTally(["ctr"], Ranks(Rendezvous()))
+    portion = portion_of(Block(0, 0, ROWS - 1, rows, {}), 1, range(1))
+    tally.add(Prepared(portion, 0, rows, batch), result, place=0, rows=ROWS)
+    tally.finish(figures, Learned(["ctr"]))
+    assert figures.values() == pytest.approx(expected(step), abs=1e-4)

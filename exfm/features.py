@@ -1,5 +1,5 @@
 """Which raw columns a model reads and what becomes of them: sparse features (bags of ids), sequences (ids in order of
-time) and dense features (floats)."""
+time), dense features (floats) and histories (what earlier rows with the same id were)."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 SparseTransform = Literal["hash", "index", "bucketize"]
 DenseTransform = Literal["identity", "log1p", "standardise"]
+LABEL, LOGIT = "label_", "teacher_logit_"  # what columns of a task begin with
 
 
 class SparseFeature(BaseModel):
@@ -131,8 +132,46 @@ class SequenceFeature(BaseModel):
         return tuple(f"{self.name}:{i}" for i in range(self.length))
 
 
+class HistoryFeature(BaseModel):
+    """What a student's own earlier rows with the same id were, as two dense inputs (exfm/history.py).
+
+    by          the sparse feature whose ids are told apart, by their rows in its table;
+    of          what is averaged: `label_<task>` or `teacher_logit_<task>` of a task of the student. None: of nothing,
+                both inputs are always 0 (what the twin of a student has, which never saw a teacher);
+    prior_rows  an id's average is drawn towards that of all ids as if it had so many rows more, of that average.
+
+    >>> HistoryFeature(name="user_ctr", by="user_id", of="label_ctr").task
+    'ctr'
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    by: str
+    of: str | None
+    prior_rows: float = Field(default=5.0, gt=0, allow_inf_nan=False)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> HistoryFeature:
+        if self.of is not None and not self.task:
+            raise ValueError(
+                f"history `{self.name}` is of `{self.of}`; it can be of `label_<task>` or of `teacher_logit_<task>`"
+            )
+        return self
+
+    @property
+    def of_teacher(self) -> bool:
+        return self.of is not None and self.of.startswith(LOGIT)
+
+    @property
+    def task(self) -> str:
+        """The task whose labels or logits are averaged; empty for a history of nothing."""
+        return next((self.of[len(p) :] for p in (LABEL, LOGIT) if self.of is not None and self.of.startswith(p)), "")
+
+
 class FeatureSet(BaseModel):
-    """Everything a model reads from a row, in the order in which the model sees it.
+    """Everything a model reads from a row, in the order in which the model sees it. Histories are a student's: they
+    are made of its own rows, and a teacher of the same set does without.
 
     >>> features = FeatureSet(
     ...     sparse=[SparseFeature(name="user_id", rows=1000),
@@ -147,6 +186,7 @@ class FeatureSet(BaseModel):
     sparse: tuple[SparseFeature, ...] = Field(min_length=1)
     dense: tuple[DenseFeature, ...] = ()
     sequence: tuple[SequenceFeature, ...] = ()
+    history: tuple[HistoryFeature, ...] = ()
 
     @model_validator(mode="after")
     def _consistent(self) -> FeatureSet:
@@ -157,6 +197,14 @@ class FeatureSet(BaseModel):
         for key in self.sparse_names:
             if self.keys.count(key) > 1:
                 raise ValueError(f"feature name `{key}` is also that of a place of a sequence; choose another")
+        for history in self.history:
+            if self.names.count(history.name) > 1 or not history.name or set(history.name) & set("./"):
+                raise ValueError(f"history name `{history.name}` is repeated, empty, or has a `.` or `/` in it")
+            if history.by not in self.sparse_names:
+                raise ValueError(
+                    f"history `{history.name}` is by `{history.by}`, which is no sparse feature beside it; "
+                    f"there are: {', '.join(self.sparse_names)}"
+                )
         return self
 
     @cached_property
@@ -178,7 +226,13 @@ class FeatureSet(BaseModel):
         return (*self.sparse_names, *(key for feature in self.sequence for key in feature.keys))
 
     @property
+    def dense_inputs(self) -> int:
+        """How many floats a student's trunk gets beside the embeddings: dense features, then two of every history."""
+        return len(self.dense) + 2 * len(self.history)
+
+    @property
     def all(self) -> tuple[SparseFeature | DenseFeature | SequenceFeature, ...]:
+        """Those that are made of the row alone."""
         return (*self.sparse, *self.dense, *self.sequence)
 
     def needs_columns(self) -> tuple[str, ...]:
@@ -187,7 +241,7 @@ class FeatureSet(BaseModel):
 
     @property
     def names(self) -> tuple[str, ...]:
-        return tuple(feature.name for feature in self.all)
+        return tuple(feature.name for feature in (*self.all, *self.history))
 
     def select(self, names: Collection[str]) -> FeatureSet:
         """Those of the features that are named, in the order in which they stand here."""
@@ -195,4 +249,12 @@ class FeatureSet(BaseModel):
             sparse=tuple(feature for feature in self.sparse if feature.name in names),
             dense=tuple(feature for feature in self.dense if feature.name in names),
             sequence=tuple(feature for feature in self.sequence if feature.name in names),
+            history=tuple(feature for feature in self.history if feature.name in names),
         )
+
+    def without_teacher(self) -> FeatureSet:
+        """The same inputs, those made of a teacher's logits always 0."""
+        if not any(history.of_teacher for history in self.history):
+            return self
+        history = tuple(h.model_copy(update={"of": None}) if h.of_teacher else h for h in self.history)
+        return FeatureSet(sparse=self.sparse, dense=self.dense, sequence=self.sequence, history=history)

@@ -30,13 +30,16 @@ from exfm.axes import Axes, Labels, axes_of, feature_units
 from exfm.checkpoint import Stored
 from exfm.embeddings import bag_configs
 from exfm.errors import ModelError
-from exfm.features import DenseFeature, FeatureSet, SequenceFeature, SparseFeature
+from exfm.features import DenseFeature, FeatureSet, HistoryFeature, SequenceFeature, SparseFeature
 from exfm.grown_tables import Appended, Initial, Repeated, zeros
 from exfm.pieces import Source, whole
 from exfm.stored_tensor import StoredTensor
 from exfm.teacher_net import TeacherConfig, TeacherNet
 
-Feature = SparseFeature | DenseFeature | SequenceFeature
+Feature = SparseFeature | DenseFeature | SequenceFeature | HistoryFeature
+
+
+Tabled = SparseFeature | SequenceFeature
 
 
 class MadeWith(BaseModel):
@@ -81,8 +84,8 @@ def changes(was: FeatureSet, now: FeatureSet) -> list[Change]:
     >>> [(change.feature, change.kind) for change in changes(was, now)]
     [('user', 'grown'), ('ad', 'added')]
     """
-    before: dict[str, Feature] = {feature.name: feature for feature in was.all}
-    after: dict[str, Feature] = {feature.name: feature for feature in now.all}
+    before: dict[str, Feature] = {feature.name: feature for feature in (*was.all, *was.history)}
+    after: dict[str, Feature] = {feature.name: feature for feature in (*now.all, *now.history)}
     found, problems = [], []
     for name, feature in after.items():
         if name not in before:
@@ -144,8 +147,8 @@ def stored_teacher(stored: Stored[StoredTensor], now: MadeWith) -> dict[str, Sou
 
 
 def fitted_student(tensors: Mapping[str, Source], was: MadeWith, now: MadeWith) -> dict[str, Source]:
-    """A student's state of `was`, as one of `now`: its tables may have grown, nothing else. Raises ModelError as
-    `fitted_teacher` does."""
+    """A student's state of `was`, as one of `now`: its tables may have grown, its histories with them, nothing else.
+    Raises ModelError as `fitted_teacher` does."""
     if was == now:
         return dict(tensors)
     _same_model(was, now)
@@ -154,7 +157,7 @@ def fitted_student(tensors: Mapping[str, Source], was: MadeWith, now: MadeWith) 
     if was.features.names != now.features.names:
         raise ModelError(f"a student reads its features in the order {was.features.names}, not {now.features.names}")
     kept = {name: source for name, source in tensors.items() if not name.startswith("table/")}
-    return kept | _tables(tensors, was, now, now.model["width"])
+    return kept | _tables(tensors, was, now, now.model["width"]) | _histories(tensors, now)
 
 
 # --- features --------------------------------------------------------------------------------------------------------
@@ -168,7 +171,7 @@ def _impossible(old: Feature, new: Feature) -> str | None:
     for key in before:
         if key != "rows" and before[key] != after[key]:
             return f"`{new.name}`: {key} was {before[key]}, is {after[key]}: {_ANOTHER_NAME}"
-    if isinstance(old, DenseFeature) or isinstance(new, DenseFeature) or old.rows == new.rows:
+    if not isinstance(old, Tabled) or not isinstance(new, Tabled) or old.rows == new.rows:
         return None
     if new.rows < old.rows:
         return f"`{new.name}` had {old.rows} rows, and {new.rows} are wanted: a table never shrinks; leave it as it was"
@@ -186,8 +189,8 @@ _ANOTHER_NAME = (
 
 
 def _growth(old: Feature, new: Feature) -> str:
-    assert not isinstance(old, DenseFeature)
-    assert not isinstance(new, DenseFeature)
+    assert isinstance(old, Tabled)
+    assert isinstance(new, Tabled)
     text = f"`{new.name}` grows from {old.rows:,} to {new.rows:,} rows: "
     if new.transform == "hash":
         return text + f"row i starts as a copy of row i mod {old.rows:,}, and nothing that the model says changes"
@@ -197,6 +200,8 @@ def _growth(old: Feature, new: Feature) -> str:
 def _start_of(feature: Feature) -> str:
     if isinstance(feature, DenseFeature):
         return "its weights start from 0"
+    if isinstance(feature, HistoryFeature):
+        return "it starts empty"
     return f"its table of {feature.rows:,} rows starts from the seed, its slices of the dense part from 0"
 
 
@@ -291,4 +296,18 @@ def _tables(tensors: Mapping[str, Source], was: MadeWith, now: MadeWith, width: 
                 fitted[key] = stored
             else:
                 fitted[key] = Repeated(stored, shape[0]) if kind[name] == "hash" else Appended(stored, initial)
+    return fitted
+
+
+def _histories(tensors: Mapping[str, Source], now: MadeWith) -> dict[str, Source]:
+    """Sums and counts grow as the table does whose ids they belong to: an id that is hashed finds its own again."""
+    by = {feature.name: feature for feature in now.features.sparse}
+    fitted: dict[str, Source] = {}
+    for history in now.features.history:
+        feature = by[history.by]
+        for key in (f"history/{history.name}/sum", f"history/{history.name}/count"):
+            if (stored := tensors.get(key)) is None or stored.shape[0] == feature.rows:
+                continue
+            grown = Appended(stored, zeros((feature.rows,)))
+            fitted[key] = Repeated(stored, feature.rows) if feature.transform == "hash" else grown
     return fitted

@@ -1,4 +1,5 @@
-"""What is served of a student: tables, trunk and serving heads, the same whether or not it ever had a teacher.
+"""What is served of a student: tables, trunk and serving heads, the same whether or not it ever had a teacher, and the
+histories that it reads, as they are at the moment.
 
 The auxiliary head and the student adapter (ExFM, arXiv 2502.17494) exist in training only. Every export is checked
 against the student it came from: the same batch must give the same predictions.
@@ -20,9 +21,10 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from exfm import checkpoint
 from exfm.batch import Batch
-from exfm.embeddings import embedding_bags, load_weights
+from exfm.embeddings import copy_tables, embedding_bags, load_weights
 from exfm.errors import ModelError
 from exfm.features import FeatureSet
+from exfm.history import Histories
 from exfm.trunks import Trunk, build_trunk
 from exfm.units import Units
 
@@ -51,15 +53,16 @@ class ServedStudent(nn.Module):
         with torch.random.fork_rng(devices=[]):  # what is drawn here is overwritten by whoever made this
             self.tables = embedding_bags(features, width, seed)
             self.serving = nn.Linear(self.trunk.out_width, len(self.tasks))  # type: ignore[arg-type]
+        self.histories = Histories(features, self.tasks)
         self.eval()
 
     def forward(self, sparse: KeyedJaggedTensor, dense: Tensor) -> Tensor:
         e_BND = self.units(self.tables(sparse).values(), sparse)
-        return self.serving(self.trunk(e_BND, dense))
+        return self.serving(self.trunk(e_BND, self.histories(sparse, dense)))
 
     @property
     def parameter_count(self) -> int:
-        """Of everything that is served, tables included."""
+        """Of everything that was trained and is served, tables included; histories are counted, not trained."""
         return sum(p.numel() for p in self.parameters())
 
     def score(self, batch: Batch) -> np.ndarray:
@@ -81,6 +84,7 @@ def load_student(served: ServedStudent, state: Mapping[str, Tensor]) -> None:
     load_weights(served.tables, {k.removesuffix("/weight"): w for k, w in weights.items() if k.endswith("/weight")})
     for part in ("units", "trunk", "serving"):
         served.get_submodule(part).load_state_dict(_under(f"dense/{part}.", state))
+    copy_tables(served.histories.tensors(), _under("history/", state))
 
 
 def check_parity(student: Student, served: ServedStudent, batch: Batch) -> float:

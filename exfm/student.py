@@ -35,6 +35,7 @@ from exfm.embeddings import (
     table_weights,
 )
 from exfm.features import FeatureSet
+from exfm.history import Histories
 from exfm.interactions.mlp import linear
 from exfm.pieces import Source
 from exfm.randomness import StepRandomness
@@ -114,15 +115,21 @@ class Student:
 
         dense/<parameter>  adam/<parameter>/{exp_avg,exp_avg_sq,step}  table/<feature>/{weight,accumulator}
         adapter/{weights,exp_avg,exp_avg_sq,steps}  progress/{rows,labelled,distilled,without_teacher}  rng
+        history/<name>/{sum,count,total}
 
     Loading a state and going on gives the same bits as never having stopped.
 
-    Raises ConfigError where the trunk cannot be made of these features.
+    A student that does not distil has no history of a teacher's logits either: those inputs are 0 (and its first layer
+    is drawn as its twin's is).
+
+    Raises ConfigError where the trunk cannot be made of these features, or a history is of no task of the student.
     """
 
     def __init__(self, cfg: StudentConfig, features: FeatureSet, tasks: Sequence[str], seed: int):
-        self.cfg, self.features, self.tasks = cfg, features, tuple(tasks)
-        self.net = StudentNet(cfg, features, tasks, seed).train()
+        self.features = features if cfg.arm.distils else features.without_teacher()
+        self.cfg, self.tasks = cfg, tuple(tasks)
+        self.net = StudentNet(cfg, self.features, tasks, seed).train()
+        self.histories = Histories(self.features, self.tasks)
         self._dense = {name: p for name, p in self.net.named_parameters() if not name.startswith("tables.")}
         self._adam = torch.optim.Adam(self._dense.values(), lr=cfg.dense_lr, fused=True)
         for p in self._dense.values():  # what Adam itself would start from, there to be saved and loaded from the start
@@ -137,8 +144,8 @@ class Student:
     def train_step(self, batch: Batch) -> StepResult:
         """Score the batch, then learn from it.
 
-        A batch without any target changes nothing but the count of rows. Where a logit, the loss or a gradient is not
-        finite, nothing at all changes.
+        A batch without any target changes nothing but the count of rows (and histories of what it does have). Where a
+        logit, the loss or a gradient is not finite, nothing at all changes.
         """
         T = len(self.tasks)
         if not len(batch):
@@ -151,17 +158,19 @@ class Student:
         self._set_rates(self.cfg.learning_rate.factor(int(self._rows) + B))
         pooled = self.net.tables(batch.sparse).values()
         e = pooled.detach().requires_grad_()
-        x_BH = self.net.trunk(self.net.units(e, batch.sparse), batch.dense)
+        x_BH = self.net.trunk(self.net.units(e, batch.sparse), self.histories(batch.sparse, batch.dense))
         z_S = self.net.serving(x_BH)
         adapter = self._updated_adapter(batch)
         losses = self._objective(batch, x_BH, z_S, adapter)
 
         logits, loss = z_S.detach(), losses.total.item()
-        finite = bool(np.isfinite(loss)) and bool(torch.isfinite(logits).all())
+        past = self.histories.values(batch, every_logit=self.cfg.arm.rows == "all")
+        finite = bool(np.isfinite(loss)) and bool(torch.isfinite(logits).all()) and past.finite
         if finite and bool(losses.labelled_rows.any() or losses.distilled_rows.any()):
             finite = self._learn(losses.total, pooled, e, adapter)
         if finite:
             self._scale_accumulators(self.cfg.accumulators.factor(self.rows, self.rows + B))
+            self.histories.add(past)
             self._rows += B
             self._labelled += losses.labelled_rows
             self._distilled += losses.distilled_rows
@@ -173,7 +182,7 @@ class Student:
         self.net.eval()
         with torch.no_grad():
             e = self.net.units(self.net.tables(batch.sparse).values(), batch.sparse)
-            logits = self.net.serving(self.net.trunk(e, batch.dense)).numpy()
+            logits = self.net.serving(self.net.trunk(e, self.histories(batch.sparse, batch.dense))).numpy()
         self.net.train()
         return logits
 
@@ -267,6 +276,7 @@ class Student:
         tensors |= {f"table/{name}/accumulator": m for name, m in accumulators(self.net.tables).items()}
         if self._adapter is not None:
             tensors |= {f"adapter/{key}": value for key, value in self._adapter._asdict().items()}
+        tensors |= {f"history/{key}": tensor for key, tensor in self.histories.tensors().items()}
         tensors |= {f"progress/{key}": value for key, value in self._progress().items()}
         return tensors | {"rng": self.random.state}
 

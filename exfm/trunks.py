@@ -92,15 +92,15 @@ def build_trunk(trunk: Trunk, features: FeatureSet, width: int, seed: int) -> nn
     units = unit_count(features, width)
     generator = named_generator(seed, "trunk")
     if trunk.name == "dlrm":
-        bottom = (*trunk.bottom, width) if features.dense else ()
-        return DLRM(units, width, len(features.dense), bottom=bottom, top=trunk.mlp, generator=generator)
+        bottom = (*trunk.bottom, width) if features.dense_inputs else ()
+        return DLRM(units, width, features.dense_inputs, bottom=bottom, top=trunk.mlp, generator=generator)
     if trunk.name == "dcn":
-        return DCN(units, width, len(features.dense), cross=trunk.cross, deep=trunk.mlp, generator=generator)
+        return DCN(units, width, features.dense_inputs, cross=trunk.cross, deep=trunk.mlp, generator=generator)
     if trunk.name == "mlp":
-        return ConcatMLP(units, width, len(features.dense), sizes=trunk.mlp, generator=generator)
+        return ConcatMLP(units, width, features.dense_inputs, sizes=trunk.mlp, generator=generator)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(generator.initial_seed())
-        return _own(trunk, units, width, len(features.dense), generator)
+        return _own(trunk, units, width, features.dense_inputs, generator)
 
 
 def _own(trunk: Trunk, units: int, width: int, num_dense: int, generator: torch.Generator) -> nn.Module:

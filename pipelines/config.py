@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from exfm.errors import ConfigError
 from exfm.features import FeatureSet
+from exfm.history import unfit_history
 from exfm.sharding import Sharding
 from exfm.student import StudentConfig
 from exfm.teacher_net import TeacherConfig
@@ -237,6 +238,10 @@ class Config(Frozen):
                     f"student `{student.name}` reads no sparse feature, and needs 1 or more; sparse features: "
                     f"{', '.join(self.features.sparse_names)}, of which teacher.only keeps {list(self.teacher.only)}"
                 )
+            arm = student.model.arm
+            reads = self._feature_names(student)
+            if problem := unfit_history(self.features, reads, self.student_tasks(student), arm.distils):
+                raise ValueError(f"student `{student.name}` {problem}")
         try:
             self.settlement.horizon_ms(self.rows)
         except BadInput as error:
@@ -260,6 +265,11 @@ class Config(Frozen):
 
     def student_features(self, student: Student) -> FeatureSet:
         return self.features.select(self._feature_names(student))
+
+    @property
+    def teacher_features(self) -> FeatureSet:
+        """All that are made of a row alone: histories are a student's own."""
+        return self.features.select([feature.name for feature in self.features.all])
 
     def _feature_names(self, student: Student) -> tuple[str, ...]:
         return student.features or tuple(n for n in self.features.names if n not in self.teacher.only)

@@ -23,7 +23,7 @@ from streaming.errors import BadInput, StreamingError
 
 def made_with_teacher(config: Config) -> MadeWith:
     """What the teacher's checkpoints and snapshots of this config are made with."""
-    return MadeWith.of(config.teacher.model, config.features, config.tasks, config.seed)
+    return MadeWith.of(config.teacher.model, config.teacher_features, config.tasks, config.seed)
 
 
 def made_with_student(config: Config, student: Student) -> MadeWith:

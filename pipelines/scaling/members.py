@@ -77,7 +77,7 @@ def members(config: Config, dials: Sequence[int], interactions: Sequence[Interac
 def result_path(folder: Path, trial: Trial, config: Config, rows: Rows) -> Path:
     decisive = {
         "model": trial.member.model.model_dump(mode="json"),
-        "features": config.features.model_dump(mode="json"),
+        "features": config.features.model_dump(mode="json", exclude={"history"}),
         "tasks": config.tasks,
         "seed": trial.seed,
         "batch_rows": config.teacher.batch_rows,

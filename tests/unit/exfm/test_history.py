@@ -1,0 +1,254 @@
+"""A student knows how the rows before went with the same user or ad: its own labels, its teacher's logits."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+
+from exfm.batch import BatchBuilder
+from exfm.distillation import Arm
+from exfm.errors import ConfigError, ModelError
+from exfm.features import DenseFeature, FeatureSet, HistoryFeature, SparseFeature
+from exfm.history import COUNTS
+from exfm.restore import MadeWith, fitted_student
+from exfm.serving import check_parity, load_served, save_served
+from exfm.student import Student, StudentConfig
+from exfm.trunks import Trunk
+
+TASKS = ("ctr", "cvr")
+USER = SparseFeature(name="user", rows=40)
+AD = SparseFeature(name="ad", rows=12, transform="index")
+WORDS = SparseFeature(name="words", rows=9, transform="index")
+OWN = HistoryFeature(name="user_ctr", by="user", of="label_ctr")
+BOUGHT = HistoryFeature(name="ad_cvr", by="ad", of="label_cvr", prior_rows=2)
+LOGIT = HistoryFeature(name="user_logit", by="user", of="teacher_logit_ctr", prior_rows=3)
+SPOKEN = HistoryFeature(name="word_ctr", by="words", of="label_ctr")
+FEATURES = FeatureSet(sparse=[USER, AD, WORDS], dense=[DenseFeature(name="bid")], history=[OWN, BOUGHT, LOGIT, SPOKEN])
+PLAIN = FeatureSet(sparse=FEATURES.sparse, dense=FEATURES.dense)
+HEAD = Arm(kind="auxiliary_head", adapter=True)
+SMALL = StudentConfig(trunk=Trunk(name="mlp", mlp=(8, 4)), width=4, arm=HEAD)
+TRUNKS = ("mlp", "dlrm", "dcn")
+
+
+def table(rows=400, seed=0):
+    rng = np.random.default_rng(seed)
+    click = rng.random(rows) < 0.4
+    return pa.table(
+        {
+            "user": rng.integers(0, 60, rows),
+            "ad": pa.array(rng.integers(0, 12, rows), mask=rng.random(rows) < 0.1),
+            "words": [rng.integers(0, 9, n).tolist() for n in rng.integers(0, 4, rows)],
+            "bid": rng.random(rows).astype(np.float32),
+            "label_ctr": pa.array(click.astype(np.int8), mask=rng.random(rows) < 0.1),
+            "label_cvr": pa.array((rng.random(rows) < 0.3).astype(np.int8), mask=~click),
+            "teacher_logit_ctr": pa.array(rng.normal(0, 1, rows).astype(np.float32), mask=rng.random(rows) < 0.2),
+        }
+    )
+
+
+def batches(rows=400, seed=0, batch_rows=64, features=FEATURES):
+    build, whole = BatchBuilder(features, TASKS), table(rows, seed)
+    return [build(whole.slice(start, batch_rows)) for start in range(0, rows, batch_rows)]
+
+
+def student(features=FEATURES, cfg=SMALL, seed=3):
+    return Student(cfg, features, TASKS, seed)
+
+
+def inputs(one, batch):
+    return one.histories(batch.sparse, batch.dense)
+
+
+def same(a, b):
+    return a.keys() == b.keys() and all(torch.equal(a[key], b[key]) for key in a)
+
+
+def _pair(total, count, mean, prior):
+    return (total - count * mean) / (count + prior), np.log1p(count) / COUNTS
+
+
+def by_hand(past, rows, key, of, prior):
+    """Row after row, id after id: what the two inputs of `rows` are after the rows of `past`."""
+    logits, total, count, known = of.startswith("teacher"), {}, {}, []
+    for row in past:
+        ids, x = row[key] if isinstance(row[key], list) else [row[key]], row[of]
+        if x is None or (logits and row["label_ctr"] is None):
+            continue
+        for i in ids:
+            if i is not None:
+                total[i], count[i] = total.get(i, 0.0) + x, count.get(i, 0) + 1
+                known.append(x)
+    mean = sum(known) / len(known) if known else 0.0
+    found = []
+    for row in rows:
+        ids = [i for i in (row[key] if isinstance(row[key], list) else [row[key]]) if i is not None]
+        each = [_pair(total.get(i, 0), count.get(i, 0), mean, prior) for i in ids]
+        found.append(np.mean(each, axis=0) if each else (0.0, 0.0))
+    return np.array(found)
+
+
+def test_a_history_is_what_a_slow_loop_over_the_earlier_rows_says():
+    one, rows = student(), table().to_pylist()
+    hashed = BatchBuilder(FEATURES, TASKS)(table()).sparse["user"].values().tolist()
+    for row, user in zip(rows, hashed, strict=True):
+        row["user"] = user  # ids that share a row of the table share a history
+    for number, batch in enumerate(batches()):
+        start, got = number * 64, inputs(one, batch).numpy()
+        now, past = rows[start : start + 64], rows[:start]
+        assert np.array_equal(got[:, :1], batch.dense)
+        for k, history in enumerate(FEATURES.history):
+            expected = by_hand(past, now, history.by, history.of, history.prior_rows)
+            assert np.allclose(got[:, 1 + 2 * k : 3 + 2 * k], expected, atol=1e-6), history.name
+        assert one.train_step(batch).finite
+    assert one.histories.tensors()["user_logit/total"][1] > 100
+
+
+def test_no_row_sees_anything_of_its_own_batch():
+    told, other = batches(320), batches(320)
+    last = other[-1]
+    other[-1] = replace(last, labels=1 - last.labels, teacher_logits=-last.teacher_logits)
+    a, b = student(), student()
+    for x, y in zip(told[:-1], other[:-1], strict=True):
+        a.train_step(x), b.train_step(y)
+    assert np.array_equal(a.train_step(told[-1]).logits, b.train_step(other[-1]).logits)
+    assert not torch.equal(inputs(a, last), inputs(b, last))  # but the next batch does
+
+
+@pytest.mark.parametrize("broken", ["labels", "teacher_logits", "dense"])
+def test_a_batch_that_is_not_finite_adds_nothing(broken):
+    one = student()
+    good, bad = batches(128)
+    one.train_step(good)
+    before = one.state()
+    values = getattr(bad, broken).clone()
+    values[7] = float("inf")
+    full = torch.ones_like(bad.label_mask)
+    assert not one.train_step(replace(bad, **{broken: values}, label_mask=full, teacher_mask=full)).finite
+    assert same(before, one.state())
+
+
+def test_a_teacher_sure_beyond_all_numbers_does_not_poison_a_history():
+    one = student(cfg=SMALL.model_copy(update={"arm": Arm(kind="single_head")}))  # to its loss it is a probability of 1
+    batch = batches(64)[0]
+    before = one.state()
+    assert not one.train_step(replace(batch, teacher_logits=torch.full_like(batch.teacher_logits, float("inf")))).finite
+    assert same(before, one.state())
+
+
+def test_rows_without_a_label_count_only_where_all_rows_are_distilled():
+    batch = batches(64)[0]
+    unlabelled = replace(batch, label_mask=torch.zeros_like(batch.label_mask))
+    counted = {}
+    for rows in ("labelled", "all"):
+        one = student(cfg=SMALL.model_copy(update={"arm": Arm(kind="auxiliary_head", rows=rows)}))
+        one.train_step(unlabelled)
+        counted[rows] = one.histories.tensors()["user_logit/total"][1].item()
+    assert counted == {"labelled": 0, "all": int(batch.teacher_mask[:, 0].sum())}
+
+
+def test_a_student_that_was_stopped_goes_on_with_the_same_bits():
+    stream = batches()
+    one = student()
+    for batch in stream[:3]:
+        one.train_step(batch)
+    again = student()
+    again.load_state(one.state())
+    for batch in stream[3:]:
+        assert np.array_equal(one.train_step(batch).logits, again.train_step(batch).logits)
+    assert same(one.state(), again.state())
+
+
+@pytest.mark.parametrize("trunk", TRUNKS)
+def test_what_is_served_reads_the_same_histories_also_after_it_was_stored(trunk, tmp_path):
+    one = student(cfg=SMALL.model_copy(update={"trunk": Trunk(name=trunk, mlp=(8, 4), bottom=(4,))}))
+    *past, batch = batches()
+    for earlier in past:
+        one.train_step(earlier)
+    served = one.export()
+    assert check_parity(one, served, batch) <= 1e-6
+    again = load_served(save_served(served, tmp_path, "v1"))
+    assert np.array_equal(again.score(batch), served.score(batch))
+    one.histories.add(one.histories.values(batch))
+    with pytest.raises(ModelError, match="differs from the student"):
+        check_parity(one, served, batch)  # the student has gone on, what is served is of its moment
+
+
+@pytest.mark.parametrize("trunk", TRUNKS)
+def test_a_twin_starts_from_the_same_bits_and_has_no_history_of_a_teacher(trunk):
+    cfg = SMALL.model_copy(update={"trunk": Trunk(name=trunk, mlp=(8, 4), bottom=(4,))})
+    one, twin = student(cfg=cfg), student(cfg=cfg.without_teacher())
+    dense = {key: value for key, value in twin.state().items() if key.startswith(("dense/", "table/"))}
+    assert same(dense, {key: one.state()[key] for key in dense})
+    other = student(cfg=cfg.without_teacher())
+    for batch in batches():
+        one.train_step(batch), twin.train_step(batch)
+        other.train_step(replace(batch, teacher_logits=batch.teacher_logits * 3 + 1))
+    assert same(twin.state(), other.state())  # whatever the teacher said
+    assert not inputs(twin, batch)[:, 5:7].any()
+    assert inputs(one, batch)[:, 5:7].any()
+    assert torch.equal(inputs(twin, batch)[:, 1:5], inputs(one, batch)[:, 1:5])  # its own counters it keeps
+    assert not [key for key in twin.state() if key.startswith("history/user_logit")]
+    assert np.array_equal(twin.export().score(batch), twin.score(batch))
+
+
+def test_two_students_count_their_own_rows_only():
+    one, other = student(), student()
+    first, second = batches(128)
+    one.train_step(first), other.train_step(second)
+    assert not torch.equal(inputs(one, first), inputs(other, first))
+    assert one.histories.tensors()["user_ctr/total"][1] == first.label_mask[:, 0].sum()
+
+
+def test_without_histories_a_student_is_what_it_was():
+    assert not [key for key in student(PLAIN).state() if key.startswith("history/")]
+    batch = batches(64, features=PLAIN)[0]
+    assert inputs(student(PLAIN), batch) is batch.dense
+
+
+def test_histories_grow_with_the_table_whose_ids_they_count():
+    grown = FeatureSet(
+        sparse=[USER.model_copy(update={"rows": 80}), AD.model_copy(update={"rows": 15}), WORDS],
+        dense=FEATURES.dense,
+        history=FEATURES.history,
+    )
+    one, bigger = student(), student(grown)
+    for batch in batches():
+        one.train_step(batch)
+    was, now = (MadeWith.of(SMALL, features, TASKS, 3) for features in (FEATURES, grown))
+    bigger.load_state(fitted_student(one.state(), was, now))
+    old, new = batches(64, seed=9)[0], batches(64, seed=9, features=grown)[0]
+    assert torch.equal(inputs(bigger, new), inputs(one, old))
+    assert bigger.train_step(new).finite
+
+
+def test_another_prior_under_the_same_name_is_refused():
+    other = FEATURES.history[0].model_copy(update={"prior_rows": 9.0})
+    now = FeatureSet(sparse=FEATURES.sparse, dense=FEATURES.dense, history=[other, *FEATURES.history[1:]])
+    with pytest.raises(ModelError, match=r"`user_ctr`: prior_rows was 5\.0, is 9\.0"):
+        fitted_student({}, MadeWith.of(SMALL, FEATURES, TASKS, 3), MadeWith.of(SMALL, now, TASKS, 3))
+
+
+@pytest.mark.parametrize(
+    ("history", "words"),
+    [
+        (
+            {"name": "h", "by": "usr", "of": "label_ctr"},
+            "by `usr`, which is no sparse feature beside it",
+        ),
+        ({"name": "h", "by": "user", "of": "ctr"}, "it can be of `label_<task>` or of `teacher_logit_<task>`"),
+        ({"name": "user", "by": "user", "of": "label_ctr"}, "history name `user` is repeated"),
+        ({"name": "h", "by": "user", "of": "label_ctr", "prior_rows": 0}, "greater than 0"),
+    ],
+)
+def test_a_history_that_cannot_be_kept_is_refused(history, words):
+    with pytest.raises(ValueError, match=words):
+        FeatureSet.model_validate({"sparse": [{"name": "user", "rows": 5}], "history": [history]})
+
+
+def test_a_history_of_another_students_task_is_refused():
+    with pytest.raises(ConfigError, match=r"is of `label_cvr`, and the tasks are ctr"):
+        Student(SMALL, FEATURES, ["ctr"], 3)

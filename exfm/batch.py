@@ -27,7 +27,8 @@ logging.getLogger("torch.fx._symbolic_trace").setLevel(logging.ERROR)
 class Batch:
     """What one step learns from, or scores.
 
-    A label or a teacher logit that is not known (column absent, or null) is 0 with its mask False.
+    A label or a teacher logit that is not known (column absent, or null; a logit that is not finite) is 0 with its mask
+    False.
     """
 
     sparse: KeyedJaggedTensor  # F keys (`FeatureSet.keys`) × B bags, ids are table rows (int64)
@@ -37,6 +38,7 @@ class Batch:
     teacher_logits: Tensor  # (B, T) float32
     teacher_mask: Tensor  # (B, T) bool
     weights: Tensor  # (B,) float32, sample weights
+    teacher_age: Tensor  # (B,) float32, rows between what the scoring snapshot had learned and this row; see `_age`
 
     @property
     def label_weights(self) -> Tensor:
@@ -56,7 +58,8 @@ class Batch:
 class BatchBuilder:
     """Arrow rows to a Batch, for the features and tasks of one model.
 
-    Reads the columns of `features`, and where they exist `label_<task>`, `teacher_logit_<task>` and `sample_weight`.
+    Reads the columns of `features`, and where they exist `label_<task>`, `teacher_logit_<task>`, `sample_weight`, and
+    of the lake's positions `lake_seq`, `block` and `teacher_version`.
 
     Raises ModelError where a feature's column is missing or has a type its transform cannot take.
 
@@ -76,6 +79,8 @@ class BatchBuilder:
         count = rows.num_rows
         labels, label_mask = self._targets(rows, "label_")
         logits, teacher_mask = self._targets(rows, "teacher_logit_")
+        teacher_mask &= logits.isfinite()
+        logits[~teacher_mask] = 0.0
         dense = np.empty((count, len(self.features.dense)), dtype=np.float32)
         for d, feature in enumerate(self.features.dense):
             dense[:, d] = dense_of(feature, columns)
@@ -87,6 +92,7 @@ class BatchBuilder:
             teacher_logits=logits,
             teacher_mask=teacher_mask,
             weights=self._weights(rows),
+            teacher_age=self._age(rows),
         )
 
     def _columns(self, rows: pa.RecordBatch | pa.Table) -> dict[str, pa.Array]:
@@ -137,6 +143,24 @@ class BatchBuilder:
         if "sample_weight" not in rows.schema.names:
             return torch.ones(rows.num_rows)
         return torch.from_numpy(_array(rows, "sample_weight").to_numpy(zero_copy_only=False).astype(np.float32))
+
+    def _age(self, rows: pa.RecordBatch | pa.Table) -> Tensor:
+        """Rows between what the snapshot that scored a row had learned and the row, up to about half a block.
+
+        A snapshot's version v is a number of blocks: it has learned those before block v. They held about v times as
+        many rows as blocks did on average up to here, so that, with a row in the middle of its block k,
+
+            age = lake_seq − v · lake_seq / (k + ½)
+
+        0 where no snapshot scored the row, or it is not known which.
+        """
+        if not {"lake_seq", "block", "teacher_version"} <= set(rows.schema.names):
+            return torch.zeros(rows.num_rows)
+        seq, block = (_array(rows, name).to_numpy().astype(np.float64) for name in ("lake_seq", "block"))
+        version = _array(rows, "teacher_version")
+        known = version.is_valid().to_numpy(zero_copy_only=False)
+        share = version.fill_null(0).to_numpy(zero_copy_only=False) / (block + 0.5)
+        return torch.from_numpy(np.where(known, np.maximum(seq * (1 - share), 0.0), 0.0).astype(np.float32))
 
 
 def _array(rows: pa.RecordBatch | pa.Table, name: str) -> pa.Array:

@@ -9,7 +9,12 @@ adapter, sg stop-gradient, h(z, y) binary cross-entropy of logit z against targe
     … with adapter   L = h(z_S, y) + w·h(z_D, min(1, α·p_F)) + h(z_D2, sg σ(SA)),      L_SA = h(SA, y)
 
 z_D and z_D2 are made from the trunk's output through `scale_gradient(…, β)`. A temperature τ other than 1 replaces a
-distillation term h(z, σ(z_F)) by h(z / τ, σ(z_F / τ)).
+distillation term h(z, σ(z_F)) by h(z / τ, σ(z_F / τ)). With more of an arm's options (exfm/arm.py):
+
+    Platt scaling       z_F is a·z_F + b throughout
+    schedule            … + v·h(z_S, p_F) over the rows that are still cold, v the `single_head_weight`; on these rows
+                        z_D and z_D2 are made from sg(trunk's output)
+    follows advantage   w·f_t for w, w·v·f_t … , and f'_t for the 1 of the adapter's term, per task t
 
 Every h is a mean over the rows that have its target, one task at a time, and the means are summed over tasks:
 Σ_t Σ_b mask_bt · weight_b · h_bt / Σ_b mask_bt. It is divided by the number of rows, not by their weight: so a row of
@@ -39,72 +44,14 @@ B examples, T tasks.
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as nnf
-from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import Tensor
 
+from exfm.arm import Arm
 from exfm.errors import ConfigError
-
-
-class Arm(BaseModel):
-    """How a student uses its teacher.
-
-    kind
-        `none`: labels only, the twin that others are compared with;
-        `single_head`: the serving head learns labels and teacher alike, and inherits the teacher's bias;
-        `auxiliary_head`: a head of its own learns from the teacher, and only the trunk is shared.
-    rows
-        `labelled`: a row is distilled for the tasks whose label it settles;
-        `all`: for every task with a teacher logit (a conversion head then learns from impressions without a click too).
-    head_start
-        `random`: the heads that learn from teacher and adapter begin with weights of their own;
-        `serving`: with the serving head's, so that at first they pull the trunk the way the labels do. That helps a
-        cold student of a good teacher, and hurts one of a teacher that is still cold itself.
-
-    Raises ConfigError (as pydantic's ValidationError) for a setting that its kind has no use for.
-
-    >>> Arm(kind="auxiliary_head", adapter=True, weight=1.5).distils
-    True
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    kind: Literal["none", "single_head", "auxiliary_head"] = "auxiliary_head"
-    adapter: bool = False
-    weight: float = Field(default=1.0, ge=0, allow_inf_nan=False)  # w
-    label_scale: float = Field(default=1.0, gt=0, allow_inf_nan=False)  # α
-    gradient_scale: float = Field(default=1.0, ge=0, allow_inf_nan=False)  # β
-    temperature: float = Field(default=1.0, gt=0, allow_inf_nan=False)  # τ
-    rows: Literal["labelled", "all"] = "labelled"
-    head_start: Literal["random", "serving"] = "random"
-    adapter_width: int = Field(default=8, gt=0)
-    adapter_lr: float = Field(default=4e-3, gt=0)
-
-    @model_validator(mode="after")
-    def _consistent(self) -> Arm:
-        if self.adapter and self.kind != "auxiliary_head":
-            raise ConfigError(
-                f"arm `{self.kind}` has no place for a student adapter; drop `adapter`, or use kind `auxiliary_head`"
-            )
-        if self.kind == "single_head" and self.label_scale != 1:
-            raise ConfigError(
-                f"label_scale {self.label_scale} in arm `single_head` would miscalibrate the served head "
-                "(its predictions move towards that multiple of the truth); use 1, or kind `auxiliary_head`"
-            )
-        if self.kind == "single_head" and self.gradient_scale != 1:
-            raise ConfigError(
-                f"gradient_scale {self.gradient_scale} in arm `single_head` has no path of its own to scale; "
-                "use 1 and change `weight`, or kind `auxiliary_head`"
-            )
-        return self
-
-    @property
-    def distils(self) -> bool:
-        """Whether the teacher is used at all."""
-        return self.kind != "none"
 
 
 class Objective(NamedTuple):
@@ -114,6 +61,7 @@ class Objective(NamedTuple):
     label: Tensor
     distillation: Tensor  # before the weight w
     adapted: Tensor
+    single_head: Tensor  # that of a schedule, before its weight
     labelled_rows: Tensor
     distilled_rows: Tensor
     rows_without_teacher: Tensor  # those that would have been distilled, had they a teacher logit
@@ -159,8 +107,10 @@ def teacher_target(teacher_logits: Tensor, label_scale: float = 1.0, temperature
     return (label_scale * torch.sigmoid(teacher_logits / temperature)).clamp(max=1.0)
 
 
-def mean_over(h: Tensor, mask: Tensor, weights: Tensor | None = None) -> Tensor:
-    """Σ_t Σ_b mask · weight · h / Σ_b mask: h and mask (B, T), weights (B,) or 1 each. A scalar, 0 where mask is empty.
+def mean_over(h: Tensor, mask: Tensor, weights: Tensor | None = None, factors: Tensor | None = None) -> Tensor:
+    """Σ_t factor · Σ_b mask · weight · h / Σ_b mask: h and mask (B, T), weights (B,) and factors (T,) or 1 each.
+
+    A scalar, 0 where mask is empty.
 
     Rows are counted, weights are not: a weight makes its row pull harder, and no other row less (see above).
 
@@ -169,7 +119,8 @@ def mean_over(h: Tensor, mask: Tensor, weights: Tensor | None = None) -> Tensor:
     """
     if weights is not None:
         h = h * weights.unsqueeze(1)
-    return (torch.where(mask, h, 0.0).sum(0) / mask.sum(0).clamp(min=1)).sum()
+    means = torch.where(mask, h, 0.0).sum(0) / mask.sum(0).clamp(min=1)
+    return (means if factors is None else means * factors).sum()
 
 
 def objective(
@@ -184,12 +135,16 @@ def objective(
     label_mask: Tensor | None = None,
     teacher_mask: Tensor | None = None,
     weights: Tensor | None = None,
+    cold: Tensor | None = None,
+    factors: Tensor | None = None,
+    adapted_factors: Tensor | None = None,
 ) -> Objective:
     """The loss of one batch under an arm.
 
-    All (B, T) but weights, (B,). `z_D` belongs to kind `auxiliary_head`; `z_D2` and `adapted` (the adapter's logits SA,
-    taken without gradient) to its adapter. Without a mask every row has that target. Values under a False mask are not
-    looked at, whatever they are.
+    All (B, T) but weights and cold, (B,), and both factors, (T,). `z_D` belongs to kind `auxiliary_head`; `z_D2` and
+    `adapted` (the adapter's logits SA, taken without gradient) to its adapter. `cold` are the rows of a schedule on
+    which the serving head learns from the teacher; without it none does but in kind `single_head`. Without a mask every
+    row has that target. Values under a False mask are not looked at, whatever they are.
 
     Raises ConfigError where the arm needs a logit that is not given.
     """
@@ -200,21 +155,27 @@ def objective(
 
     zero = z_S.new_zeros(())
     label = mean_over(cross_entropy(z_S, torch.where(label_mask, labels, 0.0)), label_mask, weights)
-    distillation = adaptation = zero
+    distillation = adaptation = single_head = zero
     if arm.distils:
         z = z_S if arm.kind == "single_head" else _given(z_D, "z_D", arm)
-        target = teacher_target(torch.where(distilled, teacher_logits.detach(), 0.0), arm.label_scale, arm.temperature)
-        distillation = mean_over(cross_entropy(z / arm.temperature, target), distilled, weights)
+        z_F = torch.where(distilled, teacher_logits.detach(), 0.0)
+        target = teacher_target(z_F, arm.label_scale, arm.temperature)
+        distillation = mean_over(cross_entropy(z / arm.temperature, target), distilled, weights, factors)
+        if cold is not None:  # every row counts alike, also where the batch is cold in part: a weight, not a mask
+            h = cross_entropy(z_S / arm.temperature, teacher_target(z_F, 1.0, arm.temperature))
+            single_head = mean_over(h, distilled, cold if weights is None else weights * cold, factors)
     if arm.adapter:
         z, sa = _given(z_D2, "z_D2", arm), _given(adapted, "adapted", arm)
         target = torch.where(distilled, torch.sigmoid(sa.detach()), 0.0)
-        adaptation = mean_over(cross_entropy(z, target), distilled, weights)
+        adaptation = mean_over(cross_entropy(z, target), distilled, weights, adapted_factors)
 
+    total = label + arm.weight * distillation + adaptation if arm.distils else label
     return Objective(
-        total=label + arm.weight * distillation + adaptation if arm.distils else label,
+        total=total if cold is None else total + arm.single_head_weight * single_head,
         label=label,
         distillation=distillation,
         adapted=adaptation,
+        single_head=single_head,
         labelled_rows=label_mask.sum(0),
         distilled_rows=distilled.sum(0),
         rows_without_teacher=(wanted & ~teacher_mask).sum(0),

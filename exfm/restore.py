@@ -213,11 +213,22 @@ def _same_model(was: MadeWith, now: MadeWith) -> None:
                 "only features may differ"
             )
     for key in sorted(now.model.keys() & was.model.keys()):
-        if was.model[key] != now.model[key]:
+        if not _same_settings(was.model[key], now.model[key]):
             raise ModelError(
                 f"the state is of a model whose `{key}` was {was.model[key]}, and is wanted for {now.model[key]}: "
                 "only features may differ"
             )
+
+
+def _same_settings(was: Any, now: Any) -> bool:
+    """Also where one release knew settings that the other did not: what a config says of them is compared by its hash.
+
+    >>> _same_settings({"kind": "none"}, {"kind": "none", "rows": "all"}), _same_settings({"kind": "none"}, {"kind": 1})
+    (True, False)
+    """
+    if isinstance(was, dict) and isinstance(now, dict):
+        return all(_same_settings(was[key], now[key]) for key in was.keys() & now.keys())
+    return bool(was == now)
 
 
 # --- tensors ---------------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@
 One step, of a student with adapter:
 
     1. e, x, z_S, z_D, z_D2: the logits it is judged by
-    2. SA' = SA after one update on this batch's labels
+    2. SA' = SA after one update on this batch's labels, and so for all that corrects the teacher (exfm/guidance.py)
     3. L of the arm (exfm/distillation.py), with SA' run again and its gradient stopped
     4. gradients; if they and L are finite: 5. SA ← SA', tables ← row-wise AdaGrad, all else ← Adam
 
@@ -22,10 +22,10 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
-from exfm.adapter import AdapterState, adapted_logits, initial_adapter, updated
+from exfm.arm import Arm
 from exfm.batch import Batch
 from exfm.decay import Accumulators, scale
-from exfm.distillation import Arm, Objective, objective, scale_gradient
+from exfm.distillation import Objective, objective, scale_gradient
 from exfm.embeddings import (
     accumulators,
     copy_tables,
@@ -35,6 +35,7 @@ from exfm.embeddings import (
     table_weights,
 )
 from exfm.features import FeatureSet
+from exfm.guidance import Guidance, Lesson
 from exfm.history import Histories
 from exfm.interactions.mlp import linear
 from exfm.pieces import Source
@@ -114,8 +115,8 @@ class Student:
     State is one flat dictionary of tensors:
 
         dense/<parameter>  adam/<parameter>/{exp_avg,exp_avg_sq,step}  table/<feature>/{weight,accumulator}
-        adapter/{weights,exp_avg,exp_avg_sq,steps}  progress/{rows,labelled,distilled,without_teacher}  rng
-        history/<name>/{sum,count,total}
+        {adapter,platt}/{weights,exp_avg,exp_avg_sq,steps}  advantage/{teacher,adapter}/{theta,information}
+        history/<name>/{sum,count,total}  progress/{rows,labelled,distilled,without_teacher}  rng
 
     Loading a state and going on gives the same bits as never having stopped.
 
@@ -135,7 +136,7 @@ class Student:
         for p in self._dense.values():  # what Adam itself would start from, there to be saved and loaded from the start
             zeros = {"exp_avg": torch.zeros_like(p), "exp_avg_sq": torch.zeros_like(p)}
             self._adam.state[p].update(step=torch.zeros((), dtype=torch.float32), **zeros)
-        self._adapter = initial_adapter(self.tasks, cfg.arm.adapter_width, seed) if cfg.arm.adapter else None
+        self._guidance = Guidance.initial(cfg.arm, self.tasks, self.net.serving.in_features, seed)
         self.random = StepRandomness(seed)
         self._factor = 1.0
         self._rows = torch.zeros((), dtype=torch.int64)
@@ -160,14 +161,14 @@ class Student:
         e = pooled.detach().requires_grad_()
         x_BH = self.net.trunk(self.net.units(e, batch.sparse), self.histories(batch.sparse, batch.dense))
         z_S = self.net.serving(x_BH)
-        adapter = self._updated_adapter(batch)
-        losses = self._objective(batch, x_BH, z_S, adapter)
+        guidance, lesson = self._guidance.taught(batch, z_S.detach(), x_BH.detach())
+        losses = self._objective(batch, x_BH, z_S, lesson)
 
         logits, loss = z_S.detach(), losses.total.item()
         past = self.histories.values(batch, every_logit=self.cfg.arm.rows == "all")
         finite = bool(np.isfinite(loss)) and bool(torch.isfinite(logits).all()) and past.finite
         if finite and bool(losses.labelled_rows.any() or losses.distilled_rows.any()):
-            finite = self._learn(losses.total, pooled, e, adapter)
+            finite = self._learn(losses.total, pooled, e, guidance)
         if finite:
             self._scale_accumulators(self.cfg.accumulators.factor(self.rows, self.rows + B))
             self.histories.add(past)
@@ -200,6 +201,10 @@ class Student:
         """Rows seen; by task, rows `labelled`, rows `distilled`, and rows `without_teacher` where one was wanted."""
         return {key: value.tolist() for key, value in self._progress().items()}
 
+    def guidance(self) -> dict[str, float]:
+        """What corrects the teacher, as figures to watch: see `Guidance.figures`. Empty where nothing does."""
+        return self._guidance.figures(self.tasks)
+
     def state(self) -> dict[str, Tensor]:
         """Copies of everything that the next step depends on."""
         return {name: tensor.clone() for name, tensor in self._tensors().items()}
@@ -208,42 +213,45 @@ class Student:
         """Go on from a state. Raises ModelError, and changes nothing, where it is not one of such a student."""
         copy_tables(self._tensors(), tensors)
 
-    def _updated_adapter(self, batch: Batch) -> AdapterState | None:
-        if self._adapter is None:
-            return None
-        known = batch.label_mask & batch.teacher_mask
-        lr = self.cfg.arm.adapter_lr
-        return updated(self._adapter, lr, batch.teacher_logits, batch.labels, known, batch.weights)
-
-    def _objective(self, batch: Batch, x_BH: Tensor, z_S: Tensor, adapter: AdapterState | None) -> Objective:
-        arm = self.cfg.arm
-        scaled = scale_gradient(x_BH, arm.gradient_scale) if arm.kind == "auxiliary_head" else x_BH
+    def _objective(self, batch: Batch, x_BH: Tensor, z_S: Tensor, lesson: Lesson) -> Objective:
+        arm, own_heads = self.cfg.arm, self.cfg.arm.kind == "auxiliary_head"
+        cold = self._cold(len(batch))
+        if cold is not None:
+            x_BH = torch.where(cold.unsqueeze(1), x_BH.detach(), x_BH)
+        scaled = scale_gradient(x_BH, arm.gradient_scale) if own_heads else x_BH
         return objective(
             arm,
             z_S,
             batch.labels,
-            batch.teacher_logits,
-            z_D=self.net.auxiliary(scaled) if arm.kind == "auxiliary_head" else None,
-            z_D2=self.net.adapted(scaled) if adapter else None,
-            adapted=adapted_logits(adapter.weights, batch.teacher_logits) if adapter else None,
+            lesson.teacher_logits,
+            z_D=self.net.auxiliary(scaled) if own_heads else None,
+            z_D2=self.net.adapted(scaled) if arm.adapter else None,
+            adapted=lesson.adapted,
             label_mask=batch.label_mask,
             teacher_mask=batch.teacher_mask,
             weights=batch.weights,
+            cold=cold,
+            factors=lesson.factors,
+            adapted_factors=lesson.adapted_factors,
         )
 
-    def _learn(self, loss: Tensor, pooled: Tensor, e: Tensor, adapter: AdapterState | None) -> bool:
+    def _cold(self, rows: int) -> Tensor | None:
+        """Which of the next rows (B,) the schedule gives to the single head; None where none of them."""
+        left = self.cfg.arm.single_head_rows - self.rows
+        return torch.arange(rows) < left if left > 0 else None
+
+    def _learn(self, loss: Tensor, pooled: Tensor, e: Tensor, guidance: Guidance) -> bool:
         """Update everything, or nothing: the tables learn last, once every gradient was seen finite."""
         self._adam.zero_grad(set_to_none=True)
         loss.backward()
         assert e.grad is not None
         gradients = [e.grad, *(p.grad for p in self._dense.values() if p.grad is not None)]
-        if adapter is not None:
-            gradients.append(adapter.exp_avg_sq)  # the first of its tensors to overflow
+        gradients += guidance.first_to_overflow
         if not nn.utils.get_total_norm(gradients) < LARGEST:
             return False
         pooled.backward(e.grad)
         self._adam.step()
-        self._adapter = adapter
+        self._guidance = guidance
         self.random.advance()
         return True
 
@@ -274,8 +282,7 @@ class Student:
             tensors |= {f"adam/{name}/{key}": value for key, value in self._adam.state[p].items()}
         tensors |= {f"table/{name}/weight": w for name, w in table_weights(self.net.tables).items()}
         tensors |= {f"table/{name}/accumulator": m for name, m in accumulators(self.net.tables).items()}
-        if self._adapter is not None:
-            tensors |= {f"adapter/{key}": value for key, value in self._adapter._asdict().items()}
+        tensors |= self._guidance.tensors()
         tensors |= {f"history/{key}": tensor for key, tensor in self.histories.tensors().items()}
         tensors |= {f"progress/{key}": value for key, value in self._progress().items()}
         return tensors | {"rng": self.random.state}

@@ -48,6 +48,36 @@ def test_targets_are_masked_where_null_and_where_the_column_is_absent():
     assert batch.teacher_mask.tolist() == [[False, False], [False, True], [False, True]]
 
 
+def test_a_teacher_logit_that_is_no_number_is_none():
+    rows = ROWS.append_column("teacher_logit_ctr", pa.array([float("nan"), -2.5, float("inf")], pa.float32()))
+    batch = BatchBuilder(FEATURES, ["ctr"])(rows)
+    assert batch.teacher_logits.tolist() == [[0], [-2.5], [0]]
+    assert batch.teacher_mask.tolist() == [[False], [True], [False]]
+
+
+def positions(**columns):
+    rows = ROWS
+    for name, values in columns.items():
+        rows = rows.append_column(name, pa.array(values, pa.int64()))
+    return BatchBuilder(FEATURES, ["ctr"])(rows).teacher_age.tolist()
+
+
+def test_the_age_of_what_a_teacher_says_is_that_of_its_snapshot_in_rows():
+    """Blocks of 1,000 rows, of which a snapshot of version v has learned the first v."""
+    block, version = [41, 41, 41], [40, 10, None]
+    ages = positions(lake_seq=[41_500, 41_500, 41_500], block=block, teacher_version=version)
+    assert ages == [1_500, 31_500, 0]  # 0: no snapshot scored it
+    early, late = positions(lake_seq=[41_000, 41_999, 0], block=block, teacher_version=[10, 10, 0])[:2]
+    assert 31_000 - 500 < early < late < 31_999 + 500  # where in its block a row lies does not count exactly
+    assert positions(lake_seq=[0, 5, 999], block=[0, 0, 0], teacher_version=[0, 0, 0]) == [0, 5, 999]
+
+
+def test_the_age_is_nothing_where_positions_are_not_known():
+    """As in serving."""
+    assert positions() == [0, 0, 0]
+    assert positions(lake_seq=[7, 8, 9], teacher_version=[0, 0, 0]) == [0, 0, 0]
+
+
 def test_weights_are_one_unless_given():
     build = BatchBuilder(FEATURES, ["ctr"])
     assert build(ROWS).weights.tolist() == [1, 1, 1]

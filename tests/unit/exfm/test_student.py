@@ -69,7 +69,8 @@ def same(a, b):
 
 
 def served(tensors):
-    heads = ("dense/auxiliary", "dense/adapted", "adam/auxiliary", "adam/adapted", "adapter/", "progress/")
+    own = ("adapter/", "platt/", "advantage/", "progress/")
+    heads = ("dense/auxiliary", "dense/adapted", "adam/auxiliary", "adam/adapted", *own)
     return {key: value for key, value in tensors.items() if not key.startswith(heads)}
 
 

@@ -1,0 +1,144 @@
+"""What a teacher says to a student once it was corrected: by Platt scaling, by the student adapter, by its record.
+
+    z_F' = a·z_F + b          exfm/platt.py, else z_F
+    SA(z_F, …)                exfm/adapter.py
+    f, f'                     factors on the two distillation weights, exfm/advantage.py, else 1
+
+One state, one candidate update per batch: whoever takes a step takes all of it or none. The corrections learn first and
+are run again; the factors are those of before this batch.
+
+B examples, T tasks, H width of the trunk's output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from exfm import adapter, platt
+from exfm.advantage import Advantage, factor, measured, no_advantage_yet
+from exfm.arm import Arm
+from exfm.batch import Batch
+from exfm.online import Fitted, fitted
+
+
+class Lesson(NamedTuple):
+    """What the teacher says of one batch. Without gradient; under a False teacher mask whatever there was."""
+
+    teacher_logits: Tensor  # (B, T): z_F'
+    adapted: Tensor | None = None  # (B, T): SA
+    factors: Tensor | None = None  # (T,) in [0, 1]: f
+    adapted_factors: Tensor | None = None  # (T,) in [0, 1]: f'
+
+
+class Guidance(NamedTuple):
+    """All that corrects a teacher; None where the arm does without. Immutable."""
+
+    arm: Arm
+    platt: Fitted | None
+    adapter: Fitted | None
+    advantage: Advantage | None  # of z_F'
+    adapted_advantage: Advantage | None  # of SA
+
+    @classmethod
+    def initial(cls, arm: Arm, tasks: Sequence[str], width: int, seed: int) -> Guidance:
+        """Before the first batch; `width` is H. It repeats the teacher."""
+        context = 1 + width if arm.adapter_input == "context" else 0
+        follows = arm.follows == "advantage"
+        return cls(
+            arm=arm,
+            platt=platt.initial_platt(len(tasks)) if arm.recalibration == "platt" else None,
+            adapter=adapter.initial_adapter(tasks, arm.adapter_width, seed, context) if arm.adapter else None,
+            advantage=no_advantage_yet(len(tasks)) if follows else None,
+            adapted_advantage=no_advantage_yet(len(tasks)) if follows and arm.adapter else None,
+        )
+
+    def taught(self, batch: Batch, z_S: Tensor, x_BH: Tensor) -> tuple[Guidance, Lesson]:
+        """A candidate for the state after this batch, and what it says of it.
+
+        z_S (B, T) and x (B, H), both without gradient, are the student's before its step. What lies under a False mask
+        is not looked at.
+        """
+        if all(part is None for part in self[1:]):
+            return self, Lesson(batch.teacher_logits)
+        known = batch.label_mask & batch.teacher_mask
+        z_F = torch.where(batch.teacher_mask, batch.teacher_logits, 0.0)
+        y = torch.where(known, batch.labels, 0.0)
+        context = adapter.context_of(batch.teacher_age, x_BH) if self.arm.adapter_input == "context" else None
+
+        after = self._replace(
+            platt=self._fitted_platt(z_F, y, known, batch.weights),
+            adapter=self._fitted_adapter(z_F, y, known, batch.weights, context),
+        )
+        lesson = after._says(z_F, context)
+        if self.advantage is None:
+            return after, lesson
+        before, learned = self._says(z_F, context), (y, known, batch.weights)
+        after = after._replace(advantage=measured(self.advantage, z_S, before.teacher_logits, *learned))
+        lesson = lesson._replace(factors=factor(self.advantage))
+        if before.adapted is None or self.adapted_advantage is None:
+            return after, lesson
+        after = after._replace(adapted_advantage=measured(self.adapted_advantage, z_S, before.adapted, *learned))
+        return after, lesson._replace(adapted_factors=factor(self.adapted_advantage))
+
+    def _fitted_platt(self, z_F: Tensor, y: Tensor, known: Tensor, weights: Tensor) -> Fitted | None:
+        if self.platt is None:
+            return None
+        return fitted(self.platt, self.arm.platt_lr, lambda theta: platt.recalibrated(theta, z_F), y, known, weights)
+
+    def _fitted_adapter(
+        self, z_F: Tensor, y: Tensor, known: Tensor, weights: Tensor, context: Tensor | None
+    ) -> Fitted | None:
+        if self.adapter is None:
+            return None
+        return adapter.updated(self.adapter, self.arm.adapter_lr, z_F, y, known, weights, context)
+
+    def _says(self, z_F: Tensor, context: Tensor | None) -> Lesson:
+        """The corrections as they are, on z_F."""
+        return Lesson(
+            teacher_logits=z_F if self.platt is None else platt.recalibrated(self.platt.weights, z_F),
+            adapted=None if self.adapter is None else adapter.adapted_logits(self.adapter.weights, z_F, context),
+        )
+
+    @property
+    def first_to_overflow(self) -> list[Tensor]:
+        """Where these are finite, the rest is."""
+        found = [part.exp_avg_sq for part in (self.platt, self.adapter) if part is not None]
+        for part in (self.advantage, self.adapted_advantage):
+            found += [] if part is None else [tensor.float() for tensor in part]
+        return found
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The state itself, not a copy, by name."""
+        parts = {
+            "platt": self.platt,
+            "adapter": self.adapter,
+            "advantage/teacher": self.advantage,
+            "advantage/adapter": self.adapted_advantage,
+        }
+        return {
+            f"{name}/{key}": value
+            for name, part in parts.items()
+            if part is not None
+            for key, value in part._asdict().items()
+        }
+
+    def figures(self, tasks: Sequence[str]) -> dict[str, float]:
+        """What is worth watching, by name and task: Platt's `platt_scale` a and `platt_shift` b; the adapter's
+        correction SA(0) − 0 of a teacher that says ½ as `adapter_shift` (without context); the factors
+        `teacher_weight` and `adapter_weight`."""
+        found: dict[str, Tensor] = {}
+        if self.platt is not None:
+            found["platt_scale"], found["platt_shift"] = self.platt.weights.unbind(1)
+        if self.adapter is not None and self.arm.adapter_input == "logit":
+            zero = torch.zeros(1, len(tasks))
+            found["adapter_shift"] = adapter.adapted_logits(self.adapter.weights, zero)[0]
+        for name, part in (("teacher_weight", self.advantage), ("adapter_weight", self.adapted_advantage)):
+            if part is not None:
+                found[name] = factor(part)
+        return {
+            f"{name}_{task}": value for name, T in found.items() for task, value in zip(tasks, T.tolist(), strict=True)
+        }

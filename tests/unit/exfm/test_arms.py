@@ -1,0 +1,353 @@
+"""What an arm can have beyond its heads: Platt scaling, an adapter with context, a schedule, a weight that follows."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from pydantic import ValidationError
+
+from exfm.adapter import adapted_logits, context_of
+from exfm.arm import Arm
+from exfm.distillation import cross_entropy
+from exfm.student import StudentConfig
+from tests.unit.exfm.test_student import FORGETFUL, WideAndShort, same, served, stream, student
+
+ARMS = {
+    "platt, single head": Arm(kind="single_head", recalibration="platt"),
+    "platt": Arm(recalibration="platt", weight=1.5, label_scale=1.2),
+    "context": Arm(adapter=True, adapter_input="context"),
+    "schedule": Arm(adapter=True, single_head_rows=700, single_head_weight=2.0),
+    "follows": Arm(adapter=True, follows="advantage"),
+    "follows, single head": Arm(kind="single_head", follows="advantage"),
+    "everything": Arm(
+        adapter=True,
+        adapter_input="context",
+        recalibration="platt",
+        single_head_rows=700,
+        single_head_weight=0.5,
+        follows="advantage",
+        rows="all",
+        temperature=2.0,
+        gradient_scale=3.0,
+    ),
+}
+
+
+def aged(batches):
+    """As if snapshots had scored them that were a few thousand rows old."""
+    rng = np.random.default_rng(4)
+    ages = [torch.from_numpy(rng.integers(0, 50_000, len(batch)).astype(np.float32)) for batch in batches]
+    return [replace(batch, teacher_age=age) for batch, age in zip(batches, ages, strict=True)]
+
+
+def learn(one, batches):
+    return [one.train_step(batch) for batch in batches]
+
+
+def calibration(one, batches, task=0):
+    """Σ predicted / Σ clicked over the second half of the stream."""
+    logits = np.concatenate([result.logits[:, task] for result in learn(one, batches)])
+    labels = np.concatenate([batch.labels[:, task].numpy() for batch in batches])
+    half = len(labels) // 2
+    return (1 / (1 + np.exp(-logits[half:]))).sum() / labels[half:].sum()
+
+
+# --- every arm ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("arm", ARMS)
+@pytest.mark.parametrize("cut", [1, 3])
+def test_a_student_goes_on_bit_for_bit_wherever_it_was_saved(arm, cut):
+    whole, first, second = (student(arm_of=ARMS[arm], seed=seed) for seed in (5, 5, 77))
+    batches = aged(stream(1_500))
+    learn(whole, batches)
+    learn(first, batches[:cut])
+    kept = first.state()
+    learn(first, batches[cut : cut + 1])
+    second.load_state(kept)
+    learn(second, batches[cut:])
+    assert same(second.state(), whole.state())
+    assert second.guidance() == whole.guidance()
+
+
+@pytest.mark.parametrize("arm", ARMS)
+def test_what_is_served_has_the_same_parameters_and_its_twin_nothing_of_the_arm(arm):
+    one, twin = student(arm_of=ARMS[arm]), student("none")
+    assert one.cfg.without_teacher().arm == Arm(kind="none")
+    assert one.export().parameter_count == twin.export().parameter_count
+    assert same(one.export().state_dict(), twin.export().state_dict())
+    assert same(served(one.state()), served(twin.state()))
+    learn(one, aged(stream(600)))
+    assert one.export().state_dict().keys() == twin.export().state_dict().keys()
+    assert not [key for key in twin.state() if key.startswith(("platt", "adapter", "advantage"))]
+    assert twin.guidance() == {}
+
+
+@pytest.mark.parametrize("arm", ARMS)
+@pytest.mark.parametrize("rows", ["labelled", "all"])
+def test_rows_without_a_logit_are_masked_whatever_lies_there(arm, rows):
+    """Half of the rows have none: what stands in their place is never looked at, and they are counted."""
+    clean, spoilt = (student(arm_of=ARMS[arm].model_copy(update={"rows": rows})) for _ in range(2))
+    for batch in aged(stream(1_200)):
+        half = batch.teacher_mask & (torch.arange(len(batch)) % 2 == 0).unsqueeze(1)
+        masked = [
+            replace(batch, teacher_mask=half, teacher_logits=torch.where(half, batch.teacher_logits, instead))
+            for instead in (0.0, float("nan"))
+        ]
+        results = [clean.train_step(masked[0]), spoilt.train_step(masked[1])]
+        assert all(result.finite for result in results)
+        assert results[0].loss == results[1].loss
+    assert same(clean.state(), spoilt.state())
+    assert min(clean.progress["without_teacher"]) > 0
+
+
+@pytest.mark.parametrize("arm", ARMS)
+@pytest.mark.parametrize("broken", ["dense", "teacher_logits", "weights"])
+def test_a_batch_that_is_not_finite_changes_nothing(arm, broken):
+    one = student(arm_of=ARMS[arm])
+    batches = aged(stream(1_024))
+    learn(one, batches[:3])
+    values = getattr(batches[3], broken).clone()
+    values[7] = float("nan")
+    before = one.state()
+    assert not one.train_step(replace(batches[3], **{broken: values})).finite
+    assert same(one.state(), before)
+    assert one.train_step(batches[3]).finite
+    assert not same(one.state(), before)
+
+
+@pytest.mark.parametrize("arm", ARMS)
+def test_a_batch_with_no_target_at_all_changes_no_weight(arm):
+    one = student(arm_of=ARMS[arm])
+    first, second = aged(stream(512))
+    one.train_step(first)
+    before = one.state()
+    nothing = torch.zeros_like(second.label_mask)
+    assert one.train_step(replace(second, label_mask=nothing, teacher_mask=nothing)).finite
+    after = one.state()
+    assert after.pop("progress/rows") == before.pop("progress/rows") + 256
+    after.pop("progress/without_teacher"), before.pop("progress/without_teacher")  # of `all` rows: these too
+    assert same(after, before)
+
+
+# --- Platt scaling ----------------------------------------------------------------------------------------------------
+
+
+def test_platt_scaling_and_the_adapter_undo_a_teacher_that_is_one_too_high():
+    """Without, a single head serves what such a teacher says; with Platt scaling it learns from the teacher it was."""
+    batches = aged(stream(60_000, bias=1.0))
+    biased = calibration(student(arm_of=Arm(kind="single_head")), batches)
+    platt = student(arm_of=Arm(kind="single_head", recalibration="platt", platt_lr=0.03))
+    assert biased > 1.1
+    assert calibration(platt, batches) == pytest.approx(1, abs=0.02)
+    told = platt.guidance()
+    assert told["platt_scale_ctr"] == pytest.approx(1, abs=0.15)
+    assert told["platt_shift_ctr"] == pytest.approx(-1, abs=0.15)
+
+    adapter = student(arm_of=Arm(adapter=True))
+    assert calibration(adapter, batches) == pytest.approx(1, abs=0.02)
+    assert adapter.guidance()["adapter_shift_ctr"] == pytest.approx(-1, abs=0.25)
+
+
+def test_platt_scaling_learns_first_and_is_run_again_before_the_student_learns():
+    """With a rate that moves it at once, the first batch already has the corrected target."""
+    batch = stream(256, bias=3.0)[0]
+    for rate, same_as_without in ((1e-12, True), (0.5, False)):
+        plain, scaled = student("auxiliary_head"), student("auxiliary_head")
+        scaled = student(arm_of=plain.cfg.arm.model_copy(update={"recalibration": "platt", "platt_lr": rate}))
+        losses = plain.train_step(batch).loss, scaled.train_step(batch).loss
+        assert (abs(losses[0] - losses[1]) < 1e-5) == same_as_without
+
+
+# --- context ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("trunk", [None, FORGETFUL])
+def test_an_adapter_with_context_starts_as_its_teacher(trunk):
+    """Frozen (a rate of next to nothing), both kinds repeat the teacher: their students learn the same bits."""
+    trunks = {} if trunk is None else {"trunk": trunk}
+    plain, context = (
+        student(arm_of=Arm(adapter=True, adapter_input=kind, adapter_lr=1e-30), **trunks)
+        for kind in ("logit", "context")
+    )
+    for batch in aged(stream(1_000)):
+        assert np.array_equal(plain.train_step(batch).logits, context.train_step(batch).logits)
+    assert same(served(plain.state()), served(context.state()))
+
+
+@pytest.mark.parametrize("by", ["age", "trunk"])
+def test_only_with_context_an_adapter_learns_where_its_teacher_is_wrong(by):
+    """The teacher is two too high where its snapshot is old, or where `hour` is late: of that a logit says nothing."""
+    losses = {}
+    for kind in ("logit", "context"):
+        one = student(arm_of=Arm(adapter=True, adapter_input=kind, adapter_lr=3e-2))
+        found = []
+        for batch in aged(stream(15_000)):
+            wrong = batch.teacher_age > 25_000 if by == "age" else batch.dense[:, 0] > 0.5
+            if by == "age":
+                batch = replace(batch, teacher_age=torch.where(wrong, 50_000.0, 0.0))
+            said = torch.where(wrong.unsqueeze(1), batch.teacher_logits + 2.0, batch.teacher_logits)
+            batch = replace(batch, teacher_logits=said)
+            found.append(adapter_loss(one, batch))
+            one.train_step(batch)
+        losses[kind] = np.mean(found[-20:])
+    assert losses["context"] < 0.97 * losses["logit"]
+
+
+def adapter_loss(one, batch):
+    """Of SA, before it learns from the batch."""
+    with torch.no_grad():
+        x = one.net.trunk(one.net.units(one.net.tables(batch.sparse).values(), batch.sparse), batch.dense)
+        context = context_of(batch.teacher_age, x) if one.cfg.arm.adapter_input == "context" else None
+        sa = adapted_logits(one.state()["adapter/weights"], batch.teacher_logits, context)
+        return cross_entropy(sa, batch.labels)[:, 0].mean().item()
+
+
+def test_no_gradient_reaches_the_trunk_through_the_context():
+    """β = 0 and no weight on labels: whatever the adapter reads of the trunk, nothing in it moves."""
+    one = student(arm_of=Arm(adapter=True, adapter_input="context", gradient_scale=0))
+    before = one.state()
+    for batch in aged(stream(600)):
+        one.train_step(replace(batch, label_mask=torch.zeros_like(batch.label_mask)))
+    unlabelled = student(arm_of=Arm(adapter=True, adapter_input="context", gradient_scale=0, rows="all"))
+    for batch in aged(stream(600)):
+        unlabelled.train_step(replace(batch, label_mask=torch.zeros_like(batch.label_mask)))
+    for after in (one.state(), unlabelled.state()):
+        assert torch.equal(after["dense/trunk.top.0.weight"], before["dense/trunk.top.0.weight"])
+        assert torch.equal(after["table/ad/weight"], before["table/ad/weight"])
+    assert not torch.equal(unlabelled.state()["dense/adapted.weight"], before["dense/adapted.weight"])
+
+
+def test_any_trunk_can_be_context():
+    assert issubclass(WideAndShort, torch.nn.Module)
+    one = student(arm_of=ARMS["context"], trunk=FORGETFUL)
+    assert all(result.finite for result in learn(one, aged(stream(600))))
+    assert one.state()["adapter/weights"].shape == (2, 3 * 8 + 1 + 8 * (1 + FORGETFUL.options["hidden"]))
+
+
+# --- schedule ---------------------------------------------------------------------------------------------------------
+
+
+def test_before_the_change_it_is_a_single_head_and_its_other_heads_are_warm():
+    scheduled = student(arm_of=Arm(single_head_rows=10_000, single_head_weight=0.7))
+    single, auxiliary = student(arm_of=Arm(kind="single_head", weight=0.7)), student(arm_of=Arm())
+    cold = scheduled.state()["dense/auxiliary.weight"]
+    for batch in stream(1_000):
+        assert np.array_equal(scheduled.train_step(batch).logits, single.train_step(batch).logits)
+        auxiliary.train_step(batch)
+    assert same(served(scheduled.state()), served(single.state()))
+    assert not same(served(scheduled.state()), served(auxiliary.state()))
+    assert not torch.equal(scheduled.state()["dense/auxiliary.weight"], cold)
+
+
+@pytest.mark.parametrize("change", [512, 600, 601])
+def test_the_schedule_changes_at_exactly_its_row(change):
+    """Steps of 256 rows: at 600 the third one is in part of either kind, row by row."""
+    arm = Arm(single_head_rows=change, single_head_weight=3.0)
+    one, last = student(arm_of=arm), student(arm_of=arm.model_copy(update={"single_head_rows": change + 1}))
+    batches = stream(1_024)
+    for n, batch in enumerate(batches):
+        one.train_step(batch), last.train_step(batch)
+        begun = n * 256 <= change < (n + 1) * 256  # this step has the row in which the two differ
+        assert same(served(one.state()), served(last.state())) == (not begun and n * 256 < change)
+        if begun:
+            break
+    target = student(arm_of=arm)
+    learn(target, batches[:2])
+    x, seen = one_row_each(target, batches[2], change)
+    assert seen == [row < change for row in range(512, 768)]
+    assert x == [row >= change for row in range(512, 768)]
+
+
+def one_row_each(one, batch, change):
+    """By row of a batch: whether the auxiliary head's gradient reaches the trunk, and whether the teacher's reaches the
+    serving head."""
+    cold = one._cold(len(batch))
+    seen = [False] * len(batch) if cold is None else cold.tolist()
+    return [not c for c in seen], seen
+
+
+def test_after_the_change_it_is_an_auxiliary_head_and_nothing_more():
+    """From the same state on, a scheduled student and one that never had a schedule learn the same bits."""
+    scheduled, plain = student(arm_of=Arm(single_head_rows=512)), student(arm_of=Arm())
+    batches = stream(2_000)
+    learn(scheduled, batches[:2])
+    plain.load_state(scheduled.state())
+    learn(scheduled, batches[2:]), learn(plain, batches[2:])
+    assert same(scheduled.state(), plain.state())
+
+
+# --- a weight that follows --------------------------------------------------------------------------------------------
+
+
+def test_a_teacher_that_is_worse_loses_its_weight_and_one_that_is_better_keeps_it():
+    weights = {}
+    for wrong in (False, True):
+        one = student(arm_of=Arm(adapter=True, follows="advantage"))
+        rng = torch.Generator().manual_seed(3)
+        for batch in stream(20_000):
+            noise = 3 * torch.randn(batch.teacher_logits.shape, generator=rng)
+            one.train_step(replace(batch, teacher_logits=noise) if wrong else batch)
+        weights[wrong] = one.guidance()
+    assert weights[False]["teacher_weight_ctr"] > 0.9
+    assert weights[True]["teacher_weight_ctr"] < 0.1
+
+
+def test_the_weight_of_a_batch_is_that_of_the_rows_before_it():
+    """What a batch says of the teacher counts from the next one on."""
+    one = student(arm_of=Arm(follows="advantage", weight=2.0))
+    batches = stream(1_024)
+    learn(one, batches[:3])
+    first = one.state()
+    results, states = [], []
+    for sign in (1, -1):
+        one.load_state(first)
+        told = replace(batches[3], labels=batches[3].labels if sign > 0 else 1 - batches[3].labels)
+        x = one.net.trunk(one.net.units(one.net.tables(told.sparse).values(), told.sparse), told.dense)
+        _, lesson = one._guidance.taught(told, one.net.serving(x).detach(), x.detach())
+        results.append(lesson.factors)
+        one.train_step(told)
+        states.append(one.state()["advantage/teacher/theta"])
+    assert torch.equal(*results)
+    assert not torch.equal(*states)
+
+
+def test_a_weight_of_zero_leaves_exactly_the_twin():
+    one, twin = student(arm_of=Arm(adapter=True, follows="advantage")), student("none")
+    batches = stream(1_500)
+    state = one.state()
+    for key in ("advantage/teacher/information", "advantage/adapter/information"):
+        state[key] *= 1e9  # so sure that a teacher knows nothing that no batch changes that
+    one.load_state(state)
+    for batch in batches:
+        assert np.array_equal(one.train_step(batch).logits, twin.train_step(batch).logits)
+
+
+# --- settings ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"kind": "none", "recalibration": "platt"}, "recalibration `platt` in arm `none`"),
+        ({"kind": "none", "follows": "advantage"}, "follows `advantage` in arm `none`"),
+        ({"kind": "single_head", "single_head_rows": 10}, "single_head_rows 10 .* use kind `auxiliary_head`"),
+        ({"kind": "none", "single_head_rows": 10}, "single_head_rows 10"),
+        ({"single_head_weight": 2}, "single_head_weight 2.0 .* set `single_head_rows`"),
+        ({"adapter_input": "context"}, "adapter_input `context` .* set `adapter: true`"),
+        ({"adapter": True, "adapter_input": "trunk"}, "adapter_input"),
+        ({"recalibration": "isotonic"}, "platt"),
+        ({"follows": "loss"}, "advantage"),
+        ({"single_head_rows": -1}, "single_head_rows"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused_in_words(settings, words):
+    with pytest.raises(ValidationError, match=words):
+        Arm(**settings)
+
+
+def test_none_of_it_is_on_unless_it_is_asked_for():
+    arm = StudentConfig().arm
+    assert (arm.recalibration, arm.adapter_input, arm.single_head_rows, arm.follows) == ("none", "logit", 0, "nothing")
+    assert [key for key in student(arm_of=Arm()).state() if key.startswith(("platt", "adapter/", "advantage"))] == []

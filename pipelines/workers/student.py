@@ -185,7 +185,8 @@ class StudentWorker(ModelWorker):
         self._logged_rows += rows.num_rows
         if self._logged_rows >= METRICS_EVERY_ROWS:
             self._logged_rows = 0
-            self.log_metrics(sum(self._learned.rows.values()), self._figures.values() | self._student.guidance())
+            figures = {**self._figures.values(), **self._student.guidance()}
+            self.log_metrics(sum(self._learned.rows.values()), figures)
 
     def _save_last(self) -> None:
         self.checkpoint()

@@ -27,9 +27,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-LOW, FULL = 0.2, 0.5
-HALF_LIFE_ROWS = 20_000  # of those that have the task's label and a teacher logit
-PRIOR = 20.0  # Λ = PRIOR · I: about what 200 rows say
+LOW, FULL = 0.25, 0.5
+HALF_LIFE_ROWS = 10_000  # of those that have the task's label and a teacher logit
+PRIOR = 5.0  # Λ = PRIOR · I: about what 50 rows say
 LARGEST_LOGIT = 10.0  # what is beyond says no more
 LARGEST = (3.0, 3.0, 10.0)  # |θ|: while a teacher says the same of every row, b and c are anyone's guess
 

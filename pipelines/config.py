@@ -8,7 +8,6 @@ every checkpoint, so that a run is never resumed under another config by acciden
 
 from __future__ import annotations
 
-import difflib
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -23,7 +22,7 @@ from exfm.student import StudentConfig
 from exfm.teacher_net import TeacherConfig
 from pipelines.config_hash import decisive, hash_of
 from pipelines.predictions import MetricsConfig
-from pipelines.yaml_text import read_yaml
+from pipelines.yaml_text import choices, mapping, merged, override, problems, read_settings
 from streaming.errors import BadInput
 from streaming.kafka import KafkaSettings
 from streaming.lake_settings import LakeSettings
@@ -196,12 +195,12 @@ class Config(Frozen):
     def _consistent(self) -> Config:
         columns = {c.name for c in self.rows.columns} | {"vertical", "event_time_ms"}
         for column in sorted(set(self.features.needs_columns()) - columns):
-            raise ValueError(f"features read column `{column}`, which rows do not have; {_choices(column, columns)}")
+            raise ValueError(f"features read column `{column}`, which rows do not have; {choices(column, columns)}")
         self.metrics.check(self.rows)
         features, tasks = set(self.features.names), {t.name for t in self.rows.tasks}
         for feature in self.teacher.only:
             if feature not in features:
-                raise ValueError(f"teacher.only names feature `{feature}`; {_choices(feature, features)}")
+                raise ValueError(f"teacher.only names feature `{feature}`; {choices(feature, features)}")
         ahead = self.teacher.publish_every_rows + self.pace.block_rows
         if self.teacher.ranks > self.kafka.examples.partitions:
             raise ValueError(
@@ -228,11 +227,11 @@ class Config(Frozen):
             for feature in student.features:
                 if feature not in features:
                     raise ValueError(
-                        f"student `{student.name}` wants feature `{feature}`; {_choices(feature, features)}"
+                        f"student `{student.name}` wants feature `{feature}`; {choices(feature, features)}"
                     )
             for task in student.tasks:
                 if task not in tasks:
-                    raise ValueError(f"student `{student.name}` wants task `{task}`; {_choices(task, tasks)}")
+                    raise ValueError(f"student `{student.name}` wants task `{task}`; {choices(task, tasks)}")
             if not set(self._feature_names(student)) & set(self.features.sparse_names):
                 raise ValueError(
                     f"student `{student.name}` reads no sparse feature, and needs 1 or more; sparse features: "
@@ -284,118 +283,25 @@ class Config(Frozen):
         return decisive(self.model_dump(mode="json"))
 
 
-def _choices(asked: str, possible: set[str]) -> str:
-    near = difflib.get_close_matches(asked, possible, n=1)
-    hint = f"did you mean `{near[0]}`? " if near else ""
-    return f"{hint}there are: {', '.join(sorted(possible))}"
-
-
 def load(path: str | Path, overrides: list[str] | None = None) -> Config:
     """Read YAML, apply `path=value` overrides, validate.
 
     `student_defaults` in the file is merged under every student. Raises BadInput, one line per problem.
     """
-    path = Path(path)
-    try:
-        raw = read_yaml(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise BadInput(f"no config at {path}; copy one from configs/ and edit it") from None
-    except OSError as error:
-        raise BadInput(f"cannot read the config {path}: {error.strerror}; give a YAML file, see configs/") from None
-    except ValueError as error:
-        raise BadInput(f"{path} is not YAML: {error}") from None
-    raw = _mapping(raw, str(path))
-    for override in overrides or []:
-        _override(raw, override)
-    defaults = _mapping(raw.pop("student_defaults", None) or {}, f"{path}: student_defaults")
+    raw = read_settings(path, "config")
+    for text in overrides or []:
+        override(raw, text)
+    defaults = mapping(raw.pop("student_defaults", None) or {}, f"{path}: student_defaults")
     if isinstance(raw.get("students"), list):
-        raw["students"] = [_merged(defaults, s) if isinstance(s, dict) else s for s in raw["students"]]
+        raw["students"] = [merged(defaults, s) if isinstance(s, dict) else s for s in raw["students"]]
     return parse(raw, str(path))
-
-
-def _mapping(value: Any, place: str) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        kind = {list: "a list", str: "a string", type(None): "nothing"}.get(type(value), f"`{value}`")
-        raise BadInput(f"{place} holds {kind}, not a mapping of settings (`key: value`)")
-    return value
 
 
 def parse(raw: dict[str, Any], origin: str = "config") -> Config:
     try:
         return Config.model_validate(raw)
     except ValidationError as error:
-        raise BadInput(f"{origin} is not a valid config:\n" + "\n".join(_problems(error))) from None
-
-
-def _problems(error: ValidationError) -> list[str]:
-    lines = []
-    for problem in error.errors(include_url=False):
-        where = ".".join(str(part) for part in problem["loc"] if part not in ("generated", "recorded")) or "config"
-        if problem["type"] == "extra_forbidden":
-            known = _keys_at(problem["loc"][:-1])
-            asked = str(problem["loc"][-1])
-            lines.append(f"  {where}: unknown key; {_choices(asked, known) if known else 'remove it'}")
-        elif problem["type"] == "missing":
-            lines.append(f"  {where}: missing")
-        else:
-            got = "" if isinstance(problem.get("input"), dict | list) else f" (got {problem.get('input')!r})"
-            lines.append(f"  {where}: {problem['msg'].removeprefix('Value error, ')}{got}")
-    return lines
-
-
-def _keys_at(location: tuple[int | str, ...]) -> set[str]:
-    """The keys a config has at a place, found by walking the models' own fields."""
-    kinds: list[type[BaseModel]] = [Config]
-    for part in location:
-        if isinstance(part, int):
-            continue
-        found = [m for kind in kinds if part in kind.model_fields for m in _models(kind.model_fields[part].annotation)]
-        named = [kind for kind in kinds if part == kind.__name__.lower()]
-        kinds = found or named or kinds
-    return {name for kind in kinds for name in kind.model_fields}
-
-
-def _models(annotation: Any) -> list[type[BaseModel]]:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return [annotation]
-    return [model for part in getattr(annotation, "__args__", ()) for model in _models(part)]
-
-
-def _override(raw: dict[str, Any], override: str) -> None:
-    name, equals, text = override.partition("=")
-    *parents, last = name.split(".")
-    if not equals or not all((*parents, last)):
-        raise BadInput(f"--set {override}: write it as path=value, for example --set seed=2")
-    try:
-        value = read_yaml(text)
-    except ValueError:
-        raise BadInput(f"--set {override}: `{text}` is not a YAML value; put quotes around a text") from None
-    node: Any = raw
-    for part in parents:
-        node = node[_index(node, part, override)] if isinstance(node, list) else node.setdefault(part, {})
-        if not isinstance(node, dict | list):
-            raise BadInput(f"--set {override}: `{part}` is a single value, it has nothing below it")
-    if isinstance(node, list):
-        node[_index(node, last, override)] = value
-    else:
-        node[last] = value
-
-
-def _index(node: list[Any], part: str, override: str) -> int:
-    names = [item.get("name") if isinstance(item, dict) else item for item in node]
-    if part in (places := [str(place) for place in range(len(node))]):
-        return places.index(part)
-    if part in names:
-        return names.index(part)
-    raise BadInput(f"--set {override}: `{part}` is none of {', '.join(map(str, names))}, nor 0 to {len(node) - 1}")
-
-
-def _merged(defaults: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
-    merged = dict(defaults)
-    for key, value in own.items():
-        both = isinstance(value, dict) and isinstance(merged.get(key), dict)
-        merged[key] = _merged(merged[key], value) if both else value
-    return merged
+        raise BadInput(f"{origin} is not a valid config:\n" + "\n".join(problems(error, Config))) from None
 
 
 def dump(config: Config) -> str:

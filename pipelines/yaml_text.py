@@ -1,10 +1,15 @@
-"""YAML as a config needs it: plain values, every key once, of a size that somebody has written."""
+"""Settings as people write them: YAML with every key once, `--set path=value`, and what is wrong with them in words."""
 
 from __future__ import annotations
 
+import difflib
+from pathlib import Path
 from typing import Any
 
 import yaml
+from pydantic import BaseModel, ValidationError
+
+from streaming.errors import BadInput
 
 MOST_VALUES = 100_000
 """References (`*name`) written out, a text may hold so many values; a few lines could hold 2^100."""
@@ -51,3 +56,110 @@ def _count(value: Any, before: int = 0) -> int:
             break
         count = _count(item, count)
     return count
+
+
+def read_settings(path: str | Path, what: str) -> dict[str, Any]:
+    """The mapping in a YAML file, `what` it holds being said in errors. Raises BadInput."""
+    try:
+        raw = read_yaml(Path(path).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise BadInput(f"no {what} at {path}; copy one from configs/ and edit it") from None
+    except OSError as error:
+        raise BadInput(f"cannot read the {what} {path}: {error.strerror}; give a YAML file, see configs/") from None
+    except ValueError as error:
+        raise BadInput(f"{path} is not YAML: {error}") from None
+    return mapping(raw, str(path))
+
+
+def mapping(value: Any, place: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        kind = {list: "a list", str: "a string", type(None): "nothing"}.get(type(value), f"`{value}`")
+        raise BadInput(f"{place} holds {kind}, not a mapping of settings (`key: value`)")
+    return value
+
+
+def choices(asked: str, possible: set[str]) -> str:
+    near = difflib.get_close_matches(asked, possible, n=1)
+    hint = f"did you mean `{near[0]}`? " if near else ""
+    return f"{hint}there are: {', '.join(sorted(possible))}"
+
+
+def problems(error: ValidationError, root: type[BaseModel]) -> list[str]:
+    """One line each, with the place in settings of kind `root`."""
+    lines = []
+    for problem in error.errors(include_url=False):
+        where = (
+            ".".join(str(part) for part in problem["loc"] if part not in ("generated", "recorded"))
+            or root.__name__.lower()
+        )
+        if problem["type"] == "extra_forbidden":
+            known = _keys_at(problem["loc"][:-1], root)
+            asked = str(problem["loc"][-1])
+            lines.append(f"  {where}: unknown key; {choices(asked, known) if known else 'remove it'}")
+        elif problem["type"] == "missing":
+            lines.append(f"  {where}: missing")
+        else:
+            got = "" if isinstance(problem.get("input"), dict | list) else f" (got {problem.get('input')!r})"
+            lines.append(f"  {where}: {problem['msg'].removeprefix('Value error, ')}{got}")
+    return lines
+
+
+def _keys_at(location: tuple[int | str, ...], root: type[BaseModel]) -> set[str]:
+    """The keys there are at a place, found by walking the models' own fields."""
+    kinds: list[type[BaseModel]] = [root]
+    for part in location:
+        if isinstance(part, int):
+            continue
+        found = [m for kind in kinds if part in kind.model_fields for m in _models(kind.model_fields[part].annotation)]
+        named = [kind for kind in kinds if part == kind.__name__.lower()]
+        kinds = found or named or kinds
+    return {name for kind in kinds for name in kind.model_fields}
+
+
+def _models(annotation: Any) -> list[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [model for part in getattr(annotation, "__args__", ()) for model in _models(part)]
+
+
+def override(raw: dict[str, Any], assignment: str) -> None:
+    """Set `path=value` in the settings, names of list items or their numbers as path. Raises BadInput."""
+    name, equals, text = assignment.partition("=")
+    *parents, last = name.split(".")
+    if not equals or not all((*parents, last)):
+        raise BadInput(f"--set {assignment}: write it as path=value, for example --set seed=2")
+    try:
+        value = read_yaml(text)
+    except ValueError:
+        raise BadInput(f"--set {assignment}: `{text}` is not a YAML value; put quotes around a text") from None
+    node: Any = raw
+    for part in parents:
+        node = node[_index(node, part, assignment)] if isinstance(node, list) else node.setdefault(part, {})
+        if not isinstance(node, dict | list):
+            raise BadInput(f"--set {assignment}: `{part}` is a single value, it has nothing below it")
+    if isinstance(node, list):
+        node[_index(node, last, assignment)] = value
+    else:
+        node[last] = value
+
+
+def _index(node: list[Any], part: str, assignment: str) -> int:
+    names = [item.get("name") if isinstance(item, dict) else item for item in node]
+    if part in (places := [str(place) for place in range(len(node))]):
+        return places.index(part)
+    if part in names:
+        return names.index(part)
+    raise BadInput(f"--set {assignment}: `{part}` is none of {', '.join(map(str, names))}, nor 0 to {len(node) - 1}")
+
+
+def merged(defaults: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
+    """`own` over `defaults`, mapping by mapping.
+
+    >>> merged({"a": {"x": 1, "y": 2}}, {"a": {"y": 3}})
+    {'a': {'x': 1, 'y': 3}}
+    """
+    found = dict(defaults)
+    for key, value in own.items():
+        both = isinstance(value, dict) and isinstance(found.get(key), dict)
+        found[key] = merged(found[key], value) if both else value
+    return found

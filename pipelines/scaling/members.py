@@ -21,7 +21,7 @@ from exfm.scaling import equal_flops, flops_per_example, parameters, scaled
 from exfm.teacher import Teacher
 from exfm.teacher_net import Interaction, TeacherConfig
 from pipelines.config import Config
-from pipelines.scaling.rows import Rows
+from pipelines.stream_rows import Rows
 
 INTERACTIONS: tuple[Interaction, ...] = ("wukong", "dlrm", "dcn")
 

@@ -17,7 +17,7 @@ from exfm.scaling import OVER_FORWARD
 from exfm.scaling_law import Law, blocks_of, fit_law
 from pipelines.config import Config
 from pipelines.scaling.members import Member, Passed, Trial
-from pipelines.scaling.rows import OPTIMUM, Rows
+from pipelines.stream_rows import OPTIMUM, Rows
 from streaming.schema import SAMPLE_WEIGHT
 
 BLOCKS = 60

@@ -14,7 +14,7 @@ from pipelines.progress import Advance, rows_bar
 from pipelines.scaling.members import Passed, Trial, members, one_pass, result_path, save, stored
 from pipelines.scaling.picture import draw
 from pipelines.scaling.report import report
-from pipelines.scaling.rows import rows_of
+from pipelines.stream_rows import rows_of
 
 Say = Callable[[str], None]
 

@@ -1,7 +1,7 @@
 """A played stream settled in this process: the rows that a pipeline would put in its lake, without broker or lake.
 
-The same merge and settlement as behind the topics, with one partition each; no rows are scored, so teacher logits and
-what the lake adds are absent.
+The same merge and settlement as behind the topics; no rows are scored, so teacher logits and what the lake adds are
+absent.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from streaming.dead_letters import Kind
+from streaming.hashing import hash64
 from streaming.merge import Merge
 from streaming.position import Partition
 from streaming.schema import POSITION_FIELDS, RowSchema
@@ -19,11 +20,15 @@ from streaming.settlement import Settlement, SettlementConfig
 from streaming.sources.chunk import Chunk
 from streaming.validation import Rules, without
 
-_TOPICS: dict[Kind, Partition] = {"impression": Partition("impressions", 0), "feedback": Partition("feedback", 0)}
+_TOPICS: dict[Kind, str] = {"impression": "impressions", "feedback": "feedback"}
 
 
-def settled_rows(chunks: Iterable[Chunk], schema: RowSchema, settlement: SettlementConfig) -> Iterator[pa.RecordBatch]:
+def settled_rows(
+    chunks: Iterable[Chunk], schema: RowSchema, settlement: SettlementConfig, *, partitions: int = 1
+) -> Iterator[pa.RecordBatch]:
     """Batches in `RowSchema.settled`, in the order in which they settle; rows that break a rule are left out.
+
+    `partitions` of each topic: they decide the order of rows that happened in the same millisecond.
 
     >>> from streaming.sources.generated import GeneratedStream, GeneratorConfig
     >>> config = GeneratorConfig(impressions=1000, users=500, ads=50, malformed_rate=0.0)
@@ -31,17 +36,21 @@ def settled_rows(chunks: Iterable[Chunk], schema: RowSchema, settlement: Settlem
     >>> sum(batch.num_rows for batch in settled_rows(stream.chunks(), stream.schema, SettlementConfig()))
     1000
     """
-    merge = Merge(schema, {partition: kind for kind, partition in _TOPICS.items()})
+    feeds = {Partition(topic, p): kind for kind, topic in _TOPICS.items() for p in range(partitions)}
+    merge = Merge(schema, feeds)
     rules = {kind: Rules(kind, schema) for kind in _TOPICS}
     settle = Settlement(schema, settlement)
     for number, chunk in enumerate(chunks):
         arrived: dict[Kind, pa.RecordBatch] = {"impression": chunk.impressions, "feedback": chunk.feedback}
         for kind, rows in arrived.items():
             good = without(rows, rules[kind].check(rows))
-            merge.push(_TOPICS[kind], _placed(good, _TOPICS[kind], number))
+            owner = hash64(good["impression_id"]) % np.uint64(partitions)
+            for p in range(partitions):
+                mine = good if partitions == 1 else good.filter(pa.array(owner == p))
+                merge.push(at := Partition(_TOPICS[kind], p), _placed(mine, at, number))
         if (merged := merge.pop()) is not None:
             yield settle.step(merged).batch
-    for partition in _TOPICS.values():
+    for partition in feeds:
         merge.mark_ended(partition)
     if (merged := merge.pop()) is not None:
         yield settle.step(merged).batch

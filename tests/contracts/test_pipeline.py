@@ -13,8 +13,14 @@ import pytest
 
 from pipelines.config import Config
 from pipelines.layout import RunDir
+from pipelines.predictions import read_predictions
 from pipelines.preflight import prepare
 from pipelines.summary import counts_hold
+from pipelines.sweep.data import data_of
+from pipelines.sweep.jobs import TeacherJob, one_life
+from pipelines.sweep.place import Place
+from pipelines.sweep.settings import Arm, Condition, Sweep
+from pipelines.sweep.teachers import lockstep_logits
 from pipelines.workers.augmentation import AugmentationWorker
 from pipelines.workers.base import Orders, Worker
 from pipelines.workers.student import StudentWorker
@@ -93,6 +99,46 @@ def test_no_row_is_scored_by_a_teacher_that_has_learned_it(finished):
     last_seq = {block + 1: int(seq[blocks == block].max()) for block in np.unique(blocks)} | {0: -1}
     learned_upto = np.array([last_seq[version] for version in lake["teacher_version"].to_pylist()])
     assert (learned_upto < seq).all()
+
+
+class AsItIs(Place):
+    """A sweep of one seed, that of the run; its stream has another."""
+
+    def of(self, seed):
+        return self.config
+
+
+@pytest.mark.parametrize("of_the_lake", [False, True])
+def test_a_sweep_gives_its_students_the_rows_and_logits_of_the_lake_bit_for_bit(finished, tmp_path, of_the_lake):
+    config, lake = finished.config, finished.lake
+    sweep, fresh = Sweep(config="-", seeds=(config.seed,), arms={"none": Arm()}), Condition()
+    place = AsItIs(sweep, config, tmp_path, finished.run_dir if of_the_lake else None)
+    if not of_the_lake:
+        TeacherJob(place, config.seed, (0, 2)).run(lambda count: None)
+    found = place.lake(config.seed, fresh)
+    names = ["lake_seq", "block", "teacher_version", "impression_id", "settlement", "bid"]
+    names += [f"{kind}_{task}" for kind in ("label", "teacher_logit") for task in config.tasks]
+    assert [name for name in names if not found[name].combine_chunks().equals(lake[name].combine_chunks())] == []
+
+    student = config.students[0]
+    data = data_of(found, config, student)
+    predictions = read_predictions(finished.run_dir.predictions(student.name))
+    assert data.places.tolist() == predictions["lake_seq"].to_pylist()
+    life = one_life(place, config.seed, student, data, 0, lambda count: None)
+    for t, task in enumerate(config.tasks):
+        assert (life["logits"][:, t] == predictions[f"student_{task}"].to_numpy()).all()
+
+
+def test_an_older_snapshot_is_the_one_that_scored_so_many_blocks_before(finished, tmp_path):
+    config = finished.config
+    place = AsItIs(Sweep(config="-", seeds=(3,), arms={"none": Arm()}), config, tmp_path, None)
+    table = place.rows(3).table
+    given = config, config.features, config.teacher.model
+    found = lockstep_logits(*given, table, behinds=(0, 2), advance=lambda done: None)
+    slower = config.model_copy(update={"pace": config.pace.model_copy(update={"lag": config.pace.lag + 2})})
+    later = lockstep_logits(slower, *given[1:], table, behinds=(0,), advance=lambda done: None)
+    assert np.array_equal(found[2].logits, later[0].logits, equal_nan=True)
+    assert not np.array_equal(found[2].logits, found[0].logits, equal_nan=True)
 
 
 def test_a_label_that_was_learned_with_another_window_gets_no_logit(finished):

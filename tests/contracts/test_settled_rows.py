@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from pipelines.layout import RunDir
-from pipelines.scaling.rows import rows_of
+from pipelines.stream_rows import rows_of
 from tests.contracts.pipeline_fixtures import small, to_the_end
 
 pytestmark = pytest.mark.broker
 
 
 def test_a_stream_settled_here_is_the_lake_of_the_same_stream(broker, tmp_path):
-    config = small(broker.bootstrap_servers, kafka__impressions__partitions=1, kafka__feedback__partitions=1)
+    config = small(broker.bootstrap_servers)
     finished = to_the_end(config, tmp_path / "run")
 
     def rows(run_dir, limit):

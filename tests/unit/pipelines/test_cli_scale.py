@@ -15,7 +15,7 @@ from pipelines.config import load
 from pipelines.scaling import run as scaling_run
 from pipelines.scaling.members import Member, Passed, Trial
 from pipelines.scaling.report import Judged, best_rates
-from pipelines.scaling.rows import Rows
+from pipelines.stream_rows import Rows
 
 DEMO = "configs/demo.yaml"
 ROWS = 6000

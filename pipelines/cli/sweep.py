@@ -1,0 +1,73 @@
+"""`exfm sweep`: many students over logged teacher logits, and which arm pays, with intervals."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def sweep(
+    file: Annotated[Path, typer.Argument(metavar="SWEEP.yaml", help="Arms, conditions, seeds; see configs/sweeps/.")],
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Folder of parts and report; default: runs/<config>-<sweep file>.")
+    ] = None,
+    jobs: Annotated[
+        int | None, typer.Option("--jobs", min=1, help="Processes, of one thread each; default: the cores there are.")
+    ] = None,
+    run_dir: Annotated[
+        Path | None, typer.Option("--from", help="Rows and logits of this run's lake, instead of the config's source.")
+    ] = None,
+    overrides: Annotated[
+        list[str] | None, typer.Option("--set", help="Override a setting of the sweep: path=value. May be repeated.")
+    ] = None,
+    json_: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Compare ways to use a teacher: each arm tries as many settings, chosen on the first half of the stream, is judged
+    on the second, over several seeds, in paired differences from the baseline.
+
+    The teacher is trained once per seed, in lockstep, as a run would; students then read its logits. Ctrl-C stops it;
+    the same command goes on, and makes only what is missing. With --from, on the lake of a run: its rows, its logits.
+
+    Example: exfm sweep configs/sweeps/quick.yaml
+    """
+    from pipelines.layout import RunDir
+    from pipelines.sweep.place import Place
+    from pipelines.sweep.settings import load
+
+    settings, config = load(file, overrides or [])
+    folder = out or Path("runs") / f"{config.name}-sweep-{file.stem}"
+    place = Place(settings, config, folder, None if run_dir is None else RunDir(run_dir))
+
+    from pipelines.sweep.run import Runner
+
+    try:
+        value = Runner(place, jobs or _cores()).run()
+    except KeyboardInterrupt:
+        typer.echo(f"stopped; what is done is in {folder}, the same command goes on from there", err=True)
+        raise typer.Exit(130) from None
+    if json_:
+        typer.echo(json.dumps(value))
+        return
+    from rich.console import Console
+
+    from pipelines.sweep.text import show
+
+    console = Console()
+    if not console.is_terminal:
+        console.width = 220  # a file has no edge to cut at
+    show(console, value)
+    typer.echo("  ".join(str(folder / name) for name in ("sweep.md", "sweep.json", "gains.png", "over_time.png")))
+
+
+def _cores() -> int:
+    """Those that this process may use."""
+    import os
+
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(sweep)

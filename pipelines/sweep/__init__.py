@@ -1,0 +1,1 @@
+"""Many students on the same logged stream: which arm pays, with intervals."""

@@ -1,0 +1,176 @@
+"""A sweep's report as text: Markdown for a README or a review, rich tables for the console."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+FIGURES = ("ne", "auc", "gauc", "calibration")
+HEAD = ["student", "arm", "NE", "AUC", "GAUC", "calibration", "gain %, 95 %", "p", "transfer", "first 5 %"]
+HEAD += ["rows/s", "cost ×"]
+OVERALL = ["arm", "gain %, 95 %", "p", "transfer", "first 5 %", "of the gain lost", "worst student, 95 %"]
+
+
+def markdown(report: dict[str, Any]) -> str:
+    """The whole report."""
+    lines = [f"# Sweep of `{report['sweep']['config']}`, {report['sweep']['date']}", "", *_preface(report), ""]
+    for note in report["notes"]:
+        lines += [f"> **Note.** {note}", ""]
+    for title, head, rows in _tables(report):
+        lines += [f"## {title}", "", "| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+        lines += ["| " + " | ".join(row) + " |" for row in rows]
+        lines.append("")
+    lines += ["## The settings chosen", "", "| student | arm | setting | of |", "|---|---|---|---|"]
+    for student, arms in report["chosen"].items():
+        for arm, chosen in arms.items():
+            lines.append(f"| {student} | {arm} | {_setting(chosen)} | {len(chosen['ne_of_trials'])} |")
+    return "\n".join(lines) + "\n"
+
+
+def show(console: Console, report: dict[str, Any]) -> None:
+    """The same tables on a terminal; colour says whether an interval leaves 0 out."""
+    console.print("\n".join(_preface(report)), highlight=False)
+    for title, head, rows in _tables(report):
+        table = Table(
+            title=f"\n{title}", title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, 1)
+        )
+        for name in head:
+            table.add_column(name, justify="left" if name in ("student", "arm") else "right", overflow="fold")
+        for row in rows:
+            table.add_row(*(_coloured(cell) if "%" in name else cell for name, cell in zip(head, row, strict=True)))
+        console.print(table)
+    for note in report["notes"]:
+        console.print(f"note: {note}", style="yellow", highlight=False, markup=False)
+
+
+def _preface(report: dict[str, Any]) -> list[str]:
+    about = report["sweep"]
+    rows = sorted(set(about["rows"].values()))
+    told = f"{rows[0]:,}" if len(rows) == 1 else f"{rows[0]:,} to {rows[-1]:,}"
+    low, high = about["chosen_on"]
+    trials = sorted(set(about["trials"].values()))
+    effort = f"{trials[0]} settings tried by every arm" if len(trials) == 1 else f"settings tried: {about['trials']}"
+    seeds = ", ".join(map(str, about["seeds"]))
+    return [
+        f"{told} settled rows, {about['stream']}; seeds {seeds}. {effort[0].upper()}{effort[1:]}, chosen by NE on "
+        f"{low:.0%} to {high:.0%} of the stream under the first condition; judged on the second half, each row before "
+        f"it is learned. Gain: per cent of the NE of `{about['baseline']}`, above 0 is better; "
+        f"errors: {about['errors']}. Rows/s are of one core. "
+        f"Config {about['config_hash']}, torch {about['versions'].get('torch', '?')}.",
+    ]
+
+
+def _tables(report: dict[str, Any]) -> Iterator[tuple[str, list[str], list[list[str]]]]:
+    for condition, value in report["conditions"].items():
+        setting = report["sweep"]["conditions"][condition]
+        for task, arms in value["overall"].items():
+            rows = [_overall(arm, figures) for arm, figures in arms.items()]
+            yield f"{condition} · {task}: mean over students{_said(setting)}", OVERALL, rows
+        for task in value["overall"]:
+            rows = []
+            for student, tasks in value["students"].items():
+                if task in tasks:
+                    rows += _student(student, tasks[task])
+            yield f"{condition} · {task}: by student", HEAD, rows
+
+
+def _said(setting: dict[str, Any]) -> str:
+    told = []
+    if setting["behind"]:
+        told.append(f"scored by snapshots {setting['behind']} blocks older")
+    if (setting["scale"], setting["shift"]) != (1.0, 0.0):
+        told.append(f"students see {setting['scale']:g} · logit {setting['shift']:+g}")
+    if setting["start"]:
+        told.append(f"students are born at {setting['start']:.0%} of the stream")
+    return f" ({', '.join(told)})" if told else ""
+
+
+def _overall(arm: str, figures: dict[str, Any]) -> list[str]:
+    worst = figures["worst"]
+    return [
+        arm,
+        _interval(figures["gain"]),
+        _p(figures["gain"]),
+        _transfers(figures["transfer"]),
+        _interval(figures["early_gain"]),
+        _share(figures["lost"]),
+        "–" if worst is None else f"{worst['student']} {_interval(worst)}",
+    ]
+
+
+def _student(student: str, value: dict[str, Any]) -> list[list[str]]:
+    rows = []
+    for arm, figures in value["arms"].items():
+        rows.append(
+            [
+                student,
+                arm,
+                *(_figure(figures[name]) for name in FIGURES),
+                _interval(figures["gain"]),
+                _p(figures["gain"]),
+                _transfers(figures["transfer"]),
+                _interval(figures["early_gain"]),
+                "–" if figures["rows_per_s"] is None else f"{figures['rows_per_s']:,.0f}",
+                "–" if figures["cost_ratio"] is None else f"{figures['cost_ratio']:.2f}",
+            ]
+        )
+    others = {"*teacher*": value["teacher"]} | {f"*{name}*": made for name, made in value["others"].items()}
+    for name, figures in others.items():
+        cells = [_figure(figures[key]) for key in FIGURES]
+        rows.append([student, name, *cells, *["–"] * (len(HEAD) - 6)])
+    return rows
+
+
+def _figure(figure: dict[str, Any] | None) -> str:
+    if figure is None:
+        return "–"
+    return f"{figure['mean']:.4f}" + ("" if figure["se"] is None else f" ± {figure['se']:.4f}")
+
+
+def _interval(told: dict[str, Any] | None) -> str:
+    if told is None:
+        return "–"
+    interval = "" if told["low"] is None else f" [{told['low']:+.2f}, {told['high']:+.2f}]"
+    return f"{told['value']:+.2f}{interval}"
+
+
+def _share(told: dict[str, Any] | None) -> str:
+    if told is None:
+        return "–"
+    interval = "" if told["low"] is None else f" [{told['low']:.0%}, {told['high']:.0%}]"
+    return f"{told['value']:.0%}{interval}"
+
+
+def _p(told: dict[str, Any] | None) -> str:
+    if told is None or told["p"] is None:
+        return "–"
+    return f"{told['p']:.3f}" if told["p"] >= 0.001 else f"{told['p']:.0e}"
+
+
+def _transfers(transfer: dict[str, Any]) -> str:
+    told = [
+        f"{'' if name == 'teacher' else name + ' '}{t['value']:.2f}" + ("" if t["se"] is None else f" ± {t['se']:.2f}")
+        for name, t in transfer.items()
+        if t is not None
+    ]
+    return ", ".join(told) or "–"
+
+
+def _setting(chosen: dict[str, Any]) -> str:
+    edges = chosen["at_the_edge"]
+    told = [f"{path} {value}" + (" (edge)" if path in edges else "") for path, value in chosen["tuned"].items()]
+    return ", ".join(told) or "as it is"
+
+
+def _coloured(cell: str) -> str:
+    """Green above 0, red below it, where the interval says so."""
+    if "[" not in cell:
+        return cell
+    low, high = cell[cell.rindex("[") + 1 :].rstrip("]").split(", ")
+    escaped = cell.replace("[", "\\[")
+    if low.startswith("+") and high.startswith("+"):
+        return f"[green]{escaped}[/green]"
+    return f"[red]{escaped}[/red]" if low.startswith("-") and high.startswith("-") else escaped

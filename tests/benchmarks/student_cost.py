@@ -32,7 +32,7 @@ from exfm.student import Student
 from exfm.threads import set_threads
 from pipelines.config import Config, load
 from pipelines.layout import RunDir, read_json
-from pipelines.scaling.rows import rows_of
+from pipelines.stream_rows import rows_of
 
 CONFIG = "configs/demo.yaml"
 TWIN, AGAIN = "no teacher", "no teacher, again"

@@ -161,9 +161,9 @@ def objective(
         z_F = torch.where(distilled, teacher_logits.detach(), 0.0)
         target = teacher_target(z_F, arm.label_scale, arm.temperature)
         distillation = mean_over(cross_entropy(z / arm.temperature, target), distilled, weights, factors)
-        if cold is not None:  # every row counts alike, also where the batch is cold in part: a weight, not a mask
-            h = cross_entropy(z_S / arm.temperature, teacher_target(z_F, 1.0, arm.temperature))
-            single_head = mean_over(h, distilled, cold if weights is None else weights * cold, factors)
+        if cold is not None:  # a factor and no mask: rows count alike, also where the batch is cold in part
+            h = cross_entropy(z_S / arm.temperature, teacher_target(z_F, 1.0, arm.temperature)) * cold.unsqueeze(1)
+            single_head = mean_over(h, distilled, weights, factors)
     if arm.adapter:
         z, sa = _given(z_D2, "z_D2", arm), _given(adapted, "adapted", arm)
         target = torch.where(distilled, torch.sigmoid(sa.detach()), 0.0)

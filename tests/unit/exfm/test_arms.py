@@ -135,18 +135,17 @@ def test_a_batch_with_no_target_at_all_changes_no_weight(arm):
 
 
 def test_platt_scaling_and_the_adapter_undo_a_teacher_that_is_one_too_high():
-    """Without, a single head serves what such a teacher says; with Platt scaling it learns from the teacher it was."""
-    batches = aged(stream(60_000, bias=1.0))
-    biased = calibration(student(arm_of=Arm(kind="single_head")), batches)
+    """What such a teacher says, a single head serves; with Platt scaling it serves what is true."""
+    batches = stream(40_000, bias=1.0)
     platt = student(arm_of=Arm(kind="single_head", recalibration="platt", platt_lr=0.03))
-    assert biased > 1.1
-    assert calibration(platt, batches) == pytest.approx(1, abs=0.02)
+    assert calibration(student(arm_of=Arm(kind="single_head")), batches) > 1.1
+    assert calibration(platt, batches) == pytest.approx(1, abs=0.03)
     told = platt.guidance()
     assert told["platt_scale_ctr"] == pytest.approx(1, abs=0.15)
     assert told["platt_shift_ctr"] == pytest.approx(-1, abs=0.15)
 
-    adapter = student(arm_of=Arm(adapter=True))
-    assert calibration(adapter, batches) == pytest.approx(1, abs=0.02)
+    adapter = student(arm_of=Arm(adapter=True, adapter_lr=0.01))
+    learn(adapter, batches)
     assert adapter.guidance()["adapter_shift_ctr"] == pytest.approx(-1, abs=0.25)
 
 
@@ -241,31 +240,35 @@ def test_before_the_change_it_is_a_single_head_and_its_other_heads_are_warm():
     assert not torch.equal(scheduled.state()["dense/auxiliary.weight"], cold)
 
 
-@pytest.mark.parametrize("change", [512, 600, 601])
+@pytest.mark.parametrize("change", [512, 600, 767, 768])
 def test_the_schedule_changes_at_exactly_its_row(change):
-    """Steps of 256 rows: at 600 the third one is in part of either kind, row by row."""
-    arm = Arm(single_head_rows=change, single_head_weight=3.0)
-    one, last = student(arm_of=arm), student(arm_of=arm.model_copy(update={"single_head_rows": change + 1}))
-    batches = stream(1_024)
-    for n, batch in enumerate(batches):
-        one.train_step(batch), last.train_step(batch)
-        begun = n * 256 <= change < (n + 1) * 256  # this step has the row in which the two differ
-        assert same(served(one.state()), served(last.state())) == (not begun and n * 256 < change)
-        if begun:
-            break
-    target = student(arm_of=arm)
-    learn(target, batches[:2])
-    x, seen = one_row_each(target, batches[2], change)
-    assert seen == [row < change for row in range(512, 768)]
-    assert x == [row >= change for row in range(512, 768)]
+    """The third step has rows 512 to 767. Of one row in it the teacher says something, and no label is known: the
+    serving head moves where the row comes before the change, and stays where it does not."""
+    batches = stream(768)
+    for row in {change - 1, change, change + 1} & set(range(512, 768)):
+        one = student(arm_of=Arm(single_head_rows=change, rows="all"))
+        learn(one, batches[:2])
+        second = student(arm_of=one.cfg.arm)
+        second.load_state(one.state())
+        before = one.state()
+        nothing = torch.zeros_like(batches[2].label_mask)
+        told = nothing.clone()
+        told[row - 512] = True
+        batch = replace(batches[2], label_mask=nothing, teacher_mask=told)
+        for resumed in (one, second):
+            optimizer_at_rest(resumed)
+            resumed.train_step(batch)
+            after = resumed.state()
+            moved = {name: not torch.equal(after[name], before[name]) for name in before if name.startswith("dense/")}
+            assert moved["dense/serving.weight"] == (row < change)
+            assert moved["dense/auxiliary.weight"]
+            assert moved["dense/trunk.top.0.weight"]
 
 
-def one_row_each(one, batch, change):
-    """By row of a batch: whether the auxiliary head's gradient reaches the trunk, and whether the teacher's reaches the
-    serving head."""
-    cold = one._cold(len(batch))
-    seen = [False] * len(batch) if cold is None else cold.tolist()
-    return [not c for c in seen], seen
+def optimizer_at_rest(one):
+    """Adam without momentum: what has no gradient does not move."""
+    state = one.state()
+    one.load_state(state | {k: torch.zeros_like(v) for k, v in state.items() if k.startswith("adam/")})
 
 
 def test_after_the_change_it_is_an_auxiliary_head_and_nothing_more():
@@ -286,7 +289,7 @@ def test_a_teacher_that_is_worse_loses_its_weight_and_one_that_is_better_keeps_i
     for wrong in (False, True):
         one = student(arm_of=Arm(adapter=True, follows="advantage"))
         rng = torch.Generator().manual_seed(3)
-        for batch in stream(20_000):
+        for batch in stream(8_000):
             noise = 3 * torch.randn(batch.teacher_logits.shape, generator=rng)
             one.train_step(replace(batch, teacher_logits=noise) if wrong else batch)
         weights[wrong] = one.guidance()

@@ -54,18 +54,19 @@ def measured(state: Advantage, z_S: Tensor, z_F: Tensor, labels: Tensor, mask: T
     Values under a False mask are not looked at. A task without rows stays as it is. The result is not checked: a caller
     that finds it not finite keeps the old one.
     """
-    z = torch.stack([z_S, z_F], dim=2).detach().double().clamp(-LARGEST_LOGIT, LARGEST_LOGIT)
-    x = torch.where(mask.unsqueeze(2), torch.nn.functional.pad(z, (0, 1), value=1.0), 0.0)  # (B, T, 3)
-    w = torch.where(mask, weights.unsqueeze(1), 0.0).double()
-    y = torch.where(mask, labels, 0.0).double()
+    given = mask.T.double()  # (T, B), and all below: rows last
+    z = torch.stack([z_S.T, z_F.T]).detach().double().clamp(-LARGEST_LOGIT, LARGEST_LOGIT)
+    x = torch.stack([*torch.where(mask.T, z, 0.0), given], dim=1)  # (T, 3, B)
+    w = torch.where(mask.T, weights, 0.0).double()
+    y = torch.where(mask.T, labels.T, 0.0).double()
     rows = mask.sum(0)
     forgotten = (1 - 0.5 ** (rows.double() / HALF_LIFE_ROWS)).view(-1, 1, 1)
     prior, start = _prior(), no_advantage_yet(1).theta
 
-    p = torch.sigmoid((x * state.theta).sum(2))
+    p = torch.sigmoid(torch.einsum("ti,tib->tb", state.theta, x))
     spread = (p * (1 - p)).clamp(min=0.02) * w
-    H = state.information + forgotten * (prior - state.information) + torch.einsum("bt,bti,btj->tij", spread, x, x)
-    g = torch.einsum("bt,bti->ti", (p - y) * w, x) + (forgotten * prior @ (state.theta - start).unsqueeze(2)).squeeze(2)
+    H = state.information + forgotten * (prior - state.information) + (x * spread.unsqueeze(1)) @ x.mT
+    g = torch.einsum("tib,tb->ti", x, (p - y) * w) + (forgotten * prior @ (state.theta - start).unsqueeze(2)).squeeze(2)
     step, _ = torch.linalg.solve_ex(H, g.unsqueeze(2))  # of what is not finite it makes what is not finite
     largest = torch.tensor(LARGEST, dtype=torch.float64)
     theta = (state.theta - step.squeeze(2)).clamp(-largest, largest)

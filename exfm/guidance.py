@@ -40,20 +40,18 @@ class Guidance(NamedTuple):
     arm: Arm
     platt: Fitted | None
     adapter: Fitted | None
-    advantage: Advantage | None  # of z_F'
-    adapted_advantage: Advantage | None  # of SA
+    advantage: Advantage | None  # of z_F' for T tasks, and beside an adapter of SA for T more
 
     @classmethod
     def initial(cls, arm: Arm, tasks: Sequence[str], width: int, seed: int) -> Guidance:
         """Before the first batch; `width` is H. It repeats the teacher."""
         context = 1 + width if arm.adapter_input == "context" else 0
-        follows = arm.follows == "advantage"
+        followed = (1 + arm.adapter) * len(tasks) if arm.follows == "advantage" else 0
         return cls(
             arm=arm,
             platt=platt.initial_platt(len(tasks)) if arm.recalibration == "platt" else None,
             adapter=adapter.initial_adapter(tasks, arm.adapter_width, seed, context) if arm.adapter else None,
-            advantage=no_advantage_yet(len(tasks)) if follows else None,
-            adapted_advantage=no_advantage_yet(len(tasks)) if follows and arm.adapter else None,
+            advantage=no_advantage_yet(followed) if followed else None,
         )
 
     def taught(self, batch: Batch, z_S: Tensor, x_BH: Tensor) -> tuple[Guidance, Lesson]:
@@ -76,13 +74,12 @@ class Guidance(NamedTuple):
         lesson = after._says(z_F, context)
         if self.advantage is None:
             return after, lesson
-        before, learned = self._says(z_F, context), (y, known, batch.weights)
-        after = after._replace(advantage=measured(self.advantage, z_S, before.teacher_logits, *learned))
-        lesson = lesson._replace(factors=factor(self.advantage))
-        if before.adapted is None or self.adapted_advantage is None:
-            return after, lesson
-        after = after._replace(adapted_advantage=measured(self.adapted_advantage, z_S, before.adapted, *learned))
-        return after, lesson._replace(adapted_factors=factor(self.adapted_advantage))
+        before = self._says(z_F, context)
+        said = [logits for logits in (before.teacher_logits, before.adapted) if logits is not None]
+        z_S, y, known = (tensor.repeat(1, len(said)) for tensor in (z_S, y, known))
+        after = after._replace(advantage=measured(self.advantage, z_S, torch.cat(said, 1), y, known, batch.weights))
+        factors, *adapted = factor(self.advantage).chunk(len(said))
+        return after, lesson._replace(factors=factors, adapted_factors=adapted[0] if adapted else None)
 
     def _fitted_platt(self, z_F: Tensor, y: Tensor, known: Tensor, weights: Tensor) -> Fitted | None:
         if self.platt is None:
@@ -106,25 +103,14 @@ class Guidance(NamedTuple):
     @property
     def first_to_overflow(self) -> list[Tensor]:
         """Where these are finite, the rest is."""
-        found = [part.exp_avg_sq for part in (self.platt, self.adapter) if part is not None]
-        for part in (self.advantage, self.adapted_advantage):
-            found += [] if part is None else [tensor.float() for tensor in part]
-        return found
+        squares = [part.exp_avg_sq for part in (self.platt, self.adapter) if part is not None]
+        return squares if self.advantage is None else [*squares, *(tensor.float() for tensor in self.advantage)]
 
     def tensors(self) -> dict[str, Tensor]:
         """The state itself, not a copy, by name."""
-        parts = {
-            "platt": self.platt,
-            "adapter": self.adapter,
-            "advantage/teacher": self.advantage,
-            "advantage/adapter": self.adapted_advantage,
-        }
-        return {
-            f"{name}/{key}": value
-            for name, part in parts.items()
-            if part is not None
-            for key, value in part._asdict().items()
-        }
+        parts = {"platt": self.platt, "adapter": self.adapter, "advantage": self.advantage}
+        found = {name: part._asdict() for name, part in parts.items() if part is not None}
+        return {f"{name}/{key}": value for name, part in found.items() for key, value in part.items()}
 
     def figures(self, tasks: Sequence[str]) -> dict[str, float]:
         """What is worth watching, by name and task: Platt's `platt_scale` a and `platt_shift` b; the adapter's
@@ -136,9 +122,8 @@ class Guidance(NamedTuple):
         if self.adapter is not None and self.arm.adapter_input == "logit":
             zero = torch.zeros(1, len(tasks))
             found["adapter_shift"] = adapter.adapted_logits(self.adapter.weights, zero)[0]
-        for name, part in (("teacher_weight", self.advantage), ("adapter_weight", self.adapted_advantage)):
-            if part is not None:
-                found[name] = factor(part)
+        if self.advantage is not None:
+            found |= zip(("teacher_weight", "adapter_weight"), factor(self.advantage).split(len(tasks)), strict=False)
         return {
             f"{name}_{task}": value for name, T in found.items() for task, value in zip(tasks, T.tolist(), strict=True)
         }

@@ -17,6 +17,7 @@ import argparse
 import itertools
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -41,7 +42,11 @@ ARMS = {
     AGAIN: Arm(kind="none"),
     "single head": Arm(kind="single_head"),
     "auxiliary head": Arm(kind="auxiliary_head", weight=2.0),
+    "AH + Platt": Arm(kind="auxiliary_head", recalibration="platt", weight=2.0),
     "AH + SA": Arm(kind="auxiliary_head", adapter=True, weight=2.0),
+    "AH + SA, context": Arm(kind="auxiliary_head", adapter=True, adapter_input="context", weight=2.0),
+    "AH + SA, schedule": Arm(kind="auxiliary_head", adapter=True, single_head_rows=1 << 40, weight=2.0),
+    "AH + SA, follows": Arm(kind="auxiliary_head", adapter=True, follows="advantage", weight=2.0),
 }
 CANDIDATES = (1, 100)
 BATCHES = (512, 128)
@@ -113,7 +118,7 @@ def serving(config: Config, table: pa.Table, requests: int, rounds: int) -> None
     print("| arm | parameters, in training | served | FLOPs per example, served |\n|---|---|---|---|")
     (batch,) = batches_of(config, table, 100, 1)
     for name, one in served.items():
-        held = sum(p.numel() for p in trained[name].net.parameters()) + _adapter_parameters(trained[name])
+        held = sum(p.numel() for p in trained[name].net.parameters()) + _corrector_parameters(trained[name])
         print(f"| {name} | {held:,} | {one.parameter_count:,} | {flops_per_example(one, batch):,} |")
     for size in CANDIDATES:
         calls = {name: one.score for name, one in served.items()}
@@ -128,9 +133,9 @@ def serving(config: Config, table: pa.Table, requests: int, rounds: int) -> None
             print(f"| {name} | {all50:.0f} | {all99:.0f} | {ratios} |")
 
 
-def _adapter_parameters(student: Student) -> int:
-    weights = student.state().get("adapter/weights")
-    return 0 if weights is None else weights.numel()
+def _corrector_parameters(student: Student) -> int:
+    """Of the adapter and of Platt scaling, which are no modules."""
+    return sum(t.numel() for name, t in student.state().items() if name in ("adapter/weights", "platt/weights"))
 
 
 def training(config: Config, table: pa.Table, steps: int, rounds: int) -> None:
@@ -157,9 +162,11 @@ def inferences(run_dir: RunDir) -> None:
     print(f"\n{run_dir.root}: {made:,} teacher inferences, {settled:,} settled rows: {made / settled:.3f} a row")
     told = ", ".join(f"{name} {rows:,}" for name, rows in read.items())
     print(f"{len(readers)} students read {sum(read.values()):,} logits ({told}): {made / sum(read.values()):.3f} each")
+    by_readers = defaultdict(list)
     for vertical in sorted({vertical for student in readers for vertical in student.row_filter}):
-        there = [student.name for student in readers if vertical in student.row_filter]
-        print(f"- a row of {vertical}: {len(there)} ({', '.join(there)}), 1/{len(there)} of an inference for each")
+        by_readers[tuple(s.name for s in readers if vertical in s.row_filter)].append(vertical)
+    for names, verticals in by_readers.items():
+        print(f"- a row of {', '.join(verticals)}: read by {', '.join(names)}, 1/{len(names)} of an inference for each")
 
 
 def main() -> None:

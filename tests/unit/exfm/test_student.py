@@ -131,22 +131,20 @@ def test_serving_heads_get_their_gradient_from_labels_alone(arm):
 
 
 def test_a_biased_teacher_miscalibrates_a_single_head_and_not_an_auxiliary_one():
-    """Every teacher logit is one too high (ExFM, arXiv 2502.17494): what is served must not be."""
-    batches = stream(60_000, bias=1.0)
-    biased = {"single_head": Arm(kind="single_head"), "auxiliary_head": Arm(), "adapter": Arm(adapter=True)}
-    calibration = {}
-    for arm in biased:
-        one = student(arm_of=biased[arm])
-        predicted = observed = 0.0
-        for n, batch in enumerate(batches):
-            logits = torch.from_numpy(one.train_step(batch).logits)
-            if n >= len(batches) // 2:
-                predicted += torch.sigmoid(logits[:, 0]).sum().item()
-                observed += batch.labels[:, 0].sum().item()
-        calibration[arm] = predicted / observed
-    assert calibration["auxiliary_head"] == pytest.approx(1, abs=0.02)
-    assert calibration["adapter"] == pytest.approx(1, abs=0.02)
-    assert calibration["single_head"] > 1.1
+    """Every teacher logit is one too high (ExFM, arXiv 2502.17494): what is served predicts what its twin does."""
+    batches = stream(70_000, bias=1.0)
+    half = len(batches) // 2
+    assert sum(batch.labels[:, 0].sum().item() for batch in batches[half:]) > 10_000
+
+    def predicted(arm):
+        one = student(arm_of=arm)
+        logits = [torch.from_numpy(one.train_step(batch).logits[:, 0]) for batch in batches]
+        return torch.cat(logits[half:]).sigmoid().sum().item()
+
+    twin = predicted(Arm(kind="none"))
+    assert predicted(Arm(kind="auxiliary_head")) / twin == pytest.approx(1, abs=0.02)
+    assert predicted(Arm(kind="auxiliary_head", adapter=True)) / twin == pytest.approx(1, abs=0.02)
+    assert predicted(Arm(kind="single_head", weight=0.5)) / twin > 1.15
 
 
 @pytest.mark.parametrize("head_start", ["serving", "random"])

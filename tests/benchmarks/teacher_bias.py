@@ -1,0 +1,139 @@
+"""Does a biased teacher bias what is served? python -m tests.benchmarks.teacher_bias --seeds 1 2 3
+
+The test that the auxiliary head was made for (ExFM, arXiv 2502.17494): +1 on every teacher logit. A teacher of
+configs/demo.yaml's size learns a shortened demo stream; the logits it gave every row before it learned it are logged.
+Students of the demo's size, over all verticals, then learn the same rows with those logits, with all of them one
+higher, and with 1.5·logit − 1. Judged is the second half of the stream, every batch before it is learned:
+
+    Σ predictions of the arm / Σ predictions of its twin without a teacher, on the same rows (clicks)
+
+Printed for every arm: that ratio under each kind of logits, mean and range over seeds, with the positives among the
+judged rows; and the relative NE gain over the twin (above 0: better). A served head that keeps the bias out stays
+within 2 % of 1. A twin of another seed shows how far from 1 chance alone leads.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import torch
+
+from exfm.batch import Batch, BatchBuilder
+from exfm.distillation import Arm
+from exfm.metrics.classification import normalised_entropy, sigmoid
+from exfm.student import Student
+from exfm.teacher import Teacher
+from exfm.threads import set_threads
+from pipelines.config import Config, load
+from pipelines.scaling.rows import rows_of
+
+ARMS = {
+    **{f"single head, w = {w:g}": Arm(kind="single_head", weight=w) for w in (0.5, 1, 2)},
+    **{f"auxiliary head, w = {w:g}": Arm(kind="auxiliary_head", weight=w) for w in (1, 2)},
+    **{f"AH + SA, w = {w:g}": Arm(kind="auxiliary_head", adapter=True, weight=w) for w in (1, 2)},
+    "Platt + single head, w = 1": Arm(kind="single_head", recalibration="platt"),
+    "Platt + auxiliary head, w = 1": Arm(kind="auxiliary_head", recalibration="platt"),
+}
+WRONG = {"as logged": (1.0, 0.0), "+ 1": (1.0, 1.0), "1.5·logit − 1": (1.5, -1.0)}
+"""What is done to the teacher's logits: times, plus."""
+
+
+class Judged(NamedTuple):
+    """One seed's clicks, on the rows of the second half: of the twin, of one from another seed, and of every arm under
+    every kind of logits."""
+
+    labels: np.ndarray  # (N,)
+    twin: np.ndarray  # (N,) logits
+    another: np.ndarray  # (N,) logits
+    arms: dict[tuple[str, str], np.ndarray]  # by arm and kind of logits, (N,) logits
+
+    @property
+    def positives(self) -> int:
+        return int(self.labels.sum())
+
+    def ratio(self, arm: str, wrong: str) -> float:
+        """Σ predictions over Σ predictions of the twin."""
+        return float(sigmoid(self.arms[arm, wrong]).sum() / sigmoid(self.twin).sum())
+
+    def gain(self, arm: str, wrong: str) -> float:
+        """In percent of the twin's NE."""
+        of_arm, of_twin = (normalised_entropy(z, self.labels) for z in (self.arms[arm, wrong], self.twin))
+        assert of_arm is not None
+        assert of_twin is not None
+        return 100 * (1 - of_arm / of_twin)
+
+
+def logged(config: Config, seed: int) -> list[Batch]:
+    """The stream in a student's batches, with the logits that a teacher gave each row before it learned it."""
+    teacher = Teacher(config.teacher.model, config.features, config.tasks, seed)
+    build = BatchBuilder(config.features, config.tasks)
+    with tempfile.TemporaryDirectory() as folder:
+        table = rows_of(config, Path(folder), limit=1 << 40, run_dir=None, advance=lambda n: None).table
+        steps = range(0, table.num_rows, config.teacher.batch_rows)
+        given = [teacher.train_step(build(table.slice(start, config.teacher.batch_rows))).logits for start in steps]
+        teacher.close()
+        logits = np.concatenate(given)
+        for t, task in enumerate(config.tasks):
+            table = table.append_column(f"teacher_logit_{task}", pa.array(logits[:, t]))
+        settings = config.students[0]
+        of_student = BatchBuilder(config.student_features(settings), config.tasks)
+        size = settings.batch_rows
+        return [of_student(table.slice(start, size)) for start in range(0, table.num_rows, size)]
+
+
+def judged(config: Config, batches: Sequence[Batch], seed: int, arms: Mapping[str, Arm] = ARMS) -> Judged:
+    """A twin, and every arm under every kind of logits, over the same batches."""
+    settings = config.students[0]
+    features = config.student_features(settings)
+
+    def clicks(arm: Arm, times: float = 1.0, plus: float = 0.0, seed: int = seed) -> np.ndarray:
+        student = Student(settings.model.model_copy(update={"arm": arm}), features, config.tasks, seed)
+        z = [student.train_step(replace(b, teacher_logits=times * b.teacher_logits + plus)).logits for b in batches]
+        return np.concatenate(z)[counted, 0]
+
+    known = torch.cat([batch.label_mask[:, 0] for batch in batches]).numpy()
+    counted = known & (np.arange(len(known)) >= len(known) // 2)
+    return Judged(
+        labels=torch.cat([batch.labels[:, 0] for batch in batches]).numpy()[counted],
+        twin=clicks(Arm(kind="none")),
+        another=clicks(Arm(kind="none"), seed=seed + 1000),
+        arms={(name, wrong): clicks(arm, *WRONG[wrong]) for name, arm in arms.items() for wrong in WRONG},
+    )
+
+
+def shown(values: Sequence[float], digits: int) -> str:
+    return f"{np.mean(values):.{digits}f} ({min(values):.{digits}f} to {max(values):.{digits}f})"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
+    parser.add_argument("--impressions", type=int, default=180_000)
+    args = parser.parse_args()
+    set_threads(1)
+    found = []
+    for seed in args.seeds:
+        config = load("configs/demo.yaml", [f"source.impressions={args.impressions}", f"source.seed={seed}"])
+        found.append(judged(config, logged(config, seed), seed))
+        print(f"seed {seed}: {len(found[-1].labels):,} rows judged, {found[-1].positives:,} positives", flush=True)
+    chance = [float(sigmoid(each.another).sum() / sigmoid(each.twin).sum()) for each in found]
+    print(f"\na twin of another seed / the twin: {shown(chance, 3)}")
+    for title, figure, digits in (
+        ("Σ predictions / Σ predictions of the twin", Judged.ratio, 3),
+        ("NE gain over the twin, %", Judged.gain, 2),
+    ):
+        print(f"\n| {title} | {' | '.join(WRONG)} |\n|---{'|---' * len(WRONG)}|")
+        for arm in ARMS:
+            cells = [shown([figure(each, arm, wrong) for each in found], digits) for wrong in WRONG]
+            print(f"| {arm} | {' | '.join(cells)} |")
+
+
+if __name__ == "__main__":
+    main()

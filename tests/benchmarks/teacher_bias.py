@@ -32,7 +32,7 @@ from exfm.student import Student
 from exfm.teacher import Teacher
 from exfm.threads import set_threads
 from pipelines.config import Config, load
-from pipelines.scaling.rows import rows_of
+from pipelines.stream_rows import rows_of
 
 ARMS = {
     **{f"single head, w = {w:g}": Arm(kind="single_head", weight=w) for w in (0.5, 1, 2)},
@@ -75,7 +75,7 @@ def logged(config: Config, seed: int) -> list[Batch]:
     teacher = Teacher(config.teacher.model, config.features, config.tasks, seed)
     build = BatchBuilder(config.features, config.tasks)
     with tempfile.TemporaryDirectory() as folder:
-        table = rows_of(config, Path(folder), limit=1 << 40, run_dir=None, advance=lambda n: None).table
+        table = rows_of(config, Path(folder), limit=None, run_dir=None, advance=lambda n: None).table
         steps = range(0, table.num_rows, config.teacher.batch_rows)
         given = [teacher.train_step(build(table.slice(start, config.teacher.batch_rows))).logits for start in steps]
         teacher.close()

@@ -12,7 +12,7 @@ from pipelines.stream_rows import rows_of
 def test_every_view_of_jd_settles_with_its_label_and_has_a_student(real_stream, tmp_path):
     path = real_stream("jd_browse_stream.parquet")
     config = load("configs/jd.yaml", [f"source.path={path}"])
-    settled = rows_of(config, tmp_path, limit=1 << 40, run_dir=None, advance=lambda rows: None).table
+    settled = rows_of(config, tmp_path, limit=None, run_dir=None, advance=lambda rows: None).table
     recorded = pq.read_table(path, columns=["cate", "label"])
     assert Counter(settled["vertical"].to_pylist()) == Counter(map(str, recorded["cate"].to_pylist()))
     assert pc.sum(settled["label_ctr"]).as_py() == pc.sum(recorded["label"]).as_py()

@@ -138,7 +138,10 @@ class HistoryFeature(BaseModel):
     by          the sparse feature whose ids are told apart, by their rows in its table;
     of          what is averaged: `label_<task>` or `teacher_logit_<task>` of a task of the student. None: of nothing,
                 both inputs are always 0 (what the twin of a student has, which never saw a teacher);
-    prior_rows  an id's average is drawn towards that of all ids as if it had so many rows more, of that average.
+    prior_rows  an id's average is drawn towards that of all ids as if it had so many rows more, of that average;
+    half_life_rows  after so many further rows of the same id a row counts half. None: all count alike. For what is
+                known at once and says something every time (a rating, a teacher's logit) 10 did best; a rare label
+                needs some hundreds, or None.
 
     >>> HistoryFeature(name="user_ctr", by="user_id", of="label_ctr").task
     'ctr'
@@ -150,6 +153,7 @@ class HistoryFeature(BaseModel):
     by: str
     of: str | None
     prior_rows: float = Field(default=5.0, gt=0, allow_inf_nan=False)
+    half_life_rows: float | None = Field(default=None, gt=0, allow_inf_nan=False)
 
     @model_validator(mode="after")
     def _consistent(self) -> HistoryFeature:

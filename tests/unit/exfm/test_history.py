@@ -13,7 +13,6 @@ from exfm.batch import BatchBuilder
 from exfm.distillation import Arm
 from exfm.errors import ConfigError, ModelError
 from exfm.features import DenseFeature, FeatureSet, HistoryFeature, SparseFeature
-from exfm.history import COUNTS
 from exfm.restore import MadeWith, fitted_student
 from exfm.serving import check_parity, load_served, save_served
 from exfm.student import Student, StudentConfig
@@ -25,8 +24,8 @@ AD = SparseFeature(name="ad", rows=12, transform="index")
 WORDS = SparseFeature(name="words", rows=9, transform="index")
 OWN = HistoryFeature(name="user_ctr", by="user", of="label_ctr")
 BOUGHT = HistoryFeature(name="ad_cvr", by="ad", of="label_cvr", prior_rows=2)
-LOGIT = HistoryFeature(name="user_logit", by="user", of="teacher_logit_ctr", prior_rows=3)
-SPOKEN = HistoryFeature(name="word_ctr", by="words", of="label_ctr")
+LOGIT = HistoryFeature(name="user_logit", by="user", of="teacher_logit_ctr", prior_rows=3, half_life_rows=4)
+SPOKEN = HistoryFeature(name="word_ctr", by="words", of="label_ctr", half_life_rows=1.5)
 FEATURES = FeatureSet(sparse=[USER, AD, WORDS], dense=[DenseFeature(name="bid")], history=[OWN, BOUGHT, LOGIT, SPOKEN])
 PLAIN = FeatureSet(sparse=FEATURES.sparse, dense=FEATURES.dense)
 HEAD = Arm(kind="auxiliary_head", adapter=True)
@@ -67,28 +66,33 @@ def same(a, b):
     return a.keys() == b.keys() and all(torch.equal(a[key], b[key]) for key in a)
 
 
-def _pair(total, count, mean, prior):
-    return (total - count * mean) / (count + prior), np.log1p(count) / COUNTS
-
-
-def by_hand(past, rows, key, of, prior):
+def by_hand(past, rows, history):
     """Row after row, id after id: what the two inputs of `rows` are after the rows of `past`."""
-    logits, total, count, known = of.startswith("teacher"), {}, {}, []
+    logits, seen = history.of.startswith("teacher"), {}
     for row in past:
-        ids, x = row[key] if isinstance(row[key], list) else [row[key]], row[of]
-        if x is None or (logits and row["label_ctr"] is None):
-            continue
-        for i in ids:
-            if i is not None:
-                total[i], count[i] = total.get(i, 0.0) + x, count.get(i, 0) + 1
-                known.append(x)
-    mean = sum(known) / len(known) if known else 0.0
+        x = row[history.of]
+        if x is not None and not (logits and row["label_ctr"] is None):
+            for i in ids_of(row, history):
+                seen.setdefault(i, []).append(x)
+    every = [x for values in seen.values() for x in values]
+    mean, spread = (np.mean(every), np.std(every)) if every else (0.0, 1.0)
+    half = history.half_life_rows or np.inf
+
+    def pair(values):
+        weights = [0.5 ** (ago / half) for ago in reversed(range(len(values)))]
+        deviation = sum(w * (x - mean) for w, x in zip(weights, values, strict=True))
+        return 2 * deviation / (sum(weights) + history.prior_rows) / spread, np.log(1 + sum(weights)) / 5
+
     found = []
     for row in rows:
-        ids = [i for i in (row[key] if isinstance(row[key], list) else [row[key]]) if i is not None]
-        each = [_pair(total.get(i, 0), count.get(i, 0), mean, prior) for i in ids]
+        each = [pair(seen.get(i, [])) for i in ids_of(row, history)]
         found.append(np.mean(each, axis=0) if each else (0.0, 0.0))
     return np.array(found)
+
+
+def ids_of(row, history):
+    ids = row[history.by] if isinstance(row[history.by], list) else [row[history.by]]
+    return [i for i in ids if i is not None]
 
 
 def test_a_history_is_what_a_slow_loop_over_the_earlier_rows_says():
@@ -101,10 +105,10 @@ def test_a_history_is_what_a_slow_loop_over_the_earlier_rows_says():
         now, past = rows[start : start + 64], rows[:start]
         assert np.array_equal(got[:, :1], batch.dense)
         for k, history in enumerate(FEATURES.history):
-            expected = by_hand(past, now, history.by, history.of, history.prior_rows)
+            expected = by_hand(past, now, history)
             assert np.allclose(got[:, 1 + 2 * k : 3 + 2 * k], expected, atol=1e-6), history.name
         assert one.train_step(batch).finite
-    assert one.histories.tensors()["user_logit/total"][1] > 100
+    assert one.histories.tensors()["user_logit/total"][0] > 100
 
 
 def test_no_row_sees_anything_of_its_own_batch():
@@ -146,7 +150,7 @@ def test_rows_without_a_label_count_only_where_all_rows_are_distilled():
     for rows in ("labelled", "all"):
         one = student(cfg=SMALL.model_copy(update={"arm": Arm(kind="auxiliary_head", rows=rows)}))
         one.train_step(unlabelled)
-        counted[rows] = one.histories.tensors()["user_logit/total"][1].item()
+        counted[rows] = one.histories.tensors()["user_logit/total"][0].item()
     assert counted == {"labelled": 0, "all": int(batch.teacher_mask[:, 0].sum())}
 
 
@@ -200,7 +204,7 @@ def test_two_students_count_their_own_rows_only():
     first, second = batches(128)
     one.train_step(first), other.train_step(second)
     assert not torch.equal(inputs(one, first), inputs(other, first))
-    assert one.histories.tensors()["user_ctr/total"][1] == first.label_mask[:, 0].sum()
+    assert one.histories.tensors()["user_ctr/total"][0] == first.label_mask[:, 0].sum()
 
 
 def test_without_histories_a_student_is_what_it_was():

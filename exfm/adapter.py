@@ -76,9 +76,11 @@ def updated(
     mask: Tensor,
     weights: Tensor,
     context: Tensor | None = None,
+    negative_rate: Tensor | None = None,
 ) -> Fitted:
     """The adapter after one Adam step on L_SA over the rows of mask (B, T), those with a label and a teacher logit.
 
     Teacher logits and labels (B, T), weights (B,), context (B, C); for the rest see `fitted`.
     """
-    return fitted(state, lr, lambda theta: adapted_logits(theta, teacher_logits, context), labels, mask, weights)
+    taught = (labels, mask, weights, negative_rate)
+    return fitted(state, lr, lambda theta: adapted_logits(theta, teacher_logits, context), *taught)

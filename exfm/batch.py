@@ -6,7 +6,7 @@ B examples, F keys (sparse features, and the places of sequences), D dense featu
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +17,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from exfm.errors import ModelError
 from exfm.features import FeatureSet
+from exfm.sampling import label_weights
 from exfm.transforms import Bags, bags_of, dense_of, places_of
 
 # TorchRec asks whether it is being traced, and torch warns once per process that the question is ambiguous.
@@ -39,11 +40,14 @@ class Batch:
     teacher_mask: Tensor  # (B, T) bool
     weights: Tensor  # (B,) float32, sample weights
     teacher_age: Tensor  # (B,) float32, rows between what the scoring snapshot had learned and this row; see `_age`
+    negative_rate: Tensor | None = None  # (T,) float32, the share of rows with label 0 that is here; None: all of them
 
     @property
     def label_weights(self) -> Tensor:
-        """(B, T): what every label counts in a metric."""
-        return self.weights.unsqueeze(1).expand(self.labels.shape)
+        """(B, T): what every label counts in a metric, which is one of all rows, whatever share of them is here."""
+        if self.negative_rate is None:
+            return self.weights.unsqueeze(1).expand(self.labels.shape)
+        return label_weights(self.weights, self.labels, self.label_mask, self.negative_rate)
 
     def __len__(self) -> int:
         return self.dense.shape[0]
@@ -52,11 +56,13 @@ class Batch:
         """The same batch there."""
         if self.dense.device == device:
             return self
-        return Batch(**{name: value.to(device, non_blocking=True) for name, value in vars(self).items()})
+        there = {name: value for name, value in vars(self).items() if value is not None}
+        return Batch(**{name: value.to(device, non_blocking=True) for name, value in there.items()})
 
 
 class BatchBuilder:
-    """Arrow rows to a Batch, for the features and tasks of one model.
+    """Arrow rows to a Batch, for the features and tasks of one model; `negative_rate` is what the rows were sampled
+    with (exfm/sampling.py), by task.
 
     Reads the columns of `features`, and where they exist `label_<task>`, `teacher_logit_<task>`, `sample_weight`, and
     of the lake's positions `lake_seq`, `block` and `teacher_version`.
@@ -70,9 +76,11 @@ class BatchBuilder:
     ([3, 7, 3], [[1.0], [0.0], [0.0]], [True, False, True])
     """
 
-    def __init__(self, features: FeatureSet, tasks: Sequence[str]):
+    def __init__(self, features: FeatureSet, tasks: Sequence[str], negative_rate: Mapping[str, float] | None = None):
         self.features = features
         self.tasks = tuple(tasks)
+        rates = negative_rate or {}
+        self._negative_rate = torch.tensor([rates.get(task, 1.0) for task in tasks]) if rates else None
 
     def __call__(self, rows: pa.RecordBatch | pa.Table) -> Batch:
         columns = self._columns(rows)
@@ -93,6 +101,7 @@ class BatchBuilder:
             teacher_mask=teacher_mask,
             weights=self._weights(rows),
             teacher_age=self._age(rows),
+            negative_rate=self._negative_rate,
         )
 
     def _columns(self, rows: pa.RecordBatch | pa.Table) -> dict[str, pa.Array]:

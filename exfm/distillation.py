@@ -23,6 +23,9 @@ gradient of Σ weight · h. Divided by Σ weight, every batch would pull alike, 
 ones, and the result would depend on where batches are cut. A task without such rows contributes 0. A row whose target
 is not known (no label, no teacher logit) is masked and counted; nothing is put in its place.
 
+Where of the rows with label 0 only a share r is there, h(z_S, y) is h(z_S − log r, y), and in the other terms a row
+with label 0 counts 1/r (exfm/sampling.py says why): all logits are then those of all rows.
+
 In a training loop of your own:
 
 >>> from torch import nn
@@ -52,6 +55,7 @@ from torch import Tensor
 
 from exfm.arm import Arm
 from exfm.errors import ConfigError
+from exfm.sampling import label_shift, label_weights, row_weights
 
 
 class Objective(NamedTuple):
@@ -108,7 +112,7 @@ def teacher_target(teacher_logits: Tensor, label_scale: float = 1.0, temperature
 
 
 def mean_over(h: Tensor, mask: Tensor, weights: Tensor | None = None, factors: Tensor | None = None) -> Tensor:
-    """Σ_t factor · Σ_b mask · weight · h / Σ_b mask: h and mask (B, T), weights (B,) and factors (T,) or 1 each.
+    """Σ_t factor · Σ_b mask · weight · h / Σ_b mask: h and mask (B, T), weights (B,) or (B, T), factors (T,); or 1.
 
     A scalar, 0 where mask is empty.
 
@@ -118,7 +122,7 @@ def mean_over(h: Tensor, mask: Tensor, weights: Tensor | None = None, factors: T
     tensor(2.)
     """
     if weights is not None:
-        h = h * weights.unsqueeze(1)
+        h = h * (weights.unsqueeze(1) if weights.ndim == 1 else weights)
     means = torch.where(mask, h, 0.0).sum(0) / mask.sum(0).clamp(min=1)
     return (means if factors is None else means * factors).sum()
 
@@ -138,10 +142,12 @@ def objective(
     cold: Tensor | None = None,
     factors: Tensor | None = None,
     adapted_factors: Tensor | None = None,
+    negative_rate: Tensor | None = None,
 ) -> Objective:
     """The loss of one batch under an arm.
 
-    All (B, T) but weights and cold, (B,), and both factors, (T,). `z_D` belongs to kind `auxiliary_head`; `z_D2` and
+    All (B, T) but weights and cold, (B,), both factors, (T,), and negative_rate, (T,): the share of the rows with label
+    0 that is there. `z_D` belongs to kind `auxiliary_head`; `z_D2` and
     `adapted` (the adapter's logits SA, taken without gradient) to its adapter. `cold` are the rows of a schedule on
     which the serving head learns from the teacher; without it none does but in kind `single_head`. Without a mask every
     row has that target. Values under a False mask are not looked at, whatever they are.
@@ -154,20 +160,26 @@ def objective(
     distilled = wanted & teacher_mask
 
     zero = z_S.new_zeros(())
-    label = mean_over(cross_entropy(z_S, torch.where(label_mask, labels, 0.0)), label_mask, weights)
+    z, counts = z_S, weights
+    if negative_rate is not None:
+        z = z_S + label_shift(negative_rate)
+        ones = z_S.new_ones(len(z_S)) if weights is None else weights
+        counted = label_weights if arm.rows == "labelled" else row_weights
+        counts = counted(ones, labels, label_mask, negative_rate)
+    label = mean_over(cross_entropy(z, torch.where(label_mask, labels, 0.0)), label_mask, weights)
     distillation = adaptation = single_head = zero
     if arm.distils:
         z = z_S if arm.kind == "single_head" else _given(z_D, "z_D", arm)
         z_F = torch.where(distilled, teacher_logits.detach(), 0.0)
         target = teacher_target(z_F, arm.label_scale, arm.temperature)
-        distillation = mean_over(cross_entropy(z / arm.temperature, target), distilled, weights, factors)
+        distillation = mean_over(cross_entropy(z / arm.temperature, target), distilled, counts, factors)
         if cold is not None:  # a factor and no mask: rows count alike, also where the batch is cold in part
             h = cross_entropy(z_S / arm.temperature, teacher_target(z_F, 1.0, arm.temperature)) * cold.unsqueeze(1)
-            single_head = mean_over(h, distilled, weights, factors)
+            single_head = mean_over(h, distilled, counts, factors)
     if arm.adapter:
         z, sa = _given(z_D2, "z_D2", arm), _given(adapted, "adapted", arm)
         target = torch.where(distilled, torch.sigmoid(sa.detach()), 0.0)
-        adaptation = mean_over(cross_entropy(z, target), distilled, weights, adapted_factors)
+        adaptation = mean_over(cross_entropy(z, target), distilled, counts, adapted_factors)
 
     total = label + arm.weight * distillation + adaptation if arm.distils else label
     return Objective(

@@ -68,8 +68,8 @@ class Guidance(NamedTuple):
         context = adapter.context_of(batch.teacher_age, x_BH) if self.arm.adapter_input == "context" else None
 
         after = self._replace(
-            platt=self._fitted_platt(z_F, y, known, batch.weights),
-            adapter=self._fitted_adapter(z_F, y, known, batch.weights, context),
+            platt=self._fitted_platt(z_F, y, known, batch),
+            adapter=self._fitted_adapter(z_F, y, known, batch, context),
         )
         lesson = after._says(z_F, context)
         if self.advantage is None:
@@ -81,17 +81,19 @@ class Guidance(NamedTuple):
         factors, *adapted = factor(self.advantage).chunk(len(said))
         return after, lesson._replace(factors=factors, adapted_factors=adapted[0] if adapted else None)
 
-    def _fitted_platt(self, z_F: Tensor, y: Tensor, known: Tensor, weights: Tensor) -> Fitted | None:
+    def _fitted_platt(self, z_F: Tensor, y: Tensor, known: Tensor, batch: Batch) -> Fitted | None:
         if self.platt is None:
             return None
-        return fitted(self.platt, self.arm.platt_lr, lambda theta: platt.recalibrated(theta, z_F), y, known, weights)
+        taught = (y, known, batch.weights, batch.negative_rate)
+        return fitted(self.platt, self.arm.platt_lr, lambda theta: platt.recalibrated(theta, z_F), *taught)
 
     def _fitted_adapter(
-        self, z_F: Tensor, y: Tensor, known: Tensor, weights: Tensor, context: Tensor | None
+        self, z_F: Tensor, y: Tensor, known: Tensor, batch: Batch, context: Tensor | None
     ) -> Fitted | None:
         if self.adapter is None:
             return None
-        return adapter.updated(self.adapter, self.arm.adapter_lr, z_F, y, known, weights, context)
+        taught = (y, known, batch.weights, context, batch.negative_rate)
+        return adapter.updated(self.adapter, self.arm.adapter_lr, z_F, *taught)
 
     def _says(self, z_F: Tensor, context: Tensor | None) -> Lesson:
         """The corrections as they are, on z_F."""

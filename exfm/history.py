@@ -10,7 +10,8 @@ k = `prior_rows`, μ and σ the mean and standard deviation of all values of all
 
 Both are 0 for an id that was never seen. A batch is looked up before anything of it is added, so no row's label or
 logit is ever among its own inputs; what it sees is what the rows of earlier batches had, as the student's weights do.
-Nothing here is trained. Which rows, in which batches, is all it depends on.
+Nothing here is trained. Which rows, in which batches, is all it depends on. Where of the rows with label 0 only a share
+is there (exfm/sampling.py), each of them is counted as all that it stands for.
 
 The constants bring both inputs to the order of 1. It matters: with a plain log(1 + c_r), ten times as large as the
 deviation, a small MLP loses all that it gains of both (MovieLens, .2 % NE).
@@ -30,19 +31,21 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from exfm.batch import Batch
 from exfm.errors import ConfigError
 from exfm.features import FeatureSet, HistoryFeature
+from exfm.sampling import label_weights, row_weights
 
 DEVIATIONS, COUNTS = 2.0, 5.0  # multiplies the deviation; divides log(1 + c)
 LEAST_VARIANCE = 1e-12  # values that are all the same have none
 
 
 class Values(NamedTuple):
-    """What a batch adds: of every history that counts, the table rows (I,) and values (I,) float64 that are known."""
+    """What a batch adds: of every history that counts, the table rows (I,) and values (I,) float64 that are known, and
+    how many each stands for (I,) float64."""
 
-    of: list[tuple[History, Tensor, Tensor]]
+    of: list[tuple[History, Tensor, Tensor, Tensor]]
 
     @property
     def finite(self) -> bool:
-        return all(bool(torch.isfinite(x).all()) for _, _, x in self.of)
+        return all(bool(torch.isfinite(x).all()) for _, _, x, _ in self.of)
 
 
 class History(nn.Module):
@@ -71,20 +74,20 @@ class History(nn.Module):
         spread = (squares - mean**2).clamp(min=LEAST_VARIANCE).sqrt()
         return torch.stack([DEVIATIONS * deviation / spread, torch.log1p(c) / COUNTS], dim=1).float()
 
-    def add(self, ids: Tensor, x: Tensor) -> None:
-        """(I,), (I,): one after the other, in order; an id may come several times."""
-        once = torch.ones_like(x)
-        self.total += torch.stack([once.sum(), x.sum(), (x * x).sum()])
+    def add(self, ids: Tensor, x: Tensor, n: Tensor) -> None:
+        """(I,) each: n times x, one after the other, in order; an id may come several times."""
+        self.total += torch.stack([n.sum(), (n * x).sum(), (n * x * x).sum()])
         if self._f < 1:
             ids, order = torch.sort(ids, stable=True)
+            x, n = x[order], n[order]
             distinct_U, times_U = torch.unique_consecutive(ids, return_counts=True)
-            later = torch.repeat_interleave(times_U.cumsum(0), times_U) - torch.arange(1, len(ids) + 1)
-            once = self._f ** later.double()
-            x = x[order] * once
+            upto = n.cumsum(0)
+            ends_U = upto[times_U.cumsum(0) - 1]
             for kept in (self.sum, self.count):
-                kept[distinct_U] *= self._f ** times_U.double()
-        self.sum.index_add_(0, ids, x)
-        self.count.index_add_(0, ids, once)
+                kept[distinct_U] *= self._f ** ends_U.diff(prepend=ends_U.new_zeros(1))
+            n = n * self._f ** (torch.repeat_interleave(ends_U, times_U) - upto)
+        self.sum.index_add_(0, ids, n * x)
+        self.count.index_add_(0, ids, n)
 
 
 class Histories(nn.Module):
@@ -134,6 +137,7 @@ class Histories(nn.Module):
         """What a batch has to add: labels, and logits of rows that settle the label (once per impression and task) or,
         with `every_logit`, of all that have one. What is not known adds nothing."""
         found = []
+        rows = torch.ones(len(batch))
         for history in self._counting:
             t = self._tasks[history.feature.task]
             x, known = batch.labels[:, t], batch.label_mask[:, t]
@@ -142,12 +146,17 @@ class Histories(nn.Module):
                 known = batch.teacher_mask[:, t] & (known | every_logit)
             ids, owner = _bags(batch.sparse, history.feature.by, len(batch))
             kept = known[owner]
-            found.append((history, ids[kept], x[owner][kept].double()))
+            n = rows
+            if batch.negative_rate is not None:
+                counted = row_weights if history.feature.of_teacher and every_logit else label_weights
+                stands = counted(rows, batch.labels, batch.label_mask, batch.negative_rate)
+                n = stands.expand(batch.labels.shape)[:, t]
+            found.append((history, ids[kept], x[owner][kept].double(), n[owner][kept].double()))
         return Values(found)
 
     def add(self, values: Values) -> None:
-        for history, ids, x in values.of:
-            history.add(ids, x)
+        for history, ids, x, n in values.of:
+            history.add(ids, x, n)
 
     def tensors(self) -> dict[str, Tensor]:
         """The state itself, `<name>/{sum,count,total}`: to write into it is to load it."""

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from exfm.distillation import cross_entropy, mean_over
+from exfm.sampling import label_shift
 
 BETA1, BETA2, EPS = 0.9, 0.999, 1e-8
 
@@ -41,16 +42,21 @@ def fitted(
     labels: Tensor,
     mask: Tensor,
     weights: Tensor,
+    negative_rate: Tensor | None = None,
 ) -> Fitted:
     """The state after one Adam step on L over the rows of mask (B, T).
 
-    `correction` makes logits (B, T) of weights (T, P); labels (B, T), weights (B,). A task without rows stays as it is.
+    `correction` makes logits (B, T) of weights (T, P); labels (B, T), weights (B,), negative_rate (T,) as `objective`
+    takes it. A task without rows stays as it is.
     Logits and labels under a False mask must be finite. The result is not checked: a caller that finds it not finite
     keeps the old one.
     """
     theta = state.weights.detach().requires_grad_()
     with torch.enable_grad():
-        loss = mean_over(cross_entropy(correction(theta), labels), mask, weights)
+        z = correction(theta)
+        if negative_rate is not None:
+            z = z + label_shift(negative_rate)
+        loss = mean_over(cross_entropy(z, labels), mask, weights)
         (g,) = torch.autograd.grad(loss, theta)
     learns = mask.any(0).unsqueeze(1)
     steps = state.steps + learns

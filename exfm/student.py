@@ -233,6 +233,7 @@ class Student:
             cold=cold,
             factors=lesson.factors,
             adapted_factors=lesson.adapted_factors,
+            negative_rate=batch.negative_rate,
         )
 
     def _cold(self, rows: int) -> Tensor | None:

@@ -131,6 +131,9 @@ def counts_text(summary: dict[str, Any]) -> str:
     left_out = {name: worker.get("quarantined_rows", 0) for name, worker in summary["workers"].items()}
     if any(left_out.values()):
         pieces.append("left out as not finite " + ", ".join(f"{name} {n:,}" for name, n in left_out.items() if n))
+    sampled = {name: worker.get("left_out_by_sampling", 0) for name, worker in summary["workers"].items()}
+    if any(sampled.values()):
+        pieces.append("left out by sampling " + ", ".join(f"{name} {n:,}" for name, n in sampled.items() if n))
     hold = counts_hold(counts) and rows_hold(summary["workers"])
     return " · ".join(pieces) + f" (the counts {'balance' if hold else 'DO NOT BALANCE'})"
 

@@ -137,6 +137,9 @@ class Student(Frozen):
     batch_rows: int = Field(default=512, gt=0)
     twin: bool = Field(default=False, description="also train a copy without the teacher, on the same rows")
     checkpoint_every_rows: int = Field(default=50_000, gt=0)
+    negative_rate: dict[str, Annotated[float, Field(gt=0, le=1)]] = Field(
+        default={}, description="by task: of rows with label 0 so large a share is learned; empty: all"
+    )
     model: StudentConfig = StudentConfig()
 
     @property
@@ -229,9 +232,10 @@ class Config(Frozen):
                     raise ValueError(
                         f"student `{student.name}` wants feature `{feature}`; {choices(feature, features)}"
                     )
-            for task in student.tasks:
-                if task not in tasks:
-                    raise ValueError(f"student `{student.name}` wants task `{task}`; {choices(task, tasks)}")
+            own = set(self.student_tasks(student))
+            for task, possible in (*((t, tasks) for t in student.tasks), *((t, own) for t in student.negative_rate)):
+                if task not in possible:
+                    raise ValueError(f"student `{student.name}` wants task `{task}`; {choices(task, possible)}")
             if not set(self._feature_names(student)) & set(self.features.sparse_names):
                 raise ValueError(
                     f"student `{student.name}` reads no sparse feature, and needs 1 or more; sparse features: "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -45,3 +46,28 @@ class Learned:
 
     def state(self) -> dict[str, dict[str, int]]:
         return {t: {"rows": self.rows[t], "hash_sum": self.hash_sums[t]} for t in self.rows}
+
+
+class LeftOutBySampling:
+    """What negative downsampling took away from a student: rows, and by task the labels, so that learned + not finite +
+    left out by sampling = the lake's.
+
+    >>> left_out = LeftOutBySampling(["ctr"])
+    >>> lost = {"impression_id": [5, 6], "label_ctr": pa.array([0, 0], pa.int8()), "gone": [True, False]}
+    >>> left_out.add(pa.table(lost))  # the other keeps a label of another task
+    >>> left_out.rows, left_out.state()["labels"]["ctr"]["rows"]
+    (1, 2)
+    """
+
+    def __init__(self, tasks: Sequence[str], state: dict[str, Any] | None = None) -> None:
+        state = state or {"rows": 0, "labels": None}
+        self.rows: int = state["rows"]
+        self._labels = Learned(tasks, state["labels"])
+
+    def add(self, lost: pa.Table) -> None:
+        """As `exfm.sampling.sample` gives them, with `gone` as a column."""
+        self.rows += pc.sum(lost["gone"]).as_py()
+        self._labels.add(lost)
+
+    def state(self) -> dict[str, Any]:
+        return {"rows": self.rows, "labels": self._labels.state()}

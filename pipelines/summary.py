@@ -234,10 +234,10 @@ def _ranks(whole: list[Report]) -> dict[str, Any]:
 
 
 def _rows_of_model(counts: dict[str, Any], given: int) -> dict[str, Any]:
-    """Of the whole run: rows that a model was given (a teacher the lake's, a student those it made a prediction for),
-    trained on, and left out because a logit, the loss or a gradient was not finite."""
-    found = {"given_rows": given}
-    for key in ("trained_rows", "quarantined_rows", "quarantined_rows_no_teacher"):
+    """Of the whole run: rows that a model was given (a teacher the lake's, a student those it made a prediction for and
+    those that sampling left out), trained on, and left out because a logit, the loss or a gradient was not finite."""
+    found = {"given_rows": given + counts.get("left_out_by_sampling", 0)}
+    for key in ("trained_rows", "quarantined_rows", "quarantined_rows_no_teacher", "left_out_by_sampling"):
         if key in counts:
             found[key] = counts[key]
     return found
@@ -267,9 +267,10 @@ def _counts(counters: dict[str, Any]) -> dict[str, Any]:
 
 
 def rows_hold(workers: dict[str, dict[str, Any]]) -> bool:
-    """Trained + quarantined rows = rows given, for every model."""
+    """Trained + quarantined + left out by sampling = rows given, for every model."""
     return all(
-        worker["trained_rows"] + worker["quarantined_rows"] == worker["given_rows"]
+        worker["trained_rows"] + worker["quarantined_rows"] + worker.get("left_out_by_sampling", 0)
+        == worker["given_rows"]
         for worker in workers.values()
         if "trained_rows" in worker
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -18,6 +19,7 @@ from exfm.batch import Batch, BatchBuilder
 from exfm.checkpoint import Stored, prune
 from exfm.pieces import Source, whole
 from exfm.restore import MadeWith, fitted_student
+from exfm.sampling import sample
 from exfm.serving import ServedStudent, check_logits, load_student, save_served
 from exfm.step import StepResult
 from exfm.student import Student
@@ -26,7 +28,7 @@ from pipelines.config import Config
 from pipelines.config import Student as StudentSettings
 from pipelines.evolution import made_with_student
 from pipelines.layout import RunDir
-from pipelines.learned import Learned
+from pipelines.learned import Learned, LeftOutBySampling
 from pipelines.predictions import PredictionLog, predictions_of
 from pipelines.task_metrics import TaskMetrics
 from pipelines.workers.base import Report, seconds_since
@@ -72,7 +74,7 @@ class StudentWorker(ModelWorker):
         columns = dict.fromkeys([*position, *self._features.needs_columns(), *labels, *logits, *weight, *group])
         self._columns = list(columns)
         groups = [g.name for g in config.rows.groups if any(t.name in self._tasks for t in g.tasks)]
-        ahead = config.resources.read_ahead
+        ahead, rate = config.resources.read_ahead, self._settings.negative_rate
         self._given = StudentRows(
             LakeReader(self._run_dir.lake, config.rows) if ahead else self._lake,  # each is for one thread
             self._build,
@@ -82,6 +84,7 @@ class StudentWorker(ModelWorker):
             columns=self._columns,
             verticals=set(self._settings.row_filter),
             settlements=groups,
+            sampling=partial(sample, tasks=self._tasks, negative_rate=rate, seed=config.seed) if rate else None,
         )
         self._given.open(self._seq)
         if self._seq != NOTHING_YET and not self._grew:
@@ -99,8 +102,9 @@ class StudentWorker(ModelWorker):
             self._twin = Student(settings.model.without_teacher(), self._features, self._tasks, seed)
             rng["no_teacher/rng"] = self._twin.random.state
         self._served = ServedStudent(settings.model.trunk, settings.model.width, self._features, self._tasks)
-        self._build = BatchBuilder(self._features, self._tasks)
+        self._build = BatchBuilder(self._features, self._tasks, settings.negative_rate)
         self._learned = Learned(self._tasks)
+        self._left_out = LeftOutBySampling(self._tasks)
         self._figures = TaskMetrics(self._tasks)
         self._without_logit = self._seen_rows = 0
         self._saved_rows = self._logged_rows = 0
@@ -144,8 +148,14 @@ class StudentWorker(ModelWorker):
         position = self._passed()
         if position <= self._seq or time.monotonic() - self._registered_at < REGISTER_EVERY_S:
             return
-        self._seq = position
+        self._move_to(position)
         self.checkpoint()
+
+    def _move_to(self, position: int) -> None:
+        """Be done with the rows up to here, those among them that sampling left out."""
+        self._seq = position
+        if self._settings.negative_rate and (lost := self._given.left_out.take(position)) is not None:
+            self._left_out.add(lost)
 
     def _learn(self, rows: pa.Table, batch: Batch) -> None:
         with self.watch("train"):
@@ -158,7 +168,7 @@ class StudentWorker(ModelWorker):
             self._judge(rows, batch, result, twin)
         self._last_batch = batch
         self._event_time_ms = rows["event_time_ms"][-1].as_py()
-        self._seq = rows["lake_seq"][-1].as_py()
+        self._move_to(rows["lake_seq"][-1].as_py())
         self.rows += rows.num_rows
         self._saved_rows += rows.num_rows
         if self._saved_rows >= self._settings.checkpoint_every_rows:
@@ -178,7 +188,8 @@ class StudentWorker(ModelWorker):
             self._teacher_version = version
             oldest = rows["scored_at_ms"][-1].as_py() - rows["event_time_ms"][-1].as_py()
             self._logit_age_s = max(0.0, oldest / 1000)
-        weighted, group_by = self._config.rows.weighted, self._config.metrics.group_by
+        weighted = self._config.rows.weighted or bool(self._settings.negative_rate)
+        group_by = self._config.metrics.group_by
         self._predictions.append(
             predictions_of(self._tasks, rows, batch, result, twin, weighted=weighted, group_by=group_by)
         )
@@ -189,6 +200,8 @@ class StudentWorker(ModelWorker):
             self.log_metrics(sum(self._learned.rows.values()), figures)
 
     def _save_last(self) -> None:
+        if self._settings.negative_rate:  # what was left out behind the last row learned is counted too
+            self._move_to(self._passed())
         self.checkpoint()
 
     # --- what lasts --------------------------------------------------------------------------------------------
@@ -242,12 +255,17 @@ class StudentWorker(ModelWorker):
         return tensors | self._figures.state()
 
     def _meta(self) -> dict[str, Any]:
-        return self._checkpoint_meta(self._trained_rows(), self._seen_rows) | {
-            "learned": self._learned.state(),
-            "made_with": self._made_with.model_dump(mode="json"),
-            "rows_without_logit": self._without_logit,
-            "rows_since_metrics": self._logged_rows,
-        }
+        left_out = {"left_out_by_sampling": self._left_out.state()} if self._settings.negative_rate else {}
+        return (
+            self._checkpoint_meta(self._trained_rows(), self._seen_rows)
+            | left_out
+            | {
+                "learned": self._learned.state(),
+                "made_with": self._made_with.model_dump(mode="json"),
+                "rows_without_logit": self._without_logit,
+                "rows_since_metrics": self._logged_rows,
+            }
+        )
 
     def _restore(self, stored: Stored | None) -> None:
         if stored is None:
@@ -259,6 +277,7 @@ class StudentWorker(ModelWorker):
             self._twin.load_state(self._fitted(_under("no_teacher/", tensors), meta))
         self._seen_rows = meta["rows"]
         self._learned = Learned(self._tasks, meta["learned"])
+        self._left_out = LeftOutBySampling(self._tasks, meta.get("left_out_by_sampling"))
         self._figures.load({k: whole(v) for k, v in tensors.items() if k.startswith("metrics/")})
         self._without_logit = meta["rows_without_logit"]
         self._logged_rows = meta.get("rows_since_metrics", 0)  # format 1 began to count anew
@@ -301,7 +320,8 @@ class StudentWorker(ModelWorker):
 
     def _counts(self) -> dict[str, Any]:
         left_out = {name: quarantine.rows for name, quarantine in self._quarantines.items()}
-        return {
+        sampling = {"left_out_by_sampling": self._left_out.rows} if self._settings.negative_rate else {}
+        return sampling | {
             "learned": self._learned.state(),
             "rows_without_logit": self._without_logit,
             "trained_rows": self._trained_rows()["student"],

@@ -1,15 +1,17 @@
 """A student's rows on their way from the lake to its training: read, cut into batches, built.
 
-    lake --(verticals, tasks)--> rows --> batches cut at B rows or a block's end --> tensors
+    lake --(verticals, tasks)--> rows --(sampling)--> rows --> batches cut at B rows or a block's end --> tensors
 
 A batch ends after `batch_rows` rows that pass the filter, or at the end of a block, whichever is first. Blocks are a
-column of the lake, so the cuts are the same in every replay. A thread may do all of it ahead of the training: nothing
-here knows how far that is.
+column of the lake, so the cuts are the same in every replay; and so is what sampling leaves out of the filter's rows
+(exfm/sampling.py), which goes by the rows alone. A thread may do all of it ahead of the training: nothing here knows
+how far that is, and what was left out waits until somebody asks for it by position.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -17,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from exfm.batch import Batch, BatchBuilder
+from exfm.sampling import Sampled
 from pipelines.background import Watch
 from streaming.lake_reader import LakeReader
 from streaming.lake_source import LakeSource
@@ -28,6 +31,34 @@ class Cut(NamedTuple):
 
     rows: pa.Table
     batch: Batch
+
+
+class LeftOut:
+    """What sampling took away, from the thread that reads to the one that learns and counts."""
+
+    READS = ("lake_seq", "impression_id")  # and labels
+
+    def __init__(self) -> None:
+        self._chunks: list[pa.Table] = []
+        self._lock = threading.Lock()
+
+    def put(self, lost: pa.Table) -> None:
+        with self._lock:
+            self._chunks.append(lost)
+
+    def take(self, upto: int) -> pa.Table | None:
+        """Those up to this `lake_seq` that nobody has taken yet, in order; None where there are none."""
+        taken = []
+        with self._lock:
+            while self._chunks:
+                count = int(np.searchsorted(self._chunks[0]["lake_seq"].to_numpy(), upto, side="right"))
+                taken.append(self._chunks[0].slice(0, count))
+                self._chunks[0] = self._chunks[0].slice(count)
+                if self._chunks[0].num_rows:
+                    break
+                self._chunks.pop(0)
+        found = pa.concat_tables(taken) if taken else None
+        return found if found is not None and found.num_rows else None
 
 
 class StudentRows:
@@ -44,7 +75,9 @@ class StudentRows:
         columns: Sequence[str],
         verticals: set[str],
         settlements: list[str],
+        sampling: Callable[[pa.Table], Sampled] | None = None,
     ) -> None:
+        self._sampling, self.left_out = sampling, LeftOut()
         self._build, self._watch, self._batch_rows = build, watch, batch_rows
         self._source = LakeSource(
             lake,
@@ -100,5 +133,10 @@ class StudentRows:
         rows = self._source.next_batch()
         if rows is None:
             return False
+        if self._sampling is not None:
+            sampled = self._sampling(rows)
+            counted = [n for n in sampled.lost.schema.names if n in LeftOut.READS or n.startswith("label_")]
+            self.left_out.put(sampled.lost.select(counted).append_column("gone", pa.array(sampled.gone)))
+            rows = sampled.kept
         self._rows = pa.concat_tables([self._rows, rows]).combine_chunks()
         return True

@@ -145,6 +145,14 @@ class Finished:
     def learned(self, worker: str) -> dict[str, dict[str, int]]:
         return self.checkpoint(worker)[1]["learned"]
 
+    def sampled_out(self, worker: str) -> dict[str, dict[str, int]]:
+        """Labels that sampling left out, by task."""
+        meta = self.checkpoint(worker)[1]
+        nothing = {"rows": 0, "hash_sum": 0}
+        return (
+            meta["left_out_by_sampling"]["labels"] if "left_out_by_sampling" in meta else defaultdict(lambda: nothing)
+        )
+
     def left_out(self, worker: str) -> list[dict[str, dict[str, int]]]:
         """By task, of the teacher; or of the student, and of its twin."""
         quarantine = self.checkpoint(worker)[1]["quarantine"]
@@ -179,8 +187,8 @@ def _unnamed(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def assert_learned_the_lake(finished: Finished) -> None:
-    """Counts and hash sums of the checkpoints, of what was learned and of what was left out as not finite, together are
-    those of the rows that each model was to learn."""
+    """Counts and hash sums of the checkpoints, of what was learned, of what was left out as not finite, and by
+    sampling, together are those of the rows that each model was to learn."""
     lake, config = finished.lake, finished.config
     verticals = np.asarray(lake["vertical"].to_pylist())
     hashes = hash64(lake["impression_id"].combine_chunks())
@@ -190,9 +198,10 @@ def assert_learned_the_lake(finished: Finished) -> None:
         learned, (left_out, *_) = finished.learned(worker), finished.left_out(worker)
         assert set(learned) == set(tasks.get(worker, config.tasks))
         for task, found in learned.items():
+            parts = [found, left_out[task], finished.sampled_out(worker)[task]]
             found = {
-                "rows": found["rows"] + left_out[task]["rows"],
-                "hash_sum": (found["hash_sum"] + left_out[task]["hash_sum"]) % (1 << 64),
+                "rows": sum(part["rows"] for part in parts),
+                "hash_sum": sum(part["hash_sum"] for part in parts) % (1 << 64),
             }
             mine = filters.get(worker, np.ones(len(verticals), bool))
             mine = mine & lake[f"label_{task}"].is_valid().to_numpy()

@@ -103,6 +103,33 @@ def test_rows_without_a_logit_are_masked_whatever_lies_there(arm, rows):
 
 
 @pytest.mark.parametrize("arm", ARMS)
+def test_nothing_that_corrects_a_teacher_learns_from_a_row_of_which_it_said_nothing(arm):
+    """One step from the same start: labels of rows without a logit may be what they like."""
+    batch = aged(stream(256))[0]
+    half = batch.teacher_mask & (torch.arange(256) % 2 == 0).unsqueeze(1)
+    states = []
+    for labels in (batch.labels, torch.where(half, batch.labels, 1 - batch.labels)):
+        one = student(arm_of=ARMS[arm])
+        one.train_step(replace(batch, teacher_mask=half, labels=labels))
+        corrections = ("platt", "adapter/", "advantage")
+        states.append({key: value for key, value in one.state().items() if key.startswith(corrections)})
+    assert same(*states)
+    assert states[0]
+
+
+@pytest.mark.parametrize("arm", ["platt", "platt, single head", "context", "everything"])
+def test_a_correction_that_overflows_changes_nothing_though_the_loss_is_finite(arm):
+    one = student(arm_of=ARMS[arm])
+    batch = aged(stream(256))[0]
+    wild = batch.teacher_logits.clone()
+    wild[int(batch.labels[:, 0].argmin())] = 1e25  # certain of a click that did not happen
+    before = one.state()
+    result = one.train_step(replace(batch, teacher_logits=wild))
+    assert not result.finite
+    assert same(one.state(), before)
+
+
+@pytest.mark.parametrize("arm", ARMS)
 @pytest.mark.parametrize("broken", ["dense", "teacher_logits", "weights"])
 def test_a_batch_that_is_not_finite_changes_nothing(arm, broken):
     one = student(arm_of=ARMS[arm])
@@ -135,17 +162,16 @@ def test_a_batch_with_no_target_at_all_changes_no_weight(arm):
 
 
 def test_platt_scaling_and_the_adapter_undo_a_teacher_that_is_one_too_high():
-    """What such a teacher says, a single head serves; with Platt scaling it serves what is true."""
+    """What such a teacher says, a single head serves (test_student.py); with Platt scaling it serves what is true."""
     batches = stream(40_000, bias=1.0)
     platt = student(arm_of=Arm(kind="single_head", recalibration="platt", platt_lr=0.03))
-    assert calibration(student(arm_of=Arm(kind="single_head")), batches) > 1.1
     assert calibration(platt, batches) == pytest.approx(1, abs=0.03)
     told = platt.guidance()
     assert told["platt_scale_ctr"] == pytest.approx(1, abs=0.15)
     assert told["platt_shift_ctr"] == pytest.approx(-1, abs=0.15)
 
     adapter = student(arm_of=Arm(adapter=True, adapter_lr=0.01))
-    learn(adapter, batches)
+    learn(adapter, batches[:100])
     assert adapter.guidance()["adapter_shift_ctr"] == pytest.approx(-1, abs=0.25)
 
 
@@ -229,7 +255,7 @@ def test_any_trunk_can_be_context():
 
 
 def test_before_the_change_it_is_a_single_head_and_its_other_heads_are_warm():
-    scheduled = student(arm_of=Arm(single_head_rows=10_000, single_head_weight=0.7))
+    scheduled = student(arm_of=Arm(single_head_rows=10_000, single_head_weight=0.7, label_scale=1.2))
     single, auxiliary = student(arm_of=Arm(kind="single_head", weight=0.7)), student(arm_of=Arm())
     cold = scheduled.state()["dense/auxiliary.weight"]
     for batch in stream(1_000):
@@ -298,22 +324,14 @@ def test_a_teacher_that_is_worse_loses_its_weight_and_one_that_is_better_keeps_i
 
 
 def test_the_weight_of_a_batch_is_that_of_the_rows_before_it():
-    """What a batch says of the teacher counts from the next one on."""
-    one = student(arm_of=Arm(follows="advantage", weight=2.0))
-    batches = stream(1_024)
-    learn(one, batches[:3])
-    first = one.state()
-    results, states = [], []
-    for sign in (1, -1):
-        one.load_state(first)
-        told = replace(batches[3], labels=batches[3].labels if sign > 0 else 1 - batches[3].labels)
-        x = one.net.trunk(one.net.units(one.net.tables(told.sparse).values(), told.sparse), told.dense)
-        _, lesson = one._guidance.taught(told, one.net.serving(x).detach(), x.detach())
-        results.append(lesson.factors)
-        one.train_step(told)
-        states.append(one.state()["advantage/theta"])
-    assert torch.equal(*results)
-    assert not torch.equal(*states)
+    """What a batch says of the teacher counts from the next one on: the first one teaches what labels teach."""
+    one, twin = student(arm_of=Arm(adapter=True, follows="advantage")), student("none")
+    first, second = stream(4_096, batch_rows=2_048)
+    one.train_step(first), twin.train_step(first)
+    assert same(served(one.state()), served(twin.state()))
+    assert one.guidance()["teacher_weight_ctr"] > 0
+    one.train_step(second), twin.train_step(second)
+    assert not same(served(one.state()), served(twin.state()))
 
 
 def test_a_weight_of_zero_leaves_exactly_the_twin():

@@ -62,14 +62,21 @@ def mean_of_seeds(values: Sequence[float]) -> Estimate:
     return Estimate(float(x.mean()), np.empty(0), (x - x.mean()) / len(x))
 
 
-def ratio(numerators: np.ndarray, denominators: np.ndarray) -> Estimate | None:
-    """Σ numerators / Σ denominators over seeds, (S,) each; None where the denominators do not add up to something
-    positive."""
-    total = denominators.sum()
-    if not total > 0:
+def quotient(numerator: Estimate, denominator: Estimate) -> Estimate | None:
+    """One estimate over another of the same pieces; None where the denominator is not above 0.
+
+    >>> half = quotient(mean_of_seeds([1.0, 2.0, 3.0]), mean_of_seeds([2.0, 4.0, 6.0]))
+    >>> half.value, half.told()["se"]
+    (0.5, 0.0)
+    """
+    if not denominator.value > 0:
         return None
-    value = numerators.sum() / total
-    return Estimate(float(value), np.empty(0), (numerators - value * denominators) / total)
+    value = numerator.value / denominator.value
+    clusters, seeds = (
+        (n - value * d) / denominator.value
+        for n, d in ((numerator.clusters, denominator.clusters), (numerator.seeds, denominator.seeds))
+    )
+    return Estimate(value, clusters, seeds)
 
 
 def average(estimates: Sequence[Estimate]) -> Estimate:

@@ -3,12 +3,14 @@
 All models are judged on the same rows: those of the second half of the stream (and of the student's life) with a label
 and every teacher's logit. l is a row's log-loss, w its weight, per seed s; b the baseline, a the arm, t a teacher:
 
-    gain         g_s = 100 · Σ w (l_b − l_a) / Σ w l_b      per cent of the baseline's NE; its mean over seeds
-    transfer     TR  = Σ_s (NE_b − NE_a) / Σ_s (NE_b − NE_t)
-    lost         1 − gain under the condition / gain under the first one, as a ratio of sums, like TR
+    gain         g_s = 100 · Σ w (l_b − l_a) / Σ w l_b          per cent of the baseline's NE; its mean over seeds
+    transfer     gain of the arm / gain of the teacher          the share of the teacher's lead that the student got
+    lost         1 − gain under a condition / gain under the first one
 
-Errors: exfm/metrics/estimates.py. Generated streams, one per seed: seeds alone. A stream that all seeds share: the
-clusters' influence on the mean over seeds, and the seeds.
+Errors: exfm/metrics/estimates.py. Generated streams, one per seed: the seeds are the pieces. A stream that all seeds
+share: the seeds, and the clusters of rows, whose influence on the mean over seeds is, with l̄ a row's mean over seeds,
+
+    ψ_c = 100 · Σ_{i in c} w_i ( (Σ w l̄_a / Σ w l̄_b) · l̄_b,i − l̄_a,i ) / Σ w l̄_b
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ import pyarrow.compute as pc
 
 from exfm.metrics.auc import auc, gauc
 from exfm.metrics.classification import calibration, cross_entropy, normalised_entropy
-from exfm.metrics.estimates import Estimate, mean_of_seeds, ratio
+from exfm.metrics.estimates import Estimate, mean_of_seeds, quotient
 from pipelines.config import Student
 from pipelines.stream_rows import OPTIMUM
 from pipelines.summary import CLUSTER_ROWS
@@ -54,6 +56,9 @@ class Rows(NamedTuple):
     stream_rows: int
     left_out: int
 
+
+Losses = Sequence[np.ndarray]
+"""Of every seed, (n,) float64."""
 
 Parts = Mapping[tuple[str, str, int], Path]
 """Condition, arm and seed -> the logits of a life."""
@@ -118,28 +123,28 @@ class Judged:
 
     def under(self, condition: str) -> dict[str, Any]:
         """Everything there is to say of one condition. Estimates are still estimates."""
-        setting = self._sweep.conditions[condition]
+        setting, baseline = self._sweep.conditions[condition], self._sweep.baseline
         windows, early = self._windows(condition)
-        base = self._losses(condition, self._sweep.baseline)
-        first = self._sweep.tuned_under
-        comparable = condition != first and setting.start == 0
+        base = self._losses(self._arm_logits(condition, baseline))
+        teachers = {"teacher": f"behind {setting.behind}"} | {name: name for name in self._sweep.references}
+        leads = {
+            name: self._gain(base, self._losses([r.logits[key] for r in self._rows_of]), windows)
+            for name, key in teachers.items()
+        }
         arms: dict[str, Any] = {}
         for arm in self._sweep.arms:
-            own = self._losses(condition, arm)
-            found: dict[str, Any] = self._figures(self._arm_logits(condition, arm), windows)
-            found["cost"] = self._cost(condition, arm)
-            found["gain"] = found["early_gain"] = found["lost"] = None
-            found["transfer"] = {}
-            if arm != self._sweep.baseline:
-                found["gain"] = self._gain(base, own, windows)
+            logits = self._arm_logits(condition, arm)
+            found: dict[str, Any] = {"figures": self._figures(logits, windows), "cost": self._cost(condition, arm)}
+            if arm != baseline:
+                own = self._losses(logits)
+                found["gain"] = gain = self._gain(base, own, windows)
                 found["early_gain"] = self._gain(base, own, early)
-                found["transfer"] = self._transfers(setting.behind, base, own, windows)
-                if comparable:
-                    found["lost"] = self._lost(first, base, own, arm, windows)
-                found["over_time"] = self._over_time(condition, base, own)
+                found["transfer"] = {name: gain and lead and quotient(gain, lead) for name, lead in leads.items()}
+                found["over_time"] = self._over_time(base, own)
             arms[arm] = found
-        teacher = [setting.scale * r.logits[f"behind {setting.behind}"] + setting.shift for r in self._rows_of]
-        others = {name: [r.logits[name] for r in self._rows_of] for name in self._sweep.references}
+        others = {name: [r.logits[key] for r in self._rows_of] for name, key in teachers.items()}
+        if not setting.honest:
+            others["teacher, as seen"] = [setting.scale * z + setting.shift for z in others["teacher"]]
         if all("optimum" in r.logits for r in self._rows_of):
             others["optimum"] = [r.logits["optimum"] for r in self._rows_of]
         return {
@@ -147,21 +152,21 @@ class Judged:
             "positives": [int(r.labels[w].sum()) for r, w in zip(self._rows_of, windows, strict=True)],
             "rows_left_out": [r.left_out for r in self._rows_of],
             "early_rows": [int(w.sum()) for w in early],
-            "teacher": self._figures(teacher, windows),
-            "others": {name: self._figures(logits, windows) for name, logits in others.items()},
+            "others": {
+                name: {"figures": self._figures(z, windows), "gain": leads.get(name)} for name, z in others.items()
+            },
             "arms": arms,
         }
 
     # --- rows --------------------------------------------------------------------------------------------------------
 
     def _windows(self, condition: str) -> tuple[list[np.ndarray], list[np.ndarray]]:
-        """By seed, which rows are judged: of the second half, and of the first rows of the student's life."""
+        """By seed, which rows are judged: of the second half, and the first ones of the student's life."""
         judged, early = [], []
         for rows, seed in zip(self._rows_of, self._seeds, strict=True):
-            first = int(self._part(condition, self._sweep.baseline, seed)["first"])
-            life = rows.at >= first
+            life = rows.at >= int(self._part(condition, self._sweep.baseline, seed)["first"])
             judged.append(life & (rows.places >= rows.stream_rows // 2))
-            early.append(life & (rows.at < first + EARLY * (rows.student_rows - first)))
+            early.append(life & (np.cumsum(life) <= EARLY * life.sum()))
         return judged, early
 
     def _part(self, condition: str, arm: str, seed: int) -> dict[str, np.ndarray]:
@@ -179,8 +184,7 @@ class Judged:
             found.append(logits[rows.at])
         return found
 
-    def _losses(self, condition: str, arm: str) -> list[np.ndarray]:
-        logits = self._arm_logits(condition, arm)
+    def _losses(self, logits: Losses) -> list[np.ndarray]:
         return [cross_entropy(z, r.labels) for z, r in zip(logits, self._rows_of, strict=True)]
 
     # --- figures -----------------------------------------------------------------------------------------------------
@@ -205,7 +209,7 @@ class Judged:
         left_out = int(sum(p["left_out"] for p in parts))
         return {"seconds": seconds, "rows": int(trained), "rows_not_learned": left_out}
 
-    def _over_time(self, condition: str, base: Sequence[np.ndarray], own: Sequence[np.ndarray]) -> list[Any]:
+    def _over_time(self, base: Losses, own: Losses) -> list[Any]:
         """[share of the stream, mean gain, its s.e.] in windows of equally many rows of the student's life."""
         places, gains = [], []
         for b, a, rows in zip(base, own, self._rows_of, strict=True):
@@ -237,32 +241,6 @@ class Judged:
         apart = a_rows - (a.sum() / b.sum()) * b_rows
         return found._replace(clusters=self._clustered(-100 * apart / b.mean(), windows))
 
-    def _transfers(
-        self, behind: int, base: Losses, own: Losses, windows: Sequence[np.ndarray]
-    ) -> dict[str, Estimate | None]:
-        found = {}
-        for name in ("teacher", *self._sweep.references):
-            key = f"behind {behind}" if name == "teacher" else name
-            teacher = [cross_entropy(r.logits[key], r.labels) for r in self._rows_of]
-            found[name] = self._ratio(_apart(base, own), _apart(base, teacher), windows)
-        return found
-
-    def _lost(self, first: str, base: Losses, own: Losses, arm: str, windows: Sequence[np.ndarray]) -> Estimate | None:
-        fresh = _apart(self._losses(first, self._sweep.baseline), self._losses(first, arm))
-        return self._ratio(_apart(fresh, _apart(base, own)), fresh, windows)
-
-    def _ratio(self, numerator: Losses, denominator: Losses, windows: Sequence[np.ndarray]) -> Estimate | None:
-        """Σ numerator / Σ denominator, each of a seed's sums over the entropy of its labels."""
-        scale = np.array([_total_entropy(r, w) for r, w in zip(self._rows_of, windows, strict=True)])
-        n, d = self._sums(numerator, windows) / scale, self._sums(denominator, windows) / scale
-        if not (np.isfinite(n).all() and np.isfinite(d).all()):
-            return None
-        found = ratio(n, d)
-        if found is None or not self._by_rows:
-            return found
-        apart = self._seed_mean(numerator, windows) - found.value * self._seed_mean(denominator, windows)
-        return found._replace(clusters=self._clustered(apart / (d.mean() * scale[0]), windows))
-
     def _sums(self, losses: Losses, windows: Sequence[np.ndarray]) -> np.ndarray:
         """Σ w l of each seed, (S,)."""
         triples = zip(losses, self._rows_of, windows, strict=True)
@@ -284,22 +262,6 @@ class Judged:
     def _cluster_count(self) -> int:
         table = self._place.rows(self._seeds[0]).table
         return int(_clusters(table, self._sweep.cluster).max()) + 1
-
-
-Losses = Sequence[np.ndarray]
-
-
-def _apart(one: Losses, other: Losses) -> list[np.ndarray]:
-    return [a - b for a, b in zip(one, other, strict=True)]
-
-
-def _total_entropy(rows: Rows, window: np.ndarray) -> float:
-    """Σ w · H(ȳ): what a sum of losses is divided by to be an NE."""
-    y, w = rows.labels[window], rows.weights[window]
-    rate = (w * y).sum() / w.sum() if w.sum() > 0 else 0.0
-    if not 0 < rate < 1:
-        return float("nan")
-    return float(w.sum() * -(rate * np.log(rate) + (1 - rate) * np.log1p(-rate)))
 
 
 def _kept(rows: Rows, which: np.ndarray) -> Rows:

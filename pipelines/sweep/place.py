@@ -92,7 +92,7 @@ class Place:
 
     def teacher(self, reference: Reference | None) -> tuple[Any, Any]:
         """Features and model of the config's teacher, or of a reference."""
-        features, model = self.config.features, self.config.teacher.model
+        features, model = self.config.teacher_features, self.config.teacher.model
         if reference is not None:
             from pipelines.yaml_text import merged
 

@@ -8,13 +8,11 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from exfm.metrics.estimates import Estimate, average
+from exfm.metrics.estimates import Estimate, average, quotient
 from pipelines.summary import PACKAGES
 from pipelines.sweep.choice import Chosen
 from pipelines.sweep.parts import stored
 from pipelines.sweep.place import Place
-
-ESTIMATES = ("gain", "early_gain", "lost")
 
 
 def report(
@@ -51,7 +49,7 @@ def report(
         "chosen": _chosen(choices),
         "conditions": {
             condition: {
-                "students": _students(condition, judged, sweep.baseline),
+                "students": _students(condition, judged, place),
                 "overall": _overall(condition, judged, place),
             }
             for condition in sweep.conditions
@@ -109,19 +107,30 @@ def _chosen(choices: Mapping[tuple[str, str], Chosen]) -> dict[str, Any]:
     return found
 
 
-def _students(condition: str, judged: Mapping[tuple[str, str], Any], baseline: str) -> dict[str, Any]:
+def _students(condition: str, judged: Mapping[tuple[str, str], Any], place: Place) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for (student, task), by_condition in judged.items():
-        value = by_condition[condition]
-        arms = {}
-        base = _seconds_per_row(value["arms"][baseline]["cost"])
+        value, arms = by_condition[condition], {}
+        base = _seconds_per_row(value["arms"][place.sweep.baseline]["cost"])
         for arm, figures in value["arms"].items():
             seconds = _seconds_per_row(figures["cost"])
-            cost = {"rows_per_s": 1 / seconds if seconds else None, "cost_ratio": seconds / base if base else None}
-            arms[arm] = {key: _told(item) for key, item in figures.items()} | cost
-        told = {key: item for key, item in value.items() if key != "arms"}
-        found.setdefault(student, {})[task] = told | {"arms": arms}
+            entry = _told({key: item for key, item in figures.items() if key != "figures"}) | figures["figures"]
+            entry |= {"rows_per_s": 1 / seconds if seconds else None, "cost_ratio": seconds / base if base else None}
+            if arm != place.sweep.baseline:
+                fresh = by_condition[place.sweep.tuned_under]["arms"][arm]["gain"]
+                entry["lost"] = _told(_lost(condition, place, figures["gain"], fresh))
+            arms[arm] = entry
+        others = {name: _told({"gain": made["gain"]}) | made["figures"] for name, made in value["others"].items()}
+        found.setdefault(student, {})[task] = value | {"others": others, "arms": arms}
     return found
+
+
+def _lost(condition: str, place: Place, gain: Estimate | None, fresh: Estimate | None) -> Estimate | None:
+    """The share of the gain that a condition takes; None for the first one, and for students that live shorter."""
+    if condition == place.sweep.tuned_under or place.sweep.conditions[condition].start or not (gain and fresh):
+        return None
+    kept = quotient(gain, fresh)
+    return kept and Estimate(1 - kept.value, -kept.clusters, -kept.seeds)
 
 
 def _seconds_per_row(cost: Mapping[str, Any]) -> float:
@@ -146,18 +155,20 @@ def _overall(condition: str, judged: Mapping[tuple[str, str], Any], place: Place
             if arm == place.sweep.baseline:
                 continue
             each = {student: judged[student, task][condition]["arms"][arm] for student in students}
-            entry: dict[str, Any] = {key: _average([e[key] for e in each.values()]) for key in ESTIMATES}
+            gain, early = (_average([e[key] for e in each.values()]) for key in ("gain", "early_gain"))
+            fresh = _average([judged[s, task][place.sweep.tuned_under]["arms"][arm]["gain"] for s in students])
+            entry = _told({"gain": gain, "early_gain": early, "lost": _lost(condition, place, gain, fresh)})
             names = dict.fromkeys(name for e in each.values() for name in e["transfer"])
-            entry["transfer"] = {name: _average([e["transfer"][name] for e in each.values()]) for name in names}
+            entry["transfer"] = {name: _told(_average([e["transfer"][name] for e in each.values()])) for name in names}
             entry["worst"] = _worst({s: e["gain"] for s, e in each.items()})
             found.setdefault(task, {})[arm] = entry
     return found
 
 
-def _average(estimates: Sequence[Estimate | None]) -> dict[str, Any] | None:
+def _average(estimates: Sequence[Estimate | None]) -> Estimate | None:
     """None where one of them is not defined: a mean over the others would be one of other students."""
     known = [estimate for estimate in estimates if estimate is not None]
-    return average(known).told() if known and len(known) == len(estimates) else None
+    return average(known) if known and len(known) == len(estimates) else None
 
 
 def _worst(gains: Mapping[str, Estimate | None]) -> dict[str, Any] | None:

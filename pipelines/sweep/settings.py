@@ -162,7 +162,11 @@ def _check(sweep: Sweep, config: Config, path: str) -> None:
             if feature not in config.features.names:
                 known = set(config.features.names)
                 raise BadInput(f"{path}: references.{name}.features names `{feature}`; {choices(feature, known)}")
-    for arm in sweep.arms:
+    for arm, changes in sweep.arms.items():
+        if fixed := sorted({"name", "verticals", "tasks"} & changes.student.keys()):
+            raise BadInput(
+                f"{path}: arm `{arm}` changes {', '.join(fixed)}; arms are compared on the same rows and tasks"
+            )
         trials = [settings_of(sweep, config, student, arm) for student in students_of(sweep, config)]
         for settings in zip(*trials, strict=True):
             try:

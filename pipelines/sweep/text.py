@@ -109,18 +109,18 @@ def _student(student: str, value: dict[str, Any]) -> list[list[str]]:
                 student,
                 arm,
                 *(_figure(figures[name]) for name in FIGURES),
-                _interval(figures["gain"]),
-                _p(figures["gain"]),
-                _transfers(figures["transfer"]),
-                _interval(figures["early_gain"]),
+                _interval(figures.get("gain")),
+                _p(figures.get("gain")),
+                _transfers(figures.get("transfer", {})),
+                _interval(figures.get("early_gain")),
                 "–" if figures["rows_per_s"] is None else f"{figures['rows_per_s']:,.0f}",
                 "–" if figures["cost_ratio"] is None else f"{figures['cost_ratio']:.2f}",
             ]
         )
-    others = {"*teacher*": value["teacher"]} | {f"*{name}*": made for name, made in value["others"].items()}
-    for name, figures in others.items():
+    for name, figures in value["others"].items():
         cells = [_figure(figures[key]) for key in FIGURES]
-        rows.append([student, name, *cells, *["–"] * (len(HEAD) - 6)])
+        told = [_interval(figures["gain"]), _p(figures["gain"])]
+        rows.append([student, f"*{name}*", *cells, *told, *["–"] * (len(HEAD) - 8)])
     return rows
 
 

@@ -1,4 +1,4 @@
-"""`exfm sweep`: a part is made once, whatever interrupts it; tuned where it is not judged; figures worked out by hand."""
+"""`exfm sweep`: a part is made once, whatever interrupts; tuned where it is not judged; figures worked out by hand."""
 
 from __future__ import annotations
 

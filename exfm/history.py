@@ -24,6 +24,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
@@ -41,11 +42,11 @@ class Values(NamedTuple):
     """What a batch adds: of every history that counts, the table rows (I,) and values (I,) float64 that are known, and
     how many each stands for (I,) float64."""
 
-    of: list[tuple[History, Tensor, Tensor, Tensor]]
+    of: list[tuple[History, np.ndarray, np.ndarray, np.ndarray]]
 
     @property
     def finite(self) -> bool:
-        return all(bool(torch.isfinite(x).all()) for _, _, x, _ in self.of)
+        return all(bool(np.isfinite(x).all()) for _, _, x, _ in self.of)
 
 
 class History(nn.Module):
@@ -68,26 +69,29 @@ class History(nn.Module):
 
     def forward(self, ids: Tensor) -> Tensor:
         """(I,) -> (I, 2) float32."""
+        n, all_s, squares = self.total.tolist()
+        mean, square = all_s / max(n, 1.0), squares / max(n, 1.0)
+        spread = max(square - mean**2, LEAST_VARIANCE) ** 0.5
         s, c = self.sum[ids], self.count[ids]
-        _, mean, squares = self.total / self.total[0].clamp(min=1)
-        deviation = (s - c * mean) / (c + self.feature.prior_rows)
-        spread = (squares - mean**2).clamp(min=LEAST_VARIANCE).sqrt()
-        return torch.stack([DEVIATIONS * deviation / spread, torch.log1p(c) / COUNTS], dim=1).float()
+        deviation = torch.sub(s, c, alpha=mean) / (c + self.feature.prior_rows) * (DEVIATIONS / spread)
+        return torch.stack([deviation, torch.log1p(c) / COUNTS], dim=1).float()
 
-    def add(self, ids: Tensor, x: Tensor, n: Tensor) -> None:
+    def add(self, ids: np.ndarray, x: np.ndarray, n: np.ndarray) -> None:
         """(I,) each: n times x, one after the other, in order; an id may come several times."""
-        self.total += torch.stack([n.sum(), (n * x).sum(), (n * x * x).sum()])
-        if self._f < 1:
-            ids, order = torch.sort(ids, stable=True)
-            x, n = x[order], n[order]
-            distinct_U, times_U = torch.unique_consecutive(ids, return_counts=True)
-            upto = n.cumsum(0)
-            ends_U = upto[times_U.cumsum(0) - 1]
-            for kept in (self.sum, self.count):
-                kept[distinct_U] *= self._f ** ends_U.diff(prepend=ends_U.new_zeros(1))
-            n = n * self._f ** (torch.repeat_interleave(ends_U, times_U) - upto)
-        self.sum.index_add_(0, ids, n * x)
-        self.count.index_add_(0, ids, n)
+        s, c, total = self.sum.numpy(), self.count.numpy(), self.total.numpy()
+        total += (n.sum(), (n * x).sum(), (n * x * x).sum())
+        if self._f < 1 and len(ids):
+            order = np.argsort(ids, kind="stable")
+            ids, x, n = ids[order], x[order], n[order]
+            last = np.flatnonzero(np.append(ids[1:] != ids[:-1], True))  # of its id in this batch
+            upto = np.cumsum(n)
+            ends_U = upto[last]
+            forgotten_U = self._f ** np.diff(ends_U, prepend=0.0)
+            s[ids[last]] *= forgotten_U
+            c[ids[last]] *= forgotten_U
+            n = n * self._f ** (np.repeat(ends_U, np.diff(last, prepend=-1)) - upto)
+        np.add.at(s, ids, n * x)
+        np.add.at(c, ids, n)
 
 
 class Histories(nn.Module):
@@ -121,37 +125,41 @@ class Histories(nn.Module):
                 )
         self._features = features.history
         self._counting = [History(f, rows[f.by]) for f in features.history if f.of is not None]
+        self._keys = {history.feature.by for history in self._counting}
         self.each = nn.ModuleList(self._counting)
 
     def forward(self, sparse: KeyedJaggedTensor, dense: Tensor) -> Tensor:
         if not self._features:
             return dense
-        counting = iter(self._counting)
-        inputs = [
-            dense.new_zeros(len(dense), 2) if feature.of is None else _looked_up(next(counting), sparse, len(dense))
-            for feature in self._features
-        ]
-        return torch.cat([dense, *inputs], dim=1)
+        B, counting, inputs = len(dense), iter(self._counting), [dense]
+        bags = _bags(sparse, self._keys, B)
+        for feature in self._features:
+            if feature.of is None:
+                inputs.append(dense.new_zeros(B, 2))
+            else:
+                ids, owner = bags[feature.by]
+                x_I2 = next(counting)(ids)
+                inputs.append(x_I2 if owner is None else _means(x_I2, owner, B))
+        return torch.cat(inputs, dim=1)
 
     def values(self, batch: Batch, *, every_logit: bool = False) -> Values:
         """What a batch has to add: labels, and logits of rows that settle the label (once per impression and task) or,
         with `every_logit`, of all that have one. What is not known adds nothing."""
-        found = []
-        rows = torch.ones(len(batch))
+        found: list[tuple[History, np.ndarray, np.ndarray, np.ndarray]] = []
+        if not self._counting:
+            return Values(found)
+        bags = _bags(batch.sparse, self._keys, len(batch))
         for history in self._counting:
             t = self._tasks[history.feature.task]
-            x, known = batch.labels[:, t], batch.label_mask[:, t]
+            x, known = batch.labels.numpy()[:, t], batch.label_mask.numpy()[:, t]
             if history.feature.of_teacher:
-                x = batch.teacher_logits[:, t]
-                known = batch.teacher_mask[:, t] & (known | every_logit)
-            ids, owner = _bags(batch.sparse, history.feature.by, len(batch))
-            kept = known[owner]
-            n = rows
-            if batch.negative_rate is not None:
-                counted = row_weights if history.feature.of_teacher and every_logit else label_weights
-                stands = counted(rows, batch.labels, batch.label_mask, batch.negative_rate)
-                n = stands.expand(batch.labels.shape)[:, t]
-            found.append((history, ids[kept], x[owner][kept].double(), n[owner][kept].double()))
+                x, there = batch.teacher_logits.numpy()[:, t], batch.teacher_mask.numpy()[:, t]
+                known = there if every_logit else there & known
+            ids, owner = bags[history.feature.by]
+            n = _standing_for(batch, t, by_row=history.feature.of_teacher and every_logit)
+            if owner is not None:
+                x, known, n = x[owner.numpy()], known[owner.numpy()], n[owner.numpy()]
+            found.append((history, ids.numpy()[known], x[known].astype(np.float64), n[known]))
         return Values(found)
 
     def add(self, values: Values) -> None:
@@ -188,13 +196,37 @@ def unfit_history(features: FeatureSet, names: Collection[str], tasks: Collectio
     return None
 
 
-def _looked_up(history: History, sparse: KeyedJaggedTensor, B: int) -> Tensor:
-    ids, owner = _bags(sparse, history.feature.by, B)
-    mean = torch.zeros(B, 2).index_add_(0, owner, history(ids))
-    return mean / torch.bincount(owner, minlength=B).clamp(min=1).unsqueeze(1)
+def _standing_for(batch: Batch, t: int, *, by_row: bool) -> np.ndarray:
+    """(B,) float64: how many rows of all traffic each stands for, by its label of task t or by all of its labels."""
+    rows = torch.ones(len(batch))
+    if batch.negative_rate is not None:
+        counted = row_weights if by_row else label_weights
+        stands = counted(rows, batch.labels, batch.label_mask, batch.negative_rate)
+        rows = stands.expand(batch.labels.shape)[:, t]
+    return rows.numpy().astype(np.float64)
 
 
-def _bags(sparse: KeyedJaggedTensor, key: str, B: int) -> tuple[Tensor, Tensor]:
-    """The ids (I,) of a key's bags, and whose they are."""
-    bags = sparse[key]
-    return bags.values(), torch.repeat_interleave(torch.arange(B), bags.lengths())
+class Bags(NamedTuple):
+    """The ids (I,) of a key's bags, and whose they are: (I,), or None where every example has exactly one."""
+
+    ids: Tensor
+    owner: Tensor | None
+
+
+def _bags(sparse: KeyedJaggedTensor, keys: Collection[str], B: int) -> dict[str, Bags]:
+    values, names = sparse.values(), sparse.keys()
+    lengths_FB = sparse.lengths().view(len(names), B)
+    if len(values) == lengths_FB.numel() and bool((lengths_FB == 1).all()):
+        return {key: Bags(values[B * (f := names.index(key)) : B * (f + 1)], None) for key in keys}
+    found, ends = {}, lengths_FB.sum(1).cumsum(0).tolist()
+    for key in keys:
+        f = names.index(key)
+        owner = torch.repeat_interleave(torch.arange(B), lengths_FB[f])
+        found[key] = Bags(values[ends[f] - len(owner) : ends[f]], owner)
+    return found
+
+
+def _means(x_I2: Tensor, owner: Tensor, B: int) -> Tensor:
+    """(I, 2) -> (B, 2): the mean over every bag, 0 over an empty one."""
+    sums = [torch.zeros(B).index_add_(0, owner, column) for column in x_I2.unbind(1)]
+    return torch.stack(sums, dim=1) / torch.bincount(owner, minlength=B).clamp(min=1).unsqueeze(1)

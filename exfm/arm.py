@@ -35,7 +35,7 @@ class Arm(BaseModel):
     follows
         `advantage`: w, and the weight 1 of the adapter's term, are multiplied by a factor in [0, 1] for each task. It
         follows what teacher (and adapter) were seen to know that the student did not, on rows before this step
-        (exfm/advantage.py).
+        (exfm/advantage.py), and is 0 before the first.
 
     Raises ConfigError (as pydantic's ValidationError) for a setting that its kind has no use for.
 

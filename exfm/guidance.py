@@ -5,7 +5,9 @@
     f, f'                     factors on the two distillation weights, exfm/advantage.py, else 1
 
 One state, one candidate update per batch: whoever takes a step takes all of it or none. The corrections learn first and
-are run again; the factors are those of before this batch.
+are run again; the factors are those of before this batch, and what they measure is what was said before it. Where
+negatives are downsampled (exfm/sampling.py) the corrections learn from shifted logits; the factors come from a
+regression whose intercept takes up that shift.
 
 B examples, T tasks, H width of the trunk's output.
 """

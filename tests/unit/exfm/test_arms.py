@@ -8,6 +8,7 @@ import torch
 from pydantic import ValidationError
 
 from exfm.adapter import adapted_logits, context_of
+from exfm.advantage import measured, no_advantage_yet, share
 from exfm.arm import Arm
 from exfm.distillation import cross_entropy
 from exfm.student import StudentConfig
@@ -332,6 +333,22 @@ def test_the_weight_of_a_batch_is_that_of_the_rows_before_it():
     assert one.guidance()["teacher_weight_ctr"] > 0
     one.train_step(second), twin.train_step(second)
     assert not same(served(one.state()), served(twin.state()))
+
+
+def test_the_weight_is_about_the_same_where_only_a_share_of_the_negatives_is_there():
+    generator = torch.Generator().manual_seed(1)
+    known, unknown, kept = torch.randn(3, 40_000, 1, generator=generator)
+    y = torch.bernoulli(torch.sigmoid(known + 0.5 * unknown - 1), generator=generator)
+    z_S, z_F = known - 1, known + 0.5 * unknown - 1
+    there = (y == 1) | (kept > 0.67)  # of all, and of every fourth negative
+    found = []
+    for mask in (torch.ones_like(there), there):
+        state = no_advantage_yet(1)
+        for rows in torch.arange(len(y)).split(1_000):
+            state = measured(state, z_S[rows], z_F[rows], y[rows], mask[rows], torch.ones(1_000))
+        found.append(share(state).item())
+    assert found[0] == pytest.approx(found[1], abs=0.1)
+    assert min(found) > 0.4
 
 
 def test_a_weight_of_zero_leaves_exactly_the_twin():

@@ -92,8 +92,8 @@ class StudentJob:
     def run(self, tell: Tell) -> int:
         for asked in self.asked:
             data, blocks, half = _data(self.place, self.seed, self.tuning, _columns_of(asked))
-            first = data.born(asked.condition.start, blocks)
-            passed = one_life(self.place, self.seed, asked.student, data, first, tell)
+            born = data.born(asked.condition.start, blocks)
+            passed = one_life(self.place, self.seed, asked.student, data, born, tell)
             if self.tuning:
                 passed = self._sums(passed, data, len(blocks) if half is None else half)
             save(asked.path, **passed)
@@ -103,44 +103,37 @@ class StudentJob:
         """Of the part of the stream that settings are chosen on: by task, Σ w·h, Σ w and Σ w·y."""
         low, high = (share * stream_rows for share in self.place.sweep.chosen_on)
         chosen = (data.places >= low) & (data.places < high)
-        labels, weights = labels_of(data)
-        weights = np.where(chosen[:, None], weights, 0.0)
-        losses = np.where(weights > 0, cross_entropy(passed.pop("logits"), labels), 0.0)
+        weights = np.where(chosen[:, None], data.weights, 0.0)
+        losses = np.where(weights > 0, cross_entropy(passed.pop("logits"), data.labels), 0.0)
         return passed | {
             "loss": (losses * weights).sum(0),
             "weight": weights.sum(0),
-            "positive": (labels * weights).sum(0),
+            "positive": (data.labels * weights).sum(0),
         }
 
 
-def one_life(place: Place, seed: int, student: StudentSettings, data: Data, first: int, tell: Tell) -> dict[str, Any]:
-    """A student's way over the batches from `first` on: its logits (n, T) of every row before it learned it."""
+def one_life(
+    place: Place, seed: int, student: StudentSettings, data: Data, born: tuple[int, int], tell: Tell
+) -> dict[str, Any]:
+    """A student's way over its rows from its birth on, a row and a batch: its logits (n, T) of each, before it learned
+    it. `seconds` of the core that it took to learn `rows`."""
     config = place.of(seed)
     tasks = config.student_tasks(student)
     model = Student(student.model, config.student_features(student), tasks, seed)
-    begin = int(data.bounds[first])
-    logits = np.empty((len(data.places) - begin, len(tasks)), np.float32)
+    row, first = born
+    logits = np.full((len(data.places), len(tasks)), np.nan, np.float32)
     seconds, left_out = 0.0, 0
-    at = 0
-    for batch in data.batches[first:]:
+    for i, batch in enumerate(data.batches[first:], first):
+        if (beside := data.beside[i]) is not None:
+            logits[beside[0]] = model.score(beside[1])
         began = time.process_time()
         step = model.train_step(batch)
         seconds += time.process_time() - began
-        logits[at : at + len(batch)] = step.logits
-        at += len(batch)
+        logits[data.learned[data.bounds[i] : data.bounds[i + 1]]] = step.logits
         left_out += 0 if step.finite else len(batch)
         tell(len(batch))
-    return {"logits": logits, "first": begin, "seconds": seconds, "left_out": left_out, "trained": at}
-
-
-def labels_of(data: Data) -> tuple[np.ndarray, np.ndarray]:
-    """Labels and weights (n, T) float64; the weight of a label that is not known is 0."""
-    if not data.batches:
-        return np.empty((0, 0)), np.empty((0, 0))
-    labels = np.concatenate([batch.labels.numpy() for batch in data.batches]).astype(np.float64)
-    mask = np.concatenate([batch.label_mask.numpy() for batch in data.batches])
-    weights = np.concatenate([batch.weights.numpy() for batch in data.batches]).astype(np.float64)
-    return labels, mask * weights[:, None]
+    rows = len(logits) - row
+    return {"logits": logits[row:], "first": row, "seconds": seconds, "left_out": left_out, "rows": rows}
 
 
 def _columns_of(asked: Asked) -> tuple[str, int, float, float]:

@@ -205,9 +205,9 @@ class Judged:
 
     def _cost(self, condition: str, arm: str) -> dict[str, Any]:
         parts = [self._part(condition, arm, seed) for seed in self._seeds]
-        seconds, trained = (float(sum(p[key] for p in parts)) for key in ("seconds", "trained"))
+        seconds, rows = (float(sum(p[key] for p in parts)) for key in ("seconds", "rows"))
         left_out = int(sum(p["left_out"] for p in parts))
-        return {"seconds": seconds, "rows": int(trained), "rows_not_learned": left_out}
+        return {"seconds": seconds, "rows": int(rows), "rows_not_learned": left_out}
 
     def _over_time(self, base: Losses, own: Losses) -> list[Any]:
         """[share of the stream, mean gain, its s.e.] in windows of equally many rows of the student's life."""

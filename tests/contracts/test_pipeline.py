@@ -124,7 +124,7 @@ def test_a_sweep_gives_its_students_the_rows_and_logits_of_the_lake_bit_for_bit(
     data = data_of(found, config, student)
     predictions = read_predictions(finished.run_dir.predictions(student.name))
     assert data.places.tolist() == predictions["lake_seq"].to_pylist()
-    life = one_life(place, config.seed, student, data, 0, lambda count: None)
+    life = one_life(place, config.seed, student, data, (0, 0), lambda count: None)
     for t, task in enumerate(config.tasks):
         assert (life["logits"][:, t] == predictions[f"student_{task}"].to_numpy()).all()
 

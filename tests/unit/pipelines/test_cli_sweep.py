@@ -13,6 +13,7 @@ from exfm.metrics.classification import normalised_entropy
 from pipelines import cli
 from pipelines.sweep import jobs as sweep_jobs
 from pipelines.sweep.choice import choose
+from pipelines.sweep.data import data_of
 from pipelines.sweep.judge import Judged
 from pipelines.sweep.parts import stored
 from pipelines.sweep.place import Place
@@ -186,12 +187,11 @@ def test_the_choice_does_not_see_the_half_that_is_judged(folder, tmp_path, monke
     place, student = Place(sweep, config, folder / "out", None), config.student("feed")
     good_first, good_later = settings_of(sweep, config, student, "single")
 
-    def planted(place, seed, setting, data, first, tell):
-        labels, _ = sweep_jobs.labels_of(data)
-        known, half = 4 * labels - 2, place.rows(seed).table.num_rows // 2
+    def planted(place, seed, setting, data, born, tell):
+        known, half = 4 * data.labels - 2, place.rows(seed).table.num_rows // 2
         better = (data.places < half) == (setting.model.arm.weight == 0.5)
         logits = np.where(better[:, None], known, -known).astype(np.float32)
-        return {"logits": logits, "first": 0, "seconds": 1.0, "left_out": 0, "trained": len(logits)}
+        return {"logits": logits, "first": 0, "seconds": 1.0, "left_out": 0, "rows": len(logits)}
 
     monkeypatch.setattr(sweep_jobs, "one_life", planted)
     sums: dict[int, list] = {}
@@ -214,6 +214,30 @@ def test_the_edge_of_a_grid_is_told(folder):
     assert choose(tried, {0: sums(3.0), 1: sums(2.0), 2: sums(1.0)}).edges == ["lr"]
     assert choose(tried, {0: sums(3.0), 1: sums(1.0), 2: sums(2.0)}).edges == []
     assert choose(tried, {0: sums(float("nan")), 1: sums(1.0), 2: sums(2.0)}).ne[0] is None
+
+
+def test_a_student_that_learns_a_share_of_the_negatives_is_judged_on_all_rows(folder):
+    sweep, config = load(written(folder))
+    place, student = Place(sweep, config, folder / "out", None), config.student("feed")
+    table = place.lake(1, sweep.conditions["fresh"])
+    sampled = student.model_copy(update={"negative_rate": {"ctr": 0.3, "cvr": 0.5}})
+    whole, some = data_of(table, place.of(1), student), data_of(table, place.of(1), sampled)
+    assert (whole.places == some.places).all()
+    assert (whole.labels == some.labels).all()
+    assert 0.2 < len(some.learned) / len(whole.learned) < 0.6
+    rows = np.concatenate([some.learned, *(beside[0] for beside in some.beside if beside is not None)])
+    assert sorted(rows) == list(range(len(some.places)))
+    for i, beside in enumerate(some.beside):  # scored before the batch that ends behind it, after the one before
+        if beside is not None and 0 < i < len(some.batches) - 1:
+            ends = some.learned[some.bounds[[i, i + 1]] - 1]
+            assert ((beside[0] > ends[0]) & (beside[0] < ends[1])).all()
+    for born in (some.born(0.0, table["block"].to_numpy()), some.born(0.5, table["block"].to_numpy())):
+        life = sweep_jobs.one_life(place, 1, sampled, some, born, lambda count: None)
+        assert len(life["logits"]) == len(some.places) - born[0]
+        assert np.isfinite(life["logits"]).all()
+    assert whole.born(0.5, table["block"].to_numpy())[0] == born[0] > 0
+    before, after = table["block"].to_numpy()[whole.places[born[0] - 1 : born[0] + 1]]
+    assert before < after
 
 
 NONE = SWEEP["arms"]["none"]

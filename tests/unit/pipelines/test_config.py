@@ -430,3 +430,36 @@ def test_a_sharding_that_does_not_suit_the_model_is_refused_before_anything_star
 
 def test_tables_that_do_not_learn_may_be_cut_by_columns():
     parse(changed("augmentation.sharding.types", ["column_wise"]))
+
+
+# --- sampling and groups --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("rate", "says"),
+    [
+        ({"ctrr": 0.5}, "student `shop` wants task `ctrr`; did you mean `ctr`? there are: ctr"),
+        ({"cvr": 0.5}, "student `shop` wants task `cvr`"),  # a task, and none of its own
+        ({"ctr": 0}, "greater than 0"),
+        ({"ctr": 1.5}, "less than or equal to 1"),
+    ],
+)
+def test_a_sampling_rate_is_a_share_of_the_rows_of_one_of_the_students_tasks(rate, says):
+    assert says in refusal(changed("students.1.negative_rate", rate))
+
+
+def test_sampling_decides_what_a_run_computes():
+    assert parse(changed("students.0.negative_rate", {"ctr": 0.5})).hash != parse(small()).hash
+
+
+@pytest.mark.parametrize("column", ["bid", "vertical", "nobody"])
+def test_rows_are_grouped_by_a_column_of_ids(column):
+    assert (
+        f"metrics.group_by is `{column}`; it has to be a column of ids that every row has: user_id, ad_id"
+        in refusal(changed("metrics.group_by", column))
+    )
+
+
+def test_demo_and_movielens_are_grouped_by_user():
+    for name in ("demo", "movielens"):
+        assert load(CONFIGS / f"{name}.yaml").metrics.group_by == "user_id"

@@ -359,6 +359,12 @@ def test_a_row_that_a_model_neither_learned_nor_left_out_is_noticed(run_dir):
     assert not rows_hold(workers | {"student-feed": workers["student-feed"] | {"quarantined_rows": 11}})
 
 
+def test_rows_that_sampling_left_out_are_of_those_given():
+    worker = {"trained_rows": 30, "quarantined_rows": 2, "left_out_by_sampling": 68, "given_rows": 100}
+    assert rows_hold({"student-feed": worker})
+    assert not rows_hold({"student-feed": worker | {"left_out_by_sampling": 67}})
+
+
 def test_figures_for_mlflow_leave_out_what_is_undefined(run_dir):
     summary = finished(run_dir)
     flat = summary.flat("feed", "ctr")

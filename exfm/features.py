@@ -139,9 +139,8 @@ class HistoryFeature(BaseModel):
     of          what is averaged: `label_<task>` or `teacher_logit_<task>` of a task of the student. None: of nothing,
                 both inputs are always 0 (what the twin of a student has, which never saw a teacher);
     prior_rows  an id's average is drawn towards that of all ids as if it had so many rows more, of that average;
-    half_life_rows  after so many further rows of the same id a row counts half. None: all count alike. For what is
-                known at once and says something every time (a rating, a teacher's logit) 10 did best; a rare label
-                needs some hundreds, or None.
+    half_life_rows  after so many further rows of the same id a row counts half: for a stream that runs for months.
+                None: all count alike. On MovieLens-1M 10, 20 and None do about equally well.
 
     >>> HistoryFeature(name="user_ctr", by="user_id", of="label_ctr").task
     'ctr'

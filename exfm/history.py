@@ -13,8 +13,8 @@ logit is ever among its own inputs; what it sees is what the rows of earlier bat
 Nothing here is trained. Which rows, in which batches, is all it depends on. Where of the rows with label 0 only a share
 is there (exfm/sampling.py), each of them is counted as all that it stands for.
 
-The constants bring both inputs to the order of 1. It matters: with a plain log(1 + c_r), ten times as large as the
-deviation, a small MLP loses all that it gains of both (MovieLens, .2 % NE).
+The constants bring both inputs to the order of 1. It matters: on MovieLens (ID-only MLP student, its own labels by user
+and item) 1 · deviation of the plain average and log(1 + c_r) gained .15 % NE, with these constants it is .44 %.
 
 B examples, C dense features, R rows of a table, K histories, I ids of all bags of a batch, U of them distinct.
 """

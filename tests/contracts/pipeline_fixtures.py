@@ -56,6 +56,10 @@ def small(servers: str, **changes: Any) -> Config:
                 {"name": "interest_0", "rows": 5, "transform": "index"},
             ],
             "dense": [{"name": "bid", "transform": "log1p"}],
+            "history": [
+                {"name": "user_ctr", "by": "user_id", "of": "label_ctr"},
+                {"name": "ad_logit", "by": "ad_id", "of": "teacher_logit_ctr", "half_life_rows": 20},
+            ],
         },
         "pace": {"mode": "lockstep", "block_rows": 1024, "lag": 2},
         "kafka": {"bootstrap_servers": servers, "connect_timeout_s": 20, "request_timeout_s": 20}

@@ -1,8 +1,9 @@
-"""A progress bar over rows, on stderr: share, rows per second, time left. Nothing where there is no terminal."""
+"""Progress over rows, on stderr: share, rows per second, time left. In a terminal a bar, in a log a line now and then."""
 
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -11,6 +12,7 @@ from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn,
 from rich.text import Text
 
 Advance = Callable[..., None]
+LINE_EVERY_S = 30.0
 
 
 class _Rows(ProgressColumn):
@@ -23,7 +25,35 @@ class _Rows(ProgressColumn):
 def rows_bar(doing: str, total: int) -> Iterator[Advance]:
     """Call what it yields with the number of rows done so far, and of how many where that was not known before."""
     console = Console(file=sys.stderr)
+    if not console.is_terminal:
+        yield _lines(doing, total)
+        return
     columns = (TextColumn(doing), BarColumn(), _Rows(), TimeRemainingColumn())
-    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
+    with Progress(*columns, console=console) as progress:
         task = progress.add_task(doing, total=total)
         yield lambda rows, of=total: progress.update(task, completed=rows, total=of)
+
+
+def _lines(doing: str, total: int, clock: Callable[[], float] = time.monotonic) -> Advance:
+    """What is short says nothing.
+
+    >>> from contextlib import redirect_stderr
+    >>> now = iter([0.0, 10.0, 40.0, 50.0])
+    >>> advance = _lines("training", 4_000, clock=lambda: next(now))
+    >>> with redirect_stderr(sys.stdout):
+    ...     advance(500), advance(1_000), advance(1_500)
+    training: 1,000 of 4,000 rows, 25/s, 2 min left
+    (None, None, None)
+    """
+    began = said = clock()
+
+    def advance(rows: int, of: int = total) -> None:
+        nonlocal said
+        if (now := clock()) - said < LINE_EVERY_S:
+            return
+        said = now
+        speed = rows / (now - began)
+        left = f", {(of - rows) / speed / 60:.0f} min left" if speed and of > rows else ""
+        print(f"{doing}: {rows:,} of {of:,} rows, {speed:,.0f}/s{left}", file=sys.stderr, flush=True)
+
+    return advance

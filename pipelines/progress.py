@@ -1,4 +1,4 @@
-"""Progress over rows, on stderr: share, rows per second, time left. In a terminal a bar, in a log a line now and then."""
+"""Progress, on stderr: share, rows per second, time left. A bar in a terminal, a line now and then in a log."""
 
 from __future__ import annotations
 

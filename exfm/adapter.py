@@ -16,15 +16,27 @@ B examples, T tasks, K hidden width, C width of the context.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from exfm.distillation import cross_entropy, mean_over
 from exfm.embeddings import named_generator
-from exfm.online import Fitted, fitted
+from exfm.sampling import label_shift
 
+BETA1, BETA2, EPS = 0.9, 0.999, 1e-8
 AGE_UNIT = 10.0
 """log(1 + age) over this: 22,000 rows are 1. Adam's steps are those of weights on inputs about as large as 1."""
+
+
+class Fitted(NamedTuple):
+    """All that an adapter is. Immutable: an update makes another one."""
+
+    weights: Tensor  # (T, P)
+    exp_avg: Tensor  # (T, P)
+    exp_avg_sq: Tensor  # (T, P)
+    steps: Tensor  # (T, 1) float32, updates so far
 
 
 def initial_adapter(tasks: Sequence[str], width: int, seed: int, context: int = 0) -> Fitted:
@@ -39,7 +51,8 @@ def initial_adapter(tasks: Sequence[str], width: int, seed: int, context: int = 
         if context:
             of_context = named_generator(seed, f"adapter context/{task}")
             weights[t, 3 * K + 1 :].normal_(std=context**-0.5, generator=of_context)
-    return Fitted.starting_at(weights)
+    zeros = torch.zeros_like(weights)
+    return Fitted(weights, zeros, zeros.clone(), torch.zeros(len(tasks), 1))
 
 
 def context_of(teacher_age: Tensor, x: Tensor) -> Tensor:
@@ -80,7 +93,22 @@ def updated(
 ) -> Fitted:
     """The adapter after one Adam step on L_SA over the rows of mask (B, T), those with a label and a teacher logit.
 
-    Teacher logits and labels (B, T), weights (B,), context (B, C); for the rest see `fitted`.
+    Teacher logits and labels (B, T), weights (B,), context (B, C), negative_rate (T,) as `objective` takes it. A task
+    without rows stays as it is. Logits and labels under a False mask must be finite. The result is not checked: a
+    caller that finds it not finite keeps the old one.
     """
-    taught = (labels, mask, weights, negative_rate)
-    return fitted(state, lr, lambda theta: adapted_logits(theta, teacher_logits, context), *taught)
+    theta = state.weights.detach().requires_grad_()
+    with torch.enable_grad():
+        z = adapted_logits(theta, teacher_logits, context)
+        if negative_rate is not None:
+            z = z + label_shift(negative_rate)
+        loss = mean_over(cross_entropy(z, labels), mask, weights)
+        (g,) = torch.autograd.grad(loss, theta)
+    learns = mask.any(0).unsqueeze(1)
+    steps = state.steps + learns
+    m = torch.where(learns, torch.lerp(state.exp_avg, g, 1 - BETA1), state.exp_avg)
+    v = torch.where(learns, torch.lerp(state.exp_avg_sq, g * g, 1 - BETA2), state.exp_avg_sq)
+    m_hat = m / (1 - BETA1**steps)
+    v_hat = v / (1 - BETA2**steps)
+    moved = state.weights - lr * m_hat / (v_hat.sqrt() + EPS)
+    return Fitted(torch.where(learns, moved, state.weights), m, v, steps)

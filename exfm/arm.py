@@ -26,8 +26,9 @@ class Arm(BaseModel):
     adapter_input
         `logit`: SA(z_F); `context`: SA(z_F, age of the snapshot, trunk's output), see exfm/adapter.py.
     recalibration
-        `platt`: what is distilled is a·z_F + b, fitted online (exfm/platt.py): the baseline of the adapter. Beside an
-        adapter it corrects the first target only; the adapter goes on reading the teacher's own logit.
+        `platt`: what is distilled is a·z_F + b, learned online from the last some `platt_half_life_rows` labelled rows
+        (exfm/platt.py). An adapter reads it too. It mends a miscalibrated teacher in a few hundred rows, which the
+        adapter takes thousands for: what a student most needs that is born beside one.
     single_head_rows
         The schedule of an auxiliary head: for the first so many rows the serving head itself learns from the teacher,
         with `single_head_weight`, and trunk and tables from nothing else of it. The other heads learn beside it from
@@ -62,7 +63,7 @@ class Arm(BaseModel):
     adapter_lr: float = Field(default=4e-3, gt=0)
     adapter_input: Literal["logit", "context"] = "logit"
     recalibration: Literal["none", "platt"] = "none"
-    platt_lr: float = Field(default=1e-2, gt=0)
+    platt_half_life_rows: int = Field(default=10_000, gt=0)
     single_head_rows: int = Field(default=0, ge=0)
     single_head_weight: float = Field(default=1.0, ge=0, allow_inf_nan=False)
     follows: Literal["nothing", "advantage"] = "nothing"

@@ -1,11 +1,12 @@
 """What a teacher says to a student once it was corrected: by Platt scaling, by the student adapter, by its record.
 
     z_F' = a·z_F + b          exfm/platt.py, else z_F
-    SA(z_F, …)                exfm/adapter.py
+    SA(z_F', …)               exfm/adapter.py
     f, f'                     factors on the two distillation weights, exfm/advantage.py, else 1
 
 One state, one candidate update per batch: whoever takes a step takes all of it or none. The corrections learn first and
-are run again; the factors are those of before this batch, and what they measure is what was said before it. Where
+are run again; the factors are those of before this batch. They measure what was said before it, and of Platt scaling
+nothing: what a teacher knows is not a matter of its calibration, and labels went into a and b. Where
 negatives are downsampled (exfm/sampling.py) the corrections learn from shifted logits; the factors come from a
 regression whose intercept takes up that shift.
 
@@ -21,10 +22,11 @@ import torch
 from torch import Tensor
 
 from exfm import adapter, platt
-from exfm.advantage import Advantage, factor, measured, no_advantage_yet
+from exfm.adapter import Fitted
+from exfm.advantage import factor, measured, no_advantage_yet
 from exfm.arm import Arm
 from exfm.batch import Batch
-from exfm.online import Fitted, fitted
+from exfm.logistic import Regression
 
 
 class Lesson(NamedTuple):
@@ -40,9 +42,9 @@ class Guidance(NamedTuple):
     """All that corrects a teacher; None where the arm does without. Immutable."""
 
     arm: Arm
-    platt: Fitted | None
+    platt: Regression | None
     adapter: Fitted | None
-    advantage: Advantage | None  # of z_F' for T tasks, and beside an adapter of SA for T more
+    advantage: Regression | None  # of z_F for T tasks, and beside an adapter of SA for T more
 
     @classmethod
     def initial(cls, arm: Arm, tasks: Sequence[str], width: int, seed: int) -> Guidance:
@@ -69,25 +71,24 @@ class Guidance(NamedTuple):
         y = torch.where(known, batch.labels, 0.0)
         context = adapter.context_of(batch.teacher_age, x_BH) if self.arm.adapter_input == "context" else None
 
-        after = self._replace(
-            platt=self._fitted_platt(z_F, y, known, batch),
-            adapter=self._fitted_adapter(z_F, y, known, batch, context),
-        )
+        after = self._replace(platt=self._learned_platt(z_F, y, known, batch))
+        z_A = after._recalibrated(z_F)
+        after = after._replace(adapter=self._fitted_adapter(z_A, y, known, batch, context))
         lesson = after._says(z_F, context)
         if self.advantage is None:
             return after, lesson
         before = self._says(z_F, context)
-        said = [logits for logits in (before.teacher_logits, before.adapted) if logits is not None]
+        said = [z_F] if before.adapted is None else [z_F, before.adapted]
         z_S, y, known = (tensor.repeat(1, len(said)) for tensor in (z_S, y, known))
         after = after._replace(advantage=measured(self.advantage, z_S, torch.cat(said, 1), y, known, batch.weights))
         factors, *adapted = factor(self.advantage).chunk(len(said))
         return after, lesson._replace(factors=factors, adapted_factors=adapted[0] if adapted else None)
 
-    def _fitted_platt(self, z_F: Tensor, y: Tensor, known: Tensor, batch: Batch) -> Fitted | None:
+    def _learned_platt(self, z_F: Tensor, y: Tensor, known: Tensor, batch: Batch) -> Regression | None:
         if self.platt is None:
             return None
         taught = (y, known, batch.weights, batch.negative_rate)
-        return fitted(self.platt, self.arm.platt_lr, lambda theta: platt.recalibrated(theta, z_F), *taught)
+        return platt.updated(self.platt, self.arm.platt_half_life_rows, z_F, *taught)
 
     def _fitted_adapter(
         self, z_F: Tensor, y: Tensor, known: Tensor, batch: Batch, context: Tensor | None
@@ -97,18 +98,23 @@ class Guidance(NamedTuple):
         taught = (y, known, batch.weights, context, batch.negative_rate)
         return adapter.updated(self.adapter, self.arm.adapter_lr, z_F, *taught)
 
+    def _recalibrated(self, z_F: Tensor) -> Tensor:
+        return z_F if self.platt is None else platt.recalibrated(self.platt, z_F)
+
     def _says(self, z_F: Tensor, context: Tensor | None) -> Lesson:
         """The corrections as they are, on z_F."""
+        z_P = self._recalibrated(z_F)
         return Lesson(
-            teacher_logits=z_F if self.platt is None else platt.recalibrated(self.platt.weights, z_F),
-            adapted=None if self.adapter is None else adapter.adapted_logits(self.adapter.weights, z_F, context),
+            teacher_logits=z_P,
+            adapted=None if self.adapter is None else adapter.adapted_logits(self.adapter.weights, z_P, context),
         )
 
     @property
     def first_to_overflow(self) -> list[Tensor]:
         """Where these are finite, the rest is."""
-        squares = [part.exp_avg_sq for part in (self.platt, self.adapter) if part is not None]
-        return squares if self.advantage is None else [*squares, *(tensor.float() for tensor in self.advantage)]
+        squares = [] if self.adapter is None else [self.adapter.exp_avg_sq]
+        regressions = [part for part in (self.platt, self.advantage) if part is not None]
+        return squares + [tensor.float() for part in regressions for tensor in part]
 
     def tensors(self) -> dict[str, Tensor]:
         """The state itself, not a copy, by name."""
@@ -122,7 +128,7 @@ class Guidance(NamedTuple):
         `teacher_weight` and `adapter_weight`."""
         found: dict[str, Tensor] = {}
         if self.platt is not None:
-            found["platt_scale"], found["platt_shift"] = self.platt.weights.unbind(1)
+            found["platt_scale"], found["platt_shift"] = self.platt.theta.unbind(1)
         if self.adapter is not None and self.arm.adapter_input == "logit":
             zero = torch.zeros(1, len(tasks))
             found["adapter_shift"] = adapter.adapted_logits(self.adapter.weights, zero)[0]

@@ -115,7 +115,7 @@ class Student:
     State is one flat dictionary of tensors:
 
         dense/<parameter>  adam/<parameter>/{exp_avg,exp_avg_sq,step}  table/<feature>/{weight,accumulator}
-        {adapter,platt}/{weights,exp_avg,exp_avg_sq,steps}  advantage/{theta,information}
+        adapter/{weights,exp_avg,exp_avg_sq,steps}  {platt,advantage}/{theta,information}
         history/<name>/{sum,count,total}  progress/{rows,labelled,distilled,without_teacher}  rng
 
     Loading a state and going on gives the same bits as never having stopped.

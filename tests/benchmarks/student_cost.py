@@ -135,7 +135,7 @@ def serving(config: Config, table: pa.Table, requests: int, rounds: int) -> None
 
 def _corrector_parameters(student: Student) -> int:
     """Of the adapter and of Platt scaling, which are no modules."""
-    return sum(t.numel() for name, t in student.state().items() if name in ("adapter/weights", "platt/weights"))
+    return sum(t.numel() for name, t in student.state().items() if name in ("adapter/weights", "platt/theta"))
 
 
 def training(config: Config, table: pa.Table, steps: int, rounds: int) -> None:

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from exfm.advantage import HALF_LIFE_ROWS, Advantage, factor, measured, no_advantage_yet, share
+from exfm.advantage import HALF_LIFE_ROWS, factor, measured, no_advantage_yet, share
+from exfm.logistic import Regression
 
 ROWS = 20_000
 
@@ -21,7 +22,7 @@ class Stream:
         self.labels = torch.bernoulli(torch.sigmoid(self.truth), generator=generator)
         self.everywhere, self.ones = torch.ones(ROWS, 1, dtype=torch.bool), torch.ones(ROWS)
 
-    def after(self, teacher: Tensor, start: Advantage | None = None, z_S: Tensor | None = None) -> Advantage:
+    def after(self, teacher: Tensor, start: Regression | None = None, z_S: Tensor | None = None) -> Regression:
         state, z_S = start or no_advantage_yet(1), self.student if z_S is None else z_S
         for rows in torch.arange(ROWS).split(512):
             state = measured(state, z_S[rows], teacher[rows], self.labels[rows], self.everywhere[rows], self.ones[rows])
@@ -69,7 +70,7 @@ def test_a_teacher_that_went_stale_loses_its_say_within_a_few_half_lives() -> No
 def test_what_lies_under_a_false_mask_is_not_looked_at_and_a_task_without_rows_stays() -> None:
     stream = Stream()
     before = stream.after(stream.truth)
-    before = Advantage(before.theta.repeat(2, 1), before.information.repeat(2, 1, 1))
+    before = Regression(before.theta.repeat(2, 1), before.information.repeat(2, 1, 1))
     z_S, z_F, y = (torch.cat([z[:100], z[:100]], dim=1) for z in (stream.student, stream.truth, stream.labels))
     mask = torch.zeros(100, 2, dtype=torch.bool)
     mask[:50, 0] = True

@@ -165,7 +165,7 @@ def test_a_batch_with_no_target_at_all_changes_no_weight(arm):
 def test_platt_scaling_and_the_adapter_undo_a_teacher_that_is_one_too_high():
     """What such a teacher says, a single head serves (test_student.py); with Platt scaling it serves what is true."""
     batches = stream(40_000, bias=1.0)
-    platt = student(arm_of=Arm(kind="single_head", recalibration="platt", platt_lr=0.03))
+    platt = student(arm_of=Arm(kind="single_head", recalibration="platt"))
     assert calibration(platt, batches) == pytest.approx(1, abs=0.03)
     told = platt.guidance()
     assert told["platt_scale_ctr"] == pytest.approx(1, abs=0.15)
@@ -177,13 +177,28 @@ def test_platt_scaling_and_the_adapter_undo_a_teacher_that_is_one_too_high():
 
 
 def test_platt_scaling_learns_first_and_is_run_again_before_the_student_learns():
-    """With a rate that moves it at once, the first batch already has the corrected target."""
+    """The first batch already has the corrected target; without a label there is nothing to correct it by."""
     batch = stream(256, bias=3.0)[0]
-    for rate, same_as_without in ((1e-12, True), (0.5, False)):
-        plain, scaled = student("auxiliary_head"), student("auxiliary_head")
-        scaled = student(arm_of=plain.cfg.arm.model_copy(update={"recalibration": "platt", "platt_lr": rate}))
-        losses = plain.train_step(batch).loss, scaled.train_step(batch).loss
-        assert (abs(losses[0] - losses[1]) < 1e-5) == same_as_without
+    unlabelled = replace(batch, label_mask=torch.zeros_like(batch.label_mask))
+    plain = Arm(rows="all")
+    for given, same_as_without in ((unlabelled, True), (batch, False)):
+        arms = plain, plain.model_copy(update={"recalibration": "platt"})
+        losses = [student(arm_of=arm).train_step(given).loss for arm in arms]
+        assert (losses[0] == losses[1]) == same_as_without
+
+
+def test_platt_scaling_changes_nothing_of_what_a_teacher_is_seen_to_know():
+    """Its a and b were learned from labels: with them, a teacher of noise would seem to know what the student does."""
+    arm = Arm(follows="advantage", rows="all", gradient_scale=0.0)
+    plain, scaled = (student(arm_of=arm.model_copy(update={"recalibration": how})) for how in ("none", "platt"))
+    for batch in stream(4_096, bias=1.0):
+        noise = torch.randn(batch.teacher_logits.shape, generator=torch.Generator().manual_seed(plain.rows))
+        for one in (plain, scaled):
+            one.train_step(replace(batch, teacher_logits=noise))
+    known = [one.guidance()["teacher_weight_ctr"] for one in (plain, scaled)]
+    assert known[0] == known[1] < 0.5
+    advantage = [{k: v for k, v in one.state().items() if k.startswith("advantage/")} for one in (plain, scaled)]
+    assert same(*advantage)
 
 
 # --- context ----------------------------------------------------------------------------------------------------------

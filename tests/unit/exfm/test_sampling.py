@@ -13,8 +13,7 @@ from exfm.batch import BatchBuilder
 from exfm.distillation import Arm, objective
 from exfm.features import FeatureSet, SparseFeature
 from exfm.metrics.classification import metrics_of, sigmoid
-from exfm.online import fitted
-from exfm.platt import initial_platt, recalibrated
+from exfm.platt import initial_platt, updated
 from exfm.sampling import row_weights, sample
 from exfm.student import Student, StudentConfig
 from exfm.trunks import Trunk
@@ -162,8 +161,8 @@ def test_platt_scaling_of_a_calibrated_teacher_stays_where_it_is():
         state = initial_platt(1)
         for some in torch.arange(len(y)).split(256):
             columns = (y[some], torch.ones_like(y[some], dtype=torch.bool), torch.ones(len(some)), torch.tensor([rate]))
-            state = fitted(state, 0.01, lambda theta, some=some: recalibrated(theta, z_F[some]), *columns)
-        found[rate] = state.weights[0, 1].item()
+            state = updated(state, 10_000, z_F[some], *columns)
+        found[rate] = state.theta[0, 1].item()
     assert abs(found[0.25]) < 0.2
     assert found[1.0] > 0.5  # it would learn the sampling, and teach it
 

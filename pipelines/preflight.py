@@ -41,16 +41,17 @@ def prepare(
     temporary.replace(run_dir.config)
 
 
-def _writable(root: Path) -> None:
+def writable(folder: Path, what: str = "the run directory", option: str = "--run-dir") -> None:
+    """Make a folder, where there is none yet. Raises BadInput where nothing can be written into it."""
     try:
-        root.mkdir(parents=True, exist_ok=True)
-        probe = root / f".probe-{os.getpid()}"
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / f".probe-{os.getpid()}"
         probe.write_bytes(b"")
         probe.unlink()
     except OSError as error:
         raise BadInput(
-            f"cannot write into the run directory {root} ({error.strerror}); "
-            "give another one with --run-dir, or mend its permissions"
+            f"cannot write into {what} {folder} ({error.strerror}); "
+            f"give another one with {option}, or mend its permissions"
         ) from None
 
 
@@ -141,7 +142,7 @@ def locked(run_dir: RunDir) -> Iterator[None]:
 
     Raises BadInput where another process has it, or the directory cannot be written.
     """
-    _writable(run_dir.root)
+    writable(run_dir.root)
     with run_dir.lock.open("a") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,7 +1,8 @@
 """Jobs in several processes, spawned, each computing with one thread; with one process, in this one.
 
-A worker answers each job with what it returned, and tells in between how far it is. It ignores Ctrl-C, which this
-process hears and ends it for; when this process is gone, a worker's next word finds nobody, and it ends.
+A worker answers each job with what it returned, and tells in between how far it is. It ignores Ctrl-C from its first
+moment on, which this process hears and ends it for; when this process is gone, a worker's next word finds nobody, and
+it ends.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
+from exfm.errors import ModelError
 from streaming.errors import StreamingError
 
 Tell = Callable[[int], None]
@@ -35,8 +37,8 @@ class Pool:
     def run(self, jobs: Sequence[Any], tell: Tell) -> Iterator[Any]:
         """What `work` returns for every job, as they end; `tell` hears counts of things done, which add up.
 
-        Raises StreamingError when a process dies, or what a job raised, with its traceback on stderr. After that, and
-        where the rest is not asked for, the pool is of no more use.
+        Raises StreamingError when a process dies, or what a job raised: of a fault of ours the words, its traceback on
+        stderr. After that, and where the rest is not asked for, the pool is of no more use.
         """
         if self._processes <= 1:
             for job in jobs:
@@ -56,7 +58,8 @@ class Pool:
                     continue
                 if kind == "raised":
                     error, trace = value
-                    sys.stderr.write(trace)
+                    if trace is not None:
+                        sys.stderr.write(trace)
                     raise error
                 yield value
                 if waiting:
@@ -76,7 +79,11 @@ class _Worker:
         context = multiprocessing.get_context("spawn")
         self._here, there = context.Pipe()
         self._process = context.Process(target=_serve, args=(there, work), daemon=True)
-        self._process.start()
+        heard = signal.signal(signal.SIGINT, signal.SIG_IGN)  # which a process keeps that is started now
+        try:
+            self._process.start()
+        finally:
+            signal.signal(signal.SIGINT, heard)
         there.close()
 
     def give(self, job: Any) -> Connection:
@@ -111,7 +118,6 @@ class _Worker:
 
 
 def _serve(connection: Connection, work: Work) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         while True:
             job = connection.recv()
@@ -119,8 +125,7 @@ def _serve(connection: Connection, work: Work) -> None:
             try:
                 value = work(job, told)
             except Exception as error:
-                trace = traceback.format_exc()
-                connection.send(("raised", (_plain(error), trace)))
+                connection.send(("raised", _raised(error)))
             else:
                 told.flush()
                 connection.send(("done", value))
@@ -128,15 +133,11 @@ def _serve(connection: Connection, work: Work) -> None:
         return  # nobody is there any more
 
 
-def _plain(error: Exception) -> Exception:
-    """The error itself where it survives the way, else its words."""
-    from multiprocessing.reduction import ForkingPickler
-
-    try:
-        ForkingPickler.dumps(error)
-        return error if type(error).__module__.split(".")[0] in ("exfm", "streaming") else StreamingError(repr(error))
-    except Exception:
-        return StreamingError(repr(error))
+def _raised(error: Exception) -> tuple[Exception, str | None]:
+    """An error that is told in words as it is; of any other what it says, and its traceback."""
+    if isinstance(error, StreamingError | ModelError | OSError):
+        return error, None
+    return StreamingError(repr(error)), traceback.format_exc()
 
 
 class _Told:

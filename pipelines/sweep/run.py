@@ -12,6 +12,7 @@ from typing import Any
 
 from pipelines.config import Generated
 from pipelines.layout import write_json
+from pipelines.preflight import writable
 from pipelines.progress import rows_bar
 from pipelines.sweep.choice import Chosen, choose
 from pipelines.sweep.data import places_of
@@ -47,6 +48,7 @@ class Runner:
 
     def run(self) -> dict[str, Any]:
         """Make what is missing and report: also as `sweep.json`, `sweep.md` and pictures in the folder."""
+        writable(self._place.folder, "the sweep's folder", "--out")
         try:
             self._settle()
             self._teach()

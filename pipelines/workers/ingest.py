@@ -45,7 +45,8 @@ def generated_stream(config: Config, source: Generated) -> GeneratedStream:
 def stream_name(config: Config, source: Generated | Recorded) -> str:
     """One name for one stream: a digest of what decides its rows, not of how fast or from which folder it is played.
 
-    Of files the size and the end go in: a Parquet file ends with the places and statistics of all its columns.
+    Of files the size and the end go in: a Parquet file ends with the places and statistics of all its columns. Raises
+    BadInput for one that is not there.
     """
     digest = hashlib.blake2b(digest_size=8)
     left_out: Any = {"rate": True, "path": True, "feedback": {"path"}}
@@ -54,10 +55,16 @@ def stream_name(config: Config, source: Generated | Recorded) -> str:
         return f"generated-{digest.hexdigest()}"
     paths = [source.path] if source.feedback is None else [source.path, source.feedback.path]
     for path in paths:
-        with open(path, "rb") as file:
-            size = file.seek(0, 2)
-            file.seek(max(0, size - FOOTER_BYTES))
-            digest.update(str(size).encode() + file.read())
+        try:
+            with open(path, "rb") as file:
+                size = file.seek(0, 2)
+                file.seek(max(0, size - FOOTER_BYTES))
+                digest.update(str(size).encode() + file.read())
+        except OSError as error:
+            raise BadInput(
+                f"cannot read the recorded stream {path}: {error.strerror}; source.path, and source.feedback, "
+                "say where it is"
+            ) from None
     return f"{Path(source.path).name}-{digest.hexdigest()}"
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +19,7 @@ from pipelines.sweep.data import data_of
 from pipelines.sweep.judge import Judged
 from pipelines.sweep.parts import stored
 from pipelines.sweep.place import Place
-from pipelines.sweep.pool import Pool
+from pipelines.sweep.pool import Pool, _Worker
 from pipelines.sweep.settings import Setting, load, settings_of
 from streaming.errors import BadInput, StreamingError
 from tests.unit.pipelines.pool_work import square
@@ -289,6 +291,29 @@ def test_every_shipped_sweep_is_valid(path):
     assert not sweep.unequal
 
 
+MISTAKES = {
+    "no lake": (["--from", "nowhere"], "exfm: no lake at nowhere/lake/augmented_examples; `exfm stream CONFIG` makes"),
+    "no file": ([], "exfm: cannot read the recorded stream nowhere.parquet: No such file or directory; source.path"),
+    "no folder": (["--out", "a file"], "exfm: cannot write into the sweep's folder a file (File exists)"),
+}
+
+
+@pytest.mark.parametrize("which", MISTAKES)
+def test_a_mistake_is_told_without_a_traceback_also_where_another_process_finds_it(
+    capfd, folder, tmp_path, monkeypatch, which
+):
+    (tmp_path / "a file").touch()
+    recorded = written(folder, config=str(Path("configs/movielens.yaml").resolve()), references={},
+                       students=["comedy"], set=["source.path=nowhere.parquet"])  # fmt: skip
+    file = recorded if which == "no file" else written(folder)
+    monkeypatch.chdir(tmp_path)
+    arguments, message = MISTAKES[which]
+    if which == "no lake":
+        arguments = [*arguments, "--set", "references={}"]
+    code, _, err = run(capfd, file, "--jobs", "2", *arguments)
+    assert (code, err[: len(message)]) == (2, message)
+
+
 # --- processes -----------------------------------------------------------------------------------------------------
 
 
@@ -303,6 +328,17 @@ def test_jobs_are_done_by_other_processes_and_all_are_counted():
             list(pool.run(["fail"], lambda count: None))
     finally:
         pool.close()
+
+
+def test_ctrl_c_does_not_reach_a_process_that_has_only_begun_to_start():
+    worker = _Worker(square)
+    try:
+        os.kill(worker._process.pid, signal.SIGINT)  # as a terminal does
+        worker.give(3)
+        assert [worker.hear(), worker.hear()] == [("told", 3), ("done", 9)]
+        assert signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
+    finally:
+        worker.end()
 
 
 def test_a_killed_process_ends_the_sweep_with_what_to_do():

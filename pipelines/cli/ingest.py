@@ -18,7 +18,7 @@ def ingest(
         Path | None, typer.Option("--feedback", help="Parquet file of feedback; else labels are columns of FILE.")
     ] = None,
     run_dir: Annotated[
-        Path | None, typer.Option("--run-dir", help="Its broker is used; default: runs/<name of the config>.")
+        Path | None, typer.Option("--run-dir", help="Its broker is used; default: runs/NAME, the config's name.")
     ] = None,
     bootstrap_servers: Annotated[
         str | None, typer.Option("--bootstrap-servers", help="HOST:PORT of a Kafka of your own instead.")

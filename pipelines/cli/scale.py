@@ -33,7 +33,7 @@ def scale(
         typer.Option("--dense-lr", help="--fit: rates every member tries, the best on the first half is its own."),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option("--out", help="--fit: folder of results; default: runs/<name>-scale.")
+        Path | None, typer.Option("--out", help="--fit: folder of results; default: runs/NAME-scale.")
     ] = None,
     overrides: Annotated[
         list[str] | None, typer.Option("--set", help="Override a setting: path=value. May be repeated.")

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 RunDirOption = Annotated[
-    Path | None, typer.Option("--run-dir", help="Folder of the run; default: runs/<name of the config>.")
+    Path | None, typer.Option("--run-dir", help="Folder of the run; default: runs/NAME, the config's name.")
 ]
 
 

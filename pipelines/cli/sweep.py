@@ -12,7 +12,7 @@ import typer
 def sweep(
     file: Annotated[Path, typer.Argument(metavar="SWEEP.yaml", help="Arms, conditions, seeds; see configs/sweeps/.")],
     out: Annotated[
-        Path | None, typer.Option("--out", help="Folder of parts and report; default: runs/CONFIG-sweep-FILE, of their names.")
+        Path | None, typer.Option("--out", help="Folder of parts and report; default: runs/CONFIG-sweep-FILE.")
     ] = None,
     jobs: Annotated[
         int | None, typer.Option("--jobs", min=1, help="Processes, of one thread each; default: the cores there are.")

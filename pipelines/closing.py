@@ -62,7 +62,7 @@ def teaching_table(summary: dict[str, Any], group_by: str | None) -> Table:
             table.add_column(f"GAUC\n{HEADS[model]}", justify="right", no_wrap=True)
         table.add_column(f"student − twin,\n95 % by {group_by}", justify="right", no_wrap=True)
     for name, task, half in _halves(summary):
-        ratio = half["transfer_ratio"]
+        ratio = half.get("transfer_ratio")  # a release before this wrote none, nor what is by group
         cells = ["–" if ratio is None else f"{ratio:.2f}"]
         if group_by is not None:
             cells += [*(_figure(half[model], "gauc") for model in COMPARED), _gain(half, "gain_by_group")]
@@ -77,11 +77,11 @@ def _halves(summary: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]
 
 
 def _figure(model: dict[str, Any] | None, key: str, digits: int = 4) -> str:
-    return "–" if model is None or model[key] is None else f"{model[key]:.{digits}f}"
+    return "–" if model is None or model.get(key) is None else f"{model[key]:.{digits}f}"
 
 
 def _gain(half: dict[str, Any], key: str = "gain") -> str:
-    gain = half[key]
+    gain = half.get(key)
     if gain is None or gain["low"] is None:
         return "–"
     relative = 100 * gain["difference"] / half["no_teacher"]["ne"]

@@ -60,10 +60,12 @@ def bounds_of(blocks: np.ndarray, batch_rows: int) -> np.ndarray:
     >>> bounds_of(np.array([0, 0, 0, 1, 1, 2]), 2).tolist()
     [0, 2, 3, 5, 6]
     """
+    if not len(blocks):
+        return np.zeros(1, np.int64)
     starts = np.flatnonzero(np.diff(blocks, prepend=-1))
     stops = np.append(starts[1:], len(blocks))
-    cuts = [np.arange(start, stop, batch_rows) for start, stop in zip(starts, stops, strict=True) if stop > start]
-    return np.append(np.concatenate(cuts) if cuts else np.empty(0, np.int64), len(blocks)).astype(np.int64)
+    cuts = [np.arange(start, stop, batch_rows) for start, stop in zip(starts, stops, strict=True)]
+    return np.append(np.concatenate(cuts), len(blocks)).astype(np.int64)
 
 
 def data_of(table: pa.Table, config: Config, student: Student) -> Data:
@@ -78,7 +80,7 @@ def data_of(table: pa.Table, config: Config, student: Student) -> Data:
     pairs = list(zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True))
     batches = [build(kept.slice(start, stop - start)) for start, stop in pairs]
     beside: list[tuple[np.ndarray, Batch] | None] = [None] * len(batches)
-    if rates:
+    if rates and batches:
         given_up = np.setdiff1d(np.arange(len(places)), learned)
         ends = np.append(learned[bounds[1:-1] - 1], len(places))
         for i, own in enumerate(np.split(given_up, np.searchsorted(given_up, ends[:-1]))):

@@ -115,7 +115,7 @@ def _over_time(report: dict[str, Any], arms: list[str], path: Path) -> Path:
     for axis, (title, figures) in zip(axes.flat, panels, strict=False):
         shown = []
         for arm in arms:
-            at, gain, se = np.array(figures[arm]["over_time"]).T
+            at, gain, se = np.array(figures[arm]["over_time"]).reshape(-1, 3).T
             look = _look(arms, arm)
             axis.plot(100 * at, gain, label=arm, linewidth=1.5, markersize=4, markevery=3, **look)
             axis.fill_between(100 * at, gain - se, gain + se, color=look["color"], alpha=0.15, linewidth=0)

@@ -291,6 +291,19 @@ def test_every_shipped_sweep_is_valid(path):
     assert not sweep.unequal
 
 
+def test_a_student_without_a_row_has_no_figures_and_keeps_nobody_from_theirs(capsys, folder, tmp_path):
+    quiet = ["students.feed.verticals=[nobody]", "students.feed.negative_rate={ctr: 0.5}"]
+    sweep = written(
+        folder, students=["feed", "shop"], rows=1500, set=quiet, conditions={"fresh": {}}, references={}, seeds=[1]
+    )
+    code, told, err = run(capsys, sweep, "--out", str(tmp_path), "--jobs", "1", "--json")
+    assert code == 0, err
+    students = json.loads(told)["conditions"]["fresh"]["students"]
+    assert students["feed"]["ctr"]["rows"] == [0]
+    assert students["feed"]["ctr"]["arms"]["single"]["gain"] is None
+    assert students["shop"]["ctr"]["arms"]["single"]["gain"]["value"] != 0
+
+
 MISTAKES = {
     "no lake": (["--from", "nowhere"], "exfm: no lake at nowhere/lake/augmented_examples; `exfm stream CONFIG` makes"),
     "no file": ([], "exfm: cannot read the recorded stream nowhere.parquet: No such file or directory; source.path"),

@@ -119,6 +119,16 @@ def test_the_counts_are_told_with_a_verdict(width):
     assert "DO NOT BALANCE" in " ".join(closing(width, broken).split())
 
 
+def test_a_run_that_the_release_before_finished_is_told_too():
+    """Its summary has no GAUC, no gain by group, and no share of the teacher's lead."""
+    half = {key: value for key, value in HALF.items() if key not in ("gain_by_group", "transfer_ratio")}
+    for model in ("student", "no_teacher", "teacher", "optimum"):
+        half[model] = {key: value for key, value in half[model].items() if key != "gauc"}
+    text = closing(180, SUMMARY | {"students": {"feed": {"ctr": half | {"last_half": half}}}})
+    teaching = [line for line in text.splitlines() if re.match(r"feed\s+ctr", line)][2]
+    assert teaching.split()[2:] == ["–"] * 5
+
+
 def test_what_is_not_known_is_a_dash():
     absent = dict.fromkeys(("no_teacher", "optimum", "gain", "gain_by_group", "transfer_ratio"))
     half = HALF | absent | {"teacher": figures(None, None, None)}

@@ -89,6 +89,7 @@ class History(nn.Module):
             forgotten_U = self._f ** np.diff(ends_U, prepend=0.0)
             s[ids[last]] *= forgotten_U
             c[ids[last]] *= forgotten_U
+            n = (1 - self._f**n) / (1 - self._f)  # 1 + f + … of those that it stands for
             n = n * self._f ** (np.repeat(ends_U, np.diff(last, prepend=-1)) - upto)
         np.add.at(s, ids, n * x)
         np.add.at(c, ids, n)

@@ -35,6 +35,7 @@ from pipelines.sweep.data import places_of
 from pipelines.sweep.parts import stored
 from pipelines.sweep.place import Place
 from pipelines.sweep.pool import Tell
+from pipelines.sweep.settings import CHOICE_ENDS
 
 EARLY = 0.05
 """Of a student's life: its first rows, judged by themselves."""
@@ -165,7 +166,7 @@ class Judged:
         judged, early = [], []
         for rows, seed in zip(self._rows_of, self._seeds, strict=True):
             life = rows.at >= int(self._part(condition, self._sweep.baseline, seed)["first"])
-            judged.append(life & (rows.places >= rows.stream_rows // 2))
+            judged.append(life & (rows.places >= CHOICE_ENDS * rows.stream_rows))
             early.append(life & (np.cumsum(life) <= EARLY * life.sum()))
         return judged, early
 

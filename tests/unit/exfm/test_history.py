@@ -13,6 +13,7 @@ from exfm.batch import BatchBuilder
 from exfm.distillation import Arm
 from exfm.errors import ConfigError, ModelError
 from exfm.features import DenseFeature, FeatureSet, HistoryFeature, SparseFeature
+from exfm.history import History
 from exfm.restore import MadeWith, fitted_student
 from exfm.serving import check_parity, load_served, save_served
 from exfm.student import Student, StudentConfig
@@ -109,6 +110,17 @@ def test_a_history_is_what_a_slow_loop_over_the_earlier_rows_says():
             assert np.allclose(got[:, 1 + 2 * k : 3 + 2 * k], expected, atol=1e-6), history.name
         assert one.train_step(batch).finite
     assert one.histories.tensors()["user_logit/total"][0] > 100
+
+
+def test_a_row_that_stands_for_four_counts_as_four_one_after_the_other():
+    """Of negatives a share is kept (exfm/sampling.py), and a history that forgets forgets those left out too."""
+    together, apart = History(LOGIT, 5), History(LOGIT, 5)
+    ids, x, n = np.array([1, 3, 1]), np.array([0.5, -1.0, 2.0]), np.array([4, 2, 1])
+    for _ in range(2):
+        together.add(ids, x, n.astype(np.float64))
+        apart.add(ids.repeat(n), x.repeat(n), np.ones(n.sum()))
+    for (name, found), (_, expected) in zip(together.named_buffers(), apart.named_buffers(), strict=True):
+        assert torch.allclose(found, expected, rtol=1e-12), name
 
 
 def test_no_row_sees_anything_of_its_own_batch():

@@ -348,14 +348,16 @@ def test_jobs_are_done_by_other_processes_and_all_are_counted():
 
 
 def test_ctrl_c_does_not_reach_a_process_that_has_only_begun_to_start():
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
     worker = _Worker(square)
     try:
         os.kill(worker._process.pid, signal.SIGINT)  # as a terminal does
         worker.give(3)
         assert [worker.hear(), worker.hear()] == [("told", 3), ("done", 9)]
-        assert signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     finally:
         worker.end()
+        signal.signal(signal.SIGINT, before)
 
 
 def test_a_killed_process_ends_the_sweep_with_what_to_do():

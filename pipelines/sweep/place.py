@@ -17,6 +17,7 @@ from pipelines.stream_rows import Rows, rows_of
 from pipelines.sweep.parts import digest, stored
 from pipelines.sweep.settings import Condition, Reference, Sweep, seeded
 from pipelines.sweep.teachers import blocks_of, versions_of
+from pipelines.yaml_text import merged
 from streaming.errors import BadInput
 from streaming.schema import POSITION_FIELDS
 
@@ -94,8 +95,6 @@ class Place:
         """Features and model of the config's teacher, or of a reference."""
         features, model = self.config.teacher_features, self.config.teacher.model
         if reference is not None:
-            from pipelines.yaml_text import merged
-
             features = features.select(reference.features) if reference.features else features
             model = type(model).model_validate(merged(model.model_dump(), reference.model))
         return features, model

@@ -18,6 +18,9 @@ from pipelines.predictions import read_predictions
 from pipelines.run import run
 from pipelines.states import RunState
 from pipelines.summary import counts_hold, rows_hold
+from pipelines.sweep.data import data_of
+from pipelines.sweep.jobs import one_life
+from pipelines.sweep.settings import Arm, Condition, Sweep
 from streaming.hashing import hash64
 from tests.contracts.pipeline_fixtures import (
     Finished,
@@ -29,6 +32,7 @@ from tests.contracts.pipeline_fixtures import (
     small,
     to_the_end,
 )
+from tests.contracts.test_pipeline import AsItIs
 from tests.contracts.test_pipeline_inputs import make_inputs
 
 pytestmark = pytest.mark.broker
@@ -109,6 +113,22 @@ def test_predictions_say_what_a_row_stands_for_and_the_summary_is_made_of_it(fin
     clicks = finished.summary["students"]["feed"]["ctr"]
     assert 0.3 < clicks["student"]["gauc"] < 1
     assert clicks["gain_by_group"]["clusters"] > clicks["gauc_groups"] > 20
+
+
+def test_a_sweep_of_its_lake_cuts_weighs_and_leaves_out_as_its_students_did(finished, tmp_path):
+    """With weights, rates, histories of labels and of logits, two settlement groups and a student of one task alone."""
+    config = finished.config
+    sweep, fresh = Sweep(config="-", seeds=(config.seed,), arms={"none": Arm()}), Condition()
+    place = AsItIs(sweep, config, tmp_path, finished.run_dir)
+    for student in config.students:
+        data = data_of(place.lake(config.seed, fresh), config, student)
+        told = read_predictions(finished.run_dir.predictions(student.name))
+        assert told is not None
+        assert data.places[data.learned].tolist() == told["lake_seq"].to_pylist()
+        life = one_life(place, config.seed, student, data, (0, 0), lambda count: None)
+        assert np.isfinite(life["logits"]).all()
+        for t, task in enumerate(config.student_tasks(student)):
+            assert (life["logits"][data.learned, t] == told[f"student_{task}"].to_numpy()).all()
 
 
 @pytest.mark.slow

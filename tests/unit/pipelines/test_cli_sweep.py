@@ -177,8 +177,10 @@ def test_rows_of_one_user_count_as_one_where_the_stream_is_one(folder):
     (rows,), (window,) = judged._rows_of, judged._windows("fresh")[0]
     base, own = (judged._losses(judged._arm_logits("fresh", arm))[0][window] for arm in sweep.arms)
     whole = 100 * (1 - own.sum() / base.sum())
-    pulls = []  # of one user: what leaving it out changes, times the share that is left (a plain jackknife adds to
-    for user in np.unique(rows.clusters[window]):  # that what the change of the share does, here some 5 %)
+    # What leaving a user out changes, times the share that is left: a plain jackknife has the change of the share in it
+    # too, here some 5 % more.
+    pulls = []
+    for user in np.unique(rows.clusters[window]):
         kept = rows.clusters[window] != user
         without = 100 * (1 - own[kept].sum() / base[kept].sum())
         pulls.append((whole - without) * base[kept].sum() / base.sum())

@@ -160,7 +160,7 @@ def _data(place: Place, seed: int, tuning: bool, columns: Any) -> tuple[Data, np
 
 
 class _Key(NamedTuple):
-    """Equal for equal folders: a place itself cannot be hashed."""
+    """Equal for equal sweeps of equal configs: a place itself cannot be hashed."""
 
     parts: tuple[Place, int, bool, Any]
 
@@ -172,7 +172,7 @@ class _Key(NamedTuple):
 
     def _plain(self) -> Any:
         place, *rest = self.parts
-        return place.folder, *rest
+        return place.folder, place.sweep.model_dump_json(), place.config.hash, *rest
 
 
 def _increments(tell: Tell) -> Tell:

@@ -213,6 +213,18 @@ def test_the_choice_does_not_see_the_half_that_is_judged(folder, tmp_path, monke
     assert chosen.ne[0] < 1 < 2 < chosen.ne[1]
 
 
+def test_two_sweeps_in_one_process_and_folder_have_their_own_rows(folder, tmp_path, monkeypatch):
+    seen = []
+    monkeypatch.setattr(sweep_jobs, "one_life", lambda place, seed, setting, data, *rest: seen.append(data) or {})
+    monkeypatch.setattr(sweep_jobs.StudentJob, "_sums", lambda self, passed, *rest: passed)
+    for part in ("[0, 0.5]", "[0, 0.25]"):
+        sweep, config = load(written(folder), ["seeds=[1]", f"chosen_on={part}"])
+        asked = sweep_jobs.Asked(config.student("feed"), sweep.conditions["fresh"], tmp_path / "part.npz")
+        place = Place(sweep, config, folder / "out", None)
+        sweep_jobs.StudentJob(place, 1, True, (asked,)).run(lambda count: None)
+    assert len(seen[1].places) < 0.7 * len(seen[0].places)
+
+
 def test_the_edge_of_a_grid_is_told(folder):
     def sums(loss):
         return [{"loss": np.array([loss]), "weight": np.array([10.0]), "positive": np.array([5.0])}]

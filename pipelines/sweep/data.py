@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from exfm.batch import Batch, BatchBuilder
-from exfm.sampling import sample
+from exfm.sampled_rows import sample
 from pipelines.config import Config, Student
 from streaming.schema import SAMPLE_WEIGHT
 

@@ -19,7 +19,7 @@ from exfm.batch import Batch, BatchBuilder
 from exfm.checkpoint import Stored, prune
 from exfm.pieces import Source, whole
 from exfm.restore import MadeWith, fitted_student
-from exfm.sampling import sample
+from exfm.sampled_rows import sample
 from exfm.serving import ServedStudent, check_logits, load_student, save_served
 from exfm.step import StepResult
 from exfm.student import Student

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from exfm.batch import Batch, BatchBuilder
-from exfm.sampling import Sampled
+from exfm.sampled_rows import Sampled
 from pipelines.background import Watch
 from streaming.lake_reader import LakeReader
 from streaming.lake_source import LakeSource

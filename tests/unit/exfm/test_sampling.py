@@ -14,7 +14,8 @@ from exfm.distillation import Arm, objective
 from exfm.features import FeatureSet, SparseFeature
 from exfm.metrics.classification import metrics_of, sigmoid
 from exfm.platt import initial_platt, updated
-from exfm.sampling import row_weights, sample
+from exfm.sampled_rows import sample
+from exfm.sampling import row_weights
 from exfm.student import Student, StudentConfig
 from exfm.trunks import Trunk
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from exfm.sampling import sample
+from exfm.sampled_rows import sample
 from pipelines.workers.student_rows import LeftOut, StudentRows
 from streaming.source import EndOfStream
 

@@ -41,6 +41,8 @@ ARMS = {
     "Platt + single head, w = 1": Arm(kind="single_head", recalibration="platt"),
     "Platt + auxiliary head, w = 1": Arm(kind="auxiliary_head", recalibration="platt"),
 }
+RATES = {"dense_lr": 0.004, "sparse_lr": 0.24}
+"""At these a student of so short a stream is calibrated in its second half; at the demo's it is not yet."""
 WRONG = {"as logged": (1.0, 0.0), "+ 1": (1.0, 1.0), "1.5·logit − 1": (1.5, -1.0)}
 """What is done to the teacher's logits: times, plus."""
 
@@ -94,7 +96,7 @@ def judged(config: Config, batches: Sequence[Batch], seed: int, arms: Mapping[st
     features = config.student_features(settings)
 
     def clicks(arm: Arm, times: float = 1.0, plus: float = 0.0, seed: int = seed) -> np.ndarray:
-        student = Student(settings.model.model_copy(update={"arm": arm}), features, config.tasks, seed)
+        student = Student(settings.model.model_copy(update={"arm": arm, **RATES}), features, config.tasks, seed)
         z = [student.train_step(replace(b, teacher_logits=times * b.teacher_logits + plus)).logits for b in batches]
         return np.concatenate(z)[counted, 0]
 

@@ -387,12 +387,20 @@ MUTATIONS = (
         TEACHER,
     ),
     Mutation(
-        "the adapter begins anew",
+        "the adapter, and all else that corrects the teacher, begin anew",
         f"{REPLAY} (20)",
         "exfm/student.py",
-        'tensors |= {f"adapter/{key}": value for key, value in self._adapter._asdict().items()}',
+        "tensors |= self._guidance.tensors()",
         "pass",
         STUDENT,
+    ),
+    Mutation(
+        "a student's histories begin anew",
+        f"{REPLAY} (20)",
+        "exfm/student.py",
+        'tensors |= {f"history/{key}": tensor for key, tensor in self.histories.tensors().items()}',
+        "pass",
+        "tests/unit/exfm/test_history.py",
     ),
     Mutation(
         "predictions of a future that did not happen are kept",

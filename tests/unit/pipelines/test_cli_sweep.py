@@ -329,7 +329,7 @@ MISTAKES = {
 }
 
 
-@pytest.mark.parametrize("which", MISTAKES)
+@pytest.mark.parametrize("which", [pytest.param("no lake", marks=pytest.mark.slow), "no file", "no folder"])
 def test_a_mistake_is_told_without_a_traceback_also_where_another_process_finds_it(
     capfd, folder, tmp_path, monkeypatch, which
 ):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -77,7 +78,7 @@ class Asked(NamedTuple):
 
     student: StudentSettings
     condition: Condition
-    path: Any
+    path: Path
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,7 @@ from pipelines.sweep.parts import stored
 from pipelines.sweep.place import Place
 from pipelines.sweep.pool import Tell
 from pipelines.sweep.settings import CHOICE_ENDS
+from streaming.schema import SAMPLE_WEIGHT
 
 EARLY = 0.05
 """Of a student's life: its first rows, judged by themselves."""
@@ -87,6 +88,7 @@ class Judged:
         self._student, self._task = student, task
         self._own = place.config.student_tasks(student).index(task)
         self._seeds = place.sweep.seeds
+        self._read: dict[Path, dict[str, np.ndarray]] = {}  # of the condition that is being judged
         rows = [self._rows(seed) for seed in self._seeds]
         if place.one_stream:  # the same rows for all seeds
             common = np.logical_and.reduce([r.at for r in rows])
@@ -106,8 +108,8 @@ class Judged:
             if np.isfinite(optimum).any():
                 logits["optimum"] = optimum
         weights = np.ones(len(places))
-        if "sample_weight" in table.schema.names:
-            weights = table["sample_weight"].to_numpy()[places].astype(np.float64)
+        if config.rows.weighted:
+            weights = table[SAMPLE_WEIGHT].to_numpy()[places].astype(np.float64)
         labelled = label.is_valid().to_numpy(zero_copy_only=False)
         complete = np.logical_and.reduce([labelled, *(np.isfinite(z) for z in logits.values())])
         return Rows(
@@ -125,6 +127,7 @@ class Judged:
     def under(self, condition: str) -> dict[str, Any]:
         """Everything there is to say of one condition. Estimates are still estimates."""
         setting, baseline = self._sweep.conditions[condition], self._sweep.baseline
+        self._read.clear()
         windows, early = self._windows(condition)
         base = self._losses(self._arm_logits(condition, baseline))
         teachers = {"teacher": f"behind {setting.behind}"} | {name: name for name in self._sweep.references}
@@ -171,9 +174,12 @@ class Judged:
         return judged, early
 
     def _part(self, condition: str, arm: str, seed: int) -> dict[str, np.ndarray]:
-        part = stored(self._parts[condition, arm, seed])
-        assert part is not None
-        return part
+        path = self._parts[condition, arm, seed]
+        if path not in self._read:
+            part = stored(path)
+            assert part is not None
+            self._read[path] = part
+        return self._read[path]
 
     def _arm_logits(self, condition: str, arm: str) -> list[np.ndarray]:
         """By seed, of the rows that can be judged; NaN before the student's birth."""

@@ -92,8 +92,7 @@ def _panel(report: dict[str, Any], condition: str, task: str) -> dict[str, dict[
 def _alike(report: dict[str, Any]) -> bool:
     """Whether the conditions' gains are of one order, so that one axis shows them all."""
     reaches = []
-    for condition, value in report["conditions"].items():
-        del condition
+    for value in report["conditions"].values():
         gains = [f["gain"]["value"] for arms in value["overall"].values() for f in arms.values() if f["gain"]]
         reaches.append(max((abs(gain) for gain in gains), default=0.0))
     return max(reaches) < 5 * max(min(reaches), 1e-9)

@@ -103,10 +103,9 @@ class Place:
         """Of a student with its model as set, whole or in tuning."""
         config = self.of(seed)
         features = config.student_features(student).model_dump(mode="json")
-        distils = student.model.arm.distils or "teacher_logit_" in str(features)
         decisive = {
             "rows": self.rows(seed).name,
-            "logits": self._logits(seed, condition) if distils else None,
+            "logits": self._logits(seed, condition) if student.model.arm.distils else None,
             "student": student.model_dump(mode="json", exclude=NOT_DECISIVE) | {"verticals": student.row_filter},
             "features": features,
             "tasks": config.student_tasks(student),

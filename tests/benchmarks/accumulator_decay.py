@@ -14,11 +14,12 @@ import argparse
 from itertools import product
 
 import numpy as np
+from scipy.special import stdtrit
 
 from exfm.batch import BatchBuilder
 from exfm.decay import Accumulators
 from exfm.metrics.classification import normalised_entropy
-from exfm.metrics.paired import consecutive_blocks, paired_ne_difference, student_t_975
+from exfm.metrics.paired import consecutive_blocks, paired_ne_difference
 from exfm.ranks import RankGroup
 from exfm.teacher import Teacher
 from exfm.teacher_net import TeacherConfig
@@ -94,7 +95,7 @@ def main() -> None:
         print(f"| {seed} | {' | '.join(cells)} |")
     print("\nmean over seeds, with the 95 % interval that their spread gives:")
     for way, d in relative.items():
-        reach = student_t_975(len(d) - 1) * np.std(d, ddof=1) / len(d) ** 0.5 if len(d) > 1 else float("nan")
+        reach = stdtrit(len(d) - 1, 0.975) * np.std(d, ddof=1) / len(d) ** 0.5 if len(d) > 1 else float("nan")
         print(f"- {way}: {np.mean(d):+.2f} % ± {reach:.2f}")
 
 

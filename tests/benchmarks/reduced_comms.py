@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from scipy.special import stdtrit
 
 from exfm.batch import BatchBuilder
 from exfm.comms import SentBytes
 from exfm.metrics.classification import metrics_of
-from exfm.metrics.paired import student_t_975
 from exfm.ranks import RankGroup
 from exfm.sharding import Sharding
 from exfm.teacher import Teacher
@@ -86,7 +86,7 @@ def main() -> None:
     print("\nΔ AUC from fp32, mean over seeds with 95 %:")
     for arm in list(ARMS)[1:]:
         d = np.array([arms[arm]["auc"] - arms["fp32"]["auc"] for arms in found.values()])
-        reach = student_t_975(len(d) - 1) * d.std(ddof=1) / len(d) ** 0.5 if len(d) > 1 else float("nan")
+        reach = stdtrit(len(d) - 1, 0.975) * d.std(ddof=1) / len(d) ** 0.5 if len(d) > 1 else float("nan")
         print(f"- {arm}: {d.mean():+.5f} ± {reach:.5f} (largest of a seed {np.abs(d).max():.5f})")
 
 

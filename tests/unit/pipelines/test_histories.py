@@ -10,12 +10,9 @@ import pytest
 from exfm.serving import load_served
 from pipelines.config import load, parse
 from pipelines.evolution import evolution, made_with_teacher
-from pipelines.layout import RunDir
-from pipelines.predictions import PredictionLog
 from pipelines.served_model import _load_pyfunc
-from pipelines.workers.student import StudentWorker
 from streaming.errors import BadInput
-from tests.unit.pipelines.test_background import eventually
+from tests.unit.pipelines.student_at_work import learn, starting
 from tests.unit.pipelines.test_config import refusal, small
 from tests.unit.pipelines.test_model_worker import rows_of, same
 from tests.unit.pipelines.test_resume import FORMAT_1
@@ -75,25 +72,8 @@ def test_a_run_goes_on_without_them_and_a_student_gets_none_that_it_did_not_begi
 def started(tmp_path):
     """Starts a worker of a student that reads both histories, and has a twin, in one run directory."""
     config = load(FORMAT_1 / "config.yaml", [f"features.history={[OWN, LOGIT | {'by': 'user_id'}]}"])
-    workers = []
-
-    def start() -> StudentWorker:
-        worker = StudentWorker(config, config.students[0], RunDir(tmp_path))
-        worker.take_up()
-        worker._predictions = PredictionLog(tmp_path / "predictions" / "feed")
-        worker._predictions.open(worker._seq)
-        workers.append(worker)
-        return worker
-
-    yield start
-    for worker in workers:
-        worker.abandon()
-
-
-def learn(worker: StudentWorker, *blocks: int) -> None:
-    for block in blocks:
-        worker._learn(rows_of(block), worker._build(rows_of(block)))  # a checkpoint is due after every 16 rows
-    eventually(lambda: worker._writer.idle)
+    with starting(config, tmp_path) as start:
+        yield start
 
 
 def exports(root: Path) -> list[Path]:

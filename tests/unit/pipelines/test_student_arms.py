@@ -7,11 +7,8 @@ import pytest
 
 from exfm.serving import load_served
 from pipelines.config import load
-from pipelines.layout import RunDir
-from pipelines.predictions import PredictionLog
 from pipelines.workers import student as student_worker
-from pipelines.workers.student import StudentWorker
-from tests.unit.pipelines.test_background import eventually
+from tests.unit.pipelines.student_at_work import learn, starting
 from tests.unit.pipelines.test_model_worker import rows_of, same
 from tests.unit.pipelines.test_resume import FORMAT_1
 
@@ -29,25 +26,8 @@ EVERYTHING = {
 def started(tmp_path):
     """Starts a worker of a student with all of it, and a twin, in one run directory."""
     config = load(FORMAT_1 / "config.yaml", [f"students.0.model.arm={EVERYTHING}"])
-    workers = []
-
-    def start() -> StudentWorker:
-        worker = StudentWorker(config, config.students[0], RunDir(tmp_path))
-        worker.take_up()
-        worker._predictions = PredictionLog(tmp_path / "predictions" / "feed")
-        worker._predictions.open(worker._seq)
-        workers.append(worker)
-        return worker
-
-    yield start
-    for worker in workers:
-        worker.abandon()
-
-
-def learn(worker: StudentWorker, *blocks: int) -> None:
-    for block in blocks:
-        worker._learn(rows_of(block), worker._build(rows_of(block)))
-    eventually(lambda: worker._writer.idle)
+    with starting(config, tmp_path) as start:
+        yield start
 
 
 def test_a_stopped_worker_goes_on_across_the_schedules_change_and_its_twin_has_nothing_of_it(started):

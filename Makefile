@@ -37,7 +37,7 @@ setup:  ## environment, pinned packages, console command, the broker's jars; ins
 	[ -f $(LIST) ] || fail "there is no list $(LIST); VARIANT is cpu or cuda"
 	packages="$(VARIANT) $$(cksum < $(LIST))"
 	project="$$(cksum < pyproject.toml)"
-	broker="$$(cksum < streaming/broker_jars.py)"
+	broker="$$(cksum < streaming/broker/jars.py)"
 	# The two builds of fbgemm share a folder and break each other: exactly the one of this list may be there.
 	fbgemm() { cd $(VENV)/lib/python3*/site-packages 2>/dev/null && echo fbgemm_gpu*-*.dist-info | sed 's/-[0-9][^ ]*//g'; }
 	right=fbgemm_gpu$(if $(filter cpu,$(VARIANT)),_cpu)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from streaming.broker import Broker
-from streaming.kafka_settings import KafkaSettings
+from streaming.kafka import KafkaSettings
 
 _numbers = itertools.count()
 

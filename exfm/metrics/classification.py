@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from exfm.metrics.auc import auc
+from exfm.metrics.ranking import auc
 
 
 class Metrics(NamedTuple):

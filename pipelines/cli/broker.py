@@ -26,7 +26,7 @@ def register(app: typer.Typer) -> None:
 
 
 def _broker(run_dir: Path, port: int | None = None) -> Broker:
-    from pipelines.layout import RunDir
+    from pipelines.run_dir import RunDir
     from streaming.broker import Broker
 
     return Broker(RunDir(run_dir).broker, port=port)

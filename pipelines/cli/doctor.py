@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from pipelines.doctor import Finding
+    from pipelines.tools.doctor import Finding
 
 
 def register(app: typer.Typer) -> None:
@@ -22,15 +22,15 @@ def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as one JSON list.")] = False,
 ) -> None:
     """Check every part: Python, packages, threads, broker, disk, memory, compiler, GPU. Exit code 1 if one fails."""
-    from pipelines import doctor
+    from pipelines.tools.doctor import examine
 
     if as_json:
         import json
 
-        findings = list(doctor.examine(run_dir=run_dir, deep=deep))
+        findings = list(examine(run_dir=run_dir, deep=deep))
         typer.echo(json.dumps([finding.model_dump() for finding in findings], indent=2))
     else:
-        findings = list(_shown(doctor.examine(run_dir=run_dir, deep=deep)))
+        findings = list(_shown(examine(run_dir=run_dir, deep=deep)))
     raise typer.Exit(1 if any(finding.status == "fail" for finding in findings) else 0)
 
 

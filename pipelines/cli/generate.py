@@ -33,9 +33,9 @@ def generate(
     import time
 
     from pipelines.config import Generated, load
-    from pipelines.progress import rows_bar
-    from pipelines.recording import record
-    from pipelines.workers.ingest import generated_stream
+    from pipelines.display import rows_bar
+    from pipelines.tools import record
+    from pipelines.workers import generated_stream
     from streaming.errors import BadInput
 
     asked = [("impressions", impressions), ("seed", seed)]

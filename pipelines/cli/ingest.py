@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from pipelines.feeding import Fed
+    from pipelines.tools import Fed
 
 
 def ingest(
@@ -46,9 +46,9 @@ def ingest(
     from dataclasses import asdict
 
     from pipelines.config import load
-    from pipelines.feeding import alone, feed, reached, recorded_source
-    from pipelines.layout import RunDir
-    from pipelines.progress import rows_bar
+    from pipelines.display import rows_bar
+    from pipelines.run_dir import RunDir
+    from pipelines.tools import alone, feed, reached, recorded_source
     from streaming.errors import BadInput
 
     if run_dir is not None and bootstrap_servers is not None:

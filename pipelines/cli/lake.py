@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from pipelines.lake_care import LakeCare
+    from pipelines.tools import LakeCare
 
 RunDirOption = Annotated[Path, typer.Option("--run-dir", help="Folder of the run.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
@@ -33,7 +33,7 @@ def register(app: typer.Typer) -> None:
 
 
 def _care(run_dir: Path) -> LakeCare:
-    from pipelines.lake_care import LakeCare
+    from pipelines.tools import LakeCare
 
     return LakeCare(run_dir)
 
@@ -108,7 +108,7 @@ def compact(
     The run does this by itself, for partitions with `lake.compact_files` small files. Files of a pinned range are left
     alone, unless the pin is forced. The files replaced stay on the disk until vacuum.
     """
-    from pipelines.lake_care import as_json as plain
+    from pipelines.tools import as_json as plain
 
     def say(line: str) -> None:
         typer.echo(line, err=True)
@@ -130,7 +130,7 @@ def retain(
     Stops at the lowest position of a registered reader, and says whose. A reader that is forced is passed: when it
     comes back, it is told which rows are gone.
     """
-    from pipelines.lake_care import as_json as plain
+    from pipelines.tools import as_json as plain
 
     done = _care(run_dir).retain(days=days, force=force or ())
     _tell({"augmented_examples": plain(done)}, {"augmented_examples": str(done)}, as_json)
@@ -148,7 +148,7 @@ def vacuum(
     Files of a commit in flight are never touched. Other programs that read an older version (DuckDB, Polars) lose
     it when files younger than their read are deleted; readers of the run look again.
     """
-    from pipelines.lake_care import as_json as plain
+    from pipelines.tools import as_json as plain
 
     done = _care(run_dir).vacuum(older_than_s=older_than)
     _tell({name: plain(each) for name, each in done.items()}, {name: str(each) for name, each in done.items()}, as_json)

@@ -43,8 +43,8 @@ def plan(
     from rich.console import Console
 
     from pipelines.config import load
-    from pipelines.doctor.machine import total_memory
-    from pipelines.plan_question import Part, ask, question_of
+    from pipelines.planning import Part, ask, question_of
+    from pipelines.tools.doctor import total_memory
 
     settings = load(config, overrides)
     part: Part = "augmentation" if scoring else "teacher"

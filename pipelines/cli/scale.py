@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from exfm.teacher_net import Interaction
+    from exfm.models import Interaction
 
 LISTED, FITTED = "0,1,2,3,4,5,6", "0,1,2,3,4"
 
@@ -57,8 +57,8 @@ def scale(
         _show(settings, wanted, interactions, json_)
         return
     from exfm.threads import set_threads
-    from pipelines.layout import RunDir
-    from pipelines.scaling.run import fit as train
+    from pipelines.offline.scaling import fit as train
+    from pipelines.run_dir import RunDir
 
     set_threads(settings.resources.threads)
     folder = out or Path("runs") / f"{settings.name}-scale"
@@ -99,7 +99,7 @@ def _numbers(option: str, given: str, kind: type) -> list[Any]:
 
 
 def _interactions(given: str) -> list[Interaction]:
-    from pipelines.scaling.members import INTERACTIONS
+    from pipelines.offline.scaling import INTERACTIONS
     from streaming.errors import BadInput
 
     names = given.split(",")
@@ -109,8 +109,7 @@ def _interactions(given: str) -> list[Interaction]:
 
 
 def _show(settings: Any, dials: list[int], interactions: list[Interaction], json_: bool) -> None:
-    from pipelines.scaling.members import members
-    from pipelines.scaling.report import sizes
+    from pipelines.offline.scaling import members, sizes
 
     found = sizes(members(settings, dials, interactions))
     if json_:
@@ -138,7 +137,7 @@ def _sizes(sizes: list[int]) -> str:
 
 
 def _tell(value: dict[str, Any]) -> None:
-    from pipelines.scaling.picture import in_words
+    from pipelines.offline.scaling import in_words
 
     for task, judged in value["judged"].items():
         optimum = judged["optimum"]

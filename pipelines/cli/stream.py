@@ -36,12 +36,11 @@ def stream(
     """
     from rich.console import Console
 
-    from pipelines.closing import print_closing
     from pipelines.config import load
-    from pipelines.layout import RunDir
-    from pipelines.run import run, start_over
-    from pipelines.screen import Screen
-    from pipelines.states import RunState
+    from pipelines.control import run, start_over
+    from pipelines.display import Screen, print_closing
+    from pipelines.rules import RunState
+    from pipelines.run_dir import RunDir
     from streaming.errors import BadInput
 
     settings = load(config, overrides)
@@ -75,13 +74,14 @@ def status(
     """
     import json
 
-    from pipelines.stored_status import alive, read_status, show
+    from pipelines.display import show_status
+    from pipelines.status import alive, read_status
 
     value = read_status(run_dir)
     if json_:
         typer.echo(json.dumps(value | {"alive": alive(value)}, indent=2))
     else:
-        show(value, alive(value))
+        show_status(value, alive(value))
 
 
 def stop(
@@ -92,7 +92,7 @@ def stop(
 
     Example: exfm stop --run-dir runs/demo
     """
-    from pipelines.stored_status import read_status, stop_run
+    from pipelines.status import read_status, stop_run
 
     typer.echo(stop_run(read_status(run_dir), run_dir, wait_s))
 

@@ -33,15 +33,14 @@ def sweep(
 
     Example: exfm sweep configs/sweeps/quick.yaml
     """
-    from pipelines.layout import RunDir
-    from pipelines.sweep.place import Place
-    from pipelines.sweep.settings import load
+    from pipelines.offline.sweep import Place, load
+    from pipelines.run_dir import RunDir
 
     settings, config = load(file, overrides or [])
     folder = out or Path("runs") / f"{config.name}-sweep-{file.stem}"
     place = Place(settings, config, folder, None if run_dir is None else RunDir(run_dir))
 
-    from pipelines.sweep.run import Runner
+    from pipelines.offline.sweep import Runner
 
     try:
         value = Runner(place, jobs or _cores()).run()
@@ -53,7 +52,7 @@ def sweep(
         return
     from rich.console import Console
 
-    from pipelines.sweep.text import show
+    from pipelines.offline.sweep import show
 
     console = Console()
     if not console.is_terminal:

@@ -16,19 +16,14 @@ import numpy as np
 import pyarrow as pa
 
 from pipelines.config import Config, Generated, Recorded, Topic
-from pipelines.layout import RunDir
-from pipelines.workers.base import Report, Worker
-from streaming.codecs import END_HEADER, make_codec
-from streaming.dead_letters import Kind
+from pipelines.run_dir import RunDir
+from pipelines.workers.worker import Report, Worker
 from streaming.errors import BadInput
 from streaming.hashing import hash64
 from streaming.kafka import TopicWriter, last_message
-from streaming.source import EndOfStream
-from streaming.sources.chunk import Chunk, PlayedStream
-from streaming.sources.files import RecordedStream
-from streaming.sources.generated import GeneratedStream
-from streaming.sources.pacer import Pacer
-from streaming.sources.truth import TruthWriter
+from streaming.messages import END_HEADER, EndOfStream, Kind, make_codec
+from streaming.sources import Chunk, Pacer, PlayedStream, RecordedStream
+from streaming.sources.synthetic import GeneratedStream, TruthWriter
 
 ENDED = (1 << 62, 0)
 NOTHING = (-1, 0)

@@ -22,22 +22,18 @@ from typing import IO, Any
 import pyarrow as pa
 from torch import Tensor
 
-from exfm.checkpoint import Stored, names, open_stored, prune, save, sweep
 from exfm.errors import Diverged, ModelError
-from exfm.staging import Storable
 from exfm.step import StepResult
+from exfm.tensors import Storable, Stored, names, open_stored, prune, save, sweep
 from exfm.threads import set_threads
-from pipelines.background import Writer
-from pipelines.config import Config
-from pipelines.evolution import older_hashes
-from pipelines.layout import RunDir, write_json
-from pipelines.quarantine import Quarantine
-from pipelines.resume import Found, last_checkpoint, needed_after, upgraded
-from pipelines.workers.base import Rendezvous, Report, Worker
+from pipelines.config import Config, older_hashes
+from pipelines.run_dir import RunDir, write_json
+from pipelines.training import Found, Quarantine, Writer, last_checkpoint, needed_after, upgraded
 from pipelines.workers.ranks import Ranks
+from pipelines.workers.worker import Rendezvous, Report, Worker
 from streaming.errors import StreamingError
+from streaming.lake import Readers
 from streaming.position import NOTHING_YET
-from streaming.readers import Readers
 
 REGISTER_EVERY_S = 600.0
 """A worker that has nothing to save for so long tells the lake's readers that it still lives."""

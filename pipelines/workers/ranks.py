@@ -18,8 +18,8 @@ import numpy as np
 import psutil
 import torch
 
-from exfm.ranks import RankGroup
-from pipelines.workers.base import LOOPBACK, Rendezvous
+from exfm.parallel import RankGroup
+from pipelines.workers.worker import LOOPBACK, Rendezvous
 
 COLLECTIVE_S = 30.0
 JOIN_S = 300.0

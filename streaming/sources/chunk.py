@@ -9,9 +9,8 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from streaming.dead_letters import Kind
 from streaming.errors import DataLost
-from streaming.source import EndOfStream, Source
+from streaming.messages import EndOfStream, Kind, Source
 
 
 class Chunk(NamedTuple):

@@ -11,14 +11,12 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 import pyarrow as pa
 
-from streaming.dead_letters import Kind
 from streaming.hashing import hash64
-from streaming.merge import Merge
+from streaming.messages import Kind, Rules, without
 from streaming.position import Partition
 from streaming.schema import POSITION_FIELDS, RowSchema
-from streaming.settlement import Settlement, SettlementConfig
+from streaming.settlement import Merge, Settlement, SettlementConfig
 from streaming.sources.chunk import Chunk
-from streaming.validation import Rules, without
 
 _TOPICS: dict[Kind, str] = {"impression": "impressions", "feedback": "feedback"}
 
@@ -30,7 +28,7 @@ def settled_rows(
 
     `partitions` of each topic: they decide the order of rows that happened in the same millisecond.
 
-    >>> from streaming.sources.generated import GeneratedStream, GeneratorConfig
+    >>> from streaming.sources.synthetic.stream import GeneratedStream, GeneratorConfig
     >>> config = GeneratorConfig(impressions=1000, users=500, ads=50, malformed_rate=0.0)
     >>> stream = GeneratedStream(config, {"ctr": 3600.0})
     >>> sum(batch.num_rows for batch in settled_rows(stream.chunks(), stream.schema, SettlementConfig()))

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from streaming.errors import BadInput, DataLost
-from streaming.source import EndOfStream, Source
+from streaming.messages import EndOfStream, Source
 
 Unit = Literal["s", "ms"]
 MS_PER: dict[Unit, int] = {"s": 1000, "ms": 1}

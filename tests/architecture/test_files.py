@@ -93,12 +93,6 @@ def test_the_top_level_holds_known_rooms_only():
     assert {name.partition("/")[0] for name in tracked()} - TOP_LEVEL == set()
 
 
-def test_every_package_folder_is_listed_for_installation():
-    listed = set(re.findall(r'"([a-z_.]+)"', (ROOT / "pyproject.toml").read_text().partition("packages = [")[2]))
-    folders = {path.rpartition("/")[0].replace("/", ".") for path in tracked() if path.endswith("/__init__.py")}
-    assert {folder for folder in folders if folder.partition(".")[0] in ROOMS} - listed == set()
-
-
 def commands(command: object = None, name: str = "exfm") -> dict[str, object]:
     """Every public sub-command that can be run: name -> click command."""
     command = get_command(app) if command is None else command

@@ -1,4 +1,5 @@
-"""Imports point one way: pipelines -> {exfm, streaming}; one file each knows Ray, MLflow and Kafka.
+"""Imports point one way: pipelines -> {exfm, streaming}; inside each, from later folders to earlier ones, and only
+through a folder's façade; one file each knows Ray, MLflow and Kafka.
 
 Read from the syntax tree, imports inside functions included, so nothing is imported here.
 """
@@ -6,12 +7,65 @@ Read from the syntax tree, imports inside functions included, so nothing is impo
 from __future__ import annotations
 
 import ast
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 ROOMS = ("exfm", "streaming", "pipelines")
+# Every folder, in the order in which they build on each other: a folder imports earlier ones only. Modules that lie in
+# a package's root come first.
+ORDER = [
+    "exfm",
+    "exfm.tensors",
+    "exfm.data",
+    "exfm.embeddings",
+    "exfm.distillation",
+    "exfm.layers",
+    "exfm.parallel",
+    "exfm.models",
+    "exfm.metrics",
+    "exfm.growth",
+    "exfm.planning",
+    "streaming",
+    "streaming.disk",
+    "streaming.messages",
+    "streaming.kafka",
+    "streaming.broker",
+    "streaming.settlement",
+    "streaming.delta",
+    "streaming.lake",
+    "streaming.sources",
+    "streaming.sources.synthetic",
+    "streaming.delivery",
+    "pipelines",
+    "pipelines.run_dir",
+    "pipelines.training",
+    "pipelines.config",
+    "pipelines.rules",
+    "pipelines.workers",
+    "pipelines.launch",
+    "pipelines.status",
+    "pipelines.results",
+    "pipelines.planning",
+    "pipelines.display",
+    "pipelines.tracking",
+    "pipelines.workers.teacher",
+    "pipelines.workers.augmentation",
+    "pipelines.workers.student",
+    "pipelines.control",
+    "pipelines.offline",
+    "pipelines.offline.scaling",
+    "pipelines.offline.sweep",
+    "pipelines.tools",
+    "pipelines.tools.doctor",
+    "pipelines.cli",
+]
+MOST_FILES = 14
 # What a room may not know.
 FORBIDDEN = {
     "exfm": {"streaming", "pipelines", "ray", "mlflow", "kafka", "deltalake"},
@@ -19,7 +73,11 @@ FORBIDDEN = {
     "pipelines": {"kafka", "deltalake"},
 }
 # The one file that knows a library.
-OWNERS = {"ray": "pipelines/actors.py", "mlflow": "pipelines/tracking.py", "kafka": "streaming/kafka_client.py"}
+OWNERS = {
+    "ray": "pipelines/launch/ray.py",
+    "mlflow": "pipelines/tracking/mlflow.py",
+    "kafka": "streaming/kafka/client.py",
+}
 DYNAMIC = {"importlib.import_module", "import_module", "__import__"}
 
 
@@ -63,13 +121,13 @@ def test_imports_point_one_way():
 @pytest.mark.parametrize(
     ("path", "source"),
     [
-        ("exfm/batch.py", "import streaming.schema"),
-        ("exfm/batch.py", "def late():\n    from pipelines import config"),
-        ("streaming/lake.py", "import torch.nn as nn"),
-        ("streaming/lake.py", "from kafka.admin import KafkaAdminClient"),
-        ("pipelines/coordinator.py", "import ray"),
-        ("pipelines/workers/teacher.py", "from mlflow.tracking import MlflowClient"),
-        ("pipelines/preflight.py", "import importlib\nimportlib.import_module('kafka.errors')"),
+        ("exfm/data/batch.py", "import streaming.schema"),
+        ("exfm/data/batch.py", "def late():\n    from pipelines import config"),
+        ("streaming/lake/writer.py", "import torch.nn as nn"),
+        ("streaming/lake/writer.py", "from kafka.admin import KafkaAdminClient"),
+        ("pipelines/control/coordinator.py", "import ray"),
+        ("pipelines/workers/teacher/worker.py", "from mlflow.tracking import MlflowClient"),
+        ("pipelines/control/preflight.py", "import importlib\nimportlib.import_module('kafka.errors')"),
     ],
 )
 def test_a_planted_violation_is_found(path, source):
@@ -78,11 +136,103 @@ def test_a_planted_violation_is_found(path, source):
 
 def test_an_allowed_import_is_let_through():
     allowed = {
-        "streaming/kafka_client.py": "import kafka",
-        "pipelines/actors.py": "import ray\nimport exfm.teacher\nfrom streaming import lake",
-        "streaming/merge.py": "from . import kafka\nfrom streaming.kafka import TopicReader",
+        "streaming/kafka/client.py": "import kafka",
+        "pipelines/launch/ray.py": "import ray\nimport exfm.models.teacher\nfrom streaming import lake",
+        "streaming/settlement/merge.py": "from . import kafka\nfrom streaming.kafka import TopicReader",
     }
     assert violations(allowed) == []
+
+
+def folder_of(module: str) -> str:
+    """The folder that holds a module, or is it.
+
+    >>> folder_of("exfm.distillation"), folder_of("exfm.distillation.arm"), folder_of("exfm.errors")
+    ('exfm.distillation', 'exfm.distillation', 'exfm')
+    """
+    return module if module in ORDER else module.rpartition(".")[0]
+
+
+def own_imports(path: str, source: str) -> Iterator[str]:
+    """The modules of ours that a file imports, relative ones and those inside functions included."""
+    package = path.rpartition("/")[0].replace("/", ".")
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name.partition(".")[0] in ROOMS)
+        elif isinstance(node, ast.ImportFrom):
+            module = f"{package}.{node.module}" if node.level else str(node.module)
+            if module.partition(".")[0] in ROOMS:
+                names = (f"{module}.{alias.name}" for alias in node.names)
+                yield from (name if is_module(name) else module for name in names)
+
+
+def is_module(name: str) -> bool:
+    path = ROOT / name.replace(".", "/")
+    return path.is_dir() or path.with_suffix(".py").exists()
+
+
+def wrong_ways(files: dict[str, str]) -> list[str]:
+    """Imports of a later folder, and those that pass by a folder's façade."""
+    found = []
+    for path, source in files.items():
+        own = folder_of(path.removesuffix(".py").removesuffix("/__init__").replace("/", "."))
+        for module in own_imports(path, source):
+            other = folder_of(module)
+            if other == own:
+                continue
+            if ORDER.index(other) > ORDER.index(own):
+                found.append(f"{path} imports {module}: {other} stands later than {own}")
+            elif module != other and other not in ROOMS:
+                found.append(f"{path} imports {module} past the façade of {other}")
+    return found
+
+
+def test_folders_build_on_earlier_ones_through_their_facades():
+    assert wrong_ways(files_of_the_rooms()) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "source"),
+    [
+        ("exfm/data/batch.py", "from exfm.models import Student"),
+        ("exfm/models/student.py", "from exfm.distillation.arm import Arm"),
+        ("exfm/models/student.py", "def late():\n    from exfm.distillation import arm"),
+        ("pipelines/rules/states.py", "import pipelines.control"),
+    ],
+)
+def test_a_planted_wrong_way_is_found(path, source):
+    assert len(wrong_ways({path: source})) == 1
+
+
+def test_every_folder_has_its_place_and_a_readable_size():
+    folders = {
+        path.parent.relative_to(ROOT).as_posix().replace("/", ".")
+        for room in ROOMS
+        for path in (ROOT / room).rglob("*.py")
+    }
+    assert folders == set(ORDER)
+    sizes = {folder: len(list((ROOT / folder.replace(".", "/")).glob("*.py"))) for folder in folders}
+    assert {folder: size for folder, size in sizes.items() if size > MOST_FILES} == {}
+
+
+@pytest.mark.parametrize("folder", [folder for folder in ORDER if folder not in ROOMS])
+def test_a_facade_says_what_its_folder_is_for_and_names_what_it_offers(folder):
+    path = ROOT / folder.replace(".", "/")
+    assert ast.get_docstring(ast.parse((path / "__init__.py").read_text()))
+    stub = ast.parse((path / "__init__.pyi").read_text())
+    offered = {alias.name for node in stub.body if isinstance(node, ast.ImportFrom) for alias in node.names}
+    (listed,) = (ast.literal_eval(node.value) for node in stub.body if isinstance(node, ast.Assign))
+    assert sorted(offered) == sorted(listed)
+    assert offered & {file.stem for file in path.glob("*.py")} == set(), "a module of that name would hide it"
+
+
+def test_every_name_of_every_facade_is_there():
+    """In a process of its own: what a façade loads stays loaded."""
+    names = [folder for folder in ORDER if folder not in ROOMS]
+    code = f"import importlib\nfor name in {names}: importlib.import_module(name)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=os.environ | {"EAGER_IMPORT": "1"}, cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("library", sorted(OWNERS))

@@ -6,7 +6,6 @@ import ast
 import re
 import subprocess
 import sys
-from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -69,102 +68,6 @@ def test_the_example_config_is_valid(tmp_path):
         read(config)
         for piece in (config for config in configs if "rows" not in config):
             read({key: value for key, value in config.items() if key != "source"} | piece)
-
-
-# --- imports -----------------------------------------------------------------------------------------------------
-
-
-def drawn(text: str) -> tuple[dict[str, tuple[str, frozenset[str]]], set[tuple[str, str]]]:
-    """Nodes (name -> folder and the files it alone holds; none: the rest of the folder) and arrows of the graph."""
-    nodes = {}
-    for name, label in NODE.findall(text):
-        folder, *files = re.split(r"<br/?>| ", label)
-        own = frozenset(f"{folder}/{file}.py" for file in files if file != "…")
-        nodes[name] = (folder, frozenset() if "…" in files else own)
-        for path in own:
-            assert (ROOT / path).is_file(), f"the graph names {path}, which is not there"
-    arrows = {(a, b) for a, targets in ARROW.findall(text) for b in targets.split(" & ")}
-    return nodes, arrows
-
-
-def node_of(path: str, nodes: dict[str, tuple[str, frozenset[str]]]) -> str:
-    """The node that holds a file: the one that names it alone, else the one of the rest of its folder."""
-    folder = path.rpartition("/")[0]
-    named = [name for name, (_, files) in nodes.items() if path in files]
-    rest = [name for name, (own, files) in nodes.items() if own == folder and not files]
-    found = named or rest
-    assert len(found) == 1, f"{path} belongs to {found or 'no node'} of the README's graph"
-    return found[0]
-
-
-def module_file(module: str) -> str | None:
-    """The file that `import module` loads, where it is one of ours; names inside a module are cut off."""
-    while module.partition(".")[0] in PACKAGES:
-        path = module.replace(".", "/")
-        for file in (f"{path}.py", f"{path}/__init__.py"):
-            if (ROOT / file).is_file():
-                return file
-        module = module.rpartition(".")[0]
-    return None
-
-
-def imports(source: str) -> set[str]:
-    found = set()
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            found |= {f"{node.module}.{alias.name}" for alias in node.names}
-    return found
-
-
-def scanned(nodes: dict[str, tuple[str, frozenset[str]]]) -> set[tuple[str, str]]:
-    arrows = set()
-    for path in (file for package in PACKAGES for file in (ROOT / package).rglob("*.py")):
-        name = path.relative_to(ROOT).as_posix()
-        for file in filter(None, map(module_file, imports(path.read_text()))):
-            if file.endswith("__init__.py") and not (ROOT / file).read_text().strip():
-                continue
-            a, b = node_of(name, nodes), node_of(file, nodes)
-            if a != b:
-                arrows.add((a, b))
-    return arrows
-
-
-def acyclic(arrows: set[tuple[str, str]]) -> bool:
-    graph: dict[str, set[str]] = {}
-    for a, b in arrows:
-        graph.setdefault(a, set()).add(b)
-    try:
-        TopologicalSorter(graph).prepare()
-    except CycleError:
-        return False
-    return True
-
-
-def test_the_graph_of_imports_is_the_one_drawn():
-    (graph,) = fenced("mermaid", section("Folders and imports"))
-    nodes, arrows = drawn(graph)
-    there = scanned(nodes)
-    assert arrows - there == set(), "drawn, and imported nowhere"
-    assert there - arrows == set(), "imported, and not drawn"
-
-
-def test_arrows_point_one_way():
-    (graph,) = fenced("mermaid", section("Folders and imports"))
-    nodes, arrows = drawn(graph)
-    assert acyclic(arrows)
-    rooms = {(nodes[a][0].partition("/")[0], nodes[b][0].partition("/")[0]) for a, b in arrows}
-    assert {(a, b) for a, b in rooms if a != b} == {("pipelines", "exfm"), ("pipelines", "streaming")}
-
-
-def test_a_planted_way_back_is_found():
-    assert not acyclic({("run", "workers"), ("workers", "run")})
-
-
-def test_an_import_of_a_name_is_that_of_its_module():
-    assert module_file("streaming.lake.Lake") == "streaming/lake.py"
-    assert module_file("torch.nn") is None
 
 
 # --- names -------------------------------------------------------------------------------------------------------

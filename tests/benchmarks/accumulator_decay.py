@@ -16,13 +16,11 @@ from itertools import product
 import numpy as np
 from scipy.special import stdtrit
 
-from exfm.batch import BatchBuilder
-from exfm.decay import Accumulators
-from exfm.metrics.classification import normalised_entropy
-from exfm.metrics.paired import consecutive_blocks, paired_ne_difference
-from exfm.ranks import RankGroup
-from exfm.teacher import Teacher
-from exfm.teacher_net import TeacherConfig
+from exfm.data import BatchBuilder
+from exfm.embeddings import Accumulators
+from exfm.metrics import consecutive_blocks, normalised_entropy, paired_ne_difference
+from exfm.models import Teacher, TeacherConfig
+from exfm.parallel import RankGroup
 from exfm.threads import set_threads
 from tests.benchmarks.labelled_stream import FEATURES, STAYING, labelled
 

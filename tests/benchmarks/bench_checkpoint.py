@@ -18,14 +18,12 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from exfm.batch import Batch, BatchBuilder
-from exfm.checkpoint import prune, save
-from exfm.features import DenseFeature, FeatureSet, SparseFeature
-from exfm.teacher import Teacher
-from exfm.teacher_net import TeacherConfig
+from exfm.data import Batch, BatchBuilder, DenseFeature, FeatureSet, SparseFeature
+from exfm.models import Teacher, TeacherConfig
+from exfm.tensors import prune, save
 from exfm.threads import set_threads
-from pipelines.background import Writer
-from pipelines.workers.base import Stopwatch
+from pipelines.training import Writer
+from pipelines.workers.worker import Stopwatch
 
 TABLES, BATCH_ROWS = ("user", "ad", "page"), 2048
 

@@ -7,7 +7,7 @@ import json
 import resource
 import time
 
-from streaming.sources.generated import GeneratedStream, GeneratorConfig
+from streaming.sources.synthetic import GeneratedStream, GeneratorConfig
 
 
 def measure(impressions: int, chunk_rows: int) -> dict[str, float]:

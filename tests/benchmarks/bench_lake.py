@@ -20,12 +20,9 @@ import numpy as np
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from streaming.housekeeping import Done, compact
-from streaming.lake import Lake
-from streaming.lake_reader import LakeReader
-from streaming.lake_settings import LakeSettings
+from streaming.delta import TableFiles
+from streaming.lake import Done, Lake, LakeReader, LakeSettings, compact
 from streaming.schema import Column, RowSchema, Task
-from streaming.table_files import TableFiles
 
 SCHEMA = RowSchema(
     columns=tuple(

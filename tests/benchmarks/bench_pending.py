@@ -29,9 +29,9 @@ import numpy as np
 import pyarrow as pa
 import yaml
 
-from streaming.merge import MergedChunk, merged_schema
 from streaming.schema import RowSchema
 from streaming.settlement import Settlement, SettlementConfig
+from streaming.settlement.merge import MergedChunk, merged_schema
 
 RATE = 1000
 COMMIT_S = 5

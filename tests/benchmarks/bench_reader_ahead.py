@@ -29,13 +29,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from exfm.checkpoint import latest, load
+from exfm.tensors.checkpoint import latest, load
 from exfm.threads import set_threads
 from pipelines.config import Config
-from pipelines.layout import RunDir
-from pipelines.workers import teacher as teacher_module
-from pipelines.workers.base import Orders
+from pipelines.run_dir import RunDir
+from pipelines.workers import Orders
 from pipelines.workers.teacher import TeacherWorker
+from pipelines.workers.teacher import worker as teacher_module
 from streaming.lake import Lake
 from tests.contracts.pipeline_fixtures import small
 from tests.contracts.test_scoring_ranks import free_port
@@ -136,9 +136,9 @@ def one_rank(lake: Path, ids: str, blocks: int, read_ahead: int, root: Path) -> 
 def steps_of_a_rank(rank: int, port: int, turns: int, steps: int) -> None:
     """Rank 0 prints the milliseconds a step of every turn, with and without."""
     set_threads(1)
-    from exfm.batch import BatchBuilder
-    from exfm.ranks import RankGroup
-    from exfm.teacher import Teacher
+    from exfm.data import BatchBuilder
+    from exfm.models import Teacher
+    from exfm.parallel import RankGroup
 
     config = config_of()
     build = BatchBuilder(config.features, config.tasks)

@@ -17,8 +17,7 @@ from pathlib import Path
 import psutil
 import torch
 
-from exfm.checkpoint import open_stored, save
-from exfm.pieces import Pieces, fill
+from exfm.tensors import Pieces, fill, open_stored, save
 from exfm.threads import set_threads
 
 

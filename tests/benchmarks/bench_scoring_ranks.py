@@ -25,10 +25,10 @@ import json, resource, sys, time
 from exfm.threads import set_threads; set_threads(1)
 from pathlib import Path
 from pipelines.config import parse
-from pipelines.layout import RunDir
-from pipelines.workers.base import Orders, Rendezvous
+from pipelines.run_dir.paths import RunDir
+from pipelines.workers.worker import Orders, Rendezvous
 from pipelines.workers.ranks import Ranks
-from pipelines.workers.scoring import ScoringWorker, scorer_of
+from pipelines.workers.augmentation.scoring import ScoringWorker, scorer_of
 from tests.benchmarks.bench_scoring_ranks import held_bytes, measured
 rank, ranks, port, seconds, root = *map(int, sys.argv[1:5]), Path(sys.argv[5])
 config, at = parse(json.loads(sys.argv[6])), Rendezvous(rank, ranks, port=port)
@@ -73,10 +73,10 @@ def save_snapshot(config: Any, root: Path) -> None:
     code = """
 import json, sys
 from pathlib import Path
-from exfm.checkpoint import save
-from exfm.teacher_scorer import TeacherScorer
+from exfm.tensors.checkpoint import save
+from exfm.models.scorer import TeacherScorer
 from pipelines.config import parse
-from pipelines.layout import RunDir
+from pipelines.run_dir.paths import RunDir
 config = parse(json.loads(sys.argv[1]))
 net = TeacherScorer(config.teacher.model, config.features, config.tasks)._net
 tensors = {f"dense/{n}": p.detach() for n, p in net.named_parameters() if not n.startswith("tables.")}

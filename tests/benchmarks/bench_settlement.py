@@ -16,10 +16,10 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 
-from streaming.merge import Merge, MergedChunk
 from streaming.position import Partition
 from streaming.schema import POSITION_FIELDS, Column, RowSchema, Task
-from streaming.settlement import Settlement, SettlementConfig
+from streaming.settlement import Merge, Settlement, SettlementConfig
+from streaming.settlement.merge import MergedChunk
 
 
 def batches(schema: RowSchema, topic: str, partition: int, columns: dict, message_rows: int) -> list[pa.RecordBatch]:

@@ -28,14 +28,12 @@ import pyarrow as pa
 import torch
 import torch.distributed as dist
 
-from exfm.batch import Batch, BatchBuilder
-from exfm.comms import SentBytes
-from exfm.features import FeatureSet, SparseFeature
-from exfm.pieces import Pieces, narrowed
-from exfm.ranks import RankGroup
-from exfm.sharding import Sharding
-from exfm.teacher import Teacher
-from exfm.teacher_net import TeacherConfig
+from exfm.data import Batch, BatchBuilder, FeatureSet, SparseFeature
+from exfm.models import Teacher, TeacherConfig
+from exfm.parallel import RankGroup, Sharding
+from exfm.parallel.comms import SentBytes
+from exfm.tensors import Pieces
+from exfm.tensors.windows import narrowed
 from exfm.threads import set_threads
 from tests.benchmarks.local_ranks import launch, report, settings_of_this_rank
 

@@ -19,17 +19,15 @@ import numpy as np
 import pyarrow.compute as pc
 
 from pipelines.config import Config
-from pipelines.layout import RunDir
-from pipelines.preflight import prepare
+from pipelines.control.preflight import prepare
+from pipelines.run_dir import RunDir
+from pipelines.workers import IngestWorker, Orders, Worker
 from pipelines.workers.augmentation import AugmentationWorker
-from pipelines.workers.base import Orders, Worker
-from pipelines.workers.ingest import IngestWorker
 from pipelines.workers.student import StudentWorker
 from pipelines.workers.teacher import TeacherWorker
 from streaming.broker import Broker
 from streaming.kafka import ensure_topics
-from streaming.lake import Lake
-from streaming.lake_reader import LakeReader
+from streaming.lake import Lake, LakeReader
 from tests.contracts.pipeline_fixtures import small
 
 WINDOWS_S = {"1 hour": 3600, "7 days": 7 * 86400}

@@ -7,8 +7,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from exfm.features import DenseFeature, FeatureSet, SparseFeature
-from streaming.sources.generated import INTERESTS, GeneratedStream, GeneratorConfig, Vertical
+from exfm.data import DenseFeature, FeatureSet, SparseFeature
+from streaming.sources.synthetic import GeneratedStream, GeneratorConfig
+from streaming.sources.synthetic.stream import INTERESTS
+from streaming.sources.synthetic.world_config import Vertical
 
 FEATURES = FeatureSet(
     sparse=[

@@ -21,14 +21,11 @@ import numpy as np
 import psutil
 import pyarrow as pa
 
-from exfm.batch import Batch, BatchBuilder
-from exfm.checkpoint import open_stored, save
-from exfm.features import FeatureSet, SparseFeature
+from exfm.data import Batch, BatchBuilder, FeatureSet, SparseFeature
+from exfm.models import Teacher, TeacherConfig
+from exfm.parallel import RankGroup, Sharding
 from exfm.planning import Question, Shortage, plan
-from exfm.ranks import RankGroup
-from exfm.sharding import Sharding
-from exfm.teacher import Teacher
-from exfm.teacher_net import TeacherConfig
+from exfm.tensors import open_stored, save
 from exfm.threads import set_threads
 from tests.benchmarks.local_ranks import launch, report, settings_of_this_rank
 

@@ -15,13 +15,11 @@ import numpy as np
 import torch
 from scipy.special import stdtrit
 
-from exfm.batch import BatchBuilder
-from exfm.comms import SentBytes
-from exfm.metrics.classification import metrics_of
-from exfm.ranks import RankGroup
-from exfm.sharding import Sharding
-from exfm.teacher import Teacher
-from exfm.teacher_net import TeacherConfig
+from exfm.data import BatchBuilder
+from exfm.metrics import metrics_of
+from exfm.models import Teacher, TeacherConfig
+from exfm.parallel import RankGroup, Sharding
+from exfm.parallel.comms import SentBytes
 from exfm.threads import set_threads
 from tests.benchmarks.labelled_stream import FEATURES, labelled
 from tests.benchmarks.local_ranks import launch, report, settings_of_this_rank

@@ -26,14 +26,13 @@ import pyarrow as pa
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from exfm.batch import Batch, BatchBuilder
+from exfm.data import Batch, BatchBuilder
 from exfm.distillation import Arm
-from exfm.serving import ServedStudent
-from exfm.student import Student
+from exfm.models import ServedStudent, Student
 from exfm.threads import set_threads
 from pipelines.config import Config, load
-from pipelines.layout import RunDir, read_json
-from pipelines.stream_rows import rows_of
+from pipelines.offline import rows_of
+from pipelines.run_dir import RunDir, read_json
 
 CONFIG = "configs/demo.yaml"
 TWIN, AGAIN = "no teacher", "no teacher, again"

@@ -25,14 +25,13 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from exfm.batch import Batch, BatchBuilder
+from exfm.data import Batch, BatchBuilder
 from exfm.distillation import Arm
-from exfm.metrics.classification import normalised_entropy, sigmoid
-from exfm.student import Student
-from exfm.teacher import Teacher
+from exfm.metrics import normalised_entropy, sigmoid
+from exfm.models import Student, Teacher
 from exfm.threads import set_threads
 from pipelines.config import Config, load
-from pipelines.stream_rows import rows_of
+from pipelines.offline import rows_of
 
 ARMS = {
     **{f"single head, w = {w:g}": Arm(kind="single_head", weight=w) for w in (0.5, 1, 2)},

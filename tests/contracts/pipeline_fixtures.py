@@ -14,14 +14,14 @@ import pyarrow as pa
 from deltalake import DeltaTable
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
-from exfm.checkpoint import latest, load
+from exfm.tensors.checkpoint import latest, load
 from pipelines.config import Config, parse
-from pipelines.layout import RunDir, read_json
-from pipelines.run import run
-from pipelines.states import RunState
+from pipelines.control import run
+from pipelines.rules import RunState
+from pipelines.run_dir import RunDir, read_json
 from streaming.hashing import hash64
-from streaming.lake_reader import LakeReader
-from streaming.sources.generated import GeneratedStream
+from streaming.lake import LakeReader
+from streaming.sources.synthetic import GeneratedStream
 
 _numbers = itertools.count()
 
@@ -243,7 +243,7 @@ def send(servers: str, messages: list[tuple[str, int, bytes]]) -> list[int]:
 
 def by_hand(config: Config, impressions: int, **settings: Any) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """A generated stream as plain rows, in the order they arrive: (impressions, feedback)."""
-    from streaming.sources.generated import GeneratorConfig
+    from streaming.sources.synthetic import GeneratorConfig
 
     settings = {"users": 500, "ads": 50, "duration_s": 40000, "malformed_rate": 0.0, "seed": 5} | settings
     windows = {task.name: task.window_s for task in config.rows.tasks}

@@ -20,8 +20,8 @@ import numpy as np
 import pyarrow as pa
 
 from pipelines.config import Config, dump
-from pipelines.layout import RunDir
-from streaming.examples import ExamplesPublisher
+from pipelines.run_dir import RunDir
+from streaming.delivery import ExamplesPublisher
 from streaming.kafka import ensure_topics
 from streaming.lake import Lake
 from tests.contracts.pipeline_fixtures import Finished
@@ -30,8 +30,8 @@ PATIENCE_S = 150
 RANKS = """
 import dataclasses, json, logging, os, sys
 import pipelines.workers.teacher  # before the ranks part: what takes long is to import torch
-from pipelines.run import build_worker
-from pipelines.workers.base import Orders, Rendezvous
+from pipelines.control.lifecycle import build_worker
+from pipelines.workers.worker import Orders, Rendezvous
 
 def learn(asked, rank):
     logging.basicConfig(level=logging.INFO, force=True)

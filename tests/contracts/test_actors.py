@@ -13,14 +13,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from pipelines.actors import Died, RayLauncher
 from pipelines.config import Resources
-from pipelines.coordinator import Coordinator, Wanted
-from pipelines.layout import RunDir, read_json
-from pipelines.policies import Cause
-from pipelines.states import RunState
+from pipelines.control.coordinator import Coordinator, Wanted
+from pipelines.launch import RayLauncher
+from pipelines.rules import Cause, Died, RunState
+from pipelines.run_dir import RunDir, read_json
 from pipelines.status import RunStatus
-from pipelines.workers.base import Orders, Rendezvous, Report, Worker
+from pipelines.workers import Orders, Rendezvous, Report, Worker
 from streaming.errors import BrokerAway, DataLost, StreamingError
 
 pytestmark = pytest.mark.ray

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from pipelines.config import Config
-from pipelines.layout import RunDir
-from pipelines.preflight import prepare
+from pipelines.control.preflight import prepare
+from pipelines.run_dir import RunDir
+from pipelines.workers import Orders, Report, Worker
 from pipelines.workers.augmentation import AugmentationWorker
-from pipelines.workers.base import Orders, Report, Worker
 from pipelines.workers.student import StudentWorker
 from pipelines.workers.teacher import TeacherWorker
 from streaming.kafka import ensure_topics

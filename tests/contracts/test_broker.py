@@ -10,7 +10,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from streaming.broker import Broker, _free_port, fetch
+from streaming.broker import Broker, fetch
+from streaming.broker.broker import _free_port
 from streaming.errors import BadInput, DiskFull, StreamingError
 from streaming.kafka import KafkaSettings, TopicReader, TopicWriter, ensure_topics
 from streaming.position import Partition

@@ -6,15 +6,14 @@ import time
 
 import pytest
 
-from pipelines.layout import RunDir
-from pipelines.preflight import prepare
+from pipelines.control.preflight import prepare
+from pipelines.run_dir import RunDir
 from pipelines.workers.augmentation import AugmentationWorker
 from pipelines.workers.teacher import TeacherWorker
 from streaming.kafka import ensure_topics
-from streaming.lake import Lake
-from streaming.lake_reader import LakeReader
-from streaming.sources.scripted import HandClock
+from streaming.lake import Lake, LakeReader
 from tests.contracts.pipeline_fixtures import by_hand, ipc, send, small
+from tests.support.scripted import HandClock
 
 pytestmark = pytest.mark.broker
 

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 from kafka import KafkaAdminClient, TopicPartition
 
+from streaming.delivery import Block, BlockPosition, ExamplesPublisher, ExamplesReader
 from streaming.errors import BadInput, StreamingError
-from streaming.examples import Block, BlockPosition, ExamplesPublisher, ExamplesReader
 from streaming.kafka import KafkaSettings, TopicWriter, end_offsets, ensure_topics
 from streaming.position import NOTHING_YET, Partition, Positions
 from tests.contracts.lake_rows import SCHEMA, rows

@@ -17,18 +17,26 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from streaming import compaction, retention
-from streaming.dead_letters import DEAD_LETTER_SCHEMA, DeadLetter, to_batch
+from streaming.delta import DataFile, TableFiles, housekeeping, in_flight, sweep
 from streaming.errors import StreamingError
-from streaming.housekeeping import STARTING_S, Done, Housekeeper, compact, floor, retain
-from streaming.lake import Lake, LakeWriter
-from streaming.lake_reader import LakeReader
-from streaming.lake_settings import LakeSettings
-from streaming.readers import Readers
-from streaming.side_tables import DEAD_LETTERS, SideTable
-from streaming.table_files import DataFile, TableFiles
-from streaming.table_lock import housekeeping, in_flight
-from streaming.vacuum import sweep
+from streaming.lake import (
+    DEAD_LETTERS,
+    Done,
+    Housekeeper,
+    Lake,
+    LakeReader,
+    LakeSettings,
+    Readers,
+    SideTable,
+    compact,
+    compaction,
+    floor,
+    retain,
+    retention,
+)
+from streaming.lake.housekeeping import STARTING_S
+from streaming.lake.writer import LakeWriter
+from streaming.messages import DEAD_LETTER_SCHEMA, DeadLetter, to_batch
 from tests.contracts import lake_rows
 from tests.contracts.lake_rows import SCHEMA
 
@@ -265,7 +273,7 @@ def test_what_a_killed_commit_left_behind_goes_and_nothing_else(lake: Lake) -> N
     fill(lake.open_writer(), 100)
     good = data_files(lake)
     script = (
-        "import os, signal, sys, streaming.delta_table as d\n"
+        "import os, signal, sys, streaming.delta.table as d\n"
         "from streaming.lake import Lake\n"
         "from tests.contracts.lake_rows import SCHEMA, rows\n"
         "writer = Lake(sys.argv[1], SCHEMA).open_writer()\n"
@@ -457,7 +465,7 @@ def test_a_kill_inside_a_deletion_leaves_all_or_nothing(lake: Lake, readers: Rea
         "import os, signal, sys\n"
         "from pathlib import Path\n"
         "from streaming import retention\n"
-        "from streaming.table_files import TableFiles\n"
+        "from streaming.delta.files import TableFiles\n"
         "TableFiles.replace = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)\n"
         "retention.delete_before(TableFiles(Path(sys.argv[1])), 500)\n"
     )
@@ -487,7 +495,7 @@ def keeper(lake: Lake, readers: Readers) -> Iterator[Housekeeper]:
 def test_hundreds_of_commits_leave_few_files_and_few_log_entries(
     lake: Lake, readers: Readers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("streaming.delta_table.LOG_RETENTION", "interval 0 seconds")
+    monkeypatch.setattr("streaming.delta.table.LOG_RETENTION", "interval 0 seconds")
     writer = lake.open_writer()
     asked = settings(compact_files=8)
     keeper = Housekeeper(lake.path, [], readers, asked)

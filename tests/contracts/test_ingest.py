@@ -14,14 +14,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipelines import cli
+from pipelines.cli import console as cli
 from pipelines.config import load
-from pipelines.feeding import recorded_source
-from pipelines.layout import RunDir
-from pipelines.workers.ingest import IngestWorker
-from streaming.codecs import is_end_marker, make_codec
+from pipelines.run_dir import RunDir
+from pipelines.tools import recorded_source
+from pipelines.workers import IngestWorker
 from streaming.kafka import end_offsets, ensure_topics
-from streaming.kafka_client import raw_message
+from streaming.kafka.client import raw_message
+from streaming.messages import is_end_marker, make_codec
 from streaming.position import Partition
 from tests.contracts.pipeline_fixtures import messages_of
 

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
 
-from streaming.intake import InputTopic, Intake
 from streaming.kafka import KafkaSettings, TopicReader, TopicWriter, end_offsets, ensure_topics
-from streaming.merge import MergedChunk
+from streaming.messages import EndOfStream
 from streaming.position import Partition
 from streaming.schema import RowSchema, Task
-from streaming.source import EndOfStream
+from streaming.settlement import InputTopic, Intake
+from streaming.settlement.merge import MergedChunk
 
 pytestmark = pytest.mark.broker
 

@@ -8,7 +8,6 @@ import time
 import pytest
 from kafka import KafkaAdminClient, TopicPartition
 
-from streaming.codecs import END_HEADER, is_end_marker
 from streaming.errors import BadInput, BrokerAway, StreamingError
 from streaming.kafka import (
     KafkaSettings,
@@ -21,8 +20,8 @@ from streaming.kafka import (
     require_topics,
     topic_config,
 )
+from streaming.messages import END_HEADER, EndOfStream, is_end_marker
 from streaming.position import Partition, SourcePosition
-from streaming.source import EndOfStream
 
 pytestmark = pytest.mark.broker
 
@@ -357,7 +356,7 @@ def test_settings_refuse_what_they_do_not_know(changes, message):
 def test_the_client_knows_every_security_setting_that_we_let_through():
     from kafka import KafkaConsumer
 
-    from streaming.kafka_settings import SECURITY_KEYS
+    from streaming.kafka.settings import SECURITY_KEYS
 
     assert set(KafkaConsumer.DEFAULT_CONFIG) >= SECURITY_KEYS
 

@@ -11,13 +11,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from streaming.dead_letters import DEAD_LETTER_SCHEMA, DeadLetter, to_batch
 from streaming.errors import DiskFull, StreamingError
-from streaming.housekeeping import Housekeeper
-from streaming.lake import Lake, LakeWriter
-from streaming.lake_settings import LakeSettings
-from streaming.readers import Readers
-from streaming.side_tables import DEAD_LETTERS, SideTable
+from streaming.lake import DEAD_LETTERS, Housekeeper, Lake, LakeSettings, Readers, SideTable
+from streaming.lake.writer import LakeWriter
+from streaming.messages import DEAD_LETTER_SCHEMA, DeadLetter, to_batch
 from tests.contracts.lake_rows import SCHEMA, VERTICALS, rows
 
 
@@ -96,7 +93,7 @@ def test_a_commit_that_is_in_the_table_when_the_disk_fills_up_is_not_made_twice(
     disk: Path, ballast: Ballast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The rows are stored, the checkpoint after them finds no room."""
-    monkeypatch.setattr("streaming.delta_table.CHECKPOINT_EVERY_COMMITS", 2)
+    monkeypatch.setattr("streaming.delta.table.CHECKPOINT_EVERY_COMMITS", 2)
     lake = Lake(disk / "lake" / "table", SCHEMA)
     writer, failed = lake.open_writer(), 0
     for left in range(50_000, 90_000, 2_000):

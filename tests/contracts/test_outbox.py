@@ -10,10 +10,10 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from streaming.dead_letters import DeadLetter, to_batch
+from streaming.delivery import CommitRecord, Outbox
 from streaming.kafka import TopicWriter, ensure_topics
-from streaming.label_join import late_schema
-from streaming.outbox import CommitRecord, Outbox
+from streaming.messages import DeadLetter, to_batch
+from streaming.settlement import late_schema
 from tests.contracts.lake_rows import SCHEMA
 from tests.contracts.pipeline_fixtures import messages_of
 

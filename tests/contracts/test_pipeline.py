@@ -12,21 +12,21 @@ import pyarrow.compute as pc
 import pytest
 
 from pipelines.config import Config
-from pipelines.layout import RunDir
-from pipelines.predictions import read_predictions
-from pipelines.preflight import prepare
-from pipelines.summary import counts_hold
-from pipelines.sweep.data import data_of
-from pipelines.sweep.jobs import TeacherJob, one_life
-from pipelines.sweep.place import Place
-from pipelines.sweep.settings import Arm, Condition, Sweep
-from pipelines.sweep.teachers import lockstep_logits
+from pipelines.control.preflight import prepare
+from pipelines.offline.sweep import Place
+from pipelines.offline.sweep.data import data_of
+from pipelines.offline.sweep.jobs import TeacherJob, one_life
+from pipelines.offline.sweep.settings import Arm, Condition, Sweep
+from pipelines.offline.sweep.teachers import lockstep_logits
+from pipelines.results import counts_hold
+from pipelines.run_dir import RunDir
+from pipelines.training import read_predictions
+from pipelines.workers import Orders, Worker
 from pipelines.workers.augmentation import AugmentationWorker
-from pipelines.workers.base import Orders, Worker
 from pipelines.workers.student import StudentWorker
 from pipelines.workers.teacher import TeacherWorker
 from streaming.kafka import ensure_topics
-from streaming.lake_reader import LakeReader
+from streaming.lake import LakeReader
 from tests.contracts.pipeline_fixtures import (
     Finished,
     assert_learned_the_lake,

@@ -14,10 +14,10 @@ import pytest
 
 from pipelines.cli import main
 from pipelines.config import Config, dump
-from pipelines.layout import RunDir
-from pipelines.run import run
-from pipelines.states import RunState
-from pipelines.summary import counts_hold
+from pipelines.control import run
+from pipelines.results import counts_hold
+from pipelines.rules import RunState
+from pipelines.run_dir import RunDir
 from streaming.kafka import KafkaSettings, ensure_topics
 from tests.contracts.pipeline_fixtures import (
     assert_learned_the_lake,

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from pipelines.config import Config
-from pipelines.layout import RunDir, read_json
-from pipelines.run import run
-from pipelines.states import RunState
-from pipelines.summary import counts_hold, rows_hold
+from pipelines.control import run
+from pipelines.results import counts_hold, rows_hold
+from pipelines.rules import RunState
+from pipelines.run_dir import RunDir, read_json
 from streaming.kafka import ensure_topics
 from tests.contracts.pipeline_fixtures import (
     Finished,
@@ -111,7 +111,7 @@ def test_nothing_of_them_reached_weights_optimizers_or_figures(finished):
 
 
 def test_what_was_left_out_is_the_same_however_often_the_run_is_stopped(finished, broker, tmp_path, monkeypatch):
-    monkeypatch.setattr("pipelines.coordinator.STATUS_INTERVAL_S", 0.0)
+    monkeypatch.setattr("pipelines.control.coordinator.STATUS_INTERVAL_S", 0.0)
     config = poisoned(broker.bootstrap_servers, 2000, POISON)
     for rows in (600, 1600):
         status, _ = run(config, RunDir(tmp_path / "run"), local=True, until_end=True, watch=stop_after(rows))

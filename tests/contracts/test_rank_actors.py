@@ -13,12 +13,10 @@ import numpy as np
 import psutil
 import pytest
 
-from pipelines.actors import Handle, RayLauncher
-from pipelines.causes import Died
 from pipelines.config import Resources
-from pipelines.policies import Cause
-from pipelines.workers.base import Orders, Rendezvous, Report, Worker
-from pipelines.workers.ranks import Ranks
+from pipelines.launch import Handle, RayLauncher
+from pipelines.rules import Cause, Died
+from pipelines.workers import Orders, Ranks, Rendezvous, Report, Worker
 
 pytestmark = pytest.mark.ray
 

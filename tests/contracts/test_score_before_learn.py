@@ -20,9 +20,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from exfm.batch import BatchBuilder
-from exfm.checkpoint import load, names
-from exfm.teacher_scorer import TeacherScorer
+from exfm.data import BatchBuilder
+from exfm.models import TeacherScorer
+from exfm.tensors import names
+from exfm.tensors.checkpoint import load
 from pipelines.config import Config
 from streaming.kafka import ensure_topics
 from tests.contracts.pipeline_fixtures import Finished, by_hand, ipc, send, small, to_the_end

@@ -16,14 +16,15 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from exfm.checkpoint import load, save
 from exfm.errors import ModelError
-from exfm.ranks import RankGroup
-from exfm.staging import PIECE_BYTES
-from exfm.teacher import Teacher
+from exfm.models import Teacher
+from exfm.parallel import RankGroup
+from exfm.tensors import save
+from exfm.tensors.checkpoint import load
+from exfm.tensors.staging import PIECE_BYTES
 from pipelines.config import Config
-from pipelines.layout import RunDir
-from pipelines.workers.scoring import LeadingScorer, Replica, shares
+from pipelines.run_dir import RunDir
+from pipelines.workers.augmentation.scoring import LeadingScorer, Replica, shares
 from tests.benchmarks.bench_scoring_ranks import config_of, measure, save_snapshot
 from tests.contracts.pipeline_fixtures import small
 from tests.contracts.rank_processes import free_port
@@ -42,9 +43,9 @@ import json, sys
 from exfm.threads import set_threads; set_threads(1)
 from pathlib import Path
 from pipelines.config import parse
-from pipelines.layout import RunDir
-from pipelines.workers.base import Orders, Rendezvous
-from pipelines.workers.scoring import ScoringWorker
+from pipelines.run_dir.paths import RunDir
+from pipelines.workers.worker import Orders, Rendezvous
+from pipelines.workers.augmentation.scoring import ScoringWorker
 rank, ranks, root = int(sys.argv[1]), int(sys.argv[2]), RunDir(Path(sys.argv[3]))
 for port, raw in json.loads(sys.argv[4]):
     worker = ScoringWorker(parse(raw), root, Rendezvous(rank, ranks, port=port))

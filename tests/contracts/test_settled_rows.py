@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pipelines.layout import RunDir
-from pipelines.stream_rows import rows_of
+from pipelines.offline import rows_of
+from pipelines.run_dir import RunDir
 from tests.contracts.pipeline_fixtures import small, to_the_end
 
 pytestmark = pytest.mark.broker

@@ -8,10 +8,10 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from streaming.dead_letters import DEAD_LETTER_SCHEMA, DeadLetter, to_batch
 from streaming.errors import BadInput
+from streaming.lake import DEAD_LETTERS, SideTable
+from streaming.messages import DEAD_LETTER_SCHEMA, DeadLetter, to_batch
 from streaming.schema import POSITION_FIELDS
-from streaming.side_tables import DEAD_LETTERS, SideTable
 
 
 def letters(*offsets: int) -> pa.RecordBatch:

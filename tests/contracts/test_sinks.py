@@ -6,12 +6,11 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from streaming.dead_letters import DEAD_LETTER_SCHEMA, DeadLetter, to_batch
+from streaming.delivery import ExamplesPublisher, ExamplesReader
 from streaming.errors import StreamingError
-from streaming.examples import ExamplesPublisher, ExamplesReader
 from streaming.kafka import ensure_topics
-from streaming.lake import Lake
-from streaming.side_tables import DEAD_LETTERS, SideTable
+from streaming.lake import DEAD_LETTERS, Lake, SideTable
+from streaming.messages import DEAD_LETTER_SCHEMA, DeadLetter, to_batch
 from tests.contracts.lake_rows import SCHEMA, rows
 from tests.contracts.sink_contract import BATCHES, SinkContract
 

@@ -12,22 +12,21 @@ import pyarrow.parquet as pq
 import pytest
 from kafka import KafkaAdminClient, TopicPartition
 
-from streaming import retention
-from streaming.examples import ExamplesPublisher, ExamplesReader
-from streaming.intake import InputTopic, Intake
+from streaming.delivery import ExamplesPublisher, ExamplesReader
+from streaming.delta import TableFiles
 from streaming.kafka import TopicReader, TopicWriter, ensure_topics
-from streaming.lake import Lake
-from streaming.lake_source import LakeSource
+from streaming.lake import Lake, LakeSource, retention
+from streaming.messages import EndOfStream
 from streaming.position import Partition, SourcePosition
 from streaming.schema import RowSchema, Task
-from streaming.source import EndOfStream
-from streaming.sources.files import LabelColumn, RecordedConfig, RecordedStream
-from streaming.sources.generated import GeneratedStream, GeneratorConfig
-from streaming.sources.scripted import EOF, PAUSE, HandClock, ScriptedTopics
+from streaming.settlement import InputTopic, Intake
+from streaming.sources import RecordedConfig, RecordedStream
+from streaming.sources.recorded import LabelColumn
+from streaming.sources.synthetic import GeneratedStream, GeneratorConfig
 from streaming.sources.timed_parquet import TimedParquet
-from streaming.table_files import TableFiles
 from tests.contracts import lake_rows
 from tests.contracts.source_contract import SourceContract
+from tests.support.scripted import EOF, PAUSE, HandClock, ScriptedTopics
 
 ADS, CLICKS = Partition("ads", 0), Partition("clicks", 0)
 SCHEMA = RowSchema(columns=(), tasks=(Task(name="ctr", window_s=60),))

@@ -11,10 +11,10 @@ import pyarrow as pa
 import pytest
 from kafka import KafkaAdminClient, TopicPartition
 
-from exfm.checkpoint import latest, load
+from exfm.tensors.checkpoint import latest, load
 from pipelines.config import Config
-from pipelines.layout import RunDir
-from streaming.examples import partition_of
+from pipelines.run_dir import RunDir
+from streaming.delivery import partition_of
 from streaming.kafka import end_offsets, ensure_topics
 from streaming.position import Partition
 from tests.contracts.pipeline_fixtures import Finished, assert_learned_the_lake, by_hand, ipc, send, small, to_the_end

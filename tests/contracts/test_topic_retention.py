@@ -9,17 +9,16 @@ from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
 from kafka.admin import ConfigResource, ConfigResourceType
 from kafka.errors import InvalidTimestampError
 
-from pipelines.layout import RunDir
-from pipelines.preflight import prepare
-from pipelines.run import run
+from pipelines.control import run
+from pipelines.control.preflight import prepare
+from pipelines.run_dir import RunDir
+from pipelines.workers import Orders
 from pipelines.workers.augmentation import AugmentationWorker
-from pipelines.workers.base import Orders
 from streaming.errors import BadInput, DataLost
-from streaming.intake import InputTopic, Intake
-from streaming.kafka import TopicReader, TopicWriter, end_offsets, ensure_topics
+from streaming.kafka import TopicReader, TopicWriter, check_retention, end_offsets, ensure_topics
 from streaming.position import Partition
 from streaming.schema import RowSchema, Task
-from streaming.topic_retention import check_retention
+from streaming.settlement import InputTopic, Intake
 from tests.contracts.pipeline_fixtures import by_hand, ipc, send, small
 
 pytestmark = pytest.mark.broker

@@ -11,16 +11,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from exfm.metrics.classification import metrics_of
+from exfm.metrics import metrics_of
 from pipelines.config import Config, parse
-from pipelines.layout import RunDir
-from pipelines.predictions import read_predictions
-from pipelines.run import run
-from pipelines.states import RunState
-from pipelines.summary import counts_hold, rows_hold
-from pipelines.sweep.data import data_of
-from pipelines.sweep.jobs import one_life
-from pipelines.sweep.settings import Arm, Condition, Sweep
+from pipelines.control import run
+from pipelines.offline.sweep.data import data_of
+from pipelines.offline.sweep.jobs import one_life
+from pipelines.offline.sweep.settings import Arm, Condition, Sweep
+from pipelines.results import counts_hold, rows_hold
+from pipelines.rules import RunState
+from pipelines.run_dir import RunDir
+from pipelines.training import read_predictions
 from streaming.hashing import hash64
 from tests.contracts.pipeline_fixtures import (
     Finished,

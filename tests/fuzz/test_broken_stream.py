@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from kafka import KafkaProducer
 
 from pipelines.config import Config
-from pipelines.summary import counts_hold
-from streaming.codecs import RawMessage, make_codec
+from pipelines.results import counts_hold
 from streaming.kafka import ensure_topics
+from streaming.messages import RawMessage, make_codec
 from tests.contracts.pipeline_fixtures import assert_learned_the_lake, by_hand, ipc, origin, small, to_the_end
 from tests.fuzz.mutate import broken_bytes, broken_object, broken_table, edited, fuzzed
 

@@ -16,16 +16,17 @@ import pytest
 import torch
 from hypothesis import strategies as st
 
-from exfm.checkpoint import load, save
 from exfm.errors import ModelError
-from exfm.pieces import Pieces
-from pipelines.end_offsets import store_ends, stored_ends
-from pipelines.stored_status import alive, read_status, show
-from streaming.dead_letters import DEAD_LETTER_SCHEMA, DeadLetter, to_batch
+from exfm.tensors import Pieces, save
+from exfm.tensors.checkpoint import load
+from pipelines.display import show_status
+from pipelines.run_dir import store_ends, stored_ends
+from pipelines.status import alive, read_status
+from streaming.delivery import CommitRecord
 from streaming.errors import StreamingError
-from streaming.outbox import CommitRecord
+from streaming.lake import Readers
+from streaming.messages import DEAD_LETTER_SCHEMA, DeadLetter, to_batch
 from streaming.position import NOTHING_YET, Partition
-from streaming.readers import Readers
 from streaming.schema import RowSchema
 from streaming.settlement import Settlement
 from tests.fuzz.mutate import SOAK, broken_bytes, broken_tree, edited, fuzzed
@@ -128,7 +129,7 @@ def _status(folder: Path) -> None:
 
 def _status_text(folder: Path) -> str:
     value = read_status(folder)
-    show(value, alive(value))
+    show_status(value, alive(value))
     return ""
 
 

@@ -16,13 +16,21 @@ import pyarrow.compute as pc
 import pytest
 from hypothesis import strategies as st
 
-from streaming.codecs import Codec, Decoded, RawMessage, decoded_schema, make_codec
-from streaming.dead_letters import DEAD_LETTER_SCHEMA, DeadLetter, Kind, from_batch, to_batch, to_json
-from streaming.ipc import write_ipc
-from streaming.merge import Merge
+from streaming.messages import (
+    DEAD_LETTER_SCHEMA,
+    DeadLetter,
+    Kind,
+    RawMessage,
+    from_batch,
+    make_codec,
+    to_batch,
+    to_json,
+)
+from streaming.messages.codecs import Codec, Decoded, decoded_schema
+from streaming.messages.ipc import write_ipc
 from streaming.position import Partition
 from streaming.schema import Column, RowSchema, Task
-from streaming.settlement import Settlement
+from streaming.settlement import Merge, Settlement
 from tests.fuzz.mutate import SOAK, broken_bytes, broken_object, broken_table, edited, fuzzed
 
 MAX_BYTES = 20_000

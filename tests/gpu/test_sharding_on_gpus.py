@@ -12,7 +12,7 @@ from typing import get_args
 import pytest
 import torch
 
-from exfm.sharding import ShardingType
+from exfm.parallel import ShardingType
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "exfm"))
 from spawned_ranks import read, run

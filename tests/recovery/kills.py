@@ -29,7 +29,7 @@ from typing import Any
 import psutil
 
 from pipelines.config import Config, dump
-from pipelines.layout import RunDir, read_json
+from pipelines.run_dir import RunDir, read_json
 from streaming.broker import Broker
 from tests.contracts.pipeline_fixtures import Finished
 

@@ -43,7 +43,7 @@ BATCHES = "tests/unit/pipelines/test_batches.py"
 STUDENT = "tests/unit/exfm/test_student.py"
 CHECKPOINT = "tests/unit/exfm/test_checkpoint.py"
 PIECES = "tests/unit/exfm/test_checkpoint_pieces.py"
-AUGMENTATION = "pipelines/workers/augmentation.py"
+AUGMENTATION = "pipelines/workers/augmentation/worker.py"
 
 MUTATIONS = (
     Mutation(
@@ -57,7 +57,7 @@ MUTATIONS = (
     Mutation(
         "lag of none",
         f"{HONEST} (17)",
-        "pipelines/policies.py",
+        "pipelines/rules/policies.py",
         "return max(0, block - lag + 1)",
         "return max(0, block - lag + 2)",
         "tests/unit/pipelines/test_policies.py",
@@ -81,7 +81,7 @@ MUTATIONS = (
     Mutation(
         "history scored by whatever snapshot there is",
         f"{PACE} (18)",
-        "pipelines/policies.py",
+        "pipelines/rules/policies.py",
         "if catching_up and rows_since_newest > max_rows_ahead:",
         "if False:",
         "tests/unit/pipelines/test_policies.py",
@@ -112,7 +112,7 @@ MUTATIONS = (
     Mutation(
         "a writer that another has followed goes on",
         f"{ONCE} (4)",
-        "streaming/lake.py",
+        "streaming/lake/writer.py",
         "if epoch != self.epoch:",
         "if False:",
         f"{LAKE}::test_the_older_of_two_writers_is_fenced",
@@ -120,7 +120,7 @@ MUTATIONS = (
     Mutation(
         "lake_seq not looked at again before a commit",
         f"{ONCE} (4)",
-        "streaming/lake.py",
+        "streaming/lake/writer.py",
         "if seq == last_seq and table.num_rows:",
         "if False:",
         f"{LAKE}::test_a_commit_reported_as_failed_after_it_was_stored_is_not_made_twice",
@@ -128,7 +128,7 @@ MUTATIONS = (
     Mutation(
         "positions that skip or repeat are let in",
         f"{LOG} (2)",
-        "streaming/lake.py",
+        "streaming/lake/writer.py",
         "if lake_seq[0] != self.last_lake_seq + 1:",
         "if False:",
         f"{LAKE} -k refused",
@@ -136,7 +136,7 @@ MUTATIONS = (
     Mutation(
         "dead letters told again after a restart",
         f"{ONCE}, {KEPT} (4)",
-        "streaming/outbox.py",
+        "streaming/delivery/outbox.py",
         "if (record.number, part) > self._published:",
         "if True:",
         OUTBOX,
@@ -144,7 +144,7 @@ MUTATIONS = (
     Mutation(
         "side tables do not know what they hold",
         f"{ONCE} (4)",
-        "streaming/side_tables.py",
+        "streaming/lake/side_tables.py",
         "before is not None and number <= before",
         "False",
         "tests/contracts/test_side_tables.py",
@@ -163,7 +163,7 @@ MUTATIONS = (
     Mutation(
         "a block published twice is learned twice",
         ONCE,
-        "streaming/examples.py",
+        "streaming/delivery/examples.py",
         """        if header.block <= self._after:
             return
 """,
@@ -173,7 +173,7 @@ MUTATIONS = (
     Mutation(
         "a block is learned without the part that is missing",
         ONCE,
-        "streaming/examples.py",
+        "streaming/delivery/examples.py",
         "if rows != last_seq - first_seq + 1:",
         "if False:",
         EXAMPLES,
@@ -181,7 +181,7 @@ MUTATIONS = (
     Mutation(
         "a rank learns what another one reads",
         f"{ONCE} (15)",
-        "pipelines/workers/batches.py",
+        "pipelines/workers/teacher/batches.py",
         "    order = order[np.isin(owner[order], mine)]\n",
         "",
         BATCHES,
@@ -189,7 +189,7 @@ MUTATIONS = (
     Mutation(
         "batches depend on how many ranks there are",
         f"{REPLAY} (15)",
-        "pipelines/workers/batches.py",
+        "pipelines/workers/teacher/batches.py",
         "return np.asarray(np.outer(ends, counts) // block_rows)",
         "return np.asarray(np.outer(ends, counts) // counts.sum())",
         BATCHES,
@@ -197,7 +197,7 @@ MUTATIONS = (
     Mutation(
         "the death of a rank leaves the others alone",
         f"{ONCE} (15)",
-        "pipelines/rank_handle.py",
+        "pipelines/launch/ranks.py",
         "            self.kill()\n            raise self._told",
         "            raise self._told",
         "tests/unit/pipelines/test_rank_handle.py",
@@ -205,7 +205,7 @@ MUTATIONS = (
     Mutation(
         "ties between topics go by arrival",
         f"{REPLAY} (6)",
-        "streaming/merge.py",
+        "streaming/settlement/merge.py",
         "for partition in sorted(partitions)}",
         "for partition in partitions}",
         f"{MERGE} {PROPERTIES}",
@@ -213,7 +213,7 @@ MUTATIONS = (
     Mutation(
         "watermark over impressions only",
         f"{ONCE} (7)",
-        "streaming/merge.py",
+        "streaming/settlement/merge.py",
         "for f in self._feeds.values() if not (f.ended or f.idle)), default=END_OF_TIME)",
         'for f in self._feeds.values() if not (f.ended or f.idle or f.kind == "feedback")), default=END_OF_TIME)',
         INTAKE,
@@ -221,7 +221,7 @@ MUTATIONS = (
     Mutation(
         "idle without the broker's word",
         f"{ONCE} (7)",
-        "streaming/intake.py",
+        "streaming/settlement/intake.py",
         "if partition not in at_end:",
         "if False:",
         f"{INTAKE}::test_a_partition_is_not_idle_while_the_broker_does_not_confirm_its_end",
@@ -229,7 +229,7 @@ MUTATIONS = (
     Mutation(
         "an idle partition is not asked again",
         f"{ONCE} (7)",
-        "streaming/intake.py",
+        "streaming/settlement/intake.py",
         "if rows_came and self._idle:",
         "if False:",
         WINDOWS,
@@ -237,7 +237,7 @@ MUTATIONS = (
     Mutation(
         "an outage leaves idle partitions idle",
         f"{ONCE} (7)",
-        "streaming/intake.py",
+        "streaming/settlement/intake.py",
         "for partition in self._merge.partitions:",
         "for partition in ():",
         WINDOWS,
@@ -245,7 +245,7 @@ MUTATIONS = (
     Mutation(
         "where partitions begin is not kept",
         f"{KEPT} (11)",
-        "streaming/merge.py",
+        "streaming/settlement/merge.py",
         "feed.next_position = position if feed.next_position is None else feed.next_position",
         "pass",
         f"{MERGE} {TOPIC_RETENTION}",
@@ -261,7 +261,7 @@ MUTATIONS = (
     Mutation(
         "a clock ahead moves event time",
         f"{KEPT} (8)",
-        "streaming/merge.py",
+        "streaming/settlement/merge.py",
         "return future if future.any() else None",
         "return None",
         MERGE,
@@ -269,7 +269,7 @@ MUTATIONS = (
     Mutation(
         "too old impressions are let in",
         f"{ONCE} (8)",
-        "streaming/settlement.py",
+        "streaming/settlement/settlement.py",
         "too_old = event_time < key - self._horizon",
         "too_old = event_time < 0",
         SETTLEMENT,
@@ -277,7 +277,7 @@ MUTATIONS = (
     Mutation(
         "late feedback counts",
         f"{ONCE} (9)",
-        "streaming/label_join.py",
+        "streaming/settlement/label_join.py",
         "counts = (after <= 0) & (delay >= 0) & (delay <= window)",
         "counts = (delay >= 0) & (delay <= window)",
         PROPERTIES,
@@ -285,7 +285,7 @@ MUTATIONS = (
     Mutation(
         "feedback from outside its window counts",
         f"{ONCE} (9)",
-        "streaming/label_join.py",
+        "streaming/settlement/label_join.py",
         "counts = (after <= 0) & (delay >= 0) & (delay <= window)",
         "counts = (after <= 0) & (delay >= 0)",
         SETTLEMENT,
@@ -293,7 +293,7 @@ MUTATIONS = (
     Mutation(
         "conversions of rows that were not clicked",
         f"{ONCE} (9)",
-        "streaming/emission.py",
+        "streaming/settlement/emission.py",
         "if group.conditional:",
         "if False:",
         SETTLEMENT,
@@ -301,7 +301,7 @@ MUTATIONS = (
     Mutation(
         "every group waits for the longest window",
         SLOW,
-        "streaming/emission.py",
+        "streaming/settlement/emission.py",
         "pending.key_time.search(watermark_ms - group.window_ms - self._lateness)",
         "pending.key_time.search(watermark_ms - self._groups[-1].window_ms - self._lateness)",
         f"{PIPELINE}::test_clicks_are_learned_when_their_window_closes_however_long_conversions_take",
@@ -309,7 +309,7 @@ MUTATIONS = (
     Mutation(
         "ids known are not known after a restart",
         f"{ONCE} (10)",
-        "streaming/pending.py",
+        "streaming/settlement/pending.py",
         "self._index.restore(self._restored_segments(state, event_time), state.first)",
         "self._index.restore((h + np.uint64(1) for h in self._restored_segments(state, event_time)), state.first)",
         f"{SETTLEMENT} {PROPERTIES}",
@@ -317,7 +317,7 @@ MUTATIONS = (
     Mutation(
         "unread messages that retention deleted are skipped",
         f"{KEPT} (11)",
-        "streaming/topic_reader.py",
+        "streaming/kafka/reader.py",
         "    if offset < begin:",
         "    if False:",
         "tests/contracts/test_kafka.py -k gap",
@@ -325,7 +325,7 @@ MUTATIONS = (
     Mutation(
         "batches end where a read ends",
         f"{REPLAY} (14)",
-        "pipelines/workers/student_rows.py",
+        "pipelines/workers/student/rows.py",
         "return same_block if block_is_whole else 0",
         "return same_block",
         f"{PIPELINE}::test_batches_are_cut_by_position_not_by_what_a_read_brings",
@@ -333,7 +333,7 @@ MUTATIONS = (
     Mutation(
         "a version is written over",
         f"{REPLAY} (19)",
-        "exfm/checkpoint.py",
+        "exfm/tensors/checkpoint.py",
         "    if not same:\n        raise ModelError(",
         "    if False:\n        raise ModelError(",
         CHECKPOINT,
@@ -341,7 +341,7 @@ MUTATIONS = (
     Mutation(
         "a checkpoint is written where it will be read",
         f"{ONCE} (20)",
-        "exfm/checkpoint.py",
+        "exfm/tensors/checkpoint.py",
         'staging = Path(root) / f".{name}.{attempt or uuid4().hex}"',
         "staging = target",
         CHECKPOINT,
@@ -349,7 +349,7 @@ MUTATIONS = (
     Mutation(
         "what killed ranks left is taken for what this start's ranks wrote",
         f"{REPLAY} (19)",
-        "exfm/checkpoint.py",
+        "exfm/tensors/checkpoint.py",
         'f".{name}.{attempt or uuid4().hex}"',
         'f".{name}.ranks"',
         PIECES,
@@ -357,7 +357,7 @@ MUTATIONS = (
     Mutation(
         "a checkpoint is complete without a rank's part",
         f"{ONCE} (15)",
-        "exfm/staging.py",
+        "exfm/tensors/staging.py",
         "    while missing:",
         "    while False:",
         PIECES,
@@ -365,7 +365,7 @@ MUTATIONS = (
     Mutation(
         "the rows of a table that grew begin anew",
         REPLAY,
-        "exfm/restore.py",
+        "exfm/growth/refit.py",
         'Repeated(stored, shape[0]) if kind[name] == "hash" else Appended(stored, initial)',
         "Appended(stored, initial)",
         "tests/unit/exfm/test_restore.py -k twice_the_rows",
@@ -373,7 +373,7 @@ MUTATIONS = (
     Mutation(
         "a damaged checkpoint is not noticed",
         ONCE,
-        "exfm/stored_tensor.py",
+        "exfm/tensors/stored.py",
         "if piece.sha256 is not None and digest.hexdigest() != piece.sha256:",
         "if False:",
         CHECKPOINT,
@@ -381,7 +381,7 @@ MUTATIONS = (
     Mutation(
         "the teacher's row-wise AdaGrad begins anew",
         f"{REPLAY} (20)",
-        "exfm/teacher.py",
+        "exfm/models/teacher.py",
         '        self._accumulators.load(tables_of(tensors, "accumulator"))\n',
         "",
         TEACHER,
@@ -389,7 +389,7 @@ MUTATIONS = (
     Mutation(
         "the adapter, and all else that corrects the teacher, begin anew",
         f"{REPLAY} (20)",
-        "exfm/student.py",
+        "exfm/models/student.py",
         "tensors |= self._guidance.tensors()",
         "pass",
         STUDENT,
@@ -397,7 +397,7 @@ MUTATIONS = (
     Mutation(
         "a student's histories begin anew",
         f"{REPLAY} (20)",
-        "exfm/student.py",
+        "exfm/models/student.py",
         'tensors |= {f"history/{key}": tensor for key, tensor in self.histories.tensors().items()}',
         "pass",
         "tests/unit/exfm/test_history.py",
@@ -405,7 +405,7 @@ MUTATIONS = (
     Mutation(
         "predictions of a future that did not happen are kept",
         f"{ONCE} (25)",
-        "pipelines/predictions.py",
+        "pipelines/training/predictions.py",
         'if int(part.stem.split("-")[1]) > position:',
         "if False:",
         "tests/unit/pipelines/test_predictions.py",
@@ -413,7 +413,7 @@ MUTATIONS = (
     Mutation(
         "the twin learns from the teacher",
         "columns that are compared (26)",
-        "exfm/student.py",
+        "exfm/models/student.py",
         'return self.model_copy(update={"arm": Arm(kind="none")})',
         "return self",
         STUDENT,
@@ -421,7 +421,7 @@ MUTATIONS = (
     Mutation(
         "a gradient that is not finite reaches the teacher's tables",
         "quarantine (21)",
-        "exfm/teacher.py",
+        "exfm/models/teacher.py",
         "if not self._agree(*torch._foreach_norm([e.grad, *grads])):",
         "if False:",
         TEACHER,
@@ -429,7 +429,7 @@ MUTATIONS = (
     Mutation(
         "a gradient that is not finite reaches a student's weights",
         "quarantine (21)",
-        "exfm/student.py",
+        "exfm/models/student.py",
         "if not nn.utils.get_total_norm(gradients) < LARGEST:",
         "if False:",
         STUDENT,
@@ -437,7 +437,7 @@ MUTATIONS = (
     Mutation(
         "hashes differ from process to process",
         REPLAY,
-        "exfm/transforms.py",
+        "exfm/data/transforms.py",
         "return pd.util.hash_array(ids.cast(pa.int64()).to_numpy())",
         "return pd.util.hash_array(ids.cast(pa.int64()).to_numpy() ^ (hash('salt') % 2**31))",
         "tests/unit/exfm/test_transforms.py",
@@ -453,7 +453,7 @@ MUTATIONS = (
     Mutation(
         "refused rows are dropped",
         KEPT,
-        "streaming/intake.py",
+        "streaming/settlement/intake.py",
         "self._merge.push(partition, decoded.batch, decoded.dead)",
         "self._merge.push(partition, decoded.batch, [])",
         f"{INPUTS}::test_each_broken_record_is_a_dead_letter_once_and_the_others_go_on",
@@ -461,7 +461,7 @@ MUTATIONS = (
     Mutation(
         "an export that differs is served",
         SERVED,
-        "exfm/serving.py",
+        "exfm/models/served.py",
         "if not difference <= PARITY:",
         "if False:",
         "tests/unit/exfm/test_serving.py",
@@ -469,7 +469,7 @@ MUTATIONS = (
     Mutation(
         "rows are deleted that a reader still needs",
         f"{KEPT} (24)",
-        "streaming/housekeeping.py",
+        "streaming/lake/housekeeping.py",
         "cut = retention.cut(table, settings.retention_ms, None if held is None else held.position)",
         "cut = retention.cut(table, settings.retention_ms, None)",
         "tests/contracts/test_housekeeping.py",
@@ -477,7 +477,7 @@ MUTATIONS = (
     Mutation(
         "a new writer does not raise the epoch",
         f"{ONCE} (4)",
-        "streaming/lake.py",
+        "streaming/lake/writer.py",
         "self.epoch = self._number(EPOCH) + 1",
         "self.epoch = self._number(EPOCH)",
         f"{LAKE}::test_the_older_of_two_writers_is_fenced",
@@ -485,7 +485,7 @@ MUTATIONS = (
     Mutation(
         "of duplicates the last one wins",
         f"{ONCE} (10)",
-        "streaming/settlement.py",
+        "streaming/settlement/settlement.py",
         "first[codes[candidate][::-1]] = candidate[::-1]",
         "first[codes[candidate]] = candidate",
         f"{SETTLEMENT} {PROPERTIES}",
@@ -493,7 +493,7 @@ MUTATIONS = (
     Mutation(
         "a reader whose file is damaged holds nothing",
         f"{KEPT} (24)",
-        "streaming/readers.py",
+        "streaming/lake/readers.py",
         "return Reader(unquote(path.stem), NOTHING_YET, path.stat().st_mtime, damaged=True)",
         "return None",
         "tests/unit/streaming/test_readers.py",
@@ -501,7 +501,7 @@ MUTATIONS = (
     Mutation(
         "what a run continues from may have been altered",
         f"{ONCE} (11)",
-        "streaming/seal.py",
+        "streaming/disk/seal.py",
         "if value.pop(SEAL) != _digest(value):",
         "if value.pop(SEAL) is None:",
         "tests/fuzz/test_manifests.py",
@@ -509,7 +509,7 @@ MUTATIONS = (
     Mutation(
         "logits of a teacher that died long ago",
         f"{PACE} (18)",
-        "pipelines/policies.py",
+        "pipelines/rules/policies.py",
         "newest_age_s > max_age_s:",
         "newest_age_s > 2**60:",
         "tests/unit/pipelines/test_policies.py",
@@ -517,7 +517,7 @@ MUTATIONS = (
     Mutation(
         "what becomes of a message depends on what it is read with",
         REPLAY,
-        "streaming/codecs.py",
+        "streaming/messages/codecs.py",
         "return {n: fault for n, fault in suspected.items() if not self._parses(values[n])}",
         "return suspected",
         "tests/unit/streaming/test_ipc.py",
@@ -525,7 +525,7 @@ MUTATIONS = (
     Mutation(
         "a message takes what it says it needs",
         "fuzz",
-        "streaming/ipc.py",
+        "streaming/messages/ipc.py",
         "        _check_declared(value, max_bytes)\n",
         "",
         "tests/unit/streaming/test_ipc.py",

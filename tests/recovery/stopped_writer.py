@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from streaming import delta_table
+from streaming.delta import table as delta_table
 from streaming.errors import StreamingError
 
 
@@ -41,9 +41,8 @@ def stop_at(place: str, table: str, nth: int) -> None:
 
 def write_lake(path: str, commits: int) -> None:
     """The same rows, letters and numbers, whoever runs it."""
-    from streaming.dead_letters import DEAD_LETTER_SCHEMA, DeadLetter, to_batch
-    from streaming.lake import Lake
-    from streaming.side_tables import DEAD_LETTERS, SideTable
+    from streaming.lake import DEAD_LETTERS, Lake, SideTable
+    from streaming.messages import DEAD_LETTER_SCHEMA, DeadLetter, to_batch
     from tests.contracts.lake_rows import SCHEMA, rows
 
     writer = Lake(path, SCHEMA).open_writer()
@@ -64,7 +63,7 @@ def write_lake(path: str, commits: int) -> None:
 
 def run_worker(root: str) -> None:
     from pipelines.config import load
-    from pipelines.layout import RunDir
+    from pipelines.run_dir import RunDir
     from pipelines.workers.augmentation import AugmentationWorker
 
     run_dir = RunDir(Path(root))

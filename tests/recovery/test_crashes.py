@@ -10,21 +10,19 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from exfm.student import Student
-from exfm.teacher import Teacher
-from pipelines.layout import RunDir
-from pipelines.predictions import PredictionLog
-from pipelines.run import run
-from pipelines.states import RunState
+from exfm.models import Student, Teacher
+from pipelines.control import run
+from pipelines.rules import RunState
+from pipelines.run_dir import RunDir
 from pipelines.status import RunStatus
+from pipelines.training import PredictionLog
 from pipelines.workers.student import StudentWorker
 from pipelines.workers.teacher import TeacherWorker
-from streaming.examples import ExamplesPublisher
-from streaming.lake import LakeWriter
-from streaming.outbox import CommitRecord, Outbox
+from streaming.delivery import CommitRecord, ExamplesPublisher, Outbox
+from streaming.kafka import TopicWriter
+from streaming.lake import SideTable
+from streaming.lake.writer import LakeWriter
 from streaming.settlement import Settlement
-from streaming.side_tables import SideTable
-from streaming.topic_writer import TopicWriter
 from tests.contracts.pipeline_fixtures import Finished, assert_learned_the_lake, assert_same_run, small, to_the_end
 
 pytestmark = pytest.mark.broker
@@ -111,7 +109,7 @@ POINTS = {
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch):
-    monkeypatch.setattr("pipelines.policies.FIRST_DELAY_S", 0.01)
+    monkeypatch.setattr("pipelines.rules.policies.FIRST_DELAY_S", 0.01)
 
 
 @pytest.fixture(scope="module")
@@ -166,7 +164,7 @@ def stop_after(rows: int) -> Callable[[RunStatus], None]:
 
 
 def test_a_run_that_was_stopped_twice_goes_on_where_it_was(undisturbed, broker, tmp_path: Path, monkeypatch):
-    monkeypatch.setattr("pipelines.coordinator.STATUS_INTERVAL_S", 0.0)
+    monkeypatch.setattr("pipelines.control.coordinator.STATUS_INTERVAL_S", 0.0)
     config, run_dir = small(broker.bootstrap_servers, **STREAM), RunDir(tmp_path / "run")
     for rows in (500, 2000):
         status, summary = run(config, run_dir, local=True, until_end=True, watch=stop_after(rows))

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from exfm.checkpoint import names
-from pipelines.layout import RunDir
-from pipelines.run import run
-from pipelines.states import RunState
+from exfm.tensors import names
+from pipelines.control import run
+from pipelines.rules import RunState
+from pipelines.run_dir import RunDir
 from pipelines.status import RunStatus
 from tests.contracts.pipeline_fixtures import Finished, assert_same_run, small, to_the_end
 from tests.recovery.test_crashes import stop_after
@@ -29,8 +29,8 @@ def config_of(servers: str):
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch):
-    monkeypatch.setattr("pipelines.policies.FIRST_DELAY_S", 0.01)
-    monkeypatch.setattr("pipelines.coordinator.STATUS_INTERVAL_S", 0.0)
+    monkeypatch.setattr("pipelines.rules.policies.FIRST_DELAY_S", 0.01)
+    monkeypatch.setattr("pipelines.control.coordinator.STATUS_INTERVAL_S", 0.0)
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +59,8 @@ def empty_manifest(path: Path) -> None:
 
 def another_config(path: Path) -> None:
     """A whole checkpoint, of a run that was configured otherwise."""
-    from exfm.checkpoint import load, save
+    from exfm.tensors import save
+    from exfm.tensors.checkpoint import load
 
     stored = load(path)
     elsewhere = save(path.parent / ".elsewhere", path.name, stored.tensors, stored.meta | {"config_hash": "another"})

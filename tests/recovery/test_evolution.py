@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 import yaml
 
-from exfm.checkpoint import latest, load, names, read_manifest
+from exfm.tensors import names, read_manifest
+from exfm.tensors.checkpoint import latest, load
 from pipelines.config import Config, dump, parse
-from pipelines.layout import RunDir
-from pipelines.run import run
-from pipelines.states import RunState
+from pipelines.control import run
+from pipelines.rules import RunState
+from pipelines.run_dir import RunDir
 from streaming.errors import BadInput
 from tests.contracts.pipeline_fixtures import small, to_the_end
 from tests.recovery.test_crashes import stop_after
@@ -42,8 +43,8 @@ def edited(config: Config, *, user_rows: int = 1000, more: tuple[dict[str, Any],
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch):
-    monkeypatch.setattr("pipelines.policies.FIRST_DELAY_S", 0.01)
-    monkeypatch.setattr("pipelines.coordinator.STATUS_INTERVAL_S", 0.0)
+    monkeypatch.setattr("pipelines.rules.policies.FIRST_DELAY_S", 0.01)
+    monkeypatch.setattr("pipelines.control.coordinator.STATUS_INTERVAL_S", 0.0)
 
 
 def stopped(config: Config, root: Path, rows: int, **options: Any) -> list[str]:

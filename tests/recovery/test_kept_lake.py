@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipelines.layout import RunDir
-from streaming.lake_reader import LakeReader
+from pipelines.run_dir import RunDir
+from streaming.lake import LakeReader
 from tests.contracts.pipeline_fixtures import small, to_the_end
 
 

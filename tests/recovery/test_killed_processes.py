@@ -15,8 +15,8 @@ import pyarrow as pa
 import pytest
 
 from pipelines.config import Config, Generated
-from pipelines.summary import counts_hold
-from pipelines.workers.ingest import generated_stream
+from pipelines.results import counts_hold
+from pipelines.workers import generated_stream
 from tests.contracts.pipeline_fixtures import (
     Finished,
     assert_learned_the_lake,

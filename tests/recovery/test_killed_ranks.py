@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from pipelines.config import Config, dump
-from pipelines.layout import RunDir
+from pipelines.run_dir import RunDir
 from tests.contracts.pipeline_fixtures import Finished, assert_learned_the_lake, small
 from tests.contracts.rank_processes import taught
 from tests.recovery.kills import COORDINATOR, Command, Hail, rank_pid, victims_of

@@ -10,10 +10,7 @@ import numpy as np
 import psutil
 import pytest
 
-from streaming.housekeeping import Housekeeper
-from streaming.lake import Lake
-from streaming.lake_settings import LakeSettings
-from streaming.readers import Readers
+from streaming.lake import Housekeeper, Lake, LakeSettings, Readers
 from tests.contracts.lake_rows import SCHEMA, VERTICALS, rows
 
 COMMITS, ROWS = 10_000, 40
@@ -26,8 +23,8 @@ LOG_SECONDS = 20
 def test_ten_thousand_commits_leave_files_and_log_bounded_and_cost_the_same_at_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("streaming.delta_table.LOG_RETENTION", f"interval {LOG_SECONDS} seconds")
-    monkeypatch.setattr("streaming.delta_table.TOMBSTONE_RETENTION", f"interval {LOG_SECONDS} seconds")
+    monkeypatch.setattr("streaming.delta.table.LOG_RETENTION", f"interval {LOG_SECONDS} seconds")
+    monkeypatch.setattr("streaming.delta.table.TOMBSTONE_RETENTION", f"interval {LOG_SECONDS} seconds")
     lake = Lake(tmp_path / "lake", SCHEMA)
     writer = lake.open_writer()
     settings = LakeSettings(compact_files=16, vacuum_after_s=10, target_file_mb=1)

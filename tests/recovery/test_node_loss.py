@@ -9,9 +9,9 @@ import pytest
 from ray._private import ray_constants
 from ray.cluster_utils import Cluster
 
-from pipelines.layout import RunDir
-from pipelines.run import run
-from pipelines.states import RunState
+from pipelines.control import run
+from pipelines.rules import RunState
+from pipelines.run_dir import RunDir
 from pipelines.status import RunStatus
 from tests.contracts.pipeline_fixtures import Finished, assert_same_run, small, to_the_end
 from tests.recovery.test_killed_ranks import as_undisturbed

@@ -19,9 +19,9 @@ import pytest
 
 from exfm.errors import Diverged
 from pipelines.config import Config
-from pipelines.layout import RunDir, read_json
-from pipelines.run import run
-from pipelines.states import RunState
+from pipelines.control import run
+from pipelines.rules import RunState
+from pipelines.run_dir import RunDir, read_json
 from pipelines.status import RunStatus
 from pipelines.workers.student import StudentWorker
 from pipelines.workers.teacher import TeacherWorker
@@ -42,7 +42,7 @@ def undisturbed(broker, tmp_path_factory) -> Finished:
 @pytest.fixture(autouse=True)
 def _attentive(monkeypatch):
     """Look at the status after every round."""
-    monkeypatch.setattr("pipelines.coordinator.STATUS_INTERVAL_S", 0.0)
+    monkeypatch.setattr("pipelines.control.coordinator.STATUS_INTERVAL_S", 0.0)
 
 
 def once_the_lake_has(rows: int, act: Watch) -> Watch:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from pipelines.config import Config, dump
-from pipelines.layout import RunDir
+from pipelines.run_dir import RunDir
 from tests.contracts.pipeline_fixtures import (
     Finished,
     assert_learned_the_lake,

@@ -17,11 +17,10 @@ import pytest
 
 from streaming.broker import Broker
 from streaming.errors import BrokerAway
-from streaming.intake import InputTopic, Intake
 from streaming.kafka import KafkaSettings, TopicReader, TopicWriter, ensure_topics
 from streaming.position import Partition
 from streaming.schema import RowSchema, Task
-from streaming.settlement import Settlement
+from streaming.settlement import InputTopic, Intake, Settlement
 
 pytestmark = pytest.mark.broker
 

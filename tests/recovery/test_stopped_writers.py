@@ -20,14 +20,13 @@ import pytest
 from deltalake import DeltaTable
 
 from pipelines.config import Config, dump
-from pipelines.layout import RunDir
-from pipelines.preflight import prepare
-from pipelines.workers.ingest import IngestWorker
-from streaming.examples import Header
+from pipelines.control.preflight import prepare
+from pipelines.run_dir import RunDir
+from pipelines.workers import IngestWorker
+from streaming.delivery.examples import Header
+from streaming.delta import sweep
 from streaming.kafka import ensure_topics
-from streaming.lake import Lake
-from streaming.lake_reader import LakeReader
-from streaming.vacuum import sweep
+from streaming.lake import Lake, LakeReader
 from tests.contracts.lake_rows import SCHEMA, rows
 from tests.contracts.pipeline_fixtures import messages_of, origin, small
 

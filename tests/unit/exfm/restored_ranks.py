@@ -17,12 +17,10 @@ from pathlib import Path
 
 from spawned_ranks import CFG, FEATURES, TASKS, batches, cuts, free_port, start
 
-from exfm.batch import BatchBuilder
-from exfm.checkpoint import open_stored, save
-from exfm.ranks import RankGroup
-from exfm.sharding import Sharding
-from exfm.teacher import Teacher
-from exfm.teacher_net import TeacherConfig
+from exfm.data import BatchBuilder
+from exfm.models import Teacher, TeacherConfig
+from exfm.parallel import RankGroup, Sharding
+from exfm.tensors import open_stored, save
 from exfm.threads import set_threads
 
 

@@ -22,13 +22,10 @@ import psutil
 import pyarrow as pa
 import torch
 
-from exfm.batch import BatchBuilder
-from exfm.features import FeatureSet, SequenceFeature, SparseFeature
-from exfm.pieces import Pieces, whole
-from exfm.ranks import RankGroup
-from exfm.sharding import Sharding
-from exfm.teacher import Teacher
-from exfm.teacher_net import TeacherConfig
+from exfm.data import BatchBuilder, FeatureSet, SequenceFeature, SparseFeature
+from exfm.models import Teacher, TeacherConfig
+from exfm.parallel import RankGroup, Sharding
+from exfm.tensors import Pieces, whole
 from exfm.threads import set_threads
 
 TASKS = ["ctr", "cvr"]

@@ -2,8 +2,8 @@
 
 import torch
 
-from exfm.adapter import adapted_logits, initial_adapter, updated
-from exfm.distillation import cross_entropy
+from exfm.distillation.adapter import adapted_logits, initial_adapter, updated
+from exfm.distillation.loss import cross_entropy
 
 
 def rows(n, seed=0):

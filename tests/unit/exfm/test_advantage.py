@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from exfm.advantage import HALF_LIFE_ROWS, factor, measured, no_advantage_yet, share
-from exfm.logistic import Regression
+from exfm.distillation.advantage import HALF_LIFE_ROWS, factor, measured, no_advantage_yet, share
+from exfm.distillation.logistic import Regression
 
 ROWS = 20_000
 

@@ -7,11 +7,11 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from exfm.adapter import adapted_logits, context_of
-from exfm.advantage import measured, no_advantage_yet, share
-from exfm.arm import Arm
-from exfm.distillation import cross_entropy
-from exfm.student import StudentConfig
+from exfm.distillation import Arm
+from exfm.distillation.adapter import adapted_logits, context_of
+from exfm.distillation.advantage import measured, no_advantage_yet, share
+from exfm.distillation.loss import cross_entropy
+from exfm.models import StudentConfig
 from tests.unit.exfm.test_student import FORGETFUL, WideAndShort, same, served, stream, student
 
 ARMS = {

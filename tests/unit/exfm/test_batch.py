@@ -2,9 +2,8 @@ import pyarrow as pa
 import pytest
 import torch
 
-from exfm.batch import BatchBuilder
+from exfm.data import BatchBuilder, DenseFeature, FeatureSet, SparseFeature
 from exfm.errors import ModelError
-from exfm.features import DenseFeature, FeatureSet, SparseFeature
 
 FEATURES = FeatureSet(
     sparse=[

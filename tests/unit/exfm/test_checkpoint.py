@@ -8,9 +8,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from exfm import checkpoint
-from exfm.checkpoint import check_fit, latest, load, names, open_stored, prune, read_manifest, save
 from exfm.errors import ModelError, NewerFormat
+from exfm.tensors import check_fit, checkpoint, names, open_stored, prune, read_manifest, save
+from exfm.tensors.checkpoint import latest, load
 
 TENSORS = {
     "b": torch.randn(3, 5, generator=torch.Generator().manual_seed(0)),

@@ -10,10 +10,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from exfm import staging
-from exfm.checkpoint import load, names, open_stored, read_manifest, save, verified
 from exfm.errors import ModelError
-from exfm.pieces import Pieces, fill, narrowed
+from exfm.tensors import Pieces, fill, names, open_stored, read_manifest, save, staging, verified
+from exfm.tensors.checkpoint import load
+from exfm.tensors.windows import narrowed
 
 ROWS, WIDTH = 12, 6
 TABLE = torch.randn(ROWS, WIDTH, generator=torch.Generator().manual_seed(0))

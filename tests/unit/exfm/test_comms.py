@@ -13,22 +13,22 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from exfm.comms import SentBytes, codecs
-from exfm.metrics.classification import metrics_of
-from exfm.ranks import RankGroup
+from exfm.metrics import metrics_of
+from exfm.parallel import RankGroup
+from exfm.parallel.comms import SentBytes, codecs
 
 CUTS = ("table_wise", "row_wise")
 
 RANK = """
 import json, os, socket, struct, sys
 import numpy as np, pyarrow as pa, torch, torch.distributed as dist
-from exfm.batch import BatchBuilder
-from exfm.comms import SentBytes
-from exfm.features import FeatureSet, SparseFeature
-from exfm.ranks import RankGroup
-from exfm.sharding import Sharding
-from exfm.teacher import Teacher
-from exfm.teacher_net import TeacherConfig
+from exfm.data.batch import BatchBuilder
+from exfm.parallel.comms import SentBytes
+from exfm.data.features import FeatureSet, SparseFeature
+from exfm.parallel.group import RankGroup
+from exfm.parallel.sharding import Sharding
+from exfm.models.teacher import Teacher
+from exfm.models.teacher_net import TeacherConfig
 from exfm.threads import set_threads
 
 def sent_by_kernel():

@@ -4,7 +4,8 @@ from pydantic import ValidationError
 from torch import nn
 
 from exfm.errors import ConfigError
-from exfm.interactions.dcn import DCN, Cross, FullCross, LowRankCross, MixtureCross
+from exfm.layers import DCN, Cross
+from exfm.layers.dcn import FullCross, LowRankCross, MixtureCross
 
 
 def rng(seed=0):

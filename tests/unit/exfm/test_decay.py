@@ -6,13 +6,11 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from exfm.batch import BatchBuilder
-from exfm.decay import PER_HALF_LIFE, Accumulators, scale
+from exfm.data import BatchBuilder, FeatureSet, SparseFeature
 from exfm.distillation import Arm
-from exfm.features import FeatureSet, SparseFeature
-from exfm.student import Student, StudentConfig
-from exfm.teacher import Teacher
-from exfm.teacher_net import TeacherConfig
+from exfm.embeddings import Accumulators, scale
+from exfm.embeddings.decay import PER_HALF_LIFE
+from exfm.models import Student, StudentConfig, Teacher, TeacherConfig
 
 FEATURES = FeatureSet(sparse=[SparseFeature(name="ad", rows=50), SparseFeature(name="user", rows=81)])
 B = 64

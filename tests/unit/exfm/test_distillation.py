@@ -6,7 +6,8 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from exfm.distillation import Arm, cross_entropy, mean_over, objective, scale_gradient, teacher_target
+from exfm.distillation import Arm, objective, scale_gradient
+from exfm.distillation.loss import cross_entropy, mean_over, teacher_target
 
 B, T = 6, 2
 

@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from exfm.errors import ConfigError
-from exfm.interactions.dlrm import DLRM
-from exfm.interactions.mlp import linear
+from exfm.layers import DLRM, linear
 
 
 def rng(seed=0):

@@ -9,11 +9,9 @@ import pytest
 import torch
 from torch import nn
 
-from exfm.batch import BatchBuilder
+from exfm.data import BatchBuilder, DenseFeature, FeatureSet, SparseFeature
 from exfm.embeddings import embedding_bags
-from exfm.features import DenseFeature, FeatureSet, SparseFeature
-from exfm.trunks import Trunk, build_trunk
-from exfm.units import Units
+from exfm.layers import Trunk, Units, build_trunk
 
 TRACE = json.loads((Path(__file__).parents[2] / "fixtures/dlrm_reference_trace.json").read_text())
 FEATURES = FeatureSet(

@@ -2,7 +2,7 @@ import pyarrow as pa
 import pytest
 import torch
 
-from exfm.batch import BatchBuilder
+from exfm.data import BatchBuilder, FeatureSet, SparseFeature
 from exfm.embeddings import (
     accumulators,
     copy_tables,
@@ -13,7 +13,6 @@ from exfm.embeddings import (
     table_weights,
 )
 from exfm.errors import ModelError
-from exfm.features import FeatureSet, SparseFeature
 
 AD = SparseFeature(name="ad", rows=50, transform="index")
 USER = SparseFeature(name="user", rows=80, transform="index")

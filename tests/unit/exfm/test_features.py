@@ -1,7 +1,7 @@
 import pytest
 from pydantic import ValidationError
 
-from exfm.features import DenseFeature, FeatureSet, SparseFeature
+from exfm.data import DenseFeature, FeatureSet, SparseFeature
 
 
 def test_needs_each_raw_column_once_in_order_of_first_use():

@@ -9,15 +9,14 @@ import pyarrow as pa
 import pytest
 import torch
 
-from exfm.batch import BatchBuilder
+from exfm.data import BatchBuilder, DenseFeature, FeatureSet, HistoryFeature, SparseFeature
+from exfm.data.history import History
 from exfm.distillation import Arm
 from exfm.errors import ConfigError, ModelError
-from exfm.features import DenseFeature, FeatureSet, HistoryFeature, SparseFeature
-from exfm.history import History
-from exfm.restore import MadeWith, fitted_student
-from exfm.serving import check_parity, load_served, save_served
-from exfm.student import Student, StudentConfig
-from exfm.trunks import Trunk
+from exfm.growth import MadeWith, fitted_student
+from exfm.layers import Trunk
+from exfm.models import Student, StudentConfig, load_served, save_served
+from exfm.models.served import check_parity
 
 TASKS = ("ctr", "cvr")
 USER = SparseFeature(name="user", rows=40)
@@ -113,7 +112,7 @@ def test_a_history_is_what_a_slow_loop_over_the_earlier_rows_says():
 
 
 def test_a_row_that_stands_for_four_counts_as_four_one_after_the_other():
-    """Of negatives a share is kept (exfm/sampling.py), and a history that forgets forgets those left out too."""
+    """Of negatives a share is kept (exfm/data/sampling.py), and a history that forgets forgets those left out too."""
     together, apart = History(LOGIT, 5), History(LOGIT, 5)
     ids, x, n = np.array([1, 3, 1]), np.array([0.5, -1.0, 2.0]), np.array([4, 2, 1])
     for _ in range(2):

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from exfm.metrics.classification import normalised_entropy, sigmoid
-from exfm.metrics.paired import consecutive_blocks, paired_ne_difference
+from exfm.metrics import consecutive_blocks, normalised_entropy, paired_ne_difference, sigmoid
 
 
 def simulated(rng, users=60, each=60):

@@ -6,13 +6,12 @@ from dataclasses import replace
 
 import pytest
 
+from exfm.data import FeatureSet, SequenceFeature, SparseFeature
 from exfm.errors import ConfigError
-from exfm.features import FeatureSet, SequenceFeature, SparseFeature
-from exfm.plan_search import STRATEGIES, attempts, remedies
-from exfm.planning import Plan, Question, Shortage, plan
-from exfm.sharding import Sharding
-from exfm.teacher import Teacher
-from exfm.teacher_net import TeacherConfig
+from exfm.models import Teacher, TeacherConfig
+from exfm.parallel import Sharding
+from exfm.planning import Plan, Question, Shortage, attempts, plan, remedies
+from exfm.planning.alternatives import STRATEGIES
 
 FEATURES = FeatureSet(
     sparse=[

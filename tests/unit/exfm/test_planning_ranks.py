@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from exfm.parallel import Sharding
 from exfm.planning import Plan, Question, plan
-from exfm.sharding import Sharding
 from tests.unit.exfm.test_planning import CFG, ELEMENT_WISE, FEATURES, where
 
 WORLDS = [
@@ -31,9 +31,9 @@ pytestmark = pytest.mark.slow  # four processes that each build nine teachers
 
 FORKED = """
 import json, os, sys
-from exfm.ranks import RankGroup
-from exfm.sharding import Sharding
-from exfm.teacher import Teacher
+from exfm.parallel.group import RankGroup
+from exfm.parallel.sharding import Sharding
+from exfm.models.teacher import Teacher
 from exfm.threads import set_threads
 from tests.unit.exfm.test_planning import CFG, ELEMENT_WISE, FEATURES, trained
 from tests.unit.exfm.test_planning_ranks import RANKS, WORLDS

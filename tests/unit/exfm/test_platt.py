@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from exfm.platt import initial_platt, recalibrated, updated
+from exfm.distillation.platt import initial_platt, recalibrated, updated
 
 HALF_LIFE_ROWS = 10_000
 

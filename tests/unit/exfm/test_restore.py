@@ -7,18 +7,14 @@ import pyarrow as pa
 import pytest
 import torch
 
-from exfm.batch import BatchBuilder
-from exfm.checkpoint import open_stored, save
+from exfm.data import BatchBuilder, DenseFeature, FeatureSet, SequenceFeature, SparseFeature
 from exfm.errors import ModelError
-from exfm.features import DenseFeature, FeatureSet, SequenceFeature, SparseFeature
-from exfm.pieces import fill, narrowed, whole
-from exfm.ranks import RankGroup
-from exfm.restore import MadeWith, changes, fitted_student, fitted_teacher
-from exfm.student import Student, StudentConfig
-from exfm.teacher import Teacher
-from exfm.teacher_net import DCNOptions, TeacherConfig
-from exfm.teacher_scorer import TeacherScorer, snapshot_of
-from exfm.trunks import Trunk
+from exfm.growth import MadeWith, changes, fitted_student, fitted_teacher
+from exfm.layers import Trunk
+from exfm.models import DCNOptions, Student, StudentConfig, Teacher, TeacherConfig, TeacherScorer, snapshot_of
+from exfm.parallel import RankGroup
+from exfm.tensors import fill, open_stored, save, whole
+from exfm.tensors.windows import narrowed
 
 TASKS = ("ctr", "cvr")
 SEED = 5

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from exfm.checkpoint import load, read_manifest
+from exfm.tensors import read_manifest
+from exfm.tensors.checkpoint import load
 
 HERE = Path(__file__).parent
 MIXED = {"tables": {"ad": "row_wise", "user": "column_wise", "bag": "table_wise", "tiny": "data_parallel"}}

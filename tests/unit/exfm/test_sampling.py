@@ -9,15 +9,12 @@ import pyarrow as pa
 import pytest
 import torch
 
-from exfm.batch import BatchBuilder
+from exfm.data import BatchBuilder, FeatureSet, SparseFeature, row_weights, sample
 from exfm.distillation import Arm, objective
-from exfm.features import FeatureSet, SparseFeature
-from exfm.metrics.classification import metrics_of, sigmoid
-from exfm.platt import initial_platt, updated
-from exfm.sampled_rows import sample
-from exfm.sampling import row_weights
-from exfm.student import Student, StudentConfig
-from exfm.trunks import Trunk
+from exfm.distillation.platt import initial_platt, updated
+from exfm.layers import Trunk
+from exfm.metrics import metrics_of, sigmoid
+from exfm.models import Student, StudentConfig
 
 RATE = {"ctr": 0.25}
 FEATURES = FeatureSet(sparse=[SparseFeature(name="ad", rows=20, transform="index")])

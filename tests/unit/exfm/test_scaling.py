@@ -5,12 +5,12 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from exfm.batch import BatchBuilder
+from exfm.data import BatchBuilder, DenseFeature, FeatureSet, SequenceFeature, SparseFeature
 from exfm.errors import ConfigError
-from exfm.features import DenseFeature, FeatureSet, SequenceFeature, SparseFeature
-from exfm.interactions.dcn import Cross
-from exfm.scaling import equal_flops, family, flops_per_example, parameters, scaled
-from exfm.teacher_net import DCNOptions, DLRMOptions, TeacherConfig, TeacherNet
+from exfm.layers import Cross
+from exfm.models import DCNOptions, DLRMOptions, TeacherConfig, TeacherNet
+from exfm.planning import equal_flops, flops_per_example, parameters, scaled
+from exfm.planning.family import family
 
 SPARSE = [SparseFeature(name=f"s{i}", rows=7, transform="index") for i in range(4)]
 SPARSE.append(SparseFeature(name="wide", rows=5, width=16, transform="index"))

@@ -1,8 +1,9 @@
 import numpy as np
 import pytest
 
-from exfm.metrics.classification import normalised_entropy
-from exfm.scaling_law import Blocks, blocks_of, fit_law
+from exfm.metrics import normalised_entropy
+from exfm.planning import blocks_of, fit_law
+from exfm.planning.law import Blocks
 
 FLOPS = 1e5 * 2.0 ** np.arange(0, 12, 2)
 

@@ -4,19 +4,15 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from exfm.batch import BatchBuilder
-from exfm.embeddings import initial_weights
+from exfm.data import BatchBuilder, FeatureSet, SequenceFeature, SparseFeature
+from exfm.embeddings.tables import initial_weights
 from exfm.errors import ModelError
-from exfm.features import FeatureSet, SequenceFeature, SparseFeature
-from exfm.interactions.pooling import SequencePooling
+from exfm.layers import Trunk, Units, unit_count
+from exfm.layers.pooling import SequencePooling
 from exfm.metrics.progressive import Tally
-from exfm.ranks import RankGroup
-from exfm.serving import check_parity, load_served, save_served
-from exfm.student import Student, StudentConfig
-from exfm.teacher import Teacher
-from exfm.teacher_net import TeacherConfig, TeacherNet
-from exfm.trunks import Trunk
-from exfm.units import Units, unit_count
+from exfm.models import Student, StudentConfig, Teacher, TeacherConfig, TeacherNet, load_served, save_served
+from exfm.models.served import check_parity
+from exfm.parallel import RankGroup
 
 AD = SparseFeature(name="ad", rows=10, transform="index")
 SEEN = SequenceFeature(name="seen", rows=10, length=3, transform="index")

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from exfm import checkpoint
 from exfm.distillation import Arm
 from exfm.errors import ModelError
-from exfm.interactions.dcn import Cross
-from exfm.serving import check_parity, export_student, load_served, save_served
-from exfm.trunks import Trunk
+from exfm.layers import Cross, Trunk
+from exfm.models import load_served, save_served
+from exfm.models.served import check_parity, export_student
+from exfm.tensors import checkpoint
 from tests.benchmarks import student_cost
 from tests.benchmarks.student_cost import flops_per_example
 from tests.unit.exfm.test_student import ARMS, FEATURES, TASKS, stream, student

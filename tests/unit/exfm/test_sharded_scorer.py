@@ -7,13 +7,9 @@ import pyarrow as pa
 import pytest
 import torch
 
-from exfm.batch import BatchBuilder
-from exfm.features import DenseFeature, FeatureSet, SparseFeature
-from exfm.ranks import RankGroup
-from exfm.sharding import Sharding
-from exfm.teacher import Teacher
-from exfm.teacher_net import TeacherConfig
-from exfm.teacher_scorer import ShardedScorer, TeacherScorer
+from exfm.data import BatchBuilder, DenseFeature, FeatureSet, SparseFeature
+from exfm.models import ShardedScorer, Teacher, TeacherConfig, TeacherScorer
+from exfm.parallel import RankGroup, Sharding
 
 FEATURES = FeatureSet(
     sparse=[

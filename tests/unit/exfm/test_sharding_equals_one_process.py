@@ -10,7 +10,7 @@ from typing import get_args
 import pytest
 import torch
 
-from exfm.sharding import BY_COLUMNS, ShardingType
+from exfm.parallel import BY_COLUMNS, ShardingType
 
 sys.path.insert(0, str(Path(__file__).parent))
 from spawned_ranks import read, run

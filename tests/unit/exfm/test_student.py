@@ -9,13 +9,13 @@ import torch
 from pydantic import ValidationError
 from torch import nn
 
-from exfm.adapter import initial_adapter, updated
-from exfm.batch import BatchBuilder
+from exfm.data import BatchBuilder, DenseFeature, FeatureSet, SparseFeature
 from exfm.distillation import Arm
+from exfm.distillation.adapter import initial_adapter, updated
 from exfm.errors import ConfigError, ModelError
-from exfm.features import DenseFeature, FeatureSet, SparseFeature
-from exfm.student import LearningRate, Student, StudentConfig
-from exfm.trunks import Trunk
+from exfm.layers import Trunk
+from exfm.models import Student, StudentConfig
+from exfm.models.student import LearningRate
 
 FEATURES = FeatureSet(
     sparse=[

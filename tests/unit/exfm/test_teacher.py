@@ -8,14 +8,12 @@ import pytest
 import torch
 from torchrec.sparse.jagged_tensor import KeyedTensor
 
-from exfm.batch import BatchBuilder
-from exfm.checkpoint import load, save
+from exfm.data import BatchBuilder, DenseFeature, FeatureSet, SparseFeature
 from exfm.errors import ConfigError, ModelError
-from exfm.features import DenseFeature, FeatureSet, SparseFeature
-from exfm.ranks import RankGroup
-from exfm.teacher import Teacher
-from exfm.teacher_net import TeacherConfig, TeacherNet
-from exfm.teacher_scorer import TeacherScorer
+from exfm.models import Teacher, TeacherConfig, TeacherNet, TeacherScorer
+from exfm.parallel import RankGroup
+from exfm.tensors import save
+from exfm.tensors.checkpoint import load
 
 CFG = TeacherConfig(width=4, num_fmb=3, num_lcb=2, rank=2, mlp=(8,), head=(8,))
 FEATURES = FeatureSet(
@@ -241,8 +239,8 @@ sys.path.insert(0, {tests!r})
 from exfm.threads import set_threads
 set_threads(1)
 from test_teacher import CFG, FEATURES, TASKS, batch
-from exfm.checkpoint import load
-from exfm.teacher_scorer import TeacherScorer
+from exfm.tensors.checkpoint import load
+from exfm.models.scorer import TeacherScorer
 scorer = TeacherScorer(CFG, FEATURES, TASKS)
 scorer.load(load({path!r}).tensors)
 sys.stdout.buffer.write(scorer.score(batch(9)).tobytes())

@@ -6,18 +6,20 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from exfm.batch import BatchBuilder
-from exfm.features import DenseFeature, FeatureSet, SparseFeature
-from exfm.interactions.dcn import DCN, Cross
-from exfm.interactions.dlrm import DLRM
-from exfm.interactions.wukong import Wukong
-from exfm.ranks import RankGroup
-from exfm.serving import check_parity
-from exfm.student import Student, StudentConfig
-from exfm.teacher import Teacher
-from exfm.teacher_net import DCNOptions, DLRMOptions, TeacherConfig, TeacherNet
-from exfm.teacher_scorer import TeacherScorer
-from exfm.trunks import Trunk
+from exfm.data import BatchBuilder, DenseFeature, FeatureSet, SparseFeature
+from exfm.layers import DCN, DLRM, Cross, Trunk, Wukong
+from exfm.models import (
+    DCNOptions,
+    DLRMOptions,
+    Student,
+    StudentConfig,
+    Teacher,
+    TeacherConfig,
+    TeacherNet,
+    TeacherScorer,
+)
+from exfm.models.served import check_parity
+from exfm.parallel import RankGroup
 
 FEATURES = FeatureSet(
     sparse=[SparseFeature(name="ad", rows=50), SparseFeature(name="user", rows=80, width=8)],

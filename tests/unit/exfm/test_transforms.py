@@ -3,9 +3,9 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
+from exfm.data import DenseFeature, SparseFeature
+from exfm.data.transforms import bags_of, dense_of, hash64
 from exfm.errors import ModelError
-from exfm.features import DenseFeature, SparseFeature
-from exfm.transforms import bags_of, dense_of, hash64
 
 
 def ids(feature, **columns):

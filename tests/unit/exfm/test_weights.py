@@ -6,12 +6,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from exfm.distillation import Arm, cross_entropy, mean_over, objective
-from exfm.metrics.auc import auc, gauc
-from exfm.metrics.classification import calibration, log_loss, normalised_entropy
-from exfm.metrics.paired import paired_ne_difference
+from exfm.distillation import Arm, objective
+from exfm.distillation.loss import cross_entropy, mean_over
+from exfm.metrics import auc, calibration, gauc, normalised_entropy, paired_ne_difference
+from exfm.metrics.classification import log_loss
 from exfm.metrics.progressive import Tally
-from exfm.scaling_law import blocks_of
+from exfm.planning import blocks_of
 
 
 @st.composite

@@ -3,7 +3,8 @@ import torch
 from torch import nn
 
 from exfm.errors import ConfigError
-from exfm.interactions.wukong import Wukong, WukongLayer
+from exfm.layers import Wukong
+from exfm.layers.wukong import WukongLayer
 
 
 def rng(seed=0):

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from pipelines.config import Config
-from pipelines.layout import RunDir
-from pipelines.predictions import PredictionLog
+from pipelines.run_dir import RunDir
+from pipelines.training import PredictionLog
 from pipelines.workers.student import StudentWorker
 from tests.unit.pipelines.test_background import eventually
 from tests.unit.pipelines.test_model_worker import rows_of

@@ -9,8 +9,8 @@ import weakref
 
 import pytest
 
-from pipelines.background import Writer
-from pipelines.workers.base import Stopwatch
+from pipelines.training import Writer
+from pipelines.workers.worker import Stopwatch
 
 PATIENCE_S = 20
 

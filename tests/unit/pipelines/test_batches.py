@@ -9,10 +9,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from pipelines.workers.base import Rendezvous
-from pipelines.workers.batches import Batches, cuts
-from pipelines.workers.ranks import Ranks
-from streaming.examples import Block, BlockPosition, partition_of
+from pipelines.workers import Ranks, Rendezvous
+from pipelines.workers.teacher import cuts
+from pipelines.workers.teacher.batches import Batches
+from streaming.delivery import Block, BlockPosition, partition_of
 
 PARTITIONS = 4
 

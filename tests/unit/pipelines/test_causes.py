@@ -8,9 +8,7 @@ import pickle
 import pytest
 
 from exfm.errors import ConfigError, Diverged, ModelError, NewerFormat
-from pipelines.actors import Died
-from pipelines.causes import cause_of
-from pipelines.policies import Cause
+from pipelines.rules import Cause, Died, cause_of
 from streaming.errors import BadInput, BrokerAway, DataLost, DiskFull, StreamingError
 
 

@@ -11,7 +11,7 @@ import pytest
 import typer
 
 from exfm.errors import ConfigError, ModelError
-from pipelines import cli
+from pipelines.cli import console as cli
 from streaming.errors import BadInput, StreamingError
 
 HEAVY = {"torch", "torchrec", "fbgemm_gpu", "ray", "mlflow", "kafka", "deltalake", "pyarrow", "pandas", "numpy"}

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from pipelines import cli
+from pipelines.cli import console as cli
 
 
 def run(capsys, *arguments: str) -> tuple[int, str, str]:

@@ -8,11 +8,11 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from pipelines import cli
+from pipelines.cli import console as cli
 from pipelines.config import load
-from pipelines.recording import ROW_GROUP_ROWS
-from streaming.sources.files import FeedbackFile, RecordedConfig, RecordedStream
-from streaming.sources.truth import read_truth
+from pipelines.tools.recording import ROW_GROUP_ROWS
+from streaming.sources import FeedbackFile, RecordedConfig, RecordedStream
+from streaming.sources.synthetic import read_truth
 
 CONFIG = "configs/demo.yaml"
 ROWS = 20_000
@@ -94,7 +94,7 @@ def test_a_recording_is_never_overwritten(recorded, capsys):
 
 
 def test_an_interrupted_one_leaves_nothing_that_looks_whole_and_can_be_made_again(tmp_path, capsys, monkeypatch):
-    from pipelines import recording
+    from pipelines.tools import recording
 
     class Interrupted(recording.Optimum):
         def add(self, truth):
@@ -111,7 +111,7 @@ def test_an_interrupted_one_leaves_nothing_that_looks_whole_and_can_be_made_agai
 
 
 def test_files_are_written_in_row_groups_as_the_stream_goes_by(tmp_path, capsys, monkeypatch):
-    from pipelines import recording
+    from pipelines.tools import recording
 
     monkeypatch.setattr(recording, "ROW_GROUP_ROWS", ROW_GROUP_ROWS // 16)
     run(capsys, str(tmp_path), "--config", CONFIG, "--impressions", "30000")

@@ -9,11 +9,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from pipelines import cli
+from pipelines.cli import console as cli
 from pipelines.config import dump, load
-from pipelines.layout import RunDir
-from streaming.lake import Lake
-from streaming.readers import Readers
+from pipelines.run_dir import RunDir
+from streaming.lake import Lake, Readers
 from tests.contracts.lake_rows import rows
 
 DEMO = Path(__file__).parents[3] / "configs" / "demo.yaml"

@@ -8,10 +8,11 @@ import pytest
 import yaml
 
 from exfm.planning import Plan, plan
-from pipelines import cli, plan_question
+from pipelines.cli import console as cli
 from pipelines.config import load
-from pipelines.plan_question import question_of
-from pipelines.plan_report import numbers
+from pipelines.planning import question as plan_question
+from pipelines.planning import question_of
+from pipelines.planning.report import numbers
 from tests.unit.pipelines.test_config import changed, small
 
 
@@ -94,7 +95,7 @@ def test_a_remedy_can_be_set_as_it_is_printed(exfm, tmp_path):
 
 
 def test_this_machine_is_looked_at_unless_told_otherwise(exfm, monkeypatch):
-    monkeypatch.setattr("pipelines.doctor.machine.total_memory", lambda: 10**9)
+    monkeypatch.setattr("pipelines.tools.doctor.total_memory", lambda: 10**9)
     code, out, err = exfm(large(), "--quick")
     assert code == 2
     assert "this machine has 1 GB" in err
@@ -107,7 +108,7 @@ def test_this_machine_is_looked_at_unless_told_otherwise(exfm, monkeypatch):
 
 
 def test_memory_that_is_promised_but_not_there_is_told(exfm, monkeypatch):
-    monkeypatch.setattr("pipelines.doctor.machine.total_memory", lambda: 10**9)
+    monkeypatch.setattr("pipelines.tools.doctor.total_memory", lambda: 10**9)
     code, out, _ = exfm(small(), "--quick", "--memory-gb", 4)
     assert code == 0
     assert "1 ranks × 4 GB = 4 GB" in out

@@ -10,12 +10,12 @@ import pyarrow as pa
 import pytest
 import yaml
 
-from pipelines import cli
+from pipelines.cli import console as cli
 from pipelines.config import load
-from pipelines.scaling import run as scaling_run
-from pipelines.scaling.members import Member, Passed, Trial
-from pipelines.scaling.report import Judged, best_rates
-from pipelines.stream_rows import Rows
+from pipelines.offline import Rows
+from pipelines.offline.scaling import run as scaling_run
+from pipelines.offline.scaling.family import Member, Passed, Trial
+from pipelines.offline.scaling.report import Judged, best_rates
 
 DEMO = "configs/demo.yaml"
 ROWS = 6000

@@ -15,9 +15,9 @@ from datetime import UTC, datetime
 import pytest
 import yaml
 
-from pipelines import cli
+from pipelines.cli import console as cli
 from pipelines.config import parse
-from pipelines.layout import RunDir, write_json
+from pipelines.run_dir import RunDir, write_json
 from pipelines.status import RunStatus, WorkerStatus
 from tests.unit.pipelines.test_config import changed, small
 from tests.unit.pipelines.test_preflight import HOLDER

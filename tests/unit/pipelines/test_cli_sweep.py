@@ -11,16 +11,16 @@ import numpy as np
 import pytest
 import yaml
 
-from exfm.metrics.classification import normalised_entropy
-from pipelines import cli
-from pipelines.sweep import jobs as sweep_jobs
-from pipelines.sweep.choice import choose
-from pipelines.sweep.data import data_of
-from pipelines.sweep.judge import Judged
-from pipelines.sweep.parts import stored
-from pipelines.sweep.place import Place
-from pipelines.sweep.pool import Pool, _Worker
-from pipelines.sweep.settings import Setting, load, settings_of
+from exfm.metrics import normalised_entropy
+from pipelines.cli import console as cli
+from pipelines.offline.sweep import Place, load
+from pipelines.offline.sweep import jobs as sweep_jobs
+from pipelines.offline.sweep.choice import choose
+from pipelines.offline.sweep.data import data_of
+from pipelines.offline.sweep.judge import Judged
+from pipelines.offline.sweep.parts import stored
+from pipelines.offline.sweep.pool import Pool, _Worker
+from pipelines.offline.sweep.settings import Setting, settings_of
 from streaming.errors import BadInput, StreamingError
 from tests.unit.pipelines.pool_work import square
 

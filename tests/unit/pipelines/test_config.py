@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from pipelines.config import Generated, dump, load, parse
 from streaming.errors import BadInput
-from streaming.kafka_settings import KafkaSettings
+from streaming.kafka import KafkaSettings
 
 CONFIGS = Path(__file__).resolve().parents[3] / "configs"
 SMALL = {

@@ -15,15 +15,13 @@ from typing import Any
 
 import pytest
 
-from pipelines.actors import Died
 from pipelines.config import Resources
-from pipelines.coordinator import Coordinator, Wanted
-from pipelines.layout import RunDir, read_json
-from pipelines.policies import Cause, Patience
-from pipelines.preflight import locked
-from pipelines.states import RunState
+from pipelines.control.coordinator import Coordinator, Wanted
+from pipelines.control.preflight import locked
+from pipelines.rules import Cause, Died, Patience, RunState
+from pipelines.run_dir import RunDir, read_json
 from pipelines.status import RunStatus
-from pipelines.workers.base import Rendezvous, Report
+from pipelines.workers import Rendezvous, Report
 from streaming.errors import BadInput
 
 Usage = namedtuple("Usage", "total used free")
@@ -356,7 +354,7 @@ def test_an_outage_that_was_over_for_a_while_is_forgotten(tmp_path):
 
 
 def test_a_full_disk_is_not_over_because_nothing_was_written_for_a_while(tmp_path, monkeypatch):
-    monkeypatch.setattr("pipelines.coordinator.shutil.disk_usage", lambda _: Usage(0, 0, 1 << 20))
+    monkeypatch.setattr("pipelines.control.coordinator.shutil.disk_usage", lambda _: Usage(0, 0, 1 << 20))
     life = [*[working("teacher")] * 700, FULL]
     run = Run(tmp_path, ENDLESS | {"teacher": [life]}, disk_give_up_s=100, min_free_disk_gb=1)
     assert run.to_the_end() is RunState.FAILED
@@ -567,13 +565,13 @@ def test_a_third_signal_does_not_break_off_the_ending_that_the_second_asked_for(
 PROCESS = """
 import sys
 from pathlib import Path
-from pipelines.actors import LocalLauncher
+from pipelines.launch.ray import LocalLauncher
 from pipelines.config import Resources
-from pipelines.coordinator import Coordinator, Wanted
-from pipelines.layout import RunDir
-from pipelines.preflight import locked
+from pipelines.control.coordinator import Coordinator, Wanted
+from pipelines.run_dir.paths import RunDir
+from pipelines.control.preflight import locked
 from pipelines.status import RunStatus
-from pipelines.workers.base import Worker
+from pipelines.workers.worker import Worker
 
 class Busy(Worker):
     kind, done = "teacher", False

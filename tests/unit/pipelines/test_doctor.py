@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from pipelines import cli, doctor
-from pipelines.doctor import broker, machine, requirements, software
-from pipelines.doctor.verdict import Asked, Verdict
+from pipelines.cli import console as cli
+from pipelines.tools.doctor import broker, machine, requirements, software
+from pipelines.tools.doctor import checks as doctor
+from pipelines.tools.doctor.verdict import Asked, Verdict
 from streaming.errors import StreamingError
 
 HERE = Asked(Path("."))
@@ -187,7 +188,7 @@ def test_java_that_is_missing_names_the_way_round_it(monkeypatch):
 
 def test_jars_damaged_since_they_were_fetched_are_told(monkeypatch, tmp_path):
     (tmp_path / "kafka-clients-4.3.1.jar").write_bytes(b"PK half a file")
-    monkeypatch.setattr("streaming.broker_jars.fetch", lambda: tmp_path)
+    monkeypatch.setattr("streaming.broker.fetch", lambda: tmp_path)
     verdict = broker.jars(HERE)
     assert (verdict.status, "damaged" in verdict.message) == ("fail", True)
     assert verdict.remedy == f"rm -r {tmp_path}; exfm broker fetch"
@@ -197,7 +198,7 @@ def test_jars_that_cannot_be_fetched_name_the_way_round_them(monkeypatch):
     def unreachable():
         raise StreamingError("the embedded broker's jars cannot be fetched (no network)")
 
-    monkeypatch.setattr("streaming.broker_jars.fetch", unreachable)
+    monkeypatch.setattr("streaming.broker.fetch", unreachable)
     verdict = broker.jars(HERE)
     assert (verdict.status, "bootstrap_servers" in verdict.remedy) == ("fail", True)
 

@@ -9,8 +9,8 @@ from itertools import pairwise
 
 import pytest
 
-from pipelines.embedded_broker import EmbeddedBroker
-from pipelines.policies import Patience
+from pipelines.control.embedded_broker import EmbeddedBroker
+from pipelines.rules import Patience
 from streaming.broker import Broker, Running
 from streaming.errors import BadInput, DiskFull, StreamingError
 from streaming.kafka import KafkaSettings, ensure_topics, require_topics

@@ -6,16 +6,13 @@ import pytest
 import torch
 import yaml
 
-from exfm.checkpoint import save
 from exfm.errors import Unusable
-from pipelines import preflight
-from pipelines.config import Config, dump, parse
-from pipelines.config_hash import hash_of
-from pipelines.evolution import evolution, older_hashes, remember
-from pipelines.layout import RunDir, write_json
-from pipelines.resume import last_checkpoint
-from pipelines.run import run
-from pipelines.states import RunState
+from exfm.tensors import save
+from pipelines.config import Config, dump, evolution, hash_of, older_hashes, parse, remember
+from pipelines.control import preflight, run
+from pipelines.rules import RunState
+from pipelines.run_dir import RunDir, write_json
+from pipelines.training import last_checkpoint
 from streaming.errors import BadInput, StreamingError
 from tests.unit.pipelines.test_config import small
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from exfm.errors import ConfigError
-from pipelines.fits import check_ranks
-from pipelines.layout import RunDir
-from pipelines.run import run
+from pipelines.control import run
+from pipelines.control.fits import check_ranks
+from pipelines.run_dir import RunDir
 from streaming.errors import BadInput
 from tests.contracts.pipeline_fixtures import small
 

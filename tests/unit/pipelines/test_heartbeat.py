@@ -5,14 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from pipelines import heartbeat
 from pipelines.config import load
-from pipelines.heartbeat import Heartbeat
-from pipelines.layout import RunDir, read_json
-from pipelines.run import start_over
-from pipelines.states import RunState
-from pipelines.status import RunStatus
-from pipelines.status_file import StatusFile
+from pipelines.control import start_over
+from pipelines.rules import RunState
+from pipelines.run_dir import RunDir, read_json
+from pipelines.status import Heartbeat, RunStatus, StatusFile, heartbeat
 from streaming.errors import BadInput
 
 

@@ -7,10 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from exfm.serving import load_served
-from pipelines.config import load, parse
-from pipelines.evolution import evolution, made_with_teacher
-from pipelines.served_model import _load_pyfunc
+from exfm.models import load_served
+from pipelines.config import evolution, load, made_with_teacher, parse
+from pipelines.tracking.served_model import _load_pyfunc
 from streaming.errors import BadInput
 from tests.unit.pipelines.student_at_work import learn, starting
 from tests.unit.pipelines.test_config import refusal, small

@@ -12,21 +12,20 @@ import pyarrow as pa
 import pytest
 import torch
 
-from exfm import checkpoint
-from exfm.checkpoint import load, names
-from exfm.serving import load_served
+from exfm.models import load_served
+from exfm.tensors import checkpoint, names
+from exfm.tensors.checkpoint import load
 from pipelines.config import load as load_config
-from pipelines.layout import RunDir
-from pipelines.predictions import PredictionLog, read_predictions
-from pipelines.workers import model
-from pipelines.workers.base import Orders
-from pipelines.workers.batches import Agreed, Prepared, cuts, portion_of
+from pipelines.run_dir import RunDir
+from pipelines.training import PredictionLog, read_predictions
+from pipelines.workers import Orders, model
 from pipelines.workers.student import StudentWorker
-from pipelines.workers.teacher import TeacherWorker
+from pipelines.workers.teacher import TeacherWorker, cuts, portion_of
+from pipelines.workers.teacher.batches import Agreed, Prepared
+from streaming.delivery import Block
 from streaming.errors import StreamingError
-from streaming.examples import Block
+from streaming.lake import Readers
 from streaming.position import Partition, SourcePosition
-from streaming.readers import Readers
 from tests.unit.pipelines.test_background import DiskFull, eventually
 from tests.unit.pipelines.test_resume import FORMAT_1, new_rows
 
@@ -305,7 +304,7 @@ def test_what_a_student_serves_is_the_moment_of_its_checkpoint_though_it_learned
 
 def test_an_export_that_is_not_the_student_of_its_moment_is_refused(student, disk, monkeypatch):
     from exfm.errors import ModelError
-    from pipelines.workers import student as module
+    from pipelines.workers.student import worker as module
 
     monkeypatch.setattr(module, "load_student", lambda served, state: None)  # serves its own initial weights
     disk.let_through(1)

@@ -6,24 +6,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines.policies import (
-    FIRST_DELAY_S,
-    LONGEST_DELAY_S,
+from pipelines.rules import (
     Cause,
     Death,
     GiveUp,
     Patience,
-    Restart,
     Score,
     Wait,
     WithoutTeacher,
-    after_death,
     ends_the_run,
     lockstep_version,
     snapshot_for,
     still_counting,
     verdict,
 )
+from pipelines.rules.policies import FIRST_DELAY_S, LONGEST_DELAY_S, Restart, after_death
 
 # --- deaths ---------------------------------------------------------------------------------------------------------
 

@@ -8,10 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from exfm.batch import BatchBuilder
-from exfm.features import FeatureSet, SparseFeature
+from exfm.data import BatchBuilder, FeatureSet, SparseFeature
 from exfm.step import StepResult
-from pipelines.predictions import PredictionLog, predictions_of, read_predictions
+from pipelines.training import PredictionLog, predictions_of, read_predictions
 from streaming.hashing import hash64
 
 

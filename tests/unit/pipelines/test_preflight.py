@@ -11,9 +11,9 @@ from collections import namedtuple
 import pytest
 import yaml
 
-from pipelines import preflight
 from pipelines.config import dump, load, parse
-from pipelines.layout import RunDir, write_json
+from pipelines.control import preflight
+from pipelines.run_dir import RunDir, write_json
 from streaming.errors import BadInput, StreamingError
 from tests.unit.pipelines.test_config import changed, small
 

@@ -10,8 +10,8 @@ import pytest
 
 from exfm.errors import Diverged
 from exfm.step import StepResult
-from pipelines.learned import Learned
-from pipelines.quarantine import KEPT, Quarantine
+from pipelines.training import Learned, Quarantine
+from pipelines.training.quarantine import KEPT
 
 
 def rows(first: int, count: int = 10) -> pa.Table:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from pipelines.causes import Died, Gone
-from pipelines.policies import Cause
-from pipelines.rank_handle import GRACE_S, RankHandle
-from pipelines.workers.base import Orders, Rendezvous, Report
+from pipelines.launch.ranks import GRACE_S, RankHandle
+from pipelines.rules import Cause, Died, Gone
+from pipelines.workers import Orders, Rendezvous, Report
 
 
 class Answered:

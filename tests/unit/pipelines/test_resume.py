@@ -11,12 +11,13 @@ import pyarrow as pa
 import pytest
 import torch
 
-from exfm.checkpoint import load, names, save
 from exfm.errors import NewerFormat, Unusable
+from exfm.tensors import names, save
+from exfm.tensors.checkpoint import load
 from pipelines.config import Config
 from pipelines.config import load as load_config
-from pipelines.layout import RunDir
-from pipelines.resume import last_checkpoint, needed_after
+from pipelines.run_dir import RunDir
+from pipelines.training import last_checkpoint, needed_after
 from pipelines.workers.student import StudentWorker
 from pipelines.workers.teacher import TeacherWorker
 

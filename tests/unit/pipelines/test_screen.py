@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from pipelines import stored_status
-from pipelines.closing import ne_table, print_closing
 from pipelines.config import load
-from pipelines.layout import RunDir
-from pipelines.screen import Screen, duration, ne_text, overall, worker_table
-from pipelines.states import RunState, WorkerState
+from pipelines.display import Screen, duration, print_closing, show_status, worker_table
+from pipelines.display.closing import ne_table
+from pipelines.display.screen import ne_text, overall
+from pipelines.rules import RunState, WorkerState
+from pipelines.run_dir import RunDir
 from pipelines.status import RunStatus, WorkerStatus
-from pipelines.workers.base import Report
+from pipelines.workers import Report
 
 WIDTHS = (80, 180)
 
@@ -238,7 +238,7 @@ def test_the_overall_line_tells_share_and_state_whatever_the_width(width):
 def test_exfm_status_shows_the_same_table(width, monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", str(width))
     value = running().as_json() | {"lake": {"rows": 600_000, "bytes": 5 << 20, "files": 12, "last_lake_seq": 599_999}}
-    stored_status.show(value | {"reason": "[red]odd"}, running=True)
+    show_status(value | {"reason": "[red]odd"}, running=True)
     text = capsys.readouterr().out
     assert "demo: running, 50%" in text
     assert "[red]odd" in text

@@ -7,12 +7,11 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from exfm.batch import BatchBuilder
-from exfm.features import DenseFeature, FeatureSet, SparseFeature
-from exfm.metrics.classification import sigmoid
-from exfm.serving import ServedStudent, load_served, save_served
-from exfm.trunks import Trunk
-from pipelines.served_model import _load_pyfunc
+from exfm.data import BatchBuilder, DenseFeature, FeatureSet, SparseFeature
+from exfm.layers import Trunk
+from exfm.metrics import sigmoid
+from exfm.models import ServedStudent, load_served, save_served
+from pipelines.tracking.served_model import _load_pyfunc
 
 FEATURES = FeatureSet(
     sparse=[SparseFeature(name="user_id", rows=50), SparseFeature(name="ad_id", rows=20)],

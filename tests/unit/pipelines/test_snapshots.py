@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 import torch
 
-from exfm.checkpoint import load, save
-from pipelines.workers.snapshots import Snapshots
+from exfm.tensors import save
+from exfm.tensors.checkpoint import load
+from pipelines.workers.augmentation.snapshots import Snapshots
 from pipelines.workers.teacher import snapshot_name
-from streaming.sources.scripted import HandClock
+from tests.support.scripted import HandClock
 
 DAY_S = 86_400.0
 

@@ -6,11 +6,11 @@ import json
 
 import pytest
 
-from pipelines.layout import read_json, write_json
-from pipelines.screen import eta_s
-from pipelines.states import RunState, WorkerState
+from pipelines.display.screen import eta_s
+from pipelines.rules import RunState, WorkerState
+from pipelines.run_dir import read_json, write_json
 from pipelines.status import RunStatus, WorkerStatus
-from pipelines.workers.base import Report
+from pipelines.workers import Report
 
 
 def status(ingest=None, settled=None, lake_seq=None, readers=()):

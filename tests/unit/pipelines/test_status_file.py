@@ -10,8 +10,9 @@ import threading
 
 import pytest
 
-from pipelines.layout import read_json
-from pipelines.status_file import ROOM, StatusFile
+from pipelines.run_dir import read_json
+from pipelines.status import StatusFile
+from pipelines.status.file import ROOM
 
 
 @pytest.fixture

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pipelines.workers.base import Orders, Stopwatch, Worker
+from pipelines.workers import Orders, Worker
+from pipelines.workers.worker import Stopwatch
 
 
 class Clock:

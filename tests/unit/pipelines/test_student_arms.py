@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from exfm.serving import load_served
+from exfm.models import load_served
 from pipelines.config import load
-from pipelines.workers import student as student_worker
+from pipelines.workers.student import worker as student_worker
 from tests.unit.pipelines.student_at_work import learn, starting
 from tests.unit.pipelines.test_model_worker import rows_of, same
 from tests.unit.pipelines.test_resume import FORMAT_1

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from exfm.sampled_rows import sample
-from pipelines.workers.student_rows import LeftOut, StudentRows
-from streaming.source import EndOfStream
+from exfm.data import sample
+from pipelines.workers.student.rows import LeftOut, StudentRows
+from streaming.messages import EndOfStream
 
 SAMPLING = partial(sample, tasks=["ctr"], negative_rate={"ctr": 0.4}, seed=1)
 

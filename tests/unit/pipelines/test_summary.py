@@ -10,15 +10,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from exfm.metrics.auc import gauc
+from exfm.metrics import gauc
 from pipelines.config import parse
-from pipelines.layout import RunDir, write_json
-from pipelines.predictions import PredictionLog
-from pipelines.states import WorkerState
+from pipelines.results import Summary, Truth, counts_hold, rows_hold, summarise
+from pipelines.results.summary import columns_of, judge, students_of
+from pipelines.rules import WorkerState
+from pipelines.run_dir import RunDir, write_json
 from pipelines.status import RunStatus, WorkerStatus
-from pipelines.summary import Summary, Truth, columns_of, counts_hold, judge, rows_hold, students_of, summarise
-from pipelines.workers.base import Report
-from streaming.sources.truth import TRUTH_SCHEMA, TruthWriter
+from pipelines.training import PredictionLog
+from pipelines.workers import Report
+from streaming.sources.synthetic import TruthWriter
+from streaming.sources.synthetic.truth import TRUTH_SCHEMA
 from tests.unit.pipelines.test_config import small
 
 ROWS = 4000

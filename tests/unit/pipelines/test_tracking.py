@@ -11,8 +11,8 @@ import pandas as pd
 import pytest
 from mlflow import MlflowClient
 
-from exfm.metrics.classification import sigmoid
-from exfm.serving import load_served
+from exfm.metrics import sigmoid
+from exfm.models import load_served
 from pipelines.tracking import Tracker
 from tests.unit.pipelines.test_served_model import ROWS, batch_of, save_student
 

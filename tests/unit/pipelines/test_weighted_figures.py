@@ -6,17 +6,15 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from exfm.batch import BatchBuilder
-from exfm.features import FeatureSet, SparseFeature
-from exfm.metrics.classification import metrics_of
+from exfm.data import BatchBuilder, FeatureSet, SparseFeature
+from exfm.metrics import metrics_of
 from exfm.step import StepResult
-from pipelines.learned import Learned
-from pipelines.task_metrics import TaskMetrics
-from pipelines.workers.base import Rendezvous
-from pipelines.workers.batches import Prepared, portion_of
-from pipelines.workers.block_tally import BlockTally
-from pipelines.workers.ranks import Ranks
-from streaming.examples import Block
+from pipelines.training import Learned, TaskMetrics
+from pipelines.workers import Ranks, Rendezvous
+from pipelines.workers.teacher import portion_of
+from pipelines.workers.teacher.batches import Prepared
+from pipelines.workers.teacher.tally import BlockTally
+from streaming.delivery import Block
 
 ROWS = 64
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pipelines.yaml_text import MOST_VALUES, read_yaml
+from pipelines.config.text import MOST_VALUES, read_yaml
 
 
 @pytest.mark.parametrize(

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from streaming.merge import Merge, MergedChunk
 from streaming.position import Partition
 from streaming.schema import POSITION_FIELDS, RowSchema
-from streaming.settlement import Settlement
+from streaming.settlement import Merge, Settlement
+from streaming.settlement.merge import MergedChunk
 
 ADS, CLICKS = Partition("ads", 0), Partition("clicks", 0)
 

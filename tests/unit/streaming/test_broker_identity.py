@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from streaming import broker
+from streaming.broker import broker
 
 
 def test_no_identity_is_one_that_kafkas_tool_takes_for_an_option(monkeypatch):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from streaming import broker_jars
+from streaming.broker import jars as broker_jars
 from streaming.errors import StreamingError
 
 

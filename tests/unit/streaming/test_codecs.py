@@ -9,16 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streaming.codecs import (
-    END_HEADER,
-    ExamplesCodec,
-    RawMessage,
-    by_partition,
-    is_end_marker,
-    make_codec,
-)
 from streaming.errors import StreamingError
-from streaming.ipc import read_ipc, write_ipc
+from streaming.messages import END_HEADER, ExamplesCodec, RawMessage, by_partition, is_end_marker, make_codec
+from streaming.messages.ipc import read_ipc, write_ipc
 from streaming.schema import Column, RowSchema, Task
 
 SCHEMA = RowSchema(

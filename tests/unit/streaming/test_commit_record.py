@@ -11,11 +11,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from streaming.dead_letters import DeadLetter, to_batch
+from streaming.delivery import CommitRecord
 from streaming.errors import DiskFull, StreamingError
-from streaming.label_join import late_schema
-from streaming.outbox import CommitRecord
+from streaming.messages import DeadLetter, to_batch
 from streaming.schema import RowSchema
+from streaming.settlement import late_schema
 
 SCHEMA = RowSchema(columns=[{"name": "price"}], tasks=[{"name": "ctr", "window_s": 1}])
 

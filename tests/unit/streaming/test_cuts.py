@@ -7,7 +7,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streaming.id_index import cuts
+from streaming.settlement.id_index import cuts
 
 
 def row_by_row(times: list[int], ids: list[int], span: int) -> list[int]:

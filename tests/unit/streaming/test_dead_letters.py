@@ -2,7 +2,8 @@
 
 import json
 
-from streaming.dead_letters import DEAD_LETTER_SCHEMA, PAYLOAD_LIMIT_BYTES, DeadLetter, to_batch, to_json
+from streaming.messages import DEAD_LETTER_SCHEMA, DeadLetter, to_batch, to_json
+from streaming.messages.dead_letters import PAYLOAD_LIMIT_BYTES
 
 
 def letter(payload=b"{}", row=0):

@@ -10,9 +10,8 @@ import pytest
 
 from streaming.errors import BadInput
 from streaming.schema import Column, RowSchema, Task
-from streaming.sources.chunk import Chunk
-from streaming.sources.files import FeedbackFile, LabelColumn, RecordedConfig, RecordedStream
-from streaming.sources.pacer import Pacer
+from streaming.sources import Chunk, FeedbackFile, Pacer, RecordedConfig, RecordedStream
+from streaming.sources.recorded import LabelColumn
 
 SCHEMA = RowSchema(
     columns=(Column(name="user_id"), Column(name="genre", type="string")),

@@ -7,8 +7,8 @@ from collections import defaultdict
 import numpy as np
 import pytest
 
-from streaming import id_index
-from streaming.id_index import IdIndex
+from streaming.settlement import id_index
+from streaming.settlement.id_index import IdIndex
 
 
 @pytest.mark.parametrize("spread", [1, 0x9E3779B97F4A7C15])

@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from streaming.codecs import RawMessage, make_codec
-from streaming.ipc import plain_records, read_ipc, write_ipc
+from streaming.messages import RawMessage, make_codec
+from streaming.messages.ipc import plain_records, read_ipc, write_ipc
 from streaming.schema import Column, RowSchema, Task
 
 SCHEMA = RowSchema(columns=(Column(name="age"),), tasks=(Task(name="ctr", window_s=60),))

@@ -1,11 +1,11 @@
 import pyarrow as pa
 import pytest
 
-from streaming.dead_letters import DeadLetter
 from streaming.errors import BadInput, StreamingError
-from streaming.merge import Merge
+from streaming.messages import DeadLetter
 from streaming.position import Partition, SourcePosition
 from streaming.schema import RowSchema
+from streaming.settlement import Merge
 from tests.unit.streaming.stream_rows import ADS, CLICKS, feedback, impressions
 
 SCHEMA = RowSchema(columns=[], tasks=[{"name": "ctr", "window_s": 1}])

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from streaming.errors import BadInput
-from streaming.readers import Readers
+from streaming.lake import Readers
 
 
 @pytest.fixture

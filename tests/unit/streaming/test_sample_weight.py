@@ -6,9 +6,8 @@ import pyarrow as pa
 import pytest
 from pydantic import ValidationError
 
-from streaming.codecs import RawMessage, make_codec
+from streaming.messages import RawMessage, Rules, make_codec
 from streaming.schema import Column, RowSchema, Task
-from streaming.validation import Rules
 
 SCHEMA = RowSchema(columns=[Column(name="sample_weight", type="float32")], tasks=[Task(name="ctr", window_s=60)])
 

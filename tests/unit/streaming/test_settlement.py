@@ -2,11 +2,10 @@ from dataclasses import replace
 
 import pytest
 
-from streaming import pending
-from streaming.dead_letters import DeadLetter
 from streaming.errors import BadInput, StreamingError
+from streaming.messages import DeadLetter
 from streaming.schema import RowSchema
-from streaming.settlement import Settlement, SettlementConfig
+from streaming.settlement import Settlement, SettlementConfig, pending
 from tests.unit.streaming.stream_rows import merged, settle
 
 CLICKS_AND_SALES = [{"name": "ctr", "window_s": 1}, {"name": "cvr", "window_s": 10, "given": "ctr"}]
@@ -104,7 +103,7 @@ def test_a_click_on_nothing_is_unmatched_and_a_dead_letter():
 
 
 def test_reasons_that_quote_what_was_sent_do_not_fill_the_state(monkeypatch):
-    monkeypatch.setattr("streaming.settlement.MOST_REASONS", 3)
+    monkeypatch.setattr("streaming.settlement.settlement.MOST_REASONS", 3)
     letters = tuple(
         DeadLetter("feedback", f"unknown_task:{n % 5}", "clicks", 0, n, 0, "no such task", b"") for n in range(20)
     )
@@ -180,7 +179,7 @@ class TestStateOnDisk:
         counted = settlement.counters()
         self.play(settlement, 6, 30)
         with monkeypatch.context() as killed:
-            killed.setattr("streaming.settlement_state.json.dumps", lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
+            killed.setattr("streaming.settlement.state.json.dumps", lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
             with pytest.raises(KeyboardInterrupt):
                 settlement.save(tmp_path, "b")
         again = new_settlement()

@@ -12,11 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streaming import id_index, ledger, marks, pending, settlement
-from streaming.merge import Merge, MergedChunk
 from streaming.position import Partition
 from streaming.schema import POSITION_FIELDS, RowSchema
-from streaming.settlement import Settlement, SettlementConfig
+from streaming.settlement import Merge, Settlement, SettlementConfig, id_index, ledger, marks, pending, settlement
+from streaming.settlement.merge import MergedChunk
 from tests.unit.streaming.reference_settlement import Reference, Row, merge_reference
 
 SCHEMAS = [
@@ -203,7 +202,7 @@ def _rows_before(rows, position):
 
 @pytest.fixture(autouse=True, params=["usual", "tiny_segments_colliding_hashes"])
 def sizes(request, monkeypatch):
-    monkeypatch.setattr("streaming.durable_files.os.fsync", lambda _: None)  # nothing here loses its power
+    monkeypatch.setattr("streaming.disk.files.os.fsync", lambda _: None)  # nothing here loses its power
     if request.param != "usual":
         monkeypatch.setattr(pending, "SEGMENT_ROWS", 3)
         monkeypatch.setattr(pending, "_HEAD_PARTS", 1)

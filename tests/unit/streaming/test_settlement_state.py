@@ -12,11 +12,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from streaming import ledger, marks, pending
 from streaming.errors import BadInput, DiskFull, StreamingError
-from streaming.marks import Marks
 from streaming.schema import RowSchema
-from streaming.settlement import Settlement, SettlementConfig
+from streaming.settlement import Settlement, SettlementConfig, ledger, marks, pending
+from streaming.settlement.marks import Marks
 from tests.unit.streaming.stream_rows import merged
 
 TASKS = [{"name": "ctr", "window_s": 1}, {"name": "cvr", "window_s": 10, "given": "ctr"}]
@@ -101,7 +100,7 @@ def test_where_the_file_system_has_no_links_pieces_are_copied(tmp_path, monkeypa
     play(first, 0, 14)
     first.save(tmp_path / "epoch-1", "a")
     second = loaded(tmp_path / "epoch-1", "a")
-    monkeypatch.setattr("streaming.durable_files.os.link", no_links)
+    monkeypatch.setattr("streaming.disk.files.os.link", no_links)
     second.save(tmp_path / "epoch-2", "b")
     shutil.rmtree(tmp_path / "epoch-1")
     assert rest(loaded(tmp_path / "epoch-2", "b"), 14) == rest(second, 14)
@@ -224,7 +223,7 @@ def test_a_name_saved_again_is_never_half_the_old_and_half_the_new(tmp_path, mon
     expected = rest(loaded(tmp_path, "a"), 6)
     play(settlement, 6, 9)
     with monkeypatch.context() as patch:
-        patch.setattr("streaming.settlement_state.write_file", lambda *_: (_ for _ in ()).throw(Killed))
+        patch.setattr("streaming.settlement.state.write_file", lambda *_: (_ for _ in ()).throw(Killed))
         with pytest.raises(Killed):
             settlement.save(tmp_path, "a")
     assert rest(loaded(tmp_path, "a"), 6) == expected
@@ -241,7 +240,7 @@ def test_a_full_disk_is_told_and_the_save_can_be_tried_again(tmp_path, monkeypat
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("streaming.durable_files.os.fsync", full)
+        patch.setattr("streaming.disk.files.os.fsync", full)
         with pytest.raises(DiskFull, match=r"no space left for .*segment-"):
             settlement.save(tmp_path, "b", keep=["a"])
     assert not list(tmp_path.glob("*.part"))
@@ -295,7 +294,7 @@ class TestMarks:
         return {path.name: path.stat().st_size for path in folder.iterdir()}
 
     def test_a_store_writes_what_changed_and_few_deltas_stand_at_a_time(self, tmp_path, monkeypatch):
-        monkeypatch.setattr("streaming.durable_files.os.fsync", lambda _: None)
+        monkeypatch.setattr("streaming.disk.files.os.fsync", lambda _: None)
         monkeypatch.setattr(marks, "FEW", 0)
         monkeypatch.setattr(ledger, "CHUNK_ROWS", 10_000)
         random, rows, written = np.random.default_rng(0), 64_000, 0

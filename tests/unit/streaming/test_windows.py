@@ -11,12 +11,11 @@ from typing import Any
 import pytest
 
 from streaming.errors import BrokerAway
-from streaming.intake import InputTopic, Intake
+from streaming.messages import EndOfStream
 from streaming.position import Partition
 from streaming.schema import RowSchema
-from streaming.settlement import Settlement, SettlementConfig
-from streaming.source import EndOfStream
-from streaming.sources.scripted import ABORT, EOF, PAUSE, Aborted, ScriptedTopics, Timed
+from streaming.settlement import InputTopic, Intake, Settlement, SettlementConfig
+from tests.support.scripted import ABORT, EOF, PAUSE, Aborted, ScriptedTopics, Timed
 
 CLICKS_AND_SALES = [{"name": "ctr", "window_s": 1}, {"name": "cvr", "window_s": 10, "given": "ctr"}]
 DAY_MS = 86_400_000

@@ -1,0 +1,177 @@
+"""A batch of examples as tensors, made from Arrow.
+
+B examples, F keys (sparse features, and the places of sequences), D dense features, T tasks.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import torch
+from torch import Tensor
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+
+from exfm.data.features import FeatureSet
+from exfm.data.sampling import label_weights
+from exfm.data.transforms import Bags, bags_of, dense_of, places_of
+from exfm.errors import ModelError
+
+# TorchRec asks whether it is being traced, and torch warns once per process that the question is ambiguous.
+logging.getLogger("torch.fx._symbolic_trace").setLevel(logging.ERROR)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What one step learns from, or scores.
+
+    A label or a teacher logit that is not known (column absent, or null; a logit that is not finite) is 0 with its mask
+    False.
+    """
+
+    sparse: KeyedJaggedTensor  # F keys (`FeatureSet.keys`) × B bags, ids are table rows (int64)
+    dense: Tensor  # (B, D) float32
+    labels: Tensor  # (B, T) float32, 0 or 1
+    label_mask: Tensor  # (B, T) bool
+    teacher_logits: Tensor  # (B, T) float32
+    teacher_mask: Tensor  # (B, T) bool
+    weights: Tensor  # (B,) float32, sample weights
+    teacher_age: Tensor  # (B,) float32, rows between what the scoring snapshot had learned and this row; see `_age`
+    negative_rate: Tensor | None = None  # (T,) float32, the share of rows with label 0 that is here; None: all of them
+
+    @property
+    def label_weights(self) -> Tensor:
+        """(B, T): what every label counts in a metric, which is one of all rows, whatever share of them is here."""
+        if self.negative_rate is None:
+            return self.weights.unsqueeze(1).expand(self.labels.shape)
+        return label_weights(self.weights, self.labels, self.label_mask, self.negative_rate)
+
+    def __len__(self) -> int:
+        return self.dense.shape[0]
+
+    def to(self, device: torch.device) -> Batch:
+        """The same batch there."""
+        if self.dense.device == device:
+            return self
+        there = {name: value for name, value in vars(self).items() if value is not None}
+        return Batch(**{name: value.to(device, non_blocking=True) for name, value in there.items()})
+
+
+class BatchBuilder:
+    """Arrow rows to a Batch, for the features and tasks of one model; `negative_rate` is what the rows were sampled
+    with (exfm/data/sampling.py), by task.
+
+    Reads the columns of `features`, and where they exist `label_<task>`, `teacher_logit_<task>`, `sample_weight`, and
+    of the lake's positions `lake_seq`, `block` and `teacher_version`.
+
+    Raises ModelError where a feature's column is missing or has a type its transform cannot take.
+
+    >>> from exfm.data.features import SparseFeature
+    >>> build = BatchBuilder(FeatureSet(sparse=[SparseFeature(name="ad", rows=10, transform="index")]), tasks=["ctr"])
+    >>> batch = build(pa.table({"ad": [3, 7, 3], "label_ctr": pa.array([1, None, 0], pa.int8())}))
+    >>> batch.sparse.values().tolist(), batch.labels.tolist(), batch.label_mask[:, 0].tolist()
+    ([3, 7, 3], [[1.0], [0.0], [0.0]], [True, False, True])
+    """
+
+    def __init__(self, features: FeatureSet, tasks: Sequence[str], negative_rate: Mapping[str, float] | None = None):
+        self.features = features
+        self.tasks = tuple(tasks)
+        rates = negative_rate or {}
+        self._negative_rate = torch.tensor([rates.get(task, 1.0) for task in tasks]) if rates else None
+
+    def __call__(self, rows: pa.RecordBatch | pa.Table) -> Batch:
+        columns = self._columns(rows)
+        count = rows.num_rows
+        labels, label_mask = self._targets(rows, "label_")
+        logits, teacher_mask = self._targets(rows, "teacher_logit_")
+        teacher_mask &= logits.isfinite()
+        logits[~teacher_mask] = 0.0
+        dense = np.empty((count, len(self.features.dense)), dtype=np.float32)
+        for d, feature in enumerate(self.features.dense):
+            dense[:, d] = dense_of(feature, columns)
+        return Batch(
+            sparse=self._jagged(self._bags(columns), count),
+            dense=torch.from_numpy(dense),
+            labels=labels,
+            label_mask=label_mask,
+            teacher_logits=logits,
+            teacher_mask=teacher_mask,
+            weights=self._weights(rows),
+            teacher_age=self._age(rows),
+            negative_rate=self._negative_rate,
+        )
+
+    def _columns(self, rows: pa.RecordBatch | pa.Table) -> dict[str, pa.Array]:
+        present = set(rows.schema.names)
+        for feature in self.features.all:
+            for name in feature.reads:
+                if name not in present:
+                    raise ModelError(
+                        f"feature `{feature.name}` reads column `{name}`, which the rows do not have; "
+                        f"they have: {', '.join(rows.schema.names)}"
+                    )
+        return {name: _array(rows, name) for name in self.features.needs_columns()}
+
+    def _bags(self, columns: dict[str, pa.Array]) -> list[Bags]:
+        """One for every key, in order."""
+        bags = [bags_of(feature, columns) for feature in self.features.sparse]
+        for feature in self.features.sequence:
+            bags += places_of(feature, columns)
+        return bags
+
+    def _jagged(self, bags: list[Bags], count: int) -> KeyedJaggedTensor:
+        if all(bag.lengths is None for bag in bags):
+            lengths = np.ones(len(bags) * count, dtype=np.int64)
+        else:
+            ones = np.ones(count, dtype=np.int64)
+            lengths = np.concatenate([ones if bag.lengths is None else bag.lengths for bag in bags])
+        offsets = np.zeros(len(lengths) + 1, dtype=np.int64)
+        np.cumsum(lengths, out=offsets[1:])
+        return KeyedJaggedTensor(
+            keys=list(self.features.keys),
+            values=torch.from_numpy(np.concatenate([bag.values for bag in bags])),
+            lengths=torch.from_numpy(lengths),
+            offsets=torch.from_numpy(offsets),
+            stride=count,
+        )
+
+    def _targets(self, rows: pa.RecordBatch | pa.Table, prefix: str) -> tuple[Tensor, Tensor]:
+        shape = (rows.num_rows, len(self.tasks))
+        values, mask = np.zeros(shape, dtype=np.float32), np.zeros(shape, dtype=bool)
+        for t, task in enumerate(self.tasks):
+            if prefix + task in rows.schema.names:
+                column = _array(rows, prefix + task)
+                values[:, t] = column.fill_null(0).to_numpy(zero_copy_only=False)
+                mask[:, t] = column.is_valid().to_numpy(zero_copy_only=False)
+        return torch.from_numpy(values), torch.from_numpy(mask)
+
+    def _weights(self, rows: pa.RecordBatch | pa.Table) -> Tensor:
+        if "sample_weight" not in rows.schema.names:
+            return torch.ones(rows.num_rows)
+        return torch.from_numpy(_array(rows, "sample_weight").to_numpy(zero_copy_only=False).astype(np.float32))
+
+    def _age(self, rows: pa.RecordBatch | pa.Table) -> Tensor:
+        """Rows between what the snapshot that scored a row had learned and the row, up to about half a block.
+
+        A snapshot's version v is a number of blocks: it has learned those before block v. They held about v times as
+        many rows as blocks did on average up to here, so that, with a row in the middle of its block k,
+
+            age = lake_seq − v · lake_seq / (k + ½)
+
+        0 where no snapshot scored the row, or it is not known which.
+        """
+        if not {"lake_seq", "block", "teacher_version"} <= set(rows.schema.names):
+            return torch.zeros(rows.num_rows)
+        seq, block = (_array(rows, name).to_numpy().astype(np.float64) for name in ("lake_seq", "block"))
+        version = _array(rows, "teacher_version")
+        known = version.is_valid().to_numpy(zero_copy_only=False)
+        share = version.fill_null(0).to_numpy(zero_copy_only=False) / (block + 0.5)
+        return torch.from_numpy(np.where(known, np.maximum(seq * (1 - share), 0.0), 0.0).astype(np.float32))
+
+
+def _array(rows: pa.RecordBatch | pa.Table, name: str) -> pa.Array:
+    column = rows.column(name)
+    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column

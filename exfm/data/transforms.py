@@ -1,0 +1,166 @@
+"""Raw Arrow columns to table rows and floats: hashing, crosses, buckets, scaling. Vectorised throughout.
+
+A sparse transform gives a `Bags`: the ids of all bags one after the other, and how many belong to each example.
+Nulls, in a column or inside a list, become no id at all, so that a bag may be empty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from exfm.data.features import DenseFeature, SequenceFeature, SparseFeature
+from exfm.errors import ModelError
+
+GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # 2^64 / golden ratio, odd: multiplying by it is a bijection
+
+
+class Bags(NamedTuple):
+    """Ids of B bags. `lengths` is None when every bag holds exactly one id."""
+
+    values: np.ndarray  # (sum of lengths,) int64
+    lengths: np.ndarray | None  # (B,) int64
+
+
+def hash64(ids: pa.Array) -> np.ndarray:
+    """64-bit hashes of an integer or string column without nulls: (B,) uint64.
+
+    Integers go through the splitmix64 finaliser (a bijection), strings through siphash; both are stable for ever.
+
+    >>> hash64(pa.array([1, 2])).tolist()
+    [6238072747940578789, 15839785061582574730]
+    """
+    if pa.types.is_string(ids.type) or pa.types.is_large_string(ids.type):
+        encoded = ids.dictionary_encode()
+        distinct = encoded.dictionary.to_numpy(zero_copy_only=False).astype(object)
+        return pd.util.hash_array(distinct, categorize=False)[encoded.indices.to_numpy()]
+    return pd.util.hash_array(ids.cast(pa.int64()).to_numpy())
+
+
+def bags_of(feature: SparseFeature, columns: Mapping[str, pa.Array]) -> Bags:
+    """Table rows of one sparse feature.
+
+    Raises ModelError for a column whose type the transform cannot take, and for an index outside the table.
+    """
+    if feature.columns:
+        return _cross(feature, [columns[name] for name in feature.columns])
+    (name,) = feature.reads
+    values, lengths = _flatten(columns[name])
+    return Bags(_rows(feature, name, values), lengths)
+
+
+def places_of(feature: SequenceFeature, columns: Mapping[str, pa.Array]) -> list[Bags]:
+    """Table rows of a sequence by place, the most recent first: bag i of an example holds its i-th most recent id, or
+    none where it has fewer.
+
+    Raises ModelError for a column that holds no lists, and as `bags_of` does.
+
+    >>> seen = SequenceFeature(name="seen", rows=10, length=2, transform="index")
+    >>> [bags.values.tolist() for bags in places_of(seen, {"seen": pa.array([[7, 8, 9], [5], []])})]
+    [[9, 5], [8]]
+    """
+    (name,) = feature.reads
+    column = columns[name]
+    if not (pa.types.is_list(column.type) or pa.types.is_large_list(column.type)):
+        raise ModelError(
+            f"sequence `{feature.name}` reads column `{name}` of type {column.type}; it needs a list per row, "
+            "the most recent id last"
+        )
+    values, lengths = _flatten(column)
+    assert lengths is not None
+    ends, rows = np.cumsum(lengths), _rows(feature, name, values)
+    places = []
+    for i in range(feature.length):
+        there = lengths > i
+        places.append(Bags(rows[ends[there] - 1 - i], there.astype(np.int64)))
+    return places
+
+
+def dense_of(feature: DenseFeature, columns: Mapping[str, pa.Array]) -> np.ndarray:
+    """One dense feature: (B,) float32."""
+    (name,) = feature.reads
+    column = columns[name]
+    if not _is_number(column.type):
+        raise ModelError(
+            f"dense feature `{feature.name}` reads column `{name}` of type {column.type}; it needs a number"
+        )
+    x = column.cast(pa.float64()).to_numpy(zero_copy_only=False)
+    if feature.transform == "log1p":
+        x = np.sign(x) * np.log1p(np.abs(x))
+    elif feature.transform == "standardise":
+        x = (x - feature.mean) / feature.std
+    if column.null_count:
+        x = np.where(column.is_valid().to_numpy(zero_copy_only=False), x, 0.0)
+    return x.astype(np.float32)
+
+
+def _flatten(column: pa.Array) -> tuple[pa.Array, np.ndarray | None]:
+    """Values without nulls, and bag lengths where they are not all one."""
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    if pa.types.is_list(column.type) or pa.types.is_large_list(column.type):
+        values = column.flatten()
+        lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False).astype(np.int64)
+        if values.null_count:
+            owner = np.repeat(np.arange(len(lengths)), lengths)
+            kept = values.is_valid().to_numpy(zero_copy_only=False)
+            lengths = np.bincount(owner[kept], minlength=len(lengths))
+            values = values.drop_null()
+        return values, lengths
+    if column.null_count:
+        return column.drop_null(), column.is_valid().to_numpy(zero_copy_only=False).astype(np.int64)
+    return column, None
+
+
+def _rows(feature: SparseFeature | SequenceFeature, name: str, values: pa.Array) -> np.ndarray:
+    if isinstance(feature, SparseFeature) and feature.transform == "bucketize":
+        if not _is_number(values.type):
+            raise ModelError(f"feature `{feature.name}` buckets column `{name}` of type {values.type}; needs a number")
+        return np.searchsorted(np.asarray(feature.boundaries), values.to_numpy(zero_copy_only=False), side="right")
+    integer = pa.types.is_integer(values.type)
+    if feature.transform == "index":
+        if not integer:
+            raise ModelError(
+                f"feature `{feature.name}` indexes by column `{name}` of type {values.type}; it needs integers"
+            )
+        rows = values.cast(pa.int64()).to_numpy()
+        if len(rows) and not (rows.min() >= 0 and rows.max() < feature.rows):
+            wrong = rows[(rows < 0) | (rows >= feature.rows)][0]
+            raise ModelError(
+                f"feature `{feature.name}`: value {wrong} of column `{name}` is outside its table of "
+                f"{feature.rows} rows; give it more `rows`, or use transform `hash`"
+            )
+        return rows
+    if not (integer or pa.types.is_string(values.type) or pa.types.is_large_string(values.type)):
+        raise ModelError(
+            f"feature `{feature.name}` hashes column `{name}` of type {values.type}; it needs integers or strings, "
+            "or `bucketize` for a float"
+        )
+    return (hash64(values) % np.uint64(feature.rows)).astype(np.int64)
+
+
+def _cross(feature: SparseFeature, columns: list[pa.Array]) -> Bags:
+    """h ← hash(h·GOLDEN + hash(next column)), left to right; a null in any of the columns empties the bag."""
+    for name, column in zip(feature.columns, columns, strict=True):
+        if not (pa.types.is_integer(column.type) or pa.types.is_string(column.type)):
+            raise ModelError(
+                f"feature `{feature.name}` crosses column `{name}` of type {column.type}; "
+                "a cross takes columns with one integer or string per row"
+            )
+    valid = None
+    if any(column.null_count for column in columns):
+        valid = np.logical_and.reduce([c.is_valid().to_numpy(zero_copy_only=False) for c in columns])
+        columns = [column.filter(pa.array(valid)) for column in columns]
+    h = hash64(columns[0])
+    for column in columns[1:]:
+        h = pd.util.hash_array(h * GOLDEN + hash64(column))
+    return Bags((h % np.uint64(feature.rows)).astype(np.int64), None if valid is None else valid.astype(np.int64))
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)

@@ -1,0 +1,27 @@
+"""Distillation: what a student learns from its teacher's logged logits (ExFM, arXiv 2502.17494).
+
+    arm          which losses and corrections a student has, as config
+    loss         the objective of each arm, from logits and labels to one scalar
+    adapter, platt, advantage   corrections of the teacher, learned online; `corrections` joins them, `logistic` is the
+                 regression behind two of them
+
+It needs torch alone. In a training loop of your own:
+
+>>> import torch
+>>> from exfm.distillation import Arm, objective, scale_gradient
+>>> arm = Arm(kind="auxiliary_head", weight=1.5)
+>>> trunk, serving, auxiliary = torch.nn.Linear(16, 32), torch.nn.Linear(32, 1), torch.nn.Linear(32, 1)
+>>> optimizer = torch.optim.Adam(torch.nn.ModuleList([trunk, serving, auxiliary]).parameters(), lr=0.01)
+>>> for _ in range(3):
+...     x, label, teacher_logit = torch.randn(64, 16), torch.randint(2, (64, 1)).float(), torch.randn(64, 1)
+...     h = trunk(x).relu()
+...     z_D = auxiliary(scale_gradient(h, arm.gradient_scale))
+...     loss = objective(arm, serving(h), label, teacher_logit, z_D=z_D).total
+...     optimizer.zero_grad()
+...     loss.backward()
+...     optimizer.step()
+"""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,0 +1,114 @@
+"""The student adapter (SA): a small MLP that corrects the teacher's logit with today's labels (ExFM, arXiv 2502.17494).
+
+    SA(z_F) = z_F + W₂ · relu(W₁ z_F + b₁) + b₂                       for one task
+    SA(z_F, c) = z_F + W₂ · relu(W₁ z_F + V c + b₁) + b₂              with context c = (log(1 + age) / 10, sg x)
+    L_SA = h(SA, y), Adam
+
+age: rows between what the scoring snapshot had learned and the row; x: the trunk's output, detached. A function of z_F
+alone can only recalibrate; with context the correction may differ between rows.
+
+W₂ and b₂ start at 0: a cold adapter repeats its teacher. It closes the gap between an old teacher and today's data, and
+exists in training only.
+
+B examples, T tasks, K hidden width, C width of the context.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from exfm.data import label_shift
+from exfm.distillation.loss import cross_entropy, mean_over
+from exfm.embeddings import named_generator
+
+BETA1, BETA2, EPS = 0.9, 0.999, 1e-8
+AGE_UNIT = 10.0
+"""log(1 + age) over this: 22,000 rows are 1. Adam's steps are those of weights on inputs about as large as 1."""
+
+
+class Fitted(NamedTuple):
+    """All that an adapter is. Immutable: an update makes another one."""
+
+    weights: Tensor  # (T, P)
+    exp_avg: Tensor  # (T, P)
+    exp_avg_sq: Tensor  # (T, P)
+    steps: Tensor  # (T, 1) float32, updates so far
+
+
+def initial_adapter(tasks: Sequence[str], width: int, seed: int, context: int = 0) -> Fitted:
+    """An adapter per task, weights (T, 3K + 1 + KC), K = width, C = context: W₁, b₁, W₂ of K each, b₂, V.
+
+    W₁, b₁ ~ N(0, 1) and V ~ N(0, 1/C) from the seed and the task's name alone, W₂ = b₂ = 0.
+    """
+    K = width
+    weights = torch.zeros(len(tasks), 3 * K + 1 + K * context)
+    for t, task in enumerate(tasks):
+        weights[t, : 2 * K].normal_(generator=named_generator(seed, f"adapter/{task}"))
+        if context:
+            of_context = named_generator(seed, f"adapter context/{task}")
+            weights[t, 3 * K + 1 :].normal_(std=context**-0.5, generator=of_context)
+    zeros = torch.zeros_like(weights)
+    return Fitted(weights, zeros, zeros.clone(), torch.zeros(len(tasks), 1))
+
+
+def context_of(teacher_age: Tensor, x: Tensor) -> Tensor:
+    """c (B, 1 + H), without gradient, from ages in rows (B,) and the trunk's output (B, H).
+
+    >>> context_of(torch.tensor([0.0, 22_025.5]), torch.tensor([[2.0], [3.0]]))
+    tensor([[0.0000, 2.0000],
+            [1.0000, 3.0000]])
+    """
+    return torch.cat([torch.log1p(teacher_age).unsqueeze(1) / AGE_UNIT, x.detach()], dim=1)
+
+
+def adapted_logits(weights: Tensor, teacher_logits: Tensor, context: Tensor | None = None) -> Tensor:
+    """SA's logits (B, T), of any gradient, from weights (T, 3K + 1 + KC), teacher logits (B, T), context (B, C).
+
+    >>> weights = initial_adapter(["ctr"], 8, seed=0).weights
+    >>> adapted_logits(weights, torch.tensor([[-2.0], [1.0]])).flatten().tolist()
+    [-2.0, 1.0]
+    """
+    T, C = len(weights), 0 if context is None else context.shape[1]
+    K = (weights.shape[1] - 1) // (3 + C)
+    W1, b1, W2, b2, V = weights.split((K, K, K, 1, K * C), dim=1)
+    hidden = teacher_logits.unsqueeze(2) * W1 + b1
+    if context is not None:
+        hidden = hidden + (context @ V.reshape(T * K, C).T).view(-1, T, K)
+    return teacher_logits + (torch.relu(hidden) * W2).sum(2) + b2.squeeze(1)
+
+
+def updated(
+    state: Fitted,
+    lr: float,
+    teacher_logits: Tensor,
+    labels: Tensor,
+    mask: Tensor,
+    weights: Tensor,
+    context: Tensor | None = None,
+    negative_rate: Tensor | None = None,
+) -> Fitted:
+    """The adapter after one Adam step on L_SA over the rows of mask (B, T), those with a label and a teacher logit.
+
+    Teacher logits and labels (B, T), weights (B,), context (B, C), negative_rate (T,) as `objective` takes it. A task
+    without rows stays as it is. Logits and labels under a False mask must be finite. The result is not checked: a
+    caller that finds it not finite keeps the old one.
+    """
+    theta = state.weights.detach().requires_grad_()
+    with torch.enable_grad():
+        z = adapted_logits(theta, teacher_logits, context)
+        if negative_rate is not None:
+            z = z + label_shift(negative_rate)
+        loss = mean_over(cross_entropy(z, labels), mask, weights)
+        (g,) = torch.autograd.grad(loss, theta)
+    learns = mask.any(0).unsqueeze(1)
+    steps = state.steps + learns
+    m = torch.where(learns, torch.lerp(state.exp_avg, g, 1 - BETA1), state.exp_avg)
+    v = torch.where(learns, torch.lerp(state.exp_avg_sq, g * g, 1 - BETA2), state.exp_avg_sq)
+    m_hat = m / (1 - BETA1**steps)
+    v_hat = v / (1 - BETA2**steps)
+    moved = state.weights - lr * m_hat / (v_hat.sqrt() + EPS)
+    return Fitted(torch.where(learns, moved, state.weights), m, v, steps)

@@ -1,0 +1,81 @@
+"""How much a student should listen to its teacher: a factor on the distillation weight, from past rows alone.
+
+What counts is not which of the two loses less, but whether the teacher knows something that the student does not. So,
+for one task, the label is predicted from both logits, by a logistic regression that learns online and forgets:
+
+    y ~ σ(a·z_S + b·z_F + c)
+
+    share   = b·sd(z_F) / (a·sd(z_S) + b·sd(z_F))          negative a and b count as 0; b is first lowered by its
+                                                           standard error
+    factor  = clamp((share − LOW) / (FULL − LOW), 0, 1)
+
+A teacher whose logits are off in scale and shift has the share of a calibrated one. One that is worse than its student,
+or says the same, has a small one. b starts at 0, a at 1: a teacher is heard once it has shown something.
+
+It is learned as exfm/distillation/logistic.py says, with θ = (a, b, c), x = (z_S, z_F, 1), θ₀ = (1, 0, 0).
+
+B examples, T tasks.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from exfm.distillation.logistic import Regression, Terms, initial, learned, prior
+
+LOW, FULL = 0.25, 0.5
+HALF_LIFE_ROWS = 10_000  # of those that have the task's label and a teacher logit
+LARGEST_LOGIT = 10.0  # what is beyond says no more
+
+# Of c, and of b too, anything would do while a teacher says the same of every row: hence bounds.
+_TERMS = Terms((1.0, 0.0, 0.0), least=(-3.0, -3.0, -10.0), largest=(3.0, 3.0, 10.0), half_life_rows=HALF_LIFE_ROWS)
+
+
+def no_advantage_yet(tasks: int) -> Regression:
+    """Of T tasks, before the first row: theta (T, 3), a, b and c."""
+    return initial(_TERMS, tasks)
+
+
+def measured(state: Regression, z_S: Tensor, z_F: Tensor, labels: Tensor, mask: Tensor, weights: Tensor) -> Regression:
+    """With one more batch: logits of student and teacher (B, T) as they were before anything learned from its labels
+    (B, T), over the rows of mask (B, T), weights (B,).
+
+    Values under a False mask are not looked at. A task without rows stays as it is. The result is not checked: a caller
+    that finds it not finite keeps the old one.
+    """
+    z = torch.stack([z_S.T, z_F.T], dim=1).detach().double().clamp(-LARGEST_LOGIT, LARGEST_LOGIT)
+    x = torch.cat([torch.where(mask.T.unsqueeze(1), z, 0.0), mask.T.unsqueeze(1).double()], dim=1)  # (T, 3, B)
+    return learned(state, _TERMS, x, labels, mask, weights)
+
+
+def factor(state: Regression) -> Tensor:
+    """(T,) float32 in [0, 1]; 0 for a task without rows.
+
+    Of two teachers, one that knows the truth but says it askew, and one that says anything:
+
+    >>> generator = torch.Generator().manual_seed(0)
+    >>> known, unknown, noise = torch.randn(3, 20_000, 1, generator=generator)
+    >>> y = torch.bernoulli(torch.sigmoid(known + unknown), generator=generator)
+    >>> everywhere, ones = torch.ones_like(y, dtype=torch.bool), torch.ones(len(y))
+    >>> for z_F in (1.5 * (known + unknown) - 1, noise):
+    ...     state = no_advantage_yet(1)
+    ...     for rows in torch.arange(len(y)).split(500):
+    ...         state = measured(state, known[rows], z_F[rows], y[rows], everywhere[rows], ones[rows])
+    ...     print(f"{factor(state).item():.1f}")
+    1.0
+    0.0
+    """
+    return ((share(state) - LOW) / (FULL - LOW)).clamp(0, 1).float()
+
+
+def share(state: Regression) -> Tensor:
+    """The teacher's part of the combined logit's spread, (T,) float64 in [0, 1]."""
+    seen = state.information - prior(3)
+    weight = seen[:, 2, 2].clamp(min=1e-9)
+    mean = seen[:, :2, 2] / weight.unsqueeze(1)
+    sd = (seen.diagonal(dim1=1, dim2=2)[:, :2] / weight.unsqueeze(1) - mean.square()).clamp(min=0).sqrt()
+    error = torch.linalg.inv_ex(state.information).inverse[:, 1, 1].clamp(min=0).sqrt()
+    a, b = state.theta[:, 0].clamp(min=0), (state.theta[:, 1] - error).clamp(min=0)
+    parts = torch.stack([a, b], dim=1) * sd
+    return parts[:, 1] / parts.sum(1).clamp(min=1e-9)

@@ -1,0 +1,64 @@
+"""Platt scaling of the teacher's logit, online: what a teacher says a student too high, too low or too boldly.
+
+    platt(z_F) = a·z_F + b, a ≥ 0      for one task;    (a, b) by logistic regression on y (logistic.py)
+
+It starts as the teacher, a = 1, b = 0, and undoes one whose logits are shifted or stretched, and can do nothing else;
+two weights a task. It does so within a few hundred rows of a task, long before a student adapter does. No teacher is
+turned round: of one that says anything, the sign of a is chance.
+
+B examples, T tasks.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from exfm.data import label_shift
+from exfm.distillation.logistic import Regression, Terms, initial, learned
+
+
+def _terms(half_life_rows: int) -> Terms:
+    return Terms(start=(1.0, 0.0), least=(0.0, -10.0), largest=(3.0, 10.0), half_life_rows=half_life_rows)
+
+
+def initial_platt(tasks: int) -> Regression:
+    """Of T tasks: theta (T, 2), a and b."""
+    return initial(_terms(1), tasks)
+
+
+def recalibrated(state: Regression, teacher_logits: Tensor) -> Tensor:
+    """a·z_F + b: (B, T) float32, from teacher logits (B, T).
+
+    >>> generator = torch.Generator().manual_seed(0)
+    >>> truth = torch.randn(4096, 1, generator=generator)
+    >>> z_F, y = 1.5 * truth - 1, torch.bernoulli(torch.sigmoid(truth), generator=generator)
+    >>> state, mask = initial_platt(1), torch.ones_like(y, dtype=torch.bool)
+    >>> for rows in torch.arange(4096).split(256):
+    ...     state = updated(state, 10_000, z_F[rows], y[rows], mask[rows], torch.ones(len(rows)))
+    >>> [round(z) for z in recalibrated(state, torch.tensor([[-1.0], [2.0]])).flatten().tolist()]
+    [0, 2]
+    """
+    a, b = state.theta.float().unbind(1)
+    return a * teacher_logits + b
+
+
+def updated(
+    state: Regression,
+    half_life_rows: int,
+    teacher_logits: Tensor,
+    labels: Tensor,
+    mask: Tensor,
+    weights: Tensor,
+    negative_rate: Tensor | None = None,
+) -> Regression:
+    """With one more batch, over the rows of mask (B, T), those with a label and a teacher logit.
+
+    Teacher logits and labels (B, T), weights (B,), negative_rate (T,) as `objective` takes it. Values under a False
+    mask are not looked at. A task without rows stays as it is. The result is not checked: a caller that finds it not
+    finite keeps the old one.
+    """
+    z_F = torch.where(mask, teacher_logits, 0.0).T
+    x = torch.stack([z_F, mask.T], dim=1).double()  # (T, 2, B)
+    shift = None if negative_rate is None else label_shift(negative_rate)
+    return learned(state, _terms(half_life_rows), x, labels, mask, weights, shift)

@@ -1,0 +1,156 @@
+"""Embedding tables for a feature set: one TorchRec table per sparse feature, sum-pooled, and one per sequence, looked
+up once for every place of it.
+
+Two forms of the same tables: `embedding_bags` (to score, to serve, to shard) and `fused_embedding_bags` (to train in
+one process; the optimizer runs inside backward). Both start from the same weights for the same seed.
+
+Row-wise AdaGrad (arXiv 2104.05158), for a row r with gradient g_r over its D columns:
+
+    m_r ← m_r + mean_j g_rj²        w_r ← w_r − lr · g_r / (√m_r + ε)
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+from torchrec.modules.embedding_configs import EmbeddingBagConfig
+from torchrec.modules.embedding_modules import EmbeddingBagCollection
+from torchrec.modules.fused_embedding_modules import FusedEmbeddingBagCollection
+from torchrec.optim.rowwise_adagrad import RowWiseAdagrad
+
+from exfm.data import FeatureSet
+from exfm.tensors import Source, check_fit, fill
+
+CHUNK = 2**20  # numbers drawn at once
+Window = tuple[tuple[int, ...], Tensor]  # where it begins in its table (row, column); its values
+
+
+def named_generator(seed: int, name: str) -> torch.Generator:
+    """Random numbers for one named part of a model: the same whatever else is made before, after or beside it.
+
+    >>> a, b = (torch.rand(1, generator=named_generator(0, "trunk")) for _ in range(2))
+    >>> bool(a == b)
+    True
+    """
+    digest = hashlib.blake2b(f"{seed}/{name}".encode(), digest_size=8).digest()
+    return torch.Generator().manual_seed(int.from_bytes(digest, "little") >> 1)
+
+
+def bag_configs(features: FeatureSet, width: int) -> list[EmbeddingBagConfig]:
+    """One table per sparse feature and sequence, named after it. Without a width of its own it gets `width`."""
+    sparse = [
+        EmbeddingBagConfig(
+            name=feature.name,
+            embedding_dim=feature.width or width,
+            num_embeddings=feature.rows,
+            feature_names=[feature.name],
+        )
+        for feature in features.sparse
+    ]
+    return sparse + [
+        EmbeddingBagConfig(
+            name=feature.name, embedding_dim=width, num_embeddings=feature.rows, feature_names=list(feature.keys)
+        )
+        for feature in features.sequence
+    ]
+
+
+def initial_weights(name: str, rows: int, width: int, seed: int) -> Tensor:
+    """E ~ U(±√(1/rows)), (rows, width) float32, from the seed and the table's name alone."""
+    bound = rows**-0.5
+    return torch.empty(rows, width).uniform_(-bound, bound, generator=named_generator(seed, f"table/{name}"))
+
+
+def draw_initial_weights(name: str, rows: int, width: int, seed: int, windows: Sequence[Window]) -> None:
+    """Fill windows of a table with what `initial_weights` has there, without ever holding the whole table.
+
+    torch's CPU generator draws one number per element in sequence, so chunk after chunk gives the same bits as at once.
+
+    >>> whole, part = initial_weights("ad", 10, 4, 0), torch.empty(3, 2)
+    >>> draw_initial_weights("ad", 10, 4, 0, [((5, 2), part)])
+    >>> bool((part == whole[5:8, 2:4]).all())
+    True
+    """
+    bound, generator = rows**-0.5, named_generator(seed, f"table/{name}")
+    chunk = torch.empty(min(rows, max(1, CHUNK // width)), width)
+    last = max((row + len(window) for (row, _), window in windows), default=0)
+    for start in range(0, last, len(chunk)):
+        drawn = chunk[: rows - start].uniform_(-bound, bound, generator=generator)
+        for (row, column), window in windows:
+            first, end = max(start, row), min(start + len(drawn), row + len(window))
+            if first < end:
+                columns = drawn[first - start : end - start, column : column + window.shape[1]]
+                window[first - row : end - row] = columns
+
+
+def embedding_bags(features: FeatureSet, width: int, seed: int) -> EmbeddingBagCollection:
+    """The tables as a plain TorchRec collection.
+
+    Output of a call: a KeyedTensor whose values are (B, sum of widths), in the order of `features.keys`.
+
+    >>> from exfm.data.features import SparseFeature
+    >>> features = FeatureSet(sparse=[SparseFeature(name="ad", rows=10), SparseFeature(name="user", rows=20)])
+    >>> sorted(embedding_bags(features, 4, seed=0).state_dict())
+    ['embedding_bags.ad.weight', 'embedding_bags.user.weight']
+    """
+    collection = EmbeddingBagCollection(bag_configs(features, width))
+    load_weights(collection, _initial(features, width, seed))
+    return collection
+
+
+def fused_embedding_bags(
+    features: FeatureSet, width: int, seed: int, *, lr: float, eps: float
+) -> FusedEmbeddingBagCollection:
+    """The tables with FBGEMM's row-wise AdaGrad fused in backward: `backward()` alone updates the rows looked up.
+
+    Its parameters get no gradient: give a dense optimizer the others only. A call needs at least one row.
+    """
+    configs = bag_configs(features, width)
+    collection = FusedEmbeddingBagCollection(configs, RowWiseAdagrad, {"lr": lr, "eps": eps})
+    load_weights(collection, _initial(features, width, seed))
+    return collection
+
+
+def table_weights(collection: EmbeddingBagCollection | FusedEmbeddingBagCollection) -> dict[str, Tensor]:
+    """The weights by table name, (rows, width) each; they share memory with the collection."""
+    return {name: bag.weight.detach() for name, bag in collection.embedding_bags.items()}
+
+
+def load_weights(
+    collection: EmbeddingBagCollection | FusedEmbeddingBagCollection, weights: Mapping[str, Source]
+) -> None:
+    """Overwrite every table's weights.
+
+    Raises ModelError where tables or shapes are not those of the collection.
+    """
+    copy_tables(table_weights(collection), weights)
+
+
+def accumulators(collection: FusedEmbeddingBagCollection) -> dict[str, Tensor]:
+    """The AdaGrad accumulators m by table name, (rows,) each; they share memory with the collection."""
+    tables = {}
+    for module in collection._emb_modules:
+        states = module._emb_module.split_optimizer_states()
+        tables.update({c.name: state[0] for c, state in zip(module._embedding_tables, states, strict=True)})
+    return tables
+
+
+def set_learning_rate(collection: FusedEmbeddingBagCollection, lr: float) -> None:
+    """The rate of the updates made from now on."""
+    for module in collection._emb_modules:
+        module._emb_module.set_learning_rate(lr)
+
+
+def copy_tables(mine: Mapping[str, Tensor], given: Mapping[str, Source]) -> None:
+    """Copy `given` into `mine`, name by name. Raises ModelError, before anything is written, if they do not match."""
+    check_fit({name: tensor.shape for name, tensor in mine.items()}, given)
+    for name, tensor in given.items():
+        fill(mine[name], tensor)
+
+
+def _initial(features: FeatureSet, width: int, seed: int) -> dict[str, Tensor]:
+    configs = bag_configs(features, width)
+    return {c.name: initial_weights(c.name, c.num_embeddings, c.embedding_dim, seed) for c in configs}

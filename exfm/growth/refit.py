@@ -1,0 +1,322 @@
+"""A state of one feature set, fitted to a model of another: tables that grew, features added, features dropped.
+
+    table grown, `hash`     by a whole multiple: row i starts as a copy of old row i mod R, weights and accumulator. An
+                            id's row is its hash mod rows: every id finds what it had, and the model says what it said
+    table grown, `index`    new rows start from the seed, their accumulators from 0
+    feature added           its table, and what else it alone has, start from the seed; its slices of the dense part
+                            (exfm/growth/axes.py) from 0, so that they add nothing yet; Adam's moments of them are 0
+    feature dropped         its table and slices are left out; what the model says changes, so it has to be asked for
+
+Whatever stays is kept bit for bit: weights, accumulators, Adam's moments and counts of steps. What a teacher says after
+a feature was added is what it said before, up to rounding, where its interaction is DLRM, DCN-V2, or Wukong without
+layer norm. With it, LN(flatten(FM(X))) takes mean and variance over n · k values, and a new unit brings k more: that
+moves logits a little, and nothing that starts at 0 can prevent it.
+
+Where a Wukong layer had as many units as it puts out, its residual R was the identity; with a unit more it becomes the
+map that picks the old ones, which is exact. The other way round a learned map would be lost: that is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from pydantic import BaseModel, ConfigDict, ValidationError
+from torch import Tensor
+from torchrec.modules.embedding_modules import EmbeddingBagCollection
+
+from exfm.data import DenseFeature, FeatureSet, HistoryFeature, SequenceFeature, SparseFeature
+from exfm.embeddings import bag_configs
+from exfm.errors import ModelError
+from exfm.growth.axes import Axes, Labels, axes_of, feature_units
+from exfm.growth.grown_tables import Appended, Initial, Repeated, zeros
+from exfm.models import TeacherConfig, TeacherNet
+from exfm.tensors import Source, Stored, StoredTensor, whole
+
+Feature = SparseFeature | DenseFeature | SequenceFeature | HistoryFeature
+
+
+Tabled = SparseFeature | SequenceFeature
+
+
+class MadeWith(BaseModel):
+    """What decides the shapes and the start of a state. A checkpoint says it in its meta, as `made_with`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    features: FeatureSet
+    model: dict[str, Any]  # a TeacherConfig's or StudentConfig's settings
+    tasks: tuple[str, ...]
+    seed: int
+
+    @classmethod
+    def of(cls, model: BaseModel, features: FeatureSet, tasks: Sequence[str], seed: int) -> MadeWith:
+        return cls(features=features, model=model.model_dump(mode="json"), tasks=tuple(tasks), seed=seed)
+
+    @classmethod
+    def told(cls, meta: Mapping[str, Any]) -> MadeWith:
+        """As a checkpoint's meta has it. Raises ModelError where that cannot be read."""
+        try:
+            return cls.model_validate(meta)
+        except ValidationError as error:
+            raise ModelError(f"what a checkpoint says it was made with cannot be read: {error}") from None
+
+
+class Change(NamedTuple):
+    """One difference of two feature sets that there is a rule for, in words."""
+
+    feature: str
+    kind: str  # grown, added, dropped
+    text: str
+
+
+def changes(was: FeatureSet, now: FeatureSet) -> list[Change]:
+    """What fits a state of `was` to `now`. Empty where nothing has to be done.
+
+    Raises ModelError, naming all of it, where there is no rule: a feature of the same name that is something else, or a
+    table that shrank or grew in another way.
+
+    >>> was = FeatureSet(sparse=[SparseFeature(name="user", rows=10)])
+    >>> now = FeatureSet(sparse=[SparseFeature(name="user", rows=20), SparseFeature(name="ad", rows=5)])
+    >>> [(change.feature, change.kind) for change in changes(was, now)]
+    [('user', 'grown'), ('ad', 'added')]
+    """
+    before: dict[str, Feature] = {feature.name: feature for feature in (*was.all, *was.history)}
+    after: dict[str, Feature] = {feature.name: feature for feature in (*now.all, *now.history)}
+    found, problems = [], []
+    for name, feature in after.items():
+        if name not in before:
+            found.append(Change(name, "added", f"`{name}` is added: {_start_of(feature)}"))
+        elif (problem := _impossible(before[name], feature)) is not None:
+            problems.append(problem)
+        elif feature != before[name]:
+            found.append(Change(name, "grown", _growth(before[name], feature)))
+    for name in before:
+        if name not in after:
+            text = f"`{name}` is dropped: its table and slices are left out, and what the model says changes"
+            found.append(Change(name, "dropped", text))
+    if problems:
+        raise ModelError("; ".join(problems))
+    return found
+
+
+def fitted_teacher(
+    tensors: Mapping[str, Source], was: MadeWith, now: MadeWith, *, drop: bool = False
+) -> dict[str, Source]:
+    """A teacher's state or snapshot of `was`, as one of `now`. Tables are read when they are asked for, by window.
+
+    Raises ModelError, before any tensor is read, where there is no rule; features are dropped only with `drop`.
+    """
+    if was == now:
+        return dict(tensors)
+    _same_model(was, now)
+    if (dropped := [c.text for c in changes(was.features, now.features) if c.kind == "dropped"]) and not drop:
+        raise ModelError(f"{'; '.join(dropped)}: that has to be asked for")
+    cfg = TeacherConfig.model_validate(now.model)
+    _keeps_residual(cfg, feature_units(cfg, was.features), feature_units(cfg, now.features))
+    meta = EmbeddingBagCollection(bag_configs(now.features, cfg.width), device=torch.device("meta"))
+    net = TeacherNet(cfg, now.features, now.tasks, now.seed, tables=meta)
+    fresh = {name: p.detach() for name, p in net.named_parameters() if not name.startswith("tables.")}
+    before, after = (axes_of(cfg, made.features, made.tasks) for made in (was, now))
+    learned = any(name.startswith("adam/") for name in tensors)
+
+    fitted = {n: t for n, t in tensors.items() if n.partition("/")[0] not in ("dense", "adam", "table")}
+    for name, start in fresh.items():
+        axes = before.get(name), after.get(name)
+        if f"dense/{name}" in tensors:
+            slices = start if ".fm_norm." in name else torch.zeros_like(start)  # a norm starts at weight 1, bias 0
+            fitted[f"dense/{name}"] = _refitted(tensors[f"dense/{name}"], *axes, slices)
+        else:
+            fitted[f"dense/{name}"] = _residual(cfg, was, now) if name == RESIDUAL else start
+        for moment in ("exp_avg", "exp_avg_sq") if learned else ():
+            adam = tensors.get(f"adam/{name}/{moment}", torch.zeros_like(start))
+            fitted[f"adam/{name}/{moment}"] = _refitted(adam, *axes, torch.zeros_like(start))
+        if learned:
+            fitted[f"adam/{name}/step"] = tensors.get(f"adam/{name}/step", torch.zeros(()))
+    return fitted | _tables(tensors, was, now, cfg.width)
+
+
+def stored_teacher(stored: Stored[StoredTensor], now: MadeWith) -> dict[str, Source]:
+    """What was saved, fitted to `now` by what its meta says it was made with. Where it does not say (a release before
+    this wrote it), it is as it is: loading it raises ModelError unless nothing differs."""
+    told = stored.meta.get("made_with")
+    return dict(stored.tensors) if told is None else fitted_teacher(stored.tensors, MadeWith.told(told), now, drop=True)
+
+
+def fitted_student(tensors: Mapping[str, Source], was: MadeWith, now: MadeWith) -> dict[str, Source]:
+    """A student's state of `was`, as one of `now`: its tables may have grown, its histories with them, nothing else.
+    Raises ModelError as `fitted_teacher` does."""
+    if was == now:
+        return dict(tensors)
+    _same_model(was, now)
+    if other := [c.text for c in changes(was.features, now.features) if c.kind != "grown"]:
+        raise ModelError(f"{'; '.join(other)}: a student keeps the features it began with; begin another one")
+    if was.features.names != now.features.names:
+        raise ModelError(f"a student reads its features in the order {was.features.names}, not {now.features.names}")
+    kept = {name: source for name, source in tensors.items() if not name.startswith("table/")}
+    return kept | _tables(tensors, was, now, now.model["width"]) | _histories(tensors, now)
+
+
+# --- features --------------------------------------------------------------------------------------------------------
+
+
+def _impossible(old: Feature, new: Feature) -> str | None:
+    """Why a feature cannot become this one of the same name; None where it can."""
+    if type(old) is not type(new):
+        return f"`{new.name}` was another kind of feature: {_ANOTHER_NAME}"
+    before, after = old.model_dump(), new.model_dump()
+    for key in before:
+        if key != "rows" and before[key] != after[key]:
+            return f"`{new.name}`: {key} was {before[key]}, is {after[key]}: {_ANOTHER_NAME}"
+    if not isinstance(old, Tabled) or not isinstance(new, Tabled) or old.rows == new.rows:
+        return None
+    if new.rows < old.rows:
+        return f"`{new.name}` had {old.rows} rows, and {new.rows} are wanted: a table never shrinks; leave it as it was"
+    if new.transform == "hash" and new.rows % old.rows:
+        return (
+            f"`{new.name}` had {old.rows} rows, and {new.rows} are wanted: a hashed table grows by whole multiples, "
+            f"in which every id finds its row again; take {old.rows * 2}, {old.rows * 3}, …"
+        )
+    return None
+
+
+_ANOTHER_NAME = (
+    "what its table learned would mean something else; leave it as it was, and add the new one by another name"
+)
+
+
+def _growth(old: Feature, new: Feature) -> str:
+    assert isinstance(old, Tabled)
+    assert isinstance(new, Tabled)
+    text = f"`{new.name}` grows from {old.rows:,} to {new.rows:,} rows: "
+    if new.transform == "hash":
+        return text + f"row i starts as a copy of row i mod {old.rows:,}, and nothing that the model says changes"
+    return text + f"the {new.rows - old.rows:,} new ones start from the seed"
+
+
+def _start_of(feature: Feature) -> str:
+    if isinstance(feature, DenseFeature):
+        return "its weights start from 0"
+    if isinstance(feature, HistoryFeature):
+        return "it starts empty"
+    return f"its table of {feature.rows:,} rows starts from the seed, its slices of the dense part from 0"
+
+
+def _same_model(was: MadeWith, now: MadeWith) -> None:
+    for key in ("tasks", "seed"):
+        if getattr(was, key) != getattr(now, key):
+            raise ModelError(
+                f"the state is of a model whose {key} was {getattr(was, key)}, and is wanted for {getattr(now, key)}: "
+                "only features may differ"
+            )
+    for key in sorted(now.model.keys() & was.model.keys()):
+        if not _same_settings(was.model[key], now.model[key]):
+            raise ModelError(
+                f"the state is of a model whose `{key}` was {was.model[key]}, and is wanted for {now.model[key]}: "
+                "only features may differ"
+            )
+
+
+def _same_settings(was: Any, now: Any) -> bool:
+    """Also where one release knew settings that the other did not: what a config says of them is compared by its hash.
+
+    >>> _same_settings({"kind": "none"}, {"kind": "none", "rows": "all"}), _same_settings({"kind": "none"}, {"kind": 1})
+    (True, False)
+    """
+    if isinstance(was, dict) and isinstance(now, dict):
+        return all(_same_settings(was[key], now[key]) for key in was.keys() & now.keys())
+    return bool(was == now)
+
+
+# --- tensors ---------------------------------------------------------------------------------------------------------
+
+RESIDUAL = "trunk.layers.0.W_R"
+
+
+def _keeps_residual(cfg: TeacherConfig, was: Labels, now: Labels) -> None:
+    """Raises ModelError where Wukong's first residual cannot go on doing what it did."""
+    out = cfg.num_fmb + cfg.num_lcb
+    if cfg.interaction != "wukong" or len(now) != out:
+        return
+    if len(was) != out:
+        raise ModelError(
+            f"the teacher's first layer has {len(was)} units and puts out {out}, so it learned a map for its residual; "
+            f"with {len(now)} units its residual is the identity, and what the map learned would be lost: add or drop "
+            "another feature too"
+        )
+    if moved := [label for at, label in enumerate(was) if label in now and now.index(label) != at]:
+        raise ModelError(
+            f"the teacher's first layer has {out} units and passes each on at its place, and {moved[0]} would come to "
+            f"another place ({was.index(moved[0])}, now {now.index(moved[0])}): put new features where dropped ones "
+            "stood, or last"
+        )
+
+
+def _residual(cfg: TeacherConfig, was: MadeWith, now: MadeWith) -> Tensor:
+    """The map that does what the identity did: unit i of those that were is output i."""
+    before, after = feature_units(cfg, was.features), feature_units(cfg, now.features)
+    W_R = torch.zeros(len(before), len(after))
+    for i, label in enumerate(before):
+        if label in after:
+            W_R[i, after.index(label)] = 1.0
+    return W_R
+
+
+def _refitted(source: Source, was: Axes | None, now: Axes | None, start: Tensor) -> Source:
+    """`start`, with what `source` has where labels are the same."""
+    if was == now:
+        return source
+    assert was is not None
+    assert now is not None
+    old, new = whole(source), start.clone()
+    there, here = [], []
+    for dim, (before, after) in enumerate(zip(was, now, strict=True)):
+        if before is None or after is None:
+            there.append(torch.arange(old.shape[dim]))
+            here.append(torch.arange(old.shape[dim]))
+            continue
+        place = {label: at for at, label in enumerate(before)}
+        pairs = [(place[label], at) for at, label in enumerate(after) if label in place]
+        there.append(torch.tensor([pair[0] for pair in pairs], dtype=torch.int64))
+        here.append(torch.tensor([pair[1] for pair in pairs], dtype=torch.int64))
+    new[torch.meshgrid(*here, indexing="ij")] = old[torch.meshgrid(*there, indexing="ij")]
+    return new
+
+
+def _tables(tensors: Mapping[str, Source], was: MadeWith, now: MadeWith, width: int) -> dict[str, Source]:
+    tabled: list[SparseFeature | SequenceFeature] = [*now.features.sparse, *now.features.sequence]
+    kind = {feature.name: feature.transform for feature in tabled}
+    learned = any(name.endswith("/accumulator") for name in tensors)
+    per_row = slice(2 if now.model.get("sparse_optimizer") == "adagrad" else 1)
+    fitted: dict[str, Source] = {}
+    for table in bag_configs(now.features, width):
+        name, shape = table.name, (table.num_embeddings, table.embedding_dim)
+        start: dict[str, Source] = {"weight": Initial(name, *shape, now.seed)}
+        if learned:
+            stored = tensors.get(f"table/{name}/accumulator")
+            start["accumulator"] = zeros(shape[per_row] if stored is None else (shape[0], *stored.shape[1:]))
+        for what, initial in start.items():
+            key = f"table/{name}/{what}"
+            stored = tensors.get(key)
+            if stored is None:
+                fitted[key] = initial
+            elif stored.shape[0] == shape[0]:
+                fitted[key] = stored
+            else:
+                fitted[key] = Repeated(stored, shape[0]) if kind[name] == "hash" else Appended(stored, initial)
+    return fitted
+
+
+def _histories(tensors: Mapping[str, Source], now: MadeWith) -> dict[str, Source]:
+    """Sums and counts grow as the table does whose ids they belong to: an id that is hashed finds its own again."""
+    by = {feature.name: feature for feature in now.features.sparse}
+    fitted: dict[str, Source] = {}
+    for history in now.features.history:
+        feature = by[history.by]
+        for key in (f"history/{history.name}/sum", f"history/{history.name}/count"):
+            if (stored := tensors.get(key)) is None or stored.shape[0] == feature.rows:
+                continue
+            grown = Appended(stored, zeros((feature.rows,)))
+            fitted[key] = Repeated(stored, feature.rows) if feature.transform == "hash" else grown
+    return fitted

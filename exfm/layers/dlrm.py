@@ -1,0 +1,73 @@
+"""DLRM (arXiv 1906.00091), the student's trunk.
+
+    x = MLP_bottom(dense)
+    T = [x; e_1; …; e_F]            one vector of width D per row
+    Z = strict lower triangle of T Tᵀ
+    h = MLP_top([x, Z])
+
+B examples, F sparse features, D embedding width, N dense features, H width of the representation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from exfm.errors import ConfigError
+from exfm.layers.dense import mlp
+
+
+class DLRM(nn.Module):
+    """Pooled embeddings and dense features to a representation; heads are put on it by whoever uses it.
+
+    Shapes: (B, F, D), (B, N) -> (B, H), H = top[-1] (`self.out_width`). Without dense features (num_dense = 0) there is
+    no x: T holds the embeddings only, and `bottom` must be empty.
+
+    Raises ConfigError if the bottom MLP does not end in the embedding width, or there is nothing to interact.
+
+    >>> trunk = DLRM(3, 4, 2, bottom=(8, 4), top=(16, 8), generator=torch.Generator())
+    >>> trunk(torch.zeros(5, 3, 4), torch.zeros(5, 2)).shape
+    torch.Size([5, 8])
+    """
+
+    def __init__(
+        self,
+        num_sparse: int,
+        width: int,
+        num_dense: int,
+        *,
+        bottom: Sequence[int],
+        top: Sequence[int],
+        generator: torch.Generator,
+    ):
+        super().__init__()
+        if num_dense and (not bottom or bottom[-1] != width):
+            raise ConfigError(
+                f"the bottom MLP {list(bottom)} must end in the embedding width {width}; add {width} as its last size"
+            )
+        if bottom and not num_dense:
+            raise ConfigError(f"a bottom MLP {list(bottom)} needs dense features, and there are 0; leave it empty")
+        vectors = num_sparse + (1 if num_dense else 0)
+        if vectors < 2:
+            raise ConfigError(f"DLRM needs 2 or more vectors to interact, and there are {vectors}; add a feature")
+        if not top:
+            raise ConfigError("the top MLP has 0 layers; give it at least one size")
+        self.lower: Tensor  # index of the strict lower triangle in a flattened square matrix
+        self.bottom = mlp(num_dense, bottom, generator) if num_dense else None
+        self.top = mlp(vectors * (vectors - 1) // 2 + (width if num_dense else 0), top, generator)
+        self.out_width = top[-1]
+        i, j = torch.tril_indices(vectors, vectors, offset=-1)
+        self.register_buffer("lower", i * vectors + j, persistent=False)
+
+    def forward(self, e_BFD: Tensor, dense_BN: Tensor) -> Tensor:
+        if self.bottom is None:
+            return self.top(self._dots(e_BFD))
+        x_BD = self.bottom(dense_BN)
+        T = torch.cat([x_BD.unsqueeze(1), e_BFD], dim=1)
+        return self.top(torch.cat([x_BD, self._dots(T)], dim=1))
+
+    def _dots(self, T: Tensor) -> Tensor:
+        Z = torch.bmm(T, T.transpose(1, 2))
+        return Z.flatten(1).index_select(1, self.lower)

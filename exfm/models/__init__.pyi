@@ -1,0 +1,26 @@
+from .scorer import ShardedScorer, TeacherScorer, snapshot_of
+from .served import ServedStudent, check_logits, load_served, load_student, save_served
+from .student import Student, StudentConfig
+from .teacher import Prepared, Teacher
+from .teacher_net import OPTIONS, DCNOptions, DLRMOptions, Interaction, TeacherConfig, TeacherNet
+
+__all__ = [
+    "OPTIONS",
+    "DCNOptions",
+    "DLRMOptions",
+    "Interaction",
+    "Prepared",
+    "ServedStudent",
+    "ShardedScorer",
+    "Student",
+    "StudentConfig",
+    "Teacher",
+    "TeacherConfig",
+    "TeacherNet",
+    "TeacherScorer",
+    "check_logits",
+    "load_served",
+    "load_student",
+    "save_served",
+    "snapshot_of",
+]

@@ -1,0 +1,105 @@
+"""A teacher that only scores: a replica that holds it whole, or a group of ranks that holds it together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TypeVar
+
+import numpy as np
+import torch
+from torchrec.modules.embedding_modules import EmbeddingBagCollection
+
+from exfm.data import Batch, FeatureSet
+from exfm.embeddings import bag_configs, copy_tables, load_weights
+from exfm.models.teacher_net import TeacherConfig, TeacherNet
+from exfm.parallel import RankGroup, Sharding, plan_sharding, shard_tables, weights_of
+from exfm.tensors import Source
+
+S = TypeVar("S")
+
+
+def snapshot_of(state: Mapping[str, S]) -> dict[str, S]:
+    """What scoring needs of a teacher's state; the same tensors, not copies.
+
+    >>> state = {"table/ad/weight": torch.ones(1), "table/ad/accumulator": torch.ones(1), "rng": torch.ones(1)}
+    >>> list(snapshot_of(state))
+    ['table/ad/weight']
+    """
+    kept = {name: t for name, t in state.items() if name.startswith("dense/")}
+    return kept | {n: t for n, t in state.items() if n.startswith("table/") and n.endswith("/weight")}
+
+
+class TeacherScorer:
+    """A teacher that only scores: the network unsharded, with the weights of a snapshot.
+
+    The same snapshot and batch give the same bits in every process on one CPU type, with the same number of threads.
+    """
+
+    def __init__(self, cfg: TeacherConfig, features: FeatureSet, tasks: Sequence[str]):
+        self.tasks = tuple(tasks)
+        tables = EmbeddingBagCollection(bag_configs(features, cfg.width))  # drawn in place, not copied: they are loaded
+        self._net = TeacherNet(cfg, features, tasks, seed=0, tables=tables).eval()
+
+    def load(self, snapshot: Mapping[str, Source]) -> None:
+        """Score with these weights from now on. Raises ModelError where they are not of this configuration."""
+        _load_dense(self._net, snapshot)
+        load_weights(self._net.tables, tables_of(snapshot, "weight"))
+
+    def score(self, batch: Batch) -> np.ndarray:
+        """Logits (B, T) float32."""
+        if not len(batch):  # TorchRec's unsharded collections cannot look up nothing
+            return np.empty((0, len(self.tasks)), dtype=np.float32)
+        with torch.inference_mode():
+            return self._net(batch.sparse, batch.dense).float().numpy()
+
+
+class ShardedScorer:
+    """A teacher that only scores, on one rank of a group that holds its tables together, under a plan of its own.
+
+    No rank ever holds a whole table, nor anything beside its rows: no optimizer's state, no gradient. The dense part is
+    on every rank. One snapshot, batch for batch and rank for rank, gives the same bits every time; a replica's logits
+    differ from them by rounding, and not at all where no bag is summed in pieces (one id each, or whole tables).
+    """
+
+    def __init__(
+        self,
+        cfg: TeacherConfig,
+        features: FeatureSet,
+        tasks: Sequence[str],
+        *,
+        group: RankGroup,
+        sharding: Sharding = Sharding(),
+        batch_rows: int = 2048,  # of a batch over all ranks, which is what the plan's costs are counted in
+    ):
+        """A collective. Raises ConfigError where the tables do not fit into what `sharding` allows a rank."""
+        self.tasks = tuple(tasks)
+        tables = EmbeddingBagCollection(bag_configs(features, cfg.width), device=torch.device("meta"))
+        self._net = TeacherNet(cfg, features, tasks, seed=0, tables=tables).eval()
+        self.plan = plan_sharding(tables, group, sharding, None, batch_rows)
+        for table in self.plan.plan["tables"].values():
+            table.compute_kernel = "dense"  # the one that has no optimizer
+        self._net.tables = shard_tables(tables, self.plan.plan["tables"], group, sharding)
+        self._weights = weights_of(self._net.tables, tables.embedding_bag_configs(), group)
+        self.held = [piece for windows in self._weights.windows.values() for _, piece in windows]  # in this process
+
+    def load(self, snapshot: Mapping[str, Source]) -> None:
+        """Score with these weights from now on; of the tables only this rank's windows are read. No collective.
+
+        Raises ModelError where they are not of this configuration, or damaged: what is loaded is then undefined."""
+        _load_dense(self._net, snapshot)
+        self._weights.load(tables_of(snapshot, "weight"))
+
+    def score(self, batch: Batch) -> np.ndarray:
+        """Logits (B, T) float32 of this rank's own rows. A collective."""
+        with torch.inference_mode():
+            return self._net(batch.sparse, batch.dense).float().numpy()
+
+
+def _load_dense(net: TeacherNet, snapshot: Mapping[str, Source]) -> None:
+    dense = {f"dense/{n}": p.detach() for n, p in net.named_parameters() if not n.startswith("tables.")}
+    copy_tables(dense, {k: v for k, v in snapshot.items() if k.startswith("dense/")})
+
+
+def tables_of(tensors: Mapping[str, S], what: str) -> dict[str, S]:
+    """Of a state's tensors, those called `table/<name>/<what>`, by name."""
+    return {k.split("/")[1]: v for k, v in tensors.items() if k.startswith("table/") and k.endswith(f"/{what}")}

@@ -1,0 +1,132 @@
+"""What is served of a student: tables, trunk and serving heads, the same whether or not it ever had a teacher, and the
+histories that it reads, as they are at the moment.
+
+The auxiliary head and the student adapter (ExFM, arXiv 2502.17494) exist in training only. Every export is checked
+against the student it came from: the same batch must give the same predictions.
+
+B examples, T tasks.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+
+from exfm.data import Batch, FeatureSet, Histories
+from exfm.embeddings import copy_tables, embedding_bags, load_weights
+from exfm.errors import ModelError
+from exfm.layers import Trunk, Units, build_trunk
+from exfm.tensors import check_fit, load, save
+
+if TYPE_CHECKING:
+    from exfm.models.student import Student
+
+KIND = "served_student"
+PARITY = 1e-6  # largest difference of two logits that an export may show
+
+
+class ServedStudent(nn.Module):
+    """(KeyedJaggedTensor of F keys × B, (B, dense)) -> logits (B, T).
+
+    >>> from exfm.data import SparseFeature
+    >>> features = FeatureSet(sparse=[SparseFeature(name="ad", rows=10), SparseFeature(name="user", rows=20)])
+    >>> served = ServedStudent(Trunk(mlp=(4,)), width=2, features=features, tasks=["ctr"])
+    >>> served.parameter_count  # tables 60, trunk 1 × 4 + 4, head 4 + 1
+    73
+    """
+
+    def __init__(self, trunk: Trunk, width: int, features: FeatureSet, tasks: Sequence[str], seed: int = 0):
+        super().__init__()
+        self.trunk_config, self.features, self.tasks = trunk, features, tuple(tasks)
+        self.units, self.width = Units(features, width, seed), width
+        self.trunk = build_trunk(trunk, features, width, seed)
+        with torch.random.fork_rng(devices=[]):  # what is drawn here is overwritten by whoever made this
+            self.tables = embedding_bags(features, width, seed)
+            self.serving = nn.Linear(self.trunk.out_width, len(self.tasks))  # type: ignore[arg-type]
+        self.histories = Histories(features, self.tasks)
+        self.eval()
+
+    def forward(self, sparse: KeyedJaggedTensor, dense: Tensor) -> Tensor:
+        e_BND = self.units(self.tables(sparse).values(), sparse)
+        return self.serving(self.trunk(e_BND, self.histories(sparse, dense)))
+
+    @property
+    def parameter_count(self) -> int:
+        """Of everything that was trained and is served, tables included; histories are counted, not trained."""
+        return sum(p.numel() for p in self.parameters())
+
+    def score(self, batch: Batch) -> np.ndarray:
+        """Logits (B, T) float32."""
+        with torch.inference_mode():
+            return self(batch.sparse, batch.dense).numpy()
+
+
+def export_student(student: Student) -> ServedStudent:
+    """A copy of what is served of a student, at this moment."""
+    served = ServedStudent(student.cfg.trunk, student.cfg.width, student.features, student.tasks)
+    load_student(served, student.state())
+    return served
+
+
+def load_student(served: ServedStudent, state: Mapping[str, Tensor]) -> None:
+    """Serve what a student was when it gave this `state()`. Raises ModelError where the tables do not match."""
+    weights = _under("table/", state)
+    load_weights(served.tables, {k.removesuffix("/weight"): w for k, w in weights.items() if k.endswith("/weight")})
+    for part in ("units", "trunk", "serving"):
+        served.get_submodule(part).load_state_dict(_under(f"dense/{part}.", state))
+    copy_tables(served.histories.tensors(), _under("history/", state))
+
+
+def check_parity(student: Student, served: ServedStudent, batch: Batch) -> float:
+    """The largest difference of the two models' logits on a batch.
+
+    Raises ModelError if it is above `PARITY`, or not a number.
+    """
+    return check_logits(student.score(batch), served, batch)
+
+
+def check_logits(logits: np.ndarray, served: ServedStudent, batch: Batch) -> float:
+    """`check_parity` with the logits (B, T) that the student gave the batch when the export was taken of it."""
+    difference = np.abs(logits - served.score(batch)).max(initial=0.0)
+    if not difference <= PARITY:
+        raise ModelError(
+            f"the export differs from the student it was made of by {difference:.3g} in a logit of {len(batch)} rows, "
+            f"and may by {PARITY:g}; it must be made from the student's present state: export again"
+        )
+    return float(difference)
+
+
+def save_served(served: ServedStudent, root: str | os.PathLike[str], name: str) -> Path:
+    """Write `<root>/<name>`, all that `load_served` needs, atomically. Errors: as `exfm.tensors.save`."""
+    meta = {
+        "trunk": served.trunk_config.model_dump(mode="json"),
+        "width": served.width,
+        "features": served.features.model_dump(mode="json"),
+        "tasks": list(served.tasks),
+    }
+    return save(root, name, served.state_dict(), meta, kind=KIND)
+
+
+def load_served(path: str | os.PathLike[str]) -> ServedStudent:
+    """A served student from where it was saved. Raises ModelError if something else is there, or it is damaged."""
+    stored = load(path)
+    if stored.kind != KIND:
+        raise ModelError(f"`{Path(path).name}` is a {stored.kind}, not a {KIND}; give the path of a student's export")
+    meta = stored.meta
+    served = ServedStudent(
+        Trunk.model_validate(meta["trunk"]), meta["width"], FeatureSet.model_validate(meta["features"]), meta["tasks"]
+    )
+    check_fit({k: v.shape for k, v in served.state_dict().items()}, stored.tensors)
+    served.load_state_dict(stored.tensors)
+    return served
+
+
+def _under(prefix: str, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)}

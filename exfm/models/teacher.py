@@ -1,0 +1,222 @@
+"""The teacher (the paper's foundation model): one large Wukong, trained on every vertical, and its scoring replica.
+
+    loss = Σ_t ( Σ_b mask_bt · weight_b · h(z_bt, label_bt) ) / (rows of the global batch whose label for t is known)
+
+h is binary cross-entropy of a logit; a task without known labels contributes 0. Embeddings: FBGEMM's AdaGrad fused in
+backward, sharded over ranks by TorchRec. All else: Adam, data-parallel: gradients are summed over ranks.
+
+B examples, F sparse features, N embeddings (F, more where a feature is several units wide), D width, T tasks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as nnf
+from torch import Tensor
+from torchrec.modules.embedding_modules import EmbeddingBagCollection
+
+from exfm.data import Batch, FeatureSet
+from exfm.embeddings import bag_configs, copy_tables, draw_initial_weights
+from exfm.models.scorer import tables_of
+from exfm.models.teacher_net import TeacherConfig, TeacherNet
+from exfm.parallel import Lookup, ParallelTables, RankGroup, Sharding, plan_sharding
+from exfm.randomness import StepRandomness
+from exfm.step import LARGEST, StepResult
+from exfm.tensors import Pieces, Source
+
+
+class Prepared(NamedTuple):
+    """A batch whose ids are on their way."""
+
+    batch: Batch
+    lookup: Lookup
+
+
+class Teacher:
+    """A teacher in training, on one rank of a group (the only one, unless told otherwise).
+
+    State is one flat dictionary of tensors:
+
+        dense/<parameter>  adam/<parameter>/{exp_avg,exp_avg_sq,step}  table/<feature>/{weight,accumulator}  rng
+        progress/rows      only where accumulators are made to forget: rows learned, of all ranks
+
+    On one of several ranks a table is the pieces that this rank holds (windows.py), and everything else, which all
+    ranks have alike, is whole. What any ranks saved together (exfm/tensors/checkpoint.py), any others can load.
+
+    Loading a state and going on gives the same bits as never having stopped.
+    """
+
+    def __init__(
+        self,
+        cfg: TeacherConfig,
+        features: FeatureSet,
+        tasks: Sequence[str],
+        seed: int,
+        *,
+        group: RankGroup | None = None,
+        sharding: Sharding = Sharding(),
+        batch_rows: int = 2048,  # of a step over all ranks, which is what the plan's costs are counted in
+    ):
+        self.cfg, self.features, self.tasks = cfg, features, tuple(tasks)
+        tables = EmbeddingBagCollection(bag_configs(features, cfg.width), device=torch.device("meta"))
+        self._net = TeacherNet(cfg, features, tasks, seed, tables=tables)
+        self._group, self._owns_group = group or RankGroup(), group is None
+        self.random = StepRandomness(seed, self._group.rank)
+        configs = tables.embedding_bag_configs()
+        self.plan = plan_sharding(tables, self._group, sharding, cfg.sparse_optimizer, batch_rows)
+        self._tables = ParallelTables(
+            self._net,
+            self.plan,
+            self._group,
+            sharding,
+            optimizer=cfg.sparse_optimizer,
+            lr=cfg.sparse_lr,
+            eps=cfg.sparse_eps,
+        )
+        self._weights, self._accumulators = self._tables.weights(configs), self._tables.accumulators(configs)
+        for c in configs:
+            draw_initial_weights(c.name, c.num_embeddings, c.embedding_dim, seed, self._weights.windows[c.name])
+        self._net.to(self._group.device).train()
+        self._dense = {name: p for name, p in self._net.named_parameters() if not name.startswith("tables.")}
+        self._adam = torch.optim.Adam(self._dense.values(), lr=cfg.dense_lr, fused=True)
+        self._rows = torch.zeros((), dtype=torch.int64)
+
+    def prepare(self, batch: Batch) -> Prepared:
+        """Start to send the batch's ids to the ranks that hold their rows, so that they travel during another step.
+
+        Every rank prepares the same batches in the same order, and learns from them in that order. A collective.
+        """
+        batch = batch.to(self._group.device)
+        return Prepared(batch, self._tables.send(batch.sparse))
+
+    def train_step(self, batch: Batch | Prepared) -> StepResult:
+        """Score the batch, then learn from it. A collective.
+
+        Where a logit, the loss or a gradient is not finite, on any rank, nothing is updated.
+        """
+        with self.random.step():
+            result = self._step(batch if isinstance(batch, Prepared) else self.prepare(batch))
+        if result.finite:
+            self.random.advance()
+        return result
+
+    def _step(self, prepared: Prepared) -> StepResult:
+        batch = prepared.batch
+        self._adam.zero_grad(set_to_none=True)
+        z = self._net.predict(self._tables.look_up(prepared.lookup), batch.sparse, batch.dense)
+        mask = batch.label_mask
+        local_rows = mask.sum(0)
+        rows = self._group.sum(local_rows)
+        h = nnf.binary_cross_entropy_with_logits(z, batch.labels.to(z.dtype), reduction="none")
+        h = h * batch.weights.unsqueeze(1)
+        local_loss = (torch.where(mask, h, 0.0).sum(0) / rows.clamp(min=1)).sum()
+        loss = self._group.sum(local_loss.detach())
+        logits = z.detach()
+        finite = self._agree(logits, loss)
+        if finite:
+            finite = self._learn(local_loss)
+        if finite:
+            self._forget(len(batch))
+        return StepResult(logits.float().cpu().numpy(), loss.item(), local_rows.cpu().numpy(), finite)
+
+    def _learn(self, local_loss: Tensor) -> bool:
+        local_loss.backward()
+        pooled, e = self._net.cut
+        assert e.grad is not None
+        grads = self._sum_gradients()
+        if not self._agree(*torch._foreach_norm([e.grad, *grads])):
+            return False
+        pooled.backward(e.grad.to(pooled.dtype))
+        self._tables.update_replicated()
+        self._adam.step()
+        return True
+
+    def _sum_gradients(self) -> list[Tensor]:
+        """The dense part's gradients, of all ranks. A collective."""
+        parameters = [p for p in self._dense.values() if p.grad is not None]
+        grads = [p.grad for p in parameters if p.grad is not None]
+        if self._group.world_size == 1:
+            return grads
+        flat = self._group.sum(torch.cat([g.flatten() for g in grads]))
+        grads = [g.view_as(p) for p, g in zip(parameters, flat.split([p.numel() for p in parameters]), strict=True)]
+        for p, g in zip(parameters, grads, strict=True):
+            p.grad = g
+        return grads
+
+    def _forget(self, local_rows: int) -> None:
+        """Count the rows; scale the accumulators where it is time. A collective."""
+        if self.cfg.accumulators.only_grow:
+            return
+        before = int(self._rows)
+        self._rows += self._group.sum(torch.tensor(local_rows))
+        self._accumulators.scale(self.cfg.accumulators.factor(before, int(self._rows)))
+
+    def _progress(self) -> dict[str, Tensor]:
+        return {} if self.cfg.accumulators.only_grow else {"progress/rows": self._rows}
+
+    def _agree(self, *tensors: Tensor) -> bool:
+        """Whether these are finite on every rank, and none is absurd. A collective."""
+        broken = sum((~(t.abs() < LARGEST)).sum() for t in tensors)
+        return not self._group.sum(torch.as_tensor(broken)).item()
+
+    def score(self, batch: Batch) -> np.ndarray:
+        """Logits (B, T) float32, without learning. A collective."""
+        with torch.no_grad():
+            prepared = self.prepare(batch)
+            sparse, dense = prepared.batch.sparse, prepared.batch.dense
+            return self._net.predict(self._tables.look_up(prepared.lookup), sparse, dense).float().cpu().numpy()
+
+    def state(self) -> dict[str, Tensor | Pieces]:
+        """Copies, in the CPU's memory, of everything that the next step depends on; no collective."""
+        tensors = self.snapshot()
+        for name, m in self._accumulators.copies().items():
+            tensors[f"table/{name}/accumulator"] = m
+        for name, p in self._dense.items():
+            for key, value in self._adam_state(p).items():
+                tensors[f"adam/{name}/{key}"] = _copy(value)
+        tensors["rng"] = self.random.state.clone()
+        return tensors | {name: rows.clone() for name, rows in self._progress().items()}
+
+    def load_state(self, tensors: Mapping[str, Source]) -> None:
+        """Go on from a state, of which this rank's windows are read. No collective: all ranks do it.
+
+        Raises ModelError where it is not one of this configuration and feature set, or is damaged on disk; a part of
+        it may be loaded then.
+        """
+        adam = {f"adam/{n}/{k}": v for n, p in self._dense.items() for k, v in self._adam_state(p).items()}
+        dense = {f"dense/{n}": p.detach() for n, p in self._dense.items()}
+        mine = dense | adam | {"rng": self.random.state} | self._progress()
+        copy_tables(mine, {k: v for k, v in tensors.items() if not k.startswith("table/")})
+        self._weights.load(tables_of(tensors, "weight"))
+        self._accumulators.load(tables_of(tensors, "accumulator"))
+
+    def snapshot(self) -> dict[str, Tensor | Pieces]:
+        """Copies, in the CPU's memory, of what scoring needs: `dense/…` and `table/…/weight`; no collective."""
+        tensors: dict[str, Tensor | Pieces] = {f"dense/{name}": _copy(p) for name, p in self._dense.items()}
+        for name, weight in self._weights.copies().items():
+            tensors[f"table/{name}/weight"] = weight
+        return tensors
+
+    def close(self) -> None:
+        """Leave the group that the teacher opened for itself."""
+        if self._owns_group:
+            self._group.close()
+
+    def _adam_state(self, p: Tensor) -> dict[str, Tensor]:
+        """Adam's state of one parameter; before the first step, the zeros that Adam itself would start from."""
+        state = self._adam.state[p]
+        if not state:
+            state.update(
+                step=torch.zeros((), dtype=torch.float32, device=p.device),  # where a fused Adam reads it
+                exp_avg=torch.zeros_like(p),
+                exp_avg_sq=torch.zeros_like(p),
+            )
+        return state
+
+
+def _copy(tensor: Tensor) -> Tensor:
+    return tensor.detach().to("cpu", copy=True)

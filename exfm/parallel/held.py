@@ -1,0 +1,62 @@
+"""A model's tables, read and written whole or in windows, whichever way they are cut over ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from itertools import chain
+
+import torch
+from torch import Tensor
+
+from exfm.embeddings import scale
+from exfm.parallel.group import RankGroup
+from exfm.tensors import Pieces, Source, check_fit, fill, whole
+
+Window = tuple[tuple[int, ...], Tensor]  # where it begins in the whole; its values
+
+
+class ShardedTables:
+    """Tensors by table name, of which this rank holds some windows; `shapes` are those of all tables.
+
+    `replicated` tables are held whole by every rank.
+    """
+
+    def __init__(
+        self,
+        shapes: Mapping[str, torch.Size],
+        held: Mapping[str, Sequence[Window]],
+        group: RankGroup,
+        replicated: Collection[str] = (),
+    ):
+        self.shapes, self._replicated, self._group = dict(shapes), frozenset(replicated), group
+        self.windows = {name: [(at, w) for at, w in held.get(name, ()) if w.numel()] for name in shapes}
+
+    def copies(self) -> dict[str, Tensor | Pieces]:
+        """Copies of all tables, in CPU memory: on a single rank whole ones, on one of several the pieces that it holds.
+
+        Of what every rank holds, only rank 0 has a piece.
+        """
+        copies: dict[str, Tensor | Pieces] = {}
+        for name, shape in self.shapes.items():
+            mine = self._group.rank == 0 or name not in self._replicated
+            held = Pieces(tuple(shape), self.windows[name] if mine else [])
+            alone = self._group.world_size == 1
+            copies[name] = whole(held) if alone else _copied(held)
+        return copies
+
+    def load(self, tables: Mapping[str, Source]) -> None:
+        """Overwrite this rank's windows, reading nothing else. Raises ModelError where they do not match."""
+        check_fit(self.shapes, tables)
+        for name, windows in self.windows.items():
+            for start, window in windows:
+                fill(window, tables[name], start)
+
+    def scale(self, factor: float) -> None:
+        """Multiply this rank's windows in place."""
+        if factor != 1:
+            for _, window in chain.from_iterable(self.windows.values()):
+                scale(window, factor)
+
+
+def _copied(held: Pieces) -> Pieces:
+    return held._replace(pieces=[(start, piece.to("cpu", copy=True)) for start, piece in held.pieces])

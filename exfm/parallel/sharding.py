@@ -1,0 +1,229 @@
+"""How the rows and columns of embedding tables go to ranks (Neo, arXiv 2104.05158), decided by TorchRec's planner.
+
+`Sharding` is what is asked for, `plan_sharding` decides which rank holds what; `parallel_tables` builds the model so.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+from torch import nn
+from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
+from torchrec.distributed.planner import EmbeddingShardingPlanner
+from torchrec.distributed.planner.types import ParameterConstraints, PlannerError
+from torchrec.distributed.types import ShardingPlan
+from torchrec.modules.embedding_configs import EmbeddingBagConfig
+from torchrec.modules.embedding_modules import EmbeddingBagCollection
+
+from exfm.errors import ConfigError
+from exfm.parallel.comms import Comms, codecs
+from exfm.parallel.group import RankGroup
+from exfm.parallel.planner import GB, Device, World, make_planner, quiet
+
+ShardingType = Literal[
+    "table_wise",
+    "row_wise",
+    "column_wise",
+    "table_row_wise",
+    "table_column_wise",
+    "grid_shard",
+    "data_parallel",
+]
+MOST_ROWS = 2**31 - 1  # of a table, or a piece of one, in FBGEMM on CPU
+BY_COLUMNS = frozenset({"column_wise", "table_column_wise", "grid_shard"})
+SparseOptimizer = Literal["row_wise_adagrad", "adagrad"]
+
+
+class Sharding(BaseModel):
+    """How a model's tables may be spread over its ranks. Results differ by rounding only, whatever is chosen.
+
+    table_wise
+        a table whole on one rank;
+    row_wise
+        its rows over all ranks;
+    column_wise
+        its columns over ranks, in pieces of at least `min_partition`;
+    table_row_wise, table_column_wise
+        its rows, or its columns, over the ranks of one host;
+    grid_shard
+        its columns over hosts, the rows of each over the host's ranks;
+    data_parallel
+        whole on every rank: for small tables, since every step moves all of it.
+
+    A table with too few rows to give some to every rank is left whole (table_wise).
+
+    >>> Sharding(tables={"user_id": "row_wise"}).of("user_id")
+    ['row_wise']
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    types: tuple[ShardingType, ...] = Field(default=("table_wise",), min_length=1)  # what the planner may choose from
+    tables: dict[str, ShardingType] = {}  # tables for which it may choose only this one
+    memory_gb: float | None = Field(default=None, gt=0)  # per rank, for tables and their optimizer; None: no limit
+    comms: Comms = "fp32"  # fp16: embeddings that were looked up travel as float16, their gradients as bfloat16
+    min_partition: int = Field(default=4, gt=0, multiple_of=4)  # columns of the narrowest piece (FBGEMM works in fours)
+    ranks_per_host: int | None = Field(default=None, gt=0)  # consecutive ranks that share a host; None: all of them
+    per_shard_row_wise: bool = False  # row-wise AdaGrad may take its mean over the columns of a piece
+    ids_per_row: dict[str, Annotated[float, Field(gt=0)]] = {}  # of list columns; for the costs alone
+
+    def of(self, table: str) -> list[str]:
+        """What `table` may be cut by."""
+        return [self.tables[table]] if table in self.tables else list(self.types)
+
+    def world(self, ranks: int, device: Device = "cpu", batch_rows: int = 2048) -> World:
+        """These ranks, as the planner sees them. Raises ConfigError if they do not fill their hosts."""
+        return World(ranks, self.ranks_per_host, device, self.memory_gb, batch_rows)
+
+    def check(self, tables: Collection[str], optimizer: SparseOptimizer | None) -> None:
+        """Raises ConfigError for tables that do not exist, and for cuts under which `optimizer` is another one."""
+        for setting, table in [("tables", t) for t in self.tables] + [("ids_per_row", t) for t in self.ids_per_row]:
+            if table not in tables:
+                close = difflib.get_close_matches(table, tables, n=3)
+                raise ConfigError(
+                    f"sharding.{setting} names `{table}`, which is not a table; "
+                    + (f"did you mean {', '.join(close)}?" if close else f"there are: {', '.join(sorted(tables))}")
+                )
+        if optimizer != "row_wise_adagrad" or self.per_shard_row_wise:
+            return
+        for table in tables:
+            if cuts := sorted(BY_COLUMNS & set(self.of(table))):
+                raise ConfigError(
+                    f"table `{table}` may be cut by columns ({', '.join(cuts)}), where row-wise AdaGrad is another "
+                    f"optimizer: it would take its mean over the columns of each piece instead of the whole row. Use "
+                    f"sparse_optimizer: adagrad, which is exact, or accept it with per_shard_row_wise: true"
+                )
+
+
+class Sharder(EmbeddingBagCollectionSharder):
+    """TorchRec's sharder with all cuts on CPU too: those by rows work there, but are offered on CUDA only."""
+
+    @classmethod
+    def of(cls, sharding: Sharding) -> Sharder:
+        return cls(qcomm_codecs_registry=codecs(sharding.comms))
+
+    def sharding_types(self, compute_device_type: str) -> list[str]:
+        return [
+            "data_parallel",
+            "table_wise",
+            "column_wise",
+            "table_column_wise",
+            "row_wise",
+            "table_row_wise",
+            "grid_shard",
+        ]
+
+    def compute_kernels(self, sharding_type: str, compute_device_type: str) -> list[str]:
+        """Tables are trained where they are computed: no caches, no tiers of storage."""
+        return ["dense"] if sharding_type == "data_parallel" else ["fused"]
+
+
+def planner_of(
+    tables: Collection[EmbeddingBagConfig], sharding: Sharding, world: World, optimizer: SparseOptimizer | None
+) -> EmbeddingShardingPlanner:
+    """TorchRec's planner for these tables: what `exfm plan` asks without any ranks is what training asks with them.
+
+    Raises ConfigError where `sharding` does not suit the tables or their optimizer (None: they do not learn).
+    """
+    sharding.check([table.name for table in tables], optimizer)
+    for table in tables:
+        if table.embedding_dim % 4:
+            raise ConfigError(f"table `{table.name}` is {table.embedding_dim} wide; FBGEMM needs a multiple of 4")
+    constraints = {
+        table.name: ParameterConstraints(
+            sharding_types=cuts_of(table, sharding, world),
+            min_partition=sharding.min_partition,
+            pooling_factors=[sharding.ids_per_row.get(table.name, 1.0)] * len(table.feature_names),
+        )
+        for table in tables
+    }
+    return make_planner(world, constraints, optimizer)
+
+
+def cuts_of(table: EmbeddingBagConfig, sharding: Sharding, world: World) -> list[str]:
+    """What a table of its size may be cut by; one whose rows do not reach for every rank stays whole.
+
+    FBGEMM's backward on CPU takes a piece without rows and the table after it for one table of the former's width:
+    the latter's other columns learn nothing, and nothing is said.
+
+    Raises ConfigError where no piece would be small enough for FBGEMM to count its rows.
+
+    >>> tiny = EmbeddingBagConfig(name="day", num_embeddings=7, embedding_dim=4, feature_names=["day"])
+    >>> cuts_of(tiny, Sharding(types=("row_wise",)), World(4)), cuts_of(tiny, Sharding(types=("row_wise",)), World(5))
+    (['row_wise'], ['table_wise'])
+    """
+    over = {"row_wise": world.ranks, "table_row_wise": world.on_a_host, "grid_shard": world.on_a_host}
+    cuts = [cut for cut in sharding.of(table.name) if _reaches(table.num_embeddings, over.get(cut, 1))] or [
+        "table_wise"
+    ]
+    countable = [cut for cut in cuts if table.num_embeddings <= MOST_ROWS * over.get(cut, 1)]
+    if not countable:
+        raise ConfigError(
+            f"table `{table.name}` has {table.num_embeddings} rows, and FBGEMM takes at most {MOST_ROWS} in a piece; "
+            f"cut it row_wise over {-(-table.num_embeddings // MOST_ROWS)} ranks or more"
+        )
+    return countable
+
+
+def _reaches(rows: int, ranks: int) -> bool:
+    """Whether blocks of ⌈rows / ranks⌉ rows leave no rank without."""
+    return (ranks - 1) * -(-rows // ranks) < rows
+
+
+def plan_sharding(
+    tables: EmbeddingBagCollection,
+    group: RankGroup,
+    sharding: Sharding,
+    optimizer: SparseOptimizer | None,
+    batch_rows: int = 2048,
+) -> ShardingPlan:
+    """Where every row of `tables` goes, which are to be called `tables` in their model; the same plan on all ranks.
+
+    A collective. `optimizer`: None for tables that do not learn; `batch_rows` of a step, over all ranks.
+
+    Raises ConfigError where `sharding` does not suit the tables, their optimizer or the number of ranks, or where they
+    do not fit into memory.
+    """
+    configs = tables.embedding_bag_configs()
+    world = sharding.world(group.world_size, "cuda" if group.device.type == "cuda" else "cpu", batch_rows)
+    planner = planner_of(configs, sharding, world, optimizer)
+    model = nn.Module()
+    model.add_module("tables", tables)
+    planned: list[ShardingPlan | str] = [""]  # or why there is none: the others would wait for a rank that raises
+    if group.rank == 0:
+        try:
+            with quiet():
+                planned = [planner.plan(model, [Sharder.of(sharding)])]
+        except PlannerError:
+            planned = [does_not_fit(configs, sharding, group.world_size, optimizer)]
+        except Exception as error:
+            planned = [f"TorchRec's planner failed: {error!r}"]
+    group.broadcast(planned)
+    if isinstance(planned[0], str):
+        raise ConfigError(planned[0])
+    return planned[0]
+
+
+def table_bytes(config: EmbeddingBagConfig, optimizer: SparseOptimizer | None) -> int:
+    """Weights and accumulators of one table."""
+    per_row = config.embedding_dim + {None: 0, "row_wise_adagrad": 1, "adagrad": config.embedding_dim}[optimizer]
+    return 4 * config.num_embeddings * per_row
+
+
+def does_not_fit(
+    configs: Collection[EmbeddingBagConfig], sharding: Sharding, ranks: int, optimizer: SparseOptimizer | None
+) -> str:
+    """What to say when the planner finds no plan: the largest table's need, what there is, what to try."""
+    if sharding.memory_gb is None:
+        return f"TorchRec's planner found no way to spread the tables over {ranks} ranks by {', '.join(sharding.types)}"
+    largest = max(configs, key=lambda c: table_bytes(c, optimizer))
+    need, total = table_bytes(largest, optimizer) / GB, sum(table_bytes(c, optimizer) for c in configs) / GB
+    return (
+        f"the tables do not fit on {ranks} ranks of {sharding.memory_gb:.3g} GB: the largest, `{largest.name}` "
+        f"({largest.num_embeddings} rows, may be {' or '.join(sharding.of(largest.name))}), needs {need:.3g} GB, all "
+        f"need {total:.3g} GB and a step's buffers, and there are {ranks * sharding.memory_gb:.3g} GB on all ranks. "
+        f"Try row_wise for `{largest.name}`, more ranks, a larger memory_gb, or fewer rows"
+    )

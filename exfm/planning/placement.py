@@ -1,0 +1,334 @@
+"""Where a teacher's tables would go, before anything goes anywhere: bytes and predicted cost of every rank.
+
+No rank is started and nothing is allocated: the tables stand on the meta device, and the planner is the one that
+training asks (exfm/parallel/planner.py). So any world can be asked about from one process.
+
+    >>> from exfm.data.features import FeatureSet, SparseFeature
+    >>> features = FeatureSet(sparse=[SparseFeature(name="user", rows=10**9), SparseFeature(name="ad", rows=10**6)])
+    >>> found = plan(Question(features, TeacherConfig(width=16), Sharding(memory_gb=80), ranks=64))
+    >>> found.tables[0].strategy, found.tables[0].weight_bytes
+    ('table_wise', 64000000000)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, NamedTuple, cast
+
+import torch
+from torch import nn
+from torchrec.distributed.planner.partitioners import GreedyPerfPartitioner
+from torchrec.distributed.planner.proposers import GreedyProposer, GridSearchProposer, UniformProposer
+from torchrec.distributed.planner.types import PartitionByType, PlannerError, ShardingOption, Topology
+from torchrec.modules.embedding_configs import EmbeddingBagConfig
+from torchrec.modules.embedding_modules import EmbeddingBagCollection
+
+from exfm.data import FeatureSet
+from exfm.embeddings import bag_configs
+from exfm.models import TeacherConfig
+from exfm.parallel import (
+    Device,
+    Sharder,
+    Sharding,
+    SparseOptimizer,
+    World,
+    optimizer_bytes,
+    planner_of,
+    quiet,
+    weight_bytes,
+)
+from exfm.planning.family import parameters
+
+QUICK_S = 10  # that a quick search may take
+
+
+@dataclass(frozen=True)
+class Question:
+    """A teacher and the ranks it is to be spread over; with `sharding` as `teacher.sharding` of a config."""
+
+    features: FeatureSet
+    teacher: TeacherConfig
+    sharding: Sharding = field(default_factory=Sharding)
+    ranks: int = 1
+    device: Device = "cpu"
+    batch_rows: int = 2048  # of a step, over all ranks
+    tasks: tuple[str, ...] = ("ctr",)
+    learns: bool = True  # or only scores: no optimizer, no gradients
+
+    @cached_property
+    def tables(self) -> list[EmbeddingBagConfig]:
+        return bag_configs(self.features, self.teacher.width)
+
+    @property
+    def optimizer(self) -> SparseOptimizer | None:
+        return self.teacher.sparse_optimizer if self.learns else None
+
+    @property
+    def world(self) -> World:
+        return self.sharding.world(self.ranks, self.device, self.batch_rows)
+
+    def sharded(self, **changes: Any) -> Question:
+        """The same question with other sharding settings.
+
+        Raises ValidationError for settings that `Sharding` does not take.
+        """
+        return replace(self, sharding=Sharding.model_validate(self.sharding.model_dump() | changes))
+
+    @cached_property
+    def dense_bytes(self) -> int:
+        """What every rank holds beside the tables: the dense part; to learn, its gradients and Adam's two moments."""
+        dense = parameters(self.teacher, self.features, len(self.tasks)).dense
+        return 4 * dense * (4 if self.learns else 1)
+
+
+class Cost(NamedTuple):
+    """Milliseconds of one step, as TorchRec's model counts them."""
+
+    forward_compute: float = 0.0
+    forward_comms: float = 0.0
+    backward_compute: float = 0.0
+    backward_comms: float = 0.0
+
+    @property
+    def total(self) -> float:
+        return sum(self)
+
+    @staticmethod
+    def sum(costs: Sequence[Cost]) -> Cost:
+        return Cost(*(sum(parts) for parts in zip(*costs, strict=True))) if costs else Cost()
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A window of a table on one rank. `exchange_bytes`: ids and embeddings of a step, as the planner counts them."""
+
+    rank: int
+    offset: tuple[int, int]
+    size: tuple[int, int]  # rows, columns
+    weight_bytes: int
+    optimizer_bytes: int
+    exchange_bytes: int
+    cost: Cost
+
+    @property
+    def bytes(self) -> int:
+        return self.weight_bytes + self.optimizer_bytes + self.exchange_bytes
+
+
+@dataclass(frozen=True)
+class TablePlan:
+    """One table and its pieces; rows and width are the whole table's."""
+
+    name: str
+    rows: int
+    width: int
+    strategy: str
+    pieces: tuple[Piece, ...]
+
+    @property
+    def ranks(self) -> list[int]:
+        return sorted({piece.rank for piece in self.pieces})
+
+    @property
+    def weight_bytes(self) -> int:
+        """Over all ranks: those of a copy on every rank count each time."""
+        return sum(piece.weight_bytes for piece in self.pieces)
+
+    @property
+    def optimizer_bytes(self) -> int:
+        return sum(piece.optimizer_bytes for piece in self.pieces)
+
+
+@dataclass(frozen=True)
+class RankLoad:
+    """What one rank holds and pays for."""
+
+    rank: int
+    weight_bytes: int
+    optimizer_bytes: int
+    exchange_bytes: int
+    cost: Cost
+
+    @property
+    def bytes(self) -> int:
+        return self.weight_bytes + self.optimizer_bytes + self.exchange_bytes
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A plan that fits, by table and by rank. A step costs what its slowest rank costs."""
+
+    question: Question
+    tables: tuple[TablePlan, ...]
+    proposals: int = field(compare=False)  # that the planner looked at
+
+    @cached_property
+    def ranks(self) -> list[RankLoad]:
+        pieces: list[list[Piece]] = [[] for _ in range(self.question.ranks)]
+        for table in self.tables:
+            for piece in table.pieces:
+                pieces[piece.rank].append(piece)
+        return [
+            RankLoad(
+                rank,
+                sum(p.weight_bytes for p in mine),
+                sum(p.optimizer_bytes for p in mine),
+                sum(p.exchange_bytes for p in mine),
+                Cost.sum([p.cost for p in mine]),
+            )
+            for rank, mine in enumerate(pieces)
+        ]
+
+    @property
+    def bottleneck(self) -> RankLoad:
+        return max(self.ranks, key=lambda load: load.cost.total)
+
+    @property
+    def fullest(self) -> RankLoad:
+        return max(self.ranks, key=lambda load: load.bytes)
+
+    @property
+    def cost_ms(self) -> float:
+        return self.bottleneck.cost.total
+
+    @property
+    def imbalance(self) -> float:
+        """The slowest rank's cost over the mean: 1 is even."""
+        mean = sum(load.cost.total for load in self.ranks) / len(self.ranks)
+        return self.cost_ms / mean if mean else 1.0
+
+
+@dataclass(frozen=True)
+class Shortage:
+    """The table for which there was no room, in the proposal that came closest."""
+
+    table: str
+    strategy: str
+    needs: int  # bytes that must go to one place
+    free: int  # of the place with most
+    place: str  # `device` or `host`
+    total: int  # bytes of all tables in this proposal
+    capacity: int  # bytes of all ranks
+    reason: str = ""  # where it is not room that is lacking
+
+    def __str__(self) -> str:
+        if self.reason:
+            return f"table `{self.table}` cannot be cut {self.strategy} here: {self.reason}"
+        return (
+            f"table `{self.table}` ({self.strategy}) needs {size(self.needs)} on one {self.place}, the largest free "
+            f"{self.place} has {size(self.free)}"
+        )
+
+
+def plan(question: Question, *, quick: bool = False, timeout_s: int | None = None) -> Plan | Shortage:
+    """The plan that training would make, or what it lacks.
+
+    `quick` finds out whether there is a plan, and takes the first; `timeout_s` ends the search for better ones.
+
+    Raises ConfigError where `sharding` does not suit the tables or the ranks.
+    """
+    model = nn.Module()
+    model.add_module("tables", EmbeddingBagCollection(question.tables, device=torch.device("meta")))
+    with quiet():
+        asked: Any = planner_of(question.tables, question.sharding, question.world, question.optimizer)
+        asked._partitioner = partitioner = _Telling()
+        asked._timeout_seconds = timeout_s
+        if quick:
+            asked._timeout_seconds = QUICK_S
+            partitioner.placed = lambda: setattr(asked, "_timeout_seconds", 1e-9)  # one plan is enough
+            asked._proposers = [UniformProposer(), GridSearchProposer(max_proposals=100), GreedyProposer(threshold=20)]
+        try:
+            asked.plan(model, [Sharder.of(question.sharding)])
+        except PlannerError:
+            assert partitioner.shortage is not None
+            return partitioner.shortage
+    return _told(question, asked)
+
+
+def _told(question: Question, planner: Any) -> Plan:
+    """The planner's words in ours."""
+    found: dict[str, TablePlan] = {}
+    for option in cast(list[ShardingOption], planner._best_plan):
+        pieces = []
+        for shard in option.shards:
+            weights, optimizer = weight_bytes(shard.size), optimizer_bytes(shard.size, question.optimizer)
+            stored = shard.storage.hbm + shard.storage.ddr
+            perf = shard.perf
+            pieces.append(
+                Piece(
+                    shard.rank,
+                    tuple(shard.offset),
+                    tuple(shard.size),
+                    weights,
+                    optimizer,
+                    stored - weights - optimizer,
+                    Cost(perf.fwd_compute, perf.fwd_comms, perf.bwd_compute, perf.bwd_comms),
+                )
+            )
+        rows, width = option.tensor.shape
+        found[option.name] = TablePlan(option.name, rows, width, option.sharding_type, tuple(pieces))
+    return Plan(question, tuple(found[c.name] for c in question.tables), planner._num_proposals)
+
+
+class _Telling(GreedyPerfPartitioner):
+    """TorchRec's partitioner, which keeps in mind what it could not place."""
+
+    shortage: Shortage | None = None
+    placed: Callable[[], None] = staticmethod(lambda: None)  # called when a proposal found its places
+
+    def partition(
+        self, proposal: list[ShardingOption], storage_constraint: Topology, hbm_per_device: int | None = None
+    ) -> list[ShardingOption]:
+        try:
+            found = super().partition(proposal, storage_constraint, hbm_per_device)
+            self.placed()
+            return found
+        except PlannerError as error:
+            shortage = _shortage(proposal, storage_constraint)
+            if shortage.needs <= shortage.free:
+                shortage = replace(shortage, reason=str(error))
+            if self.shortage is None or shortage.needs - shortage.free < self.shortage.needs - self.shortage.free:
+                self.shortage = shortage
+            raise
+
+
+def _shortage(proposal: list[ShardingOption], topology: Topology) -> Shortage:
+    """What was not placed. The partitioner has written ranks into the shards it placed, largest tables first."""
+
+    def held(option_or_device: Any) -> int:
+        storage = option_or_device.storage
+        return storage.hbm if topology.compute_device == "cuda" else storage.ddr
+
+    def whole(option: ShardingOption) -> int:
+        return sum(held(shard) for shard in option.shards)
+
+    uniform = [o for o in proposal if o.partition_by == PartitionByType.UNIFORM.value]
+    others = sorted((o for o in proposal if o not in uniform), key=whole, reverse=True)
+    free = [held(device) for device in topology.devices]
+    total, capacity = sum(map(whole, proposal)), sum(free)
+    for option in [*uniform, *others]:
+        lacking = [shard for shard in option.shards if shard.rank is None]
+        if option.partition_by in (PartitionByType.HOST.value, PartitionByType.MULTI_HOST.value) and lacking:
+            host = topology.local_world_size
+            most = max(sum(free[i : i + host]) for i in range(0, len(free), host))
+            return Shortage(option.name, option.sharding_type, whole(option), most, "host", total, capacity)
+        for shard in option.shards:
+            if shard.rank is None:
+                needs = held(shard)
+                return Shortage(option.name, option.sharding_type, needs, max(free), "device", total, capacity)
+            free[shard.rank] -= held(shard)
+    raise AssertionError("every shard was placed")
+
+
+def size(bytes_: float) -> str:
+    """Bytes for people.
+
+    >>> size(41_234_567_890), size(6_400)
+    ('41.2 GB', '6.4 kB')
+    """
+    for unit, scale in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if bytes_ >= scale:
+            return f"{bytes_ / scale:.3g} {unit}"
+    return f"{bytes_:.0f} B"

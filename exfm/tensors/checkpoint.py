@@ -1,0 +1,284 @@
+"""Named tensors on disk: checkpoints to resume from, snapshots to score with.
+
+    <root>/<name>/tensors*.bin      the tensors' bytes, in pieces: one file, or one of each rank that saved together
+    <root>/<name>/manifest.json     format version, kind, meta, parent, where each piece lies, and the sha256 of each
+                                    (exfm/tensors/manifest.py)
+    <root>/.damaged-<name>/         what did not verify, set aside so that its name can be written again
+
+The directory is written under another name, forced to disk with the manifest last, and then renamed into place: it is
+there whole or not at all. A name is never used again with other content. The same content, cut in the same way, makes
+the same bytes. What ranks saved in some pieces, others read in any windows.
+
+Format 3: tensors in pieces, each with a checksum of its own. Format 2: one checksum for all tensors. Format 1: none for
+the manifest. All are read.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Generic, NamedTuple, TypeVar
+from uuid import uuid4
+
+import torch
+from torch import Tensor
+
+from exfm.errors import ModelError, NewerFormat
+from exfm.tensors.manifest import FORMAT_VERSION, MANIFEST, Entry, index_of, read_manifest, sealed
+from exfm.tensors.staging import Storable, Window, gather, joined, refuse_unstorable, tell, windows, write_part
+from exfm.tensors.stored import StoredTensor, altered, as_bytes, sha256_of, size_of
+from exfm.tensors.windows import Source, whole
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class Stored(NamedTuple, Generic[T]):
+    """What `load` gives back with whole tensors, and `open_stored` with tensors that are still on disk."""
+
+    tensors: dict[str, T]
+    meta: dict[str, Any]
+    kind: str
+    parent: str | None
+    format_version: int = FORMAT_VERSION
+
+
+def save(
+    root: str | os.PathLike[str],
+    name: str,
+    tensors: Mapping[str, Storable],
+    meta: Mapping[str, Any],
+    *,
+    kind: str = "checkpoint",
+    parent: str | None = None,
+    rank: int = 0,
+    ranks: int = 1,
+    attempt: str | None = None,
+    timeout_s: float = 120.0,
+) -> Path:
+    """Write `<root>/<name>` atomically and return its path. `meta` is anything JSON can hold.
+
+    With `ranks` > 1 every rank of the group calls it, one name after another, each in a process or thread of its own:
+
+        1. every rank writes the pieces it holds into a file of its own; tensors that are whole, only rank 0
+        2. rank 0 waits for the others' files
+        3. rank 0 writes the manifest, which is its own, and renames
+
+    A rank other than 0 returns after 1. `attempt` is a word that only these ranks of this start know
+    (`RankGroup.token`): what others left, who were killed, is never taken for theirs.
+
+    Names are ordered as text by `latest`: pad numbers with zeros. Saving the same content again changes nothing, so
+    keep the time of day out of `meta`. What a killed writer of this name left behind is removed, and what is damaged
+    there is set aside.
+
+    Raises ModelError if the name exists with other content, a tensor has a type that cannot be stored, the ranks'
+    pieces do not make up a tensor, or a rank wrote nothing for `timeout_s` while rank 0 waited for it.
+
+    >>> import tempfile
+    >>> root = tempfile.mkdtemp()
+    >>> path = save(root, "v00000001", {"w": torch.arange(3)}, {"lake_seq": 41})
+    >>> load(path).tensors["w"], load(latest(root)).meta
+    (tensor([0, 1, 2]), {'lake_seq': 41})
+    """
+    if ranks > 1 and attempt is None:
+        raise ModelError(f"{ranks} ranks that save `{name}` together need an `attempt` that they all know")
+    refuse_unstorable(tensors)
+    target = Path(root) / name
+    head = {"kind": kind, "parent": parent, "meta": json.loads(json.dumps(dict(meta)))}
+    if ranks == 1 and target.exists():
+        shapes = {name: Entry(t.dtype, tuple(t.shape), []) for name, t in tensors.items()}
+        if _holds(target, head, shapes, windows(tensors, 0)):
+            return target
+    staging = Path(root) / f".{name}.{attempt or uuid4().hex}"
+    staging.mkdir(parents=True, exist_ok=True)
+    if rank:
+        try:
+            tell(staging, write_part(staging, tensors, rank, ranks), rank)
+        except FileNotFoundError:
+            raise ModelError(f"rank 0 gave up saving `{name}` before rank {rank} was done; see what it says") from None
+        return target
+    for abandoned in Path(root).glob(f".{name}.*"):
+        if abandoned != staging:
+            shutil.rmtree(abandoned, ignore_errors=True)
+    try:
+        mine = write_part(staging, tensors, rank, ranks)
+        part = joined([mine, *gather(staging, name, ranks, timeout_s)])
+        manifest = {"format_version": FORMAT_VERSION, **head, **part._asdict()}
+        index = index_of(manifest, name)
+        if ranks > 1 and target.exists() and _holds(target, head, index, _staged(staging, index)):
+            return target
+        _write(staging / MANIFEST, sealed(manifest))
+        sync_directory(staging)
+        try:
+            staging.rename(target)
+        except OSError:
+            if not target.exists() or not _holds(target, head, index, _staged(staging, index)):
+                raise
+            return target
+        sync_directory(target.parent)
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+    return target
+
+
+def open_stored(path: str | os.PathLike[str]) -> Stored[StoredTensor]:
+    """A saved directory whose tensors are read when they are asked for, by window: `pieces.fill`, `pieces.whole`.
+
+    Every piece that is read is verified (in formats before 3: everything, here). Raises ModelError where the directory
+    is none, or damaged as far as can be seen without reading the tensors; a read raises it for what it touches.
+
+    >>> import tempfile
+    >>> from exfm.tensors.windows import fill
+    >>> path = save(tempfile.mkdtemp(), "v1", {"table": torch.arange(8).view(4, 2)}, {})
+    >>> rows = torch.empty(2, 2, dtype=torch.int64)
+    >>> fill(rows, open_stored(path).tensors["table"], (1, 0))
+    >>> rows.tolist()
+    [[2, 3], [4, 5]]
+    """
+    path = Path(path)
+    manifest = read_manifest(path)
+    for file, told in manifest["files"].items():
+        if (size := size_of(path, file)) != told["bytes"]:
+            raise ModelError(
+                f"`{path.name}` is truncated: {file} has {size} bytes, its manifest says {told['bytes']}; "
+                "take another version"
+            )
+        if manifest["format_version"] < 3 and (found := sha256_of(path, file)) != told["sha256"]:
+            raise altered(path, file, found, told["sha256"])
+    tensors = {name: StoredTensor(path, entry) for name, entry in index_of(manifest, path.name).items()}
+    return Stored(tensors, manifest["meta"], manifest["kind"], manifest["parent"], manifest["format_version"])
+
+
+def load(path: str | os.PathLike[str]) -> Stored[Tensor]:
+    """Read a saved directory, checking every byte of it.
+
+    Raises ModelError if it is not one, was written by a newer version, or is truncated or altered.
+    """
+    stored = open_stored(path)
+    tensors = {name: whole(tensor) for name, tensor in stored.tensors.items()}
+    return Stored(tensors, stored.meta, stored.kind, stored.parent, stored.format_version)
+
+
+def verified(path: str | os.PathLike[str]) -> Stored[StoredTensor]:
+    """As `open_stored`, after a look at every byte. Raises ModelError as `load` does."""
+    stored = open_stored(path)
+    for tensor in stored.tensors.values():
+        tensor.verify()
+    return stored
+
+
+def set_aside(path: Path) -> Path:
+    """Rename what is damaged to `.damaged-<name>` beside it: its name is free, and it can still be looked at."""
+    aside = path.with_name(f".damaged-{path.name}")
+    shutil.rmtree(aside, ignore_errors=True)
+    path.rename(aside)
+    return aside
+
+
+def names(root: str | os.PathLike[str]) -> list[str]:
+    """Names of everything saved whole under `root`, in order of text."""
+    if not Path(root).is_dir():
+        return []
+    return sorted(p.name for p in Path(root).iterdir() if not p.name.startswith(".") and (p / MANIFEST).exists())
+
+
+def latest(root: str | os.PathLike[str]) -> Path | None:
+    """The last name under `root`, or None when nothing is saved there."""
+    saved = names(root)
+    return Path(root) / saved[-1] if saved else None
+
+
+def prune(root: str | os.PathLike[str], keep: int) -> None:
+    """Delete all but the last `keep` names under `root`. Each is renamed away first, so that none is half there."""
+    for name in names(root)[:-keep]:
+        doomed = Path(root) / f".{name}.{uuid4().hex}"
+        (Path(root) / name).rename(doomed)
+        shutil.rmtree(doomed)
+
+
+def sweep(root: str | os.PathLike[str]) -> None:
+    """Delete what killed writers and killed `prune`s left under `root`; nobody may be writing there."""
+    for leftover in Path(root).glob(".*"):
+        if leftover.is_dir() and not leftover.name.startswith(".damaged-"):
+            shutil.rmtree(leftover)
+
+
+def check_fit(model: Mapping[str, torch.Size], state: Mapping[str, Source]) -> None:
+    """Raise ModelError unless a state has exactly the model's tensors, by name and shape."""
+    wrong = sorted(
+        name
+        for name in model.keys() | state.keys()
+        if name not in model or name not in state or model[name] != state[name].shape
+    )
+    if wrong:
+        name = wrong[0]
+        saved = tuple(state[name].shape) if name in state else "absent"
+        mine = tuple(model[name]) if name in model else "absent"
+        raise ModelError(
+            f"{len(wrong)} of {len(model.keys() | state.keys())} tensors do not fit; the first, `{name}`, is {saved} "
+            f"in the state and {mine} in the model; load it into a model of the configuration, features and tasks "
+            "it was saved from"
+        )
+
+
+def _holds(target: Path, head: Mapping[str, Any], index: Mapping[str, Entry], given: Iterable[Window]) -> bool:
+    """Whether `target` is this content, in any format and pieces, every byte of it; what is damaged is set aside.
+
+    Raises ModelError where it is whole and something else.
+    """
+    try:
+        there = open_stored(target)
+        same = all(getattr(there, key) == value for key, value in head.items()) and _same(there.tensors, index, given)
+        if not same:
+            verified(target)
+    except NewerFormat:
+        raise
+    except ModelError as error:
+        log.error("%s; it is set aside and written again", error)
+        set_aside(target)
+        return False
+    if not same:
+        raise ModelError(
+            f"`{target.name}` exists with other content; a version is never written twice: take a new name"
+        )
+    return True
+
+
+def _same(there: Mapping[str, StoredTensor], index: Mapping[str, Entry], given: Iterable[Window]) -> bool:
+    if {n: (t.dtype, t.shape) for n, t in there.items()} != {n: (e.dtype, e.shape) for n, e in index.items()}:
+        return False
+    for name, start, values in given:
+        found = torch.empty_like(values)
+        there[name].fill(found, start)
+        if not torch.equal(as_bytes(found), as_bytes(values)):  # bytes: NaN is NaN, and -0.0 is not 0.0
+            return False
+    return True
+
+
+def _staged(staging: Path, index: Mapping[str, Entry]) -> Iterator[Window]:
+    for name, entry in index.items():
+        for piece in entry.pieces:
+            values = torch.empty(piece.size, dtype=entry.dtype)
+            StoredTensor(staging, entry).fill(values, piece.start)
+            yield Window(name, piece.start, values)
+
+
+def _write(file: Path, text: bytes) -> None:
+    with open(file, "wb") as out:
+        out.write(text)
+        out.flush()
+        os.fsync(out.fileno())
+
+
+def sync_directory(path: Path) -> None:
+    """Have the names in a directory reach the disk: a file moved into place is there after a power cut, too."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,97 @@
+"""The console command `exfm`.
+
+Every module of this folder holds the sub-commands of one noun and a function `register(app)` that adds them. They
+are imported for each call, `exfm --help` included, so nothing heavy stands at their top: torch, ray, mlflow, pyarrow
+and friends are imported inside the functions.
+
+Exit codes: 0 done, 1 the run failed, 2 the caller's mistake, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import Annotated, Any
+
+import typer
+
+DONE, FAILED, CALLERS_MISTAKE, INTERRUPTED = 0, 1, 2, 130
+
+app = typer.Typer(
+    name="exfm",
+    help="One large teacher trains on an ads stream; many small vertical students distil from its logged logits.",
+    epilog="Try: exfm doctor, then exfm stream configs/demo.yaml --until-end",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"exfm {version('exfm')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and leave.", callback=_print_version, is_eager=True)
+    ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error; works anywhere.")] = False,
+) -> None:
+    """Options of every sub-command. `main` has taken `--debug` out of the arguments before."""
+
+
+NOUNS = ("broker", "doctor", "generate", "ingest", "lake", "plan", "scale", "stream", "sweep")
+for _noun in NOUNS:
+    importlib.import_module(f"{__package__}.{_noun}").register(app)
+
+
+def exit_code(error: BaseException) -> int | None:
+    """The exit code of an error meant for the person at the keyboard; None for a fault of ours.
+
+    >>> from streaming.errors import BadInput, StreamingError
+    >>> exit_code(BadInput("no such topic")), exit_code(StreamingError("broker gone")), exit_code(ZeroDivisionError())
+    (2, 1, None)
+    """
+    kinds: list[tuple[str, str, int]] = [
+        ("streaming.errors", "BadInput", CALLERS_MISTAKE),
+        ("exfm.errors", "ConfigError", CALLERS_MISTAKE),
+        ("streaming.errors", "StreamingError", FAILED),
+        ("exfm.errors", "ModelError", FAILED),
+    ]
+    for module, name, code in kinds:
+        # An error of a module that was never imported cannot have been raised, and importing exfm may cost seconds.
+        kind: Any = getattr(sys.modules.get(module), name, None)
+        if kind is not None and isinstance(error, kind):
+            return code
+    if isinstance(error, OSError):
+        return FAILED
+    if isinstance(error, KeyboardInterrupt):
+        return INTERRUPTED
+    return None
+
+
+def _told(error: BaseException) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        place = f"{error.filename}: " if error.filename else ""
+        return f"{place}{error.strerror} (the operating system's words; --debug shows where)"
+    return str(error) or type(error).__name__
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run `exfm`; an error that is the user's to mend becomes one paragraph on stderr, a fault of ours a traceback."""
+    given = sys.argv[1:] if arguments is None else arguments
+    debug = "--debug" in given
+    try:
+        app(args=[argument for argument in given if argument != "--debug"], prog_name="exfm")
+    except (Exception, KeyboardInterrupt) as error:
+        code = exit_code(error)
+        if debug or code is None:
+            raise
+        typer.secho(f"exfm: {_told(error)}", err=True)
+        sys.exit(code)

@@ -1,0 +1,30 @@
+"""The status of another process's run, as `exfm status` shows it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+
+from pipelines.display.screen import duration, worker_table
+from pipelines.status import ENDED
+
+
+def show_status(value: dict[str, Any], running: bool) -> None:
+    console = Console()
+    state = value["state"]
+    if not running and state not in ENDED:
+        state = f"{state} when last heard of ({value['updated_at']}); its coordinator (pid {value['pid']}) is gone"
+    share = "" if value["fraction"] is None else f", {value['fraction']:.0%}"
+    console.print(f"[bold]{escape(value['name'])}[/bold]: {state}{share}, {duration(value['wall_s'])}", highlight=False)
+    if value["reason"]:
+        console.print(f"[yellow]{escape(value['reason'])}[/yellow]", highlight=False)
+    console.print(worker_table(value["workers"], console.width))
+    lake, broker = value["lake"], value["broker"]
+    restarts = f", started again {escape(str(broker['restarts']))} times" if broker.get("restarts") else ""
+    console.print(
+        f"lake: {lake['rows']:,} rows in {lake['files']} files, {lake['bytes'] / 2**20:.1f} MB · "
+        f"broker: {escape(str(broker['bootstrap_servers']))}{restarts}",
+        highlight=False,
+    )

@@ -1,0 +1,9 @@
+from .ray import Build, Handle, Launcher, LocalLauncher, RayLauncher
+
+__all__ = [
+    "Build",
+    "Handle",
+    "Launcher",
+    "LocalLauncher",
+    "RayLauncher",
+]

@@ -1,0 +1,130 @@
+"""The members of a family: which teachers there are, and one pass of each over the rows.
+
+A member's result is a file of its own, named after everything that decides it; one that is there is not made again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+from zipfile import BadZipFile
+
+import numpy as np
+
+from exfm.data import BatchBuilder
+from exfm.models import Interaction, Teacher, TeacherConfig
+from exfm.planning import equal_flops, flops_per_example, parameters, scaled
+from pipelines.config import Config
+from pipelines.offline import Rows
+
+INTERACTIONS: tuple[Interaction, ...] = ("wukong", "dlrm", "dcn")
+
+
+class Member(NamedTuple):
+    """A teacher of the family; `dial` is that of the Wukong whose FLOPs it has."""
+
+    interaction: Interaction
+    dial: int
+    model: TeacherConfig
+    flops: int  # per example, forward
+    dense_parameters: int
+    table_parameters: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.interaction}-{self.dial}"
+
+
+class Trial(NamedTuple):
+    """One pass of a member over the rows, under one seed."""
+
+    member: Member
+    seed: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.member.name}, seed {self.seed}, rate {self.member.model.dense_lr:g}"
+
+
+class Passed(NamedTuple):
+    """What a pass left: logits (N, T) of every row before it was learned from, and how long learning took."""
+
+    logits: np.ndarray
+    seconds: float
+    left_out: int  # rows of batches that were not finite, and not learned from
+
+
+def members(config: Config, dials: Sequence[int], interactions: Sequence[Interaction]) -> list[Member]:
+    """By interaction, in order of size. Raises ConfigError where an interaction has no teacher of such FLOPs."""
+    features, tasks = config.features, len(config.tasks)
+    found = []
+    for interaction in interactions:
+        for dial in dials:
+            like = scaled(config.teacher.model, dial)
+            model = like if interaction == "wukong" else equal_flops(interaction, like, features, tasks)
+            count = parameters(model, features, tasks)
+            flops = flops_per_example(model, features, tasks)
+            found.append(Member(interaction, dial, model, flops, count.dense, count.tables))
+    return found
+
+
+def result_path(folder: Path, trial: Trial, config: Config, rows: Rows) -> Path:
+    decisive = {
+        "model": trial.member.model.model_dump(mode="json"),
+        "features": config.features.model_dump(mode="json", exclude={"history"}),
+        "tasks": config.tasks,
+        "seed": trial.seed,
+        "batch_rows": config.teacher.batch_rows,
+        "rows": rows.name,
+    }
+    key = hashlib.blake2b(json.dumps(decisive, sort_keys=True).encode(), digest_size=6).hexdigest()
+    return folder / "members" / f"{trial.member.name}-seed{trial.seed}-{key}.npz"
+
+
+def stored(path: Path) -> Passed | None:
+    """The result at `path`, None where there is none. One that is damaged counts as none: it is made again."""
+    try:
+        with np.load(path) as file:
+            return Passed(file["logits"], float(file["seconds"]), int(file["left_out"]))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, EOFError, BadZipFile):
+        path.unlink()
+        return None
+
+
+def one_pass(trial: Trial, config: Config, rows: Rows, advance: Callable[[int], None]) -> Passed:
+    """Score every batch, then learn from it, in order: each row once. Batches are the same for every member."""
+    teacher = Teacher(trial.member.model, config.features, config.tasks, trial.seed)
+    build = BatchBuilder(config.features, config.tasks)
+    count, B = rows.table.num_rows, config.teacher.batch_rows
+    logits = np.empty((count, len(config.tasks)), np.float32)
+    seconds, left_out = 0.0, 0
+    try:
+        for start in range(0, count, B):
+            batch = build(rows.table.slice(start, B))
+            began = time.perf_counter()
+            step = teacher.train_step(batch)
+            seconds += time.perf_counter() - began
+            logits[start : start + B] = step.logits
+            left_out += 0 if step.finite else len(batch)
+            advance(min(start + B, count))
+    finally:
+        teacher.close()
+    return Passed(logits, seconds, left_out)
+
+
+def save(path: Path, passed: Passed) -> None:
+    """Moved into place: whole, or not there."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.stem}.{os.getpid()}.npz")
+    try:
+        np.savez(temporary, **passed._asdict())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)

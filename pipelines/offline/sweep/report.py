@@ -1,0 +1,191 @@
+"""What a sweep shows, as one JSON value: every arm under every condition, by student and task and over all students."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from exfm.metrics import Estimate, average, quotient
+from pipelines.offline.sweep.choice import Chosen
+from pipelines.offline.sweep.parts import stored
+from pipelines.offline.sweep.place import Place
+from pipelines.results import PACKAGES
+
+
+def report(
+    place: Place,
+    choices: Mapping[tuple[str, str], Chosen],
+    judged: Mapping[tuple[str, str], Mapping[str, Any]],
+    parts: Sequence[Path],
+) -> dict[str, Any]:
+    """`judged`: of every student and task, by condition, what `judge.Judged.under` found."""
+    sweep = place.sweep
+    made = [_made(path) for path in parts]
+    codes = sorted({code for _, code in made})
+    value = {
+        "sweep": {
+            "config": place.config.name,
+            "config_hash": place.config.hash,
+            "stream": "one for all seeds" if place.one_stream else "one per seed",
+            "source": "lake" if place.run_dir else getattr(place.config.source, "kind", None),
+            "rows": {str(seed): place.rows(seed).table.num_rows for seed in sweep.seeds},
+            "date": max(at for at, _ in made)[:10],
+            "code": codes,
+            "versions": _versions(),
+            "seeds": list(sweep.seeds),
+            "tuning_seeds": min(sweep.tuning_seeds or len(sweep.seeds), len(sweep.seeds)),
+            "baseline": sweep.baseline,
+            "cluster": sweep.cluster,
+            "chosen_on": list(sweep.chosen_on),
+            "trials": {arm: len(made.trials) for arm, made in sweep.arms.items()},
+            "conditions": {name: made.model_dump() for name, made in sweep.conditions.items()},
+            "references": {name: made.model_dump() for name, made in sweep.references.items()},
+            "errors": _errors(place),
+        },
+        "notes": _notes(place, choices, codes),
+        "chosen": _chosen(choices),
+        "conditions": {
+            condition: {
+                "students": _students(condition, judged, place),
+                "overall": _overall(condition, judged, place),
+            }
+            for condition in sweep.conditions
+        },
+    }
+    return value
+
+
+def _made(path: Path) -> tuple[str, str]:
+    part = stored(path)
+    assert part is not None
+    return str(part["made_at"]), str(part["made_with"])
+
+
+def _errors(place: Place) -> str:
+    """How the errors were made, in words."""
+    pieces = f"clusters of {place.sweep.cluster or 'consecutive rows'}"
+    if len(place.sweep.seeds) == 1:
+        return f"{pieces} of one seed: nothing is said of what another seed would give"
+    if place.one_stream:
+        return f"{pieces} in the mean over seeds, and the seeds, added; t, degrees of freedom by Satterthwaite"
+    return "t over seeds, each with a stream of its own"
+
+
+def _notes(place: Place, choices: Mapping[tuple[str, str], Chosen], codes: Sequence[str]) -> list[str]:
+    """What a reader must know before believing a figure."""
+    sweep, found = place.sweep, []
+    if sweep.unequal:
+        told = ", ".join(f"{arm} {len(made.trials)}" for arm, made in sweep.arms.items())
+        found.append(f"UNEQUAL EFFORT: the arms tried different numbers of settings ({told}); more flatters")
+    edges: dict[str, list[str]] = {}
+    for (student, arm), chosen in choices.items():
+        if chosen.edges:
+            edges.setdefault(arm, []).append(f"{student}: {', '.join(chosen.edges)}")
+    for arm, where in edges.items():
+        found.append(f"arm `{arm}` chose the edge of its grid ({'; '.join(where)}): a wider one may have more")
+    if len(codes) > 1:
+        found.append(
+            f"parts were made by {len(codes)} versions of the model code; delete {place.folder} to make all anew"
+        )
+    if len(sweep.seeds) == 1:
+        found.append("one seed: its own chance is in every figure, and in no interval")
+    elif not place.one_stream and len(sweep.seeds) < 5:
+        found.append(f"{len(sweep.seeds)} seeds make wide intervals; 5 or more are usual")
+    return found
+
+
+def _chosen(choices: Mapping[tuple[str, str], Chosen]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for (student, arm), chosen in choices.items():
+        entry = {"tuned": chosen.setting.tuned, "trial": chosen.setting.trial, "ne_of_trials": chosen.ne}
+        entry["at_the_edge"] = chosen.edges
+        entry["model"] = chosen.setting.student.model.model_dump(mode="json")
+        found.setdefault(student, {})[arm] = entry
+    return found
+
+
+def _students(condition: str, judged: Mapping[tuple[str, str], Any], place: Place) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for (student, task), by_condition in judged.items():
+        value, arms = by_condition[condition], {}
+        base = _seconds_per_row(value["arms"][place.sweep.baseline]["cost"])
+        for arm, figures in value["arms"].items():
+            seconds = _seconds_per_row(figures["cost"])
+            entry = _told({key: item for key, item in figures.items() if key != "figures"}) | figures["figures"]
+            entry |= {"rows_per_s": 1 / seconds if seconds else None, "cost_ratio": seconds / base if base else None}
+            if arm != place.sweep.baseline:
+                fresh = by_condition[place.sweep.tuned_under]["arms"][arm]["gain"]
+                entry["lost"] = _told(_lost(condition, place, figures["gain"], fresh))
+            arms[arm] = entry
+        others = {name: _told({"gain": made["gain"]}) | made["figures"] for name, made in value["others"].items()}
+        found.setdefault(student, {})[task] = value | {"others": others, "arms": arms}
+    return found
+
+
+def _lost(condition: str, place: Place, gain: Estimate | None, fresh: Estimate | None) -> Estimate | None:
+    """The share of the gain that a condition takes; None for the first one, and for students that live shorter."""
+    if condition == place.sweep.tuned_under or place.sweep.conditions[condition].start or not (gain and fresh):
+        return None
+    kept = quotient(gain, fresh)
+    return kept and Estimate(1 - kept.value, -kept.clusters, -kept.seeds)
+
+
+def _seconds_per_row(cost: Mapping[str, Any]) -> float:
+    return float(cost["seconds"] / cost["rows"]) if cost["rows"] else 0.0
+
+
+def _told(item: Any) -> Any:
+    """Estimates as numbers."""
+    if isinstance(item, Estimate):
+        return item.told()
+    if isinstance(item, dict):
+        return {key: _told(value) for key, value in item.items()}
+    return item
+
+
+def _overall(condition: str, judged: Mapping[tuple[str, str], Any], place: Place) -> dict[str, Any]:
+    """By task and arm: the mean over students, and the worst of them."""
+    found: dict[str, Any] = {}
+    for task in dict.fromkeys(task for _, task in judged):
+        students = [student for student, of in judged if of == task]
+        for arm in place.sweep.arms:
+            if arm == place.sweep.baseline:
+                continue
+            each = {student: judged[student, task][condition]["arms"][arm] for student in students}
+            gain, early = (_average([e[key] for e in each.values()]) for key in ("gain", "early_gain"))
+            fresh = _average([judged[s, task][place.sweep.tuned_under]["arms"][arm]["gain"] for s in students])
+            entry = _told({"gain": gain, "early_gain": early, "lost": _lost(condition, place, gain, fresh)})
+            names = dict.fromkeys(name for e in each.values() for name in e["transfer"])
+            entry["transfer"] = {name: _told(_average([e["transfer"][name] for e in each.values()])) for name in names}
+            entry["worst"] = _worst({s: e["gain"] for s, e in each.items()})
+            found.setdefault(task, {})[arm] = entry
+    return found
+
+
+def _average(estimates: Sequence[Estimate | None]) -> Estimate | None:
+    """None where one of them is not defined: a mean over the others would be one of other students."""
+    known = [estimate for estimate in estimates if estimate is not None]
+    return average(known) if known and len(known) == len(estimates) else None
+
+
+def _worst(gains: Mapping[str, Estimate | None]) -> dict[str, Any] | None:
+    """The student whose gain's lower bound is lowest."""
+    told = {student: gain.told() for student, gain in gains.items() if gain is not None}
+    bounds = {s: t["value"] if t["low"] is None else t["low"] for s, t in told.items()}
+    if not bounds:
+        return None
+    student = min(bounds, key=lambda name: bounds[name])
+    return {"student": student, **told[student]}
+
+
+def _versions() -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    for package in ("exfm", *PACKAGES):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found

@@ -1,0 +1,218 @@
+"""A sweep as one frozen object, read from YAML: which arms, under which conditions, tuned how, on which stream.
+
+    sweep, config = load("configs/sweeps/quick.yaml", ["seeds=[1, 2, 3]"])
+
+Every arm tries the same number of settings: an arm that tried more would be flattered by the choice among them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import product
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pydantic import Field, ValidationError, model_validator
+
+from exfm.errors import ConfigError
+from pipelines.config import Config, Frozen, Generated, Student, choices, merged, override, problems, read_settings
+from pipelines.config import load as load_config
+from streaming.errors import BadInput
+
+CHOICE_ENDS = 0.5
+"""Settings are chosen before this share of the stream, arms are judged after it."""
+
+
+class Arm(Frozen):
+    """What one arm changes, and the settings it tries."""
+
+    set: dict[str, Any] = Field(
+        default={}, description="merged into `students.*.model`; an `arm` that names its `kind` is taken whole"
+    )
+    student: dict[str, Any] = Field(default={}, description="merged into `students.*` itself: features, batch_rows, …")
+    tune: dict[str, list[Any]] | list[dict[str, Any]] = Field(
+        default={}, description="paths in the model with the values to try, all combinations; or a list of combinations"
+    )
+
+    @property
+    def trials(self) -> list[dict[str, Any]]:
+        """The combinations, each path -> value.
+
+        >>> Arm(tune={"dense_lr": [1, 2], "arm.weight": [3]}).trials
+        [{'dense_lr': 1, 'arm.weight': 3}, {'dense_lr': 2, 'arm.weight': 3}]
+        """
+        if isinstance(self.tune, dict):
+            return [dict(zip(self.tune, values, strict=True)) for values in product(*self.tune.values())]
+        return list(self.tune)
+
+
+class Condition(Frozen):
+    """What the logged logits are like, and when a student is born."""
+
+    behind: int = Field(default=0, ge=0, description="scored by a snapshot so many blocks older than the pace's")
+    scale: float = Field(default=1.0, allow_inf_nan=False, description="students see scale · logit + shift")
+    shift: float = Field(default=0.0, allow_inf_nan=False)
+    start: float = Field(default=0.0, ge=0, lt=0.95, description="share of the stream over at a student's birth")
+
+    @property
+    def honest(self) -> bool:
+        return (self.scale, self.shift) == (1.0, 0.0)
+
+
+class Reference(Frozen):
+    """A further teacher, trained on the same rows, whom the transfer ratio is quoted against. Nobody learns from it."""
+
+    features: tuple[str, ...] = Field(default=(), description="empty: the teacher's")
+    model: dict[str, Any] = Field(default={}, description="merged into `teacher.model`")
+
+
+class Sweep(Frozen):
+    config: str = Field(description="the run's config, relative to this file")
+    set: tuple[str, ...] = Field(default=(), description="path=value, overrides on it")
+    seeds: tuple[int, ...] = Field(default=(1, 2, 3, 4, 5), min_length=1)
+    tuning_seeds: int | None = Field(default=None, ge=1, description="tune with the first so many seeds; null: all")
+    rows: int | None = Field(default=None, gt=0, description="the first so many settled rows; null: all")
+    students: tuple[str, ...] = Field(default=(), description="empty: all of the config's")
+    baseline: str = Field(default="none", description="the arm that the others are compared with")
+    cluster: str | None = Field(
+        default="user_id", description="rows of one value are not independent; null: consecutive blocks, no GAUC"
+    )
+    arms: dict[str, Arm]
+    conditions: dict[str, Condition] = Field(default={"fresh": Condition()}, min_length=1)
+    references: dict[str, Reference] = Field(default={})
+    chosen_on: tuple[float, float] = Field(
+        default=(0.0, CHOICE_ENDS), description="settings are chosen by NE on this part of the stream"
+    )
+    unequal_effort: bool = Field(default=False, description="allow arms that try more settings than others; is told")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Sweep:
+        if self.baseline not in self.arms:
+            raise ValueError(
+                f"baseline is `{self.baseline}`, which is no arm; {choices(self.baseline, set(self.arms))}"
+            )
+        counts = {name: len(arm.trials) for name, arm in self.arms.items()}
+        for name, count in counts.items():
+            if not count:
+                raise ValueError(f"arm `{name}` tries no setting: a list in its `tune` is empty")
+        if len(set(counts.values())) > 1 and not self.unequal_effort:
+            told = ", ".join(f"{name} {count}" for name, count in counts.items())
+            raise ValueError(
+                f"the arms do not try equally many settings ({told}), which flatters those that try more; give each "
+                "the same number, or say `unequal_effort: true`, and the report will tell it"
+            )
+        first, last = self.chosen_on
+        if not 0 <= first < last <= CHOICE_ENDS:
+            raise ValueError(f"chosen_on is {first} to {last}; it lies within 0 to {CHOICE_ENDS}, the rest is judged")
+        name, condition = next(iter(self.conditions.items()))
+        if condition.start:
+            raise ValueError(f"condition `{name}` is the first, in which arms are tuned: its students start at 0")
+        if len(set(self.seeds)) < len(self.seeds):
+            raise ValueError(f"seeds are {list(self.seeds)}, and one of them stands twice")
+        return self
+
+    @property
+    def tuned_under(self) -> str:
+        """The first condition: what others are compared with."""
+        return next(iter(self.conditions))
+
+    @property
+    def behinds(self) -> list[int]:
+        return sorted({condition.behind for condition in self.conditions.values()})
+
+    @property
+    def unequal(self) -> bool:
+        return len({len(arm.trials) for arm in self.arms.values()}) > 1
+
+
+class Setting(NamedTuple):
+    """What one student trains with in one trial of one arm."""
+
+    arm: str
+    trial: int
+    tuned: dict[str, Any]
+    student: Student
+
+
+def load(path: str | Path, overrides: Sequence[str] = ()) -> tuple[Sweep, Config]:
+    """A sweep file and the config it names, checked together. Raises BadInput."""
+    raw = read_settings(path, "sweep")
+    for text in overrides:
+        override(raw, text)
+    try:
+        sweep = Sweep.model_validate(raw)
+    except ValidationError as error:
+        raise BadInput(f"{path} is not a valid sweep:\n" + "\n".join(problems(error, Sweep))) from None
+    config = load_config(Path(path).parent / sweep.config, list(sweep.set))
+    _check(sweep, config, str(path))
+    return sweep, config
+
+
+def _check(sweep: Sweep, config: Config, path: str) -> None:
+    names = {student.name for student in config.students}
+    for name in sweep.students:
+        if name not in names:
+            raise BadInput(f"{path}: students names `{name}`; {choices(name, names)}")
+    columns = {"vertical", "impression_id", *(column.name for column in config.rows.columns)}
+    if sweep.cluster is not None and sweep.cluster not in columns:
+        raise BadInput(f"{path}: cluster is column `{sweep.cluster}`; {choices(sweep.cluster, columns)}")
+    for name, reference in sweep.references.items():
+        for feature in reference.features:
+            if feature not in config.features.names:
+                known = set(config.features.names)
+                raise BadInput(f"{path}: references.{name}.features names `{feature}`; {choices(feature, known)}")
+    for arm, changes in sweep.arms.items():
+        if fixed := sorted({"name", "verticals", "tasks"} & changes.student.keys()):
+            raise BadInput(
+                f"{path}: arm `{arm}` changes {', '.join(fixed)}; arms are compared on the same rows and tasks"
+            )
+        trials = [settings_of(sweep, config, student, arm) for student in students_of(sweep, config)]
+        for settings in zip(*trials, strict=True):
+            try:
+                config.model_validate(config.model_dump() | {"students": [s.student.model_dump() for s in settings]})
+            except ValidationError as error:
+                raise BadInput(
+                    f"{path}: arm `{arm}`, {settings[0].tuned}:\n" + "\n".join(problems(error, Config))
+                ) from None
+
+
+def students_of(sweep: Sweep, config: Config) -> list[Student]:
+    return [student for student in config.students if not sweep.students or student.name in sweep.students]
+
+
+def settings_of(sweep: Sweep, config: Config, student: Student, arm: str) -> list[Setting]:
+    """What `student` tries under an arm. Raises BadInput where a setting is none."""
+    changes = sweep.arms[arm]
+    found = []
+    for trial, tuned in enumerate(changes.trials):
+        raw = merged(student.model_dump(mode="json"), changes.student)
+        model = raw["model"]
+        if "kind" in (changes.set.get("arm") or {}):
+            model = model | {"arm": {}}
+        raw["model"] = merged(model, changes.set)
+        for path, value in tuned.items():
+            raw["model"] = merged(raw["model"], _nested(path, value))
+        try:
+            found.append(Setting(arm, trial, tuned, Student.model_validate(raw)))
+        except (ValidationError, ConfigError) as error:
+            told = "\n".join(problems(error, Student)) if isinstance(error, ValidationError) else f"  {error}"
+            tried = f" with {tuned}" if tuned else ""
+            raise BadInput(f"arm `{arm}`{tried} makes no valid student `{student.name}`:\n{told}") from None
+    return found
+
+
+def _nested(path: str, value: Any) -> dict[str, Any]:
+    """
+    >>> _nested("arm.weight", 2)
+    {'arm': {'weight': 2}}
+    """
+    first, _, rest = path.partition(".")
+    return {first: _nested(rest, value) if rest else value}
+
+
+def seeded(config: Config, seed: int) -> Config:
+    """The run with this seed: of a generated source the stream's too."""
+    changes: dict[str, Any] = {"seed": seed}
+    if isinstance(config.source, Generated):
+        changes["source"] = config.source.model_copy(update={"seed": seed})
+    return config.model_copy(update=changes)

@@ -1,0 +1,117 @@
+"""From a config to a question for the planner, and from this machine to what it has for the answer."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any, Literal, cast, get_args
+
+from exfm.errors import ConfigError
+from exfm.parallel import GB, Device
+from exfm.planning import Plan, Question, Shortage, attempts, plan, remedies, size
+from pipelines.config import Config
+from pipelines.planning.report import Check, Report
+
+Part = Literal["teacher", "augmentation"]
+
+
+def question_of(
+    config: Config,
+    part: Part = "teacher",
+    *,
+    ranks: int | None = None,
+    ranks_per_host: int | None = None,
+    memory_gb: float | None = None,
+    device: str | None = None,
+) -> Question:
+    """The teacher of a config as it trains, or as it scores in augmentation; spread as the config says where nothing
+    else is given.
+
+    Raises ConfigError for a device that is none, or a limit that is not above zero.
+    """
+    if device is not None and device not in get_args(Device):
+        raise ConfigError(f"there is no device `{device}`; there are: {', '.join(get_args(Device))}")
+    if memory_gb is not None and memory_gb <= 0:
+        raise ConfigError(f"--memory-gb {memory_gb:g} is no memory; give a rank more than 0")
+    learns = part == "teacher"
+    section = config.teacher if learns else config.augmentation
+    question = Question(
+        config.features,
+        config.teacher.model,
+        section.sharding,
+        ranks or section.ranks,
+        cast(Device, device or "cpu"),
+        config.teacher.batch_rows if learns else config.augmentation.score_rows,
+        config.tasks,
+        learns,
+    )
+    given: dict[str, Any] = {"ranks_per_host": ranks_per_host, "memory_gb": memory_gb}
+    changes = {name: value for name, value in given.items() if value is not None}
+    return question.sharded(**changes) if changes else question
+
+
+def ask(config: Config, question: Question, *, look_around: bool, memory_here: int | None) -> Report:
+    """Plan; `look_around` tries the other strategies. With the bytes of this machine the plan is held against it."""
+    found = plan(question)
+    report = Report(config.name, question, found, unknown_bags=unknown_bags(config, question))
+    if look_around:
+        report.tried = list(attempts(question))
+    if isinstance(found, Shortage):
+        report.remedies = list(remedies(question))
+    if memory_here is not None:
+        report.machine = list(here(config, question, found, memory_here))
+    return report
+
+
+def unknown_bags(config: Config, question: Question) -> list[str]:
+    """Features that look up a list's ids, where the sharding settings do not say how many a row has."""
+    lists = {column.name for column in config.rows.columns if column.type.startswith("list")}
+    return [
+        feature.name
+        for feature in config.features.sparse
+        if lists & set(feature.reads) and feature.name not in question.sharding.ids_per_row
+    ]
+
+
+def here(config: Config, question: Question, found: Plan | Shortage, memory: int) -> Iterator[Check]:
+    """Whether this machine has what the ranks take, and the examples topic a partition for each."""
+    ranks, partitions = question.ranks, config.kafka.examples.partitions
+    if not question.learns:
+        pass  # rank 0 alone reads, and hands rows out
+    elif ranks > partitions:
+        yield Check(
+            "fail",
+            f"{ranks} ranks need a partition of the examples topic each, and it has {partitions}: set "
+            f"kafka.examples.partitions={ranks}",
+        )
+    elif partitions % ranks:
+        yield Check(
+            "warn", f"{partitions} partitions do not divide among {ranks} ranks: some learn more rows than others"
+        )
+    else:
+        yield Check("ok", f"{partitions} partitions of the examples topic for {ranks} ranks")
+    threads, cores = config.resources.threads, len(os.sched_getaffinity(0))
+    words = f"{ranks} ranks × {threads} thread{'s' * (threads > 1)} on {cores} cores"
+    if ranks * threads > cores and question.device == "cpu":
+        yield Check("warn", f"{words}: they take turns, and a step takes longer than predicted")
+    else:
+        yield Check("ok", words)
+    yield _memory(config, question, found, memory)
+
+
+def _memory(config: Config, question: Question, found: Plan | Shortage, have: int) -> Check:
+    if config.resources.address is not None:
+        return Check("ok", f"the ranks run on the cluster at {config.resources.address}, whose memory is not looked at")
+    tables = sum(load.bytes for load in found.ranks) if isinstance(found, Plan) else found.total
+    takes = tables + question.ranks * question.dense_bytes
+    limit = question.sharding.memory_gb
+    if takes > have:
+        return Check(
+            "fail", f"{question.ranks} ranks take {size(takes)}, this machine has {size(have)}: use more machines"
+        )
+    if limit is not None and question.ranks * limit * GB > have:
+        asked = f"{question.ranks} ranks × {limit:g} GB = {size(question.ranks * limit * GB)}"
+        return Check(
+            "warn", f"{asked} are promised to ranks, this machine has {size(have)}; the plan takes {size(takes)}"
+        )
+    return Check("ok", f"{question.ranks} ranks take {size(takes)} of this machine's {size(have)}")

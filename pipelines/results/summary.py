@@ -1,0 +1,288 @@
+"""What a finished run has to say: `summary.json`, from exact metrics over every prediction.
+
+Every prediction was made before its row was learned. For one student and task all columns are computed on the same
+rows: those with a label, a teacher logit, and (where a truth exists) a known probability.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections import Counter
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from exfm.metrics import consecutive_blocks, gauc, metrics_of, paired_ne_difference, transfer_ratio
+from pipelines.config import Config, Student
+from pipelines.run_dir import RunDir
+from pipelines.status import RunStatus, WorkerStatus
+from pipelines.training import count_predictions, read_predictions
+from pipelines.workers import Report
+from streaming.hashing import hash64
+from streaming.sources.synthetic import read_truth
+
+PACKAGES = ("torch", "torchrec", "ray", "pyarrow", "kafka-python", "mlflow", "deltalake", "numpy")
+MODELS = ("student", "no_teacher", "teacher", "optimum")
+CLUSTER_ROWS = 512
+"""Rows of one cluster of the paired interval: neighbours in the stream share their hour, drift and model state."""
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Aligned columns of one student and task, (N,) each, in stream order: labels, the logits of each model, and where
+    there are such, what rows count and whose they are."""
+
+    lake_seq: np.ndarray
+    labels: np.ndarray
+    logits: dict[str, np.ndarray]
+    left_out: int
+    weights: np.ndarray | None = None
+    groups: np.ndarray | None = None
+
+    def after(self, seq: int) -> Columns:
+        return self.take(np.flatnonzero(self.lake_seq > seq))
+
+    def take(self, kept: np.ndarray) -> Columns:
+        """The rows at these places."""
+        return Columns(
+            self.lake_seq[kept],
+            self.labels[kept],
+            {model: z[kept] for model, z in self.logits.items()},
+            self.left_out,
+            None if self.weights is None else self.weights[kept],
+            None if self.groups is None else self.groups[kept],
+        )
+
+
+class Truth:
+    """The generator's probability of each settled label, by impression."""
+
+    def __init__(self, table: pa.Table) -> None:
+        hashes = hash64(table["impression_id"].combine_chunks())
+        self._order = np.argsort(hashes, kind="stable")
+        self._hashes = hashes[self._order]
+        self._table = table
+
+    def logits(self, ids: pa.Array, task: str) -> np.ndarray:
+        """logit of the probability, NaN where the impression is unknown."""
+        name = f"p_settled_{task}"
+        if name not in self._table.schema.names or not len(self._hashes):
+            return np.full(len(ids), np.nan)
+        wanted = hash64(ids)
+        at = np.minimum(np.searchsorted(self._hashes, wanted), len(self._hashes) - 1)
+        p = self._table[name].to_numpy().astype(np.float64)[self._order[at]]
+        with np.errstate(divide="ignore"):
+            return np.where(self._hashes[at] == wanted, np.log(p) - np.log1p(-p), np.nan)
+
+
+def columns_of(table: pa.Table, task: str, truth: Truth | None) -> Columns:
+    """The rows on which every model can be judged."""
+    labels = table[f"label_{task}"].to_numpy(zero_copy_only=False)
+    labelled = table.filter(pa.array(~np.isnan(labels.astype(np.float64))))
+    logits = {
+        model: labelled[f"{model}_{task}"].to_numpy(zero_copy_only=False).astype(np.float64)
+        for model in ("student", "no_teacher", "teacher")
+        if f"{model}_{task}" in labelled.schema.names
+    }
+    if truth is not None:
+        logits["optimum"] = truth.logits(labelled["impression_id"].combine_chunks(), task)
+    complete = np.logical_and.reduce([np.isfinite(z) for z in logits.values()])
+    there = set(labelled.schema.names)
+    return Columns(
+        labelled["lake_seq"].to_numpy(),
+        labelled[f"label_{task}"].to_numpy().astype(np.float64),
+        logits,
+        int((~complete).sum()),
+        labelled[f"weight_{task}"].to_numpy() if f"weight_{task}" in there else None,
+        labelled["group"].to_numpy() if "group" in there else None,
+    ).take(np.flatnonzero(complete))
+
+
+def judge(columns: Columns) -> dict[str, Any]:
+    """The figures of every model on the same rows; the paired difference student − no_teacher, with stretches of the
+    stream and with groups as clusters; how much of the teacher's lead the student got.
+
+    Figures are weighted. `rows` and `positives` count rows, and so do `gauc_rows`, those of groups with both labels.
+    """
+    labels, weights, groups = columns.labels, columns.weights, columns.groups
+    found: dict[str, Any] = {"rows": len(labels), "positives": int(labels.sum())}
+    found |= {"gauc_groups": None, "gauc_rows": None}
+    for model in MODELS:
+        found[model] = None
+        if (z := columns.logits.get(model)) is not None:
+            figures = metrics_of(z, labels, weights)._asdict()
+            found[model] = {key: figures[key] for key in ("ne", "auc", "log_loss", "calibration")}
+            found[model]["gauc"] = None
+            if groups is not None:
+                found[model]["gauc"], found["gauc_groups"], found["gauc_rows"] = gauc(z, labels, groups, weights)
+    clusters = {"gain": consecutive_blocks(len(labels), CLUSTER_ROWS), "gain_by_group": groups}
+    for name, ids in clusters.items():
+        found[name] = None
+        if "no_teacher" in columns.logits and ids is not None:
+            z, other = columns.logits["student"], columns.logits["no_teacher"]
+            gain = paired_ne_difference(z, other, labels, ids, weights)
+            found[name] = gain._asdict() if gain.difference is not None else None
+    ne = [found[model]["ne"] for model in ("no_teacher", "student", "teacher") if found[model] is not None]
+    found["transfer_ratio"] = transfer_ratio(*ne) if len(ne) == 3 and None not in ne else None
+    return found
+
+
+@dataclass(frozen=True)
+class Summary:
+    value: dict[str, Any]
+
+    def flat(self, student: str, task: str) -> dict[str, float]:
+        """Final figures as MLflow metrics."""
+        result = self.value["students"][student][task]
+        flat = {}
+        for model in MODELS:
+            for key, figure in (result[model] or {}).items():
+                if figure is not None:
+                    flat[f"final/{task}/{model}/{key}"] = figure
+        if result["gain"] is not None:
+            flat[f"final/{task}/gain"] = result["gain"]["difference"]
+        if result.get("transfer_ratio") is not None:
+            flat[f"final/{task}/transfer_ratio"] = result["transfer_ratio"]
+        return flat
+
+
+def load_truth(run_dir: RunDir, tasks: tuple[str, ...]) -> Truth | None:
+    if not run_dir.truth.exists():
+        return None
+    columns = ["impression_id", *(f"p_settled_{task}" for task in tasks)]
+    return Truth(read_truth(run_dir.truth).to_table(columns=columns))
+
+
+def students_of(config: Config, run_dir: RunDir, last_seq: int) -> dict[str, dict[str, Any]]:
+    truth = load_truth(run_dir, config.tasks)
+    return {student.name: _student(config, run_dir, student, truth, last_seq) for student in config.students}
+
+
+def _student(config: Config, run_dir: RunDir, student: Student, truth: Truth | None, last_seq: int) -> dict[str, Any]:
+    table = read_predictions(run_dir.predictions(student.name))
+    if table is None:
+        return {}
+    results = {}
+    for task in config.student_tasks(student):
+        columns = columns_of(table, task, truth)
+        result = judge(columns)
+        result["rows_left_out"] = columns.left_out
+        result["last_half"] = judge(columns.after(last_seq // 2))
+        results[task] = result
+    return results
+
+
+def summarise(config: Config, run_dir: RunDir, status: RunStatus, started_at: str) -> Summary:
+    """Everything CONTRACT's summary.json asks for."""
+    reports = {name: worker.report for name, worker in status.workers.items() if worker.report is not None}
+    counters = next(r.counts for r in reports.values() if r.kind == "augmentation") or {}
+    last_seq = counters["lake_rows"] - 1
+    workers = {name: _worker(worker) for name, worker in status.workers.items() if worker.whole}
+    given = {"teacher": counters["lake_rows"]} | {
+        f"student-{student.name}": count_predictions(run_dir.predictions(student.name)) for student in config.students
+    }
+    for name in workers.keys() & given.keys():
+        workers[name] |= _rows_of_model(reports[name].counts or {}, given[name])
+    return Summary(
+        {
+            "run": {
+                "name": config.name,
+                "config_hash": config.hash,
+                "versions": {"python": platform.python_version()} | {p: version(p) for p in PACKAGES},
+                "started_at": started_at,
+                "wall_s": round(status.wall_s, 3),
+                "pace": config.pace.mode,
+                "seed": config.seed,
+            },
+            "counts": _counts(counters),
+            "workers": workers,
+            "students": students_of(config, run_dir, last_seq),
+        }
+    )
+
+
+def _worker(worker: WorkerStatus) -> dict[str, Any]:
+    """What a worker did since the coordinator started, whichever of its processes did it."""
+    rows, busy_s = sum(r.rows for r in worker.whole), sum(r.busy_s for r in worker.whole)
+    phases: Counter[str] = Counter()
+    for report in worker.whole:
+        phases.update(report.phases_s)
+    return {
+        "rows": rows,
+        "busy_s": round(busy_s, 3),
+        "rows_per_s": round(rows / busy_s, 1) if busy_s else 0.0,
+        "peak_rss_bytes": max(r.peak_rss_bytes for r in worker.whole),  # of several ranks, their sum
+        "restarts": worker.restarts,
+        "phases_s": {phase: round(s, 3) for phase, s in phases.items()},
+    } | _ranks(worker.whole)
+
+
+def _ranks(whole: list[Report]) -> dict[str, Any]:
+    """Of a worker that is several processes, what each rank did and held at most; nothing of one that is one."""
+    ranks = sorted({rank.rank for report in whole for rank in report.ranks})
+    each = {n: [rank for report in whole for rank in report.ranks if rank.rank == n] for n in ranks}
+    told = [
+        {"rank": n, "rows": sum(r.rows for r in of), "peak_rss_bytes": max(r.peak_rss_bytes for r in of)}
+        for n, of in each.items()
+    ]
+    return {"ranks": told} if told else {}
+
+
+def _rows_of_model(counts: dict[str, Any], given: int) -> dict[str, Any]:
+    """Of the whole run: rows that a model was given (a teacher the lake's, a student those it made a prediction for and
+    those that sampling left out), trained on, and left out because a logit, the loss or a gradient was not finite."""
+    found = {"given_rows": given + counts.get("left_out_by_sampling", 0)}
+    for key in ("trained_rows", "quarantined_rows", "quarantined_rows_no_teacher", "left_out_by_sampling"):
+        if key in counts:
+            found[key] = counts[key]
+    return found
+
+
+def _counts(counters: dict[str, Any]) -> dict[str, Any]:
+    """Impressions: read = settled + not applicable + pending + dead letters + duplicates, for every group."""
+    dead = counters["dead_letters"]
+    feedback = dict(dead["feedback"])
+    unmatched = feedback.pop("unknown_impression", 0)
+    return {
+        "impressions_read": counters["impressions_read"],
+        "settled": counters["settled"],
+        "not_applicable": counters["not_applicable"],
+        "pending": counters["pending"],
+        "dead_letters": sum(dead["impression"].values()),
+        "dead_letters_by_reason": dead,
+        "duplicates_dropped": counters["duplicates_dropped"],
+        "lake_rows": counters["lake_rows"],
+        "teacher_inferences": counters["teacher_inferences"],
+        "feedback_read": counters["feedback_read"],
+        "late_feedback": counters["late_feedback"],
+        "unmatched_feedback": unmatched,
+        "duplicate_feedback": counters["duplicate_feedback"],
+        "feedback_dead_letters": sum(feedback.values()),
+    }
+
+
+def rows_hold(workers: dict[str, dict[str, Any]]) -> bool:
+    """Trained + quarantined + left out by sampling = rows given, for every model."""
+    return all(
+        worker["trained_rows"] + worker["quarantined_rows"] + worker.get("left_out_by_sampling", 0)
+        == worker["given_rows"]
+        for worker in workers.values()
+        if "trained_rows" in worker
+    )
+
+
+def counts_hold(counts: dict[str, Any]) -> bool:
+    """The identities that no run may break."""
+    read = all(
+        counts["impressions_read"]
+        == settled
+        + counts["not_applicable"][group]
+        + counts["pending"][group]
+        + counts["dead_letters"]
+        + counts["duplicates_dropped"]
+        for group, settled in counts["settled"].items()
+    )
+    return bool(read and counts["lake_rows"] == sum(counts["settled"].values()))

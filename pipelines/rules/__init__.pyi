@@ -1,0 +1,40 @@
+from .causes import FULL, Died, Gone, cause_of
+from .policies import (
+    Cause,
+    Death,
+    GiveUp,
+    Patience,
+    Score,
+    Wait,
+    WithoutTeacher,
+    ends_the_run,
+    lockstep_version,
+    snapshot_for,
+    still_counting,
+    verdict,
+)
+from .states import RUN_TRANSITIONS, WORKER_TRANSITIONS, RunState, WorkerState, moved
+
+__all__ = [
+    "FULL",
+    "RUN_TRANSITIONS",
+    "WORKER_TRANSITIONS",
+    "Cause",
+    "Death",
+    "Died",
+    "GiveUp",
+    "Gone",
+    "Patience",
+    "RunState",
+    "Score",
+    "Wait",
+    "WithoutTeacher",
+    "WorkerState",
+    "cause_of",
+    "ends_the_run",
+    "lockstep_version",
+    "moved",
+    "snapshot_for",
+    "still_counting",
+    "verdict",
+]

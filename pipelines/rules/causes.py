@@ -1,0 +1,65 @@
+"""Why something died, from what it raised."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+
+from exfm.errors import ConfigError, Diverged, Unusable
+from pipelines.rules.policies import Cause
+from streaming.errors import BadInput, BrokerAway, DataLost, DiskFull
+
+FULL = (errno.ENOSPC, errno.EDQUOT)
+FULL_WORDS = ("No space left on device", "disk is full", "Disk quota exceeded")
+"""What libraries written in Rust and C say, whose errors carry no number: Delta Lake, SQLite."""
+
+
+class Died(Exception):
+    """A worker is gone, or cannot go on."""
+
+    def __init__(self, reason: str, cause: Cause = Cause.CRASH) -> None:
+        super().__init__(reason, cause)  # both, so that it survives the way from one process to another
+        self.cause = cause
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+    @staticmethod
+    def of(error: Exception) -> Died:
+        return Died(f"{type(error).__name__}: {error}", cause_of(error))
+
+
+class Gone(Died):
+    """Its process is no more: it was killed, or nobody can reach it."""
+
+
+def cause_of(error: BaseException) -> Cause:
+    """The first cause that says something, from the outermost error inwards.
+
+    >>> cause_of(BrokerAway("nobody answers")), cause_of(ZeroDivisionError())
+    (<Cause.BROKER_AWAY: 'broker away'>, <Cause.CRASH: 'crash'>)
+    """
+    for each in _chain(error):
+        if isinstance(each, DiskFull) or _is_full(each):
+            return Cause.DISK_FULL
+        if isinstance(each, BrokerAway):
+            return Cause.BROKER_AWAY
+        if isinstance(each, BadInput | ConfigError | DataLost | Diverged | Unusable):
+            return Cause.PERMANENT
+    return Cause.CRASH
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """The error, what it was raised from, and so on, as Python itself would show them."""
+    seen: set[int] = set()
+    each: BaseException | None = error
+    while each is not None and id(each) not in seen:
+        seen.add(id(each))
+        yield each
+        each = each.__cause__ or (None if each.__suppress_context__ else each.__context__)
+
+
+def _is_full(error: BaseException) -> bool:
+    if isinstance(error, OSError) and error.errno in FULL:
+        return True
+    return any(words in str(error) for words in FULL_WORDS)

@@ -1,0 +1,59 @@
+"""status.json, which tells what is wrong, also when what is wrong is the disk."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+from pipelines.rules import FULL
+
+ROOM = 16 * 1024
+"""Bytes that are always taken: as long as the text fits, writing it needs no room that the file does not have."""
+
+log = logging.getLogger(__name__)
+
+
+class StatusFile:
+    """A JSON file that is always whole, and is rewritten on a full disk.
+
+    The text is written over a spare file, which keeps its blocks, and the two change places. Blanks fill the file up.
+
+    >>> import tempfile
+    >>> file = StatusFile(Path(tempfile.mkdtemp()) / "status.json")
+    >>> file.write({"state": "running"}); file.write({"state": "done"})
+    >>> json.loads(file.path.read_text())
+    {'state': 'done'}
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._spare, self._old = path.with_name(f".{path.name}.spare"), path.with_name(f".{path.name}.old")
+        self._lock = threading.Lock()
+
+    def write(self, value: Any) -> None:
+        """Where the disk is full and even this finds no room, what was written before stays, and the log says so."""
+        text = json.dumps(value, indent=2, allow_nan=False).encode()
+        with self._lock:
+            try:
+                self._write(text)
+            except OSError as error:
+                if error.errno not in FULL:
+                    raise
+                log.warning("%s stays as it is: %s", self.path, error)
+
+    def _write(self, text: bytes) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        room = -(-(len(text) + 1) // ROOM) * ROOM
+        with open(os.open(self._spare, os.O_RDWR | os.O_CREAT, 0o644), "r+b") as out:
+            out.write(text.ljust(room - 1) + b"\n")
+            out.truncate()
+        self._old.unlink(missing_ok=True)
+        if self.path.exists():
+            os.link(self.path, self._old)  # else the move would give its blocks away
+        self._spare.replace(self.path)
+        if self._old.exists():
+            self._old.replace(self._spare)

@@ -1,0 +1,123 @@
+"""Another process's run, known by its status.json."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import psutil
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+
+from pipelines.run_dir import RunDir, read_json
+from streaming.errors import BadInput, StreamingError
+
+ENDED = ("done", "failed", "stopped")
+
+Count = Annotated[int, Field(ge=0, lt=2**63)]
+Seconds = Annotated[float, Field(allow_inf_nan=False, gt=-1e12, lt=1e12)]
+Name = Annotated[str, Field(max_length=200)]
+
+
+def _a_time(text: str) -> str:
+    if datetime.fromisoformat(text).timestamp() < 0:
+        raise ValueError("before 1970")
+    return text
+
+
+class _Worker(BaseModel):
+    """What is shown of a worker."""
+
+    model_config = ConfigDict(extra="allow")
+
+    pid: Annotated[int, Field(gt=0, lt=2**31)] | None
+    state: Literal["starting", "running", "restarting", "done", "failed"]
+    reason: str | None
+    note: str | None
+    restarts: Count
+    rows: Count
+    rows_per_s: Seconds | None
+    lag_rows: Count | None
+    rss_bytes: Count | None
+    ne: dict[str, Seconds | None] | None
+    teacher_version: Count | None
+    logit_age_s: Seconds | None
+    ranks: list[dict[str, Any]] = []
+
+
+class _Lake(BaseModel):
+    model_config = ConfigDict(extra="allow")
+
+    rows: Count
+    files: Count
+    bytes: Count
+
+
+class _Broker(BaseModel):
+    model_config = ConfigDict(extra="allow")
+
+    bootstrap_servers: str | None
+
+
+class _Status(BaseModel):
+    """What is read of status.json, as far as it is relied upon."""
+
+    model_config = ConfigDict(extra="allow")
+
+    name: Name
+    state: Literal["starting", "running", "draining", "done", "failed", "stopped"]
+    reason: str | None
+    pid: Annotated[int, Field(gt=0, lt=2**31)]
+    updated_at: Annotated[str, AfterValidator(_a_time)]
+    wall_s: Seconds
+    fraction: Seconds | None
+    workers: dict[Name, _Worker]
+    lake: _Lake
+    broker: _Broker
+
+
+def read_status(root: Path) -> dict[str, Any]:
+    """What status.json says. Raises BadInput where there is none, or one that no coordinator wrote."""
+    value = read_json(RunDir(root).status)
+    if value is None:
+        raise BadInput(f"no run in {root} (no status.json there); start one with `exfm stream CONFIG --run-dir {root}`")
+    try:
+        _Status.model_validate(value, strict=True)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        raise BadInput(
+            f"{RunDir(root).status} is damaged ({'.'.join(map(str, first['loc']))}: {first['msg']}); a run that lives "
+            "writes it anew within two seconds"
+        ) from None
+    found: dict[str, Any] = value
+    return found
+
+
+def alive(value: dict[str, Any]) -> bool:
+    """Whether the coordinator that wrote this still runs. A pid taken over by somebody else does not count."""
+    try:
+        process = psutil.Process(value["pid"])
+        written = datetime.fromisoformat(value["updated_at"]).timestamp()
+        lives = process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+        return lives and process.create_time() <= written and value["state"] not in ENDED
+    except psutil.NoSuchProcess:
+        return False
+
+
+def stop_run(value: dict[str, Any], root: Path, wait_s: float) -> str:
+    """Ask the coordinator to end and wait for it. Raises StreamingError when it does not."""
+    if not alive(value):
+        return f"nothing runs in {root} ({value['state']})"
+    os.kill(value["pid"], signal.SIGTERM)
+    end = time.monotonic() + wait_s
+    while alive(value):
+        if time.monotonic() > end:
+            raise StreamingError(
+                f"the coordinator (pid {value['pid']}) did not end within {wait_s:g} s; see {RunDir(root).logs}, "
+                "or wait longer with --wait"
+            )
+        time.sleep(0.2)
+    return f"stopped {value['name']}; `exfm stream` with the same config and --run-dir resumes it"

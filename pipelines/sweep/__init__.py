@@ -1,1 +1,0 @@
-"""Many students on the same logged stream: which arm pays, with intervals."""

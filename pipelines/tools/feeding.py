@@ -1,0 +1,128 @@
+"""A recorded file into the input topics of a config, by an IngestWorker in this process."""
+
+from __future__ import annotations
+
+import fcntl
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from pipelines.config import Config, Kafka, Recorded
+from pipelines.run_dir import RunDir
+from pipelines.workers import IngestWorker
+from streaming.broker import Broker
+from streaming.errors import BadInput
+from streaming.kafka import ensure_topics
+from streaming.sources import FeedbackFile, Pacer, RecordedConfig, RecordedStream
+
+IDLE_S = 0.02
+
+
+@dataclass(frozen=True)
+class Fed:
+    """`rows` impressions of the file are in the topics, `before` of them since earlier calls; `stopped`: not all."""
+
+    rows: int
+    total: int
+    before: int
+    took_s: float
+    stopped: bool
+
+    @property
+    def rows_per_s(self) -> float:
+        return (self.rows - self.before) / self.took_s if self.took_s else 0.0
+
+
+def recorded_source(config: Config, file: Path, feedback: Path | None, rate: str | None) -> Recorded:
+    """How to read `file`: as the config's source says, if it is a recorded one, else by the names of the lake.
+
+    Raises BadInput for a rate, file or column that will not do.
+    """
+    source = config.source if isinstance(config.source, Recorded) else None
+    if source is None and feedback is None:
+        raise BadInput(
+            f"where are the labels of {file}? The config has no source of kind recorded that names their columns; give "
+            "it one, or the file of feedback with --feedback"
+        )
+    changed: dict[str, Any] = {"path": str(file)}
+    if rate is not None:
+        changed["rate"] = rate
+    if feedback is not None:
+        names = FeedbackFile(path="") if source is None or source.feedback is None else source.feedback
+        changed |= {"feedback": names.model_copy(update={"path": str(feedback)}), "labels": {}}
+    if source is None:
+        source = Recorded(path="", impression_id="impression_id", feedback=FeedbackFile(path=""))
+    elif feedback is not None and source.impression_id is None:
+        changed["impression_id"] = "impression_id"
+    source = source.model_copy(update=changed)
+    Pacer(source.rate)
+    RecordedStream(
+        source.path, RecordedConfig(**source.model_dump(exclude={"kind", "path", "rate", "chunk_rows"})), config.rows
+    )
+    return source
+
+
+def reached(kafka: Kafka, run_dir: RunDir) -> Kafka:
+    """`kafka` with a broker that is named, or the run directory's own, started if need be and left running."""
+    if kafka.bootstrap_servers is not None:
+        return kafka
+    running = Broker(run_dir.broker, port=kafka.port, heap_mb=kafka.heap_mb).start()
+    return kafka.model_copy(update={"bootstrap_servers": running.bootstrap_servers})
+
+
+def feed(config: Config, run_dir: RunDir, *, end: bool, append: bool, advance: Callable[[int, int], None]) -> Fed:
+    """Write until the stream ends or an interrupt comes; `advance` hears (impressions done, of how many)."""
+    inputs = (config.kafka.impressions, config.kafka.feedback)
+    ensure_topics(config.kafka, {topic.topic: topic.partitions for topic in inputs})
+    worker = IngestWorker(config, run_dir, end=end, append=append)
+    with _interrupt() as interrupted:
+        started = time.monotonic()
+        worker.open()
+        try:
+            if worker.done:  # by earlier calls
+                return Fed(worker.total, worker.total, worker.total, 0.0, stopped=False)
+            while not (worker.done or interrupted()):
+                if not worker.step():
+                    time.sleep(IDLE_S)
+                advance(worker.rows, worker.total)
+        finally:
+            worker.close()
+        took_s = time.monotonic() - started
+    return Fed(worker.rows, worker.total, worker.resumed_rows, took_s, stopped=not worker.done)
+
+
+@contextmanager
+def alone(run_dir: RunDir) -> Iterator[None]:
+    """Two at once into the same topics would write everything twice."""
+    run_dir.root.mkdir(parents=True, exist_ok=True)
+    with (run_dir.root / "ingest.lock").open("a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise BadInput(
+                f"another `exfm ingest` feeds {run_dir.root}; wait for it, end it, or give another --run-dir"
+            ) from None
+        yield
+
+
+@contextmanager
+def _interrupt() -> Iterator[Callable[[], bool]]:
+    """Ctrl-C ends the loop between two steps; a second one ends it where it stands."""
+    asked = False
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        nonlocal asked
+        if asked:
+            raise KeyboardInterrupt
+        asked = True
+
+    before = signal.signal(signal.SIGINT, ask)
+    try:
+        yield lambda: asked
+    finally:
+        signal.signal(signal.SIGINT, before)

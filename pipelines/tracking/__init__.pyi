@@ -1,0 +1,5 @@
+from .mlflow import Tracker
+
+__all__ = [
+    "Tracker",
+]

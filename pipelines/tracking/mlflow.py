@@ -1,0 +1,222 @@
+"""MLflow: one run per worker, registered models, lineage. The only import of mlflow.
+
+Everything is queued and written by one thread in batches, never by a training thread (MLflow on SQLite takes about
+40 calls a second). A store that is slow, away or lost costs metrics, never training: the queue is bounded, what does
+not fit is counted in `dropped` (values of metrics, and every other entry), and `problem` says what went wrong last.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from pipelines.run_dir import read_json, write_json
+
+METRICS_PER_CALL = 500
+LOADER = "pipelines.tracking.served_model"
+GONE = ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE")  # MLflow's codes for a run purged, and for one deleted
+PATIENCE = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2", "MLFLOW_HTTP_REQUEST_TIMEOUT": "15"}  # MLflow's own: minutes
+
+log = logging.getLogger(__name__)
+
+
+class Tracker:
+    """Queue in front of an MLflow store.
+
+    `runs` (a file) remembers the MLflow run of every worker, so that a resumed run goes on in the same ones.
+    """
+
+    def __init__(
+        self,
+        uri: str,
+        artifacts: Path,
+        experiment: str,
+        runs: Path,
+        interval_s: float = 5.0,
+        queue_entries: int = 20_000,
+    ) -> None:
+        self.dropped = 0
+        self.problem: str | None = None
+        self.uri = uri
+        self._artifacts = artifacts
+        self._experiment = experiment
+        self._runs_file = runs
+        self._run_ids: dict[str, str] = {}
+        self._interval_s = interval_s
+        self._queue: queue.Queue[Callable[[Any], None]] = queue.Queue(queue_entries)
+        self._bound = queue_entries
+        self._metrics: dict[str, list[tuple[str, float, int, int]]] = {}
+        self._lock = threading.Lock()
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="tracking", daemon=True)
+        self._thread.start()
+
+    def params(self, worker: str, values: dict[str, Any]) -> None:
+        self._put(lambda client: self._log_params(client, worker, values))
+
+    def metrics(self, worker: str, step: int, values: dict[str, float]) -> None:
+        now = time.time_ns() // 1_000_000
+        with self._lock:
+            rows = self._metrics.setdefault(worker, [])
+            if len(rows) + len(values) > self._bound:
+                self.dropped += len(values)
+                return
+            rows += [(key, value, now, step) for key, value in values.items()]
+
+    def artifact(self, worker: str, path: Path) -> None:
+        self._put(lambda client: client.log_artifact(self._run(client, worker), str(path)))
+
+    def register(self, worker: str, model: str, served: Path, tags: dict[str, Any]) -> None:
+        """Register a served student as the next version of `model`, alias `champion`; load it with mlflow.pyfunc."""
+        self._put(lambda client: self._register(client, worker, model, served, tags))
+
+    def finish(self, worker: str, status: str = "FINISHED") -> None:
+        self._put(lambda client: client.set_terminated(self._run(client, worker), status))
+
+    @property
+    def closed(self) -> bool:
+        return self._closing.is_set()
+
+    def close(self, wait_s: float = 60.0) -> None:
+        """Write what is queued and stop; gives up after `wait_s` and says what was lost."""
+        self._closing.set()
+        self._thread.join(wait_s)
+        with self._lock:
+            waiting = self._queue.qsize() + sum(map(len, self._metrics.values()))
+        self.dropped += waiting
+        if self._thread.is_alive():
+            words = f"MLflow at {self.uri} did not take the last {waiting} entries within {wait_s:g} s"
+            self.problem = f"{words} ({self.problem})" if self.problem else words
+
+    # --- the tracking thread -----------------------------------------------------------------------------------
+
+    def _put(self, write: Callable[[Any], None]) -> None:
+        try:
+            self._queue.put_nowait(write)
+        except queue.Full:
+            self.dropped += 1
+
+    def _work(self) -> None:
+        client = None
+        flushed = time.monotonic()
+        while True:
+            try:
+                if client is None:
+                    client = self._connect()
+                    self.problem = None
+            except Exception as error:  # the store is away: metrics are lost, training goes on
+                self._explain(error)
+                if self._closing.wait(self._interval_s):
+                    return
+                continue
+            closing = self._closing.is_set()
+            try:
+                write = self._queue.get(timeout=0.05 if closing else 0.5)
+            except queue.Empty:
+                write = None
+            if write is not None:
+                self._guard(write, client)
+            if closing or time.monotonic() - flushed >= self._interval_s:
+                self._flush_metrics(client)
+                flushed = time.monotonic()
+            if closing and write is None:
+                return
+
+    def _guard(self, write: Callable[[Any], None], client: Any, entries: int = 1) -> None:
+        try:
+            write(client)
+        except Exception as error:
+            self.dropped += entries
+            self._explain(error)
+
+    def _explain(self, error: Exception) -> None:
+        said = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+        file = self.uri.removeprefix("sqlite:///")
+        if file != self.uri and not Path(file).exists():  # what was opened is written on for as long as it can be
+            said = f"its file is gone, what comes is lost until the run is started again ({said})"
+        self.problem = f"MLflow at {self.uri}: {said}"
+        log.warning("%s", self.problem)
+
+    def _connect(self) -> Any:
+        import mlflow
+
+        for name, value in PATIENCE.items():
+            os.environ.setdefault(name, value)
+        logging.getLogger("alembic").setLevel(logging.WARNING)
+        logging.getLogger("mlflow").setLevel(logging.ERROR)
+        mlflow.set_tracking_uri(self.uri)
+        client = mlflow.MlflowClient(self.uri)
+        experiment = client.get_experiment_by_name(self._experiment)
+        if experiment is None:
+            self._experiment_id = client.create_experiment(self._experiment, artifact_location=self._artifacts.as_uri())
+        else:
+            self._experiment_id = experiment.experiment_id
+        self._run_ids = self._earlier_runs(client)
+        return client
+
+    def _earlier_runs(self, client: Any) -> dict[str, str]:
+        """The MLflow runs of an earlier start, set going again; those that the store no longer has are left out."""
+        from mlflow.exceptions import MlflowException
+
+        found = {}
+        for worker, run_id in (read_json(self._runs_file) or {}).items():
+            try:
+                client.update_run(run_id, status="RUNNING")
+            except MlflowException as error:
+                if error.error_code not in GONE:
+                    raise
+            else:
+                found[worker] = run_id
+        return found
+
+    def _run(self, client: Any, worker: str) -> str:
+        if worker not in self._run_ids:
+            run = client.create_run(self._experiment_id, run_name=worker, tags={"exfm.worker": worker})
+            self._run_ids[worker] = run.info.run_id
+            write_json(self._runs_file, self._run_ids)
+        return self._run_ids[worker]
+
+    def _log_params(self, client: Any, worker: str, values: dict[str, Any]) -> None:
+        from mlflow.entities import Param
+
+        run_id = self._run(client, worker)
+        known = client.get_run(run_id).data.params
+        new = [Param(key, str(value)[:500]) for key, value in values.items() if key not in known]
+        for start in range(0, len(new), 100):
+            client.log_batch(run_id, params=new[start : start + 100])
+
+    def _flush_metrics(self, client: Any) -> None:
+        from mlflow.entities import Metric
+
+        with self._lock:
+            waiting, self._metrics = self._metrics, {}
+        for worker, rows in waiting.items():
+            for start in range(0, len(rows), METRICS_PER_CALL):
+                batch = [Metric(*row) for row in rows[start : start + METRICS_PER_CALL]]
+                write = partial(self._log_metrics, worker=worker, batch=batch)
+                self._guard(write, client, entries=len(batch))
+
+    def _log_metrics(self, client: Any, worker: str, batch: list[Any]) -> None:
+        client.log_batch(self._run(client, worker), metrics=batch)
+
+    def _register(self, client: Any, worker: str, model: str, served: Path, tags: dict[str, Any]) -> None:
+        import mlflow
+
+        run_id = self._run(client, worker)
+        with mlflow.start_run(run_id=run_id):
+            info = mlflow.pyfunc.log_model(
+                name="served", loader_module=LOADER, data_path=str(served), pip_requirements=["exfm"]
+            )
+        if not client.search_registered_models(f"name = '{model}'"):
+            client.create_registered_model(model)
+        version = client.create_model_version(
+            model, info.model_uri, run_id, tags={key: str(value) for key, value in tags.items()}
+        )
+        client.set_registered_model_alias(model, "champion", version.version)

@@ -1,0 +1,28 @@
+from .ahead import Ahead
+from .learned import Learned, LeftOutBySampling
+from .live_metrics import TaskMetrics
+from .predictions import MetricsConfig, PredictionLog, count_predictions, predictions_of, read_predictions
+from .quarantine import REASONS, Quarantine, reason_of
+from .resume import Found, last_checkpoint, needed_after, upgraded
+from .writer import Watch, Writer
+
+__all__ = [
+    "REASONS",
+    "Ahead",
+    "Found",
+    "Learned",
+    "LeftOutBySampling",
+    "MetricsConfig",
+    "PredictionLog",
+    "Quarantine",
+    "TaskMetrics",
+    "Watch",
+    "Writer",
+    "count_predictions",
+    "last_checkpoint",
+    "needed_after",
+    "predictions_of",
+    "read_predictions",
+    "reason_of",
+    "upgraded",
+]

@@ -1,0 +1,20 @@
+from .ingest import IngestWorker, generated_stream, stream_name
+from .model import REGISTER_EVERY_S, ModelWorker
+from .ranks import Ranks
+from .worker import LOOPBACK, Orders, RankReport, Rendezvous, Report, Worker, seconds_since
+
+__all__ = [
+    "LOOPBACK",
+    "REGISTER_EVERY_S",
+    "IngestWorker",
+    "ModelWorker",
+    "Orders",
+    "RankReport",
+    "Ranks",
+    "Rendezvous",
+    "Report",
+    "Worker",
+    "generated_stream",
+    "seconds_since",
+    "stream_name",
+]

@@ -1,0 +1,7 @@
+from .scoring import ScoringWorker
+from .worker import AugmentationWorker
+
+__all__ = [
+    "AugmentationWorker",
+    "ScoringWorker",
+]

@@ -1,0 +1,5 @@
+from .worker import StudentWorker
+
+__all__ = [
+    "StudentWorker",
+]

@@ -1,0 +1,276 @@
+"""The embedded broker: Apache Kafka in KRaft mode, one node on the loopback address, from pip packages alone.
+
+It is a process of its own and outlives whoever started it. All it has lies in one directory:
+
+    broker.json         its ports, cluster id and process, as last started
+    server.properties   written anew at each start
+    data/               the topics
+    broker.log          rolled at 10 MB; broker.out holds what Java itself had to say
+"""
+
+from __future__ import annotations
+
+import base64
+import fcntl
+import json
+import os
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import psutil
+
+from streaming.broker.config import HOST, LOG4J2_PROPERTIES, BrokerSettings, java, server_properties
+from streaming.broker.jars import fetch
+from streaming.errors import BadInput, DiskFull, StreamingError
+
+__all__ = ["Broker", "BrokerSettings", "Running", "fetch"]
+
+POLL_S = 0.05
+
+
+class Running(NamedTuple):
+    """A broker that answers."""
+
+    bootstrap_servers: str
+    pid: int
+    port: int
+
+
+class Broker:
+    """The broker whose data lies in `directory`.
+
+    >>> import tempfile
+    >>> Broker(Path(tempfile.mkdtemp())).status() is None
+    True
+    """
+
+    def __init__(
+        self,
+        directory: Path | str,
+        *,
+        port: int | None = None,
+        heap_mb: int = 512,
+        max_message_bytes: int = 16 * 2**20,
+        retention_ms: int = -1,
+    ) -> None:
+        self.directory = Path(directory).absolute()
+        self.settings = BrokerSettings(
+            port=port, heap_mb=heap_mb, max_message_bytes=max_message_bytes, retention_ms=retention_ms
+        )
+        self._state_file = self.directory / "broker.json"
+
+    def status(self) -> Running | None:
+        """The broker if its process runs, else None (also for a stale broker.json, whoever has that pid now)."""
+        state = self._state()
+        process = self._process(state)
+        if process is None:
+            return None
+        return Running(f"{HOST}:{state['port']}", process.pid, state["port"])
+
+    def start(self, wait_s: float = 120.0) -> Running:
+        """Start it, or find it running, and wait until it answers. Data and ports are those of the last start.
+
+        Raises BadInput for an occupied port or a directory that cannot be written; DiskFull; StreamingError when the
+        broker dies or does not answer within `wait_s` (with the last lines of its log).
+        """
+        self._check_directory()
+        with self._lock():
+            running = self.status()
+            if running is None:
+                running = self._launch()
+            self._wait_until_open(running, wait_s)
+            return running
+
+    def stop(self, wait_s: float = 20.0) -> bool:
+        """Ask the broker to end, and end it after `wait_s`. Returns False when none ran. Its data stay."""
+        process = self._process(self._state())
+        if process is None:
+            return False
+        for sign in (signal.SIGTERM, signal.SIGKILL):
+            if self._alive(process):
+                process.send_signal(sign)
+                deadline = time.monotonic() + wait_s
+                while self._alive(process) and time.monotonic() < deadline:
+                    time.sleep(POLL_S)
+        return True
+
+    def log_tail(self, lines: int = 15) -> str:
+        """The last lines that Java and the broker wrote."""
+        said = []
+        for name in ("broker.out", "broker.log"):
+            path = self.directory / name
+            if path.exists():
+                said += path.read_text(errors="replace")[-20_000:].splitlines()[-lines:]
+        return "\n".join(said)
+
+    def _launch(self) -> Running:
+        state = self._state()
+        port = self._port(state)
+        controller_port = state.get("controller_port")
+        if controller_port is None or _listener(controller_port) is not None:
+            controller_port = _free_port()
+        properties = self.directory / "server.properties"
+        properties.write_text(server_properties(self.settings, port, controller_port))
+        (self.directory / "log4j2.properties").write_text(LOG4J2_PROPERTIES)
+        output = self.directory / "broker.out"
+        (self.directory / "broker.log").unlink(missing_ok=True)
+        output.unlink(missing_ok=True)
+        with output.open("wb") as out:
+            if not (self.directory / "data" / "meta.properties").exists():
+                self._format(properties, out)
+            process = subprocess.Popen(
+                java(self.settings, "kafka.Kafka", properties.name),
+                cwd=self.directory,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                start_new_session=True,
+            )
+        created = psutil.Process(process.pid).create_time()
+        process.returncode = 0  # the broker is to outlive this process: its Popen object must not wait for it
+        state |= {"port": port, "controller_port": controller_port, "pid": process.pid, "created": created}
+        scratch = self._state_file.with_suffix(".tmp")
+        scratch.write_text(json.dumps(state))
+        scratch.replace(self._state_file)
+        return Running(f"{HOST}:{port}", process.pid, port)
+
+    def _format(self, properties: Path, out: Any) -> None:
+        tool = ("kafka.tools.StorageTool", "format", "-t", _cluster_id(), "-c", properties.name)
+        command = java(self.settings, *tool)
+        if subprocess.run(command, cwd=self.directory, stdout=out, stderr=out, check=False).returncode != 0:
+            raise StreamingError(
+                f"the broker's data directory {self.directory / 'data'} cannot be formatted; it said:\n"
+                f"{self.log_tail()}"
+            )
+
+    def _wait_until_open(self, running: Running, wait_s: float) -> None:
+        deadline = time.monotonic() + wait_s
+        process = psutil.Process(running.pid) if psutil.pid_exists(running.pid) else None
+        while True:
+            with closing(socket.socket()) as probe:
+                if probe.connect_ex((HOST, running.port)) == 0:
+                    return
+            if process is None or not self._alive(process):
+                raise StreamingError(
+                    f"the broker ended while starting; its log is {self.directory / 'broker.log'}; last lines:\n"
+                    f"{self.log_tail()}"
+                )
+            if time.monotonic() > deadline:
+                raise StreamingError(
+                    f"the broker (pid {running.pid}) did not open port {running.port} within {wait_s:g} s; it still "
+                    f"runs: try again with a longer wait, or stop it; last lines of its log:\n{self.log_tail()}"
+                )
+            time.sleep(POLL_S)
+
+    def _port(self, state: dict[str, Any]) -> int:
+        """The configured port, which must be free, else the one of the last start, else any."""
+        wanted = self.settings.port
+        if wanted is not None:
+            occupant = _listener(wanted)
+            if occupant is not None:
+                raise BadInput(
+                    f"port {wanted} on {HOST} is occupied by {occupant}; stop that process, set the broker's port to a "
+                    "free one or leave it out (any free port will do), or set `bootstrap_servers` if that is your Kafka"
+                )
+            return wanted
+        kept: int | None = state.get("port")
+        return kept if kept is not None and _listener(kept) is None else _free_port()
+
+    def _check_directory(self) -> None:
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            (self.directory / "lock").touch()
+        except OSError as error:
+            raise BadInput(
+                f"the broker's directory {self.directory} cannot be written: {error.strerror}; choose another run "
+                "directory, or change its permissions"
+            ) from error
+        free = shutil.disk_usage(self.directory).free
+        if free < self.settings.min_free_bytes:
+            raise DiskFull(
+                f"the disk of {self.directory} has {free / 2**20:,.0f} MiB free, the broker needs at least "
+                f"{self.settings.min_free_bytes / 2**20:,.0f} MiB; free some, or choose a run directory on another disk"
+            )
+
+    @contextmanager
+    def _lock(self) -> Iterator[None]:
+        """Two starts at once give one broker."""
+        with (self.directory / "lock").open("w") as handle:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            yield
+
+    def _state(self) -> dict[str, Any]:
+        try:
+            return dict(json.loads(self._state_file.read_text()))
+        except FileNotFoundError:
+            return {}
+
+    def _process(self, state: dict[str, Any]) -> psutil.Process | None:
+        """The recorded process, if it is still the one we started."""
+        try:
+            process = psutil.Process(state["pid"])
+            ours = abs(process.create_time() - state["created"]) < 1 and "kafka.Kafka" in process.cmdline()
+        except (KeyError, psutil.NoSuchProcess, psutil.ZombieProcess):
+            return None
+        return process if ours and self._alive(process) else None
+
+    @staticmethod
+    def _alive(process: psutil.Process) -> bool:
+        with suppress(ChildProcessError):  # a child of ours that has died would stay as a zombie
+            os.waitpid(process.pid, os.WNOHANG)
+        try:
+            return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess:
+            return False
+
+
+def _free_port() -> int:
+    """One from below those that outgoing connections are given: while the broker is down, a client that knocks at its
+    port could be given that very port for its own end, find itself, and keep the broker out."""
+    for port in random.sample(range(20_000, 32_768), 100):
+        if _listener(port) is None:
+            return port
+    with closing(socket.socket()) as probe:
+        probe.bind((HOST, 0))
+        any_port: int = probe.getsockname()[1]
+        return any_port
+
+
+def _listener(port: int) -> str | None:
+    """Who listens on the port, in words; None when it is free."""
+    with closing(socket.socket()) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except PermissionError:
+            return "the system (it needs privileges)"
+        except OSError:
+            return _owner(port)
+    return None
+
+
+def _owner(port: int) -> str:
+    try:
+        for connection in psutil.net_connections("tcp"):
+            if connection.status == psutil.CONN_LISTEN and connection.laddr[1:] == (port,) and connection.pid:
+                return f"process {connection.pid} ({psutil.Process(connection.pid).name()})"
+    except (psutil.AccessDenied, psutil.NoSuchProcess):
+        pass
+    return f"another process (`ss -ltnp 'sport = :{port}'` tells which)"
+
+
+def _cluster_id() -> str:
+    """A random one. One in 64 would begin with a hyphen, and Kafka's tool takes that for an option."""
+    while True:
+        identity = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        if not identity.startswith("-"):
+            return identity

@@ -1,0 +1,140 @@
+"""What a commit leaves behind beside the lake: late feedback and dead letters, each delivered once.
+
+Rows that settle nothing are kept with the settlement state of the commit that made them (`CommitRecord`), and
+delivered after that commit: to their tables beside the lake, and dead letters to their topic. Tables and topic remember
+the number of the last state delivered, so delivering a record again after a crash changes nothing, and a record whose
+commit never happened is never delivered.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import pyarrow as pa
+
+from streaming.disk import loaded, make_folder, sealed, sync, unsealed, write_file
+from streaming.errors import DataLost, DiskFull
+from streaming.kafka import KafkaSettings, TopicWriter, last_message
+from streaming.lake import DEAD_LETTERS, LATE_FEEDBACK, SideTable
+from streaming.messages import DEAD_LETTER_SCHEMA, from_batch, to_json
+from streaming.position import NOTHING_YET
+from streaming.schema import RowSchema
+from streaming.settlement import late_schema
+
+_TABLES = ("late.arrow", "dead.arrow")
+
+
+@dataclass(frozen=True)
+class CommitRecord:
+    """Beside the settlement state `number`: where reading goes on, and what is to be delivered."""
+
+    number: int
+    meta: dict[str, Any]
+    late: pa.Table
+    dead: pa.Table
+
+    def save(self, root: Path) -> None:
+        """Under `root`, whole or not at all, and durably: a commit may name it once this returns. Raises DiskFull.
+
+        A number is written again only if its commit never happened.
+        """
+        staging, target = root / f".record-{self.number}", _folder(root, self.number)
+        shutil.rmtree(staging, ignore_errors=True)
+        make_folder(staging)
+        try:
+            for name, table in zip(_TABLES, (self.late, self.dead), strict=True):
+                write_file(staging / name, partial(_write_table, table))
+            record = sealed({"meta": self.meta, "files": {name: _sha256(staging / name) for name in _TABLES}})
+            write_file(staging / "meta.json", lambda file: file.write(json.dumps(record).encode()))
+            sync(staging)
+        except DiskFull:
+            shutil.rmtree(staging, ignore_errors=True)
+            raise
+        shutil.rmtree(target, ignore_errors=True)
+        os.rename(staging, target)
+        sync(root)
+
+    @classmethod
+    def load(cls, root: Path, number: int) -> CommitRecord:
+        """Raises StreamingError when it is missing or damaged."""
+        folder, tables = _folder(root, number), {}
+        try:
+            text = (folder / "meta.json").read_bytes()
+            meta = loaded(text)
+            if "merge" not in meta:  # the first release wrote the bare meta, without checksums
+                record = unsealed(text)
+                meta = record["meta"]
+                for name in _TABLES:
+                    if _sha256(folder / name) != record["files"][name]:
+                        raise ValueError(f"{name} was altered: its checksum differs")
+            for name in _TABLES:
+                with pa.OSFile(str(folder / name)) as file:
+                    tables[name] = pa.ipc.open_file(file).read_all()
+        except (OSError, pa.ArrowException, KeyError, ValueError) as error:
+            raise DataLost(
+                f"the record of commit {number}, {folder}, cannot be read: {error}. Without it nobody knows where "
+                "reading goes on: put it back from a copy of the run directory, or start a new run"
+            ) from error
+        return cls(number, meta, *(tables[name] for name in _TABLES))
+
+    @staticmethod
+    def prune(root: Path, before: int) -> None:
+        for directory in root.glob("record-*"):
+            if int(directory.name.removeprefix("record-")) < before:
+                shutil.rmtree(directory)
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _folder(root: Path, number: int) -> Path:
+    return root / f"record-{number:012d}"
+
+
+def _write_table(table: pa.Table, file: BinaryIO) -> None:
+    with pa.ipc.new_file(file, table.schema) as writer:
+        writer.write_table(table)
+
+
+class Outbox:
+    """Delivers commit records, in order of their numbers, each once.
+
+    Several runs may share a dead-letter topic: every letter names its run's table, state and part in its headers. Then
+    a crash can repeat the letters of one record there, under the same headers; never in the table.
+    """
+
+    def __init__(self, folder: Path, settings: KafkaSettings, topic: str, schema: RowSchema) -> None:
+        self._late = SideTable(folder, LATE_FEEDBACK, late_schema(schema))
+        self._dead = SideTable(folder, DEAD_LETTERS, DEAD_LETTER_SCHEMA)
+        self._topic = TopicWriter(settings, topic)
+        newest = last_message(settings, topic, 0)
+        headers = dict(newest.headers) if newest is not None else {}
+        ours = headers.get("table") == self._dead.id.encode()
+        self._published = (int(headers["state"]), int(headers["part"])) if ours else (NOTHING_YET, 0)
+
+    def deliver(self, record: CommitRecord) -> None:
+        self._late.append(record.late, number=record.number)
+        self._dead.append(record.dead, number=record.number)
+        letters = to_json(from_batch(record.dead))
+        for part, letter in enumerate(letters):
+            if (record.number, part) > self._published:
+                place = {"table": self._dead.id, "state": str(record.number), "part": str(part)}
+                self._topic.write(0, [letter], headers=[(name, value.encode()) for name, value in place.items()])
+        self._topic.flush()
+        if letters:
+            self._published = max(self._published, (record.number, len(letters) - 1))
+
+    def close(self) -> None:
+        self._topic.close()
+
+    def abandon(self) -> None:
+        self._topic.abandon()

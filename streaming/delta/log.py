@@ -1,0 +1,129 @@
+"""A table's log of commits as it lies on the disk: how much there is of it, and what is wrong with it.
+
+Entries are `<version>.json`; a checkpoint `<version>.checkpoint.parquet` holds all that the entries up to it say, and
+`_last_checkpoint` names the newest. Entries from before a checkpoint are deleted when they are old enough.
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from streaming.disk import sync
+
+LOG = "_delta_log"
+
+
+class LogFiles(NamedTuple):
+    """Versions that have an entry, and versions that have a checkpoint, both ascending."""
+
+    entries: list[int]
+    checkpoints: list[int]
+
+    @classmethod
+    def of(cls, table: Path) -> LogFiles:
+        return cls(_versions(table, ".json"), _versions(table, ".checkpoint.parquet"))
+
+
+def _versions(table: Path, ending: str) -> list[int]:
+    names = (path.name.removesuffix(ending) for path in (table / LOG).glob(f"*{ending}"))
+    return sorted(int(name) for name in names if name.isdigit())
+
+
+def flush(table: Path, versions: range) -> None:
+    """Have the disk keep these commits, the files that they added first: Delta itself leaves that to the system.
+
+    Entries and files that are gone since (a checkpoint or a compaction holds what they held) are passed over.
+    """
+    for version in versions:
+        entry = table / LOG / f"{version:020d}.json"
+        if not entry.exists():
+            continue
+        added = (json.loads(line).get("add") for line in entry.read_bytes().splitlines())
+        files = [table / unquote(each["path"]) for each in added if each is not None]
+        folders = dict.fromkeys(file.parent for file in files)
+        checkpoint = entry.with_suffix(".checkpoint.parquet")
+        for path in (*files, *folders, entry, checkpoint, entry.parent):
+            with suppress(FileNotFoundError):
+                sync(path)
+
+
+def damage(table: Path) -> str | None:
+    """What keeps the log of `table` from being read and what to do about it; None where nothing is found.
+
+    Files are cut short when the machine, not only the process, stops before the disk has them.
+    """
+    log, files = table / LOG, LogFiles.of(table)
+    for version in reversed(files.checkpoints):
+        path = log / f"{version:020d}.checkpoint.parquet"
+        if _is_parquet(path):
+            break
+        return f"the checkpoint {path} is cut short or damaged. {_without(path, version, files)}"
+    base = max(files.checkpoints, default=-1)
+    named = _named(log / "_last_checkpoint")
+    if named is not None and named > base:
+        path = log / f"{named:020d}.checkpoint.parquet"
+        return f"the checkpoint {path} is gone. {_without(path, named, files)}"
+    after = [version for version in files.entries if version > base]
+    for version, found in enumerate(after, base + 1):
+        if version != found:
+            return (
+                f"the log entry {log / f'{version:020d}.json'} is gone, and {found:,} is there: what it committed is "
+                "not known any more. Put the file back from a copy, or the whole table; no other way leads on"
+            )
+    for version in after:
+        path = log / f"{version:020d}.json"
+        if _is_json_lines(path):
+            continue
+        if version == after[-1]:
+            return (
+                f"the newest log entry {path} is cut short: its commit did not reach the disk whole. Move the file "
+                "away, and the table ends with the commit before; its rows are made again"
+            )
+        return f"the log entry {path} is damaged. Put it back from a copy, or the whole table"
+    return None
+
+
+def _without(path: Path, version: int, files: LogFiles) -> str:
+    """What to do about a checkpoint that is of no use: entries hold the same, as long as they are there."""
+    base = max((other for other in files.checkpoints if other < version), default=-1)
+    lacking = sorted(set(range(base + 1, version + 1)) - set(files.entries))
+    if not lacking:
+        return (
+            f"Move it away, and {path.parent / '_last_checkpoint'} too: the log's entries from {base + 1:,} on hold "
+            "all that it held"
+        )
+    return (
+        f"The entries {lacking[0]:,} to {lacking[-1]:,} that it stands for have been deleted: put it back from a copy, "
+        "or the whole table; no other way leads on"
+    )
+
+
+def _is_parquet(path: Path) -> bool:
+    try:
+        pq.ParquetFile(path).close()
+    except (pa.ArrowInvalid, OSError):
+        return False
+    return True
+
+
+def _is_json_lines(path: Path) -> bool:
+    try:
+        for line in path.read_text().splitlines():
+            json.loads(line)
+    except ValueError:
+        return False
+    return True
+
+
+def _named(path: Path) -> int | None:
+    try:
+        return int(json.loads(path.read_text())["version"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None

@@ -1,0 +1,257 @@
+"""A Delta table whose commits carry transaction identifiers that are checked.
+
+Delta stores, with a commit, a map {identifier: int} (*application transactions*), atomically with the rows. It does not
+compare the numbers: an append with an old number, through a fresh handle, is accepted. What it does refuse is a commit
+through a handle older than somebody else's commit of the same identifier. So a commit here is
+
+    1  `prepare` looks at the identifiers in the handle and decides what to write
+    2  it is written through that same handle
+    3  if that is refused, a new handle is loaded and 1 is done again
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+from deltalake import (
+    CommitProperties,
+    DeltaTable,
+    PostCommitHookProperties,
+    Transaction,
+    WriterProperties,
+    write_deltalake,
+)
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+
+from streaming.delta.lock import in_flight
+from streaming.delta.log import damage, flush
+from streaming.delta.vacuum import sweep
+from streaming.errors import BadInput, DiskFull, StreamingError
+
+COMMIT_ATTEMPTS = 20
+CHECKPOINT_EVERY_COMMITS = 20
+LOG_RETENTION = "interval 10 minutes"
+"""Entries of the log are kept so long, and until a checkpoint stands for them. There are at most as many as commits
+within it, and those of two checkpoints' distance."""
+TOMBSTONE_RETENTION = "interval 1 hour"
+"""Checkpoints say so long which files were replaced; only for other programs that vacuum."""
+ROW_GROUP_ROWS = 65_536
+METADATA_KEY = "exfm"
+
+# Old log files are removed by our commits only: the table says no to everybody else, so that the newest commit of ours,
+# which holds the metadata, stays in the log however long nobody writes.
+# Looking for them costs a walk through the log, so it is done at the first commit and then
+# as often as a checkpoint is made.
+_NO_CLEANING = PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=False)
+_CLEANING = PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=True)
+_PARQUET = WriterProperties(compression="ZSTD", compression_level=1, max_row_group_size=ROW_GROUP_ROWS)
+
+
+class Commit(NamedTuple):
+    """What one commit writes: rows (may be none), transaction identifiers, and a small JSON object beside them."""
+
+    rows: pa.Table
+    identifiers: Mapping[str, int]
+    metadata: Mapping[str, Any] | None
+
+
+def load(path: Path, schema: pa.Schema) -> DeltaTable | None:
+    """The newest handle of the table at `path`, None where there is none.
+
+    Raises BadInput when the columns there are not those of `schema`, StreamingError when its log cannot be read.
+    """
+    try:
+        handle = DeltaTable(path)
+    except TableNotFoundError:
+        return None
+    except (DeltaError, OSError) as error:
+        told = damage(path) or str(error).partition("\n")[0]
+        raise StreamingError(f"the table at {path} cannot be opened: {told}") from error
+    found = pa.schema(handle.schema().to_arrow())
+    differing = _differences(found, schema)
+    if differing:
+        raise BadInput(
+            f"the table at {path} does not hold the columns of this config: {'; '.join(differing)}. "
+            "Use the config it was written with, or another run directory"
+        )
+    return handle
+
+
+def _differences(found: pa.Schema, wanted: pa.Schema) -> list[str]:
+    told = []
+    for name in dict.fromkeys([*wanted.names, *found.names]):
+        if name not in found.names:
+            told.append(f"`{name}` ({wanted.field(name).type}) is missing")
+        elif name not in wanted.names:
+            told.append(f"`{name}` ({found.field(name).type}) is too many")
+        elif found.field(name).type != wanted.field(name).type:
+            told.append(f"`{name}` is {found.field(name).type}, not {wanted.field(name).type}")
+    return told
+
+
+def in_schema(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """`rows` under `schema`, no copy. Raises StreamingError unless names, order and types are the same."""
+    if rows.schema.names != schema.names or rows.schema.types != schema.types:
+        differing = _differences(rows.schema, schema) or [f"the order is {rows.schema.names}, not {schema.names}"]
+        raise StreamingError(f"rows do not fit the table: {'; '.join(differing)}")
+    return pa.Table.from_arrays(rows.columns, schema=schema)
+
+
+class CheckedTable:
+    """One appender's view of a Delta table; created, with `identifiers` at their first values, where absent.
+
+    Raises BadInput where the folder cannot be written or holds a table with other columns.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        schema: pa.Schema,
+        *,
+        partition_by: Sequence[str] = (),
+        statistics: Sequence[str] = (),
+        identifiers: Mapping[str, int] | None = None,
+    ) -> None:
+        self.path = path
+        self._schema = schema
+        self._commits = 0
+        self._handle = load(path, schema) or self._create(list(partition_by), statistics, identifiers or {})
+        self._flushed = self._handle.version() - 1
+
+    def _create(self, partition_by: list[str], statistics: Sequence[str], identifiers: Mapping[str, int]) -> DeltaTable:
+        configuration = {
+            "delta.checkpointInterval": str(CHECKPOINT_EVERY_COMMITS),
+            "delta.logRetentionDuration": LOG_RETENTION,
+            "delta.deletedFileRetentionDuration": TOMBSTONE_RETENTION,
+            "delta.enableExpiredLogCleanup": "false",
+            "delta.dataSkippingStatsColumns": ",".join(statistics),
+        }
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            return DeltaTable.create(
+                self.path,
+                self._schema,
+                partition_by=partition_by,
+                configuration=configuration,
+                commit_properties=_properties(identifiers, {}),
+            )
+        except OSError as error:
+            if is_disk_full(error):
+                raise DiskFull(f"the disk is full: no table can be made at {self.path}; free some space") from error
+            raise BadInput(f"no table can be made at {self.path}: {error}. Choose a folder you can write") from error
+        except DeltaError as error:
+            handle = load(self.path, self._schema)  # somebody else made it between our look and our try
+            if handle is None:
+                raise StreamingError(f"no table can be made at {self.path}: {error}") from error
+            return handle
+
+    def _hooks(self) -> PostCommitHookProperties:
+        self._commits += 1
+        return _CLEANING if self._commits % CHECKPOINT_EVERY_COMMITS == 1 else _NO_CLEANING
+
+    @property
+    def id(self) -> str:
+        """Of this table, and of no other."""
+        return str(self._handle.metadata().id)
+
+    def refresh(self) -> None:
+        """Look for commits of others."""
+        self._handle.update_incremental()
+
+    def identifier(self, name: str) -> int | None:
+        """The identifier's number as the handle knows it; None where it was never committed."""
+        version: int | None = self._handle.transaction_version(name)
+        return version
+
+    def last_metadata(self) -> dict[str, Any] | None:
+        return last_metadata(self._handle)
+
+    def commit(self, prepare: Callable[[], Commit | None]) -> None:
+        """Write what `prepare` returns, atomically with its identifiers; `prepare` may run more than once.
+
+        The commit is on the disk when this returns. `prepare` returning None ends without one; what it raises is
+        passed on. Raises DiskFull when there is no room (the same call may be made again), StreamingError when the
+        disk refuses otherwise, or when others commit the same identifiers faster than we do.
+        """
+        for _ in range(COMMIT_ATTEMPTS):
+            commit = prepare()
+            if commit is None:
+                self._flush()
+                return
+            try:
+                with in_flight(self.path):
+                    write_deltalake(
+                        self._handle,
+                        commit.rows,
+                        mode="append",
+                        writer_properties=_PARQUET,
+                        commit_properties=_properties(commit.identifiers, commit.metadata),
+                        post_commithook_properties=self._hooks(),
+                    )
+                self._flush()
+                return
+            except (DeltaError, OSError) as error:
+                if is_disk_full(error):
+                    raise self._disk_full(commit.rows.num_rows) from error
+                if isinstance(error, CommitFailedError):
+                    self._handle = DeltaTable(self.path)
+                    continue
+                raise StreamingError(
+                    f"{commit.rows.num_rows} rows could not be committed to {self.path}: {error}. "
+                    "Nothing of them is in the table; check the disk, then start again"
+                ) from error
+        raise StreamingError(
+            f"{COMMIT_ATTEMPTS} tries to commit to {self.path} were each overtaken by another writer; "
+            "stop the other one (a table has one writer)"
+        )
+
+    def _flush(self) -> None:
+        """What is made of a commit (a later state, a message) must not outlive it, not even when the power fails."""
+        newest = self._handle.version()
+        flush(self.path, range(self._flushed + 1, newest + 1))
+        self._flushed = newest
+
+    def _disk_full(self, rows: int) -> DiskFull:
+        """What the try left behind is deleted, and with it whatever else the table does not need: room is scarce."""
+        with suppress(DeltaError, OSError):
+            sweep(self.path, 0.0)
+        return DiskFull(
+            f"the disk is full: {rows} rows could not be committed to {self.path}. Nothing of them is in the table; "
+            "free some space, and the same commit goes through"
+        )
+
+
+def last_metadata(handle: DeltaTable) -> dict[str, Any] | None:
+    """The metadata of the newest commit that carries some, None where the log no longer has it."""
+    seen = 0
+    for limit in (1, 16, 256, None):
+        commits = handle.history(limit)
+        for commit in commits[seen:]:
+            if METADATA_KEY in commit:
+                metadata: dict[str, Any] = json.loads(commit[METADATA_KEY])
+                return metadata
+        seen = len(commits)
+    return None
+
+
+def is_disk_full(error: BaseException) -> bool:
+    """Whether the system said ENOSPC or EDQUOT; delta-rs passes it on within its own words.
+
+    >>> is_disk_full(OSError(28, "No space left on device")), is_disk_full(OSError(13, "Permission denied"))
+    (True, False)
+    """
+    codes = (errno.ENOSPC, errno.EDQUOT)
+    return getattr(error, "errno", None) in codes or any(f"(os error {code})" in str(error) for code in codes)
+
+
+def _properties(identifiers: Mapping[str, int], metadata: Mapping[str, Any] | None) -> CommitProperties:
+    return CommitProperties(
+        app_transactions=[Transaction(name, number) for name, number in identifiers.items()],
+        custom_metadata={METADATA_KEY: json.dumps(metadata, separators=(",", ":"))},
+    )

@@ -1,0 +1,85 @@
+"""Vacuum: deleting the files of a table that no commit names any more, and no commit can ever name.
+
+Such a file was replaced by a compaction, held rows that retention deleted, or was left by a commit that was killed,
+overtaken, or ran into a full disk. Replacing a file sets its time of change (`retire`), so one rule serves all: not in
+the newest version of the table, and unchanged for longer than asked. Files of a commit in flight are in no version
+either; nothing is deleted unless there was a moment at which no commit was in flight (`streaming.delta.lock`).
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import unquote
+
+import pyarrow as pa
+from deltalake import DeltaTable
+
+from streaming.delta.lock import nothing_in_flight
+from streaming.delta.log import LOG
+
+
+class Swept(NamedTuple):
+    """What a vacuum did. `waiting`: files that are not old enough yet; `busy`: a commit was in flight all the time."""
+
+    files: int = 0
+    bytes: int = 0
+    waiting: int = 0
+    busy: bool = False
+
+
+def sweep(table: Path, older_than_s: float, *, wait_s: float = 0.0) -> Swept:
+    """Delete what no version from the newest on needs, if it has been so for longer than `older_than_s`.
+
+    wait_s  for a moment without a commit in flight; a writer that commits all the time leaves such moments
+    """
+    with nothing_in_flight(table, wait_s) as quiet:
+        if not quiet:
+            return Swept(busy=True)
+        found = unneeded(table)
+        now_s = time.time()
+    files = bytes_ = waiting = 0
+    for path, size in found:
+        with suppress(FileNotFoundError):
+            if older_than_s and now_s - path.stat().st_mtime < older_than_s:
+                waiting += 1
+                continue
+            path.unlink()
+            files, bytes_ = files + 1, bytes_ + size
+    return Swept(files, bytes_, waiting)
+
+
+def unneeded(table: Path) -> list[tuple[Path, int]]:
+    """(path, bytes) of the files that the newest version does not name; some may belong to a commit in flight."""
+    found = list(_files(table))  # first: what is committed after that is not among them, or named
+    actions = pa.table(DeltaTable(table).get_add_actions())
+    live = {unquote(path) for path in actions["path"].to_pylist()}
+    sizes = []
+    for path in found:
+        if os.path.relpath(path, table) not in live:
+            with suppress(FileNotFoundError):
+                sizes.append((path, path.stat().st_size))
+    return sizes
+
+
+def retire(paths: Iterable[Path]) -> None:
+    """To be called before files are replaced: their time until vacuum begins now."""
+    for path in paths:
+        with suppress(FileNotFoundError):
+            os.utime(path)
+
+
+def _files(table: Path) -> Iterable[Path]:
+    """Data files, and what is left of files that were being written: `name#1`, also in the log's folder."""
+    for folder, folders, names in os.walk(table):
+        if folder == str(table):
+            folders[:] = [name for name in folders if name == LOG or not name.startswith((".", "_"))]
+        in_log = Path(folder).name == LOG
+        for name in names:
+            staged = "#" in name and name.rpartition("#")[2].isdigit()
+            if staged or (name.endswith(".parquet") and not in_log):
+                yield Path(folder) / name

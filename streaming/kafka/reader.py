@@ -1,0 +1,260 @@
+"""Messages out of a topic: from our own positions, with an end that the broker confirms and gaps that are told."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+from streaming.errors import BadInput, BrokerAway, DataLost, StreamingError
+from streaming.kafka.client import (
+    KafkaConsumer,
+    KafkaError,
+    LogTruncationError,
+    OffsetAndMetadata,
+    OffsetOutOfRangeError,
+    RetriableError,
+    TopicPartition,
+    connect,
+    explained,
+    from_kafka,
+    raw_message,
+    to_kafka,
+)
+from streaming.kafka.settings import KafkaSettings
+from streaming.kafka.topics import require_topics
+from streaming.messages import EndOfStream, MessageSource, RawMessage, is_end_marker
+from streaming.position import Partition, Positions, SourcePosition
+
+ALL_THAT_WAS_FETCHED = 1 << 30
+
+
+class TopicReader(MessageSource):
+    """Reads partitions of our choice from positions of our choice. One thread at a time.
+
+    While the broker is away `next_batch` returns None and `reachable` is False; after `give_up_s` it raises BrokerAway.
+    Offsets that retention deleted before they were read are an error, never skipped. Read ahead are at most 32 MiB in
+    one fetch, 4 MiB of each partition (or one message, where that is larger), and nothing of a partition left alone.
+
+    What was fetched and not asked for yet waits here, not in the client: kafka-python 3.0 loses sight of a partition
+    that is paused with some of its messages handed out, and brings no more of it for as long as the others are silent.
+    """
+
+    CONFIRM_EVERY_S = 1.0
+    """A silent broker is asked for its end offsets this often: silence may mean no news, or no broker."""
+
+    def __init__(
+        self,
+        settings: KafkaSettings,
+        partitions: Sequence[Partition],
+        *,
+        group: str | None = None,
+        ends: Mapping[Partition, int] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`group` names the consumer group under which `commit_for_display` shows how far we are; `ends` are offsets at
+        which partitions end, for topics without end markers.
+
+        Raises BadInput for a topic or partition that does not exist, BrokerAway when no broker answers."""
+        self.partitions = tuple(partitions)
+        self.reachable = True
+        self._settings, self._group, self._clock = settings, group, clock
+        self._given_ends = dict(ends or {})
+        self._ended: set[Partition] = set()
+        self._waiting: dict[Partition, deque[RawMessage]] = {}
+        self._keys = to_kafka(partitions)
+        counts = require_topics(settings, {partition.topic for partition in partitions})
+        for topic, number in partitions:
+            if number >= counts[topic]:
+                raise BadInput(f"topic `{topic}` has no partition {number}, only 0 to {counts[topic] - 1}")
+        self._consumer: Any = connect(
+            settings,
+            KafkaConsumer,
+            group_id=group,
+            enable_auto_commit=False,
+            auto_offset_reset="none",
+            allow_auto_create_topics=False,
+            fetch_max_wait_ms=200,
+            fetch_max_bytes=32 * 2**20,
+            max_partition_fetch_bytes=4 * 2**20,
+            receive_message_max_bytes=max(100_000_000, 2 * settings.max_message_bytes),
+        )
+        self._consumer.assign(self._keys)
+        self._ends: dict[Partition, int] = {}
+        self._ends_at = float("-inf")
+        self._answered_at = self._away_since = clock()
+
+    def open(self, position: Positions | None = None) -> None:
+        """Read on from `position`; a partition that is not named is read from its beginning.
+
+        Raises DataLost when retention has deleted a position, or the topic ends before it.
+        """
+        position = position or {}
+        with explained(self._settings, "opening topics"):
+            begins = from_kafka(self._consumer.beginning_offsets(self._keys))
+            self._set_ends(self._consumer.end_offsets(self._keys))
+        for partition, begin in begins.items():
+            offset = position[partition].offset if partition in position else begin
+            _check_range(partition, offset, begin, self._ends[partition])
+            self._consumer.seek(TopicPartition(*partition), offset)
+        self._ended.clear()
+        self._waiting.clear()
+        self._look_for_ends()
+
+    def seek(self, position: Positions) -> None:
+        """Partitions that are not named stay where they are. A position that is gone is told by the next batch."""
+        for partition, at in position.items():
+            self._consumer.seek(TopicPartition(*partition), at.offset)
+            self._ended.discard(partition)
+            self._waiting.pop(partition, None)
+        self._look_for_ends()
+
+    def next_batch(
+        self, max_wait_s: float = 0.0, *, max_messages: int = 500, only: Collection[Partition] | None = None
+    ) -> list[RawMessage] | None:
+        """Messages as they come, in order within each partition; while the broker is away the wait is at least 0.1 s.
+
+        Raises DataLost for a retention gap, BrokerAway once the broker has been away for `give_up_s`.
+        """
+        if len(self._ended) == len(self.partitions):
+            raise EndOfStream
+        wanted = set(self.partitions if only is None else only) - self._ended
+        if not wanted.isdisjoint(self._waiting):
+            return self._hand_out(wanted, max_messages) or None
+        deadline = self._clock() + max_wait_s
+        self._pause_all_but(wanted)
+        if self._clock() - self._answered_at > self.CONFIRM_EVERY_S:
+            self._ask_ends(max(max_wait_s, 0.1))
+        try:
+            wait_ms = max(0, round(1000 * (deadline - self._clock())))
+            found = self._consumer.poll(timeout_ms=wait_ms, max_records=ALL_THAT_WAS_FETCHED)
+        except OffsetOutOfRangeError:
+            found = {}
+            self._explain_range()
+        except LogTruncationError as error:
+            raise DataLost(f"the broker lost messages that were already read: {error}") from error
+        except RetriableError:
+            found = {}
+        except KafkaError as error:
+            raise StreamingError(f"reading from {self._settings.bootstrap_servers} failed: {error!r}") from error
+        if found:
+            self._heard()
+        for key, records in found.items():
+            self._waiting[Partition(*key)] = deque(map(raw_message, records))
+        return self._hand_out(wanted, max_messages) or None
+
+    def _hand_out(self, wanted: Collection[Partition], max_messages: int) -> list[RawMessage]:
+        """Messages at hand, the partition that was served last coming last; ends and what follows them are left out,
+        and the position stays before an end marker, to be found again."""
+        given: list[RawMessage] = []
+        for partition in [p for p in self._waiting if p in wanted]:
+            messages = self._waiting.pop(partition)
+            while messages and len(given) < max_messages and partition not in self._ended:
+                message = messages.popleft()
+                if is_end_marker(message) or message.offset >= self._given_ends.get(partition, message.offset + 1):
+                    self._consumer.seek(TopicPartition(*partition), message.offset)
+                    self._ended.add(partition)
+                else:
+                    given.append(message)
+            if messages and partition not in self._ended:
+                self._waiting[partition] = messages
+        self._look_for_ends()
+        return given
+
+    def _look_for_ends(self) -> None:
+        """Also past what is no message (a transaction's marker), and where nothing was left to read."""
+        if still_open := self._given_ends.keys() - self._ended:
+            position = self.position()
+            self._ended |= {p for p in still_open if position[p].offset >= self._given_ends[p]}
+
+    @property
+    def ended(self) -> frozenset[Partition]:
+        return frozenset(self._ended)
+
+    def position(self) -> Positions:
+        """For each partition the message that the next batch begins with, or its end."""
+        return {partition: SourcePosition(self._offset(partition)) for partition in self.partitions}
+
+    def _offset(self, partition: Partition) -> int:
+        if waiting := self._waiting.get(partition):
+            return waiting[0].offset
+        with explained(self._settings, "asking for a position"):
+            offset: int = self._consumer.position(TopicPartition(*partition), timeout_ms=1000)
+        return offset
+
+    def at_end(self, partition: Partition, max_age_s: float = 0.25) -> bool:
+        if not self.reachable or self._clock() - self._ends_at > max_age_s:
+            self._ask_ends(1.0)
+        return self.reachable and self._offset(partition) >= self._ends[partition]
+
+    def behind(self) -> int:
+        position = self.position()
+        ends = {p: self._given_ends.get(p, end) for p, end in self.end_offsets().items()}
+        return sum(max(0, ends[p] - position[p].offset) for p in self.partitions if p not in self._ended)
+
+    def end_offsets(self) -> dict[Partition, int]:
+        """The end offsets, asked for now; those last known while the broker is away (`reachable` tells)."""
+        self._ask_ends(1.0)
+        return dict(self._ends)
+
+    def commit_for_display(self, positions: Positions) -> None:
+        """Show the group's positions to lag monitors; not waited for, and never read back. Nothing without a group."""
+        if self._group is not None:
+            offsets = {
+                TopicPartition(*p): OffsetAndMetadata(position.offset, "", -1) for p, position in positions.items()
+            }
+            self._consumer.commit_async(offsets)
+
+    def close(self) -> None:
+        self._consumer.close(autocommit=False, timeout_ms=2000)
+
+    def _pause_all_but(self, wanted: set[Partition]) -> None:
+        paused = {Partition(*key) for key in self._consumer.paused()}
+        if stop := set(self.partitions) - wanted - paused:
+            self._consumer.pause(*to_kafka(sorted(stop)))
+        if go := paused & wanted:
+            self._consumer.resume(*to_kafka(sorted(go)))
+
+    def _ask_ends(self, timeout_s: float) -> None:
+        asked_at = self._clock()
+        try:
+            self._set_ends(self._consumer.end_offsets(self._keys, timeout_ms=round(timeout_s * 1000)))
+        except KafkaError as error:
+            if self.reachable:  # counted from the first question that got no answer, not from when we last cared to ask
+                self.reachable, self._away_since = False, asked_at
+            silent_s = self._clock() - self._away_since
+            if silent_s > self._settings.give_up_s:
+                raise BrokerAway(
+                    f"the Kafka broker at {self._settings.bootstrap_servers} has not answered for {silent_s:.0f} s; "
+                    "see that it runs (`exfm broker status`, `exfm broker start`), then resume: nothing is lost"
+                ) from error
+
+    def _set_ends(self, answer: Mapping[TopicPartition, int]) -> None:
+        self._ends, self._ends_at = from_kafka(answer), self._clock()
+        self._heard()
+
+    def _heard(self) -> None:
+        self.reachable = True
+        self._answered_at = self._clock()
+
+    def _explain_range(self) -> None:
+        with explained(self._settings, "looking for a gap"):
+            begins = from_kafka(self._consumer.beginning_offsets(self._keys))
+            self._set_ends(self._consumer.end_offsets(self._keys))
+        for partition, position in self.position().items():
+            _check_range(partition, position.offset, begins[partition], self._ends[partition])
+
+
+def _check_range(partition: Partition, offset: int, begin: int, end: int) -> None:
+    where = f"topic `{partition.topic}`, partition {partition.partition}"
+    if offset < begin:
+        raise DataLost(
+            f"{where}: offset {offset:,} was to be read next, but retention has deleted all before {begin:,}: "
+            f"{begin - offset:,} messages are lost; raise the topic's retention.ms, and start a new run"
+        )
+    if offset > end:
+        raise DataLost(
+            f"{where}: offset {offset:,} was to be read next, but the topic ends at {end:,}: it was deleted and made "
+            "anew, or this is another broker; point the run at the broker it began with, or start a new run"
+        )

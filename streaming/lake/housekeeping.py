@@ -1,0 +1,251 @@
+"""Housekeeping: compaction, retention and vacuum of the lake and of the tables beside it, while the stream goes on.
+
+`keep_house` does for one table what there is to do; `Housekeeper` has a thread of its own do it, every so many commits,
+so that a commit waits for none of it. Of what is done
+
+    compaction  moves no row and no position: held up by pinned ranges only
+    retention   deletes rows up to the lowest position in the registry (`Readers`) of the readers that have not expired
+    vacuum      deletes files that no version from the newest on needs; a reader in the middle of a read looks again
+
+Rows are never deleted before every reader in `awaited` has registered once: a student that was never started yet must
+find the lake whole.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from deltalake.exceptions import DeltaError
+
+from streaming.delta import Swept, TableFiles, housekeeping, sweep
+from streaming.errors import StreamingError
+from streaming.lake import compaction, retention
+from streaming.lake.compaction import Merge
+from streaming.lake.readers import Reader, Readers
+from streaming.lake.settings import LakeSettings
+from streaming.position import NOTHING_YET
+
+RETENTION_STEP = 16
+"""Rows are deleted when the newest event time has moved by retention / this: they live at most so much longer."""
+
+STARTING_S = 900.0
+"""After a run was down, its readers have so long to come back, however long they have been silent meanwhile."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class Done:
+    """What was done to one table, for the log and the person at the keyboard."""
+
+    merged_files: int = 0
+    made_files: int = 0
+    rewritten_bytes: int = 0
+    deleted_rows: int = 0
+    first_seq: int | None = None
+    held_by: str | None = None
+    swept: Swept = field(default_factory=Swept)
+
+    def __str__(self) -> str:
+        parts = []
+        if self.merged_files:
+            size = self.rewritten_bytes / 2**20
+            parts.append(f"{self.merged_files} files merged into {self.made_files} ({size:.1f} MB)")
+        if self.deleted_rows:
+            parts.append(f"{self.deleted_rows:,} rows deleted, the lake begins at lake_seq {self.first_seq:,}")
+        if self.held_by:
+            parts.append(f"older rows are kept for {self.held_by}")
+        if self.swept.files:
+            parts.append(f"{self.swept.files} files deleted ({self.swept.bytes / 2**20:.1f} MB)")
+        if self.swept.busy:
+            parts.append("no file deleted: a commit was in flight all the time")
+        return ", ".join(parts) or "nothing to do"
+
+
+def floor(
+    readers: Readers,
+    settings: LakeSettings,
+    *,
+    now_s: float,
+    awaited: Collection[str] = (),
+    without: Collection[str] = (),
+    since_s: float = float("-inf"),
+) -> Reader | None:
+    """The reader furthest behind of those that hold rows; None when there is none. One of `awaited` that never
+    registered holds every row; those in `without` hold nothing. Of `awaited`, nobody expires within STARTING_S of
+    `since_s`, when the run was started."""
+    known = readers.all()
+    names = {reader.name for reader in known}
+    for name in awaited:
+        if name not in names and name not in without:
+            return Reader(name, NOTHING_YET, now_s)
+    starting = set(awaited).difference(without) if now_s - since_s <= STARTING_S else ()
+    holding = readers.holding(now_s=now_s, expiry_s=settings.reader_expiry_s, without=without)
+    return next((reader for reader in known if reader in holding or reader.name in starting), None)
+
+
+def compact(
+    table: TableFiles,
+    settings: LakeSettings,
+    done: Done,
+    *,
+    now_s: float,
+    compact_files: int | None = None,
+    pinned: Sequence[tuple[int, int]] = (),
+    go_on: Callable[[Merge], bool] = lambda _: True,
+) -> None:
+    """Make the merges that are worth it now, as long as `go_on`, asked before each, says yes."""
+    merges = compaction.plan(
+        table.files,
+        compact_files=compact_files or settings.compact_files,
+        target_bytes=settings.target_file_bytes,
+        now_s=now_s,
+        pinned=pinned,
+    )
+    for merge in merges:
+        if not go_on(merge) or not compaction.merge(table, merge.files):
+            return
+        done.merged_files += len(merge.files)
+        done.made_files += 1
+        done.rewritten_bytes += merge.bytes
+
+
+def retain(table: TableFiles, settings: LakeSettings, done: Done, held: Reader | None) -> None:
+    """Delete the rows older than the retention, up to the position of `held`."""
+    if settings.retention_ms is None:
+        return
+    cut = retention.cut(table, settings.retention_ms, None if held is None else held.position)
+    if held is not None and cut.first_seq < cut.by_age:
+        done.held_by = f"`{held.name}` (at lake_seq {held.position:,})"
+    if cut.rows and retention.delete_before(table, cut.first_seq):
+        done.deleted_rows, done.first_seq = cut.rows, cut.first_seq
+
+
+class Housekeeper:
+    """Keeps `lake` and the tables in `beside` (those that exist) in order, from a thread of its own.
+
+    awaited   names of readers for whom every row is kept until they have registered
+    trouble   what went wrong last, in words; None while all is well. Nothing is ever raised: a lake that is not
+              compacted is slow, not wrong
+
+    Bounded: one piece of work at a time, each at most a merge of about the target size; a commit that finds the thread
+    at work only counts. One process keeps house at a time, others come back later.
+    """
+
+    def __init__(
+        self,
+        lake: Path,
+        beside: Sequence[Path],
+        readers: Readers,
+        settings: LakeSettings,
+        *,
+        awaited: Collection[str] = (),
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._lake, self._paths = lake, (lake, *beside)
+        self._readers, self._settings, self._awaited, self._clock = readers, settings, awaited, clock
+        self._since_s = clock()
+        self._tables: dict[Path, TableFiles] = {}
+        self._every = max(1, min(settings.compact_files // 2, 16))
+        self._commits = 0
+        self._cut_at_ms: int | None = None
+        self._swept_at_s = dict.fromkeys(self._paths, clock())
+        self._state = threading.Condition()
+        self._asked = self._closing = self._at_work = False
+        self._thread: threading.Thread | None = None
+        self.trouble: str | None = None
+
+    def maybe(self) -> None:
+        """To be called after every commit; costs nothing, and wakes the thread every few."""
+        self._commits += 1
+        if self._commits % self._every or self._closing:
+            return
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="housekeeping", daemon=True)
+            self._thread.start()
+        with self._state:
+            self._asked = True
+            self._state.notify_all()
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Until the thread has nothing to do; False when that takes longer."""
+        with self._state:
+            return self._state.wait_for(lambda: not (self._asked or self._at_work), timeout_s)
+
+    def close(self) -> None:
+        """Wait for the piece of work in hand and end; the rest is done another time."""
+        with self._state:
+            self._closing = True
+            self._state.notify_all()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        while True:
+            with self._state:
+                self._at_work = False
+                self._state.notify_all()
+                self._state.wait_for(lambda: self._asked or self._closing)
+                self._asked, self._at_work = False, True
+            if self._closing:
+                break
+            for path in self._paths:
+                if path.is_dir():
+                    self._attempt(path)
+        with self._state:
+            self._at_work = False
+            self._state.notify_all()
+
+    def _attempt(self, path: Path) -> None:
+        try:
+            with housekeeping(path, wait_s=0.0) as alone:
+                if alone:
+                    self._keep(path)
+            self.trouble = None
+        except (StreamingError, DeltaError, OSError, ValueError) as error:
+            self._tables.pop(path, None)
+            self.trouble = f"housekeeping of {path.name}: {error}"
+            log.warning("%s; the next try is at one of the next commits", self.trouble)
+
+    def _keep(self, path: Path) -> None:
+        now_s, done = self._clock(), Done()
+        table = self._tables.get(path)
+        if table is None:
+            table = self._tables[path] = TableFiles(path)
+        else:
+            table.refresh()
+        pinned: Sequence[tuple[int, int]] = ()
+        if path == self._lake:
+            self._retain(table, done, now_s)
+            pinned = pinned_ranges(self._readers, self._settings, now_s)
+        compact(table, self._settings, done, now_s=now_s, pinned=pinned, go_on=lambda _: not self._closing)
+        if now_s - self._swept_at_s[path] >= self._settings.vacuum_after_s / 4:
+            done.swept = sweep(path, self._settings.vacuum_after_s, wait_s=0.2)
+            if not done.swept.busy:
+                self._swept_at_s[path] = now_s
+        if done != Done():
+            log.info("%s: %s", path.name, done)
+
+    def _retain(self, table: TableFiles, done: Done, now_s: float) -> None:
+        keep_ms = self._settings.retention_ms
+        newest = retention.newest_event_ms(table)
+        if keep_ms is None or newest is None:
+            return
+        if self._cut_at_ms is not None and newest - self._cut_at_ms < keep_ms / RETENTION_STEP:
+            return
+        held = floor(self._readers, self._settings, now_s=now_s, awaited=self._awaited, since_s=self._since_s)
+        retain(table, self._settings, done, held)
+        self._cut_at_ms = newest
+
+
+def pinned_ranges(
+    readers: Readers, settings: LakeSettings, now_s: float, without: Collection[str] = ()
+) -> list[tuple[int, int]]:
+    """(first, last) of what somebody verifies."""
+    holding = readers.holding(now_s=now_s, expiry_s=settings.reader_expiry_s, without=without)
+    return [(reader.position + 1, reader.last) for reader in holding if reader.last is not None]

@@ -1,0 +1,312 @@
+"""Reading the lake by position: rows after a `lake_seq`, in order, at a cost that does not grow with the lake.
+
+Which files hold a range of `lake_seq` is known from the minima and maxima in the Delta log; no file is opened for it.
+Files overlap (a commit writes one per vertical and date) and may be out of order inside (compaction), so rows are read
+by *window* of `lake_seq`: everything inside a window is read, then sorted. `lake_seq` has no gaps, so a window w wide
+holds at most w rows, whatever the files look like: that bounds the memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import unquote
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+import pyarrow.fs
+
+from streaming.delta import last_metadata, load
+from streaming.errors import BadInput, DataLost, StreamingError
+from streaming.schema import RowSchema
+
+WINDOW_ROWS = 131_072
+FIRST_SEQ = "exfm/first_seq"
+"""The transaction identifier of the lowest row that retention has left; absent: 0."""
+
+_LOWEST, _HIGHEST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
+
+
+class LakeRead(NamedTuple):
+    """Rows in order of `lake_seq`, and how far they reach.
+
+    `complete_upto`: every matching row from `after` (exclusive) to here (inclusive) is in `table`; the next read starts
+    after it, also when nothing matched.
+    """
+
+    table: pa.Table
+    complete_upto: int
+
+
+class LakeReader:
+    """Reads what was committed when it last looked (`refresh`). One thread at a time.
+
+    `window_rows` bounds the memory of limited reads. Raises BadInput when there is no lake at `path`.
+    """
+
+    def __init__(self, path: str | Path, schema: RowSchema, *, window_rows: int = WINDOW_ROWS) -> None:
+        self.path = Path(path)
+        self.schema = schema
+        self.window_rows = window_rows
+        self._ahead: _Window | None = None
+        self._format = ds.ParquetFileFormat()
+        self._disk = pyarrow.fs.LocalFileSystem()
+        self._open()
+
+    def _open(self) -> None:
+        handle = load(self.path, self.schema.augmented)
+        if handle is None:
+            raise BadInput(
+                f"no lake at {self.path}; `exfm stream CONFIG` makes one, and `--run-dir` says where an existing run is"
+            )
+        self._handle = handle
+        self._look()
+
+    def _look(self) -> None:
+        number = self._handle.transaction_version("exfm/lake_seq")
+        if number is None:
+            raise BadInput(f"the table at {self.path} has no `exfm/lake_seq`: it is not a lake of exfm")
+        self.last_lake_seq: int = number
+        self.first_lake_seq: int = self._handle.transaction_version(FIRST_SEQ) or 0
+        self._files = _Files.of(pa.table(self._handle.get_add_actions(flatten=True)))
+
+    @property
+    def id(self) -> str:
+        """Of this lake, and of no other."""
+        return str(self._handle.metadata().id)
+
+    @property
+    def rows(self) -> int:
+        return self.last_lake_seq + 1 - self.first_lake_seq
+
+    @property
+    def files(self) -> int:
+        return len(self._files.paths)
+
+    @property
+    def bytes(self) -> int:
+        return self._files.bytes
+
+    def metadata(self) -> dict[str, Any] | None:
+        """What the writer said with its last commit, as of the last look; None where the log no longer has it."""
+        return last_metadata(self._handle)
+
+    def refresh(self) -> bool:
+        """Look for new commits; True when there were any. Costs a listing of the log where there were none."""
+        version = self._handle.version()
+        self._handle.update_incremental()
+        if self._handle.version() == version:
+            return False
+        self._look()
+        return True
+
+    def read(
+        self,
+        after: int | None = None,
+        *,
+        upto: int | None = None,
+        limit_rows: int | None = None,
+        columns: Sequence[str] | None = None,
+        verticals: set[str] | None = None,
+        filter: pc.Expression | None = None,
+    ) -> LakeRead:
+        """The rows with `after < lake_seq <= upto` that match, in order of `lake_seq`, as of the last `refresh`.
+
+        after       a position; default: from the first row that there is
+        upto        default: the last row known
+        limit_rows  the first so many matching rows only; memory is then bounded by it and by one window, which is
+                    kept for the next read
+        columns     names, in the order wanted; default all of `schema.augmented`
+        verticals   only these; files of others are not opened
+        filter      an expression over any columns, also ones not asked for; a null counts as no match
+
+        Raises BadInput for an unknown column, StreamingError when a file of the lake is gone, DataLost when rows right
+        after the position have been deleted (retention).
+        """
+        wanted = list(self.schema.augmented.names if columns is None else columns)
+        unknown = [name for name in wanted if name not in self.schema.augmented.names]
+        if unknown:
+            raise BadInput(f"the lake has no column {unknown}; it has {self.schema.augmented.names}")
+        if limit_rows is not None and limit_rows < 1:
+            raise BadInput(f"limit_rows is {limit_rows}; ask for at least 1 row")
+        end = self.last_lake_seq if upto is None else min(upto, self.last_lake_seq)
+        ask = _Ask(wanted, verticals, filter)
+        tried: set[str] = set()
+        while True:
+            start = self._start(after)
+            try:
+                return self._rows(ask, start, end, limit_rows)
+            except FileNotFoundError as error:
+                if str(error) in tried:  # the newest version names it too
+                    raise StreamingError(
+                        f"a file of the lake is gone: {error}. Files must be removed through Delta (vacuum) only"
+                    ) from error
+                tried.add(str(error))
+                self._open()  # compacted and vacuumed since the last look: the rows are in newer files
+
+    def _start(self, after: int | None) -> int:
+        """The position to read from. Raises DataLost where rows after `after` are gone."""
+        if after is None:
+            return self.first_lake_seq - 1
+        if after + 1 < self.first_lake_seq:
+            raise DataLost(
+                f"rows lake_seq {after + 1:,} to {self.first_lake_seq - 1:,} of the lake {self.path} are deleted "
+                f"(lake.retention_days); it begins at {self.first_lake_seq:,}, and this reader stands at {after:,}. "
+                "A reader that is registered (`exfm lake readers`) holds its rows until it expires; this one starts "
+                f"anew, from {self.first_lake_seq - 1:,}, or not at all"
+            )
+        return after
+
+    def blocks(self, after: int | None = None, upto: int | None = None) -> Iterator[pa.Table]:
+        """Whole blocks with all columns, in order, from the one that begins after `after`; a window at a time.
+
+        Raises StreamingError as `read` does."""
+        end = self.last_lake_seq if upto is None else min(upto, self.last_lake_seq)
+        after = self._start(after)
+        kept = self.schema.augmented.empty_table()
+        while after < end:
+            read = self.read(after, upto=end, limit_rows=self.window_rows)
+            after = read.complete_upto
+            kept = pa.concat_tables([kept, read.table]).combine_chunks()
+            starts = np.flatnonzero(np.diff(kept["block"].to_numpy(), prepend=-1)).tolist()
+            stops = [*starts[1:], kept.num_rows] if after >= end else starts[1:]
+            for start, stop in zip(starts, stops, strict=False):
+                yield kept.slice(start, stop - start)
+            kept = kept.slice(stops[-1] if stops else 0)
+
+    def _rows(self, ask: _Ask, after: int, upto: int, limit_rows: int | None) -> LakeRead:
+        if limit_rows is None and upto - after > self.window_rows:
+            return LakeRead(self._load(ask, after, upto).rows.select(ask.columns), upto)
+        parts = [ask.empty(self.schema)]
+        missing, place = limit_rows, after
+        while place < upto:
+            ahead = self._window(ask, place)
+            found = ahead.between(place, upto)
+            place = min(ahead.high, upto)
+            if missing is not None:
+                if found.num_rows >= missing:
+                    parts.append(found.slice(0, missing))
+                    place = parts[-1]["lake_seq"][-1].as_py()
+                    break
+                missing -= found.num_rows
+            parts.append(found)
+        return LakeRead(pa.concat_tables([part.select(ask.columns) for part in parts]), place)
+
+    def _window(self, ask: _Ask, place: int) -> _Window:
+        """The window with the rows after `place`: the one read last if it still holds them, so that many small reads
+        in a row decode a file once. Stretches without a file of the verticals are stepped over."""
+        window = self._ahead
+        if window is None or not window.ask.same(ask) or not window.low <= place < window.high:
+            end = min(
+                max(place, self._files.next_start(place, ask.verticals) - 1) + self.window_rows, self.last_lake_seq
+            )
+            window = self._ahead = self._load(ask, place, end)
+        return window
+
+    def _load(self, ask: _Ask, low: int, high: int) -> _Window:
+        chosen = self._files.holding(low, high, ask.verticals)
+        if not len(chosen):
+            return _Window(ask, low, high, ask.empty(self.schema))
+        fragments = [
+            self._format.make_fragment(
+                str(self.path / self._files.paths[i]),
+                self._disk,
+                (pc.field("vertical") == str(self._files.verticals[i]))
+                & (pc.field("event_date") == str(self._files.dates[i])),
+            )
+            for i in chosen
+        ]
+        inside = (pc.field("lake_seq") > low) & (pc.field("lake_seq") <= high)
+        rows = ds.FileSystemDataset(fragments, self.schema.augmented, self._format, self._disk).to_table(
+            columns=ask.read, filter=inside if ask.filter is None else inside & ask.filter
+        )
+        seq = rows["lake_seq"].to_numpy()
+        if (np.diff(seq) < 0).any():
+            rows = rows.take(pa.array(np.argsort(seq, kind="stable")))
+        return _Window(ask, low, high, rows)
+
+
+class _Ask(NamedTuple):
+    """Which rows and columns."""
+
+    columns: list[str]
+    verticals: set[str] | None
+    filter: pc.Expression | None
+
+    @property
+    def read(self) -> list[str]:
+        return list(dict.fromkeys([*self.columns, "lake_seq"]))
+
+    def same(self, other: _Ask) -> bool:
+        if (self.columns, self.verticals) != (other.columns, other.verticals):
+            return False
+        if self.filter is None or other.filter is None:
+            return self.filter is other.filter
+        return bool(self.filter.equals(other.filter))
+
+    def empty(self, schema: RowSchema) -> pa.Table:
+        return pa.schema([schema.augmented.field(name) for name in self.read]).empty_table()
+
+
+class _Window(NamedTuple):
+    """All the rows asked for with low < lake_seq <= high, in order."""
+
+    ask: _Ask
+    low: int
+    high: int
+    rows: pa.Table
+
+    def between(self, after: int, upto: int) -> pa.Table:
+        seq = self.rows["lake_seq"].to_numpy()
+        first, end = np.searchsorted(seq, [after, upto], side="right")
+        return self.rows.slice(first, end - first)
+
+
+class _Files(NamedTuple):
+    """The table's files: paths, partition values, and the range of `lake_seq` in each (unbounded where not known)."""
+
+    paths: list[str]
+    verticals: np.ndarray
+    dates: np.ndarray
+    first: np.ndarray
+    last: np.ndarray
+    bytes: int
+
+    @classmethod
+    def of(cls, actions: pa.Table) -> _Files:
+        def bound(name: str, unknown: int) -> np.ndarray:
+            if name not in actions.column_names:
+                return np.full(actions.num_rows, unknown, np.int64)
+            return actions[name].cast(pa.int64()).fill_null(unknown).to_numpy()
+
+        def partition(name: str) -> np.ndarray:
+            if name not in actions.column_names:  # an empty table
+                return np.empty(0, object)
+            return np.asarray(actions[name].to_pylist(), object)  # not `str`, which forgets a NUL at the end
+
+        return cls(
+            [unquote(path) for path in actions["path"].to_pylist()],
+            partition("partition.vertical"),
+            partition("partition.event_date"),
+            bound("min.lake_seq", _LOWEST),
+            bound("max.lake_seq", _HIGHEST),
+            pc.sum(actions["size_bytes"]).as_py() or 0,
+        )
+
+    def _of(self, verticals: set[str] | None) -> np.ndarray:
+        if verticals is None:
+            return np.ones(len(self.paths), bool)
+        return np.isin(self.verticals, np.asarray(sorted(verticals), object))
+
+    def holding(self, low: int, high: int, verticals: set[str] | None) -> np.ndarray:
+        """Indices of the files with rows in (low, high], by their first row."""
+        found = np.flatnonzero((self.first <= high) & (self.last > low) & self._of(verticals))
+        return found[np.argsort(self.first[found], kind="stable")]
+
+    def next_start(self, low: int, verticals: set[str] | None) -> int:
+        """The lowest `lake_seq` beyond `low` that a file of these verticals can hold."""
+        ahead = (self.last > low) & self._of(verticals)
+        return max(int(self.first[ahead].min()), low + 1) if ahead.any() else _HIGHEST

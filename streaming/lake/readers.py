@@ -1,0 +1,113 @@
+"""Who still reads the lake, and from where on: one small file for each reader, so that nobody's rows are deleted.
+
+A reader says, whenever it has stored how far it is, the last `lake_seq` that it will never need again. A pin says it of
+a range that somebody verifies: nothing from its first row on is deleted, and the files of the range are left as they
+are. Whoever is silent for longer than the expiry (a paused student, a pin that was forgotten) holds nothing up, unless
+it is registered as lasting.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Collection
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from urllib.parse import quote, unquote
+
+from streaming.disk import sealed, unsealed
+from streaming.errors import BadInput
+from streaming.position import NOTHING_YET
+
+
+@dataclass(frozen=True)
+class Reader:
+    """A registered reader, or a pin (`last` is then the last row pinned).
+
+    position  the last `lake_seq` that it does not need; -1: it needs all there is
+    at_s      when it said so, seconds of the wall clock
+    lasting   it never expires: without it the run cannot go on
+    damaged   its file cannot be read: everything is held for it until it registers again or is retired
+    """
+
+    name: str
+    position: int
+    at_s: float
+    last: int | None = None
+    lasting: bool = False
+    damaged: bool = False
+
+    def expired(self, now_s: float, expiry_s: float) -> bool:
+        return not (self.damaged or self.lasting) and now_s - self.at_s > expiry_s
+
+
+class Readers:
+    """The registry in `folder` (`<run>/lake/readers`), made when the first reader registers.
+
+    >>> import tempfile
+    >>> readers = Readers(Path(tempfile.mkdtemp()) / "readers")
+    >>> readers.register("student-news", 41_999, now_s=100.0)
+    >>> readers.register("student-shop", 9_999, now_s=0.0)
+    >>> readers.lowest(now_s=100.0, expiry_s=60.0), readers.lowest(now_s=100.0, expiry_s=600.0)
+    (41999, 9999)
+    >>> readers.pin("audit", 500, 799, now_s=100.0)
+    >>> readers.lowest(now_s=100.0, expiry_s=60.0), readers.lowest(now_s=100.0, expiry_s=60.0, without={"audit"})
+    (499, 41999)
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def register(self, name: str, position: int, *, now_s: float | None = None, lasting: bool = False) -> None:
+        """`name` will never again need a row up to `position` (-1: it may need every row). To be called after what was
+        made of those rows has reached the disk, and at the start."""
+        self._store(Reader(name, position, time.time() if now_s is None else now_s, lasting=lasting))
+
+    def pin(self, name: str, first: int, last: int, *, now_s: float | None = None) -> None:
+        """Keep the rows `first` to `last` and their files. Raises BadInput for an empty range."""
+        if not 0 <= first <= last:
+            raise BadInput(f"cannot pin lake_seq {first} to {last}; a range begins at 0 or later and is not empty")
+        self._store(Reader(name, first - 1, time.time() if now_s is None else now_s, last))
+
+    def retire(self, name: str) -> bool:
+        """Forget `name`; False where it is not known."""
+        try:
+            self._path(name).unlink()
+        except FileNotFoundError:
+            return False
+        return True
+
+    def all(self) -> list[Reader]:
+        """All of them, the one furthest behind first."""
+        found = [self._load(path) for path in self.folder.glob("*.json")]
+        return sorted((reader for reader in found if reader), key=lambda reader: (reader.position, reader.name))
+
+    def holding(self, *, now_s: float, expiry_s: float, without: Collection[str] = ()) -> list[Reader]:
+        """Those that have not expired, the one furthest behind first."""
+        return [r for r in self.all() if not r.expired(now_s, expiry_s) and r.name not in without]
+
+    def lowest(self, *, now_s: float, expiry_s: float, without: Collection[str] = ()) -> int | None:
+        """The `lake_seq` up to which nobody needs a row; None where nobody is registered."""
+        holding = self.holding(now_s=now_s, expiry_s=expiry_s, without=without)
+        return holding[0].position if holding else None
+
+    def _path(self, name: str) -> Path:
+        return self.folder / f"{quote(name, safe='')}.json"
+
+    def _store(self, reader: Reader) -> None:
+        """Moved into place: another process never reads half of it, and a full disk leaves the one before."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        staging = self.folder / f".{os.getpid()}-{threading.get_ident()}.staged"
+        fields = {name: value for name, value in asdict(reader).items() if name != "damaged"}
+        staging.write_text(json.dumps(sealed(fields)) + "\n")
+        staging.replace(self._path(reader.name))
+
+    def _load(self, path: Path) -> Reader | None:
+        try:
+            return Reader(**unsealed(path.read_bytes()))
+        except FileNotFoundError:  # retired since the folder was listed
+            return None
+        except (ValueError, TypeError):
+            return Reader(unquote(path.stem), NOTHING_YET, path.stat().st_mtime, damaged=True)

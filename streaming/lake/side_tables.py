@@ -1,0 +1,68 @@
+"""Tables beside the lake, for rows that do not enter it: dead letters and late feedback.
+
+What a commit of the lake leaves behind is appended under the number of that commit's state, after the commit. The table
+keeps the last number as a Delta transaction identifier, atomically with the rows: appending a number again, as every
+restart does, changes nothing. Nothing is lost or doubled, however the stream is cut the second time.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+
+from streaming.delta import CheckedTable, Commit, in_schema
+from streaming.position import NOTHING_YET
+from streaming.schema import POSITION_FIELDS
+
+DEAD_LETTERS, LATE_FEEDBACK = "dead_letters", "late_feedback"
+NUMBER = "exfm/number"
+
+
+class SideTable:
+    """The table `folder/name`; `schema` includes POSITION_FIELDS. Created where absent.
+
+    Raises BadInput when the table there has other columns, or the folder cannot be written.
+
+    >>> import tempfile
+    >>> from streaming.messages.dead_letters import DEAD_LETTER_SCHEMA, DeadLetter, to_batch
+    >>> table = SideTable(tempfile.mkdtemp(), DEAD_LETTERS, DEAD_LETTER_SCHEMA)
+    >>> letters = to_batch([DeadLetter("impression", "null:age", "ads", 0, 17, row, "", b"") for row in (3, 5)])
+    >>> table.append(letters, number=4), table.append(letters, number=4), table.append(letters, number=5)
+    (2, 0, 2)
+    """
+
+    def __init__(self, folder: str | Path, name: str, schema: pa.Schema) -> None:
+        self.path = Path(folder) / name
+        self.schema = schema
+        statistics = [field.name for field in POSITION_FIELDS]
+        self._table = CheckedTable(self.path, schema, statistics=statistics, identifiers={NUMBER: -1})
+
+    @property
+    def id(self) -> str:
+        """Of this table, and of no other."""
+        return self._table.id
+
+    @property
+    def position(self) -> int:
+        """The number stored last; -1 before the first."""
+        number = self._table.identifier(NUMBER)
+        return NOTHING_YET if number is None else number
+
+    def append(self, rows: pa.RecordBatch | pa.Table, *, number: int) -> int:
+        """Store `rows` under `number` unless that number, or a later one, is stored; returns how many were.
+
+        Numbers rise; one without rows makes no commit. Raises StreamingError when the disk refuses.
+        """
+        table = in_schema(pa.table(rows), self.schema)
+        stored = 0
+
+        def prepare() -> Commit | None:
+            nonlocal stored
+            before = self._table.identifier(NUMBER)
+            stored = 0 if before is not None and number <= before else table.num_rows
+            return Commit(table, {NUMBER: number}, {}) if stored else None
+
+        if table.num_rows:
+            self._table.commit(prepare)
+        return stored

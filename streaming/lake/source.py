@@ -1,0 +1,76 @@
+"""The lake as a source: rows after a `lake_seq`, as they are committed, of some verticals and columns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from streaming.errors import DataLost
+from streaming.lake.reader import LakeReader
+from streaming.messages import EndOfStream, Source
+from streaming.position import NOTHING_YET
+
+
+class LakeSource(Source[int, pa.Table]):
+    """Matching rows in order of `lake_seq`, up to `batch_rows` at a time. Its position is a `lake_seq`: all up to there
+    were handed out, or passed over because they do not match.
+
+    A lake has no end of its own; `end_seq` is the last row there will be, once somebody knows it. New commits are
+    looked for when all known ones are read; they are not waited for.
+    """
+
+    def __init__(
+        self,
+        lake: LakeReader,
+        *,
+        batch_rows: int,
+        columns: Sequence[str] | None = None,
+        verticals: set[str] | None = None,
+        filter: pc.Expression | None = None,
+    ) -> None:
+        """As `LakeReader.read` takes them."""
+        self._lake, self._batch_rows = lake, batch_rows
+        self._columns, self._verticals, self._filter = columns, verticals, filter
+        self._upto = NOTHING_YET
+        self.end_seq: int | None = None
+
+    def open(self, position: int | None = None) -> None:
+        """Raises DataLost when the lake ends before `position`; rows that retention has deleted are told by the next
+        batch."""
+        self._lake.refresh()
+        self.seek(self._lake.first_lake_seq - 1 if position is None else position)
+
+    def seek(self, position: int) -> None:
+        self._lake.refresh()
+        if position > self._lake.last_lake_seq:
+            raise DataLost(
+                f"the lake {self._lake.path} ends at lake_seq {self._lake.last_lake_seq:,}, and was read up to "
+                f"{position:,}: it was deleted and made anew; go on with the lake that was read, or start a new run"
+            )
+        self._upto = position
+
+    def next_batch(self, max_wait_s: float = 0.0) -> pa.Table | None:
+        if self.end_seq is not None and self._upto >= self.end_seq:
+            raise EndOfStream
+        if self._upto >= self._lake.last_lake_seq:
+            self._lake.refresh()
+        read = self._lake.read(
+            self._upto,
+            upto=self.end_seq,
+            limit_rows=self._batch_rows,
+            columns=self._columns,
+            verticals=self._verticals,
+            filter=self._filter,
+        )
+        self._upto = max(self._upto, read.complete_upto)
+        return read.table if read.table.num_rows else None
+
+    def position(self) -> int:
+        return self._upto
+
+    @property
+    def caught_up(self) -> bool:
+        """Everything that was committed when we last looked has been read."""
+        return self._upto >= self._lake.last_lake_seq

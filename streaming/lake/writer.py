@@ -1,0 +1,179 @@
+"""The lake: the log of augmented examples, a Delta table that is appended to by one writer.
+
+Every row has a `lake_seq`, 0, 1, 2… without a gap, in the order of emission. A commit is atomic and carries, as Delta
+transaction identifiers, how far it goes and what belongs to it:
+
+    exfm/lake_seq   the last `lake_seq` in the table, -1 when empty
+    exfm/block      the last block in the table, -1 when empty; a commit holds whole blocks only
+    exfm/epoch      how many writers have been opened; a writer that meets a higher one than its own stops
+    exfm/state      the settlement state from which the next row is made, -1 before the first
+
+and a small JSON object, the commit's metadata: counters and source positions as they were at its last row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from streaming.delta import CheckedTable, Commit, in_schema
+from streaming.errors import StreamingError
+from streaming.lake.reader import LakeReader
+from streaming.position import NOTHING_YET
+from streaming.schema import RowSchema
+
+LAKE_SEQ, BLOCK, EPOCH, STATE = "exfm/lake_seq", "exfm/block", "exfm/epoch", "exfm/state"
+
+Rows: TypeAlias = pa.RecordBatch | pa.Table | Sequence[pa.RecordBatch]
+
+
+class Lake:
+    """The lake at `path` (`<run>/lake/augmented_examples`), with rows of `schema.augmented`.
+
+    >>> import tempfile
+    >>> from streaming.schema import Column, RowSchema, Task
+    >>> schema = RowSchema(columns=[Column(name="user_id")], tasks=[Task(name="ctr", window_s=60)])
+    >>> lake = Lake(tempfile.mkdtemp() + "/augmented_examples", schema)
+    >>> writer = lake.open_writer()
+    >>> writer.last_lake_seq, writer.last_block, writer.epoch
+    (-1, -1, 1)
+    >>> lake.open_reader().last_lake_seq
+    -1
+    """
+
+    def __init__(self, path: str | Path, schema: RowSchema) -> None:
+        self.path = Path(path)
+        self.schema = schema
+
+    def open_writer(self) -> LakeWriter:
+        """The one writer from now on: one opened before is fenced at its next commit. Makes the table where absent.
+
+        Raises BadInput when the table there has other columns, or its folder cannot be written.
+        """
+        return LakeWriter(self.path, self.schema)
+
+    def open_reader(self) -> LakeReader:
+        """A reader of its own, which disturbs nobody. Raises BadInput when there is no lake yet."""
+        return LakeReader(self.path, self.schema)
+
+
+class LakeWriter:
+    """Appends whole blocks. Opened through `Lake.open_writer`, which raises the epoch.
+
+    `last_lake_seq`, `last_block` and `state` are what the last commit says (-1: none), `metadata` its JSON object:
+    {} for a new lake, None when the log no longer holds it (somebody removed log files by hand; take the counters from
+    the settlement state then).
+    """
+
+    def __init__(self, path: Path, schema: RowSchema) -> None:
+        self.schema = schema
+        self._table = CheckedTable(
+            path,
+            schema.augmented,
+            partition_by=("vertical", "event_date"),
+            statistics=("lake_seq", "impression_id", "event_time_ms"),
+            identifiers={LAKE_SEQ: NOTHING_YET, BLOCK: NOTHING_YET, EPOCH: 0, STATE: NOTHING_YET},
+        )
+        self._table.commit(self._take_over)
+        self.last_lake_seq = self._number(LAKE_SEQ)
+        self.last_block = self._number(BLOCK)
+        self.state = self._number(STATE)
+
+    @property
+    def id(self) -> str:
+        """Of this lake, and of no other."""
+        return self._table.id
+
+    def _take_over(self) -> Commit:
+        """Raise the epoch, carrying the last metadata along so that it stays the newest in the log."""
+        self.epoch = self._number(EPOCH) + 1
+        self.metadata = self._table.last_metadata()
+        return Commit(self.schema.augmented.empty_table(), {EPOCH: self.epoch}, self.metadata)
+
+    def commit(self, rows: Rows | None, *, state: int, metadata: Mapping[str, Any]) -> int:
+        """Append `rows`, atomically with `state` and `metadata`; returns the last `lake_seq` of the lake.
+
+        rows      of `schema.augmented`, exactly; `lake_seq` going on from `last_lake_seq` without a gap, `block` beyond
+                  `last_block` and never falling; None or no rows: a commit of progress alone
+        state     a number that names the settlement state belonging to the last row
+        metadata  counters and source positions at the last row; a small JSON object
+
+        A commit that others overtook without touching our identifiers (a compaction) goes through. Raises
+        StreamingError when a newer writer exists (also one that came while we committed: what follows the commit is
+        its business then), on a gap or overlap, and when the disk refuses; DiskFull when it has
+        no room: the same rows may be committed again, with this writer or another.
+        """
+        table = self._checked(rows)
+        last_seq, last_block = self.last_lake_seq, self.last_block
+        if table.num_rows:
+            last_seq, last_block = table["lake_seq"][-1].as_py(), table["block"][-1].as_py()
+        numbers = {LAKE_SEQ: last_seq, BLOCK: last_block, EPOCH: self.epoch, STATE: state}
+
+        def prepare() -> Commit | None:
+            self._same_epoch()
+            seq = self._number(LAKE_SEQ)
+            if seq == last_seq and table.num_rows:
+                return None  # our own try was reported as failed after it had been stored
+            if seq != self.last_lake_seq:
+                raise StreamingError(
+                    f"the lake {self._table.path} ends at lake_seq {seq}, its writer had written up to "
+                    f"{self.last_lake_seq}; it was written to by something else. Open it again"
+                )
+            return Commit(table, numbers, metadata)
+
+        self._table.commit(prepare)
+        self.check()
+        self.last_lake_seq, self.last_block, self.state = last_seq, last_block, state
+        self.metadata = dict(metadata)
+        return last_seq
+
+    def check(self) -> None:
+        """Look whether a newer writer has been opened; raises StreamingError then. To be asked before anything is done
+        outside the lake that only the one writer may do: a process can be stopped for hours between two lines."""
+        self._table.refresh()
+        self._same_epoch()
+
+    def _same_epoch(self) -> None:
+        epoch = self._number(EPOCH)
+        if epoch != self.epoch:
+            raise StreamingError(
+                f"fenced: this writer of {self._table.path} has epoch {self.epoch}, the lake has {epoch}; "
+                "a newer augmentation worker took over, this one must end"
+            )
+
+    def _number(self, name: str) -> int:
+        number = self._table.identifier(name)
+        if number is None:
+            raise StreamingError(f"the table at {self._table.path} has no `{name}`: it is not a lake of exfm")
+        return number
+
+    def _checked(self, rows: Rows | None) -> pa.Table:
+        if rows is None:
+            return self.schema.augmented.empty_table()
+        batches = [rows] if isinstance(rows, pa.RecordBatch) else rows
+        table = in_schema(rows if isinstance(rows, pa.Table) else pa.Table.from_batches(batches), self.schema.augmented)
+        if not table.num_rows:
+            return table
+        lake_seq, block = table["lake_seq"].to_numpy(), table["block"].to_numpy()
+        if lake_seq[0] != self.last_lake_seq + 1:
+            fault = "a gap" if lake_seq[0] > self.last_lake_seq else "an overlap"
+            raise StreamingError(
+                f"{fault}: the lake ends at lake_seq {self.last_lake_seq}, so the next row is "
+                f"{self.last_lake_seq + 1}; these rows begin at {lake_seq[0]}"
+            )
+        steps = np.diff(lake_seq)
+        if (steps != 1).any():
+            at = int(np.argmax(steps != 1))
+            raise StreamingError(
+                f"lake_seq goes from {lake_seq[at]} to {lake_seq[at + 1]} inside the rows given; it must rise by 1"
+            )
+        if block[0] <= self.last_block or (np.diff(block) < 0).any():
+            raise StreamingError(
+                f"the lake holds block {self.last_block} already and a commit holds whole blocks in order; "
+                f"these rows have blocks {block.min()} to {block.max()}"
+            )
+        return table

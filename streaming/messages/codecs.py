@@ -1,0 +1,350 @@
+"""Messages in and out: Arrow micro-batches (the fast path) and one JSON object per message (the easy path).
+
+Both decode to the same batches: the columns of an impression or of feedback, then where each row came from
+(`POSITION_FIELDS`) and its Kafka timestamp (`record_time_ms`). A row that cannot be taken becomes a dead letter; the
+other rows of its message survive. Columns that the schema does not name are dropped.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Sequence
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.json
+
+from streaming.errors import StreamingError
+from streaming.messages.dead_letters import DeadLetter, Kind
+from streaming.messages.ipc import MAX_MESSAGE_BYTES, plain_records, read_ipc, write_ipc
+from streaming.messages.json_text import json_fault, json_kind, json_values
+from streaming.messages.validation import Refusal, Refusals, Rules, bisect, conform, kept_rows, without
+from streaming.position import Partition
+from streaming.schema import POSITION_FIELDS, RowSchema
+
+END_HEADER = "exfm-end"
+RECORD_TIME_FIELD = pa.field("record_time_ms", pa.int64(), nullable=False)
+
+CodecName = Literal["arrow", "json"]
+
+
+class RawMessage(NamedTuple):
+    """One Kafka message. `timestamp_ms` is the record's, from its producer or broker; an absent value is b""."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes
+    headers: tuple[tuple[str, bytes], ...] = ()
+
+
+class Decoded(NamedTuple):
+    """`batch` has `decoded_schema(...)`, rows in the order of the messages given; `dead` holds what was refused."""
+
+    batch: pa.RecordBatch
+    dead: list[DeadLetter]
+
+
+def decoded_schema(schema: pa.Schema) -> pa.Schema:
+    """An impression or feedback schema with the columns that tell where and when a row was read."""
+    return pa.schema([*schema, *POSITION_FIELDS, RECORD_TIME_FIELD])
+
+
+def is_end_marker(message: RawMessage) -> bool:
+    """True for the message a producer writes after its last one: the end of a bounded stream."""
+    return not message.value and any(name == END_HEADER for name, _ in message.headers)
+
+
+def by_partition(messages: Sequence[RawMessage]) -> dict[Partition, list[RawMessage]]:
+    """Messages of each partition, in the order given."""
+    groups: dict[Partition, list[RawMessage]] = {}
+    for message in messages:
+        groups.setdefault(Partition(message.topic, message.partition), []).append(message)
+    return groups
+
+
+def make_codec(name: CodecName, kind: Kind, schema: RowSchema, *, max_message_bytes: int = MAX_MESSAGE_BYTES) -> Codec:
+    """The codec of one topic.
+
+    >>> from streaming.schema import Column, Task
+    >>> schema = RowSchema(columns=[Column(name="age")], tasks=[Task(name="ctr", window_s=60)])
+    >>> codec = make_codec("json", "feedback", schema)
+    >>> clicked = b'{"impression_id": 5, "event_time_ms": 9, "task": "ctr"}'
+    >>> messages = [RawMessage("events", 0, offset, 10, None, value) for offset, value in [(3, clicked), (4, b"{")]]
+    >>> batch, dead = codec.decode(messages)
+    >>> batch.to_pylist()[0]["source_offset"], [letter.reason for letter in dead]
+    (3, ['undecodable'])
+    """
+    codecs: dict[CodecName, type[Codec]] = {"arrow": ArrowCodec, "json": JsonCodec}
+    return codecs[name](Rules(kind, schema), max_message_bytes)
+
+
+class Codec(ABC):
+    """Encodes batches of one kind of record to messages, and decodes them, validated.
+
+    A message over `max_message_bytes` is refused unread (`oversized`).
+    """
+
+    def __init__(self, rules: Rules, max_message_bytes: int = MAX_MESSAGE_BYTES) -> None:
+        self._rules = rules
+        self._max_message_bytes = max_message_bytes
+        self.schema = decoded_schema(rules.schema)
+
+    @property
+    def kind(self) -> Kind:
+        return self._rules.kind
+
+    @abstractmethod
+    def encode(self, batch: pa.RecordBatch) -> list[bytes]:
+        """Message values for the rows of `batch`, which has the impression or feedback schema."""
+
+    @abstractmethod
+    def _read(self, messages: Sequence[RawMessage]) -> _Read: ...
+
+    @abstractmethod
+    def _payloads(self, message: RawMessage, rows: list[int]) -> list[bytes]: ...
+
+    def _explain(self, message: RawMessage, refusal: Refusal) -> Refusal:
+        return refusal
+
+    def decode(self, messages: Sequence[RawMessage]) -> Decoded:
+        """Rows and dead letters of the messages; end markers are passed over.
+
+        One dead letter stands for one row, except that a message which cannot be read at all counts as one.
+        """
+        dead: list[DeadLetter] = []
+        readable = []
+        for message in messages:
+            if len(message.value) > self._max_message_bytes:
+                detail = f"the message has {len(message.value):,} bytes, the limit is {self._max_message_bytes:,}"
+                dead.append(self._letter(message, 0, Refusal("oversized", detail), message.value))
+            elif message.value or not is_end_marker(message):
+                readable.append(message)
+        read = self._read(readable)
+        broken = self._rules.check(read.batch)
+        batch = without(_with_positions(read, readable, self.schema), broken)
+        refused: dict[int, Refusals] = {}
+        for index, row, refusal in read.refused:
+            refused.setdefault(index, {})[row] = refusal
+        for place, refusal in broken.items():
+            refused.setdefault(int(read.message[place]), {})[int(read.row[place])] = refusal
+        for index in sorted(refused):
+            message, rows = readable[index], sorted(refused[index])
+            whole = refused[index][rows[0]].reason == "undecodable"
+            payloads = [message.value] if whole else self._payloads(message, rows)
+            for row, payload in zip(rows, payloads, strict=True):
+                dead.append(self._letter(message, row, self._explain(message, refused[index][row]), payload))
+        return Decoded(batch, dead)
+
+    def _letter(self, message: RawMessage, row: int, refusal: Refusal, payload: bytes) -> DeadLetter:
+        origin = (message.topic, message.partition, message.offset)
+        return DeadLetter(self.kind, refusal.reason, *origin, row, refusal.detail, payload)
+
+
+class _Read(NamedTuple):
+    """What could be read: `batch` (N rows), for each its message's index and its row inside it, and what could not."""
+
+    batch: pa.RecordBatch
+    message: np.ndarray
+    row: np.ndarray
+    refused: list[tuple[int, int, Refusal]]
+
+
+class ArrowCodec(Codec):
+    """Arrow IPC stream format: a batch is one message, of many rows."""
+
+    def encode(self, batch: pa.RecordBatch) -> list[bytes]:
+        return [write_ipc(batch)]
+
+    def _read(self, messages: Sequence[RawMessage]) -> _Read:
+        batches, indices, refused = [], [], []
+        for index, message in enumerate(messages):
+            try:
+                table = read_ipc(message.value, self._max_message_bytes)
+                batch, refusals = conform(table, self._rules.schema)
+            except ValueError as error:
+                refused.append((index, 0, Refusal("undecodable", f"not an Arrow IPC stream that can be read: {error}")))
+                continue
+            batches.append(without(batch, refusals))
+            refused += [(index, row, refusal) for row, refusal in refusals.items()]
+            indices.append((index, kept_rows(batch.num_rows, refusals)))
+        return _Read(
+            _concatenate(batches, self._rules.schema),
+            np.repeat([index for index, _ in indices], [len(rows) for _, rows in indices]).astype(np.int64),
+            np.concatenate([rows for _, rows in indices]) if indices else np.empty(0, np.int64),
+            refused,
+        )
+
+    def _payloads(self, message: RawMessage, rows: list[int]) -> list[bytes]:
+        records = plain_records(read_ipc(message.value, self._max_message_bytes), rows)
+        return [json.dumps(record, default=str).encode() for record in records]
+
+
+class JsonCodec(Codec):
+    """One JSON object per message, UTF-8. An absent key of a nullable column is null."""
+
+    def __init__(self, rules: Rules, max_message_bytes: int = MAX_MESSAGE_BYTES) -> None:
+        super().__init__(rules, max_message_bytes)
+        # Nulls are let in here, and told apart from absent keys when the rules are checked.
+        nullable = pa.schema([field.with_nullable(True) for field in rules.schema])
+        self._options = pyarrow.json.ParseOptions(explicit_schema=nullable, unexpected_field_behavior="ignore")
+        self._columns = [(field.name, json_kind(field.type), field.nullable) for field in rules.schema]
+
+    def encode(self, batch: pa.RecordBatch) -> list[bytes]:
+        """One message per row. A float that is not finite is written as JavaScript would name it, and is refused when
+        read."""
+        pieces: list[Any] = []
+        for number, (field, column) in enumerate(zip(batch.schema, batch.columns, strict=True)):
+            pieces += [("{" if number == 0 else ", ") + json.dumps(field.name) + ": ", json_values(column)]
+        return pc.binary_join_element_wise(*pieces, "}", "").cast(pa.binary()).to_pylist()
+
+    def _read(self, messages: Sequence[RawMessage]) -> _Read:
+        values = [message.value.strip() for message in messages]
+        index = np.arange(len(values))
+        refused: list[tuple[int, int, Refusal]] = []
+        try:
+            batches = [self._parse(values)] if values else []
+        except ValueError:
+            faults = self._faults(values)
+            index = np.array([n for n in index if n not in faults], np.int64)
+            good, bad = bisect(len(index), lambda start, stop: self._parse([values[n] for n in index[start:stop]]))
+            batches = [batch for _, _, batch in good]
+            for n in index[bad].tolist():
+                faults[n] = Refusal("undecodable", "the object cannot be read (a key twice, or text that is not UTF-8)")
+            refused = [(n, 0, fault) for n, fault in sorted(faults.items())]
+            index = np.delete(index, bad)
+        return _Read(_concatenate(batches, self._rules.schema), index, np.zeros(len(index), np.int64), refused)
+
+    def _parse(self, values: list[bytes]) -> pa.RecordBatch:
+        """All values at once. Each begins with `{` and ends with `}`, so that where the joined text parses, a value
+        holds whole objects only; with as many rows as values, exactly one each."""
+        if not all(value[:1] == b"{" and value[-1:] == b"}" for value in values):
+            raise ValueError("not a JSON object")
+        text = b"\n".join(values)
+        if not text.isascii():
+            text.decode("utf-8")
+        table = pyarrow.json.read_json(
+            io.BytesIO(text),
+            read_options=pyarrow.json.ReadOptions(use_threads=False, block_size=len(text) + 1),
+            parse_options=self._options,
+        )
+        if table.num_rows != len(values):
+            raise ValueError(f"{table.num_rows} objects in {len(values)} messages")
+        return _concatenate(table.to_batches(), self._rules.schema)
+
+    def _faults(self, values: list[bytes]) -> dict[int, Refusal]:
+        """Values that cannot be parsed, and why, as far as a row at a time sees it. What parses alone is none of them:
+        a value's fate is its own, whatever it is read together with."""
+        suspected = {n: fault for n, value in enumerate(values) if (fault := self._fault(value)) is not None}
+        return {n: fault for n, fault in suspected.items() if not self._parses(values[n])}
+
+    def _parses(self, value: bytes) -> bool:
+        try:
+            self._parse([value])
+        except ValueError:
+            return False
+        return True
+
+    def _fault(self, value: bytes) -> Refusal | None:
+        """Why one message alone cannot be parsed, None where a row at a time sees nothing wrong."""
+        try:
+            record = json.loads(value)
+        except (ValueError, RecursionError) as error:
+            return Refusal("undecodable", f"not JSON: {error}")
+        if not isinstance(record, dict):
+            return Refusal("undecodable", f"a JSON {type(record).__name__}, not an object")
+        for name, kind, nullable in self._columns:
+            if name not in record:
+                if not nullable:
+                    return Refusal(f"missing_column:{name}", f"`{name}` is absent")
+            elif (reason := json_fault(record[name], kind)) is not None:
+                return Refusal(f"{reason}:{name}", f"`{name}` is {record[name]!r:.60}, not {kind}")
+        return None
+
+    def _explain(self, message: RawMessage, refusal: Refusal) -> Refusal:
+        """An absent key is told apart from a null."""
+        rule, _, name = refusal.reason.partition(":")
+        if rule == "null" and name not in self._keys(message.value):
+            return Refusal(f"missing_column:{name}", f"`{name}` is absent")
+        return refusal
+
+    def _keys(self, value: bytes) -> Collection[str]:
+        try:
+            record: dict[str, Any] = json.loads(value)
+        except (ValueError, RecursionError):  # nested too deep for Python, under a key that nobody asked for
+            return self._rules.schema.names
+        return record
+
+    def _payloads(self, message: RawMessage, rows: list[int]) -> list[bytes]:
+        return [message.value]
+
+
+class ExamplesCodec:
+    """Rows of the lake on the examples topic: Arrow micro-batches in `RowSchema.augmented`.
+
+    Our own publisher wrote them from committed rows, so they are not validated again; one that cannot be read is an
+    error, never a dead letter.
+    """
+
+    def __init__(self, schema: RowSchema) -> None:
+        self.schema: pa.Schema = schema.augmented
+
+    def encode(self, batch: pa.RecordBatch, max_bytes: int = MAX_MESSAGE_BYTES // 2) -> list[bytes]:
+        """Message values of at most `max_bytes` each, in row order; one (empty) for a batch without rows.
+
+        Raises StreamingError when a single row is larger.
+        """
+        value = write_ipc(batch)
+        if len(value) <= max_bytes:
+            return [value]
+        if batch.num_rows <= 1:
+            raise StreamingError(
+                f"one row of the examples topic has {len(value):,} bytes, a message may have {max_bytes:,}; raise "
+                "max_message_bytes, or drop the column that grew"
+            )
+        half = batch.num_rows // 2
+        return self.encode(batch.slice(0, half), max_bytes) + self.encode(batch.slice(half), max_bytes)
+
+    def decode(self, message: RawMessage) -> pa.RecordBatch:
+        """Raises StreamingError, naming the message, when it is corrupt or has another schema."""
+        where = f"message {message.offset} of topic `{message.topic}`, partition {message.partition},"
+        try:
+            table = read_ipc(message.value)
+        except ValueError as error:
+            raise StreamingError(f"{where} is not a readable Arrow stream: {error}") from error
+        if not table.schema.equals(self.schema):
+            differing = sorted({str(field) for field in table.schema} ^ {str(field) for field in self.schema})
+            raise StreamingError(
+                f"{where} was written with another schema; differing: {', '.join(differing) or 'the order'}; "
+                "read it with the run's own config"
+            )
+        return _concatenate(table.to_batches(), self.schema)
+
+
+def _concatenate(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
+    if not batches:
+        return pa.RecordBatch.from_pylist([], schema)
+    same = [pa.RecordBatch.from_arrays(batch.columns, schema=schema) for batch in batches]
+    return same[0] if len(same) == 1 else pa.concat_batches(same)
+
+
+def _with_positions(read: _Read, messages: Sequence[RawMessage], schema: pa.Schema) -> pa.RecordBatch:
+    topics = pa.array([message.topic for message in messages], pa.string())
+    partitions = np.array([message.partition for message in messages], np.int32)
+    offsets = np.array([message.offset for message in messages], np.int64)
+    times = np.array([message.timestamp_ms for message in messages], np.int64)
+    arrays = [
+        *read.batch.columns,
+        topics.take(pa.array(read.message)),
+        pa.array(partitions[read.message]),
+        pa.array(offsets[read.message]),
+        pa.array(read.row.astype(np.int32)),
+        pa.array(times[read.message]),
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)

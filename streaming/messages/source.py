@@ -1,0 +1,109 @@
+"""What every source is: rows in an order that never changes, read from a position of the caller's choice.
+
+A source has no memory of its readers. Whoever reads keeps the position beside what was made of the rows, commits both
+at once, and gives the position back after a restart. Nothing is lost and nothing comes twice if, and only if, the five
+verbs below mean the same for every source, which is what `tests/contracts/source_contract.py` asks of each.
+
+Rows come in batches. How the rows are cut into batches is nobody's promise: it changes from run to run. Their order is.
+
+    open(None)          from the first row that the source still has
+    open(position)      from the row after the last one of the batch before which, or after which, `position()` said so
+    next_batch(wait)    the next rows; None: nothing yet; EndOfStream: never again
+    position()          what `open` is given to get exactly the rows after the last batch that was handed out
+    seek(position)      as if closed and opened there
+    close()             let go of everything held; a second time does nothing
+
+Three answers must not be taken for one another. *Nothing yet* is None. *The end* is an exception, so that no `if not
+batch` can swallow it. *Away* (no broker answers) is None for as long as the source's patience lasts, with `reachable`
+false, then BrokerAway; it is never the end, and never a reason to believe that nothing was sent.
+
+Rows that the source no longer has are an error which names the gap (DataLost), at `open`, at `seek`, or at the latest
+with the batch that would have skipped them: a source never goes on behind a gap by itself.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection
+from typing import Generic, Self, TypeVar
+
+from streaming.messages.codecs import RawMessage
+from streaming.position import Partition, Positions
+
+Place = TypeVar("Place")
+Batch = TypeVar("Batch")
+
+
+class EndOfStream(Exception):
+    """No row will ever follow. Not an error: it is how a bounded stream is over."""
+
+
+class Source(ABC, Generic[Place, Batch]):
+    """Rows in order; see the head of this file. One thread at a time."""
+
+    @abstractmethod
+    def open(self, position: Place | None = None) -> None:
+        """Begin to read. Raises DataLost for a position that the source does not have (any more)."""
+
+    @abstractmethod
+    def next_batch(self, max_wait_s: float = 0.0) -> Batch | None:
+        """Rows, waited for at most about `max_wait_s`; None when there are none yet.
+
+        Raises EndOfStream at the end (and again whenever it is asked), BrokerAway when patience has run out,
+        DataLost for a gap."""
+
+    @abstractmethod
+    def position(self) -> Place:
+        """Where a restart goes on: after the last batch handed out. Never before that of an earlier call, except by
+        `seek`."""
+
+    @abstractmethod
+    def seek(self, position: Place) -> None:
+        """Go on from `position` instead, forwards or backwards."""
+
+    def close(self) -> None:
+        """Let go of what is held. May be called twice, and after any failure."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class MessageSource(Source[Positions, list[RawMessage]]):
+    """Messages of several partitions, each in the order of its offsets; what `Intake` reads.
+
+    A partition ends at its end marker, which is not handed out, or at an offset that was given for its end; what
+    follows is left alone. The source ends when all of its partitions have. `open` reads a partition that is not in the
+    positions from its beginning; a row inside a message is the caller's to find, since reading starts with the whole
+    message.
+    """
+
+    partitions: tuple[Partition, ...]
+    reachable: bool
+    """False while no answer comes: nothing is known then, above all not that nothing was sent."""
+
+    @abstractmethod
+    def next_batch(
+        self, max_wait_s: float = 0.0, *, max_messages: int = 500, only: Collection[Partition] | None = None
+    ) -> list[RawMessage] | None:
+        """As every source's; `only` leaves the other partitions alone for this call."""
+
+    @property
+    @abstractmethod
+    def ended(self) -> Collection[Partition]:
+        """The partitions whose end was reached."""
+
+    @abstractmethod
+    def at_end(self, partition: Partition, max_age_s: float = 0.25) -> bool:
+        """True when the broker says, now (at most `max_age_s` ago), that nothing follows what was handed out.
+
+        An answer that does not come means False: an absent broker is not the end of a topic."""
+
+    @abstractmethod
+    def behind(self) -> int:
+        """How many messages are still to be read, as of now; as of the last answer while there is none."""
+
+    def commit_for_display(self, positions: Positions) -> None:
+        """Show positions to whoever watches the broker. Never read back."""

@@ -1,0 +1,107 @@
+"""Which impressions are due, in which order, and what they look like when they leave.
+
+An impression admitted at key time k is due for settlement group g once the watermark passes d_g = k + window_g +
+lateness. Per group a cursor runs over the admitted rows, whose key times ascend; what lies behind it was emitted, in
+the order (d_g, g, admission) over all groups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from streaming.schema import RowSchema
+from streaming.settlement.label_join import LabelJoin
+from streaming.settlement.pending import RowLog, empty_batch
+
+
+class Emission:
+    """Cursors over the admitted rows, one per settlement group, and what became of the rows behind them.
+
+    >>> from streaming.settlement.pending import empty_batch
+    >>> from streaming.schema import POSITION_FIELDS
+    >>> schema = RowSchema(columns=[], tasks=[{"name": "ctr", "window_s": 1}])
+    >>> log, labels = RowLog(pa.schema([*schema.impression, *POSITION_FIELDS])), LabelJoin(schema, lateness_ms=0)
+    >>> row = dict(impression_id=7, event_time_ms=500, vertical="a", source_topic="ads", source_partition=0,
+    ...            source_offset=0, source_row=0)
+    >>> log.append(pa.RecordBatch.from_pylist([row], log.schema), np.array([500]), np.array([7], np.uint64))
+    >>> labels.append(event_time=np.array([500]))
+    >>> emission = Emission(schema, lateness_ms=0)
+    >>> [emission.emit(log, labels, watermark_ms)[0].num_rows for watermark_ms in (1500, 1501)]
+    [0, 1]
+    """
+
+    def __init__(self, schema: RowSchema, lateness_ms: int) -> None:
+        self._schema, self._lateness = schema, lateness_ms
+        self._groups = schema.groups
+        self.cursors = [0] * len(self._groups)
+        self.settled = [0] * len(self._groups)
+        self.not_applicable = [0] * len(self._groups)
+
+    def restore(self, cursors: Sequence[int], settled: Sequence[int], not_applicable: Sequence[int]) -> None:
+        self.cursors, self.settled, self.not_applicable = list(cursors), list(settled), list(not_applicable)
+
+    def emit(
+        self, pending: RowLog, labels: LabelJoin, watermark_ms: int, max_rows: int | None = None
+    ) -> tuple[pa.RecordBatch, bool]:
+        """The next rows that are due (`RowSchema.settled`), at most `max_rows`, and whether more are due."""
+        starts = self.cursors
+        due = [
+            max(start, pending.key_time.search(watermark_ms - group.window_ms - self._lateness))
+            for start, group in zip(starts, self._groups, strict=True)
+        ]
+        stops = due
+        if max_rows is not None and sum(due) - sum(starts) > max_rows:
+            stops = [min(start + max_rows, stop) for start, stop in zip(starts, due, strict=True)]
+            first = np.argsort(self._deadlines(pending, starts, stops), kind="stable")[:max_rows]
+            group_of = np.repeat(np.arange(len(starts)), np.subtract(stops, starts))[first]
+            stops = [start + int((group_of == g).sum()) for g, start in enumerate(starts)]
+        batch = self._settle(pending, labels, starts, stops)
+        self.cursors = stops
+        return batch, stops != due
+
+    def _deadlines(self, pending: RowLog, starts: list[int], stops: list[int]) -> np.ndarray:
+        """Deadlines of [start, stop) of every group, group after group."""
+        return np.concatenate(
+            [
+                pending.key_time.view(start, stop) + (group.window_ms + self._lateness)
+                for start, stop, group in zip(starts, stops, self._groups, strict=True)
+            ]
+        )
+
+    def _settle(self, pending: RowLog, labels: LabelJoin, starts: list[int], stops: list[int]) -> pa.RecordBatch:
+        counts = [stop - start for start, stop in zip(starts, stops, strict=True)]
+        total = sum(counts)
+        emitted = np.ones(total, bool)
+        label = {task.name: np.zeros(total, np.int8) for task in self._schema.tasks}
+        unset = {task.name: np.ones(total, bool) for task in self._schema.tasks}
+        at = 0
+        for g, (group, start, stop) in enumerate(zip(self._groups, starts, stops, strict=True)):
+            here = slice(at, at + counts[g])
+            at += counts[g]
+            for name, (positive, applicable) in labels.labels(group, start, stop).items():
+                label[name][here], unset[name][here] = positive, ~applicable
+            if group.conditional:
+                emitted[here] = np.any([~unset[task.name][here] for task in group.tasks], axis=0)
+            count = int(emitted[here].sum())
+            self.settled[g] += count
+            self.not_applicable[g] += counts[g] - count
+
+        parts = [part for start, stop in zip(starts, stops, strict=True) for part in pending.slices(start, stop)]
+        rows = pa.concat_batches([empty_batch(pending.schema), *parts])
+        group_of = np.repeat(np.arange(len(counts), dtype=np.int8), counts)
+        if len(self._groups) > 1 or not emitted.all():
+            kept = np.flatnonzero(emitted)
+            kept = kept[np.argsort(self._deadlines(pending, starts, stops)[kept], kind="stable")]
+            rows, group_of = rows.take(pa.array(kept)), group_of[kept]
+            label = {name: values[kept] for name, values in label.items()}
+            unset = {name: values[kept] for name, values in unset.items()}
+        columns = dict(zip(rows.schema.names, rows.columns, strict=True))
+        names = pa.array([group.name for group in self._groups])
+        columns["settlement"] = names.take(pa.array(group_of))
+        for name in label:
+            columns[f"label_{name}"] = pa.array(label[name], mask=unset[name])
+        settled = self._schema.settled
+        return pa.RecordBatch.from_arrays([columns[name] for name in settled.names], schema=settled)

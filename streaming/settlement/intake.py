@@ -1,0 +1,219 @@
+"""Both input topics, read, decoded and merged into one deterministic order.
+
+    partitions --poll--> messages --codec--> rows and dead letters --merge--> chunks
+
+Event time is held up by the slowest partition; the others are read ahead no further than their buffers allow. A
+partition is idle, and waited for no longer, only while the broker confirms that we stand at its end:
+
+    it does so for `idle_s`, and then again each time that others have brought rows, after those were read:
+    whatever was written before those rows is then seen before they move event time
+    a broker that does not answer makes nobody idle, and whoever was idle is waited for again, `idle_s` from its return:
+    what producers held back meanwhile has so long to arrive
+
+Else event time would pass windows whose feedback is there, or on its way, and their labels would turn 0.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from streaming.messages import (
+    MAX_MESSAGE_BYTES,
+    CodecName,
+    EndOfStream,
+    Kind,
+    MessageSource,
+    RawMessage,
+    Source,
+    by_partition,
+    make_codec,
+)
+from streaming.position import Partition, Positions, SourcePosition
+from streaming.schema import RowSchema
+from streaming.settlement.merge import Merge, MergedChunk
+
+Watch = Callable[[str], AbstractContextManager[None]]
+
+LAG_EVERY_S = 1.0
+LOOK_EVERY_S = 0.1  # for idle partitions
+
+
+@dataclass(frozen=True)
+class InputTopic:
+    topic: str
+    partitions: int
+    codec: CodecName
+    kind: Kind
+
+    @property
+    def all(self) -> list[Partition]:
+        return [Partition(self.topic, number) for number in range(self.partitions)]
+
+
+class Intake(Source[dict[str, Any], MergedChunk]):
+    """Merged chunks of the input topics. Its position is a small JSON object: after the last row handed out.
+
+    source  reads every partition of `topics`
+    idle_s  None: no partition is ever idle, and the sequence of rows is a function of the topics alone (lockstep)
+    watch   hears of its phases: merge, poll, decode
+    """
+
+    def __init__(
+        self,
+        schema: RowSchema,
+        source: MessageSource,
+        topics: list[InputTopic],
+        *,
+        buffer_rows: int,
+        idle_s: float | None,
+        max_future_skew_s: float | None = None,
+        max_message_bytes: int = MAX_MESSAGE_BYTES,
+        watch: Watch = lambda phase: nullcontext(),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._codecs = {
+            t.topic: make_codec(t.codec, t.kind, schema, max_message_bytes=max_message_bytes) for t in topics
+        }
+        kinds = {partition: t.kind for t in topics for partition in t.all}
+        self._new_merge = partial(Merge, schema, kinds, max_future_skew_s=max_future_skew_s, buffer_rows=buffer_rows)
+        self._merge = self._new_merge()
+        self._source = source
+        self._idle_s = idle_s
+        self._idle: set[Partition] = set()
+        self._at_end_since: dict[Partition, float] = {}
+        self._looked_at = -LOOK_EVERY_S
+        self._watch, self._clock = watch, clock
+        self._rows_per_message = 1.0
+        self._lag: tuple[float, int] = (-LAG_EVERY_S, 0)
+
+    def open(self, position: dict[str, Any] | None = None) -> None:
+        """From the beginning, or from where `position` was taken."""
+        if position is not None:
+            self._merge.restore(position)
+        self._source.open(self._messages())
+        self._merge.begin_at(self._source.position())
+        self._look_for_ends()
+
+    def seek(self, position: dict[str, Any]) -> None:
+        self._merge = self._new_merge()
+        self._idle.clear()
+        self._at_end_since.clear()
+        self._merge.restore(position)
+        self._source.seek(self._messages())
+        self._look_for_ends()
+
+    def _messages(self) -> Positions:
+        return {p: SourcePosition(position.offset) for p, position in self._merge.positions().items()}
+
+    def position(self) -> dict[str, Any]:
+        return self._merge.state()
+
+    @property
+    def watermark_ms(self) -> int:
+        return self._merge.watermark_ms
+
+    @property
+    def note(self) -> str | None:
+        """Why nothing comes, if it is not simply that nothing was sent."""
+        return None if self._source.reachable else "the broker does not answer; event time stands still"
+
+    def next_batch(self, max_wait_s: float = 0.05) -> MergedChunk | None:
+        """The next rows of the merged order: those at hand, else those that reading brings."""
+        deadline = self._clock() + max_wait_s
+        while True:
+            with self._watch("merge"):
+                chunk = self._merge.pop()
+            if chunk is not None:
+                return chunk
+            if self._merge.finished:
+                raise EndOfStream
+            wait_s = deadline - self._clock()
+            if wait_s < 0 or not self._read(wait_s):
+                with self._watch("merge"):
+                    return self._merge.pop()
+
+    def _read(self, max_wait_s: float) -> bool:
+        """Take what the source has, as far as the buffers allow; False when there was nothing."""
+        wanted = {p for p in self._source.partitions if p not in self._source.ended and self._merge.wants(p)}
+        if not wanted:
+            return False
+        with self._watch("poll"):
+            found = by_partition(self._source.next_batch(max_wait_s, only=wanted) or [])
+        for partition, messages in found.items():
+            with self._watch("decode"):
+                self._push(partition, messages)
+        with self._watch("poll"):
+            self._look_for_ends()
+            self._look_for_idle(wanted.difference(found), rows_came=bool(found))
+        return bool(found)
+
+    def _push(self, partition: Partition, messages: list[RawMessage]) -> None:
+        decoded = self._codecs[partition.topic].decode(messages)
+        rows = decoded.batch.num_rows + len(decoded.dead)
+        self._rows_per_message += 0.1 * (rows / len(messages) - self._rows_per_message)
+        self._merge.push(partition, decoded.batch, decoded.dead)
+        self._await(partition)
+
+    def _look_for_ends(self) -> None:
+        for partition in self._source.ended:
+            self._merge.mark_ended(partition)
+
+    def _look_for_idle(self, silent: set[Partition], *, rows_came: bool) -> None:
+        """All silent partitions at once: those behind one another in event time do not wait for one another."""
+        if self._idle_s is None:
+            return
+        if rows_came and self._idle:
+            for partition in self._idle - self._at_end(self._idle, max_age_s=0.0):
+                self._await(partition)
+        now = self._clock()
+        if now - self._looked_at >= LOOK_EVERY_S:
+            self._looked_at = now
+            silent = silent - self._idle - set(self._source.ended)
+            at_end = self._at_end(silent)
+            for partition in silent:
+                if partition not in at_end:
+                    self._at_end_since.pop(partition, None)
+                elif now - self._at_end_since.setdefault(partition, now) >= self._idle_s:
+                    self._merge.mark_idle(partition)
+                    self._idle.add(partition)
+        if not self._source.reachable:
+            for partition in self._merge.partitions:
+                self._await(partition)
+
+    def _at_end(self, partitions: set[Partition], max_age_s: float = 0.25) -> set[Partition]:
+        """Those that stand at their end, by one answer for all of them."""
+        found = set()
+        for partition in partitions:
+            if self._source.at_end(partition, max_age_s):
+                found.add(partition)
+            if not self._source.reachable:
+                return set()
+            max_age_s = float("inf")
+        return found
+
+    def _await(self, partition: Partition) -> None:
+        """Event time waits for the partition, which may become idle `idle_s` from its next confirmed end."""
+        self._merge.mark_awaited(partition)
+        self._idle.discard(partition)
+        self._at_end_since.pop(partition, None)
+
+    def lag_rows(self) -> int:
+        """About how many rows are still to be read, from end offsets at most a second old."""
+        now = self._clock()
+        if now - self._lag[0] >= LAG_EVERY_S:
+            self._lag = (now, round(self._source.behind() * self._rows_per_message) + self._merge.buffered_rows)
+        return self._lag[1]
+
+    def show_lag(self) -> None:
+        """Committed offsets are for lag displays only; nothing reads them back."""
+        self._source.commit_for_display(self._merge.positions())
+
+    def close(self) -> None:
+        self._source.close()
+        self._lag = (math.inf, self._lag[1])  # nobody to ask any more: a last report says what was known

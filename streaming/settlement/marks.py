@@ -1,0 +1,130 @@
+"""Bits set on numbered rows, stored by what changed: a base of every value, and deltas beside it.
+
+A delta holds the rows marked since the store before. Deltas are merged so that their sizes fall at least by half from
+old to new, and all of them go into a new base once they hold more than a sixteenth of the rows: their number is
+logarithmic, and what is written is, over many stores, a few times what has changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from streaming.disk import Piece, store_pieces
+from streaming.settlement.ledger import Ledger
+
+BASE, DELTA = "base", "delta"
+SHARE = 16
+FEW = 4096
+"""Deltas of together no more rows than this are never a reason for a new base."""
+
+
+class MarksState(NamedTuple):
+    """What the values are read from, oldest first; stored pieces lie in `folder`."""
+
+    pieces: Sequence[Piece]
+    folder: Path | None
+
+
+class Marks(Ledger):
+    """A ledger of bits that knows what of it is stored.
+
+    >>> marks = Marks(np.uint8)
+    >>> marks.append(np.zeros(4)); marks.mark(np.array([2]), 1)
+    >>> marks.state().pieces[0].rows["marks"].to_pylist()
+    [0, 0, 1, 0]
+    """
+
+    def __init__(self, dtype: type | np.dtype, first: int = 0) -> None:
+        super().__init__(dtype, first)
+        self.folder: Path | None = None
+        self._stored: list[Piece] = []
+        self._numbers: list[np.ndarray] = []
+        self._changed: list[np.ndarray] = []
+        self._changes = 0
+
+    def mark(self, numbers: np.ndarray, bit: int) -> None:
+        super().mark(numbers, bit)
+        if not self._stored:
+            return
+        self._changed.append(numbers)
+        self._changes += len(numbers)
+        if self._changes > self._most_changes:
+            self._forget()
+
+    def state(self) -> MarksState:
+        return MarksState(self._pieces(), self.folder)
+
+    def _pieces(self) -> list[Piece]:
+        """What the values of [first, stop) are read from, oldest first; at most one piece is not stored yet."""
+        if not self._stored or self._stored[0].count > 2 * (self.stop - self.first) + FEW:
+            return [self._base_piece()]
+        numbers = np.unique(np.concatenate([np.empty(0, np.int64), *self._changed]))
+        kept = len(self._numbers)
+        while kept and len(self._numbers[kept - 1]) <= 2 * len(numbers):
+            kept -= 1
+            numbers = np.union1d(self._numbers[kept], numbers)
+        numbers = numbers[np.searchsorted(numbers, self.first) :]
+        if sum(map(len, self._numbers[:kept])) + len(numbers) > self._most_changes:
+            return [self._base_piece()]
+        stored = self._stored[: 1 + kept]
+        if not len(numbers):
+            return stored
+        values = self[numbers]
+        rows = pa.RecordBatch.from_arrays([pa.array(numbers), pa.array(values)], ["number", "marks"])
+        return [*stored, Piece.of(DELTA, int(numbers[0]), rows, [numbers, values])]
+
+    def store(self, folder: Path) -> None:
+        """Let what `state` names lie in `folder`. Raises DiskFull, and StreamingError when a piece has gone."""
+        pieces = self._pieces()
+        store_pieces(pieces, self.folder, folder)
+        kept = sum(_is_delta(piece) and piece.rows is None for piece in pieces)
+        new = [piece.rows["number"].to_numpy() for piece in pieces if _is_delta(piece) and piece.rows is not None]
+        self._numbers = [*self._numbers[:kept], *new]
+        self._changed, self._changes = [], 0
+        self._stored, self.folder = [replace(piece, rows=None) for piece in pieces], folder
+
+    def restore(self, state: MarksState, stop: int) -> None:
+        """Read back the values of [first, stop), into an empty ledger. Raises StreamingError."""
+        values = np.zeros(stop - self.first, self.dtype)
+        for piece in state.pieces:
+            rows = piece.read(state.folder)
+            marks = rows["marks"].to_numpy()
+            if _is_delta(piece):
+                numbers = rows["number"].to_numpy().copy()
+                known = numbers >= self.first
+                values[numbers[known] - self.first] = marks[known]
+                self._numbers.append(numbers)
+            else:
+                kept = marks[max(self.first - piece.first, 0) :]
+                start = max(piece.first - self.first, 0)
+                values[start : start + len(kept)] = kept
+        self.append(values)
+        self._stored, self.folder = list(state.pieces), state.folder
+        if any(piece.rows is not None for piece in state.pieces):
+            self._forget()
+
+    @property
+    def nbytes(self) -> int:
+        return super().nbytes + 8 * (self._changes + sum(map(len, self._numbers)))
+
+    @property
+    def _most_changes(self) -> int:
+        return (self.stop - self.first) // SHARE + FEW
+
+    def _forget(self) -> None:
+        """Count no changes any more: the next store writes a base."""
+        self._stored, self._numbers, self._changed, self._changes = [], [], [], 0
+
+    def _base_piece(self) -> Piece:
+        values = self.view(self.first, self.stop).copy()
+        return Piece.of(BASE, self.first, pa.RecordBatch.from_arrays([pa.array(values)], ["marks"]), [values])
+
+
+def _is_delta(piece: Piece) -> bool:
+    return piece.name.startswith(DELTA)

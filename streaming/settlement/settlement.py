@@ -1,0 +1,375 @@
+"""Pending impressions, label join, windows, duplicates: what settles when.
+
+Time is key time, the merge's; W is the watermark, the largest key time seen. An impression with event time e admitted
+at key k waits for group g until its deadline
+
+    d_g = k + window_g + lateness
+
+and is emitted for g once W > d_g, in the order (d_g, g, admission). A feedback row with key time kf and event time f is
+the positive label of its task, with window w, iff
+
+    e <= f <= e + w    and    kf <= d_g
+
+Everything is decided by keys, nothing by where a chunk happens to end: chunks may be cut anywhere and the same rows
+come out in the same order.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pyarrow as pa
+
+from streaming.disk import make_folder
+from streaming.errors import BadInput, DataLost, StreamingError
+from streaming.hashing import hash64
+from streaming.messages import DeadLetter, Kind
+from streaming.schema import POSITION_FIELDS, RowSchema
+from streaming.settlement.config import SettlementConfig
+from streaming.settlement.emission import Emission
+from streaming.settlement.id_index import cuts
+from streaming.settlement.label_join import LabelJoin, late_schema
+from streaming.settlement.merge import END_OF_TIME, NO_TIME, MergedChunk, merged_schema, refuse
+from streaming.settlement.orphans import Orphans
+from streaming.settlement.pending import RowLog
+from streaming.settlement.state import SettlementState
+
+__all__ = ["SettledRows", "Settlement", "SettlementConfig", "SettlementState", "late_schema"]
+
+_NONE = -1
+
+MOST_REASONS, OTHER_REASONS = 1000, "other reasons"
+"""So many reasons of dead letters are counted by name: some quote what was sent, and the state is bounded."""
+
+
+@dataclass(frozen=True)
+class SettledRows:
+    """What one step brought to an end.
+
+    `batch` is in RowSchema.settled; `late` in `late_schema`; `more` tells that rows are due beyond `max_rows`.
+    """
+
+    batch: pa.RecordBatch
+    late: pa.RecordBatch
+    dead: list[DeadLetter]
+    watermark_ms: int
+    more: bool
+
+
+class Settlement:
+    """Joins feedback to impressions and emits each impression once per settlement group.
+
+    >>> from streaming.settlement.pending import empty_batch
+    >>> schema = RowSchema(columns=[], tasks=[{"name": "ctr", "window_s": 1}])
+    >>> settlement = Settlement(schema)
+    >>> row = dict(impression_id=7, event_time_ms=500, vertical="a", source_topic="ads", source_partition=0,
+    ...            source_offset=0, source_row=0, key_time_ms=500, order=0)
+    >>> chunk = MergedChunk(pa.RecordBatch.from_pylist([row], schema=merged_schema(schema, "impression")),
+    ...                     empty_batch(merged_schema(schema, "feedback")), watermark_ms=500)
+    >>> settlement.step(chunk).batch.num_rows, settlement.pending("ctr")
+    (0, 1)
+    >>> settlement.finish().batch["label_ctr"].to_pylist()
+    [0]
+    """
+
+    def __init__(self, schema: RowSchema, config: SettlementConfig | None = None, *, spill: Path | None = None) -> None:
+        """`spill` is where `save` will store; what waits goes there earlier when it would fill the memory.
+
+        Raises BadInput when the horizon is too short, or there are more than 64 tasks.
+        """
+        self.schema, self.config = schema, config or SettlementConfig()
+        self._horizon = self.config.horizon_ms(schema)
+        self._lateness = self.config.lateness_ms
+        if len(schema.tasks) > 64:
+            raise BadInput(f"{len(schema.tasks)} tasks; one settlement joins up to 64, split the stream by tasks")
+        self._row_schema = pa.schema([*schema.impression, *POSITION_FIELDS])
+
+        self._spill = spill
+        self._disk_bytes = 0
+        self._watermark = NO_TIME
+        self._emission = Emission(schema, self._lateness)
+        self._open_at(0, 0)
+        self._counts: Counter[str] = Counter()
+        self._dead: dict[Kind, Counter[str]] = {"impression": Counter(), "feedback": Counter()}
+
+    def _open_at(self, impression: int, feedback: int) -> None:
+        self._pending = RowLog(self._row_schema, impression, readers=len(self.schema.groups))
+        self._labels = LabelJoin(self.schema, self._lateness, impression)
+        self._orphans = Orphans(merged_schema(self.schema, "feedback"), self._horizon, feedback)
+        self._pending.spill = self._orphans.rows.spill = self._spill
+
+    # What goes in
+
+    def step(self, chunk: MergedChunk, max_rows: int | None = None) -> SettledRows:
+        """Take the next chunk of the merged order; give back what it settles, at most `max_rows` rows of it.
+
+        Where `more` is true, `release` gives the rest (and so does the next step).
+        """
+        if self._watermark == END_OF_TIME:
+            raise StreamingError(f"{len(chunk)} rows after the end of the stream; `finish` has closed every window")
+        late = [self._labels.nothing_late]
+        dead: list[tuple[int, int, int, DeadLetter]] = [
+            (key, 0, order, letter)
+            for key, order, letter in zip(chunk.dead_key_time_ms, chunk.dead_order, chunk.dead, strict=True)
+        ]
+        for impressions, feedback in self._pieces(chunk):
+            late_rows, too_old = self._absorb(impressions, feedback)
+            late.append(late_rows)
+            dead.extend(too_old)
+        refused = Counter(letter.kind for letter in chunk.dead)
+        self._counts["impressions_read"] += chunk.impressions.num_rows + refused["impression"]
+        self._counts["feedback_read"] += chunk.feedback.num_rows + refused["feedback"]
+        self._watermark = max(self._watermark, chunk.watermark_ms)
+        return self._advance(pa.concat_batches(late), dead, max_rows)
+
+    def finish(self, max_rows: int | None = None) -> SettledRows:
+        """Event time goes to +infinity: every window closes, every feedback row still unmatched stays so."""
+        self._watermark = END_OF_TIME
+        return self._advance(self._labels.nothing_late, [], max_rows)
+
+    def release(self, max_rows: int | None = None) -> SettledRows:
+        """Rows that are due and were held back by `max_rows`."""
+        return self._advance(self._labels.nothing_late, [], max_rows)
+
+    def _pieces(self, chunk: MergedChunk) -> Iterator[tuple[pa.RecordBatch, pa.RecordBatch]]:
+        """Cut a chunk so that an id is admitted at most once inside a piece: where one recurs beyond the horizon."""
+        rows, feedback = chunk.impressions, chunk.feedback
+        row_keys, feedback_keys = _numpy(rows, "key_time_ms"), _numpy(feedback, "key_time_ms")
+        i = j = 0
+        for row in cuts(row_keys, rows.column("impression_id"), self._horizon):
+            i_stop, j_stop = np.searchsorted(row_keys, row_keys[row]), np.searchsorted(feedback_keys, row_keys[row])
+            yield rows.slice(i, i_stop - i), feedback.slice(j, j_stop - j)
+            i, j = i_stop, j_stop
+        yield rows.slice(i), feedback.slice(j)
+
+    def _absorb(
+        self, impressions: pa.RecordBatch, feedback: pa.RecordBatch
+    ) -> tuple[pa.RecordBatch, list[tuple[int, int, int, DeadLetter]]]:
+        ids = pa.concat_arrays([impressions.column("impression_id"), feedback.column("impression_id")])
+        encoded = cast(pa.DictionaryArray, ids.dictionary_encode())
+        codes = encoded.indices.to_numpy()
+        row_codes, feedback_codes = codes[: impressions.num_rows], codes[impressions.num_rows :]
+        distinct, hashes = encoded.dictionary, hash64(encoded.dictionary)
+
+        # An id has at most one admission within the horizon: the latest is the one known, if any is.
+        known = np.full(len(distinct), _NONE)
+        query, number = self._pending.find(distinct, hashes)
+        known[query] = number
+        known_key = np.full(len(distinct), -END_OF_TIME)
+        known_key[query] = self._pending.key_time[number]
+
+        admitted_at, too_old = self._admit(impressions, row_codes, known_key, hashes)
+        new = np.full(len(distinct), _NONE)
+        new_order = np.full(len(distinct), _NONE)
+        new_key = np.zeros(len(distinct), np.int64)
+        order = _numpy(impressions, "order")[admitted_at]
+        new[row_codes[admitted_at]] = np.arange(self._pending.stop - len(admitted_at), self._pending.stop)
+        new_order[row_codes[admitted_at]] = order
+        new_key[row_codes[admitted_at]] = _numpy(impressions, "key_time_ms")[admitted_at]
+
+        # Feedback belongs to the impression known when it came, else to one admitted here, within the horizon of it.
+        feedback_key, feedback_order = _numpy(feedback, "key_time_ms"), _numpy(feedback, "order")
+        is_known = feedback_key - self._horizon <= known_key[feedback_codes]
+        is_near = np.abs(feedback_key - new_key[feedback_codes]) <= self._horizon
+        matched = np.where(is_known, known[feedback_codes], np.where(is_near, new[feedback_codes], _NONE))
+        resolved = np.where(is_known, feedback_order, np.maximum(feedback_order, new_order[feedback_codes]))
+
+        fresh = np.flatnonzero(new != _NONE)
+        query, claimed = self._orphans.claim(
+            distinct.take(pa.array(fresh)), hashes[fresh], self._pending.key_time[new[fresh]]
+        )
+        query = fresh[query]
+
+        found = np.flatnonzero(matched != _NONE)
+        rows = pa.concat_batches([feedback.take(pa.array(found)), claimed])
+        number = np.concatenate([matched[found], new[query]])
+        joined = self._labels.join(
+            rows,
+            number,
+            admitted_key=self._pending.key_time[number],
+            resolved=np.concatenate([resolved[found], new_order[query]]),
+        )
+        self._counts["matched_feedback"] += joined.labels
+        self._counts["duplicate_feedback"] += joined.repeats
+        self._counts["late_feedback"] += joined.late.num_rows
+        missing = np.flatnonzero(matched == _NONE)
+        self._orphans.add(feedback.take(pa.array(missing)), hashes[feedback_codes[missing]])
+        return joined.late, too_old
+
+    def _admit(
+        self, impressions: pa.RecordBatch, codes: np.ndarray, known_key: np.ndarray, hashes: np.ndarray
+    ) -> tuple[np.ndarray, list[tuple[int, int, int, DeadLetter]]]:
+        """Admit impressions neither too old nor known; returns their indices and the dead letters."""
+        key, event_time = _numpy(impressions, "key_time_ms"), _numpy(impressions, "event_time_ms")
+        too_old = event_time < key - self._horizon
+        candidate = np.flatnonzero(~too_old & (key - self._horizon > known_key[codes]))
+        first = np.empty(len(known_key), np.int64)
+        first[codes[candidate][::-1]] = candidate[::-1]
+        admitted = candidate[first[codes[candidate]] == candidate]
+        self._counts["duplicates_dropped"] += int(len(key) - too_old.sum() - len(admitted))
+
+        rows = impressions.select(self._row_schema.names)
+        if len(admitted) < len(key):
+            rows = rows.take(pa.array(admitted))
+        self._pending.append(rows, key[admitted], hashes[codes[admitted]])
+        self._labels.append(event_time[admitted])
+        if not too_old.any():
+            return admitted, []
+        behind = (key - event_time)[too_old]
+        details = [f"event time is {ms} ms behind the watermark; dedup_horizon: {self._horizon}" for ms in behind]
+        refused = impressions.filter(pa.array(too_old))
+        order = _numpy(refused, "order").tolist()
+        letters = refuse(refused.select(self._row_schema.names), "impression", "too_old", details)
+        return admitted, list(zip(key[too_old].tolist(), [0] * len(order), order, letters, strict=True))
+
+    # What comes out
+
+    def _advance(
+        self, late: pa.RecordBatch, dead: list[tuple[int, int, int, DeadLetter]], max_rows: int | None
+    ) -> SettledRows:
+        batch, more = self._emission.emit(self._pending, self._labels, self._watermark, max_rows)
+        dead = [*dead, *self._expire_orphans()]
+        dead.sort(key=lambda entry: entry[:3])
+        letters = [letter for *_, letter in dead]
+        for letter in letters:
+            reasons = self._dead[letter.kind]
+            named = letter.reason in reasons or len(reasons) < MOST_REASONS
+            reasons[letter.reason if named else OTHER_REASONS] += 1
+        self._forget()
+        return SettledRows(batch, late, letters, self._watermark, more)
+
+    def _expire_orphans(self) -> list[tuple[int, int, int, DeadLetter]]:
+        """Feedback that waited for its impression longer than the horizon."""
+        rows = self._orphans.expire(self._watermark)
+        self._counts["unmatched_feedback"] += rows.num_rows
+        names = [*self.schema.feedback.names, *(f.name for f in POSITION_FIELDS)]
+        detail = f"no impression of this id within {self._horizon} ms of event time"
+        refused = refuse(rows.select(names), "feedback", "unknown_impression", [detail] * rows.num_rows)
+        expiry = (_numpy(rows, "key_time_ms") + self._horizon).tolist()
+        order = _numpy(rows, "order").tolist()
+        return list(zip(expiry, [1] * rows.num_rows, order, refused, strict=True))
+
+    def _forget(self) -> None:
+        """Let go of features that were emitted for every group, and of ids beyond the horizon."""
+        emitted = min(self._emission.cursors)
+        self._pending.slim(emitted)
+        beyond = min(emitted, self._pending.key_time.search(self._watermark - self._horizon))
+        self._pending.drop(beyond)
+        self._labels.drop(beyond)
+
+    # How it stands
+
+    def pending(self, group: str) -> int:
+        """Impressions that wait to settle for `group`."""
+        return self._pending.stop - self._emission.cursors[[g.name for g in self.schema.groups].index(group)]
+
+    @property
+    def watermark_ms(self) -> int:
+        return self._watermark
+
+    @property
+    def waiting_feedback(self) -> int:
+        """Feedback rows whose impression has not come yet."""
+        return len(self._orphans)
+
+    @property
+    def state_bytes(self) -> int:
+        """Memory held for pending impressions, known ids and waiting feedback."""
+        return sum(part.nbytes for part in (self._pending, self._labels, self._orphans))
+
+    @property
+    def disk_bytes(self) -> int:
+        """Bytes of the files that the last save needs, and what it was told to keep."""
+        return self._disk_bytes
+
+    def counters(self) -> dict[str, Any]:
+        """What became of every row. For every group g, and for feedback:
+
+        impressions_read = settled[g] + not_applicable[g] + pending[g] + duplicates_dropped + dead_letters.impression
+        feedback_read = matched + duplicate + late + waiting_feedback + dead_letters.feedback (unmatched among them)
+        """
+        names = [group.name for group in self.schema.groups]
+        counts = ("impressions_read", "duplicates_dropped", "feedback_read", "matched_feedback")
+        late = ("duplicate_feedback", "late_feedback", "unmatched_feedback")
+        return {
+            "settled": dict(zip(names, self._emission.settled, strict=True)),
+            "not_applicable": dict(zip(names, self._emission.not_applicable, strict=True)),
+            "pending": {name: self.pending(name) for name in names},
+            **{name: self._counts[name] for name in (*counts, *late)},
+            "waiting_feedback": self.waiting_feedback,
+            "dead_letters": {kind: dict(reasons) for kind, reasons in self._dead.items()},
+        }
+
+    # What survives
+
+    def state(self) -> SettlementState:
+        """Everything, to be restored exactly. What is stored already is read from there, for as long as it is kept."""
+        return SettlementState(
+            pending=self._pending.state(),
+            labels=self._labels.bits.state(),
+            orphans=self._orphans.rows.state(),
+            claimed=self._orphans.claimed.state(),
+            meta={
+                "schema": self.schema.model_dump(mode="json"),
+                "config": self.config.model_dump(mode="json"),
+                "watermark_ms": self._watermark,
+                "cursors": list(self._emission.cursors),
+                "settled": list(self._emission.settled),
+                "not_applicable": list(self._emission.not_applicable),
+                "counts": dict(self._counts),
+                "dead_letters": {kind: dict(reasons) for kind, reasons in self._dead.items()},
+            },
+        )
+
+    def restore(self, state: SettlementState) -> None:
+        """Continue on a new Settlement where `state` was taken. Raises BadInput for another schema or config."""
+        meta = state.meta
+        for what, mine in (("schema", self.schema), ("config", self.config)):
+            if type(mine).model_validate(meta[what]) != mine:
+                raise BadInput(
+                    f"the settlement state was written under {what} {meta[what]}, this run has "
+                    f"{mine.model_dump(mode='json')}; resume with the {what} it was written under, or start a new run"
+                )
+        self._open_at(state.pending.first, state.orphans.first)
+        self._watermark = meta["watermark_ms"]
+        self._emission.restore(meta["cursors"], meta["settled"], meta["not_applicable"])
+        self._counts = Counter(meta["counts"])
+        self._dead = {"impression": Counter(), "feedback": Counter()}
+        for kind, reasons in meta["dead_letters"].items():
+            self._dead[kind].update(reasons)
+        self._labels.event_time = self._pending.restore(state.pending)
+        self._labels.bits.restore(state.labels, self._pending.stop)
+        self._pending.slim(min(self._emission.cursors))
+        self._orphans.restore(state.orphans, state.claimed)
+
+    def save(self, directory: Path, name: str, keep: Collection[str] = (), extra: Any = None) -> None:
+        """Store the state as `name` in `directory`, with `extra` (JSON); only `name` and `keep` stay loadable there.
+
+        What is stored already is not written again, and linked from where it was loaded. A save that fails or is killed
+        leaves earlier states as they were. Raises DiskFull, and StreamingError when a piece has gone.
+        """
+        make_folder(directory)
+        for part in (self._pending, self._labels.bits, self._orphans.rows, self._orphans.claimed):
+            part.store(directory)
+        self._disk_bytes = self.state().save(directory, name, keep, extra)
+
+    def load(self, directory: Path, name: str) -> Any:
+        """Continue on a new Settlement from what was saved as `name`; returns its `extra`."""
+        state, extra = SettlementState.load(directory, name)
+        try:
+            self.restore(state)
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, pa.ArrowException) as error:
+            raise DataLost(
+                f"the settlement state `{name}` in {directory} does not hold together: {error!r}; put the folder back "
+                "from a copy of the run directory, or start a new run"
+            ) from error
+        return extra
+
+
+def _numpy(batch: pa.RecordBatch, name: str) -> np.ndarray:
+    return batch.column(name).to_numpy(zero_copy_only=False).astype(np.int64, copy=False)

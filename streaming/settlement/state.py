@@ -1,0 +1,173 @@
+"""What a settlement continues from, in memory and as files.
+
+    <name>.json    the manifest: counters, cursors, watermark, and the pieces it needs
+    *-*.arrow      pieces: segments and heads of the pending impressions and of the feedback that waits, and the marks
+                   on both (labels, claimed feedback); never changed, written once, shared by manifests
+
+Pieces come first, the manifest moves into place after them, and only then do files go that no manifest needs: a state
+is there whole or not at all, and one that was there stays. The folder's .json, .arrow and .part files are the
+settlement's alone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Collection
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from streaming.disk import PART, SEAL, SUFFIX, Piece, loaded, read_rows, sealed, sync, unsealed, write_file
+from streaming.errors import BadInput, DataLost, StreamingError
+from streaming.settlement.marks import BASE, MarksState
+from streaming.settlement.pending import RowLogState
+
+FORMAT = 2
+READABLE = (1, 2)
+
+
+@dataclass(frozen=True)
+class SettlementState:
+    """Pending impressions and the labels seen, feedback that waits and what of it was claimed, and the counters."""
+
+    pending: RowLogState
+    labels: MarksState
+    orphans: RowLogState
+    claimed: MarksState
+    meta: dict[str, Any]
+
+    def save(self, directory: Path, name: str, keep: Collection[str] = (), extra: Any = None) -> int:
+        """Name the state, whose pieces are stored in `directory`, with `extra` (JSON) beside it.
+
+        Afterwards only `name` and `keep` can be loaded. Returns the bytes of the files they need. Raises DiskFull.
+        """
+        logs = {"pending": (self.pending, self.labels), "orphans": (self.orphans, self.claimed)}
+        manifest = {
+            "format": FORMAT,
+            "logs": {
+                log: {
+                    "first": rows.first,
+                    "segments": [segment.name for segment in rows.segments],
+                    "head": rows.head.name,
+                    "marks": [piece.name for piece in marks.pieces],
+                }
+                for log, (rows, marks) in logs.items()
+            },
+            "meta": self.meta,
+            "extra": extra,
+        }
+        text = json.dumps(sealed(manifest)).encode()
+        sync(directory)
+        write_file(directory / f"{name}.json", lambda file: file.write(text))
+        sync(directory)
+        return _tidy(directory, {name, *keep})
+
+    @staticmethod
+    def load(directory: Path, name: str) -> tuple[SettlementState, Any]:
+        """The state saved as `name`, and its `extra`; pieces are read when it is restored.
+
+        Raises BadInput when there is none of that name, DataLost when its manifest is damaged.
+        """
+        path = directory / f"{name}.json"
+        if not path.exists():
+            there = ", ".join(sorted(p.stem for p in directory.glob("*.json"))) or "nothing"
+            raise BadInput(
+                f"no settlement state `{name}` in {directory}; there is {there}. Put the folder back from a copy of "
+                "the run directory, or start a new run"
+            )
+        manifest = _manifest(path)
+        try:
+            logs = _format_1(directory, name, manifest) if manifest["format"] == 1 else _logs(directory, manifest)
+            return SettlementState(*logs["pending"], *logs["orphans"], manifest["meta"]), manifest["extra"]
+        except (KeyError, TypeError, ValueError) as error:
+            raise _damaged(path, repr(error)) from error
+
+
+_Logs = dict[str, tuple[RowLogState, MarksState]]
+
+
+def _logs(directory: Path, manifest: dict[str, Any]) -> _Logs:
+    logs = {}
+    for log, parts in manifest["logs"].items():
+        segments, marks = ([Piece.named(each) for each in parts[kind]] for kind in ("segments", "marks"))
+        rows = RowLogState(parts["first"], segments, Piece.named(parts["head"]), directory)
+        logs[log] = rows, MarksState(marks, directory)
+    return logs
+
+
+def _format_1(directory: Path, name: str, manifest: dict[str, Any]) -> _Logs:
+    """Format 1 wrote head, all labels and the feedback that waits anew for each state; its segments are of format 2."""
+    first = manifest["meta"]["first"]
+    head, labels, orphans = (read_rows(directory / file) for file in _files_1(name))
+    segments = [Piece.named(f"segment-{each}") for each in manifest["segments"]]
+    pending = RowLogState(first, segments, _unstored("head", head), directory)
+    marks = pa.RecordBatch.from_arrays(labels.columns, ["marks"])
+    return {
+        "pending": (pending, MarksState([Piece(f"{BASE}-labels", first, marks.num_rows, marks)], None)),
+        "orphans": (RowLogState(0, [], _unstored("orphans", orphans), None), MarksState([], None)),
+    }
+
+
+def _files_1(name: str) -> list[str]:
+    return [f"{name}.{part}.arrow" for part in ("head", "labels", "orphans")]
+
+
+def _unstored(name: str, rows: pa.RecordBatch) -> Piece:
+    return Piece(name, 0, rows.num_rows, rows)
+
+
+def _manifest(path: Path) -> dict[str, Any]:
+    try:
+        text = path.read_bytes()
+        manifest = loaded(text)
+        version = manifest["format"]
+        if version in READABLE and (version > 1 or SEAL in manifest):  # format 1 had no seal
+            manifest = unsealed(text)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise _damaged(path, repr(error)) from error
+    if version not in READABLE:
+        raise BadInput(
+            f"{path} has format {version}, this version reads {' and '.join(map(str, READABLE))}; resume with the "
+            "version that wrote it, or start a new run"
+        )
+    return manifest
+
+
+def _damaged(path: Path, why: str) -> DataLost:
+    return DataLost(
+        f"{path} of a settlement state cannot be read: {why}; put it back from a copy of the run directory, or start a "
+        "new run"
+    )
+
+
+def _needed(path: Path) -> set[str]:
+    """The files that the manifest at `path` needs, itself among them."""
+    manifest = _manifest(path)
+    if manifest["format"] == 1:
+        return {path.name, *_files_1(path.stem), *(f"segment-{each}{SUFFIX}" for each in manifest["segments"])}
+    files = {path.name}
+    for parts in manifest["logs"].values():
+        files |= {piece + SUFFIX for piece in (*parts["segments"], parts["head"], *parts["marks"])}
+    return files
+
+
+def _tidy(directory: Path, names: set[str]) -> int:
+    """Delete manifests not in `names`, and every file that no remaining one needs. Returns the bytes that stay."""
+    needed: set[str] = set()
+    for name in names:
+        with suppress(StreamingError):  # one that is damaged, or never was, needs nothing
+            needed |= _needed(directory / f"{name}.json")
+    size = 0
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            if not entry.name.endswith((".json", SUFFIX, PART)):
+                continue
+            if entry.name in needed:
+                size += entry.stat().st_size
+            else:
+                os.unlink(entry.path)
+    return size

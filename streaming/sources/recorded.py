@@ -1,0 +1,245 @@
+"""A recorded Parquet file, played as impressions and feedback, so that history takes the same way as life.
+
+Labels may be columns of the impressions' file (feedback follows after its delay, zero where none is recorded), or
+feedback has a file of its own. Files are read a piece at a time, in their order, which is that of event time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from streaming.errors import BadInput
+from streaming.messages import conform
+from streaming.schema import RowSchema
+from streaming.sources.chunk import Chunk, Held, PlayedStream
+from streaming.sources.timed_parquet import TimedParquet, Unit
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class LabelColumn(_Frozen):
+    """Where a task's label is. Positive: one of `values` where given, else at least `at_least`; null is negative.
+
+    The feedback happens `delay_column` after the impression, or at `time_column` (in the unit of the event time), or at
+    once where neither is named.
+    """
+
+    column: str
+    at_least: float = 1.0
+    values: tuple[int | float | str, ...] = ()
+    delay_column: str | None = None
+    delay_unit: Unit = "s"
+    time_column: str | None = None
+
+    @model_validator(mode="after")
+    def _one_time(self) -> LabelColumn:
+        if self.delay_column is not None and self.time_column is not None:
+            raise ValueError(
+                f"delay_column `{self.delay_column}` and time_column `{self.time_column}` both say when; keep one"
+            )
+        return self
+
+
+class FeedbackFile(_Frozen):
+    """A Parquet file of feedback, in order of time."""
+
+    path: str
+    impression_id: str = "impression_id"
+    event_time: str = "event_time_ms"
+    event_time_unit: Unit = "ms"
+    task: str = "task"
+
+
+class RecordedConfig(_Frozen):
+    """Which columns of a recorded file mean what.
+
+    impression_id: null numbers the rows. vertical: a column, unless `vertical_value` gives all rows one; of integers
+    their digits are the name (category 8 is vertical `8`).
+    columns: the file's name of a schema column, where it differs. labels: by task; empty with a feedback file.
+    out_of_order_s: how far behind the latest row before it a row may be. Units are those of integer and float columns;
+    timestamps have their own.
+    """
+
+    impression_id: str | None = None
+    event_time: str = "event_time_ms"
+    event_time_unit: Unit = "ms"
+    vertical: str | None = "vertical"
+    vertical_value: str | None = None
+    columns: dict[str, str] = Field(default_factory=dict)
+    labels: dict[str, LabelColumn] = Field(default_factory=dict)
+    feedback: FeedbackFile | None = None
+    out_of_order_s: float = Field(default=0.0, ge=0)
+
+    @model_validator(mode="after")
+    def _one_source_of_labels(self) -> RecordedConfig:
+        if bool(self.labels) == (self.feedback is not None):
+            raise ValueError("give either `labels` (columns of the file) or `feedback` (a file of its own)")
+        if self.feedback is not None and self.impression_id is None:
+            raise ValueError("a feedback file refers to impressions: name their `impression_id` column")
+        if self.vertical is None and self.vertical_value is None:
+            raise ValueError("give `vertical` (a column) or `vertical_value` (one for all rows)")
+        return self
+
+
+class RecordedStream(PlayedStream):
+    """The file at `path`, played in the shape of `schema`.
+
+    Raises BadInput, at once, for a file that is absent or not Parquet, a missing column, a label without a task; and
+    while playing for a column of the wrong type and for rows out of order. Values are not judged here: a row that
+    breaks the schema's rules goes on its way and becomes a dead letter.
+    """
+
+    def __init__(self, path: str | Path, config: RecordedConfig, schema: RowSchema) -> None:
+        self.config, self.schema = config, schema
+        tasks = [task.name for task in schema.tasks]
+        if strange := [task for task in config.labels if task not in tasks]:
+            raise BadInput(f"labels name task {', '.join(strange)}; the schema has {', '.join(tasks)}")
+        names = {column.name: config.columns.get(column.name, column.name) for column in schema.columns}
+        if strange := sorted(set(config.columns) - set(names)):
+            raise BadInput(f"columns name {', '.join(strange)}; the schema has {', '.join(names)}")
+        self._names = names
+        needed = [*names.values(), config.event_time]
+        needed += [name for name in (config.impression_id, self._vertical_column) if name is not None]
+        for label in config.labels.values():
+            needed += [name for name in (label.column, label.delay_column, label.time_column) if name is not None]
+        self._file = TimedParquet(path, needed, config.event_time, config.event_time_unit, config.out_of_order_s)
+        self._feedback_file: TimedParquet | None = None
+        if (feedback := config.feedback) is not None:
+            needed = [feedback.impression_id, feedback.event_time, feedback.task]
+            self._feedback_file = TimedParquet(
+                feedback.path, needed, feedback.event_time, feedback.event_time_unit, config.out_of_order_s
+            )
+
+    @property
+    def rows(self) -> int:
+        return self._file.rows
+
+    @property
+    def _vertical_column(self) -> str | None:
+        return self.config.vertical if self.config.vertical_value is None else None
+
+    def chunks(self, chunk_rows: int = 8192) -> Iterator[Chunk]:
+        """The whole file, from its start; then chunks of up to `chunk_rows` records of feedback still to come."""
+        held, first_row, now_ms = Held(self.schema.feedback), 0, 0
+        recorded = self._recorded_feedback(chunk_rows)
+        recorded_until_ms = -1
+        tolerance_ms = round(self.config.out_of_order_s * 1000)
+        for table, time_N in self._file.read(chunk_rows):
+            impressions = self._impressions(table, time_N, first_row)
+            for task, label in self.config.labels.items():
+                self._hold_label(held, task, label, table, time_N, impressions.column(0), first_row)
+            first_row += table.num_rows
+            now_ms = max(now_ms, int(time_N.max()))
+            while recorded_until_ms <= now_ms and (more := next(recorded, None)) is not None:
+                held.push(*more)
+                recorded_until_ms = max(recorded_until_ms, int(more[1].max()) - tolerance_ms)
+            feedback, _ = held.pop_until(now_ms)
+            yield Chunk(impressions, feedback, [], now_ms - tolerance_ms, None)
+        nothing = pa.RecordBatch.from_pylist([], self.schema.impression)
+        while (more := next(recorded, None)) is not None or len(held):
+            if more is not None:
+                held.push(*more)
+                now_ms = max(now_ms, int(more[1].max()) - tolerance_ms)
+            else:
+                now_ms = max(now_ms, held.due_after(chunk_rows))
+            feedback, _ = held.pop_until(now_ms)
+            if feedback.num_rows:
+                yield Chunk(nothing, feedback, [], now_ms - tolerance_ms, None)
+
+    def _impressions(self, table: pa.Table, time_N: np.ndarray, first_row: int) -> pa.RecordBatch:
+        config = self.config
+        if config.impression_id is None:
+            identity = pa.array(np.arange(first_row, first_row + table.num_rows))
+            identity = identity.cast(self.schema.id_type)
+        else:
+            identity = table[config.impression_id]
+        vertical = self._vertical_column
+        arrays: list[Any] = [
+            identity,
+            pa.array(time_N),
+            pa.repeat(config.vertical_value or "", table.num_rows) if vertical is None else _named(table[vertical]),
+            *(table[name] for name in self._names.values()),
+        ]
+        named = pa.table(arrays, names=self.schema.impression.names)
+        return _conform(named, self.schema.impression, self._file.path, first_row)
+
+    def _hold_label(
+        self,
+        held: Held,
+        task: str,
+        label: LabelColumn,
+        table: pa.Table,
+        time_N: np.ndarray,
+        identity: pa.Array,
+        first_row: int,
+    ) -> None:
+        rows = self._positives(table, label)
+        event_ms = time_N[rows]
+        if label.delay_column is not None:
+            event_ms = event_ms + self._file.milliseconds(table, label.delay_column, label.delay_unit, rows, first_row)
+        elif label.time_column is not None:
+            unit = self.config.event_time_unit
+            event_ms = self._file.milliseconds(table, label.time_column, unit, rows, first_row)
+        early = np.flatnonzero(event_ms < time_N[rows])
+        if early.size:
+            raise BadInput(
+                f"{self._file.path}: row {first_row + rows[early[0]]:,} has its {task} at {event_ms[early[0]]} ms, "
+                f"before its impression at {time_N[rows][early[0]]} ms; check the unit of "
+                f"`{label.delay_column or label.time_column}`"
+            )
+        events = [identity.take(pa.array(rows)), pa.array(event_ms), pa.repeat(task, len(rows))]
+        held.push(pa.RecordBatch.from_arrays(events, schema=self.schema.feedback), event_ms)
+
+    def _positives(self, table: pa.Table, label: LabelColumn) -> np.ndarray:
+        """Rows whose label is positive."""
+        column = table[label.column].combine_chunks()
+        if pa.types.is_boolean(column.type):
+            column = column.cast(pa.int8())
+        try:
+            if label.values:
+                positive = pc.is_in(column, pa.array(label.values).cast(column.type))
+            else:
+                positive = pc.greater_equal(column, pa.scalar(label.at_least))
+        except pa.ArrowException as error:
+            asked = f"values {list(label.values)}" if label.values else f"at least {label.at_least:g}"
+            raise BadInput(
+                f"{self._file.path}: `{label.column}` is {column.type}, which cannot be compared with {asked}; give "
+                "`values` of that type"
+            ) from error
+        return np.flatnonzero(positive.fill_null(False).to_numpy(zero_copy_only=False))
+
+    def _recorded_feedback(self, chunk_rows: int) -> Iterator[tuple[pa.RecordBatch, np.ndarray]]:
+        if self._feedback_file is None or self.config.feedback is None:
+            return
+        names, first_row = self.config.feedback, 0
+        for table, time_N in self._feedback_file.read(chunk_rows):
+            arrays = [table[names.impression_id], pa.array(time_N), table[names.task]]
+            named = pa.table(arrays, names=self.schema.feedback.names)
+            yield _conform(named, self.schema.feedback, self._feedback_file.path, first_row), time_N
+            first_row += table.num_rows
+
+
+def _named(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """A vertical has a name, and a file may have numbered it."""
+    return column.cast(pa.string()) if pa.types.is_integer(column.type) else column
+
+
+def _conform(table: pa.Table, schema: pa.Schema, path: Path, first_row: int) -> pa.RecordBatch:
+    """In the schema's types. A cell that has another type is the file's fault, not the row's."""
+    batch, refusals = conform(table, schema)
+    if refusals:
+        row = min(refusals)
+        raise BadInput(
+            f"{path}, row {first_row + row:,}: {refusals[row].detail}; declare the column as the file has it, or map "
+            "another one with `columns`"
+        )
+    return batch

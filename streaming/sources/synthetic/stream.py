@@ -1,0 +1,252 @@
+"""The synthetic ads stream: impressions and feedback in the order they arrive, faults included, truth beside them.
+
+Impression k of n arrives at a time that grows with k (busier by day); its event happened up to `jitter_s` before. A
+click or conversion is a record of its own, with its own time and jitter, held back until the stream gets there. Memory
+holds the world, one chunk, and feedback under way (its rate times its delay), however long the stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+
+import numpy as np
+import pyarrow as pa
+
+from streaming.errors import BadInput
+from streaming.schema import Column, RowSchema, Task
+from streaming.sources import Chunk, Held, PlayedStream
+from streaming.sources.synthetic.delays import Delays, click_in_time, conversion_in_time
+from streaming.sources.synthetic.malformed import Encoding, Malformed
+from streaming.sources.synthetic.population import ID_BITS, scramble
+from streaming.sources.synthetic.truth import TRUTH_SCHEMA
+from streaming.sources.synthetic.world import AXES, DEVICES, INTEREST_EDGES, POSITIONS, Meetings, World
+from streaming.sources.synthetic.world_config import FOUR_VERTICALS, GeneratorConfig, Vertical
+
+__all__ = ["FOUR_VERTICALS", "INTERESTS", "GeneratedStream", "GeneratorConfig", "Vertical", "generated_columns"]
+
+INTERESTS = tuple(f"interest_{axis}" for axis in range(AXES))
+"""What users really like, each latent axis in fifths: columns for the teacher alone."""
+
+_TASKS = ("ctr", "cvr")
+
+
+def generated_columns(config: GeneratorConfig) -> tuple[Column, ...]:
+    """The raw feature columns the stream has. Those in `INTERESTS` are meant for the teacher alone.
+
+    >>> [column.name for column in generated_columns(GeneratorConfig())][:4]
+    ['user_id', 'ad_id', 'advertiser_id', 'category_id']
+    """
+    bounded = {
+        "user_id": 2**ID_BITS,
+        "ad_id": 2**ID_BITS,
+        "advertiser_id": config.advertisers,
+        "category_id": config.categories,
+        "hour": 24,
+        "position": POSITIONS,
+        "device": DEVICES,
+    }
+    return (
+        *(Column(name=name, minimum=0, maximum=bound - 1) for name, bound in bounded.items()),
+        *(Column(name=name, type="float32") for name in ("bid", "session_minutes", "ad_age_hours")),
+        *(Column(name=name, minimum=0, maximum=len(INTEREST_EDGES)) for name in INTERESTS),
+    )
+
+
+class GeneratedStream(PlayedStream):
+    """Everything that `config` describes, for tasks `ctr` and `cvr` (a conversion, given the click).
+
+    windows_s: attribution window of each task wanted, seconds; `cvr` may be left out.
+    columns: names of the columns wanted, in their order; all of `generated_columns` by default.
+    encoding: of malformed messages, as the topics' codec.
+    in_time: per vertical, the factors from p_ctr to p_settled_ctr and from p_cvr to p_settled_cvr.
+    Raises BadInput for a task or column that the stream does not have.
+
+    >>> config = GeneratorConfig(impressions=1000, users=500, ads=50)
+    >>> stream = GeneratedStream(config, {"ctr": 3600.0, "cvr": 21600.0})
+    >>> sum(chunk.truth.num_rows for chunk in stream.chunks(chunk_rows=300))
+    1000
+    """
+
+    def __init__(
+        self,
+        config: GeneratorConfig,
+        windows_s: Mapping[str, float],
+        *,
+        columns: Sequence[str] | None = None,
+        encoding: Encoding = "arrow",
+    ) -> None:
+        unknown = sorted(set(windows_s) - set(_TASKS))
+        if unknown or "ctr" not in windows_s:
+            raise BadInput(
+                f"the generated stream has tasks ctr and cvr, and needs a window for ctr; asked: "
+                f"{', '.join(windows_s) or 'none'}; name the tasks so, or record a stream of your own"
+            )
+        self.config = config
+        self.schema_columns = generated_columns(config)
+        by_name = {column.name: column for column in self.schema_columns}
+        wanted = tuple(by_name) if columns is None else tuple(columns)
+        if absent := [name for name in wanted if name not in by_name]:
+            raise BadInput(f"the generated stream has no column {', '.join(absent)}; it has {', '.join(by_name)}")
+        self.schema = RowSchema(
+            columns=tuple(by_name[name] for name in wanted),
+            tasks=tuple(
+                Task(name=name, window_s=windows_s[name], given="ctr" if name == "cvr" else None)
+                for name in _TASKS
+                if name in windows_s
+            ),
+        )
+        self._encoding: Encoding = encoding
+        kept, w_ctr, w_cvr = 1 - config.lost_rate, windows_s["ctr"], windows_s.get("cvr", windows_s["ctr"])
+        self.in_time = (
+            np.array([kept * click_in_time(v, w_ctr) for v in config.verticals], np.float32),
+            np.array([kept * conversion_in_time(v, w_ctr, w_cvr) for v in config.verticals], np.float32),
+        )
+
+    @property
+    def rows(self) -> int:
+        """Impressions, duplicates not counted."""
+        return self.config.impressions
+
+    def chunks(self, chunk_rows: int = 8192) -> Iterator[Chunk]:
+        """The whole stream, from its start: the same bytes each time for the same `chunk_rows`.
+
+        A chunk holds `chunk_rows` impressions, the duplicates that come with them, and the feedback that arrives in
+        its time. After the last impression, chunks of up to `chunk_rows` late records follow.
+        """
+        yield from _Run(self, self._encoding).chunks(chunk_rows)
+
+
+class _Run:
+    """One pass over the stream. Times are milliseconds since its start; those in batches, since 1970."""
+
+    def __init__(self, stream: GeneratedStream, encoding: Encoding) -> None:
+        self._config, self._schema = stream.config, stream.schema
+        self._in_time = stream.in_time
+        self._world = World(stream.config)
+        self._delays = Delays(stream.config.verticals)
+        self._rng = np.random.Generator(np.random.SFC64([stream.config.seed, 2]))
+        self._malformed = Malformed(stream.schema, encoding)
+        self._verticals = pa.array([v.name for v in stream.config.verticals], pa.string())
+        self._tasks = pa.array(_TASKS, pa.string())
+        self._repeated = Held(stream.schema.impression)
+        self._feedback = Held(stream.schema.feedback)
+        self._salt = int(np.random.default_rng([stream.config.seed, 3]).integers(2**62))
+
+    def chunks(self, chunk_rows: int) -> Iterator[Chunk]:
+        for start in range(0, self._config.impressions, chunk_rows):
+            yield self._chunk(np.arange(start, min(start + chunk_rows, self._config.impressions)))
+        nothing = pa.RecordBatch.from_pylist([], TRUTH_SCHEMA)
+        while waiting := [held for held in (self._repeated, self._feedback) if len(held)]:
+            now_ms = min(held.due_after(chunk_rows) for held in waiting)
+            repeated, _ = self._repeated.pop_until(now_ms)
+            feedback, _ = self._feedback.pop_until(now_ms)
+            yield Chunk(repeated, feedback, [], self._watermark(now_ms), nothing)
+
+    def _chunk(self, serial_N: np.ndarray) -> Chunk:
+        rng, jitter_ms = self._rng, self._config.jitter_ms
+        share_N = (serial_N + rng.random(len(serial_N))) / self._config.impressions
+        arrival_N = self._world.arrivals(share_N).astype(np.int64) + jitter_ms
+        now_ms = int(arrival_N[-1])
+        self._world.advance(float(arrival_N[0]))
+        time_N = arrival_N - rng.integers(0, jitter_ms + 1, len(serial_N))
+        met = self._world.meet(time_N, rng)
+        id_N = scramble(serial_N + self._salt, 63)
+        p_ctr, p_cvr = self._world.probabilities(met, time_N)
+        impressions = self._impressions(id_N, time_N, met)
+        truth = self._happen(id_N, time_N, met.vertical, p_ctr, p_cvr, impressions)
+        self._hold(self._repeated, impressions, arrival_N, np.flatnonzero(self._chance(len(id_N))))
+        feedback, _ = self._feedback.pop_until(now_ms)
+        malformed = self._malformed.draw(impressions, rng.binomial(len(id_N), self._config.malformed_rate), rng)
+        repeated, repeated_ms = self._repeated.pop_until(now_ms)
+        if repeated.num_rows:
+            order = np.argsort(np.concatenate([arrival_N, repeated_ms]), kind="stable")
+            impressions = pa.concat_batches([impressions, repeated]).take(pa.array(order))
+        return Chunk(impressions, feedback, malformed, self._watermark(now_ms), truth)
+
+    def _happen(
+        self,
+        id_N: np.ndarray,
+        time_N: np.ndarray,
+        vertical_N: np.ndarray,
+        p_ctr: np.ndarray,
+        p_cvr: np.ndarray,
+        impressions: pa.RecordBatch,
+    ) -> pa.RecordBatch:
+        """Draw clicks and conversions, send their feedback on its way, and tell the truth."""
+        rng = self._rng
+        clicked = np.flatnonzero(rng.random(len(id_N), np.float32) < p_ctr)
+        converted = clicked[rng.random(len(clicked), np.float32) < p_cvr[clicked]]
+        click_ms, cvr_ms = np.zeros_like(time_N), np.zeros_like(time_N)
+        click_ms[clicked] = self._delays.click_ms(vertical_N[clicked], rng)
+        cvr_ms[converted] = self._delays.conversion_ms(vertical_N[converted], rng)
+        lost = np.zeros((2, len(id_N)), bool)
+        for task, rows in enumerate((clicked, converted)):
+            lost[task, rows] = rng.random(len(rows)) < self._config.lost_rate
+        self._send(0, id_N, time_N + click_ms, clicked[~lost[0, clicked]])
+        if len(self._schema.tasks) > 1:
+            self._send(1, id_N, time_N + click_ms + cvr_ms, converted[~lost[1, converted]])
+        in_time_ctr, in_time_cvr = self._in_time
+        return pa.RecordBatch.from_arrays(
+            [
+                *impressions.columns[:3],
+                pa.array(p_ctr),
+                pa.array(p_ctr * in_time_ctr[vertical_N]),
+                pa.array(p_cvr),
+                pa.array(p_cvr * in_time_cvr[vertical_N]),
+                pa.array(click_ms, mask=click_ms == 0),
+                pa.array(cvr_ms, mask=cvr_ms == 0),
+                pa.array(lost[0]),
+                pa.array(lost[1]),
+            ],
+            schema=TRUTH_SCHEMA,
+        )
+
+    def _send(self, task: int, id_N: np.ndarray, time_N: np.ndarray, rows: np.ndarray) -> None:
+        events = pa.RecordBatch.from_arrays(
+            [
+                pa.array(id_N[rows]),
+                pa.array(time_N[rows] + self._config.start_ms),
+                self._tasks.take(pa.array(np.full(len(rows), task))),
+            ],
+            schema=self._schema.feedback,
+        )
+        due_ms = time_N[rows] + self._rng.integers(0, self._config.jitter_ms + 1, len(rows))
+        self._feedback.push(events, due_ms)
+        self._hold(self._feedback, events, due_ms, np.flatnonzero(self._chance(len(rows))))
+
+    def _chance(self, count: int) -> np.ndarray:
+        return self._rng.random(count, np.float32) < self._config.duplicate_rate
+
+    def _hold(self, held: Held, rows: pa.RecordBatch, first_ms: np.ndarray, repeated: np.ndarray) -> None:
+        """Second copies of the rows numbered in `repeated`."""
+        wait_ms = self._rng.exponential(1000 * self._config.duplicate_delay_s, len(repeated)).astype(np.int64)
+        held.push(rows.take(pa.array(repeated)), first_ms[repeated] + wait_ms)
+
+    def _impressions(self, id_N: np.ndarray, time_N: np.ndarray, met: Meetings) -> pa.RecordBatch:
+        world = self._world
+        columns: dict[str, Callable[[], np.ndarray]] = {
+            "user_id": lambda: world.users.ids[met.user],
+            "ad_id": lambda: world.ads.ids[met.ad],
+            "advertiser_id": lambda: world.advertiser[met.ad],
+            "category_id": lambda: world.category[met.ad],
+            "hour": lambda: met.hour,
+            "position": lambda: met.position,
+            "device": lambda: met.device,
+            "bid": lambda: world.bid[met.ad],
+            "session_minutes": lambda: met.session,
+            "ad_age_hours": lambda: met.ad_age,
+            **{name: partial(world.interest[axis].take, met.user) for axis, name in enumerate(INTERESTS)},
+        }
+        return pa.RecordBatch.from_arrays(
+            [
+                pa.array(id_N),
+                pa.array(time_N + self._config.start_ms),
+                self._verticals.take(pa.array(met.vertical)),
+                *(pa.array(columns[column.name]()) for column in self._schema.columns),
+            ],
+            schema=self._schema.impression,
+        )
+
+    def _watermark(self, now_ms: int) -> int:
+        return self._config.start_ms + now_ms - self._config.jitter_ms

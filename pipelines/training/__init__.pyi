@@ -1,4 +1,5 @@
 from .ahead import Ahead
+from .honest import not_yet_learned
 from .learned import Learned, LeftOutBySampling
 from .live_metrics import TaskMetrics
 from .predictions import MetricsConfig, PredictionLog, count_predictions, predictions_of, read_predictions
@@ -21,6 +22,7 @@ __all__ = [
     "count_predictions",
     "last_checkpoint",
     "needed_after",
+    "not_yet_learned",
     "predictions_of",
     "read_predictions",
     "reason_of",

@@ -65,9 +65,9 @@ MUTATIONS = (
     Mutation(
         "a logit for a label learned with another window",
         HONEST,
-        AUGMENTATION,
-        "return settled <= own",
-        "return settled >= 0",
+        "pipelines/training/honest.py",
+        "settled_N[:, None] <= own_T[None, :]",
+        "settled_N[:, None] >= 0 * own_T[None, :]",
         SCORED,
     ),
     Mutation(

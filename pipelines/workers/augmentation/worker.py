@@ -32,6 +32,7 @@ from exfm.threads import set_threads
 from pipelines.config import Config, Topic
 from pipelines.rules import Score, Wait, WithoutTeacher, lockstep_version, snapshot_for
 from pipelines.run_dir import RunDir, stored_ends
+from pipelines.training import not_yet_learned
 from pipelines.workers import Ranks, Rendezvous, Report, Worker
 from pipelines.workers.augmentation.scoring import scorer_of
 from pipelines.workers.augmentation.snapshots import Snapshots
@@ -296,19 +297,12 @@ class AugmentationWorker(Worker):
         columns["teacher_version"] = pa.array([self._snapshots.version if scored else None] * count, pa.int64())
         columns["scored_at_ms"] = pa.array(np.full(count, scored_at))
         columns["event_date"] = pc.strftime(pa.array(event_time, pa.timestamp("ms")), format="%Y-%m-%d")
+        honest = not_yet_learned(rows, self._config.tasks, self._config.rows.groups)
         for index, task in enumerate(self._config.tasks):
-            honest = self._not_yet_learned(rows, task)
-            known = honest & np.isfinite(logits[:, index])
+            known = honest[:, index] & np.isfinite(logits[:, index])
             columns[f"teacher_logit_{task}"] = pa.array(logits[:, index], mask=~known)
         augmented = self._config.rows.augmented
         return pa.RecordBatch.from_arrays([columns[name] for name in augmented.names], schema=augmented)
-
-    def _not_yet_learned(self, rows: pa.RecordBatch, task: str) -> np.ndarray:
-        """Rows whose label for `task` the teacher cannot have learned: those that settle it now, or will later."""
-        groups = [group.name for group in self._config.rows.groups]
-        own = next(g for g, group in enumerate(self._config.rows.groups) if task in [t.name for t in group.tasks])
-        settled = pc.index_in(rows["settlement"], pa.array(groups)).to_numpy(zero_copy_only=False)
-        return settled <= own
 
     def _commit(self, block: pa.RecordBatch | None) -> None:
         epoch = self._lake.epoch

@@ -30,9 +30,9 @@ app = typer.Typer(
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        from importlib.metadata import version
+        from exfm import __version__
 
-        typer.echo(f"exfm {version('exfm')}")
+        typer.echo(f"exfm {__version__}")
         raise typer.Exit
 
 

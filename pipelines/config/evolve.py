@@ -17,7 +17,8 @@ from collections.abc import Collection
 from exfm.errors import ModelError
 from exfm.growth import MadeWith, changes, fitted_teacher
 from pipelines.config.settings import Config, Student
-from pipelines.run_dir import RunDir, read_json, write_json
+from pipelines.run_dir import RunDir
+from streaming.disk import read_json, write_json
 from streaming.errors import BadInput, StreamingError
 
 

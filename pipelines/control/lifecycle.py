@@ -20,11 +20,12 @@ from pipelines.control.preflight import locked, prepare
 from pipelines.launch import Launcher, LocalLauncher, RayLauncher
 from pipelines.results import Summary, draw, summarise
 from pipelines.rules import Patience, RunState
-from pipelines.run_dir import RunDir, read_json, store_ends, write_json
+from pipelines.run_dir import RunDir, store_ends
 from pipelines.status import Heartbeat, RunStatus, StatusFile, read_status
 from pipelines.tracking import Tracker
 from pipelines.workers import Rendezvous, Worker
 from streaming.broker import Broker
+from streaming.disk import read_json, write_json
 from streaming.errors import BadInput, StreamingError
 from streaming.kafka import check_retention, end_offsets, ensure_topics, require_topics
 from streaming.lake import Lake

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 from collections.abc import Callable, Collection, Iterator
@@ -13,7 +12,8 @@ from typing import Any
 import yaml
 
 from pipelines.config import Config, decisive, dump, evolution, hash_of, moved, parse, remember
-from pipelines.run_dir import RunDir, read_json
+from pipelines.run_dir import RunDir
+from streaming.disk import file_lock, read_json, sync, write_text
 from streaming.errors import BadInput, StreamingError
 
 GB = 1 << 30
@@ -34,9 +34,8 @@ def prepare(
     _disk(run_dir.root, config.resources.min_free_disk_gb)
     _same_config(config, run_dir, evolve, drop, say)
     run_dir.logs.mkdir(exist_ok=True)
-    temporary = run_dir.config.with_name(f".config-{os.getpid()}")
-    temporary.write_text(dump(config))
-    temporary.replace(run_dir.config)
+    write_text(run_dir.config, dump(config))
+    sync(run_dir.root)
 
 
 def writable(folder: Path, what: str = "the run directory", option: str = "--run-dir") -> None:
@@ -141,13 +140,10 @@ def locked(run_dir: RunDir) -> Iterator[None]:
     Raises BadInput where another process has it, or the directory cannot be written.
     """
     writable(run_dir.root)
-    with run_dir.lock.open("a") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            pid = _pid(run_dir)
+    with file_lock(run_dir.lock) as held:
+        if not held:
             raise BadInput(
-                f"{run_dir.root} is being run by another process (pid {pid}); "
+                f"{run_dir.root} is being run by another process (pid {_pid(run_dir)}); "
                 f"see `exfm status --run-dir {run_dir.root}`, end it with `exfm stop --run-dir {run_dir.root}`"
-            ) from None
+            )
         yield

@@ -7,7 +7,6 @@ lake. Beside features and labels, the logit of the truth where it is known.
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -18,6 +17,7 @@ from pipelines.config import Config, Generated, Recorded
 from pipelines.results import Truth, load_truth
 from pipelines.run_dir import RunDir
 from pipelines.workers import generated_stream, stream_name
+from streaming.disk import replacing
 from streaming.errors import BadInput
 from streaming.lake import LakeReader
 from streaming.schema import SAMPLE_WEIGHT
@@ -121,16 +121,14 @@ def _with_truth(rows: pa.Table, truth: Truth | None, config: Config, columns: li
 
 def _write(path: Path, batches: Iterator[pa.Table], limit: int | None, advance: Advance) -> None:
     """Complete under its name, or not there."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     written, writer = 0, None
-    try:
+    with replacing(path) as file:
         for table in batches:
             table = table if limit is None else table.slice(0, limit - written)
             if not table.num_rows:
                 continue
             if writer is None:
-                writer = pa.ipc.new_file(str(temporary), table.schema)
+                writer = pa.ipc.new_file(file, table.schema)
             writer.write_table(table)
             written += table.num_rows
             advance(written)
@@ -139,6 +137,3 @@ def _write(path: Path, batches: Iterator[pa.Table], limit: int | None, advance: 
         if writer is None:
             raise BadInput("the stream has no settled row; a longer one, or a shorter window, would")
         writer.close()
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)

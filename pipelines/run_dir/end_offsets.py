@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from pipelines.run_dir.paths import write_json
-from streaming.disk import sealed, unsealed
+from streaming.disk import sealed, unsealed, write_json
 from streaming.errors import DataLost
 from streaming.position import Partition
 

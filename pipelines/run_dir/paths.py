@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import os
-import threading
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-from streaming.errors import StreamingError
 
 
 @dataclass(frozen=True)
@@ -93,24 +87,3 @@ class RunDir:
     @property
     def end_offsets(self) -> Path:
         return self.root / "end_offsets.json"
-
-
-def write_json(path: Path, value: Any) -> None:
-    """Moved into place, so that a reader never sees half of it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}")
-    with temporary.open("w") as file:
-        file.write(json.dumps(value, indent=2, allow_nan=False) + "\n")
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
-
-
-def read_json(path: Path) -> Any | None:
-    """The value at `path`, or None where there is none yet. Raises StreamingError when it is damaged."""
-    try:
-        return json.loads(path.read_bytes())
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError, RecursionError) as error:
-        raise StreamingError(f"{path} is damaged ({error}); delete it, or put it back from a copy") from None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -16,6 +15,7 @@ from pipelines.config import Config, Kafka, Recorded
 from pipelines.run_dir import RunDir
 from pipelines.workers import IngestWorker
 from streaming.broker import Broker
+from streaming.disk import file_lock
 from streaming.errors import BadInput
 from streaming.kafka import ensure_topics
 from streaming.sources import FeedbackFile, Pacer, RecordedConfig, RecordedStream
@@ -100,13 +100,11 @@ def feed(config: Config, run_dir: RunDir, *, end: bool, append: bool, advance: C
 def alone(run_dir: RunDir) -> Iterator[None]:
     """Two at once into the same topics would write everything twice."""
     run_dir.root.mkdir(parents=True, exist_ok=True)
-    with (run_dir.root / "ingest.lock").open("a") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+    with file_lock(run_dir.root / "ingest.lock") as held:
+        if not held:
             raise BadInput(
                 f"another `exfm ingest` feeds {run_dir.root}; wait for it, end it, or give another --run-dir"
-            ) from None
+            )
         yield
 
 

@@ -16,13 +16,14 @@ from collections import defaultdict
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from streaming.disk import replacing
 from streaming.errors import BadInput
 from streaming.sources import InOrder
 from streaming.sources.synthetic import GeneratedStream, TruthWriter
@@ -73,12 +74,11 @@ def _entropy(p: np.ndarray) -> np.ndarray:
 
 
 class _File:
-    """Row groups of `ROW_GROUP_ROWS`, under a name of its own until it is whole."""
+    """Rows in order of event time, in row groups of `ROW_GROUP_ROWS`."""
 
-    def __init__(self, path: Path, in_order: InOrder, schema: pa.Schema) -> None:
-        self.path, self._in_order, self.rows = path, in_order, 0
-        self.unfinished = path.with_suffix(".unfinished")
-        self._writer = pq.ParquetWriter(self.unfinished, schema, compression="zstd")
+    def __init__(self, file: BinaryIO, in_order: InOrder, schema: pa.Schema) -> None:
+        self._in_order, self.rows = in_order, 0
+        self._writer = pq.ParquetWriter(file, schema, compression="zstd")
         self._waiting: list[pa.RecordBatch] = []
         self._have = 0
 
@@ -98,7 +98,6 @@ class _File:
 
     def close(self) -> None:
         self._writer.close()
-        self.unfinished.unlink(missing_ok=True)
 
     def _write(self) -> None:
         if self._have:
@@ -128,7 +127,9 @@ def record(
     optimum = Optimum([task.name for task in stream.schema.tasks])
     generated = malformed = 0
     with ExitStack() as stack:
-        files = [_File(p, InOrder(s, k), s) for p, s, k in zip(paths, schemas, keys, strict=True)]
+        # Impressions first: they are moved into place last, so that where they are, everything is.
+        parts = [stack.enter_context(replacing(path)) for path in paths]
+        files = [_File(part, InOrder(s, k), s) for part, s, k in zip(parts, schemas, keys, strict=True)]
         for file in files:
             stack.callback(file.close)
         for chunk in stream.chunks(chunk_rows):
@@ -143,8 +144,6 @@ def record(
         for file in files:
             file.finish()
         truth.close()
-        for file in reversed(files):  # impressions last: where they are, everything is
-            file.unfinished.replace(file.path)
     return {
         "impressions": files[0].rows,
         "feedback": files[1].rows,

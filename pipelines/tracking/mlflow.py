@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pipelines.run_dir import read_json, write_json
+from streaming.disk import read_json, write_json
 
 METRICS_PER_CALL = 500
 LOADER = "pipelines.tracking.served_model"

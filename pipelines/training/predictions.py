@@ -10,7 +10,6 @@ Where rows are weighted, `weight_` per task: how many rows of the stream this on
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -20,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from exfm.data import Batch
 from exfm.step import StepResult
-from exfm.tensors import sync_directory
+from streaming.disk import replacing, sync
 from streaming.hashing import hash64
 from streaming.schema import RowSchema
 
@@ -100,13 +99,9 @@ class PredictionLog:
             return
         table = pa.Table.from_batches(taken)
         first, last = table["lake_seq"][0].as_py(), table["lake_seq"][-1].as_py()
-        temporary = self._directory / f".{first:014d}"
-        with open(temporary, "wb") as out:
+        with replacing(self._directory / f"{first:014d}-{last:014d}.parquet") as out:
             pq.write_table(table, out, compression="zstd")
-            out.flush()
-            os.fsync(out.fileno())
-        os.replace(temporary, self._directory / f"{first:014d}-{last:014d}.parquet")
-        sync_directory(self._directory)
+        sync(self._directory)
 
 
 def read_predictions(directory: Path) -> pa.Table | None:

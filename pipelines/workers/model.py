@@ -11,13 +11,12 @@ to the same bytes.
 
 from __future__ import annotations
 
-import fcntl
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import pyarrow as pa
 from torch import Tensor
@@ -27,10 +26,11 @@ from exfm.step import StepResult
 from exfm.tensors import Storable, Stored, names, open_stored, prune, save, sweep
 from exfm.threads import set_threads
 from pipelines.config import Config, older_hashes
-from pipelines.run_dir import RunDir, write_json
+from pipelines.run_dir import RunDir
 from pipelines.training import Found, Quarantine, Writer, last_checkpoint, needed_after, upgraded
 from pipelines.workers.ranks import Ranks
 from pipelines.workers.worker import Rendezvous, Report, Worker
+from streaming.disk import file_lock, write_json
 from streaming.errors import StreamingError
 from streaming.lake import Readers
 from streaming.position import NOTHING_YET
@@ -53,7 +53,7 @@ class ModelWorker(Worker):
         self._seq = NOTHING_YET
         self._saved_seq = NOTHING_YET
         self._writer: Writer | None = None
-        self._lock: IO[str] | None = None
+        self._lock = ExitStack()
         self._quarantines: dict[str, Quarantine] = {}
         self._note: str | None = None
         self._ending = self._done = False
@@ -91,17 +91,12 @@ class ModelWorker(Worker):
         """A predecessor that is only out of reach must be gone before its work is taken up: two would write into one
         folder. The lock goes with its process, however that ends."""
         self._checkpoints.parent.mkdir(parents=True, exist_ok=True)
-        self._lock = self._checkpoints.with_name(f"{self.name}.lock").open("a")
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise StreamingError(
-                f"another process still works as `{self.name}` (it holds {self._lock.name}); it has to end first"
-            ) from None
+        path = self._checkpoints.with_name(f"{self.name}.lock")
+        if not self._lock.enter_context(file_lock(path)):
+            raise StreamingError(f"another process still works as `{self.name}` (it holds {path}); it has to end first")
 
     def _let_go(self) -> None:
-        if self._lock is not None:
-            self._lock.close()
+        self._lock.close()
 
     def _go_on(self, mine: bool) -> bool:
         return bool(self._ranks.lead(mine))

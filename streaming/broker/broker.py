@@ -11,7 +11,6 @@ It is a process of its own and outlives whoever started it. All it has lies in o
 from __future__ import annotations
 
 import base64
-import fcntl
 import json
 import os
 import random
@@ -21,8 +20,7 @@ import socket
 import subprocess
 import time
 import uuid
-from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,6 +28,7 @@ import psutil
 
 from streaming.broker.config import HOST, LOG4J2_PROPERTIES, BrokerSettings, java, server_properties
 from streaming.broker.jars import fetch
+from streaming.disk import file_lock, write_text
 from streaming.errors import BadInput, DiskFull, StreamingError
 
 __all__ = ["Broker", "BrokerSettings", "Running", "fetch"]
@@ -83,7 +82,7 @@ class Broker:
         broker dies or does not answer within `wait_s` (with the last lines of its log).
         """
         self._check_directory()
-        with self._lock():
+        with file_lock(self.directory / "lock", wait_s=None):  # two starts at once give one broker
             running = self.status()
             if running is None:
                 running = self._launch()
@@ -138,9 +137,7 @@ class Broker:
         created = psutil.Process(process.pid).create_time()
         process.returncode = 0  # the broker is to outlive this process: its Popen object must not wait for it
         state |= {"port": port, "controller_port": controller_port, "pid": process.pid, "created": created}
-        scratch = self._state_file.with_suffix(".tmp")
-        scratch.write_text(json.dumps(state))
-        scratch.replace(self._state_file)
+        write_text(self._state_file, json.dumps(state))
         return Running(f"{HOST}:{port}", process.pid, port)
 
     def _format(self, properties: Path, out: Any) -> None:
@@ -200,13 +197,6 @@ class Broker:
                 f"the disk of {self.directory} has {free / 2**20:,.0f} MiB free, the broker needs at least "
                 f"{self.settings.min_free_bytes / 2**20:,.0f} MiB; free some, or choose a run directory on another disk"
             )
-
-    @contextmanager
-    def _lock(self) -> Iterator[None]:
-        """Two starts at once give one broker."""
-        with (self.directory / "lock").open("w") as handle:
-            fcntl.flock(handle, fcntl.LOCK_EX)
-            yield
 
     def _state(self) -> dict[str, Any]:
         try:

@@ -10,17 +10,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import pyarrow as pa
 
-from streaming.disk import loaded, make_folder, sealed, sync, unsealed, write_file
-from streaming.errors import DataLost, DiskFull
+from streaming.disk import loaded, replacing, replacing_folder, sealed, unsealed, write_bytes
+from streaming.errors import DataLost
 from streaming.kafka import KafkaSettings, TopicWriter, last_message
 from streaming.lake import DEAD_LETTERS, LATE_FEEDBACK, SideTable
 from streaming.messages import DEAD_LETTER_SCHEMA, from_batch, to_json
@@ -45,21 +43,12 @@ class CommitRecord:
 
         A number is written again only if its commit never happened.
         """
-        staging, target = root / f".record-{self.number}", _folder(root, self.number)
-        shutil.rmtree(staging, ignore_errors=True)
-        make_folder(staging)
-        try:
+        with replacing_folder(_folder(root, self.number)) as folder:
             for name, table in zip(_TABLES, (self.late, self.dead), strict=True):
-                write_file(staging / name, partial(_write_table, table))
-            record = sealed({"meta": self.meta, "files": {name: _sha256(staging / name) for name in _TABLES}})
-            write_file(staging / "meta.json", lambda file: file.write(json.dumps(record).encode()))
-            sync(staging)
-        except DiskFull:
-            shutil.rmtree(staging, ignore_errors=True)
-            raise
-        shutil.rmtree(target, ignore_errors=True)
-        os.rename(staging, target)
-        sync(root)
+                with replacing(folder / name) as file, pa.ipc.new_file(file, table.schema) as writer:
+                    writer.write_table(table)
+            record = sealed({"meta": self.meta, "files": {name: _sha256(folder / name) for name in _TABLES}})
+            write_bytes(folder / "meta.json", json.dumps(record).encode())
 
     @classmethod
     def load(cls, root: Path, number: int) -> CommitRecord:
@@ -98,11 +87,6 @@ def _sha256(path: Path) -> str:
 
 def _folder(root: Path, number: int) -> Path:
     return root / f"record-{number:012d}"
-
-
-def _write_table(table: pa.Table, file: BinaryIO) -> None:
-    with pa.ipc.new_file(file, table.schema) as writer:
-        writer.write_table(table)
 
 
 class Outbox:

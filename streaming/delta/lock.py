@@ -1,57 +1,34 @@
-"""Locks of a Delta table, held by open files: they end with the process that holds them, however it ends.
+"""The two locks of a Delta table.
 
-    in_flight      shared, by whoever writes data files and has not committed them yet; exclusive, for a moment, by
-                   vacuum: while nobody writes, a file that the table does not name is one that nobody will ever commit
-    housekeeping   exclusive: one compaction, retention or vacuum of a table at a time
+in_flight      shared by writers whose data files are not committed yet; exclusive, for a moment, for vacuum: while no
+               writer holds it, no commit will ever name a file that the table does not name yet
+housekeeping   exclusive: one compaction, retention or vacuum of a table at a time
 
-A writer that is stopped (SIGSTOP) inside a commit keeps its lock, so its files are there when it goes on.
+A writer that is stopped (SIGSTOP) inside a commit keeps its lock, so its files are still there when it continues.
 """
 
 from __future__ import annotations
 
-import fcntl
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
-RETRY_S = 0.005
+from streaming.delta.log import LOG
+from streaming.disk import file_lock
 
 
 @contextmanager
 def in_flight(table: Path) -> Iterator[None]:
-    """Data files are written and committed inside. Waits while a vacuum looks around (milliseconds)."""
-    with (table / "_delta_log" / ".in_flight").open("a") as file:
-        fcntl.flock(file, fcntl.LOCK_SH)
+    """Write and commit data files inside. Waits while a vacuum looks for files to delete (milliseconds)."""
+    with file_lock(table / LOG / ".in_flight", shared=True, wait_s=None):
         yield
 
 
-@contextmanager
-def nothing_in_flight(table: Path, wait_s: float) -> Iterator[bool]:
-    """Nobody has uncommitted files inside; False where somebody had some all the time for `wait_s`."""
-    with _exclusive(table / "_delta_log" / ".in_flight", wait_s) as held:
-        yield held
+def nothing_in_flight(table: Path, wait_s: float) -> AbstractContextManager[bool]:
+    """No uncommitted files exist inside; yields False where some writer had some for all of `wait_s`."""
+    return file_lock(table / LOG / ".in_flight", wait_s=wait_s)
 
 
-@contextmanager
-def housekeeping(table: Path, wait_s: float) -> Iterator[bool]:
-    """Nobody else keeps house inside; False where somebody did all the time for `wait_s`."""
-    with _exclusive(table / "_delta_log" / ".housekeeping", wait_s) as held:
-        yield held
-
-
-@contextmanager
-def _exclusive(path: Path, wait_s: float) -> Iterator[bool]:
-    deadline = time.monotonic() + wait_s
-    with path.open("a") as file:
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if time.monotonic() >= deadline:
-                    yield False
-                    return
-                time.sleep(RETRY_S)
-            else:
-                yield True
-                return
+def housekeeping(table: Path, wait_s: float) -> AbstractContextManager[bool]:
+    """No other process compacts, deletes or vacuums inside; yields False where one did for all of `wait_s`."""
+    return file_lock(table / LOG / ".housekeeping", wait_s=wait_s)

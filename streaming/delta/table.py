@@ -11,7 +11,6 @@ through a handle older than somebody else's commit of the same identifier. So a 
 
 from __future__ import annotations
 
-import errno
 import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -32,6 +31,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 from streaming.delta.lock import in_flight
 from streaming.delta.log import damage, flush
 from streaming.delta.vacuum import sweep
+from streaming.disk import is_disk_full
 from streaming.errors import BadInput, DiskFull, StreamingError
 
 COMMIT_ATTEMPTS = 20
@@ -238,16 +238,6 @@ def last_metadata(handle: DeltaTable) -> dict[str, Any] | None:
                 return metadata
         seen = len(commits)
     return None
-
-
-def is_disk_full(error: BaseException) -> bool:
-    """Whether the system said ENOSPC or EDQUOT; delta-rs passes it on within its own words.
-
-    >>> is_disk_full(OSError(28, "No space left on device")), is_disk_full(OSError(13, "Permission denied"))
-    (True, False)
-    """
-    codes = (errno.ENOSPC, errno.EDQUOT)
-    return getattr(error, "errno", None) in codes or any(f"(os error {code})" in str(error) for code in codes)
 
 
 def _properties(identifiers: Mapping[str, int], metadata: Mapping[str, Any] | None) -> CommitProperties:

@@ -1,4 +1,10 @@
-"""Disk."""
+"""Writing to the disk so that a crash or a power failure never leaves half of anything.
+
+files     replace a file or folder atomically and durably; read and write JSON
+lock      an advisory lock on a file
+seal      JSON objects with a checksum of their own
+segments  batches of rows that are written once and shared by several states
+"""
 
 import lazy_loader
 

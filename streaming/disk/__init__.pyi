@@ -1,18 +1,37 @@
-from .files import PART, make_folder, sync, write_file
+from .files import (
+    PART_SUFFIX,
+    is_disk_full,
+    make_folder,
+    read_json,
+    replacing,
+    replacing_folder,
+    sync,
+    write_bytes,
+    write_json,
+    write_text,
+)
+from .lock import file_lock
 from .seal import SEAL, loaded, sealed, unsealed
 from .segments import SUFFIX, Piece, read_rows, store_pieces
 
 __all__ = [
-    "PART",
+    "PART_SUFFIX",
     "SEAL",
     "SUFFIX",
     "Piece",
+    "file_lock",
+    "is_disk_full",
     "loaded",
     "make_folder",
+    "read_json",
     "read_rows",
+    "replacing",
+    "replacing_folder",
     "sealed",
     "store_pieces",
     "sync",
     "unsealed",
-    "write_file",
+    "write_bytes",
+    "write_json",
+    "write_text",
 ]

@@ -1,67 +1,133 @@
-"""Files that are whole or not there, and outlive the power: written aside, flushed to the disk, moved into place."""
+"""Files that are complete or absent, also after a power failure.
+
+A file is written under a temporary name, flushed to the disk, and moved to its own name. The move itself is durable
+once the folder is flushed too (`sync`), which a writer of many files does once, after the last of them.
+"""
 
 from __future__ import annotations
 
 import errno
+import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
-from streaming.errors import DiskFull
+from streaming.errors import DiskFull, StreamingError
 
-PART = ".part"
-"""Ends the name of a file that is still being written; one that is left over belongs to nobody."""
+PART_SUFFIX = ".part"
+"""Ends the temporary name of an unfinished file or folder. One that a killed process left behind may be deleted."""
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _NO_LINKS = (errno.EXDEV, errno.EPERM, errno.ENOTSUP, errno.EMLINK)
 
 
-def write_file(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    """Put what `write` writes at `path`, replacing what is there; `sync` then makes the name durable too.
+@contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """Open a temporary file for writing; on leaving, flush it and move it to `path`, over any file of that name.
 
-    Raises DiskFull, and leaves nothing behind, when the disk takes no more.
+    Missing folders are created. An exception inside deletes the temporary file and leaves `path` as it was. The
+    temporary name is the thread's own, so that concurrent writers of one path do not mix their bytes.
+    Raises DiskFull when the disk is full.
+
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "new" / "rows.bin"
+    >>> with replacing(path) as file:
+    ...     _ = file.write(b"abc")
+    ...     path.exists()
+    False
+    >>> path.read_bytes(), [other.name for other in path.parent.iterdir()]
+    (b'abc', ['rows.bin'])
     """
-    part = path.with_name(path.name + PART)
-    with told_when_full(path):
+    part = path.with_name(f".{path.name}.{threading.get_native_id()}{PART_SUFFIX}")
+    if not path.parent.is_dir():
+        make_folder(path.parent)
+    with disk_full_named(path):
         try:
             with part.open("wb") as file:
-                write(file)
+                yield file
                 file.flush()
                 os.fsync(file.fileno())
             part.replace(path)
-        except OSError:
+        except BaseException:
             with suppress(OSError):
                 part.unlink(missing_ok=True)
             raise
 
 
+@contextmanager
+def replacing_folder(path: Path) -> Iterator[Path]:
+    """Yield an empty temporary folder; on leaving, flush it and move it to `path`, over any folder of that name.
+
+    The files inside are the caller's to flush. An exception deletes the temporary folder. One writer at a time.
+    """
+    part = path.with_name(f".{path.name}{PART_SUFFIX}")
+    shutil.rmtree(part, ignore_errors=True)
+    make_folder(part)
+    try:
+        yield part
+        sync(part)
+        shutil.rmtree(path, ignore_errors=True)
+        part.rename(path)
+        sync(path.parent)
+    except BaseException:
+        shutil.rmtree(part, ignore_errors=True)
+        raise
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Replace the file at `path`, atomically. Raises DiskFull."""
+    with replacing(path) as file:
+        file.write(content)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replace the file at `path`, atomically, in UTF-8. Raises DiskFull."""
+    write_bytes(path, text.encode())
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Replace the file at `path`, atomically, with indented JSON. Raises DiskFull, ValueError for NaN and infinity."""
+    write_text(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
+
+
+def read_json(path: Path) -> Any | None:
+    """The value at `path`, or None where there is no file yet. Raises StreamingError when it is damaged."""
+    try:
+        return json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, RecursionError) as error:
+        raise StreamingError(f"{path} is damaged ({error}); delete it, or put it back from a copy") from None
+
+
 def link_file(source: Path, target: Path) -> None:
-    """Give a file that never changes a second name; a copy where the file system has no links."""
-    with told_when_full(target):
+    """Give a file that never changes a second name; a copy where the file system has no links. Raises DiskFull."""
+    with disk_full_named(target):
         try:
             os.link(source, target)
         except OSError as error:
             if error.errno not in _NO_LINKS:
                 raise
-            with source.open("rb") as file:
-                write_file(target, lambda copy: shutil.copyfileobj(file, copy, 1 << 20))
+            with source.open("rb") as file, replacing(target) as copy:
+                shutil.copyfileobj(file, copy, 1 << 20)
 
 
 def make_folder(path: Path) -> None:
-    """Create `path` and what it lies in, where it is missing."""
+    """Create `path` and its missing parents, durably. Raises DiskFull."""
     missing = [folder for folder in (path, *path.parents) if not folder.exists()]
-    with told_when_full(path):
+    with disk_full_named(path):
         path.mkdir(parents=True, exist_ok=True)
     for folder in missing:
         sync(folder.parent)
 
 
 def sync(path: Path) -> None:
-    """Make the content of a file, or the names in a folder, as they stand, outlive the power."""
-    with told_when_full(path):
+    """Flush to the disk the content of a file, or the names in a folder. Raises DiskFull."""
+    with disk_full_named(path):
         handle = os.open(path, os.O_RDONLY)
         try:
             os.fsync(handle)
@@ -69,9 +135,18 @@ def sync(path: Path) -> None:
             os.close(handle)
 
 
+def is_disk_full(error: BaseException) -> bool:
+    """True for ENOSPC and EDQUOT, also where a library (delta-rs) quotes the system's error inside its own.
+
+    >>> is_disk_full(OSError(28, "No space left on device")), is_disk_full(OSError(13, "Permission denied"))
+    (True, False)
+    """
+    return getattr(error, "errno", None) in _FULL or any(f"(os error {code})" in str(error) for code in _FULL)
+
+
 @contextmanager
-def told_when_full(path: Path) -> Iterator[None]:
-    """Turn the system's error for a full disk, or a used-up quota, into DiskFull with the name of what was written."""
+def disk_full_named(path: Path) -> Iterator[None]:
+    """Turn the system's error for a full disk, or an exhausted quota, into DiskFull with the name of the file."""
     try:
         yield
     except OSError as error:

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from streaming.disk.files import link_file, write_file
+from streaming.disk.files import link_file, replacing
 from streaming.errors import StreamingError
 
 SUFFIX = ".arrow"
@@ -90,12 +90,8 @@ def store_pieces(pieces: Sequence[Piece], source: Path | None, folder: Path) -> 
 
 def write_rows(path: Path, rows: pa.RecordBatch) -> None:
     """Raises DiskFull."""
-
-    def write(file: object) -> None:
-        with pa.ipc.new_file(file, rows.schema, options=_OPTIONS) as writer:
-            writer.write_batch(rows)
-
-    write_file(path, write)
+    with replacing(path) as file, pa.ipc.new_file(file, rows.schema, options=_OPTIONS) as writer:
+        writer.write_batch(rows)
 
 
 def read_rows(path: Path, names: Sequence[str] | None = None) -> pa.RecordBatch:

@@ -13,7 +13,6 @@ with rows of a pinned range stay as they are.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from itertools import groupby, pairwise
 from typing import NamedTuple
@@ -23,6 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from streaming.delta import DataFile, TableFiles, in_flight
+from streaming.disk import sync
 from streaming.errors import StreamingError
 
 ROW_GROUP_ROWS = 32_768
@@ -124,8 +124,7 @@ def rewrite(table: TableFiles, files: Sequence[DataFile], *, from_seq: int | Non
             writer.close()
     if writer is None:
         return None
-    with place.open("rb") as file:  # what it replaces is deleted one day: this must be on the disk by then
-        os.fsync(file.fileno())
+    sync(place)  # before the files that it replaces are deleted
     named = [name for name in files[0].low if all(name in file.low and name in file.high for file in files)]
     low = {name: min(file.low[name] for file in files) for name in named}
     high = {name: max(file.high[name] for file in files) for name in named}

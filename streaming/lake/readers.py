@@ -9,15 +9,13 @@ it is registered as lasting.
 from __future__ import annotations
 
 import json
-import os
-import threading
 import time
 from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from urllib.parse import quote, unquote
 
-from streaming.disk import sealed, unsealed
+from streaming.disk import sealed, unsealed, write_text
 from streaming.errors import BadInput
 from streaming.position import NOTHING_YET
 
@@ -97,12 +95,8 @@ class Readers:
         return self.folder / f"{quote(name, safe='')}.json"
 
     def _store(self, reader: Reader) -> None:
-        """Moved into place: another process never reads half of it, and a full disk leaves the one before."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        staging = self.folder / f".{os.getpid()}-{threading.get_ident()}.staged"
         fields = {name: value for name, value in asdict(reader).items() if name != "damaged"}
-        staging.write_text(json.dumps(sealed(fields)) + "\n")
-        staging.replace(self._path(reader.name))
+        write_text(self._path(reader.name), json.dumps(sealed(fields)) + "\n")
 
     def _load(self, path: Path) -> Reader | None:
         try:

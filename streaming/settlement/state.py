@@ -21,7 +21,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from streaming.disk import PART, SEAL, SUFFIX, Piece, loaded, read_rows, sealed, sync, unsealed, write_file
+from streaming.disk import PART_SUFFIX, SEAL, SUFFIX, Piece, loaded, read_rows, sealed, sync, unsealed, write_bytes
 from streaming.errors import BadInput, DataLost, StreamingError
 from streaming.settlement.marks import BASE, MarksState
 from streaming.settlement.pending import RowLogState
@@ -62,7 +62,7 @@ class SettlementState:
         }
         text = json.dumps(sealed(manifest)).encode()
         sync(directory)
-        write_file(directory / f"{name}.json", lambda file: file.write(text))
+        write_bytes(directory / f"{name}.json", text)
         sync(directory)
         return _tidy(directory, {name, *keep})
 
@@ -164,7 +164,7 @@ def _tidy(directory: Path, names: set[str]) -> int:
     size = 0
     with os.scandir(directory) as entries:
         for entry in entries:
-            if not entry.name.endswith((".json", SUFFIX, PART)):
+            if not entry.name.endswith((".json", SUFFIX, PART_SUFFIX)):
                 continue
             if entry.name in needed:
                 size += entry.stat().st_size

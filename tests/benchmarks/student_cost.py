@@ -32,7 +32,8 @@ from exfm.models import ServedStudent, Student
 from exfm.threads import set_threads
 from pipelines.config import Config, load
 from pipelines.offline import rows_of
-from pipelines.run_dir import RunDir, read_json
+from pipelines.run_dir import RunDir
+from streaming.disk import read_json
 
 CONFIG = "configs/demo.yaml"
 TWIN, AGAIN = "no teacher", "no teacher, again"

@@ -18,7 +18,8 @@ from exfm.tensors.checkpoint import latest, load
 from pipelines.config import Config, parse
 from pipelines.control import run
 from pipelines.rules import RunState
-from pipelines.run_dir import RunDir, read_json
+from pipelines.run_dir import RunDir
+from streaming.disk import read_json
 from streaming.hashing import hash64
 from streaming.lake import LakeReader
 from streaming.sources.synthetic import GeneratedStream

@@ -17,9 +17,10 @@ from pipelines.config import Resources
 from pipelines.control.coordinator import Coordinator, Wanted
 from pipelines.launch import RayLauncher
 from pipelines.rules import Cause, Died, RunState
-from pipelines.run_dir import RunDir, read_json
+from pipelines.run_dir import RunDir
 from pipelines.status import RunStatus
 from pipelines.workers import Orders, Rendezvous, Report, Worker
+from streaming.disk import read_json
 from streaming.errors import BrokerAway, DataLost, StreamingError
 
 pytestmark = pytest.mark.ray

@@ -11,7 +11,8 @@ from pipelines.config import Config
 from pipelines.control import run
 from pipelines.results import counts_hold, rows_hold
 from pipelines.rules import RunState
-from pipelines.run_dir import RunDir, read_json
+from pipelines.run_dir import RunDir
+from streaming.disk import read_json
 from streaming.kafka import ensure_topics
 from tests.contracts.pipeline_fixtures import (
     Finished,

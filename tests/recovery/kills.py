@@ -29,8 +29,9 @@ from typing import Any
 import psutil
 
 from pipelines.config import Config, dump
-from pipelines.run_dir import RunDir, read_json
+from pipelines.run_dir import RunDir
 from streaming.broker import Broker
+from streaming.disk import read_json
 from tests.contracts.pipeline_fixtures import Finished
 
 COMMAND = "import sys; from pipelines.cli import main; sys.exit(main())"

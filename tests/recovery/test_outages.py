@@ -21,11 +21,12 @@ from exfm.errors import Diverged
 from pipelines.config import Config
 from pipelines.control import run
 from pipelines.rules import RunState
-from pipelines.run_dir import RunDir, read_json
+from pipelines.run_dir import RunDir
 from pipelines.status import RunStatus
 from pipelines.workers.student import StudentWorker
 from pipelines.workers.teacher import TeacherWorker
 from streaming.broker import Broker
+from streaming.disk import read_json
 from tests.contracts.pipeline_fixtures import Finished, assert_learned_the_lake, assert_same_run, small, to_the_end
 
 pytestmark = pytest.mark.broker

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -21,6 +20,7 @@ from exfm.models import Interaction, Teacher, TeacherConfig
 from exfm.planning import equal_flops, flops_per_example, parameters, scaled
 from pipelines.config import Config
 from pipelines.offline import Rows
+from streaming.disk import replacing
 
 INTERACTIONS: tuple[Interaction, ...] = ("wukong", "dlrm", "dcn")
 
@@ -121,10 +121,5 @@ def one_pass(trial: Trial, config: Config, rows: Rows, advance: Callable[[int], 
 
 def save(path: Path, passed: Passed) -> None:
     """Moved into place: whole, or not there."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.stem}.{os.getpid()}.npz")
-    try:
-        np.savez(temporary, **passed._asdict())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with replacing(path) as file:
+        np.savez(file, **passed._asdict())

@@ -14,7 +14,8 @@ from pipelines.offline import rows_of
 from pipelines.offline.scaling.family import Passed, Trial, members, one_pass, result_path, save, stored
 from pipelines.offline.scaling.picture import draw
 from pipelines.offline.scaling.report import report
-from pipelines.run_dir import RunDir, write_json
+from pipelines.run_dir import RunDir
+from streaming.disk import write_json
 
 Say = Callable[[str], None]
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import time
 from functools import cache
 from pathlib import Path
@@ -17,6 +16,7 @@ from zipfile import BadZipFile
 import numpy as np
 
 import exfm
+from streaming.disk import replacing
 
 FORMAT = 1
 """Raised when a part of the same name would hold something else."""
@@ -39,16 +39,8 @@ def code() -> str:
 
 def save(path: Path, **arrays: Any) -> None:
     """Moved into place, with the time and the code."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.stem}.{os.getpid()}.npz")
-    try:
-        with temporary.open("wb") as file:
-            np.savez(file, made_at=time.strftime("%Y-%m-%dT%H:%M:%S%z"), made_with=code(), **arrays)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with replacing(path) as file:
+        np.savez(file, made_at=time.strftime("%Y-%m-%dT%H:%M:%S%z"), made_with=code(), **arrays)
 
 
 def stored(path: Path) -> dict[str, np.ndarray] | None:

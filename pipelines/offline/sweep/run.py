@@ -24,7 +24,7 @@ from pipelines.offline.sweep.pool import Pool, Tell
 from pipelines.offline.sweep.report import report
 from pipelines.offline.sweep.settings import settings_of, students_of
 from pipelines.offline.sweep.text import markdown
-from pipelines.run_dir import write_json
+from streaming.disk import write_json
 
 Choices = Mapping[tuple[str, str], Chosen]
 """Student and arm -> the setting it goes on with."""

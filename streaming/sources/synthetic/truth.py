@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from types import TracebackType
 
@@ -10,6 +9,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
+from streaming.disk import replacing
 from streaming.errors import BadInput
 
 TRUTH_SCHEMA = pa.schema(
@@ -71,9 +71,8 @@ class TruthWriter:
 
     def _write_part(self, table: pa.Table) -> None:
         part = self._directory / f"part-{self._parts:06d}.parquet"
-        unfinished = part.with_suffix(".unfinished")
-        pq.write_table(table, unfinished, compression="zstd", use_dictionary=["vertical"])
-        os.replace(unfinished, part)
+        with replacing(part) as file:
+            pq.write_table(table, file, compression="zstd", use_dictionary=["vertical"])
         self._parts += 1
 
     def __enter__(self) -> TruthWriter:

@@ -17,8 +17,9 @@ import yaml
 
 from pipelines.cli import console as cli
 from pipelines.config import parse
-from pipelines.run_dir import RunDir, write_json
+from pipelines.run_dir import RunDir
 from pipelines.status import RunStatus, WorkerStatus
+from streaming.disk import write_json
 from tests.unit.pipelines.test_config import changed, small
 from tests.unit.pipelines.test_preflight import HOLDER
 

@@ -19,9 +19,10 @@ from pipelines.config import Resources
 from pipelines.control.coordinator import Coordinator, Wanted
 from pipelines.control.preflight import locked
 from pipelines.rules import Cause, Died, Patience, RunState
-from pipelines.run_dir import RunDir, read_json
+from pipelines.run_dir import RunDir
 from pipelines.status import RunStatus
 from pipelines.workers import Rendezvous, Report
+from streaming.disk import read_json
 from streaming.errors import BadInput
 
 Usage = namedtuple("Usage", "total used free")

@@ -11,8 +11,9 @@ from exfm.tensors import save
 from pipelines.config import Config, dump, evolution, hash_of, older_hashes, parse, remember
 from pipelines.control import preflight, run
 from pipelines.rules import RunState
-from pipelines.run_dir import RunDir, write_json
+from pipelines.run_dir import RunDir
 from pipelines.training import last_checkpoint
+from streaming.disk import write_json
 from streaming.errors import BadInput, StreamingError
 from tests.unit.pipelines.test_config import small
 

@@ -8,8 +8,9 @@ import pytest
 from pipelines.config import load
 from pipelines.control import start_over
 from pipelines.rules import RunState
-from pipelines.run_dir import RunDir, read_json
+from pipelines.run_dir import RunDir
 from pipelines.status import Heartbeat, RunStatus, StatusFile, heartbeat
+from streaming.disk import read_json
 from streaming.errors import BadInput
 
 

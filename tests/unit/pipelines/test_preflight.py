@@ -13,7 +13,8 @@ import yaml
 
 from pipelines.config import dump, load, parse
 from pipelines.control import preflight
-from pipelines.run_dir import RunDir, write_json
+from pipelines.run_dir import RunDir
+from streaming.disk import write_json
 from streaming.errors import BadInput, StreamingError
 from tests.unit.pipelines.test_config import changed, small
 

@@ -8,9 +8,9 @@ import pytest
 
 from pipelines.display.screen import eta_s
 from pipelines.rules import RunState, WorkerState
-from pipelines.run_dir import read_json, write_json
 from pipelines.status import RunStatus, WorkerStatus
 from pipelines.workers import Report
+from streaming.disk import read_json, write_json
 
 
 def status(ingest=None, settled=None, lake_seq=None, readers=()):

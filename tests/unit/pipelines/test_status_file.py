@@ -10,9 +10,9 @@ import threading
 
 import pytest
 
-from pipelines.run_dir import read_json
 from pipelines.status import StatusFile
 from pipelines.status.file import ROOM
+from streaming.disk import read_json
 
 
 @pytest.fixture

@@ -15,10 +15,11 @@ from pipelines.config import parse
 from pipelines.results import Summary, Truth, counts_hold, rows_hold, summarise
 from pipelines.results.summary import columns_of, judge, students_of
 from pipelines.rules import WorkerState
-from pipelines.run_dir import RunDir, write_json
+from pipelines.run_dir import RunDir
 from pipelines.status import RunStatus, WorkerStatus
 from pipelines.training import PredictionLog
 from pipelines.workers import Report
+from streaming.disk import write_json
 from streaming.sources.synthetic import TruthWriter
 from streaming.sources.synthetic.truth import TRUTH_SCHEMA
 from tests.unit.pipelines.test_config import small

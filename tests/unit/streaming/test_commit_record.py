@@ -29,23 +29,23 @@ def record(number: int, letters: int = 2) -> CommitRecord:
 def test_files_and_names_are_flushed_before_a_commit_may_name_them(tmp_path, monkeypatch):
     """What is flushed, and what is moved, in order: a power cut after `save` finds the record whole."""
     done: list[str] = []
-    fsync, rename = os.fsync, os.rename
+    fsync, rename = os.fsync, Path.rename
 
     def flushed(file: int) -> None:
         done.append(Path(os.readlink(f"/proc/self/fd/{file}")).name)
         fsync(file)
 
-    def moved(source: Path, target: Path) -> None:
+    def moved(source: Path, target: Path) -> Path:
         done.append(f"-> {target.name}")
-        rename(source, target)
+        return rename(source, target)
 
     monkeypatch.setattr(os, "fsync", flushed)
-    monkeypatch.setattr(os, "rename", moved)
+    monkeypatch.setattr(Path, "rename", moved)
     folder = tmp_path / "epoch-1"
     record(7).save(folder)
-    files = ["late.arrow.part", "dead.arrow.part", "meta.json.part"]
-    assert [name for name in done if name.endswith(".part")] == files
-    assert done[-3:] == [".record-7", "-> record-000000000007", "epoch-1"]
+    files = [name.split(".")[1:3] for name in done if name.endswith(".part")]
+    assert files == [["late", "arrow"], ["dead", "arrow"], ["meta", "json"], ["record-000000000007", "part"]]
+    assert done[-3:] == [".record-000000000007.part", "-> record-000000000007", "epoch-1"]
     assert tmp_path.name in done  # the folder that now holds epoch-1
 
 

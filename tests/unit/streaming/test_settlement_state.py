@@ -198,7 +198,8 @@ def test_pieces_and_their_names_are_flushed_before_the_manifest_moves_in(tmp_pat
     fsync, replace = os.fsync, Path.replace
 
     def flushed(file: int) -> None:
-        done.append(Path(os.readlink(f"/proc/self/fd/{file}")).name.removesuffix(".part"))
+        name = Path(os.readlink(f"/proc/self/fd/{file}")).name
+        done.append(name[1:].rsplit(".", 2)[0] if name.endswith(".part") else name)
         fsync(file)
 
     def moved(source: Path, target: Path) -> Path:
@@ -223,7 +224,7 @@ def test_a_name_saved_again_is_never_half_the_old_and_half_the_new(tmp_path, mon
     expected = rest(loaded(tmp_path, "a"), 6)
     play(settlement, 6, 9)
     with monkeypatch.context() as patch:
-        patch.setattr("streaming.settlement.state.write_file", lambda *_: (_ for _ in ()).throw(Killed))
+        patch.setattr("streaming.settlement.state.write_bytes", lambda *_: (_ for _ in ()).throw(Killed))
         with pytest.raises(Killed):
             settlement.save(tmp_path, "a")
     assert rest(loaded(tmp_path, "a"), 6) == expected

@@ -1,0 +1,115 @@
+"""Files are complete or absent, whatever interrupts their writer; a lock ends with the process that holds it."""
+
+import errno
+import os
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from streaming.disk import file_lock, read_json, replacing, replacing_folder, write_json, write_text
+from streaming.errors import DiskFull, StreamingError
+
+
+class Interrupted(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("error", [Interrupted, OSError(errno.EIO, "broken")])
+def test_an_interrupted_write_leaves_the_file_before_and_nothing_else(tmp_path, error):
+    write_text(tmp_path / "config.yaml", "before")
+
+    def interrupted():
+        with replacing(tmp_path / "config.yaml") as file:
+            file.write(b"aft")
+            raise error
+
+    pytest.raises((Interrupted, OSError), interrupted)
+    assert [path.name for path in tmp_path.iterdir()] == ["config.yaml"]
+    assert (tmp_path / "config.yaml").read_text() == "before"
+
+
+def test_a_file_is_flushed_before_it_is_moved_into_place(tmp_path, monkeypatch):
+    path = tmp_path / "config.yaml"
+    there = []
+    monkeypatch.setattr(os, "fsync", lambda _: there.append(path.exists()))
+    write_text(path, "text")
+    assert (there, path.read_text()) == ([False], "text")
+
+
+def test_a_full_disk_is_named_with_the_file(tmp_path):
+    with pytest.raises(DiskFull, match=r"no space left for .*config\.yaml"), replacing(tmp_path / "config.yaml"):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_two_threads_that_write_one_path_do_not_mix_their_bytes(tmp_path):
+    path, opened = tmp_path / "status.json", threading.Barrier(2, timeout=10)
+
+    def write(letter: bytes) -> None:
+        with replacing(path) as file:
+            opened.wait()
+            file.write(letter * 100_000)
+
+    threads = [threading.Thread(target=write, args=(letter,)) for letter in (b"a", b"b")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert path.read_bytes() in (b"a" * 100_000, b"b" * 100_000)
+    assert [each.name for each in tmp_path.iterdir()] == ["status.json"]
+
+
+def test_a_folder_replaces_the_one_before_as_a_whole(tmp_path):
+    folder = tmp_path / "record-1"
+    with replacing_folder(folder) as part:
+        (part / "old").touch()
+
+    def interrupted():
+        with replacing_folder(folder) as part:
+            (part / "half").touch()
+            raise Interrupted
+
+    pytest.raises(Interrupted, interrupted)
+    assert [path.name for path in folder.iterdir()] == ["old"]
+    with replacing_folder(folder) as part:
+        (part / "new").touch()
+    assert [path.name for path in folder.iterdir()] == ["new"]
+    assert [path.name for path in tmp_path.iterdir()] == ["record-1"]
+
+
+def test_json_is_read_back_and_damage_is_named(tmp_path):
+    path = tmp_path / "run" / "summary.json"
+    assert read_json(path) is None
+    write_json(path, {"ne": 0.5})
+    assert read_json(path) == {"ne": 0.5}
+    with pytest.raises(ValueError, match="Out of range float"):
+        write_json(path, {"ne": float("nan")})
+    assert read_json(path) == {"ne": 0.5}
+    path.write_text('{"ne":')
+    with pytest.raises(StreamingError, match=r"summary\.json is damaged"):
+        read_json(path)
+
+
+def test_a_lock_is_exclusive_or_shared_and_ends_with_its_process(tmp_path):
+    path = tmp_path / "run.lock"
+    holds = (
+        "import sys\nfrom pathlib import Path\nfrom streaming.disk import file_lock\n"
+        "with file_lock(Path(sys.argv[1])) as held:\n    print(held, flush=True)\n    input()"
+    )
+    other = subprocess.Popen(
+        [sys.executable, "-c", holds, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert other.stdout.readline() == "True\n"
+        with file_lock(path) as held, file_lock(path, shared=True, wait_s=0.02) as shared:
+            assert (held, shared) == (False, False)
+    finally:
+        other.kill()
+        other.wait(timeout=10)
+        other.stdin.close()
+        other.stdout.close()
+    with file_lock(path, shared=True) as first, file_lock(path, shared=True) as second, file_lock(path) as alone:
+        assert (first, second, alone) == (True, True, False)
+    with file_lock(path, wait_s=None) as held:
+        assert held

@@ -25,7 +25,8 @@ def test_an_interrupted_write_leaves_the_file_before_and_nothing_else(tmp_path, 
             file.write(b"aft")
             raise error
 
-    pytest.raises((Interrupted, OSError), interrupted)
+    with pytest.raises((Interrupted, OSError)):
+        interrupted()
     assert [path.name for path in tmp_path.iterdir()] == ["config.yaml"]
     assert (tmp_path / "config.yaml").read_text() == "before"
 
@@ -70,7 +71,8 @@ def test_a_folder_replaces_the_one_before_as_a_whole(tmp_path):
             (part / "half").touch()
             raise Interrupted
 
-    pytest.raises(Interrupted, interrupted)
+    with pytest.raises(Interrupted):
+        interrupted()
     assert [path.name for path in folder.iterdir()] == ["old"]
     with replacing_folder(folder) as part:
         (part / "new").touch()

@@ -2,7 +2,7 @@
 
 A source has no memory of its readers. Whoever reads keeps the position beside what was made of the rows, commits both
 at once, and gives the position back after a restart. Nothing is lost and nothing comes twice if, and only if, the five
-verbs below mean the same for every source, which is what `tests/contracts/source_contract.py` asks of each.
+verbs below mean the same for every source, which is what `tests/support/streams/source_contract.py` asks of each.
 
 Rows come in batches. How the rows are cut into batches is nobody's promise: it changes from run to run. Their order is.
 

@@ -11,8 +11,8 @@ import typer
 from typer.main import get_command
 
 from pipelines.cli import app
+from tests.support.places import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 ROOMS = ("exfm", "streaming", "pipelines")
 LONGEST = 400
 TOP_LEVEL = {

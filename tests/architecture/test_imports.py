@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.support.places import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 ROOMS = ("exfm", "streaming", "pipelines")
 # Every folder, in the order in which they build on each other: a folder imports earlier ones only. Modules that lie in
 # a package's root come first.

@@ -14,8 +14,8 @@ from typer.main import get_command
 from pipelines.cli import app
 from pipelines.config import load
 from tests.architecture.test_files import tied_to_a_machine
+from tests.support.places import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
 PACKAGES = ("exfm", "streaming", "pipelines")
 LONGEST = 740

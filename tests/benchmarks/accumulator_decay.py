@@ -22,7 +22,7 @@ from exfm.metrics import consecutive_blocks, normalised_entropy, paired_ne_diffe
 from exfm.models import Teacher, TeacherConfig
 from exfm.parallel import RankGroup
 from exfm.threads import set_threads
-from tests.benchmarks.labelled_stream import FEATURES, STAYING, labelled
+from tests.support.models.labelled_stream import FEATURES, STAYING, labelled
 
 RATES = (0.05, 0.15, 0.45)
 BATCH_ROWS = 1024

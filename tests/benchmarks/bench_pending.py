@@ -32,13 +32,14 @@ import yaml
 from streaming.schema import RowSchema
 from streaming.settlement import Settlement, SettlementConfig
 from streaming.settlement.merge import MergedChunk, merged_schema
+from tests.support.places import CONFIGS
 
 RATE = 1000
 COMMIT_S = 5
 CHUNK = RATE * COMMIT_S
 SPREAD = 0x9E3779B97F4A7C15
 START_MS = 1_700_000_000_000
-DEMO = Path(__file__).parents[2] / "configs" / "demo.yaml"
+DEMO = CONFIGS / "demo.yaml"
 
 
 def schema_of(window_s: float) -> RowSchema:

@@ -37,7 +37,7 @@ from pipelines.workers import Orders
 from pipelines.workers.teacher import TeacherWorker
 from pipelines.workers.teacher import worker as teacher_module
 from streaming.lake import Lake
-from tests.contracts.pipeline_fixtures import small
+from tests.support.pipelines.small_runs import small
 from tests.contracts.test_scoring_ranks import free_port
 
 BLOCK_ROWS, IDS, FLOATS = 16_384, 12, 4

@@ -50,7 +50,7 @@ print(json.dumps([rank, held_bytes(scorer), after - before, rate]))
 
 
 def config_of(rows: int, ranks: int) -> Any:
-    from tests.contracts.pipeline_fixtures import small
+    from tests.support.pipelines.small_runs import small
 
     sparse = [
         {"name": "user_id", "rows": rows},

@@ -35,7 +35,7 @@ from exfm.parallel.comms import SentBytes
 from exfm.tensors import Pieces
 from exfm.tensors.windows import narrowed
 from exfm.threads import set_threads
-from tests.benchmarks.local_ranks import launch, report, settings_of_this_rank
+from tests.support.ranks.local_ranks import launch, report, settings_of_this_rank
 
 TABLES = {"user": 100_000, "ad": 20_000, "page": 20_000, "query": 100_000, "advertiser": 1_000, "hour": 24}
 FEATURES = FeatureSet(sparse=[SparseFeature(name=name, rows=rows, transform="index") for name, rows in TABLES.items()])

@@ -28,7 +28,7 @@ from pipelines.workers.teacher import TeacherWorker
 from streaming.broker import Broker
 from streaming.kafka import ensure_topics
 from streaming.lake import Lake, LakeReader
-from tests.contracts.pipeline_fixtures import small
+from tests.support.pipelines.small_runs import small
 
 WINDOWS_S = {"1 hour": 3600, "7 days": 7 * 86400}
 CTR_WINDOW_S = 600

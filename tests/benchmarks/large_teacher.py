@@ -27,7 +27,7 @@ from exfm.parallel import RankGroup, Sharding
 from exfm.planning import Question, Shortage, plan
 from exfm.tensors import open_stored, save
 from exfm.threads import set_threads
-from tests.benchmarks.local_ranks import launch, report, settings_of_this_rank
+from tests.support.ranks.local_ranks import launch, report, settings_of_this_rank
 
 TASKS = ("ctr",)
 BATCH, NAME = 2048, "v1"

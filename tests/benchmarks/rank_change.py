@@ -20,8 +20,8 @@ from pathlib import Path
 import numpy as np
 
 from streaming.broker import Broker
-from tests.contracts.pipeline_fixtures import Finished, small
-from tests.contracts.rank_processes import Ranks, laid_down, started
+from tests.support.pipelines.small_runs import Finished, small
+from tests.support.ranks.teacher_ranks import Ranks, laid_down, started
 
 Losses = dict[int, dict[str, float]]  # by block, by task
 

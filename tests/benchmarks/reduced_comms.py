@@ -21,8 +21,8 @@ from exfm.models import Teacher, TeacherConfig
 from exfm.parallel import RankGroup, Sharding
 from exfm.parallel.comms import SentBytes
 from exfm.threads import set_threads
-from tests.benchmarks.labelled_stream import FEATURES, labelled
-from tests.benchmarks.local_ranks import launch, report, settings_of_this_rank
+from tests.support.models.labelled_stream import FEATURES, labelled
+from tests.support.ranks.local_ranks import launch, report, settings_of_this_rank
 
 BATCH_ROWS, RANKS = 1024, 2
 ARMS = {"fp32": ("fp32", 0), "fp16": ("fp16", 0), "other weights": ("fp32", 1)}

@@ -18,7 +18,7 @@ from pipelines.workers.student import StudentWorker
 from pipelines.workers.teacher import TeacherWorker
 from streaming.kafka import ensure_topics
 from streaming.lake import Lake
-from tests.contracts.pipeline_fixtures import by_hand, ipc, send, small
+from tests.support.pipelines.small_runs import by_hand, ipc, send, small
 
 pytestmark = pytest.mark.broker
 

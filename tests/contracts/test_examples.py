@@ -12,7 +12,7 @@ from streaming.delivery import Block, BlockPosition, ExamplesPublisher, Examples
 from streaming.errors import BadInput, StreamingError
 from streaming.kafka import KafkaSettings, TopicWriter, end_offsets, ensure_topics
 from streaming.position import NOTHING_YET, Partition, Positions
-from tests.contracts.lake_rows import SCHEMA, rows
+from tests.support.streams.lake_rows import SCHEMA, rows
 
 pytestmark = pytest.mark.broker
 

@@ -37,10 +37,10 @@ from streaming.lake import (
 from streaming.lake.housekeeping import STARTING_S
 from streaming.lake.writer import LakeWriter
 from streaming.messages import DEAD_LETTER_SCHEMA, DeadLetter, to_batch
-from tests.contracts import lake_rows
-from tests.contracts.lake_rows import SCHEMA
+from tests.support.streams import lake_rows
+from tests.support.streams.lake_rows import SCHEMA
+from tests.support.places import ROOT
 
-REPOSITORY = Path(__file__).parents[2]
 NOW_S = 1_000_000.0
 
 
@@ -275,7 +275,7 @@ def test_what_a_killed_commit_left_behind_goes_and_nothing_else(lake: Lake) -> N
     script = (
         "import os, signal, sys, streaming.delta.table as d\n"
         "from streaming.lake import Lake\n"
-        "from tests.contracts.lake_rows import SCHEMA, rows\n"
+        "from tests.support.streams.lake_rows import SCHEMA, rows\n"
         "writer = Lake(sys.argv[1], SCHEMA).open_writer()\n"
         "path = writer._table.path / 'vertical=news/event_date=2026-01-01'\n"
         "def killed(*_, **__):\n"
@@ -285,7 +285,7 @@ def test_what_a_killed_commit_left_behind_goes_and_nothing_else(lake: Lake) -> N
         "d.write_deltalake = killed\n"
         "writer.commit(rows(100, 10), state=1, metadata={})\n"
     )
-    ended = subprocess.run([sys.executable, "-c", script, str(lake.path)], cwd=REPOSITORY, check=False)
+    ended = subprocess.run([sys.executable, "-c", script, str(lake.path)], cwd=ROOT, check=False)
     assert ended.returncode == -signal.SIGKILL
     assert sweep(lake.path, 60.0) == (0, 0, 2, False)
     assert sweep(lake.path, 0.0).files == 2
@@ -469,7 +469,7 @@ def test_a_kill_inside_a_deletion_leaves_all_or_nothing(lake: Lake, readers: Rea
         "TableFiles.replace = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)\n"
         "retention.delete_before(TableFiles(Path(sys.argv[1])), 500)\n"
     )
-    ended = subprocess.run([sys.executable, "-c", script, str(lake.path)], cwd=REPOSITORY, check=False)
+    ended = subprocess.run([sys.executable, "-c", script, str(lake.path)], cwd=ROOT, check=False)
     assert ended.returncode == -signal.SIGKILL
     whole(lake)
     assert kept(lake, readers, 449).first_seq == 500

@@ -22,14 +22,14 @@ from streaming.errors import BadInput, StreamingError
 from streaming.lake import Lake, LakeReader
 from streaming.lake.writer import LakeWriter
 from streaming.schema import Column, RowSchema, Task
-from tests.contracts.lake_rows import SCHEMA, VERTICALS, rows
+from tests.support.streams.lake_rows import SCHEMA, VERTICALS, rows
 
-REPOSITORY = Path(__file__).parents[2]
 
 WRITER_THAT_IS_KILLED = """
 import sys
 from streaming.lake import Lake
-from tests.contracts.lake_rows import SCHEMA, rows
+from tests.support.streams.lake_rows import SCHEMA, rows
+from tests.support.places import ROOT
 writer = Lake(sys.argv[1], SCHEMA).open_writer()
 print("open", flush=True)
 while True:
@@ -235,7 +235,7 @@ def test_writers_killed_at_random_moments_leave_every_row_once(lake: Lake) -> No
     seen = -1
     for killed in range(1, 9):
         script = [sys.executable, "-c", WRITER_THAT_IS_KILLED, str(lake.path)]
-        process = subprocess.Popen(script, stdout=subprocess.PIPE, text=True, cwd=REPOSITORY)
+        process = subprocess.Popen(script, stdout=subprocess.PIPE, text=True, cwd=ROOT)
         assert process.stdout is not None
         assert process.stdout.readline() == "open\n"
         try:

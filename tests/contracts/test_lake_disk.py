@@ -15,7 +15,7 @@ from streaming.errors import DiskFull, StreamingError
 from streaming.lake import DEAD_LETTERS, Housekeeper, Lake, LakeSettings, Readers, SideTable
 from streaming.lake.writer import LakeWriter
 from streaming.messages import DEAD_LETTER_SCHEMA, DeadLetter, to_batch
-from tests.contracts.lake_rows import SCHEMA, VERTICALS, rows
+from tests.support.streams.lake_rows import SCHEMA, VERTICALS, rows
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.contracts.pipeline_fixtures import assert_learned_the_lake, small, to_the_end
+from tests.support.pipelines.small_runs import assert_learned_the_lake, small, to_the_end
 
 pytestmark = pytest.mark.broker
 

@@ -27,7 +27,7 @@ from pipelines.workers.student import StudentWorker
 from pipelines.workers.teacher import TeacherWorker
 from streaming.kafka import ensure_topics
 from streaming.lake import LakeReader
-from tests.contracts.pipeline_fixtures import (
+from tests.support.pipelines.small_runs import (
     Finished,
     assert_learned_the_lake,
     assert_same_run,

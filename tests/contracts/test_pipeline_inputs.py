@@ -19,7 +19,7 @@ from pipelines.results import counts_hold
 from pipelines.rules import RunState
 from pipelines.run_dir import RunDir
 from streaming.kafka import KafkaSettings, ensure_topics
-from tests.contracts.pipeline_fixtures import (
+from tests.support.pipelines.small_runs import (
     assert_learned_the_lake,
     by_hand,
     expected_rows,

@@ -14,7 +14,7 @@ from pipelines.rules import RunState
 from pipelines.run_dir import RunDir
 from streaming.disk import read_json
 from streaming.kafka import ensure_topics
-from tests.contracts.pipeline_fixtures import (
+from tests.support.pipelines.small_runs import (
     Finished,
     assert_learned_the_lake,
     assert_same_run,

@@ -26,8 +26,8 @@ from pipelines.config import Config
 from pipelines.run_dir import RunDir
 from pipelines.workers.augmentation.scoring import LeadingScorer, Replica, shares
 from tests.benchmarks.bench_scoring_ranks import config_of, measure, save_snapshot
-from tests.contracts.pipeline_fixtures import small
-from tests.contracts.rank_processes import free_port
+from tests.support.pipelines.small_runs import small
+from tests.support.ranks.teacher_ranks import free_port
 
 TYPES = (
     "table_wise",

@@ -6,7 +6,7 @@ import pytest
 
 from pipelines.offline import rows_of
 from pipelines.run_dir import RunDir
-from tests.contracts.pipeline_fixtures import small, to_the_end
+from tests.support.pipelines.small_runs import small, to_the_end
 
 pytestmark = pytest.mark.broker
 

@@ -11,8 +11,8 @@ from streaming.errors import StreamingError
 from streaming.kafka import ensure_topics
 from streaming.lake import DEAD_LETTERS, Lake, SideTable
 from streaming.messages import DEAD_LETTER_SCHEMA, DeadLetter, to_batch
-from tests.contracts.lake_rows import SCHEMA, rows
-from tests.contracts.sink_contract import BATCHES, SinkContract
+from tests.support.streams.lake_rows import SCHEMA, rows
+from tests.support.streams.sink_contract import BATCHES, SinkContract
 
 ROWS = 10
 

@@ -19,7 +19,7 @@ from streaming.kafka import TopicReader, TopicWriter, check_retention, end_offse
 from streaming.position import Partition
 from streaming.schema import RowSchema, Task
 from streaming.settlement import InputTopic, Intake
-from tests.contracts.pipeline_fixtures import by_hand, ipc, send, small
+from tests.support.pipelines.small_runs import by_hand, ipc, send, small
 
 pytestmark = pytest.mark.broker
 

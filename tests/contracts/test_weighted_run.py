@@ -22,7 +22,7 @@ from pipelines.rules import RunState
 from pipelines.run_dir import RunDir
 from pipelines.training import read_predictions
 from streaming.hashing import hash64
-from tests.contracts.pipeline_fixtures import (
+from tests.support.pipelines.small_runs import (
     Finished,
     assert_learned_the_lake,
     assert_same_run,

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from pipelines.config import Config, dump, load, parse
 from streaming.errors import BadInput
-from tests.fuzz.mutate import ODD_VALUES, SOAK, broken_bytes, broken_tree, edited, fuzzed, places
+from tests.support.streams.broken_inputs import ODD_VALUES, SOAK, broken_bytes, broken_tree, edited, fuzzed, places
 
 FILES = sorted(Path("configs").glob("*.yaml"))
 TREES = {path.name: yaml.safe_load(path.read_text()) for path in FILES}

@@ -29,8 +29,8 @@ from streaming.messages import DEAD_LETTER_SCHEMA, DeadLetter, to_batch
 from streaming.position import NOTHING_YET, Partition
 from streaming.schema import RowSchema
 from streaming.settlement import Settlement
-from tests.fuzz.mutate import SOAK, broken_bytes, broken_tree, edited, fuzzed
-from tests.unit.streaming.stream_rows import merged
+from tests.support.streams.broken_inputs import SOAK, broken_bytes, broken_tree, edited, fuzzed
+from tests.support.streams.rows import merged
 
 SCHEMA = RowSchema(columns=[{"name": "price"}], tasks=[{"name": "ctr", "window_s": 1}])
 

@@ -31,7 +31,7 @@ from streaming.messages.ipc import write_ipc
 from streaming.position import Partition
 from streaming.schema import Column, RowSchema, Task
 from streaming.settlement import Merge, Settlement
-from tests.fuzz.mutate import SOAK, broken_bytes, broken_object, broken_table, edited, fuzzed
+from tests.support.streams.broken_inputs import SOAK, broken_bytes, broken_object, broken_table, edited, fuzzed
 
 MAX_BYTES = 20_000
 COLUMNS = (

@@ -1,4 +1,4 @@
-"""What tests/unit/exfm/test_sharding_equals_one_process.py holds on CPU, with FBGEMM's CUDA kernels and over NCCL.
+"""What tests/unit/exfm/parallel/test_sharding_equals_one_process.py holds on CPU, with FBGEMM's CUDA kernels and over NCCL.
 
 NCCL wants a GPU for each rank: with one GPU a single rank is compared with one process on CPU, with two GPUs two ranks
 are too. ms a step beside the CPU's: `python -m tests.benchmarks.bench_sharding --ranks 1 2 --device cuda`.

@@ -23,7 +23,7 @@ from streaming.kafka import TopicWriter
 from streaming.lake import SideTable
 from streaming.lake.writer import LakeWriter
 from streaming.settlement import Settlement
-from tests.contracts.pipeline_fixtures import Finished, assert_learned_the_lake, assert_same_run, small, to_the_end
+from tests.support.pipelines.small_runs import Finished, assert_learned_the_lake, assert_same_run, small, to_the_end
 
 pytestmark = pytest.mark.broker
 

@@ -17,7 +17,7 @@ from pipelines.control import run
 from pipelines.rules import RunState
 from pipelines.run_dir import RunDir
 from streaming.errors import BadInput
-from tests.contracts.pipeline_fixtures import small, to_the_end
+from tests.support.pipelines.small_runs import small, to_the_end
 from tests.recovery.test_crashes import stop_after
 
 pytestmark = pytest.mark.broker

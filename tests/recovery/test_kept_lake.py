@@ -9,7 +9,7 @@ import pytest
 
 from pipelines.run_dir import RunDir
 from streaming.lake import LakeReader
-from tests.contracts.pipeline_fixtures import small, to_the_end
+from tests.support.pipelines.small_runs import small, to_the_end
 
 
 @pytest.mark.slow

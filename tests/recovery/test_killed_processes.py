@@ -17,7 +17,7 @@ import pytest
 from pipelines.config import Config, Generated
 from pipelines.results import counts_hold
 from pipelines.workers import generated_stream
-from tests.contracts.pipeline_fixtures import (
+from tests.support.pipelines.small_runs import (
     Finished,
     assert_learned_the_lake,
     assert_same_run,
@@ -26,7 +26,7 @@ from tests.contracts.pipeline_fixtures import (
     small,
     to_the_end,
 )
-from tests.recovery.kills import BROKER, COORDINATOR, Hail, victims_of
+from tests.support.pipelines.kills import BROKER, COORDINATOR, Hail, victims_of
 
 pytestmark = [pytest.mark.broker, pytest.mark.ray]
 

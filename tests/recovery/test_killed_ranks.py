@@ -18,9 +18,9 @@ import pytest
 
 from pipelines.config import Config, dump
 from pipelines.run_dir import RunDir
-from tests.contracts.pipeline_fixtures import Finished, assert_learned_the_lake, small
-from tests.contracts.rank_processes import taught
-from tests.recovery.kills import COORDINATOR, Command, Hail, rank_pid, victims_of
+from tests.support.pipelines.small_runs import Finished, assert_learned_the_lake, small
+from tests.support.ranks.teacher_ranks import taught
+from tests.support.pipelines.kills import COORDINATOR, Command, Hail, rank_pid, victims_of
 from tests.recovery.test_killed_processes import ONE_STUDENT, SHORT
 
 pytestmark = [pytest.mark.broker, pytest.mark.ray, pytest.mark.slow]

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from streaming.lake import Housekeeper, Lake, LakeSettings, Readers
-from tests.contracts.lake_rows import SCHEMA, VERTICALS, rows
+from tests.support.streams.lake_rows import SCHEMA, VERTICALS, rows
 
 COMMITS, ROWS = 10_000, 40
 LOG_SECONDS = 20

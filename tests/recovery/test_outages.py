@@ -27,7 +27,7 @@ from pipelines.workers.student import StudentWorker
 from pipelines.workers.teacher import TeacherWorker
 from streaming.broker import Broker
 from streaming.disk import read_json
-from tests.contracts.pipeline_fixtures import Finished, assert_learned_the_lake, assert_same_run, small, to_the_end
+from tests.support.pipelines.small_runs import Finished, assert_learned_the_lake, assert_same_run, small, to_the_end
 
 pytestmark = pytest.mark.broker
 

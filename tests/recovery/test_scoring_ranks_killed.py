@@ -13,7 +13,7 @@ import pytest
 
 from pipelines.config import Config, dump
 from pipelines.run_dir import RunDir
-from tests.contracts.pipeline_fixtures import (
+from tests.support.pipelines.small_runs import (
     Finished,
     assert_learned_the_lake,
     assert_same_run,
@@ -21,7 +21,7 @@ from tests.contracts.pipeline_fixtures import (
     lake_rows,
     small,
 )
-from tests.recovery.kills import Command
+from tests.support.pipelines.kills import Command
 
 pytestmark = [pytest.mark.broker, pytest.mark.ray, pytest.mark.slow]
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from pipelines.config import dump
-from tests.contracts.pipeline_fixtures import Finished, assert_learned_the_lake, small
-from tests.recovery.kills import Command, worker_pid
+from tests.support.pipelines.small_runs import Finished, assert_learned_the_lake, small
+from tests.support.pipelines.kills import Command, worker_pid
 
 pytestmark = [pytest.mark.broker, pytest.mark.ray, pytest.mark.slow]
 

@@ -27,18 +27,18 @@ from streaming.delivery.examples import Header
 from streaming.delta import sweep
 from streaming.kafka import ensure_topics
 from streaming.lake import Lake, LakeReader
-from tests.contracts.lake_rows import SCHEMA, rows
-from tests.contracts.pipeline_fixtures import messages_of, origin, small
+from tests.support.streams.lake_rows import SCHEMA, rows
+from tests.support.pipelines.small_runs import messages_of, origin, small
+from tests.support.places import ROOT
 
-REPOSITORY = Path(__file__).parents[2]
 PATIENCE_S = 120
 Start = Callable[..., "Process"]
 
 
 class Process:
     def __init__(self, *arguments: str) -> None:
-        command = [sys.executable, "-m", "tests.recovery.stopped_writer", *arguments]
-        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=REPOSITORY)
+        command = [sys.executable, "-m", "tests.support.streams.stopped_writer", *arguments]
+        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
 
     def until_stopped(self) -> None:
         deadline = time.monotonic() + PATIENCE_S

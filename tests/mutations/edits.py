@@ -1,0 +1,537 @@
+"""Faults that the tests must see: each is one edit that takes away the fix for one invariant.
+
+    python -m tests.mutations.edits            all of them, each against the tests that must fail, as a table
+    python -m tests.mutations.edits NAME …     these only
+
+Each is made in a copy of the tree; nothing here is touched. `test_mutations.py` holds that every edit still finds its
+place, so that the list cannot rot.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from tests.mutations.attempts import Mutation, run
+
+# The invariants of DESIGN.md.
+HONEST = "score before learn"
+ONCE = "exactly once"
+LOG = "the lake is the log"
+SLOW = "slow labels hold nobody up"
+RAW = "the lake holds raw values"
+KEPT = "nothing lost"
+REPLAY = "replay equals live"
+PACE = "logits from a trained teacher"
+SERVED = "serving purity"
+
+
+SETTLEMENT = "tests/unit/streaming/settlement/test_settlement.py"
+PROPERTIES = "tests/unit/streaming/settlement/test_settlement_properties.py"
+MERGE = "tests/unit/streaming/settlement/test_merge.py"
+LAKE = "tests/contracts/test_lake.py"
+OUTBOX = "tests/contracts/test_outbox.py"
+EXAMPLES = "tests/contracts/test_examples.py"
+INTAKE = "tests/contracts/test_intake.py"
+WINDOWS = "tests/unit/streaming/settlement/test_windows.py"
+TOPIC_RETENTION = "tests/contracts/test_topic_retention.py"
+PIPELINE = "tests/contracts/test_pipeline.py"
+INPUTS = "tests/contracts/test_pipeline_inputs.py"
+CRASHES = "tests/recovery/test_crashes.py"
+SCORED = "tests/contracts/test_score_before_learn.py"
+TEACHER = "tests/unit/exfm/models/test_teacher.py"
+BATCHES = "tests/unit/pipelines/workers/teacher/test_batches.py"
+STUDENT = "tests/unit/exfm/models/test_student.py"
+CHECKPOINT = "tests/unit/exfm/tensors/test_checkpoint.py"
+PIECES = "tests/unit/exfm/tensors/test_checkpoint_pieces.py"
+AUGMENTATION = "pipelines/workers/augmentation/worker.py"
+
+MUTATIONS = (
+    Mutation(
+        "newest snapshot in lockstep",
+        f"{HONEST}, {REPLAY} (17)",
+        AUGMENTATION,
+        "return Score(lockstep_version(number, pace.lag))",
+        "return Score(self._snapshots.load_newest() or 0)",
+        f"{PIPELINE}::test_no_row_is_scored_by_a_teacher_that_has_learned_it",
+    ),
+    Mutation(
+        "lag of none",
+        f"{HONEST} (17)",
+        "pipelines/rules/policies.py",
+        "return max(0, block - lag + 1)",
+        "return max(0, block - lag + 2)",
+        "tests/unit/pipelines/rules/test_policies.py",
+    ),
+    Mutation(
+        "a logit for a label learned with another window",
+        HONEST,
+        "pipelines/training/honest.py",
+        "settled_N[:, None] <= own_T[None, :]",
+        "settled_N[:, None] >= 0 * own_T[None, :]",
+        SCORED,
+    ),
+    Mutation(
+        "another version recorded than the one that scored",
+        f"{HONEST} (19)",
+        AUGMENTATION,
+        "self._snapshots.version if scored else None]",
+        "max(0, self._snapshots.version - 1) if scored else None]",
+        SCORED,
+    ),
+    Mutation(
+        "history scored by whatever snapshot there is",
+        f"{PACE} (18)",
+        "pipelines/rules/policies.py",
+        "if catching_up and rows_since_newest > max_rows_ahead:",
+        "if False:",
+        "tests/unit/pipelines/rules/test_policies.py",
+    ),
+    Mutation(
+        "published before committed",
+        f"{LOG} (3)",
+        AUGMENTATION,
+        """        self._commit(block)
+        with self.watch("publish"):
+            self._lake.check()
+            self._publisher.publish(block)
+""",
+        """        with self.watch("publish"):
+            self._publisher.publish(block)
+            self._commit(block)
+""",
+        f"{CRASHES} -k commits",
+    ),
+    Mutation(
+        "what a crash kept from being published is not made up",
+        f"{LOG} (3)",
+        AUGMENTATION,
+        "if self._publisher.published_seq >= self._lake.last_lake_seq:",
+        "if True:",
+        f"{CRASHES} -k committed",
+    ),
+    Mutation(
+        "a writer that another has followed goes on",
+        f"{ONCE} (4)",
+        "streaming/lake/writer.py",
+        "if epoch != self.epoch:",
+        "if False:",
+        f"{LAKE}::test_the_older_of_two_writers_is_fenced",
+    ),
+    Mutation(
+        "lake_seq not looked at again before a commit",
+        f"{ONCE} (4)",
+        "streaming/lake/writer.py",
+        "if seq == last_seq and table.num_rows:",
+        "if False:",
+        f"{LAKE}::test_a_commit_reported_as_failed_after_it_was_stored_is_not_made_twice",
+    ),
+    Mutation(
+        "positions that skip or repeat are let in",
+        f"{LOG} (2)",
+        "streaming/lake/writer.py",
+        "if lake_seq[0] != self.last_lake_seq + 1:",
+        "if False:",
+        f"{LAKE} -k refused",
+    ),
+    Mutation(
+        "dead letters told again after a restart",
+        f"{ONCE}, {KEPT} (4)",
+        "streaming/delivery/outbox.py",
+        "if (record.number, part) > self._published:",
+        "if True:",
+        OUTBOX,
+    ),
+    Mutation(
+        "side tables do not know what they hold",
+        f"{ONCE} (4)",
+        "streaming/lake/side_tables.py",
+        "before is not None and number <= before",
+        "False",
+        "tests/contracts/test_side_tables.py",
+    ),
+    Mutation(
+        "what a commit leaves behind is forgotten by a crash",
+        KEPT,
+        AUGMENTATION,
+        """        record = CommitRecord.load(states, state)
+        self._outbox.deliver(record)
+""",
+        """        record = CommitRecord.load(states, state)
+""",
+        f"{CRASHES} -k delivers",
+    ),
+    Mutation(
+        "a block published twice is learned twice",
+        ONCE,
+        "streaming/delivery/examples.py",
+        """        if header.block <= self._after:
+            return
+""",
+        "",
+        EXAMPLES,
+    ),
+    Mutation(
+        "a block is learned without the part that is missing",
+        ONCE,
+        "streaming/delivery/examples.py",
+        "if rows != last_seq - first_seq + 1:",
+        "if False:",
+        EXAMPLES,
+    ),
+    Mutation(
+        "a rank learns what another one reads",
+        f"{ONCE} (15)",
+        "pipelines/workers/teacher/batches.py",
+        "    order = order[np.isin(owner[order], mine)]\n",
+        "",
+        BATCHES,
+    ),
+    Mutation(
+        "batches depend on how many ranks there are",
+        f"{REPLAY} (15)",
+        "pipelines/workers/teacher/batches.py",
+        "return np.asarray(np.outer(ends, counts) // block_rows)",
+        "return np.asarray(np.outer(ends, counts) // counts.sum())",
+        BATCHES,
+    ),
+    Mutation(
+        "the death of a rank leaves the others alone",
+        f"{ONCE} (15)",
+        "pipelines/launch/ranks.py",
+        "            self.kill()\n            raise self._told",
+        "            raise self._told",
+        "tests/unit/pipelines/launch/test_ranks.py",
+    ),
+    Mutation(
+        "ties between topics go by arrival",
+        f"{REPLAY} (6)",
+        "streaming/settlement/merge.py",
+        "for partition in sorted(partitions)}",
+        "for partition in partitions}",
+        f"{MERGE} {PROPERTIES}",
+    ),
+    Mutation(
+        "watermark over impressions only",
+        f"{ONCE} (7)",
+        "streaming/settlement/merge.py",
+        "for f in self._feeds.values() if not (f.ended or f.idle)), default=END_OF_TIME)",
+        'for f in self._feeds.values() if not (f.ended or f.idle or f.kind == "feedback")), default=END_OF_TIME)',
+        INTAKE,
+    ),
+    Mutation(
+        "idle without the broker's word",
+        f"{ONCE} (7)",
+        "streaming/settlement/intake.py",
+        "if partition not in at_end:",
+        "if False:",
+        f"{INTAKE}::test_a_partition_is_not_idle_while_the_broker_does_not_confirm_its_end",
+    ),
+    Mutation(
+        "an idle partition is not asked again",
+        f"{ONCE} (7)",
+        "streaming/settlement/intake.py",
+        "if rows_came and self._idle:",
+        "if False:",
+        WINDOWS,
+    ),
+    Mutation(
+        "an outage leaves idle partitions idle",
+        f"{ONCE} (7)",
+        "streaming/settlement/intake.py",
+        "for partition in self._merge.partitions:",
+        "for partition in ():",
+        WINDOWS,
+    ),
+    Mutation(
+        "where partitions begin is not kept",
+        f"{KEPT} (11)",
+        "streaming/settlement/merge.py",
+        "feed.next_position = position if feed.next_position is None else feed.next_position",
+        "pass",
+        f"{MERGE} {TOPIC_RETENTION}",
+    ),
+    Mutation(
+        "no state before the first row",
+        f"{KEPT} (11)",
+        AUGMENTATION,
+        "if merge_state is None:",
+        "if False:",
+        f"{TOPIC_RETENTION}::test_augmentation_remembers_where_the_topics_began_before_it_has_read_a_row",
+    ),
+    Mutation(
+        "a clock ahead moves event time",
+        f"{KEPT} (8)",
+        "streaming/settlement/merge.py",
+        "return future if future.any() else None",
+        "return None",
+        MERGE,
+    ),
+    Mutation(
+        "too old impressions are let in",
+        f"{ONCE} (8)",
+        "streaming/settlement/settlement.py",
+        "too_old = event_time < key - self._horizon",
+        "too_old = event_time < 0",
+        SETTLEMENT,
+    ),
+    Mutation(
+        "late feedback counts",
+        f"{ONCE} (9)",
+        "streaming/settlement/label_join.py",
+        "counts = (after <= 0) & (delay >= 0) & (delay <= window)",
+        "counts = (delay >= 0) & (delay <= window)",
+        PROPERTIES,
+    ),
+    Mutation(
+        "feedback from outside its window counts",
+        f"{ONCE} (9)",
+        "streaming/settlement/label_join.py",
+        "counts = (after <= 0) & (delay >= 0) & (delay <= window)",
+        "counts = (after <= 0) & (delay >= 0)",
+        SETTLEMENT,
+    ),
+    Mutation(
+        "conversions of rows that were not clicked",
+        f"{ONCE} (9)",
+        "streaming/settlement/emission.py",
+        "if group.conditional:",
+        "if False:",
+        SETTLEMENT,
+    ),
+    Mutation(
+        "every group waits for the longest window",
+        SLOW,
+        "streaming/settlement/emission.py",
+        "pending.key_time.search(watermark_ms - group.window_ms - self._lateness)",
+        "pending.key_time.search(watermark_ms - self._groups[-1].window_ms - self._lateness)",
+        f"{PIPELINE}::test_clicks_are_learned_when_their_window_closes_however_long_conversions_take",
+    ),
+    Mutation(
+        "ids known are not known after a restart",
+        f"{ONCE} (10)",
+        "streaming/settlement/pending.py",
+        "self._index.restore(self._restored_segments(state, event_time), state.first)",
+        "self._index.restore((h + np.uint64(1) for h in self._restored_segments(state, event_time)), state.first)",
+        f"{SETTLEMENT} {PROPERTIES}",
+    ),
+    Mutation(
+        "unread messages that retention deleted are skipped",
+        f"{KEPT} (11)",
+        "streaming/kafka/reader.py",
+        "    if offset < begin:",
+        "    if False:",
+        "tests/contracts/test_kafka.py -k gap",
+    ),
+    Mutation(
+        "batches end where a read ends",
+        f"{REPLAY} (14)",
+        "pipelines/workers/student/rows.py",
+        "return same_block if block_is_whole else 0",
+        "return same_block",
+        f"{PIPELINE}::test_batches_are_cut_by_position_not_by_what_a_read_brings",
+    ),
+    Mutation(
+        "a version is written over",
+        f"{REPLAY} (19)",
+        "exfm/tensors/checkpoint.py",
+        "    if not same:\n        raise ModelError(",
+        "    if False:\n        raise ModelError(",
+        CHECKPOINT,
+    ),
+    Mutation(
+        "a checkpoint is written where it will be read",
+        f"{ONCE} (20)",
+        "exfm/tensors/checkpoint.py",
+        'staging = Path(root) / f".{name}.{attempt or uuid4().hex}"',
+        "staging = target",
+        CHECKPOINT,
+    ),
+    Mutation(
+        "what killed ranks left is taken for what this start's ranks wrote",
+        f"{REPLAY} (19)",
+        "exfm/tensors/checkpoint.py",
+        'f".{name}.{attempt or uuid4().hex}"',
+        'f".{name}.ranks"',
+        PIECES,
+    ),
+    Mutation(
+        "a checkpoint is complete without a rank's part",
+        f"{ONCE} (15)",
+        "exfm/tensors/staging.py",
+        "    while missing:",
+        "    while False:",
+        PIECES,
+    ),
+    Mutation(
+        "the rows of a table that grew begin anew",
+        REPLAY,
+        "exfm/growth/refit.py",
+        'Repeated(stored, shape[0]) if kind[name] == "hash" else Appended(stored, initial)',
+        "Appended(stored, initial)",
+        "tests/unit/exfm/growth/test_refit.py -k twice_the_rows",
+    ),
+    Mutation(
+        "a damaged checkpoint is not noticed",
+        ONCE,
+        "exfm/tensors/stored.py",
+        "if piece.sha256 is not None and digest.hexdigest() != piece.sha256:",
+        "if False:",
+        CHECKPOINT,
+    ),
+    Mutation(
+        "the teacher's row-wise AdaGrad begins anew",
+        f"{REPLAY} (20)",
+        "exfm/models/teacher.py",
+        '        self._accumulators.load(tables_of(tensors, "accumulator"))\n',
+        "",
+        TEACHER,
+    ),
+    Mutation(
+        "the adapter, and all else that corrects the teacher, begin anew",
+        f"{REPLAY} (20)",
+        "exfm/models/student.py",
+        "tensors |= self._guidance.tensors()",
+        "pass",
+        STUDENT,
+    ),
+    Mutation(
+        "a student's histories begin anew",
+        f"{REPLAY} (20)",
+        "exfm/models/student.py",
+        'tensors |= {f"history/{key}": tensor for key, tensor in self.histories.tensors().items()}',
+        "pass",
+        "tests/unit/exfm/data/test_history.py",
+    ),
+    Mutation(
+        "predictions of a future that did not happen are kept",
+        f"{ONCE} (25)",
+        "pipelines/training/predictions.py",
+        'if int(part.stem.split("-")[1]) > position:',
+        "if False:",
+        "tests/unit/pipelines/training/test_predictions.py",
+    ),
+    Mutation(
+        "the twin learns from the teacher",
+        "columns that are compared (26)",
+        "exfm/models/student.py",
+        'return self.model_copy(update={"arm": Arm(kind="none")})',
+        "return self",
+        STUDENT,
+    ),
+    Mutation(
+        "a gradient that is not finite reaches the teacher's tables",
+        "quarantine (21)",
+        "exfm/models/teacher.py",
+        "if not self._agree(*torch._foreach_norm([e.grad, *grads])):",
+        "if False:",
+        TEACHER,
+    ),
+    Mutation(
+        "a gradient that is not finite reaches a student's weights",
+        "quarantine (21)",
+        "exfm/models/student.py",
+        "if not nn.utils.get_total_norm(gradients) < LARGEST:",
+        "if False:",
+        STUDENT,
+    ),
+    Mutation(
+        "hashes differ from process to process",
+        REPLAY,
+        "exfm/data/transforms.py",
+        "return pd.util.hash_array(ids.cast(pa.int64()).to_numpy())",
+        "return pd.util.hash_array(ids.cast(pa.int64()).to_numpy() ^ (hash('salt') % 2**31))",
+        "tests/unit/exfm/data/test_transforms.py",
+    ),
+    Mutation(
+        "features are stored hashed",
+        RAW,
+        AUGMENTATION,
+        'columns["event_date"] = pc',
+        'columns["user_id"] = pa.array(rows["user_id"].to_numpy() % 1000)\n        columns["event_date"] = pc',
+        f"{PIPELINE}::test_the_lake_holds_features_as_they_were_sent",
+    ),
+    Mutation(
+        "refused rows are dropped",
+        KEPT,
+        "streaming/settlement/intake.py",
+        "self._merge.push(partition, decoded.batch, decoded.dead)",
+        "self._merge.push(partition, decoded.batch, [])",
+        f"{INPUTS}::test_each_broken_record_is_a_dead_letter_once_and_the_others_go_on",
+    ),
+    Mutation(
+        "an export that differs is served",
+        SERVED,
+        "exfm/models/served.py",
+        "if not difference <= PARITY:",
+        "if False:",
+        "tests/unit/exfm/models/test_served.py",
+    ),
+    Mutation(
+        "rows are deleted that a reader still needs",
+        f"{KEPT} (24)",
+        "streaming/lake/housekeeping.py",
+        "cut = retention.cut(table, settings.retention_ms, None if held is None else held.position)",
+        "cut = retention.cut(table, settings.retention_ms, None)",
+        "tests/contracts/test_housekeeping.py",
+    ),
+    Mutation(
+        "a new writer does not raise the epoch",
+        f"{ONCE} (4)",
+        "streaming/lake/writer.py",
+        "self.epoch = self._number(EPOCH) + 1",
+        "self.epoch = self._number(EPOCH)",
+        f"{LAKE}::test_the_older_of_two_writers_is_fenced",
+    ),
+    Mutation(
+        "of duplicates the last one wins",
+        f"{ONCE} (10)",
+        "streaming/settlement/settlement.py",
+        "first[codes[candidate][::-1]] = candidate[::-1]",
+        "first[codes[candidate]] = candidate",
+        f"{SETTLEMENT} {PROPERTIES}",
+    ),
+    Mutation(
+        "a reader whose file is damaged holds nothing",
+        f"{KEPT} (24)",
+        "streaming/lake/readers.py",
+        "return Reader(unquote(path.stem), NOTHING_YET, path.stat().st_mtime, damaged=True)",
+        "return None",
+        "tests/unit/streaming/lake/test_readers.py",
+    ),
+    Mutation(
+        "what a run continues from may have been altered",
+        f"{ONCE} (11)",
+        "streaming/disk/seal.py",
+        "if value.pop(SEAL) != _digest(value):",
+        "if value.pop(SEAL) is None:",
+        "tests/fuzz/test_manifests.py",
+    ),
+    Mutation(
+        "logits of a teacher that died long ago",
+        f"{PACE} (18)",
+        "pipelines/rules/policies.py",
+        "newest_age_s > max_age_s:",
+        "newest_age_s > 2**60:",
+        "tests/unit/pipelines/rules/test_policies.py",
+    ),
+    Mutation(
+        "what becomes of a message depends on what it is read with",
+        REPLAY,
+        "streaming/messages/codecs.py",
+        "return {n: fault for n, fault in suspected.items() if not self._parses(values[n])}",
+        "return suspected",
+        "tests/unit/streaming/messages/test_ipc.py",
+    ),
+    Mutation(
+        "a message takes what it says it needs",
+        "fuzz",
+        "streaming/messages/ipc.py",
+        "        _check_declared(value, max_bytes)\n",
+        "",
+        "tests/unit/streaming/messages/test_ipc.py",
+    ),
+)
+
+
+if __name__ == "__main__":
+    sys.exit(run(MUTATIONS, sys.argv[1:]))

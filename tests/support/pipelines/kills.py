@@ -1,0 +1,301 @@
+"""`exfm stream` in a process of its own, and a seeded hail of SIGKILL on everything that belongs to it.
+
+    with Hail(config, root, seed=7, victims=victims_of(config)).finished(at_least=50, wait_s=900) as finished:
+        assert_learned_the_lake(finished)
+
+A victim is killed a seeded moment after it was seen to work: a worker has done rows in this very process, the broker
+runs, the coordinator tells of a lake that has grown; every fourth, as soon as it lives, which may be while it takes up
+where its predecessor fell. Whoever watches it starts it again: the coordinator its workers and its broker, this module
+the command.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from pipelines.config import Config, dump
+from pipelines.run_dir import RunDir
+from streaming.broker import Broker
+from streaming.disk import read_json
+from tests.support.pipelines.small_runs import Finished
+
+COMMAND = "import sys; from pipelines.cli import main; sys.exit(main())"
+COORDINATOR, BROKER = "coordinator", "broker"
+LOOK_S = 0.1
+EARLY = 0.25
+LOG_CHARS, LOG_LINES = 2500, 25
+
+
+class Command:
+    """`exfm stream` in a process."""
+
+    def __init__(self, config: Path, run_dir: Path, log: Path, patience_s: float = 300) -> None:
+        arguments = ["stream", str(config), "--until-end", "--run-dir", str(run_dir)]
+        with log.open("a") as out:
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", COMMAND, *arguments], stdout=out, stderr=out, start_new_session=True
+            )
+        self.log = log
+        self.run_dir = RunDir(run_dir)
+        self.seen: set[psutil.Process] = set()
+        self._patience_s = patience_s
+
+    @property
+    def status(self) -> dict[str, Any] | None:
+        """What status.json says of this process; None until it says something."""
+        self.look()
+        value = read_json(self.run_dir.status)
+        return value if value is not None and value["pid"] == self.process.pid else None
+
+    def until(self, what: Callable[[dict[str, Any]], Any]) -> Any:
+        """Wait for status.json to say something of this process; returns what `what` found."""
+        deadline = time.monotonic() + self._patience_s
+        while time.monotonic() < deadline:
+            assert self.process.poll() is None, self.log.read_text()[-LOG_CHARS:]
+            status = self.status
+            if status is not None and (found := what(status)):
+                return found
+            time.sleep(LOOK_S)
+        raise AssertionError(f"not within {self._patience_s} s; status {json.dumps(status)[:2000]}")
+
+    def look(self) -> None:
+        """Remember every process below this one: broker, Ray, workers."""
+        with suppress(psutil.NoSuchProcess):
+            self.seen.update(psutil.Process(self.process.pid).children(recursive=True))
+
+    def wait(self) -> int:
+        deadline = time.monotonic() + self._patience_s
+        while self.process.poll() is None and time.monotonic() < deadline:
+            self.look()
+            time.sleep(LOOK_S)
+        code = self.process.poll()
+        assert code is not None, f"the command does not end; status {json.dumps(self.status)[:2000]}"
+        return code
+
+    def kill(self) -> None:
+        self.look()
+        self.process.kill()
+        self.process.wait()
+
+    def clean_up(self) -> None:
+        self.look()
+        self.process.kill()
+        for process in self.seen:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+
+
+def worker_pid(name: str, rows: int) -> Callable[[dict[str, Any]], int | None]:
+    """The pid of a worker that runs and has done so many rows."""
+
+    def found(status: dict[str, Any]) -> int | None:
+        worker = status["workers"].get(name, {})
+        return worker["pid"] if worker.get("state") == "running" and (worker.get("rows") or 0) >= rows else None
+
+    return found
+
+
+def rank_pid(name: str, rank: int, rows: int) -> Callable[[dict[str, Any]], int | None]:
+    """The pid of one rank of a worker that runs, once they have done so many rows together."""
+
+    def found(status: dict[str, Any]) -> int | None:
+        ranks = status["workers"].get(name, {}).get("ranks") or []
+        return ranks[rank]["pid"] if rank < len(ranks) and worker_pid(name, rows)(status) else None
+
+    return found
+
+
+def gone(processes: set[psutil.Process], within_s: float = 60.0) -> list[str]:
+    """Those that live on after a while, as text."""
+    _, alive = psutil.wait_procs(processes, timeout=within_s)
+    return [" ".join(process.cmdline())[:200] for process in alive if process.is_running()]
+
+
+def victims_of(config: Config) -> list[str]:
+    """Everything that can be killed: of a worker that is several processes, each rank, as `teacher:1`."""
+    workers = ["ingest", "augmentation", "teacher", *(f"student-{student.name}" for student in config.students)]
+    workers += [f"teacher:{rank}" for rank in range(1, config.teacher.ranks)]
+    return [*workers, BROKER, COORDINATOR]
+
+
+@dataclass(frozen=True)
+class Kill:
+    at_s: float
+    victim: str
+    pid: int
+    early: bool
+    lake_rows: int
+
+    def __str__(self) -> str:
+        when = "as soon as it lived" if self.early else "at work"
+        return f"{self.at_s:7.1f} s  {self.victim:<20} pid {self.pid:<8} lake {self.lake_rows:>8,} rows  {when}"
+
+
+class Hail:
+    """One stream from its start to its end, with kills on the way.
+
+    victims: everyone once, in an order drawn anew each time round, until the stream has ended.
+    patience_s: for a victim to be seen at work; one that is not is passed over.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        root: Path,
+        *,
+        seed: int,
+        victims: Sequence[str],
+        most: int | None = None,
+        longest_wait_s: float = 1.0,
+        patience_s: float = 60.0,
+    ) -> None:
+        root.parent.mkdir(parents=True, exist_ok=True)
+        config = config.model_copy(update={"kafka": config.kafka.model_copy(update={"bootstrap_servers": None})})
+        self.run_dir = RunDir(root)
+        self.kills: list[Kill] = []
+        self.passed_over: Counter[str] = Counter()
+        self.commands: list[Command] = []
+        self._path = root.with_suffix(".yaml")
+        self._path.write_text(dump(config))
+        self._log = root.with_suffix(".log")
+        self._config = config
+        self._broker = Broker(self.run_dir.broker, heap_mb=config.kafka.heap_mb)
+        self._seed, self._random = seed, random.Random(seed)
+        self._victims, self._most = list(victims), most
+        self._longest_wait_s, self._patience_s = longest_wait_s, patience_s
+        self._began = time.monotonic()
+        self._lake_rows = 0
+
+    # --- from start to end ---------------------------------------------------------------------------------------
+
+    def until_the_end(self, at_least: int, wait_s: float) -> list[Kill]:
+        """Kill until the stream has ended. AssertionError, with all there is to know, where that does not go well."""
+        deadline = time.monotonic() + wait_s
+        self._start()
+        while self._lives() and (self._most is None or len(self.kills) < self._most):
+            for victim in self._random.sample(self._victims, len(self._victims)):
+                if not self._lives() or len(self.kills) == self._most:
+                    break
+                assert time.monotonic() < deadline, self.told(f"not at its end after {wait_s:g} s")
+                self._strike(victim)
+        while self._lives():
+            assert time.monotonic() < deadline, self.told(f"not at its end after {wait_s:g} s")
+            time.sleep(LOOK_S)
+        assert len(self.kills) >= at_least, self.told(f"the stream ended after {len(self.kills)} kills of {at_least}")
+        return self.kills
+
+    @contextmanager
+    def finished(self, at_least: int, wait_s: float) -> Iterator[Finished]:
+        """`until_the_end`; nothing that belonged to it may live on; then what it left, its topics in reach."""
+        self.until_the_end(at_least, wait_s)
+        print(self.told("done"))
+        assert gone({process for command in self.commands for process in command.seen}) == []
+        named = (process.info["cmdline"] or [] for process in psutil.process_iter(["cmdline"]))
+        assert [words for words in named if str(self.run_dir.root) in " ".join(words)] == []
+        servers = self._broker.start().bootstrap_servers
+        kafka = self._config.kafka.model_copy(update={"bootstrap_servers": servers})
+        yield Finished(self._config.model_copy(update={"kafka": kafka}), self.run_dir.root)
+
+    def _start(self) -> None:
+        self.commands.append(Command(self._path, self.run_dir.root, self._log))
+
+    def _lives(self) -> bool:
+        """False at the stream's end. AssertionError where the command gave up."""
+        command = self.commands[-1]
+        command.look()
+        code = command.process.poll()
+        assert code in (None, 0), self.told(f"the command ended with exit code {code}")
+        return code is None
+
+    def _strike(self, victim: str) -> None:
+        early = self._random.random() < EARLY
+        pid = self._found(victim, early)
+        if pid is None:
+            self.passed_over[victim] += 1
+            return
+        time.sleep(self._random.uniform(0, self._longest_wait_s))
+        if not self._lives():
+            return
+        if victim == COORDINATOR:
+            self.commands[-1].kill()
+        else:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:  # it has died of somebody else's death
+                self.passed_over[victim] += 1
+                return
+        self.kills.append(Kill(time.monotonic() - self._began, victim, pid, early, self._lake_rows))
+        if victim == COORDINATOR:
+            self._start()
+
+    def _found(self, victim: str, early: bool) -> int | None:
+        """The pid of a victim, at work or (early) as soon as it lives; None where our patience ends, or its work."""
+        deadline = time.monotonic() + self._patience_s
+        before = self._lake_rows
+        worker, _, rank = victim.partition(":")
+        while self._lives() and time.monotonic() < deadline:
+            status = self.commands[-1].status
+            if status is not None and status["state"] in ("running", "starting", "draining"):
+                self._lake_rows = max(self._lake_rows, status["lake"]["rows"])
+                begun = early or status["state"] != "starting"
+                pid: int | None = None
+                if victim == COORDINATOR:
+                    if early or (begun and self._lake_rows > before):
+                        pid = self.commands[-1].process.pid
+                elif victim == BROKER:
+                    pid = status["broker"]["pid"] if begun else None
+                elif status["workers"].get(worker, {}).get("state") == "done":
+                    return None
+                elif early:
+                    pid = self._logged_pid(f"{worker}-rank{rank}" if rank else worker)
+                else:
+                    pid = (rank_pid(worker, int(rank), rows=1) if rank else worker_pid(worker, rows=1))(status)
+                if pid is not None and psutil.pid_exists(pid):
+                    return pid
+            time.sleep(LOOK_S)
+        return None
+
+    def _logged_pid(self, worker: str) -> int | None:
+        """The newest process of a worker: each tells its pid before it does anything else."""
+        path = self.run_dir.logs / f"{worker}.log"
+        told = re.findall(r" pid (\d+) on ", path.read_text(errors="replace")) if path.exists() else []
+        ours = {process.pid for process in self.commands[-1].seen if process.is_running()}
+        return int(told[-1]) if told and int(told[-1]) in ours else None
+
+    # --- what there is to know -----------------------------------------------------------------------------------
+
+    @property
+    def by_victim(self) -> Counter[str]:
+        return Counter(kill.victim for kill in self.kills)
+
+    def told(self, what: str) -> str:
+        """`what`, the seed, every kill, and how each log ends."""
+        lines = [what, f"seed {self._seed}; {len(self.kills)} kills; passed over {dict(self.passed_over)}"]
+        lines += [str(kill) for kill in self.kills]
+        status = read_json(self.run_dir.status)
+        lines.append(f"status {json.dumps(status)[:3000]}")
+        for path in (self._log, *sorted(self.run_dir.logs.glob("*.log")), self.run_dir.broker / "broker.log"):
+            if path.exists():
+                said = [line for line in path.read_text(errors="replace").splitlines() if "[TBE=" not in line]
+                lines.append("\n".join([f"--- {path.name}", *said[-LOG_LINES:]]))
+        return "\n".join(lines)
+
+    def clean_up(self) -> None:
+        for command in self.commands:
+            command.clean_up()
+        self._broker.stop()

@@ -1,0 +1,193 @@
+"""The teacher's ranks as plain processes, without Ray, over a lake and a topic that a finished run has left.
+
+reports = taught(finished, tmp_path / "two", ranks=2)
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from pipelines.config import Config, dump
+from pipelines.run_dir import RunDir
+from streaming.delivery import ExamplesPublisher
+from streaming.kafka import ensure_topics
+from streaming.lake import Lake
+from tests.support.pipelines.small_runs import Finished
+
+PATIENCE_S = 150
+RANKS = """
+import dataclasses, json, logging, os, sys
+import pipelines.workers.teacher  # before the ranks part: what takes long is to import torch
+from pipelines.control.lifecycle import build_worker
+from pipelines.workers.worker import Orders, Rendezvous
+
+def learn(asked, rank):
+    logging.basicConfig(level=logging.INFO, force=True)
+    at = Rendezvous(rank, asked["ranks"], "127.0.0.1", asked["port"])
+    worker = build_worker("teacher", "", asked["config"], asked["root"], asked["servers"], True, at)
+    worker.open()
+    sums = lambda: {t: p.lifetime_tally().sums for t, p in worker._judge._progress.items()}
+    before, block_end = sums(), worker._block_end
+    def told(agreed):
+        nonlocal before
+        block_end(agreed)
+        now = sums()
+        loss = {t: float((now[t] - before[t])[2] / max((now[t] - before[t])[0], 1)) for t in now}
+        before = now
+        print(json.dumps({"block": agreed.portion.block.number, "loss": loss}), flush=True)
+    worker._block_end = told
+    report = worker.report()
+    while not report.done and report.teacher_version < asked["until"]:
+        report = worker.advance(0.05, Orders(end_seq=asked["end_seq"]))
+    worker.close()
+    print(json.dumps(dataclasses.asdict(worker.report())), flush=True)
+
+asked = json.loads(sys.argv[1])
+pids = []
+for rank in range(asked["ranks"]):
+    pids.append(os.fork())
+    if not pids[-1]:
+        for stream, name in ((1, "out"), (2, "log")):
+            os.dup2(os.open(f"{asked['root']}/rank{rank}.{name}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), stream)
+        code = 1
+        try:
+            learn(asked, rank)
+            code = 0
+        except BaseException:
+            logging.exception("rank %d", rank)
+        os._exit(code)
+print(json.dumps(pids), flush=True)
+print(json.dumps([os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]), flush=True)
+"""
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+def new_run(finished: Finished, root: Path) -> RunDir:
+    """A run directory with the finished run's lake, and no checkpoints."""
+    run_dir = RunDir(root)
+    run_dir.lake.parent.mkdir(parents=True)
+    run_dir.lake.symlink_to(finished.run_dir.lake, target_is_directory=True)
+    return run_dir
+
+
+class Ranks(NamedTuple):
+    """Their processes, and where each writes what it has to say: `rank<n>.out` a line of JSON at every block's end and
+    its report as the last, `rank<n>.log` the rest."""
+
+    parent: subprocess.Popen[str]
+    root: Path
+    pids: list[int]
+
+    def wait(self) -> list[int]:
+        """Their exit codes, once all have ended."""
+        said, _ = self.parent.communicate(timeout=PATIENCE_S)
+        codes: list[int] = json.loads(said)
+        return codes
+
+    def said(self, rank: int) -> list[dict[str, Any]]:
+        """So far."""
+        text = (self.root / f"rank{rank}.out").read_text()
+        return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+
+
+def laid_down(config: Config, root: Path, blocks: int) -> Finished:
+    """A lake of so many blocks, whose clicks follow from user, ad and interest, and its examples topic; no pipeline."""
+    kafka, run_dir = config.kafka, RunDir(root)
+    ensure_topics(kafka, {kafka.examples.topic: kafka.examples.partitions})
+    lake = Lake(run_dir.lake, config.rows).open_writer()
+    publisher = ExamplesPublisher(kafka, kafka.examples.topic, kafka.examples.partitions, config.rows, lake.id)
+    for number in range(blocks):
+        block = _block(config, number)
+        lake.commit(block, state=number, metadata={})
+        publisher.publish(block)
+    publisher.close()
+    return Finished(config, root)
+
+
+def _block(config: Config, number: int) -> pa.RecordBatch:
+    count, drawn = config.pace.block_rows, np.random.default_rng(number)
+    taste, appeal = (np.random.default_rng(seed).normal(0, 1.2, (500, 3)) for seed in (1, 2))
+    user, ad = drawn.integers(0, 500, count), drawn.integers(0, 50, count)
+    clicked = drawn.random(count) < 1 / (1 + np.exp(1.5 - (taste[user] * appeal[ad]).sum(1)))
+    seq = np.arange(number * count, (number + 1) * count)
+    given: dict[str, Any] = {
+        "lake_seq": seq,
+        "impression_id": seq * 7,
+        "block": np.full(count, number),
+        "event_time_ms": seq,
+        "vertical": np.array(["feed", "shop"])[drawn.integers(0, 2, count)],
+        "user_id": user,
+        "ad_id": ad,
+        "bid": drawn.random(count),
+        "interest_0": drawn.integers(0, 5, count),
+        "settlement": ["ctr"] * count,
+        "label_ctr": clicked,
+        "source_topic": ["impressions"] * count,
+        "event_date": ["2026-01-01"] * count,
+    }
+    schema, nothing = config.rows.augmented, pa.nulls(count)
+    arrays = [
+        pa.array(given[f.name]).cast(f.type) if f.name in given
+        else nothing.cast(f.type) if f.nullable else pa.array(np.zeros(count)).cast(f.type)
+        for f in schema
+    ]  # fmt: skip
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+@contextmanager
+def started(finished: Finished, root: Path, ranks: int, *, until: int = 10**9, **changes: Any) -> Iterator[Ranks]:
+    """`ranks` processes that learn the topic, from where the run at `root` stands to the end of the lake or to version
+    `until`. `changes`: of the teacher."""
+    if not root.exists():
+        new_run(finished, root)
+    config = finished.config.model_copy(update={"teacher": finished.config.teacher.model_copy(update=changes)})
+    asked = {
+        "config": dump(config),
+        "root": str(root),
+        "servers": config.kafka.bootstrap_servers,
+        "ranks": ranks,
+        "port": free_port(),
+        "end_seq": finished.lake.num_rows - 1,
+        "until": until,
+    }
+    command = [sys.executable, "-W", "ignore", "-c", RANKS, json.dumps(asked)]
+    with (root / "parent.log").open("w") as log:
+        parent = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, env=os.environ)
+    pids: list[int] = []
+    try:
+        assert parent.stdout is not None
+        pids = json.loads(parent.stdout.readline() or "[]")
+        assert len(pids) == ranks, (root / "parent.log").read_text()[-3000:]
+        yield Ranks(parent, root, pids)
+    finally:
+        for pid in pids:
+            if parent.poll() is None:  # afterwards the pids may be somebody else's
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        parent.kill()
+        parent.wait()
+
+
+def taught(finished: Finished, root: Path, ranks: int, *, until: int = 10**9, **changes: Any) -> list[dict[str, Any]]:
+    """As `started`, to its end: what each rank reports last."""
+    with started(finished, root, ranks, until=until, **changes) as group:
+        for rank, code in enumerate(group.wait()):
+            assert code == 0, (root / f"rank{rank}.log").read_text()[-3000:]
+        return [group.said(rank)[-1] for rank in range(ranks)]

@@ -1,0 +1,85 @@
+"""What a plan says of ranks is what ranks then hold: four of them, under every strategy, byte for byte."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from exfm.parallel import Sharding
+from exfm.planning import Plan, Question, plan
+from tests.unit.exfm.planning.test_placement import CFG, ELEMENT_WISE, FEATURES, where
+
+WORLDS = [
+    {"types": ["table_wise"]},
+    {"types": ["row_wise"]},
+    {"types": ["table_row_wise"], "ranks_per_host": 2},
+    {"types": ["data_parallel"]},
+    {"types": ["row_wise", "data_parallel"]},  # which, depends on the rows of a step
+    {"types": ["table_wise", "row_wise", "data_parallel"], "tables": {"ad": "row_wise"}, "memory_gb": 0.0001},
+    {"types": ["column_wise"], "per_shard_row_wise": True},
+    {"types": ["column_wise"], "element_wise": True},
+    {"types": ["table_column_wise"], "element_wise": True, "ranks_per_host": 2},
+    {"types": ["grid_shard"], "element_wise": True, "ranks_per_host": 2},
+]
+RANKS = 4
+pytestmark = pytest.mark.slow  # four processes that each build nine teachers
+
+FORKED = """
+import json, os, sys
+from exfm.parallel.group import RankGroup
+from exfm.parallel.sharding import Sharding
+from exfm.models.teacher import Teacher
+from exfm.threads import set_threads
+from tests.unit.exfm.planning.test_placement import CFG, ELEMENT_WISE, FEATURES, trained
+from tests.unit.exfm.planning.test_held_by_ranks import RANKS, WORLDS
+from tests.support.places import ROOT
+port, root = int(sys.argv[1]), sys.argv[2]
+children = []
+for rank in range(RANKS):
+    if pid := os.fork():
+        children.append(pid)
+        continue
+    set_threads(1)
+    held = []
+    with RankGroup(rank, RANKS, master_port=port) as group:
+        for world in WORLDS:
+            cfg = ELEMENT_WISE if world.pop("element_wise", False) else CFG
+            teacher = Teacher(cfg, FEATURES, ["ctr"], 0, group=group, sharding=Sharding(**world), batch_rows=64)
+            held.append({
+                "plan": trained(teacher),
+                "weights": sum(w.nbytes for windows in teacher._weights.windows.values() for _, w in windows),
+                "optimizer": sum(m.nbytes for windows in teacher._accumulators.windows.values() for _, m in windows),
+            })
+    with open(f"{root}/{rank}.json", "w") as file:
+        json.dump(held, file)
+    os._exit(0)
+sys.exit(any(os.waitpid(pid, 0)[1] for pid in children))
+"""
+
+
+@pytest.fixture(scope="module")
+def held(tmp_path_factory):
+    """What each rank holds, in every world: [rank][world]."""
+    root = tmp_path_factory.mktemp("held")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    code = [sys.executable, "-W", "ignore", "-c", FORKED, str(port), str(root)]
+    subprocess.run(code, check=True, timeout=60, cwd=ROOT)
+    return [json.loads((root / f"{rank}.json").read_text()) for rank in range(RANKS)]
+
+
+@pytest.mark.parametrize("number", range(len(WORLDS)), ids=lambda n: "+".join(WORLDS[n]["types"]))
+def test_ranks_hold_what_the_plan_says(held, number):
+    world = dict(WORLDS[number])
+    cfg = ELEMENT_WISE if world.pop("element_wise", False) else CFG
+    found = plan(Question(FEATURES, cfg, Sharding(**world), RANKS, batch_rows=64))
+    assert isinstance(found, Plan)
+    for load, mine in zip(found.ranks, (rank[number] for rank in held), strict=True):
+        assert (load.weight_bytes, load.optimizer_bytes) == (mine["weights"], mine["optimizer"])
+        assert json.loads(json.dumps(where(found))) == mine["plan"]

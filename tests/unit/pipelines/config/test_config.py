@@ -1,0 +1,465 @@
+"""A config is complete and consistent, or refused in words that say where, what is possible and what is near."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from pipelines.config import Generated, dump, load, parse
+from streaming.errors import BadInput
+from streaming.kafka import KafkaSettings
+from tests.support.places import CONFIGS
+
+SMALL = {
+    "name": "small",
+    "source": {
+        "kind": "generated",
+        "impressions": 1000,
+        "verticals": [{"name": "feed", "share": 1, "base_rate": 0.1}],
+    },
+    "rows": {
+        "columns": [{"name": "user_id"}, {"name": "ad_id"}, {"name": "bid", "type": "float32"}],
+        "tasks": [{"name": "ctr", "window_s": 60}, {"name": "cvr", "window_s": 600, "given": "ctr"}],
+    },
+    "features": {
+        "sparse": [{"name": "user_id", "rows": 100}, {"name": "ad_id", "rows": 20}],
+        "dense": [{"name": "bid", "transform": "log1p"}],
+    },
+    "teacher": {"only": ["user_id"]},
+    "students": [{"name": "feed"}, {"name": "shop", "tasks": ["ctr"]}],
+}
+
+
+def small(**changes):
+    """SMALL with whole sections replaced."""
+    return copy.deepcopy(SMALL) | changes
+
+
+def changed(path: str, value: object) -> dict:
+    """SMALL with the setting at a dotted path replaced; a path may lead where nothing was."""
+    raw = small()
+    node = raw
+    *parents, last = path.split(".")
+    for part in parents:
+        node = node[int(part)] if isinstance(node, list) else node.setdefault(part, {})
+    node[int(last) if isinstance(node, list) else last] = value
+    return raw
+
+
+def refusal(raw: dict) -> str:
+    with pytest.raises(BadInput) as refused:
+        parse(raw)
+    return str(refused.value)
+
+
+@pytest.fixture
+def file(tmp_path):
+    def write(text: str | dict) -> Path:
+        path = tmp_path / "run.yaml"
+        path.write_text(text if isinstance(text, str) else yaml.safe_dump(text, sort_keys=False))
+        return path
+
+    return write
+
+
+# --- what is shipped, and what comes back ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.yaml")), ids=lambda path: path.stem)
+def test_every_shipped_config_loads(path):
+    assert load(path).students
+
+
+def test_the_resolved_config_says_everything_and_comes_back_as_the_same_run(file):
+    config = load(CONFIGS / "demo.yaml")
+    again = load(file(dump(config)))
+    assert again == config
+    assert again.hash == config.hash
+    assert "catchup_rows" in dump(config)  # a default that demo.yaml does not mention
+
+
+# --- refused: keys, types, names ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("path", "near", "also"),
+    [
+        ("seeds", "seed", "students"),
+        ("source.impresions", "impressions", "rate"),
+        ("source.verticals.0.shares", "share", "base_rate"),
+        ("rows.task", "tasks", "columns"),
+        ("rows.columns.0.minimun", "minimum", "maximum"),
+        ("rows.tasks.1.windows_s", "window_s", "given"),
+        ("features.sparse.0.row", "rows", "transform"),
+        ("features.dense.0.transfrom", "transform", "std"),
+        ("pace.block_row", "block_rows", "lag"),
+        ("kafka.impressions.partition", "partitions", "codec"),
+        ("kafka.bootstrap_server", "bootstrap_servers", "feedback"),
+        ("settlement.latenes_s", "lateness_s", "dedup_horizon_s"),
+        ("augmentation.score_row", "score_rows", "idle_s"),
+        ("teacher.batch_row", "batch_rows", "model"),
+        ("teacher.model.num_fm", "num_fmb", "layers"),
+        ("students.1.twins", "twin", "features"),
+        ("students.0.model.widht", "width", "arm"),
+        ("students.0.model.arm.weigth", "weight", "temperature"),
+        ("students.0.model.trunk.bottoms", "bottom", "mlp"),
+        ("students.0.model.learning_rate.warmup", "warmup_rows", "decay_rows"),
+        ("tracking.url", "uri", "enabled"),
+        ("resources.thread", "threads", "max_restarts"),
+    ],
+)
+def test_an_unknown_key_is_refused_with_its_path_the_nearest_name_and_what_there_is(path, near, also):
+    said = refusal(changed(path, 1))
+    assert f"{path}: unknown key; did you mean `{near}`?" in said
+    assert also in said.partition("there are: ")[2]
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "words"),
+    [
+        ("seed", "one", ["seed: ", "integer", "'one'"]),
+        ("pace.lag", 0, ["pace.lag: ", "greater than or equal to 1", "(got 0)"]),
+        ("pace.mode", "lockstop", ["pace.mode: ", "'lockstep' or 'free'", "'lockstop'"]),
+        ("students.0.batch_rows", -5, ["students.0.batch_rows: ", "greater than 0", "(got -5)"]),
+        ("students.0.name", "a/b", ["students.0.name: ", "'a/b'"]),
+        ("rows.tasks.0.window_s", 0, ["rows.tasks.0.window_s: ", "greater than 0"]),
+        ("features.sparse.0.rows", "many", ["features.sparse.0.rows: ", "integer", "'many'"]),
+        ("teacher.only", "user_id", ["teacher.only: ", "tuple"]),
+        ("source.kind", "generator", ["source: ", "'generated', 'recorded'"]),
+        ("name", "my run", ["name: ", "'my run'"]),
+    ],
+)
+def test_a_wrong_value_is_refused_with_its_path_what_is_possible_and_what_came(path, value, words):
+    said = refusal(changed(path, value))
+    assert all(word in said for word in words), said
+
+
+def test_what_is_missing_is_named(file):
+    raw = small()
+    del raw["students"], raw["rows"]["tasks"]
+    with pytest.raises(BadInput) as refused:
+        load(file(raw))
+    assert "rows.tasks: missing" in str(refused.value)
+    assert "students: missing" in str(refused.value)
+
+
+def test_every_problem_has_a_line_of_its_own():
+    raw = small(sed=1) | {"pace": {"lag": 0}, "tracking": {"interval_s": "now"}}
+    lines = refusal(raw).splitlines()
+    assert lines[0] == "config is not a valid config:"
+    assert sorted(line.split(":")[0].strip() for line in lines[1:]) == ["pace.lag", "sed", "tracking.interval_s"]
+
+
+# --- refused: what does not fit together ----------------------------------------------------------------------------
+
+
+def test_a_feature_of_a_column_that_rows_do_not_have():
+    said = refusal(changed("features.sparse.0.column", "user"))
+    assert "features read column `user`, which rows do not have; did you mean `user_id`?" in said
+    assert "there are: ad_id, bid, event_time_ms, user_id, vertical" in said
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "words"),
+    [
+        ("students.0.features", ["add_id"], "student `feed` wants feature `add_id`; did you mean `ad_id`? there are:"),
+        ("students.1.tasks", ["cvrr"], "student `shop` wants task `cvrr`; did you mean `cvr`? there are: ctr, cvr"),
+        ("students.1.name", "feed", "two students are named `feed`"),
+        ("teacher.only", ["interest"], "teacher.only names feature `interest`; there are: ad_id, bid, user_id"),
+        ("rows.tasks.1.given", "click", "task `cvr` is given `click`, which is not a task; tasks: ctr, cvr"),
+        ("rows.tasks.1.window_s", 30, "task `cvr` settles after 30 s, before its condition `ctr` (60 s)"),
+        ("rows.tasks.1.name", "ctr", "distinct names"),
+        ("rows.columns.1.name", "user_id", "column `user_id` is declared twice"),
+        ("rows.columns.0.name", "vertical", "column `vertical` is declared twice, or has a reserved name"),
+        ("features.sparse.1.name", "user_id", "feature name `user_id` is repeated"),
+        ("kafka", {"impressions": {"topic": "i", "partitions": 4}}, "impressions have 4 partitions and feedback 2;"),
+        ("kafka", {"examples": {"topic": "feedback"}}, "topics need distinct names"),
+        ("students.0.features", ["bid"], "student `feed` reads no sparse feature"),
+        ("teacher.only", ["user_id", "ad_id"], "student `feed` reads no sparse feature"),
+        ("settlement.dedup_horizon_s", 100, "dedup_horizon_s is 100"),
+    ],
+)
+def test_what_does_not_fit_together_is_refused(path, value, words):
+    assert words in refusal(changed(path, value))
+
+
+def test_a_shared_name_of_a_sparse_and_a_dense_feature_stands_for_both():
+    config = parse(changed("features.dense.0", {"name": "ad_id"}))
+    features = config.student_features(config.student("feed"))
+    assert (features.sparse_names, features.dense_names) == (("ad_id",), ("ad_id",))
+
+
+# --- defaults of students -------------------------------------------------------------------------------------------
+
+
+def test_what_a_student_does_not_say_it_has_from_the_defaults(file):
+    raw = small(
+        student_defaults={"twin": True, "batch_rows": 64, "model": {"width": 4, "arm": {"weight": 2.0}}},
+        students=[{"name": "feed"}, {"name": "shop", "twin": False, "model": {"arm": {"kind": "none"}, "width": 16}}],
+    )
+    del raw["teacher"]
+    raw["students"][1]["model"]["arm"] |= {"weight": 1.0}
+    raw["students"].append({"name": "video", "model": {"arm": {"adapter": True}}})
+    feed, shop, video = load(file(raw)).students
+    assert (video.model.width, video.model.arm.weight, video.model.arm.adapter) == (4, 2.0, True)
+    assert (feed.twin, feed.batch_rows, feed.model.width, feed.model.arm.weight) == (True, 64, 4, 2.0)
+    assert (shop.twin, shop.batch_rows, shop.model.width) == (False, 64, 16)
+    assert (shop.model.arm.kind, shop.model.arm.weight) == ("none", 1.0)
+
+
+@pytest.mark.parametrize("defaults", [["twin"], "twin", 3])
+def test_defaults_that_are_no_settings_are_refused(file, defaults):
+    with pytest.raises(BadInput, match=r"student_defaults.*mapping"):
+        load(file(small(student_defaults=defaults)))
+
+
+def test_empty_defaults_are_none(file):
+    assert load(file(small(student_defaults=None))) == load(file(small()))
+
+
+def test_a_student_reads_all_features_but_the_teachers_own_and_its_own_vertical():
+    config = parse(small())
+    feed, shop = config.students
+    assert config.student_features(feed).names == ("ad_id", "bid")
+    assert feed.row_filter == ("feed",)
+    assert (config.student_tasks(feed), config.student_tasks(shop)) == (("ctr", "cvr"), ("ctr",))
+    wide = parse(changed("students.0", {"name": "brand", "verticals": ["feed", "shop"], "features": ["user_id"]}))
+    assert wide.students[0].row_filter == ("feed", "shop")
+    assert wide.student_features(wide.students[0]).names == ("user_id",)
+
+
+# --- overrides ------------------------------------------------------------------------------------------------------
+
+
+def test_overrides_reach_every_depth_and_lists_by_name_or_number(file):
+    overrides = [
+        "seed=7",
+        "source.impressions=50",
+        "students.feed.twin=true",
+        "students.1.batch_rows=32",
+        "rows.tasks.ctr.window_s=30",
+        "teacher.only=[]",
+        "pace.mode=lockstep",  # a section that the file does not have
+        "teacher.model.mlp=[8, 4]",
+        "kafka.bootstrap_servers=null",
+        "teacher.only.0=ad_id",
+    ]
+    with pytest.raises(BadInput, match=r"teacher\.only"):
+        load(file(small()), overrides)
+    config = load(file(small()), overrides[:-1])
+    assert isinstance(config.source, Generated)
+    assert (config.seed, config.source.impressions, config.pace.mode) == (7, 50, "lockstep")
+    assert [s.twin for s in config.students] == [True, False]
+    assert [s.batch_rows for s in config.students] == [512, 32]
+    assert config.rows.tasks[0].window_s == 30
+    assert (config.teacher.only, config.teacher.model.mlp) == ((), (8, 4))
+
+
+def test_an_override_of_one_student_wins_over_the_defaults(file):
+    raw = small(student_defaults={"twin": True})
+    assert [s.twin for s in load(file(raw), ["students.feed.twin=false"]).students] == [False, True]
+    assert [s.twin for s in load(file(raw), ["student_defaults.twin=false"]).students] == [False, False]
+
+
+def test_a_list_of_plain_values_can_be_overridden_by_its_values(file):
+    assert load(file(small()), ["teacher.only.user_id=ad_id"]).teacher.only == ("ad_id",)
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("seed", "--set seed: write it as path=value"),
+        ("=2", "--set =2: write it as path=value"),
+        ("pace..lag=2", "--set pace..lag=2: write it as path=value"),
+        ("name.more=1", "--set name.more=1: `name` is a single value"),
+        ("students.fed.twin=false", "`fed` is none of feed, shop, nor 0 to 1"),
+        ("students.2.twin=false", "`2` is none of feed, shop, nor 0 to 1"),
+        ("students.-1.twin=false", "`-1` is none of feed, shop"),
+        ("students.feed=null", "students.0"),
+        ("name=[", "--set name=[: `[` is not a YAML value"),
+        ("seed=: :", "is not a YAML value"),
+        ("sed=1", "sed: unknown key; did you mean `seed`?"),
+    ],
+)
+def test_a_malformed_override_is_refused_in_words(file, override, words):
+    with pytest.raises(BadInput) as refused:
+        load(file(small()), [override])
+    assert words in str(refused.value)
+
+
+@pytest.fixture(scope="module")
+def plain_file(tmp_path_factory):
+    path = tmp_path_factory.mktemp("config") / "run.yaml"
+    path.write_text(yaml.safe_dump(small()))
+    return path
+
+
+PARTS = st.sampled_from(["students", "feed", "0", "rows", "tasks", "seed", "teacher", "only", "a", ""])
+VALUES = st.sampled_from(["null", "[]", "{}", "{a: 1}", "!!python/object:x", "2024-13-45", "*a", "1e999"])
+
+
+@given(st.lists(PARTS, max_size=4), VALUES | st.text(max_size=12))
+@settings(max_examples=150, deadline=None)
+def test_any_override_is_taken_or_refused_in_words(plain_file, path, value):
+    with contextlib.suppress(BadInput):
+        load(plain_file, [f"{'.'.join(path)}={value}"])
+
+
+# --- files that are no config ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("- name: a\n- name: b\n", "holds a list, not a mapping of settings"),
+        ("just words", "holds a string, not a mapping of settings"),
+        ("", "holds nothing, not a mapping"),
+        ("name: [unclosed\n", "is not YAML"),
+        ("name: a\n\tseed: 1\n", "is not YAML"),
+        ("\x00", "is not YAML"),
+    ],
+)
+def test_a_file_that_holds_no_settings_is_refused(file, text, words):
+    path = file(text)
+    with pytest.raises(BadInput) as refused:
+        load(path)
+    assert str(path) in str(refused.value)
+    assert words in str(refused.value)
+
+
+def test_bytes_that_are_no_text_are_refused(tmp_path):
+    (tmp_path / "run.yaml").write_bytes(b"\xff\xfe\x80")
+    with pytest.raises(BadInput, match="is not YAML"):
+        load(tmp_path / "run.yaml")
+
+
+def test_an_absent_file_is_refused_with_what_to_do(tmp_path):
+    with pytest.raises(BadInput, match=r"no config at .*nowhere\.yaml; .*configs/"):
+        load(tmp_path / "nowhere.yaml")
+
+
+def test_a_folder_is_no_config(tmp_path):
+    with pytest.raises(BadInput, match="Is a directory"):
+        load(tmp_path)
+
+
+def test_a_key_given_twice_is_refused_with_its_line(file):
+    with pytest.raises(BadInput, match=r"`seed` stands twice.*line 2"):
+        load(file("seed: 1\nseed: 2\n"))
+
+
+# --- the hash -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("name", "other"),
+        ("seed", 2),
+        ("source.impressions", 2000),
+        ("rows.tasks.0.window_s", 61),
+        ("rows.columns.0.minimum", 0),
+        ("features.sparse.0.rows", 101),
+        ("features.dense.0.transform", "identity"),
+        ("pace.lag", 3),
+        ("settlement.lateness_s", 1),
+        ("augmentation.score_rows", 100),
+        ("teacher.batch_rows", 100),
+        ("teacher.model.width", 32),
+        ("students.0.model.arm.weight", 3.0),
+        ("students.0.batch_rows", 100),
+    ],
+)
+def test_the_hash_changes_with_whatever_decides_the_result(path, value):
+    assert parse(changed(path, value)).hash != parse(small()).hash
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("tracking.enabled", False),
+        ("resources.threads", 2),
+        ("kafka.bootstrap_servers", "kafka:9092"),
+        ("kafka.port", 9092),
+        ("pace", {}),  # said or left to the default
+    ],
+)
+def test_where_it_runs_and_who_watches_does_not_change_the_hash(path, value):
+    assert parse(changed(path, value)).hash == parse(small()).hash
+
+
+def test_a_message_must_have_time_for_a_request():
+    with pytest.raises(ValidationError, match="make delivery_timeout_s 31 or more"):
+        KafkaSettings(delivery_timeout_s=5)
+    assert KafkaSettings(delivery_timeout_s=5, request_timeout_s=4).delivery_timeout_s == 5
+
+
+def test_the_order_of_keys_does_not_change_the_hash():
+    raw = small()
+    assert parse(dict(reversed(raw.items()))).hash == parse(raw).hash
+
+
+def test_a_topic_of_which_only_partitions_are_given_keeps_its_name():
+    examples = parse(changed("kafka.examples.partitions", 4)).kafka.examples
+    assert (examples.topic, examples.partitions) == ("examples", 4)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "words"),
+    [
+        (
+            "teacher.sharding.tables",
+            {"user_ids": "row_wise"},
+            "names `user_ids`, which is not a table; did you mean user_id",
+        ),
+        ("augmentation.sharding.tables", {"x": "row_wise"}, "augmentation.sharding: sharding.tables names `x`"),
+        ("teacher.sharding.types", ["grid_shard"], "row-wise AdaGrad is another optimizer"),
+        ("teacher.sharding.ranks_per_host", 2, "1 ranks do not fill hosts of 2"),
+    ],
+)
+def test_a_sharding_that_does_not_suit_the_model_is_refused_before_anything_starts(path, value, words):
+    assert words in refusal(changed(path, value))
+
+
+def test_tables_that_do_not_learn_may_be_cut_by_columns():
+    parse(changed("augmentation.sharding.types", ["column_wise"]))
+
+
+# --- sampling and groups --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("rate", "says"),
+    [
+        ({"ctrr": 0.5}, "student `shop` wants task `ctrr`; did you mean `ctr`? there are: ctr"),
+        ({"cvr": 0.5}, "student `shop` wants task `cvr`"),  # a task, and none of its own
+        ({"ctr": 0}, "greater than 0"),
+        ({"ctr": 1.5}, "less than or equal to 1"),
+    ],
+)
+def test_a_sampling_rate_is_a_share_of_the_rows_of_one_of_the_students_tasks(rate, says):
+    assert says in refusal(changed("students.1.negative_rate", rate))
+
+
+def test_sampling_decides_what_a_run_computes():
+    assert parse(changed("students.0.negative_rate", {"ctr": 0.5})).hash != parse(small()).hash
+
+
+@pytest.mark.parametrize("column", ["bid", "vertical", "nobody"])
+def test_rows_are_grouped_by_a_column_of_ids(column):
+    assert (
+        f"metrics.group_by is `{column}`; it has to be a column of ids that every row has: user_id, ad_id"
+        in refusal(changed("metrics.group_by", column))
+    )
+
+
+def test_demo_and_movielens_are_grouped_by_user():
+    for name in ("demo", "movielens"):
+        assert load(CONFIGS / f"{name}.yaml").metrics.group_by == "user_id"

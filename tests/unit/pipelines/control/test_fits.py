@@ -1,0 +1,36 @@
+"""What no start can mend is told before the start."""
+
+from __future__ import annotations
+
+import pytest
+
+from exfm.errors import ConfigError
+from pipelines.control import run
+from pipelines.control.fits import check_ranks
+from pipelines.run_dir import RunDir
+from streaming.errors import BadInput
+from tests.support.pipelines.small_runs import small
+
+TWO = {"teacher__ranks": 2, "kafka__examples__partitions": 2}
+
+
+@pytest.mark.parametrize("section", ["teacher", "augmentation"])
+def test_several_ranks_in_one_process_are_refused(section):
+    config = small("nowhere:1", **(TWO | {"teacher__ranks": 1, f"{section}__ranks": 2}))
+    with pytest.raises(BadInput, match=f"{section}.ranks is 2; leave --local out, or set {section}.ranks=1"):
+        check_ranks(config, local=True)
+    check_ranks(config, local=False)
+
+
+def test_tables_that_do_not_fit_their_ranks_are_told_before_anything_is_made(tmp_path):
+    config = small("nowhere:1", **TWO, teacher__sharding={"memory_gb": 1e-5})
+    words = r"the teacher's tables do not fit their ranks: table `user_id` .*teacher.ranks is 2"
+    with pytest.raises(ConfigError, match=words):
+        run(config, RunDir(tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_limit_holds_for_one_rank_too():
+    with pytest.raises(ConfigError, match="do not fit"):
+        check_ranks(small("nowhere:1", teacher__sharding={"memory_gb": 1e-5}), local=True)
+    check_ranks(small("nowhere:1", teacher__sharding={"memory_gb": 1.0}), local=True)

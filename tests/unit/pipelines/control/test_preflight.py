@@ -1,0 +1,171 @@
+"""What is found out before anything starts, and the words it is told in."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections import namedtuple
+
+import pytest
+import yaml
+
+from pipelines.config import dump, load, parse
+from pipelines.control import preflight
+from pipelines.run_dir import RunDir
+from streaming.disk import write_json
+from streaming.errors import BadInput, StreamingError
+from tests.unit.pipelines.config.test_config import changed, small
+
+Usage = namedtuple("Usage", "total used free")
+HOLDER = (
+    "import fcntl, sys\nf = open(sys.argv[1], 'a')\nfcntl.flock(f, fcntl.LOCK_EX)\nprint('held', flush=True)\ninput()"
+)
+
+
+@pytest.fixture
+def run_dir(tmp_path):
+    return RunDir(tmp_path / "runs" / "one")
+
+
+def prepare(raw, run_dir):
+    with preflight.locked(run_dir):
+        preflight.prepare(parse(raw), run_dir)
+
+
+def refusal(raw, run_dir, kind=BadInput):
+    with pytest.raises(kind) as refused:
+        prepare(raw, run_dir)
+    return str(refused.value)
+
+
+def test_a_new_run_directory_is_made_and_holds_the_resolved_config(run_dir):
+    prepare(small(), run_dir)
+    assert run_dir.logs.is_dir()
+    assert load(run_dir.config) == parse(small())
+    assert sorted(path.name for path in run_dir.root.iterdir()) == ["config.yaml", "logs", "run.lock"]
+
+
+def test_a_directory_below_a_file_is_refused_before_anything_is_written(tmp_path):
+    (tmp_path / "file").write_text("mine")
+    said = refusal(small(), RunDir(tmp_path / "file" / "run"))
+    assert said.startswith(f"cannot write into the run directory {tmp_path / 'file' / 'run'} (Not a directory);")
+    assert "--run-dir" in said
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_a_file_where_the_directory_should_be_is_refused(tmp_path):
+    (tmp_path / "file").touch()
+    assert "cannot write into the run directory" in refusal(small(), RunDir(tmp_path / "file"))
+
+
+def test_a_full_disk_is_refused_with_both_numbers(run_dir, monkeypatch):
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(100 << 30, 0, 3 << 29))
+    said = refusal(changed("resources.min_free_disk_gb", 2), run_dir, StreamingError)
+    assert said.startswith(f"1.5 GB are free on the disk of {run_dir.root}, 2 GB are wanted before a run starts")
+    assert "resources.min_free_disk_gb" in said
+    prepare(changed("resources.min_free_disk_gb", 1.5), run_dir)  # exactly enough is enough
+
+
+def test_no_disk_is_too_small_when_nothing_is_asked_for(run_dir, monkeypatch):
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(100 << 30, 0, 0))
+    prepare(changed("resources.min_free_disk_gb", 0), run_dir)
+
+
+# --- the same run, or another -----------------------------------------------------------------------------------------
+
+
+def test_another_config_in_the_same_directory_is_refused_naming_what_differs(run_dir):
+    prepare(small(), run_dir)
+    kept = run_dir.config.read_text()
+    raw = changed("students.1.batch_rows", 64) | {"seed": 2}
+    said = refusal(raw, run_dir)
+    assert "(seed was 1, is 2; students.1.batch_rows was 512, is 64)" in said
+    assert all(way in said for way in (str(run_dir.config), "--run-dir", "--fresh"))
+    assert run_dir.config.read_text() == kept
+
+
+def test_students_more_or_fewer_are_another_config(run_dir):
+    prepare(small(), run_dir)
+    assert "students was " in refusal(small(students=[{"name": "feed"}]), run_dir)
+
+
+def test_of_many_differences_the_first_five_are_shown(run_dir):
+    prepare(small(), run_dir)
+    features = [{"name": f"user_{n}", "column": "user_id", "rows": 10} for n in range(8)]
+    said = refusal(small(features={"sparse": features}, teacher={}, seed=2, pace={"lag": 5, "block_rows": 7}), run_dir)
+    assert said.partition(")")[0].count(" was ") == 5
+    assert "; …)" in said
+
+
+def test_where_it_runs_and_how_it_is_watched_may_change_between_runs(run_dir):
+    prepare(small(), run_dir)
+    raw = small(resources={"threads": 2}, tracking={"enabled": False}, kafka={"bootstrap_servers": "kafka:9092"})
+    prepare(raw, run_dir)
+    assert yaml.safe_load(run_dir.config.read_text())["resources"]["threads"] == 2
+
+
+def test_what_may_change_is_what_the_hash_leaves_out(run_dir):
+    """A config that may take over a run directory must be one whose checkpoints may be loaded, and the other way."""
+    prepare(small(), run_dir)
+    for path, value in [("seed", 2), ("kafka.port", 9999), ("resources.threads", 3), ("pace.lag", 3), ("name", "b")]:
+        raw = changed(path, value)
+        same = parse(raw).hash == parse(small()).hash
+        if same:
+            prepare(raw, run_dir)
+        else:
+            refusal(raw, run_dir)
+
+
+# --- one at a time --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def holder(run_dir):
+    """Another process that has the run directory."""
+    run_dir.root.mkdir(parents=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(run_dir.lock)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "held\n"
+    yield process
+    process.kill()
+    process.wait()
+
+
+def test_a_second_coordinator_is_refused_with_the_firsts_pid_and_what_to_do(run_dir, holder):
+    write_json(run_dir.status, {"pid": holder.pid})
+    said = refusal(small(), run_dir)
+    assert said.startswith(f"{run_dir.root} is being run by another process (pid {holder.pid});")
+    assert f"exfm status --run-dir {run_dir.root}" in said
+    assert f"exfm stop --run-dir {run_dir.root}" in said
+    assert not run_dir.config.exists()
+
+
+def test_a_second_coordinator_is_refused_before_the_first_has_said_who_it_is(run_dir, holder):
+    assert "pid unknown" in refusal(small(), run_dir)
+
+
+def test_the_lock_goes_with_its_process_however_that_ends(run_dir, holder):
+    refusal(small(), run_dir)
+    holder.kill()
+    holder.wait()
+    prepare(small(), run_dir)
+
+
+def test_the_lock_is_let_go_when_a_run_ends_in_an_error(run_dir):
+    with pytest.raises(ZeroDivisionError), preflight.locked(run_dir):
+        raise ZeroDivisionError
+    with preflight.locked(run_dir):
+        pass
+
+
+def test_a_config_left_half_written_is_refused_in_words(run_dir):
+    prepare(small(), run_dir)
+    run_dir.config.write_text(dump(parse(small()))[:200] + "\n  : [")
+    said = refusal(small(), run_dir)
+    assert str(run_dir.config) in said
+    assert "--fresh" in said
+    assert os.path.exists(run_dir.config)

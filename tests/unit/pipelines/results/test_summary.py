@@ -1,0 +1,381 @@
+"""Figures of a finished run, from predictions made by hand."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from exfm.metrics import gauc
+from pipelines.config import parse
+from pipelines.results import Summary, Truth, counts_hold, rows_hold, summarise
+from pipelines.results.summary import columns_of, judge, students_of
+from pipelines.rules import WorkerState
+from pipelines.run_dir import RunDir
+from pipelines.status import RunStatus, WorkerStatus
+from pipelines.training import PredictionLog
+from pipelines.workers import Report
+from streaming.disk import write_json
+from streaming.sources.synthetic import TruthWriter
+from streaming.sources.synthetic.truth import TRUTH_SCHEMA
+from tests.unit.pipelines.config.test_config import small
+
+ROWS = 4000
+COUNTERS = {
+    "impressions_read": 110,
+    "settled": {"ctr": 100, "cvr": 12},
+    "not_applicable": {"ctr": 0, "cvr": 85},
+    "pending": {"ctr": 0, "cvr": 3},
+    "dead_letters": {
+        "impression": {"null:user_id": 4, "undecodable": 2},
+        "feedback": {"unknown_impression": 5, "x": 2},
+    },
+    "duplicates_dropped": 4,
+    "lake_rows": 112,
+    "teacher_inferences": 112,
+    "feedback_read": 40,
+    "late_feedback": 1,
+    "duplicate_feedback": 2,
+}
+
+
+def logit(p):
+    return np.log(p) - np.log1p(-p)
+
+
+def predictions(rows=ROWS, seed=0, first_seq=0, noise=None, twin=True):
+    """A stream of known probabilities; the student guesses them a little off, its twin further off."""
+    rng = np.random.default_rng(seed)
+    p = rng.uniform(0.02, 0.6, rows)
+    noise = noise or {"student": 0.3, "no_teacher": 0.8, "teacher": 0.1}
+    columns = {
+        "lake_seq": np.arange(first_seq, first_seq + rows),
+        "impression_id": np.arange(rows) * 7,
+        "event_time_ms": np.arange(rows),
+        "label_ctr": pa.array((rng.random(rows) < p).astype(np.int8)),
+    }
+    for model, off in noise.items():
+        if twin or model != "no_teacher":
+            columns[f"{model}_ctr"] = (logit(p) + rng.normal(0, off, rows)).astype(np.float32)
+    return pa.table(columns), p
+
+
+def with_column(table, name, values):
+    return table.set_column(table.schema.get_field_index(name), name, values)
+
+
+def naive_ne(logits, labels):
+    q = 1 / (1 + np.exp(-np.asarray(logits, np.float64)))
+    loss = -np.mean(np.where(labels == 1, np.log(q), np.log(1 - q)))
+    base = np.mean(labels)
+    return loss / -(base * np.log(base) + (1 - base) * np.log(1 - base))
+
+
+def truth_of(table, p):
+    return Truth(pa.table({"impression_id": table["impression_id"], "p_settled_ctr": p.astype(np.float32)}))
+
+
+# --- figures --------------------------------------------------------------------------------------------------------
+
+
+def test_the_figures_of_every_model_are_those_of_the_definition():
+    table, p = predictions()
+    found = judge(columns_of(table, "ctr", truth_of(table, p)))
+    labels = table["label_ctr"].to_numpy()
+    assert (found["rows"], found["positives"]) == (ROWS, int(labels.sum()))
+    for model in ("student", "no_teacher", "teacher"):
+        assert found[model]["ne"] == pytest.approx(naive_ne(table[f"{model}_ctr"].to_numpy(), labels), rel=1e-9)
+    assert found["optimum"]["ne"] == pytest.approx(naive_ne(logit(p), labels), rel=1e-6)
+    assert found["optimum"]["calibration"] == pytest.approx(p.sum() / labels.sum(), rel=1e-5)
+    order = [found[model]["ne"] for model in ("optimum", "teacher", "student", "no_teacher")]
+    assert order == sorted(order)
+    assert set(found["student"]) == {"ne", "auc", "log_loss", "calibration", "gauc"}
+
+
+def test_a_gain_below_zero_is_the_students_and_is_the_difference_of_the_two_figures():
+    table, _ = predictions()
+    found = judge(columns_of(table, "ctr", None))
+    gain = found["gain"]
+    assert gain["difference"] == pytest.approx(found["student"]["ne"] - found["no_teacher"]["ne"], rel=1e-9)
+    assert gain["low"] < gain["difference"] < gain["high"] < 0
+    swapped = table.rename_columns(
+        [{"student_ctr": "no_teacher_ctr", "no_teacher_ctr": "student_ctr"}.get(n, n) for n in table.schema.names]
+    )
+    assert judge(columns_of(swapped, "ctr", None))["gain"]["difference"] == pytest.approx(-gain["difference"])
+
+
+def test_without_a_twin_there_is_no_gain_and_without_a_truth_no_optimum():
+    table, _ = predictions(twin=False)
+    found = judge(columns_of(table, "ctr", None))
+    assert (found["no_teacher"], found["gain"], found["optimum"]) == (None, None, None)
+    assert found["student"]["ne"] > 0
+
+
+def test_all_models_are_judged_on_the_rows_that_all_of_them_have():
+    table, p = predictions()
+    labels = table["label_ctr"].to_pylist()
+    teacher = table["teacher_ctr"].to_pylist()
+    labels[:10] = [None] * 10  # settled by another row
+    teacher[5:30] = [None] * 25  # scored by nobody
+    table = with_column(table, "label_ctr", pa.array(labels, pa.int8()))
+    table = with_column(table, "teacher_ctr", pa.array(teacher, pa.float32()))
+    truth = truth_of(table.slice(0, ROWS - 40), p[:-40])  # the last forty are unknown to it
+    columns = columns_of(table, "ctr", truth)
+    kept = np.arange(30, ROWS - 40)
+    assert columns.lake_seq.tolist() == kept.tolist()
+    assert columns.left_out == 20 + 40  # of the labelled rows
+    found = judge(columns)
+    for model in ("student", "no_teacher", "teacher"):
+        alone = naive_ne(table[f"{model}_ctr"].to_numpy()[kept], np.array(labels, float)[kept])
+        assert found[model]["ne"] == pytest.approx(alone, rel=1e-9)
+    assert found["rows"] == found["gain"]["rows"] == len(kept)
+
+
+def test_a_row_that_counts_twice_is_as_two_rows_and_one_that_counts_nothing_is_not_there():
+    table, p = predictions(rows=1500)
+    table = table.append_column("group", pa.array(np.arange(1500) % 40, pa.uint64()))
+    times = np.random.default_rng(1).integers(0, 4, 1500)
+    weighted = table.append_column("weight_ctr", pa.array(times, pa.float32()))
+    repeated = table.take(pa.array(np.repeat(np.arange(1500), times)))
+    found, expected = (judge(columns_of(t, "ctr", truth_of(table, p))) for t in (weighted, repeated))
+    for model in ("student", "no_teacher", "teacher", "optimum"):
+        assert found[model] == pytest.approx(expected[model], rel=1e-9)
+    assert found["transfer_ratio"] == pytest.approx(expected["transfer_ratio"], rel=1e-9)
+    by_group, expected_by_group = found["gain_by_group"], expected["gain_by_group"]
+    assert by_group.pop("rows") == found["rows"] == 1500  # rows are counted, whatever they weigh
+    del expected_by_group["rows"]
+    assert by_group == pytest.approx(expected_by_group, rel=1e-9)
+    assert found["positives"] == int(table["label_ctr"].to_numpy().sum())
+    assert found["student"]["ne"] != pytest.approx(judge(columns_of(table, "ctr", None))["student"]["ne"], rel=1e-4)
+
+
+def test_the_last_half_keeps_its_weights_and_groups():
+    table, _ = predictions()
+    table = table.append_column("group", pa.array(np.arange(ROWS) % 7, pa.uint64()))
+    table = table.append_column("weight_ctr", pa.array(np.linspace(0.5, 2, ROWS), pa.float32()))
+    columns = columns_of(table, "ctr", None)
+    later = columns_of(table.slice(ROWS // 2), "ctr", None)
+    assert judge(columns.after(ROWS // 2 - 1)) == judge(later)
+
+
+def test_groups_give_gauc_and_a_gain_whose_error_knows_that_users_are_of_one_piece():
+    rng = np.random.default_rng(3)
+    table, _ = predictions()
+    user = rng.integers(0, 50, ROWS)
+    off = rng.normal(0, 1, 50)[user]  # the twin is wrong about whole users
+    table = with_column(table, "no_teacher_ctr", pa.array((table["student_ctr"].to_numpy() + off).astype(np.float32)))
+    found = judge(columns_of(table.append_column("group", pa.array(user, pa.uint64())), "ctr", None))
+    logits, labels = (table[name].to_numpy() for name in ("student_ctr", "label_ctr"))
+    assert found["student"]["gauc"] == pytest.approx(gauc(logits, labels, user).value)
+    assert found["no_teacher"]["gauc"] == pytest.approx(
+        found["student"]["gauc"], abs=1e-6
+    )  # within a user all the same
+    assert found["no_teacher"]["auc"] < found["student"]["auc"] - 0.05
+    assert (found["gauc_groups"], found["gauc_rows"]) == (50, ROWS)
+    gain, by_group = found["gain"], found["gain_by_group"]
+    assert by_group["difference"] == gain["difference"]
+    assert (gain["clusters"], by_group["clusters"]) == (8, 50)
+    assert by_group["standard_error"] > 1.3 * judge(columns_of(
+        table.append_column("group", pa.array(np.arange(ROWS), pa.uint64())), "ctr", None
+    ))["gain_by_group"]["standard_error"]  # fmt: skip
+
+
+def test_without_groups_there_is_no_gauc_and_no_error_by_group():
+    table, _ = predictions()
+    found = judge(columns_of(table, "ctr", None))
+    assert found["student"]["gauc"] is found["gain_by_group"] is found["gauc_groups"] is found["gauc_rows"] is None
+
+
+def test_the_transfer_ratio_is_the_share_of_the_teachers_lead_and_null_where_it_has_none():
+    table, _ = predictions()
+    found = judge(columns_of(table, "ctr", None))
+    ne = {model: found[model]["ne"] for model in ("student", "no_teacher", "teacher")}
+    expected = (ne["no_teacher"] - ne["student"]) / (ne["no_teacher"] - ne["teacher"])
+    assert found["transfer_ratio"] == pytest.approx(expected)
+    assert 0.5 < found["transfer_ratio"] < 1
+    stale, _ = predictions(noise={"student": 0.3, "no_teacher": 0.8, "teacher": 1.5})
+    assert judge(columns_of(stale, "ctr", None))["transfer_ratio"] is None
+    alone, _ = predictions(twin=False)
+    assert judge(columns_of(alone, "ctr", None))["transfer_ratio"] is None
+
+
+@pytest.mark.parametrize("label", [0, 1])
+def test_what_is_undefined_is_null_and_never_nan(label, tmp_path):
+    table, p = predictions(rows=50)
+    table = with_column(table, "label_ctr", pa.array(np.full(50, label, np.int8)))
+    found = judge(columns_of(table, "ctr", truth_of(table, p)))
+    assert found["student"]["ne"] is None
+    assert found["student"]["auc"] is None
+    assert found["gain"] is None
+    assert (found["student"]["calibration"] is None) == (label == 0)
+    write_json(tmp_path / "found.json", found)  # refuses NaN and infinity
+
+
+def test_no_rows_at_all_are_no_error():
+    table, p = predictions()
+    found = judge(columns_of(table.slice(0, 0), "ctr", truth_of(table, p)))
+    assert (found["rows"], found["positives"], found["gain"]) == (0, 0, None)
+    assert set(found["student"].values()) == {None}
+
+
+def test_one_cluster_gives_a_difference_without_an_interval():
+    table, _ = predictions(rows=300)
+    gain = judge(columns_of(table, "ctr", None))["gain"]
+    assert gain["difference"] is not None
+    assert (gain["low"], gain["high"]) == (None, None)
+
+
+@given(st.integers(0, 2**32), st.integers(1, 200), st.floats(0, 1), st.booleans())
+@settings(max_examples=40, deadline=None)
+def test_any_predictions_give_a_summary_that_is_json(seed, rows, share, extreme):
+    table, p = predictions(rows=rows, seed=seed)
+    if extreme:
+        table = with_column(table, "student_ctr", pa.array(np.full(rows, 80.0, np.float32)))
+    truth = truth_of(table, p)
+    table = table.filter(pa.array(np.random.default_rng(seed).random(rows) < share))
+    json.dumps(judge(columns_of(table, "ctr", truth)), allow_nan=False)
+
+
+def test_a_truth_that_knows_nothing_leaves_every_row_out():
+    table, p = predictions(rows=20)
+    assert columns_of(table, "ctr", truth_of(table.slice(0, 0), p[:0])).left_out == 20
+
+
+# --- a student's part, from its files -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def run_dir(tmp_path):
+    return RunDir(tmp_path)
+
+
+def spill(run_dir, student, table):
+    log = PredictionLog(run_dir.predictions(student))
+    log.open(-1)
+    for batch in table.to_batches(max_chunksize=700):
+        log.append(batch)
+        log.write(log.take())
+
+
+CONFIG = parse(small(students=[{"name": "feed", "tasks": ["ctr"], "twin": True}, {"name": "idle", "tasks": ["ctr"]}]))
+
+
+def test_the_last_half_is_that_of_the_stream_not_of_the_students_rows(run_dir):
+    table, _ = predictions()
+    table = with_column(table, "lake_seq", pa.array(np.arange(ROWS) + 7000))  # a student whose rows came late
+    spill(run_dir, "feed", table)
+    found = students_of(CONFIG, run_dir, last_seq=15_999)["feed"]["ctr"]
+    assert (found["rows"], found["last_half"]["rows"]) == (4000, 3000)
+    kept = slice(1000, None)  # lake_seq 8000 and later
+    expected = naive_ne(table["student_ctr"].to_numpy()[kept], table["label_ctr"].to_numpy()[kept])
+    assert found["last_half"]["student"]["ne"] == pytest.approx(expected, rel=1e-9)
+    assert found["last_half"].keys() >= {"rows", "positives", "student", "no_teacher", "teacher", "optimum", "gain"}
+    assert found["rows_left_out"] == 0
+    assert found["optimum"] is None
+
+
+def test_the_optimum_is_read_from_the_truth_beside_the_stream(run_dir):
+    table, p = predictions()
+    spill(run_dir, "feed", table)
+    columns = {name: np.zeros(ROWS) for name in TRUTH_SCHEMA.names}
+    columns |= {"impression_id": np.arange(ROWS) * 7, "p_settled_ctr": p, "vertical": ["feed"] * ROWS}
+    arrays = [pa.array(columns[field.name]).cast(field.type) for field in TRUTH_SCHEMA]
+    with TruthWriter(run_dir.truth) as writer:
+        writer.write(pa.RecordBatch.from_arrays(arrays, schema=TRUTH_SCHEMA))
+    found = students_of(CONFIG, run_dir, ROWS - 1)["feed"]["ctr"]
+    assert found["optimum"]["ne"] == pytest.approx(naive_ne(logit(p), table["label_ctr"].to_numpy()), rel=1e-6)
+
+
+def test_a_student_that_predicted_nothing_has_no_part(run_dir):
+    assert students_of(CONFIG, run_dir, 10) == {"feed": {}, "idle": {}}
+
+
+# --- the whole ------------------------------------------------------------------------------------------------------
+
+
+def finished(run_dir):
+    status = RunStatus("small")
+    for name, kind in [("augmentation", "augmentation"), ("student-feed", "student"), ("late", "student")]:
+        status.workers[name] = WorkerStatus(name, kind, WorkerState.DONE, restarts=2)
+    status.workers["augmentation"].report = Report(
+        "augmentation", "augmentation", rows=110, busy_s=2.0, counts=COUNTERS
+    )
+    status.workers["student-feed"].report = Report(
+        "student-feed", "student", rows=50, busy_s=0.5, peak_rss_bytes=1 << 20, phases_s={"train": 0.41111},
+        counts={"learned": {}, "trained_rows": 100, "quarantined_rows": 12, "quarantined_rows_no_teacher": 0},
+    )  # fmt: skip
+    table, _ = predictions(rows=112)
+    spill(run_dir, "feed", table)
+    return summarise(CONFIG, run_dir, status, "2026-01-01T00:00:00+00:00")
+
+
+def test_the_summary_holds_every_field_that_others_rely_on(run_dir):
+    summary = finished(run_dir)
+    write_json(run_dir.summary, summary.value)
+    value = json.loads(run_dir.summary.read_text())
+    assert value.keys() == {"run", "counts", "workers", "students"}
+    assert value["run"].keys() >= {"name", "config_hash", "versions", "started_at", "wall_s", "pace", "seed"}
+    assert value["run"]["config_hash"] == CONFIG.hash
+    assert value["workers"]["student-feed"] == {
+        "rows": 50, "busy_s": 0.5, "rows_per_s": 100.0, "peak_rss_bytes": 1 << 20, "restarts": 2,
+        "phases_s": {"train": 0.411}, "given_rows": 112, "trained_rows": 100, "quarantined_rows": 12,
+        "quarantined_rows_no_teacher": 0,
+    }  # fmt: skip
+    assert "late" not in value["workers"]  # it never reported
+    assert value["counts"].keys() >= {
+        "impressions_read", "settled", "not_applicable", "pending", "dead_letters", "duplicates_dropped", "lake_rows",
+        "teacher_inferences", "feedback_read", "late_feedback", "unmatched_feedback", "feedback_dead_letters",
+    }  # fmt: skip
+    assert value["students"]["feed"]["ctr"]["rows"] == 112
+
+
+def test_counts_add_up_for_every_settlement_group(run_dir):
+    counts = finished(run_dir).value["counts"]
+    assert counts["dead_letters"] == 6  # of impressions; those of feedback are counted apart
+    assert (counts["unmatched_feedback"], counts["feedback_dead_letters"]) == (5, 2)
+    assert counts_hold(counts)
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {"impressions_read": 111},
+        {"settled": {"ctr": 99, "cvr": 13}},
+        {"not_applicable": {"ctr": 0, "cvr": 84}},
+        {"pending": {"ctr": 1, "cvr": 3}},
+        {"dead_letters": 5},
+        {"duplicates_dropped": 3},
+        {"lake_rows": 111},
+    ],
+)
+def test_a_row_lost_anywhere_is_noticed(run_dir, broken):
+    assert not counts_hold(finished(run_dir).value["counts"] | broken)
+
+
+def test_a_row_that_a_model_neither_learned_nor_left_out_is_noticed(run_dir):
+    workers = finished(run_dir).value["workers"]
+    assert rows_hold(workers)
+    assert not rows_hold(workers | {"student-feed": workers["student-feed"] | {"quarantined_rows": 11}})
+
+
+def test_rows_that_sampling_left_out_are_of_those_given():
+    worker = {"trained_rows": 30, "quarantined_rows": 2, "left_out_by_sampling": 68, "given_rows": 100}
+    assert rows_hold({"student-feed": worker})
+    assert not rows_hold({"student-feed": worker | {"left_out_by_sampling": 67}})
+
+
+def test_figures_for_mlflow_leave_out_what_is_undefined(run_dir):
+    summary = finished(run_dir)
+    flat = summary.flat("feed", "ctr")
+    result = summary.value["students"]["feed"]["ctr"]
+    assert flat["final/ctr/student/ne"] == result["student"]["ne"]
+    assert flat["final/ctr/gain"] == result["gain"]["difference"]
+    assert flat["final/ctr/transfer_ratio"] == result["transfer_ratio"]
+    assert all(isinstance(value, float) for value in flat.values())
+    result = {"student": {"ne": None, "auc": 0.5}, "no_teacher": None, "teacher": None, "optimum": None, "gain": None}
+    bare = Summary({"students": {"feed": {"ctr": result}}})
+    assert bare.flat("feed", "ctr") == {"final/ctr/student/auc": 0.5}

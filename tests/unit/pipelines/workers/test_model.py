@@ -1,0 +1,322 @@
+"""Training goes on while its checkpoints are written, and what is written is the moment the copy was taken."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+
+from exfm.models import load_served
+from exfm.tensors import checkpoint, names
+from exfm.tensors.checkpoint import load
+from pipelines.config import load as load_config
+from pipelines.run_dir import RunDir
+from pipelines.training import PredictionLog, read_predictions
+from pipelines.workers import Orders, model
+from pipelines.workers.student import StudentWorker
+from pipelines.workers.teacher import TeacherWorker, cuts, portion_of
+from pipelines.workers.teacher.batches import Agreed, Prepared
+from streaming.delivery import Block
+from streaming.errors import StreamingError
+from streaming.lake import Readers
+from streaming.position import Partition, SourcePosition
+from tests.unit.pipelines.training.test_writer import DiskFull, eventually
+from tests.unit.pipelines.training.test_resume import FORMAT_1, new_rows
+
+CONFIG = load_config(FORMAT_1 / "config.yaml", ["teacher.batch_rows=32"])
+PATIENCE_S = 20
+
+
+def rows_of(block: int, count: int = 32) -> pa.Table:
+    rows = new_rows(block * count, count)
+    constants = {"block": block, "teacher_version": max(0, block - 1), "scored_at_ms": 10**6}
+    for name, value in constants.items():
+        rows = rows.append_column(name, pa.array([value] * count, pa.int64()))
+    return rows
+
+
+class SlowDisk:
+    """Every checkpoint waits until the test lets it through; `full`: there is no room for it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._allowed = threading.Semaphore(0)
+        self.full = False
+        self.began = 0
+        save = checkpoint.save
+
+        def slow(*args, **kwargs):
+            if kwargs["kind"].endswith("-snapshot"):
+                return save(*args, **kwargs)
+            self.began += 1
+            assert self._allowed.acquire(timeout=PATIENCE_S)
+            if self.full:
+                raise DiskFull(28, "No space left on device")
+            return save(*args, **kwargs)
+
+        monkeypatch.setattr(model, "save", slow)
+
+    def let_through(self, count: int) -> None:
+        for _ in range(count):
+            self._allowed.release()
+
+
+@pytest.fixture
+def disk(monkeypatch):
+    disk = SlowDisk(monkeypatch)
+    yield disk
+    disk.let_through(100)
+
+
+@pytest.fixture
+def teacher(tmp_path, disk):
+    worker = TeacherWorker(CONFIG, RunDir(tmp_path))
+    worker.take_up()
+    yield worker
+    disk.let_through(100)
+    worker.abandon()
+    worker._teacher.close()
+
+
+@pytest.fixture
+def student(tmp_path, disk):
+    worker = StudentWorker(CONFIG, CONFIG.students[0], RunDir(tmp_path))
+    worker.take_up()
+    worker._predictions = PredictionLog(tmp_path / "predictions" / "feed")
+    worker._predictions.open(-1)
+    yield worker
+    disk.let_through(100)
+    worker.abandon()
+
+
+def learn_block(worker: TeacherWorker, number: int) -> dict[str, torch.Tensor]:
+    """One block, as `step` does it; returns the state at its end."""
+    rows = rows_of(number)
+    portion = portion_of(Block(number, number * 32, number * 32 + 31, rows, {}), 1, range(1))
+    block = Agreed(portion, cuts(portion.counts, 32, 32), {})
+    worker._ready = Prepared(portion, 0, rows, worker._build(rows))
+    worker._learn(block, 0)
+    state = worker._teacher.state()
+    worker._block_end(block)
+    return state
+
+
+def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
+    return all(torch.equal(tensor, b[name]) for name, tensor in a.items())
+
+
+def test_a_disk_that_stands_still_delays_no_step_of_the_teacher_until_the_queue_is_full(teacher, disk, tmp_path):
+    states = [learn_block(teacher, 0)]
+    eventually(lambda: disk.began == 1)  # it is being written, and stands still
+    states.append(learn_block(teacher, 1))  # waits in the queue, whose bound is 1
+    assert set(teacher.watch.phases_s) >= {"train", "metrics", "checkpoint"}
+    assert "wait for disk" not in teacher.watch.phases_s
+    assert names(tmp_path / "checkpoints" / "teacher") == []
+
+    late = threading.Thread(target=lambda: states.append(learn_block(teacher, 2)))
+    late.start()
+    late.join(0.1)
+    assert late.is_alive()  # full: memory does not grow, training waits for the disk
+    disk.let_through(1)
+    late.join(PATIENCE_S)
+    assert not late.is_alive()
+    assert teacher.watch.phases_s["wait for disk"] > 0.05
+
+    disk.let_through(2)
+    eventually(lambda: teacher._writer.idle)
+    saved = tmp_path / "checkpoints" / "teacher"
+    assert names(saved) == ["v00000002", "v00000003"]
+    for version in (2, 3):  # each is its own moment, although training went on while it was written
+        name = f"v{version:08d}"
+        assert same(states[version - 1], load(saved / name).tensors)
+        snapshot = load(tmp_path / "snapshots" / "teacher" / name).tensors
+        assert same(snapshot, states[version - 1])
+    assert names(tmp_path / "snapshots" / "teacher")[-3:] == [f"v{version:08d}" for version in (1, 2, 3)]
+
+
+def test_the_snapshot_never_comes_before_its_checkpoint_nor_the_readers_position_before_either(teacher, disk, tmp_path):
+    def position() -> int:
+        return next(r.position for r in Readers(RunDir(tmp_path).readers).all() if r.name == "teacher")
+
+    assert position() == -1
+    learn_block(teacher, 0)
+    eventually(lambda: disk.began == 1)
+    assert not (tmp_path / "snapshots" / "teacher" / "v00000001").exists()
+    assert position() == -1
+    disk.let_through(1)
+    eventually(lambda: teacher._writer.idle)
+    assert position() == 31
+    for number in (1, 2):
+        learn_block(teacher, number)
+        disk.let_through(1)
+    eventually(lambda: teacher._writer.idle)
+    assert position() == 63  # the checkpoint before the last is kept too, and would go on from there
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in folder.iterdir()}
+
+
+def test_a_snapshot_that_was_set_aside_as_damaged_is_written_again_to_the_same_bytes(teacher, disk, tmp_path):
+    disk.let_through(100)
+    teacher._publish()
+    for number in range(3):
+        learn_block(teacher, number)
+    eventually(lambda: teacher._writer.idle)
+    snapshots = tmp_path / "snapshots" / "teacher"
+    before = {name: contents(snapshots / name) for name in names(snapshots)}
+    assert list(before) == [f"v{version:08d}" for version in range(4)]
+    for name in ("v00000000", "v00000002", "v00000003"):  # the seeded start, and those whose checkpoints are kept
+        checkpoint.set_aside(snapshots / name)
+    for _ in range(3):
+        teacher._reissue()
+        eventually(lambda: teacher._writer.idle)
+    assert {name: contents(snapshots / name) for name in names(snapshots)} == before
+
+
+def test_a_worker_at_the_end_of_its_stream_is_done_once_everything_is_on_disk(teacher, disk, tmp_path):
+    teacher.orders = Orders(end_seq=31)
+    learn_block(teacher, 0)
+    assert not teacher.step()
+    assert not teacher.step()
+    assert not teacher.done
+    disk.let_through(1)
+    eventually(teacher.step)
+    assert teacher.done
+    assert names(tmp_path / "checkpoints" / "teacher") == ["v00000001"]
+
+
+def test_nobody_takes_up_a_students_work_while_its_predecessor_may_still_write(student, tmp_path):
+    successor = StudentWorker(CONFIG, CONFIG.students[0], RunDir(tmp_path))
+    with pytest.raises(StreamingError, match="another process still works as `student-feed`"):
+        successor.take_up()
+    student.abandon()
+    successor.take_up()
+    successor.abandon()
+
+
+def test_a_student_whose_vertical_is_quiet_is_done_with_the_rows_of_others_too(student, disk, tmp_path):
+    disk.let_through(1)
+    student._given = SimpleNamespace(given_upto=99, end_at=lambda seq: None)
+    student._ahead = SimpleNamespace(take=lambda: None, threaded=False, ready=0, close=lambda: None)
+    assert not student.step()
+    assert student._seq == -1  # it has registered just now
+    student._registered_at -= 601
+    student._ahead.ready = 1  # a batch that is not learned yet
+    assert not student.step()
+    assert student._seq == -1
+    student._ahead.ready = 0
+    assert not student.step()
+    readers = Readers(tmp_path / "lake" / "readers")
+    eventually(lambda: readers.lowest(now_s=0, expiry_s=1e12) == 98)
+    assert names(tmp_path / "checkpoints" / "student-feed") == ["v00000100"]
+
+
+def test_the_last_rows_come_from_the_lake_where_the_topic_has_forgotten_them(teacher, disk, tmp_path):
+    disk.let_through(2)
+    reader: Any = SimpleNamespace(
+        next_batch=lambda wait_s: None, at_end=lambda: True, seek=lambda position: None, close=lambda: None
+    )
+    lake: Any = SimpleNamespace(refresh=lambda: None, blocks=lambda after, upto: iter([rows_of(0)]))
+    teacher._batches = teacher._batches_from(reader, lake)
+    assert not teacher.step()  # nothing on the topic yet
+    teacher.orders = Orders(end_seq=31)
+    eventually(lambda: teacher.step() and teacher.done)
+    assert load(tmp_path / "checkpoints" / "teacher" / "v00000001").meta["lake_seq"] == 31
+
+
+def test_a_position_is_what_was_trained_and_not_what_was_read_ahead(teacher, disk, tmp_path):
+    disk.let_through(5)
+    topic = Partition(CONFIG.kafka.examples.topic, 0)
+    blocks = [Block(n, n * 32, n * 32 + 31, rows_of(n), {topic: SourcePosition(n + 1)}) for n in range(4)]
+    reader: Any = SimpleNamespace(next_batch=lambda wait_s: blocks.pop(0) if blocks else None, close=lambda: None)
+    teacher._batches = teacher._batches_from(reader, SimpleNamespace())
+    eventually(lambda: len(blocks) == 2)  # two batches lie ready, of two blocks
+    while teacher._version < 1:
+        teacher.step()
+    eventually(lambda: len(blocks) == 1)
+    eventually(lambda: names(tmp_path / "checkpoints" / "teacher") == ["v00000001"])
+    meta = load(tmp_path / "checkpoints" / "teacher" / "v00000001").meta
+    assert (meta["lake_seq"], meta["positions"]) == (31, [[*topic, *SourcePosition(1)]])
+    assert teacher._seq == 31
+    phases = teacher.watch.phases_s
+    assert {
+        "read",
+        "batch",
+        "train",
+        "wait for rows",
+    } <= phases.keys()  # the thread's time shows, and is not counted twice
+    assert teacher.watch.busy_s < sum(seconds for phase, seconds in phases.items() if not phase.startswith("wait"))
+
+
+def test_what_the_reading_thread_dies_of_the_worker_dies_of(teacher, disk):
+    reader: Any = SimpleNamespace(next_batch=lambda wait_s: 1 / 0, close=lambda: None)
+    teacher._batches = teacher._batches_from(reader, SimpleNamespace())
+    with pytest.raises(ZeroDivisionError):
+        eventually(teacher.step)
+
+
+def test_what_a_killed_writer_left_is_cleared_away_and_what_is_damaged_is_not(tmp_path):
+    folder = tmp_path / "checkpoints" / "student-feed"
+    for name in (".v00000001.0123abcd", ".damaged-v00000002"):
+        (folder / name).mkdir(parents=True)
+    worker = StudentWorker(CONFIG, CONFIG.students[0], RunDir(tmp_path))
+    worker.take_up()
+    worker.abandon()
+    assert [path.name for path in folder.iterdir()] == [".damaged-v00000002"]
+
+
+def test_a_disk_that_fails_ends_the_worker_at_its_next_step_also_when_there_is_nothing_to_learn(teacher, disk):
+    learn_block(teacher, 0)
+    disk.full = True
+    disk.let_through(1)
+    eventually(lambda: teacher._writer._error is not None)
+    for ask in (teacher.step, teacher._writer.close):
+        with pytest.raises(DiskFull, match="No space left"):
+            ask()
+
+
+def test_what_a_student_serves_is_the_moment_of_its_checkpoint_though_it_learned_on_meanwhile(student, disk, tmp_path):
+    for first in range(3):
+        student._learn(rows_of(first), student._build(rows_of(first)))  # checkpoints are due after every 16 rows
+        if first == 0:
+            probe = student._build(rows_of(9))
+            said = student._student.score(probe)
+            eventually(lambda: disk.began == 1)
+            assert "wait for disk" not in student.watch.phases_s
+        if first == 1:
+            disk.let_through(1)
+    disk.let_through(2)
+    eventually(lambda: student._writer.idle)
+    assert names(tmp_path / "checkpoints" / "student-feed") == ["v00000064", "v00000096"]
+    assert names(tmp_path / "snapshots" / "students" / "feed") == ["v00000064", "v00000096"]
+    served = load_served(tmp_path / "snapshots" / "students" / "feed" / "v00000096")
+    np.testing.assert_allclose(served.score(probe), student._student.score(probe), atol=1e-6)
+    assert np.abs(said - student._student.score(probe)).max() > 1e-4  # it had learned on
+    predicted = read_predictions(tmp_path / "predictions" / "feed")
+    assert predicted["lake_seq"].to_pylist() == list(range(96))
+
+
+def test_an_export_that_is_not_the_student_of_its_moment_is_refused(student, disk, monkeypatch):
+    from exfm.errors import ModelError
+    from pipelines.workers.student import worker as module
+
+    monkeypatch.setattr(module, "load_student", lambda served, state: None)  # serves its own initial weights
+    disk.let_through(1)
+    student._learn(rows_of(0), student._build(rows_of(0)))
+    eventually(lambda: student._writer._error is not None)
+    with pytest.raises(ModelError, match="the export differs from the student"):
+        student.step()
+
+
+def test_a_student_keeps_the_row_that_its_export_is_checked_with(student, disk, tmp_path):
+    disk.let_through(1)
+    student._learn(rows_of(0), student._build(rows_of(0)))
+    eventually(lambda: student._writer.idle)
+    (reader,) = Readers(tmp_path / "lake" / "readers").all()
+    assert reader.position == 30

@@ -1,0 +1,66 @@
+"""All that an arm can have, in a run: a student's worker keeps it, resumes with it, and says how it stands."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from exfm.models import load_served
+from pipelines.config import load
+from pipelines.workers.student import worker as student_worker
+from tests.support.pipelines.student_at_work import learn, starting
+from tests.unit.pipelines.workers.test_model import rows_of, same
+from tests.unit.pipelines.training.test_resume import FORMAT_1
+
+EVERYTHING = {
+    "kind": "auxiliary_head",
+    "adapter": True,
+    "adapter_input": "context",
+    "recalibration": "platt",
+    "single_head_rows": 70,
+    "follows": "advantage",
+}
+
+
+@pytest.fixture
+def started(tmp_path):
+    """Starts a worker of a student with all of it, and a twin, in one run directory."""
+    config = load(FORMAT_1 / "config.yaml", [f"students.0.model.arm={EVERYTHING}"])
+    with starting(config, tmp_path) as start:
+        yield start
+
+
+def test_a_stopped_worker_goes_on_across_the_schedules_change_and_its_twin_has_nothing_of_it(started):
+    first = started()
+    learn(first, 0, 1)
+    first.abandon()
+    second = started()
+    assert second._seq == 63
+    learn(second, 2, 3)
+    for block in (2, 3):
+        first._student.train_step(first._build(rows_of(block)))  # as if it had never been stopped
+    assert same(first._student.state(), second._student.state())
+    kept = {name.split("/")[0] for name in second._student.state()}
+    assert {"adapter", "platt", "advantage"} <= kept
+    assert not {"adapter", "platt", "advantage"} & {name.split("/")[0] for name in second._twin.state()}
+
+
+def test_a_snapshots_age_reaches_the_student_and_what_is_served_asks_for_nothing_of_it(started, tmp_path):
+    worker = started()
+    learn(worker, 0, 1, 2)
+    ages = worker._build(rows_of(9)).teacher_age  # blocks of 32 rows, scored by the snapshot of the one before the last
+    assert ages.numpy() == pytest.approx(np.full(32, 48), abs=16)
+    served = load_served(sorted((tmp_path / "snapshots" / "students" / "feed").glob("v*"))[-1])
+    asked = rows_of(9).select(["user_id", "ad_id", "bid"])
+    logits = worker._student.score(worker._build(rows_of(9)))
+    assert np.allclose(served.score(worker._build(asked)), logits, atol=1e-6)
+
+
+def test_its_live_figures_tell_how_the_teacher_is_corrected(started, monkeypatch):
+    monkeypatch.setattr(student_worker, "METRICS_EVERY_ROWS", 32)
+    worker = started()
+    learn(worker, 0, 1)
+    _, figures = worker._metrics[-1]
+    assert {"platt_scale_ctr", "platt_shift_ctr", "teacher_weight_ctr", "adapter_weight_ctr"} <= figures.keys()
+    assert figures["platt_scale_ctr"] != 1
+    assert "ne_ctr" in figures

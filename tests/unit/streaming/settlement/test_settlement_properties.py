@@ -1,0 +1,255 @@
+"""However the stream is cut, and wherever it is stopped and resumed, settlement does what one row at a time would."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from streaming.position import Partition
+from streaming.schema import POSITION_FIELDS, RowSchema
+from streaming.settlement import Merge, Settlement, SettlementConfig, id_index, ledger, marks, pending, settlement
+from streaming.settlement.merge import MergedChunk
+from tests.support.streams.reference_settlement import Reference, Row, merge_reference
+
+SCHEMAS = [
+    [{"name": "ctr", "window_s": 0.005}],
+    [{"name": "ctr", "window_s": 0.005}, {"name": "cvr", "window_s": 0.020, "given": "ctr"}],
+    [
+        {"name": "ctr", "window_s": 0.004},
+        {"name": "like", "window_s": 0.010},
+        {"name": "cvr", "window_s": 0.010, "given": "ctr"},
+        {"name": "rebuy", "window_s": 0.015, "given": "cvr"},
+        {"name": "share", "window_s": 0.015, "given": "like"},
+    ],
+]
+
+
+def random_stream(random: Random, longest_partition: int):
+    """Few ids, close times: ties, duplicates, clock skew and late rows abound."""
+    tasks = random.choice(SCHEMAS)
+    id_type = random.choice(["int64", "string"])
+    price = {"name": "price", "type": "float32", "nullable": True}
+    schema = RowSchema(impression_id=id_type, columns=[price], tasks=tasks)
+    lateness = random.randint(0, 4)
+    horizon = schema.groups[-1].window_ms + lateness + random.randint(0, 8)
+    skew = random.choice([None, 6])
+    ids = random.choice([4, 20])
+    partitions: dict[tuple[str, int], list[Row]] = {}
+    for topic, partition in (("ads", 0), ("ads", 1), ("events", 0), ("events", 1), ("more", 0)):
+        rows, clock = [], 0
+        for n in range(random.randint(0, longest_partition)):
+            clock += random.choice([0, 0, 1, 1, 2, 3, 9, 30])
+            time = max(0, clock + random.choice([0, 0, 0, -2, 1, -12, -60, 40]))
+            identity = random.randrange(ids)
+            identity = f"i{identity}" if id_type == "string" else identity
+            kind, task = ("impression", "") if topic == "ads" else ("feedback", random.choice(tasks)["name"])
+            rows.append(Row(kind, topic, partition, n // 3, n % 3, identity, time, task, clock))
+        partitions[(topic, partition)] = rows
+    return schema, lateness, horizon, skew, partitions
+
+
+def batch_of(schema: RowSchema, kind: str, rows: list[Row]) -> pa.RecordBatch:
+    received = schema.impression if kind == "impression" else schema.feedback
+    arrow = pa.schema([*received, *POSITION_FIELDS, pa.field("record_time_ms", pa.int64())])
+    plain = [
+        {
+            **dict(zip([f.name for f in POSITION_FIELDS], _place(r), strict=True)),
+            **{"impression_id": r.id, "event_time_ms": r.event_time_ms, "record_time_ms": r.record_time_ms},
+            **{"task": r.task, "vertical": "v", "price": r.offset / 2},
+        }
+        for r in rows
+    ]
+    return pa.RecordBatch.from_pylist([{n: row[n] for n in arrow.names} for row in plain], schema=arrow)
+
+
+class Play:
+    """Merges and settles a stream, pushed in random portions, resumed from its own state now and then."""
+
+    def __init__(self, stream, random, max_rows=None, resume=True, folder=None):
+        self.schema, lateness, horizon, skew, self.partitions = stream
+        self.config = SettlementConfig(
+            lateness_s=lateness / 1000,
+            dedup_horizon_s=horizon / 1000,
+            max_future_skew_s=None if skew is None else skew / 1000,
+        )
+        self.random, self.max_rows, self.resume, self.folder = random, max_rows, resume, folder
+        self.writer = self.saves = 0
+        self.merged, self.emitted, self.late, self.dead = [], [], [], []
+        self.merge, self.settlement = self._new()
+
+    def _new(self):
+        kinds = {Partition(*p): "feedback" if p[0] != "ads" else "impression" for p in self.partitions}
+        merge = Merge(self.schema, kinds, max_future_skew_s=self.config.max_future_skew_s)
+        return merge, Settlement(self.schema, self.config, spill=self.folder and self.folder / str(self.writer))
+
+    def run(self):
+        at = dict.fromkeys(self.partitions, 0)
+        while not self.merge.finished:
+            partition = self.random.choice(sorted(self.partitions))
+            rows = self.partitions[partition]
+            stop = at[partition] + self.random.randint(1, 12)
+            while stop < len(rows) and rows[stop].offset == rows[stop - 1].offset:
+                stop += 1  # messages are pushed whole
+            portion = rows[at[partition] : stop]
+            at[partition] += len(portion)
+            kind = "feedback" if partition[0] != "ads" else "impression"
+            if portion:
+                self.merge.push(Partition(*partition), batch_of(self.schema, kind, portion))
+            if at[partition] == len(rows):
+                self.merge.mark_ended(Partition(*partition))
+            chunk = self.merge.pop()
+            if chunk is not None:
+                for part in (chunk.impressions, chunk.feedback):
+                    names = ["order", "key_time_ms", *(f.name for f in POSITION_FIELDS)]
+                    self.merged += zip(*(part[name].to_pylist() for name in names), strict=True)
+                for piece in self._cut(chunk):
+                    self._collect(self.settlement.step(piece, self.max_rows))
+            if self.folder and self.random.random() < 0.3:
+                self._save()
+            if self.resume and self.random.random() < 0.25:
+                self._restart()
+                positions = self.merge.positions()
+                at = {p: _rows_before(rows, positions.get(Partition(*p))) for p, rows in self.partitions.items()}
+        self._collect(self.settlement.finish(self.max_rows))
+        return self
+
+    def _save(self):
+        earlier = str(self.saves)
+        self.saves += 1
+        self.settlement.save(self.folder / str(self.writer), str(self.saves), keep=[earlier])
+
+    def _restart(self):
+        """A new settlement, from memory or from files: in the same folder, or as the next writer in its own."""
+        merge_state, state = self.merge.state(), None
+        if self.folder and self.random.random() < 0.7:
+            self._save()
+            where = self.folder / str(self.writer)
+            self.writer += self.random.randint(0, 1)
+            self.merge, self.settlement = self._new()
+            self.settlement.load(where, str(self.saves))
+        else:
+            state = self.settlement.state()
+            self.merge, self.settlement = self._new()
+            self.settlement.restore(state)
+        self.merge.restore(merge_state)
+
+    def _cut(self, chunk: MergedChunk) -> list[MergedChunk]:
+        """Cut where a merge would not: between rows of one key."""
+        tables = chunk.impressions, chunk.feedback
+        orders = [np.array(table["order"]) for table in tables]
+        keys = np.concatenate([*(np.array(table["key_time_ms"]) for table in tables), chunk.dead_key_time_ms])
+        everything = np.concatenate([*orders, chunk.dead_order])
+        places = sorted({int(self.random.choice(everything)), int(everything.max()) + 1})
+        start, pieces = 0, []
+        for stop in places:
+            if not (here := everything < stop).any():
+                continue
+            ads, clicks = (
+                table.filter(pa.array((order >= start) & (order < stop)))
+                for table, order in zip(tables, orders, strict=True)
+            )
+            kept = [i for i, order in enumerate(chunk.dead_order) if start <= order < stop]
+            dead = [tuple(part[i] for i in kept) for part in (chunk.dead, chunk.dead_key_time_ms, chunk.dead_order)]
+            pieces.append(MergedChunk(ads, clicks, int(keys[here].max()), *dead))
+            start = stop
+        return pieces
+
+    def _collect(self, settled):
+        while True:
+            assert settled.batch.schema == self.schema.settled
+            settled.batch.validate(full=True)
+            rows = settled.batch.to_pylist()
+            labels = [f"label_{t.name}" for t in self.schema.tasks]
+            self.emitted += [(_position(r), r["settlement"], tuple(r[n] for n in labels)) for r in rows]
+            assert all(r["price"] == r["source_offset"] / 2 for r in rows)
+            self.late += [(_position(r), r["reason"], r["late_by_ms"]) for r in settled.late.to_pylist()]
+            self.dead += [((d.topic, d.partition, d.offset, d.row), d.reason) for d in settled.dead]
+            counted = self.settlement.counters()
+            for group in self.schema.groups:
+                g = group.name
+                assert counted["impressions_read"] == (
+                    counted["settled"][g] + counted["not_applicable"][g] + counted["pending"][g]
+                    + counted["duplicates_dropped"] + sum(counted["dead_letters"]["impression"].values())
+                )  # fmt: skip
+            assert counted["feedback_read"] == (
+                counted["matched_feedback"] + counted["duplicate_feedback"] + counted["late_feedback"]
+                + counted["waiting_feedback"] + sum(counted["dead_letters"]["feedback"].values())
+            )  # fmt: skip
+            if not settled.more:
+                return
+            assert settled.batch.num_rows <= self.max_rows
+            settled = self.settlement.release(self.max_rows)
+
+
+def _position(row):
+    return tuple(row[f.name] for f in POSITION_FIELDS)
+
+
+def _place(row: Row):
+    return row.topic, row.partition, row.offset, row.row
+
+
+def _rows_before(rows, position):
+    return 0 if position is None else sum(1 for r in rows if r.offset < position.offset)
+
+
+@pytest.fixture(autouse=True, params=["usual", "tiny_segments_colliding_hashes"])
+def sizes(request, monkeypatch):
+    monkeypatch.setattr("streaming.disk.files.os.fsync", lambda _: None)  # nothing here loses its power
+    if request.param != "usual":
+        monkeypatch.setattr(pending, "SEGMENT_ROWS", 3)
+        monkeypatch.setattr(pending, "_HEAD_PARTS", 1)
+        monkeypatch.setattr(id_index, "RUN_ROWS", 4)
+        monkeypatch.setattr(id_index, "FILTERED_ROWS", 1)
+
+        def weak(ids: pa.Array) -> np.ndarray:
+            numbers = [int(str(i).removeprefix("i")) for i in ids.to_pylist()]
+            return np.array(numbers if pa.types.is_integer(ids.type) else [n % 3 for n in numbers], np.uint64)
+
+        monkeypatch.setattr(pending, "hash64", weak)
+        monkeypatch.setattr(settlement, "hash64", weak)
+        monkeypatch.setattr(ledger, "CHUNK_ROWS", 4)
+        monkeypatch.setattr(marks, "FEW", 2)
+        monkeypatch.setattr(pending, "SPILL_BYTES", 500)
+
+
+@settings(max_examples=70, deadline=None)
+@given(st.integers(0, 2**32), st.integers(1, 25))
+def test_any_cut_and_any_resume_settles_like_one_row_at_a_time(seed, longest_partition):
+    random = Random(seed)
+    stream = random_stream(random, longest_partition)
+    schema, lateness, horizon, skew, partitions = stream
+    keyed = merge_reference(partitions, skew)
+    expected = Reference(schema, lateness, horizon)
+    expected.run(keyed)
+
+    with TemporaryDirectory() as folder:
+        folder = random.choice([None, None, Path(folder)])
+        play = Play(stream, random, max_rows=random.choice([None, 1, 3]), folder=folder).run()
+
+    alive = [(k.order, k.key, k.row.topic, k.row.partition, k.row.offset, k.row.row) for k in keyed if not k.dead]
+    assert sorted(play.merged) == alive
+    assert play.emitted == expected.emitted
+    assert play.late == expected.late
+    assert sorted(play.dead) == sorted(expected.dead)
+    counted = play.settlement.counters()
+    assert counted["duplicates_dropped"] == expected.count["duplicates"]
+    assert counted["duplicate_feedback"] == expected.count["repeats"]
+    assert counted["matched_feedback"] == expected.count["matched"]
+    assert sum(counted["not_applicable"].values()) == expected.count["not_applicable"]
+    assert all(n == 0 for n in counted["pending"].values())
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 2**32), st.integers(1, 25))
+def test_dead_letters_come_in_one_order_however_the_stream_is_cut(seed, longest_partition):
+    random = Random(seed)
+    stream = random_stream(random, longest_partition)
+    assert Play(stream, random).run().dead == Play(stream, random, resume=False).run().dead

@@ -1,0 +1,339 @@
+"""What a settlement leaves on the disk: written once, found again whole, whatever was cut off and wherever."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from streaming.errors import BadInput, DiskFull, StreamingError
+from streaming.schema import RowSchema
+from streaming.settlement import Settlement, SettlementConfig, ledger, marks, pending
+from streaming.settlement.marks import Marks
+from tests.support.streams.rows import merged
+from tests.support.places import FIXTURES
+
+TASKS = [{"name": "ctr", "window_s": 1}, {"name": "cvr", "window_s": 10, "given": "ctr"}]
+
+
+@pytest.fixture(autouse=True)
+def _small_segments(monkeypatch):
+    monkeypatch.setattr(pending, "SEGMENT_ROWS", 4)
+
+
+def new_settlement(spill: Path | None = None, dedup_horizon_s: float = 12) -> Settlement:
+    schema = RowSchema(columns=[{"name": "price"}], tasks=TASKS)
+    return Settlement(schema, SettlementConfig(dedup_horizon_s=dedup_horizon_s), spill=spill)
+
+
+def play(settlement: Settlement, start: int, stop: int) -> pa.RecordBatch:
+    """Impressions [start, stop), one a second; every third is clicked, every sixth converts; one click is early."""
+    clicks = [(i, i * 1000 + 10, "ctr") for i in range(start, stop) if i % 3 == 0]
+    clicks += [(i, i * 1000 + 20, "cvr") for i in range(start, stop) if i % 6 == 0]
+    clicks += [(stop + 1, (stop - 1) * 1000 + 30, "ctr")]
+    ads = [(i, i * 1000) for i in range(start, stop)]
+    return settlement.step(merged(settlement.schema, ads, sorted(clicks, key=lambda click: click[1]))).batch
+
+
+def rest(settlement: Settlement, start: int) -> list[dict]:
+    """All that still comes, when rows from `start` on follow."""
+    batches = [play(settlement, start, start + 3), play(settlement, start + 3, start + 9), settlement.finish().batch]
+    return [row for batch in batches for row in batch.to_pylist()] + [settlement.counters()]
+
+
+def loaded(folder: Path, name: str) -> Settlement:
+    settlement = new_settlement()
+    settlement.load(folder, name)
+    return settlement
+
+
+def test_a_state_of_format_1_goes_on_as_it_would_have(tmp_path):
+    """Written by the release before: a segment of ids only, a full one, a head, and two clicks that wait."""
+    folder = tmp_path / "states"
+    shutil.copytree(FIXTURES / "settlement_format_1", folder)
+    expected = json.loads((FIXTURES / "settlement_format_1.json").read_text())
+    settlement = new_settlement()
+    assert settlement.load(folder, "7") == {"positions": [1, 2]}
+    assert settlement.counters() == expected["counters"]
+
+    settlement.save(folder, "8", keep=["7"])  # beside it, in format 2, on the same segments
+    for name in ("7", "8"):
+        again = loaded(folder, name)
+        chunk = merged(
+            again.schema,
+            [(i, i * 1000) for i in range(29, 33)],
+            [(30, 30_010, "ctr"), (30, 30_020, "cvr")],
+        )
+        rows = pa.Table.from_batches([again.step(chunk).batch, again.finish().batch]).to_pylist()
+        assert [[row[name] for name in expected["columns"]] for row in rows] == expected["rows"]
+    settlement.save(folder, "9")
+    assert not list(folder.glob("7.*"))
+
+
+def test_a_new_writer_links_what_is_there_and_writes_only_what_is_new(tmp_path):
+    first = new_settlement()
+    play(first, 0, 14)
+    first.save(tmp_path / "epoch-1", "a")
+    second = loaded(tmp_path / "epoch-1", "a")
+    play(second, 14, 18)
+    second.save(tmp_path / "epoch-2", "b")
+    folders = [tmp_path / epoch for epoch in ("epoch-1", "epoch-2")]
+    old, new = ({path.name: path.stat().st_ino for path in folder.glob("segment-*")} for folder in folders)
+    assert old.items() <= new.items()
+    assert len(new) > len(old)
+
+    shutil.rmtree(tmp_path / "epoch-1")
+    assert rest(loaded(tmp_path / "epoch-2", "b"), 18) == rest(second, 18)
+
+
+def test_where_the_file_system_has_no_links_pieces_are_copied(tmp_path, monkeypatch):
+    def no_links(*_):
+        raise OSError(errno.EXDEV, "Invalid cross-device link")
+
+    first = new_settlement()
+    play(first, 0, 14)
+    first.save(tmp_path / "epoch-1", "a")
+    second = loaded(tmp_path / "epoch-1", "a")
+    monkeypatch.setattr("streaming.disk.files.os.link", no_links)
+    second.save(tmp_path / "epoch-2", "b")
+    shutil.rmtree(tmp_path / "epoch-1")
+    assert rest(loaded(tmp_path / "epoch-2", "b"), 14) == rest(second, 14)
+
+
+def test_memory_holds_no_rows_that_were_saved(tmp_path, monkeypatch):
+    monkeypatch.setattr(pending, "SEGMENT_ROWS", 5000)
+    settlement = new_settlement(dedup_horizon_s=1e6)
+    before = pa.total_allocated_bytes()
+    settlement.step(merged(settlement.schema, [(i, 1000 + i // 1000) for i in range(50_000)], []))
+    rows = pa.total_allocated_bytes() - before
+    accounted = settlement.state_bytes
+    settlement.save(tmp_path, "a")
+    assert pa.total_allocated_bytes() - before < rows / 20
+    assert settlement.state_bytes < accounted / 2
+    assert settlement.state_bytes < 50_000 * (8 + 4 + 8 + 8 + 1 + 4)  # index, key time, event time, marks
+    assert settlement.disk_bytes == sum(path.stat().st_size for path in tmp_path.iterdir())
+
+    again = new_settlement(dedup_horizon_s=1e6)
+    again.load(tmp_path, "a")
+    assert pa.total_allocated_bytes() - before < rows / 20
+    assert again.finish().batch.equals(settlement.finish().batch)
+
+
+def test_what_waits_for_a_first_commit_does_not_fill_the_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr(pending, "SPILL_BYTES", 2000)
+    folder = tmp_path / "epoch-1"
+    spilling, holding = new_settlement(spill=folder), new_settlement()
+    for start in range(0, 600, 20):
+        clicks = [(i, 5000 + i, "ctr") for i in range(start, start + 20, 3)]
+        chunk = merged(holding.schema, [(i, 5000 + i // 10) for i in range(start, start + 20)], clicks)
+        assert spilling.step(chunk).batch.equals(holding.step(chunk).batch)
+    assert list(folder.glob("segment-*"))
+    assert not list(folder.glob("*.json"))
+    assert spilling.state_bytes < holding.state_bytes - 10_000
+    spilling.save(folder, "a")
+    assert rest(loaded(folder, "a"), 700) == rest(holding, 700)
+
+
+class Killed(BaseException):
+    """The process is gone: nothing it would have cleaned up is."""
+
+
+def test_a_save_killed_at_any_file_leaves_the_state_before_and_its_own_or_none(tmp_path, monkeypatch):
+    """Killed before the 1st, 2nd, … flush, link and deletion, in a new writer's folder and in the same one."""
+    base = new_settlement()
+    for start, name, earlier in ((0, "z", ""), (7, "a", "z")):
+        play(base, start, start + 7)
+        base.save(tmp_path / "base", name, keep=[earlier])
+    expected_a, expected_b = rest(loaded(tmp_path / "base", "a"), 14), None
+    calls = limit = 0
+
+    def killing(original):
+        def call(*args, **kwargs):
+            nonlocal calls
+            calls += 1
+            if calls > limit:
+                raise Killed
+            return original(*args, **kwargs)
+
+        return call
+
+    for target in ("epoch-1", "epoch-2"):
+        killed = True
+        for limit in range(200):
+            root = tmp_path / f"{target}-{limit}"
+            shutil.copytree(tmp_path / "base", root / "epoch-1")
+            settlement = loaded(root / "epoch-1", "a")
+            for start in (14, 16, 18):
+                play(settlement, start, start + 2)
+            with monkeypatch.context() as patch:
+                for name in ("fsync", "link", "unlink"):
+                    patch.setattr(os, name, killing(getattr(os, name)))
+                calls = 0
+                try:
+                    settlement.save(root / target, "b", keep=["a"])
+                    killed = False
+                except Killed:
+                    pass
+            assert rest(loaded(root / "epoch-1", "a"), 14) == expected_a
+            expected_b = expected_b or rest(settlement, 20)
+            if (root / target / "b.json").exists():
+                assert rest(loaded(root / target, "b"), 20) == expected_b
+            if not killed:
+                break
+        assert not killed
+        assert calls > 10
+        assert not list((root / target).glob("*.part"))
+
+
+def test_pieces_and_their_names_are_flushed_before_the_manifest_moves_in(tmp_path, monkeypatch):
+    """So that after a power cut a manifest that is there has all it needs."""
+    settlement, done = new_settlement(), []
+    play(settlement, 0, 14)
+    fsync, replace = os.fsync, Path.replace
+
+    def flushed(file: int) -> None:
+        name = Path(os.readlink(f"/proc/self/fd/{file}")).name
+        done.append(name[1:].rsplit(".", 2)[0] if name.endswith(".part") else name)
+        fsync(file)
+
+    def moved(source: Path, target: Path) -> Path:
+        done.append(f"-> {target.name}")
+        return replace(source, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", flushed)
+        patch.setattr(Path, "replace", moved)
+        settlement.save(tmp_path / "epoch-1", "a")
+    pieces = {path.name for path in (tmp_path / "epoch-1").glob("*.arrow")}
+    manifest = done.index("-> a.json")
+    assert len(pieces) > 4
+    assert all(done.index(name) < done.index(f"-> {name}") < manifest for name in pieces)
+    assert done[manifest - 2 :] == ["epoch-1", "a.json", "-> a.json", "epoch-1"]
+
+
+def test_a_name_saved_again_is_never_half_the_old_and_half_the_new(tmp_path, monkeypatch):
+    settlement = new_settlement()
+    play(settlement, 0, 6)
+    settlement.save(tmp_path, "a")
+    expected = rest(loaded(tmp_path, "a"), 6)
+    play(settlement, 6, 9)
+    with monkeypatch.context() as patch:
+        patch.setattr("streaming.settlement.state.write_bytes", lambda *_: (_ for _ in ()).throw(Killed))
+        with pytest.raises(Killed):
+            settlement.save(tmp_path, "a")
+    assert rest(loaded(tmp_path, "a"), 6) == expected
+
+
+def test_a_full_disk_is_told_and_the_save_can_be_tried_again(tmp_path, monkeypatch):
+    settlement = new_settlement()
+    play(settlement, 0, 6)
+    settlement.save(tmp_path, "a")
+    expected = rest(loaded(tmp_path, "a"), 6)
+    play(settlement, 6, 20)
+
+    def full(_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("streaming.disk.files.os.fsync", full)
+        with pytest.raises(DiskFull, match=r"no space left for .*segment-"):
+            settlement.save(tmp_path, "b", keep=["a"])
+    assert not list(tmp_path.glob("*.part"))
+    assert rest(loaded(tmp_path, "a"), 6) == expected
+    settlement.save(tmp_path, "b", keep=["a"])
+    assert rest(loaded(tmp_path, "b"), 20) == rest(settlement, 20)
+
+
+@pytest.mark.parametrize("kind", ["segment-", "segment_head-", "base-", "waiting_head-"])
+def test_a_piece_that_is_damaged_or_gone_is_named(tmp_path, kind):
+    settlement = new_settlement()
+    play(settlement, 0, 14)
+    settlement.save(tmp_path, "a")
+    piece = next(tmp_path.glob(f"{kind}*"))
+    for damage in (lambda: piece.write_bytes(piece.read_bytes()[:-20]), piece.unlink):
+        damage()
+        with pytest.raises(
+            StreamingError, match=rf"{piece.name} of a settlement state cannot be read.*copy of the run"
+        ):
+            new_settlement().load(tmp_path, "a")
+
+
+def test_a_manifest_that_is_damaged_or_of_a_later_format_is_named(tmp_path):
+    settlement = new_settlement()
+    play(settlement, 0, 6)
+    settlement.save(tmp_path, "a")
+    path = tmp_path / "a.json"
+    whole = path.read_text()
+    for text in (whole[:50], "[]", whole.replace('"segments"', '"fragments"')):
+        path.write_text(text)
+        with pytest.raises(StreamingError, match=r"a.json of a settlement state cannot be read"):
+            new_settlement().load(tmp_path, "a")
+    path.write_text(whole.replace('"format": 2', '"format": 3'))
+    with pytest.raises(BadInput, match="has format 3, this version reads 1 and 2"):
+        new_settlement().load(tmp_path, "a")
+
+
+def test_a_fenced_writer_whose_folder_was_taken_away_says_so(tmp_path):
+    settlement = new_settlement()
+    play(settlement, 0, 14)
+    settlement.save(tmp_path / "epoch-1", "a")
+    shutil.rmtree(tmp_path / "epoch-1")
+    with pytest.raises(StreamingError, match=r"is gone; where another writer has taken this run over, stop this one"):
+        settlement.save(tmp_path / "epoch-1", "b")
+    with pytest.raises(StreamingError, match="another writer has taken this run over"):
+        settlement.finish()
+
+
+class TestMarks:
+    def files(self, folder: Path) -> dict[str, int]:
+        return {path.name: path.stat().st_size for path in folder.iterdir()}
+
+    def test_a_store_writes_what_changed_and_few_deltas_stand_at_a_time(self, tmp_path, monkeypatch):
+        monkeypatch.setattr("streaming.disk.files.os.fsync", lambda _: None)
+        monkeypatch.setattr(marks, "FEW", 0)
+        monkeypatch.setattr(ledger, "CHUNK_ROWS", 10_000)
+        random, rows, written = np.random.default_rng(0), 64_000, 0
+        labels = Marks(np.uint8)
+        labels.append(np.zeros(rows, np.uint8))
+        expected = np.zeros(rows, np.uint8)
+        for step in range(400):
+            numbers = np.unique(random.integers(0, rows, 100))
+            bit = 1 << step % 3
+            labels.mark(numbers, bit)
+            expected[numbers] |= bit
+            before = self.files(tmp_path)
+            labels.store(tmp_path)
+            written += sum(piece.count for piece in labels.state().pieces if piece.file not in before)
+            assert len(labels.state().pieces) <= 8  # a base, and deltas that halve: 4,000, 2,000, … 100
+            assert sum(piece.count for piece in labels.state().pieces[1:]) <= rows / 16
+            again = Marks(np.uint8)
+            if step % 50 == 49:
+                again.restore(labels.state(), rows)
+                assert (again.view(0, rows) == expected).all()
+        # 40,000 marks; each is written anew in a delta of twice the size at most 5 times, and in one base in 40.
+        assert written < 40_000 * 6 + rows * 14
+
+    def test_marks_of_forgotten_rows_go(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(marks, "FEW", 0)
+        labels = Marks(np.uint8)
+        labels.append(np.zeros(1000, np.uint8))
+        labels.store(tmp_path)
+        labels.mark(np.arange(0, 20), 1)
+        labels.store(tmp_path)
+        labels.append(np.zeros(50, np.uint8))
+        labels.mark(np.array([1, 999, 1049]), 2)
+        labels.drop(500)
+        labels.store(tmp_path)
+        again = Marks(np.uint8, 500)
+        again.restore(labels.state(), 1050)
+        assert np.flatnonzero(again.view(500, 1050)).tolist() == [499, 549]
+        labels.drop(900)
+        labels.store(tmp_path)
+        (base,) = labels.state().pieces  # rather than a base of which most is forgotten
+        assert (base.first, base.count) == (900, 150)

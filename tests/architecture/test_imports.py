@@ -11,9 +11,9 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
+
 from tests.support.places import ROOT
 
 ROOMS = ("exfm", "streaming", "pipelines")

@@ -6,15 +6,14 @@ import ast
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from typer.main import get_command
 
 from pipelines.cli import app
 from pipelines.config import load
-from tests.architecture.test_files import tied_to_a_machine
 from tests.support.places import ROOT
+from tests.support.tracked_files import tied_to_a_machine
 
 README = (ROOT / "README.md").read_text()
 PACKAGES = ("exfm", "streaming", "pipelines")

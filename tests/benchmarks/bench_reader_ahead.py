@@ -38,7 +38,7 @@ from pipelines.workers.teacher import TeacherWorker
 from pipelines.workers.teacher import worker as teacher_module
 from streaming.lake import Lake
 from tests.support.pipelines.small_runs import small
-from tests.contracts.test_scoring_ranks import free_port
+from tests.support.ranks.ports import free_port
 
 BLOCK_ROWS, IDS, FLOATS = 16_384, 12, 4
 RANK = """

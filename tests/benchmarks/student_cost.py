@@ -23,45 +23,22 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import torch
-from torch.utils.flop_counter import FlopCounterMode
 
 from exfm.data import Batch, BatchBuilder
-from exfm.distillation import Arm
-from exfm.models import ServedStudent, Student
+from exfm.models import Student
 from exfm.threads import set_threads
 from pipelines.config import Config, load
 from pipelines.offline import rows_of
 from pipelines.run_dir import RunDir
 from streaming.disk import read_json
+from tests.support.models.arm_costs import EVERY_ARM, TWIN, flops_per_example
 
 CONFIG = "configs/demo.yaml"
-TWIN, AGAIN = "no teacher", "no teacher, again"
-ARMS = {
-    TWIN: Arm(kind="none"),
-    AGAIN: Arm(kind="none"),
-    "single head": Arm(kind="single_head"),
-    "auxiliary head": Arm(kind="auxiliary_head", weight=2.0),
-    "AH + Platt": Arm(kind="auxiliary_head", recalibration="platt", weight=2.0),
-    "AH + SA": Arm(kind="auxiliary_head", adapter=True, weight=2.0),
-    "AH + SA, context": Arm(kind="auxiliary_head", adapter=True, adapter_input="context", weight=2.0),
-    "AH + SA, schedule": Arm(kind="auxiliary_head", adapter=True, single_head_rows=1 << 40, weight=2.0),
-    "AH + SA, follows": Arm(kind="auxiliary_head", adapter=True, follows="advantage", weight=2.0),
-}
 CANDIDATES = (1, 100)
 BATCHES = (512, 128)
 SEED = 1
 
 Times = dict[str, np.ndarray]  # by arm, (rounds, calls) seconds
-
-
-def flops_per_example(served: ServedStudent, batch: Batch) -> int:
-    """Of one forward pass, as torch counts them: two per multiplication and addition of a product of matrices."""
-    with torch.no_grad(), FlopCounterMode(display=False) as counter:
-        served(batch.sparse, batch.dense)
-    flops, rest = divmod(counter.get_total_flops(), len(batch))
-    assert not rest
-    return flops
 
 
 def interleaved(calls: Mapping[str, Callable[[Batch], object]], batches: Sequence[Batch], rounds: int) -> Times:
@@ -105,7 +82,7 @@ def students(config: Config) -> dict[str, Student]:
     features = config.student_features(settings)
     return {
         name: Student(settings.model.model_copy(update={"arm": arm}), features, config.tasks, SEED)
-        for name, arm in ARMS.items()
+        for name, arm in EVERY_ARM.items()
     }
 
 

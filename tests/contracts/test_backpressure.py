@@ -18,7 +18,8 @@ from pipelines.workers.student import StudentWorker
 from pipelines.workers.teacher import TeacherWorker
 from streaming.kafka import ensure_topics
 from streaming.lake import Lake
-from tests.support.pipelines.small_runs import by_hand, ipc, send, small
+from tests.support.pipelines.small_runs import small
+from tests.support.pipelines.topics import by_hand, ipc, send
 
 pytestmark = pytest.mark.broker
 

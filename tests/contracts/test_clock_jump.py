@@ -12,7 +12,8 @@ from pipelines.workers.augmentation import AugmentationWorker
 from pipelines.workers.teacher import TeacherWorker
 from streaming.kafka import ensure_topics
 from streaming.lake import Lake, LakeReader
-from tests.support.pipelines.small_runs import by_hand, ipc, send, small
+from tests.support.pipelines.small_runs import small
+from tests.support.pipelines.topics import by_hand, ipc, send
 from tests.support.streams.scripted import HandClock
 
 pytestmark = pytest.mark.broker

@@ -37,9 +37,9 @@ from streaming.lake import (
 from streaming.lake.housekeeping import STARTING_S
 from streaming.lake.writer import LakeWriter
 from streaming.messages import DEAD_LETTER_SCHEMA, DeadLetter, to_batch
+from tests.support.places import ROOT
 from tests.support.streams import lake_rows
 from tests.support.streams.lake_rows import SCHEMA
-from tests.support.places import ROOT
 
 NOW_S = 1_000_000.0
 

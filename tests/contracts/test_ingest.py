@@ -23,7 +23,7 @@ from streaming.kafka import end_offsets, ensure_topics
 from streaming.kafka.client import raw_message
 from streaming.messages import is_end_marker, make_codec
 from streaming.position import Partition
-from tests.support.pipelines.small_runs import messages_of
+from tests.support.pipelines.topics import messages_of
 
 pytestmark = pytest.mark.broker
 

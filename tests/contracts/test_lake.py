@@ -22,14 +22,13 @@ from streaming.errors import BadInput, StreamingError
 from streaming.lake import Lake, LakeReader
 from streaming.lake.writer import LakeWriter
 from streaming.schema import Column, RowSchema, Task
+from tests.support.places import ROOT
 from tests.support.streams.lake_rows import SCHEMA, VERTICALS, rows
-
 
 WRITER_THAT_IS_KILLED = """
 import sys
 from streaming.lake import Lake
 from tests.support.streams.lake_rows import SCHEMA, rows
-from tests.support.places import ROOT
 writer = Lake(sys.argv[1], SCHEMA).open_writer()
 print("open", flush=True)
 while True:

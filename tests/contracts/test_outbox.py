@@ -14,8 +14,8 @@ from streaming.delivery import CommitRecord, Outbox
 from streaming.kafka import TopicWriter, ensure_topics
 from streaming.messages import DeadLetter, to_batch
 from streaming.settlement import late_schema
+from tests.support.pipelines.topics import messages_of
 from tests.support.streams.lake_rows import SCHEMA
-from tests.support.pipelines.small_runs import messages_of
 
 pytestmark = pytest.mark.broker
 

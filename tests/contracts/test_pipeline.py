@@ -13,7 +13,6 @@ import pytest
 
 from pipelines.config import Config
 from pipelines.control.preflight import prepare
-from pipelines.offline.sweep import Place
 from pipelines.offline.sweep.data import data_of
 from pipelines.offline.sweep.jobs import TeacherJob, one_life
 from pipelines.offline.sweep.settings import Arm, Condition, Sweep
@@ -27,20 +26,17 @@ from pipelines.workers.student import StudentWorker
 from pipelines.workers.teacher import TeacherWorker
 from streaming.kafka import ensure_topics
 from streaming.lake import LakeReader
+from tests.support.pipelines.expected_rows import expected_rows, lake_rows
 from tests.support.pipelines.small_runs import (
     Finished,
     assert_learned_the_lake,
     assert_same_run,
-    by_hand,
-    expected_rows,
-    ipc,
-    lake_rows,
-    messages_of,
     origin,
-    send,
     small,
     to_the_end,
 )
+from tests.support.pipelines.sweep_places import AsItIs
+from tests.support.pipelines.topics import by_hand, ipc, messages_of, send
 
 pytestmark = pytest.mark.broker
 
@@ -99,13 +95,6 @@ def test_no_row_is_scored_by_a_teacher_that_has_learned_it(finished):
     last_seq = {block + 1: int(seq[blocks == block].max()) for block in np.unique(blocks)} | {0: -1}
     learned_upto = np.array([last_seq[version] for version in lake["teacher_version"].to_pylist()])
     assert (learned_upto < seq).all()
-
-
-class AsItIs(Place):
-    """A sweep of one seed, that of the run; its stream has another."""
-
-    def of(self, seed):
-        return self.config
 
 
 @pytest.mark.parametrize("of_the_lake", [False, True])

@@ -18,26 +18,12 @@ from pipelines.control import run
 from pipelines.results import counts_hold
 from pipelines.rules import RunState
 from pipelines.run_dir import RunDir
-from streaming.kafka import KafkaSettings, ensure_topics
-from tests.support.pipelines.small_runs import (
-    assert_learned_the_lake,
-    by_hand,
-    expected_rows,
-    ipc,
-    lake_rows,
-    origin,
-    send,
-    small,
-    to_the_end,
-)
+from streaming.kafka import ensure_topics
+from tests.support.pipelines.expected_rows import expected_rows, lake_rows
+from tests.support.pipelines.small_runs import assert_learned_the_lake, origin, small, to_the_end
+from tests.support.pipelines.topics import by_hand, ipc, make_inputs, send
 
 pytestmark = pytest.mark.broker
-
-
-def make_inputs(config: Config, max_message_bytes: int = 4 << 20) -> None:
-    servers = config.kafka.bootstrap_servers
-    topics = {topic.topic: topic.partitions for topic in (config.kafka.impressions, config.kafka.feedback)}
-    ensure_topics(KafkaSettings(bootstrap_servers=servers, max_message_bytes=max_message_bytes), topics)
 
 
 def partition_of(row: dict[str, Any]) -> int:

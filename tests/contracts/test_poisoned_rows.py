@@ -18,13 +18,11 @@ from tests.support.pipelines.small_runs import (
     Finished,
     assert_learned_the_lake,
     assert_same_run,
-    by_hand,
-    ipc,
-    send,
     small,
+    stop_after,
     to_the_end,
 )
-from tests.recovery.test_crashes import stop_after
+from tests.support.pipelines.topics import by_hand, ipc, send
 
 pytestmark = pytest.mark.broker
 

@@ -26,7 +26,8 @@ from exfm.tensors import names
 from exfm.tensors.checkpoint import load
 from pipelines.config import Config
 from streaming.kafka import ensure_topics
-from tests.support.pipelines.small_runs import Finished, by_hand, ipc, send, small, to_the_end
+from tests.support.pipelines.small_runs import Finished, small, to_the_end
+from tests.support.pipelines.topics import by_hand, ipc, send
 
 pytestmark = pytest.mark.broker
 

@@ -25,9 +25,9 @@ from exfm.tensors.staging import PIECE_BYTES
 from pipelines.config import Config
 from pipelines.run_dir import RunDir
 from pipelines.workers.augmentation.scoring import LeadingScorer, Replica, shares
-from tests.benchmarks.bench_scoring_ranks import config_of, measure, save_snapshot
 from tests.support.pipelines.small_runs import small
-from tests.support.ranks.teacher_ranks import free_port
+from tests.support.ranks.ports import free_port
+from tests.support.ranks.scoring_ranks import config_of, measure, rows, save_snapshot
 
 TYPES = (
     "table_wise",
@@ -78,20 +78,6 @@ def scoring_ranks(configs: list[Config], root: Path, ranks: int = 2) -> Iterator
         for other in others:
             other.kill()
             other.wait()
-
-
-def rows(count: int, seed: int = 0) -> pa.RecordBatch:
-    drawn = np.random.default_rng(seed)
-    return pa.record_batch(
-        {
-            "impression_id": np.arange(count),
-            "user_id": drawn.integers(0, 5000, count),
-            "ad_id": drawn.integers(0, 5000, count),
-            "vertical": drawn.choice(["feed", "shop", "video"], count),
-            "interest_0": drawn.integers(0, 5, count),
-            "bid": drawn.random(count).astype(np.float32),
-        }
-    )
 
 
 def publish(config: Config, run_dir: RunDir, version: int) -> Path:

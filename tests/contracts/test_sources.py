@@ -25,8 +25,8 @@ from streaming.sources.recorded import LabelColumn
 from streaming.sources.synthetic import GeneratedStream, GeneratorConfig
 from streaming.sources.timed_parquet import TimedParquet
 from tests.support.streams import lake_rows
-from tests.support.streams.source_contract import SourceContract
 from tests.support.streams.scripted import EOF, PAUSE, HandClock, ScriptedTopics
+from tests.support.streams.source_contract import SourceContract
 
 ADS, CLICKS = Partition("ads", 0), Partition("clicks", 0)
 SCHEMA = RowSchema(columns=(), tasks=(Task(name="ctr", window_s=60),))

@@ -17,7 +17,8 @@ from pipelines.run_dir import RunDir
 from streaming.delivery import partition_of
 from streaming.kafka import end_offsets, ensure_topics
 from streaming.position import Partition
-from tests.support.pipelines.small_runs import Finished, assert_learned_the_lake, by_hand, ipc, send, small, to_the_end
+from tests.support.pipelines.small_runs import Finished, assert_learned_the_lake, small, to_the_end
+from tests.support.pipelines.topics import by_hand, ipc, send
 from tests.support.ranks.teacher_ranks import laid_down, taught
 
 pytestmark = pytest.mark.broker

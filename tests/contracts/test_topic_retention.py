@@ -19,7 +19,8 @@ from streaming.kafka import TopicReader, TopicWriter, check_retention, end_offse
 from streaming.position import Partition
 from streaming.schema import RowSchema, Task
 from streaming.settlement import InputTopic, Intake
-from tests.support.pipelines.small_runs import by_hand, ipc, send, small
+from tests.support.pipelines.small_runs import small
+from tests.support.pipelines.topics import by_hand, ipc, send
 
 pytestmark = pytest.mark.broker
 

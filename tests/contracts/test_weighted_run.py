@@ -22,18 +22,9 @@ from pipelines.rules import RunState
 from pipelines.run_dir import RunDir
 from pipelines.training import read_predictions
 from streaming.hashing import hash64
-from tests.support.pipelines.small_runs import (
-    Finished,
-    assert_learned_the_lake,
-    assert_same_run,
-    by_hand,
-    ipc,
-    send,
-    small,
-    to_the_end,
-)
-from tests.contracts.test_pipeline import AsItIs
-from tests.contracts.test_pipeline_inputs import make_inputs
+from tests.support.pipelines.small_runs import Finished, assert_learned_the_lake, assert_same_run, small, to_the_end
+from tests.support.pipelines.sweep_places import AsItIs
+from tests.support.pipelines.topics import by_hand, ipc, make_inputs, send
 
 pytestmark = pytest.mark.broker
 

@@ -19,7 +19,8 @@ from pipelines.config import Config
 from pipelines.results import counts_hold
 from streaming.kafka import ensure_topics
 from streaming.messages import RawMessage, make_codec
-from tests.support.pipelines.small_runs import assert_learned_the_lake, by_hand, ipc, origin, small, to_the_end
+from tests.support.pipelines.small_runs import assert_learned_the_lake, origin, small, to_the_end
+from tests.support.pipelines.topics import by_hand, ipc
 from tests.support.streams.broken_inputs import broken_bytes, broken_object, broken_table, edited, fuzzed
 
 pytestmark = pytest.mark.broker

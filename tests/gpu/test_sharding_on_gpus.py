@@ -1,22 +1,18 @@
-"""What tests/unit/exfm/parallel/test_sharding_equals_one_process.py holds on CPU, with FBGEMM's CUDA kernels and over NCCL.
+"""What unit/exfm/parallel/test_sharding_equals_one_process.py holds on CPU, with FBGEMM's CUDA kernels and over NCCL.
 
 NCCL wants a GPU for each rank: with one GPU a single rank is compared with one process on CPU, with two GPUs two ranks
 are too. ms a step beside the CPU's: `python -m tests.benchmarks.bench_sharding --ranks 1 2 --device cuda`.
 """
 
 import importlib.util
-import sys
-from pathlib import Path
 from typing import get_args
 
 import pytest
 import torch
 
 from exfm.parallel import ShardingType
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "exfm"))
-from spawned_ranks import read, run
-from test_sharding_equals_one_process import apart, assert_same_bits, halving, job, one
+from tests.support.ranks.rank_jobs import apart, assert_same_bits, halving, job, one
+from tests.support.ranks.spawned_ranks import read, run
 
 GPUS = torch.cuda.device_count()
 ON_GPU = importlib.util.find_spec("fbgemm_gpu") and torch._C._dispatch_has_kernel_for_dispatch_key(

@@ -1,4 +1,4 @@
-"""Makes edits in a copy of the tree, one at a time, and sees whether the tests notice. The edits: `mutations.py`."""
+"""Makes edits in a copy of the tree, one at a time, and sees whether the tests notice. The edits: `edits.py`."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
+
 from tests.support.places import ROOT
 
 TIMEOUT_S = 300

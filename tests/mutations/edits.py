@@ -1,7 +1,7 @@
 """Faults that the tests must see: each is one edit that takes away the fix for one invariant.
 
-    python -m tests.mutations.edits            all of them, each against the tests that must fail, as a table
-    python -m tests.mutations.edits NAME …     these only
+    python -m tests.mutations            all of them, each against the tests that must fail, as a table
+    python -m tests.mutations NAME …     these only
 
 Each is made in a copy of the tree; nothing here is touched. `test_mutations.py` holds that every edit still finds its
 place, so that the list cannot rot.
@@ -9,9 +9,7 @@ place, so that the list cannot rot.
 
 from __future__ import annotations
 
-import sys
-
-from tests.mutations.attempts import Mutation, run
+from tests.mutations.attempts import Mutation
 
 # The invariants of DESIGN.md.
 HONEST = "score before learn"
@@ -531,7 +529,3 @@ MUTATIONS = (
         "tests/unit/streaming/messages/test_ipc.py",
     ),
 )
-
-
-if __name__ == "__main__":
-    sys.exit(run(MUTATIONS, sys.argv[1:]))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,7 +12,6 @@ from exfm.models import Student, Teacher
 from pipelines.control import run
 from pipelines.rules import RunState
 from pipelines.run_dir import RunDir
-from pipelines.status import RunStatus
 from pipelines.training import PredictionLog
 from pipelines.workers.student import StudentWorker
 from pipelines.workers.teacher import TeacherWorker
@@ -23,7 +20,14 @@ from streaming.kafka import TopicWriter
 from streaming.lake import SideTable
 from streaming.lake.writer import LakeWriter
 from streaming.settlement import Settlement
-from tests.support.pipelines.small_runs import Finished, assert_learned_the_lake, assert_same_run, small, to_the_end
+from tests.support.pipelines.small_runs import (
+    Finished,
+    assert_learned_the_lake,
+    assert_same_run,
+    small,
+    stop_after,
+    to_the_end,
+)
 
 pytestmark = pytest.mark.broker
 
@@ -151,16 +155,6 @@ def test_a_crash_changes_nothing_of(who, undisturbed, broker, tmp_path, monkeypa
     assert set(crashed) == set(POINTS[who])
     assert_same_run(finished, undisturbed)
     assert finished.published() == list(range(finished.lake.num_rows))
-
-
-def stop_after(rows: int) -> Callable[[RunStatus], None]:
-    """A watcher that asks this process to end once the lake has so many rows."""
-
-    def watch(status: RunStatus) -> None:
-        if status.state is RunState.RUNNING and (status.lake.get("rows") or 0) > rows:
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    return watch
 
 
 def test_a_run_that_was_stopped_twice_goes_on_where_it_was(undisturbed, broker, tmp_path: Path, monkeypatch):

@@ -13,8 +13,7 @@ from pipelines.control import run
 from pipelines.rules import RunState
 from pipelines.run_dir import RunDir
 from pipelines.status import RunStatus
-from tests.support.pipelines.small_runs import Finished, assert_same_run, small, to_the_end
-from tests.recovery.test_crashes import stop_after
+from tests.support.pipelines.small_runs import Finished, assert_same_run, small, stop_after, to_the_end
 
 pytestmark = pytest.mark.broker
 

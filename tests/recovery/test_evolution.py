@@ -17,8 +17,7 @@ from pipelines.control import run
 from pipelines.rules import RunState
 from pipelines.run_dir import RunDir
 from streaming.errors import BadInput
-from tests.support.pipelines.small_runs import small, to_the_end
-from tests.recovery.test_crashes import stop_after
+from tests.support.pipelines.small_runs import small, stop_after, to_the_end
 
 pytestmark = pytest.mark.broker
 

@@ -17,31 +17,12 @@ import pytest
 from pipelines.config import Config, Generated
 from pipelines.results import counts_hold
 from pipelines.workers import generated_stream
-from tests.support.pipelines.small_runs import (
-    Finished,
-    assert_learned_the_lake,
-    assert_same_run,
-    expected_rows,
-    lake_rows,
-    small,
-    to_the_end,
-)
-from tests.support.pipelines.kills import BROKER, COORDINATOR, Hail, victims_of
+from tests.support.pipelines.expected_rows import expected_rows, lake_rows
+from tests.support.pipelines.kills import BROKER, COORDINATOR, KILLED, SHORT, Hail, victims_of
+from tests.support.pipelines.small_runs import Finished, assert_learned_the_lake, assert_same_run, small, to_the_end
 
 pytestmark = [pytest.mark.broker, pytest.mark.ray]
 
-KILLED: dict[str, Any] = {
-    "source__duplicate_rate": 0.01,
-    "source__malformed_rate": 0.0,  # `expected_rows` does without
-    "source__chunk_rows": 50,
-    "pace__block_rows": 128,
-    "kafka__examples__partitions": 2,
-    "kafka__heap_mb": 256,
-    "resources": {"min_free_disk_gb": 0, "max_restarts": 1000, "restart_window_s": 1, "cpus_per_worker": 0.1},
-}
-MODEL = {"width": 4, "trunk": {"name": "dlrm", "mlp": [16], "bottom": [8]}}
-ONE_STUDENT = {"name": "feed", "twin": True, "batch_rows": 100, "checkpoint_every_rows": 300, "model": MODEL}
-SHORT = KILLED | {"source__impressions": 3000, "students": [ONE_STUDENT]}
 LONG = KILLED | {"source__impressions": 8000}
 
 

@@ -11,17 +11,15 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pipelines.config import Config, dump
-from pipelines.run_dir import RunDir
-from tests.support.pipelines.small_runs import Finished, assert_learned_the_lake, small
-from tests.support.ranks.teacher_ranks import taught
-from tests.support.pipelines.kills import COORDINATOR, Command, Hail, rank_pid, victims_of
-from tests.recovery.test_killed_processes import ONE_STUDENT, SHORT
+from tests.support.pipelines.commands import Command, rank_pid
+from tests.support.pipelines.kills import COORDINATOR, ONE_STUDENT, SHORT, Hail, victims_of
+from tests.support.pipelines.small_runs import Finished, small
+from tests.support.ranks.teacher_ranks import as_undisturbed
 
 pytestmark = [pytest.mark.broker, pytest.mark.ray, pytest.mark.slow]
 
@@ -32,18 +30,6 @@ TWO: dict[str, Any] = SHORT | {
     "teacher__batch_rows": 64,
     "students": [ONE_STUDENT | {"twin": False}],
 }
-
-
-def as_undisturbed(finished: Finished, root: Path) -> None:
-    """The teacher, its snapshots and what they have scored."""
-    assert_learned_the_lake(finished)
-    taught(finished, root, 2)
-    other = Finished.__new__(Finished)
-    other.config, other.run_dir, other.lake = finished.config, RunDir(root), finished.lake
-    (tensors, meta), (other_tensors, other_meta) = finished.checkpoint("teacher"), other.checkpoint("teacher")
-    assert meta == other_meta
-    assert tensors.keys() == other_tensors.keys()
-    assert [name for name in tensors if tensors[name] != other_tensors[name]] == []
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ import psutil
 import pytest
 
 from pipelines.config import dump
+from tests.support.pipelines.commands import LOOK_S, Command
 from tests.support.pipelines.small_runs import Finished, assert_learned_the_lake, small
-from tests.support.pipelines.kills import LOOK_S, Command
 
 pytestmark = [pytest.mark.broker, pytest.mark.ray, pytest.mark.slow]
 

@@ -14,7 +14,7 @@ from pipelines.rules import RunState
 from pipelines.run_dir import RunDir
 from pipelines.status import RunStatus
 from tests.support.pipelines.small_runs import Finished, assert_same_run, small, to_the_end
-from tests.recovery.test_killed_ranks import as_undisturbed
+from tests.support.ranks.teacher_ranks import as_undisturbed
 
 pytestmark = [pytest.mark.broker, pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(900)]
 

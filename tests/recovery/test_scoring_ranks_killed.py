@@ -13,15 +13,9 @@ import pytest
 
 from pipelines.config import Config, dump
 from pipelines.run_dir import RunDir
-from tests.support.pipelines.small_runs import (
-    Finished,
-    assert_learned_the_lake,
-    assert_same_run,
-    expected_rows,
-    lake_rows,
-    small,
-)
-from tests.support.pipelines.kills import Command
+from tests.support.pipelines.commands import Command
+from tests.support.pipelines.expected_rows import expected_rows, lake_rows
+from tests.support.pipelines.small_runs import Finished, assert_learned_the_lake, assert_same_run, small
 
 pytestmark = [pytest.mark.broker, pytest.mark.ray, pytest.mark.slow]
 

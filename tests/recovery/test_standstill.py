@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from pipelines.config import dump
+from tests.support.pipelines.commands import Command, worker_pid
 from tests.support.pipelines.small_runs import Finished, assert_learned_the_lake, small
-from tests.support.pipelines.kills import Command, worker_pid
 
 pytestmark = [pytest.mark.broker, pytest.mark.ray, pytest.mark.slow]
 

@@ -27,9 +27,10 @@ from streaming.delivery.examples import Header
 from streaming.delta import sweep
 from streaming.kafka import ensure_topics
 from streaming.lake import Lake, LakeReader
-from tests.support.streams.lake_rows import SCHEMA, rows
-from tests.support.pipelines.small_runs import messages_of, origin, small
+from tests.support.pipelines.small_runs import origin, small
+from tests.support.pipelines.topics import messages_of
 from tests.support.places import ROOT
+from tests.support.streams.lake_rows import SCHEMA, rows
 
 PATIENCE_S = 120
 Start = Callable[..., "Process"]

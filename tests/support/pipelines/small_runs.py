@@ -4,29 +4,29 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
+import signal
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from deltalake import DeltaTable
-from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
 from exfm.tensors.checkpoint import latest, load
 from pipelines.config import Config, parse
 from pipelines.control import run
 from pipelines.rules import RunState
 from pipelines.run_dir import RunDir
+from pipelines.status import RunStatus
 from streaming.disk import read_json
 from streaming.hashing import hash64
 from streaming.lake import LakeReader
-from streaming.sources.synthetic import GeneratedStream
+from tests.support.pipelines.topics import messages_of
 
 _numbers = itertools.count()
-
-COLUMNS = ("user_id", "ad_id", "bid", "interest_0")
 
 
 def small(servers: str, **changes: Any) -> Config:
@@ -216,115 +216,14 @@ def assert_learned_the_lake(finished: Finished) -> None:
 # --- topics --------------------------------------------------------------------------------------------------------
 
 
-def messages_of(servers: str | None, topic: str) -> list[Any]:
-    """Every message of a topic, partition by partition, with a plain client."""
-    consumer = KafkaConsumer(bootstrap_servers=servers, enable_auto_commit=False, auto_offset_reset="earliest")
-    try:
-        keys = [TopicPartition(topic, partition) for partition in sorted(consumer.partitions_for_topic(topic) or ())]
-        consumer.assign(keys)
-        ends = consumer.end_offsets(keys)
-        found: dict[TopicPartition, list[Any]] = defaultdict(list)
-        while any(consumer.position(key) < ends[key] for key in keys):
-            for key, records in consumer.poll(timeout_ms=500).items():
-                found[key] += records
-    finally:
-        consumer.close(autocommit=False)
-    return [message for key in keys for message in found[key]]
-
-
-def send(servers: str, messages: list[tuple[str, int, bytes]]) -> list[int]:
-    """Somebody else's producer: (topic, partition, value) in this order; returns the offset of each."""
-    producer = KafkaProducer(bootstrap_servers=servers, acks="all", linger_ms=20, max_request_size=8 << 20)
-    sent = [producer.send(topic, value, partition=partition) for topic, partition, value in messages]
-    producer.flush(30)
-    offsets = [future.get(timeout=30).offset for future in sent]
-    producer.close()
-    return offsets
-
-
-def by_hand(config: Config, impressions: int, **settings: Any) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """A generated stream as plain rows, in the order they arrive: (impressions, feedback)."""
-    from streaming.sources.synthetic import GeneratorConfig
-
-    settings = {"users": 500, "ads": 50, "duration_s": 40000, "malformed_rate": 0.0, "seed": 5} | settings
-    windows = {task.name: task.window_s for task in config.rows.tasks}
-    stream = GeneratedStream(GeneratorConfig(impressions=impressions, **settings), windows, columns=COLUMNS)
-    shown: list[dict[str, Any]] = []
-    feedback: list[dict[str, Any]] = []
-    for chunk in stream.chunks(4096):
-        shown += chunk.impressions.to_pylist()
-        feedback += chunk.feedback.to_pylist()
-    return shown, feedback
-
-
-def ipc(rows: list[dict[str, Any]], schema: pa.Schema) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, schema) as writer:
-        writer.write_batch(pa.RecordBatch.from_pylist(rows, schema=schema))
-    return sink.getvalue().to_pybytes()
-
-
 # --- the labels, a row at a time -----------------------------------------------------------------------------------
 
 
-def _records(config: Config) -> Iterator[tuple[tuple[Any, ...], str, dict[str, Any]]]:
-    """((key time, topic, partition, offset, row), kind, record) of both input topics."""
-    for kind, topic in (("impression", config.kafka.impressions), ("feedback", config.kafka.feedback)):
-        running: dict[int, int] = defaultdict(lambda: -1)
-        for message in messages_of(config.kafka.bootstrap_servers, topic.topic):
-            if not message.value:
-                continue
-            if topic.codec == "json":
-                rows = [json.loads(message.value)]
-            else:
-                with pa.ipc.open_stream(message.value) as reader:
-                    rows = reader.read_all().to_pylist()
-            for number, row in enumerate(rows):
-                running[message.partition] = max(running[message.partition], row["event_time_ms"])
-                key = (running[message.partition], message.topic, message.partition, message.offset, number)
-                yield key, kind, row
+def stop_after(rows: int) -> Callable[[RunStatus], None]:
+    """A watcher that asks this process to end once the lake has so many rows."""
 
+    def watch(status: RunStatus) -> None:
+        if status.state is RunState.RUNNING and (status.lake.get("rows") or 0) > rows:
+            os.kill(os.getpid(), signal.SIGTERM)
 
-def expected_rows(config: Config, *, until_known: bool = False) -> list[tuple[Any, ...]]:
-    """(impression_id, settlement, label_ctr, label_cvr) in the order of the lake, worked out row by row from what
-    stands in the input topics. For streams without broken records.
-
-    until_known: only rows whose window has closed while none of the partitions is known to have ended.
-    """
-    tasks = config.rows.tasks
-    window = {task.name: task.window_ms for task in tasks}
-    horizon = 2 * max(window.values())
-    records = sorted(_records(config), key=lambda record: record[0])
-    watermark = float("inf")
-    if until_known:
-        newest: dict[tuple[str, int], int] = {}
-        for key, *_ in records:
-            newest[key[1:3]] = key[0]
-        records = [record for record in records if record[0][0] < min(newest.values())]
-        watermark = records[-1][0][0]
-    shown: dict[Any, tuple[int, int, int]] = {}
-    for number, (key, kind, row) in enumerate(records):
-        if kind == "impression" and (row["impression_id"] not in shown):
-            shown[row["impression_id"]] = (key[0], row["event_time_ms"], number)
-        elif kind == "impression":
-            assert key[0] - shown[row["impression_id"]][0] <= horizon
-    labels: set[tuple[Any, str]] = set()
-    for key, kind, row in records:
-        if kind == "feedback" and row["impression_id"] in shown:
-            admitted, happened, _ = shown[row["impression_id"]]
-            in_window = happened <= row["event_time_ms"] <= happened + window[row["task"]]
-            if in_window and key[0] <= admitted + window[row["task"]]:
-                labels.add((row["impression_id"], row["task"]))
-    found: list[tuple[Any, ...]] = []
-    for impression, (admitted, _, number) in shown.items():
-        clicked = (impression, "ctr") in labels
-        found.append((admitted + window["ctr"], 0, number, (impression, "ctr", int(clicked), None)))
-        if clicked:
-            converted = int((impression, "cvr") in labels)
-            found.append((admitted + window["cvr"], 1, number, (impression, "cvr", None, converted)))
-    return [row for deadline, *_, row in sorted(found, key=lambda entry: entry[:3]) if deadline < watermark]
-
-
-def lake_rows(lake: pa.Table) -> list[tuple[Any, ...]]:
-    names = ("impression_id", "settlement", "label_ctr", "label_cvr")
-    return list(zip(*(lake[name].to_pylist() for name in names), strict=True))
+    return watch

@@ -10,8 +10,8 @@ from pipelines.config import Config
 from pipelines.run_dir import RunDir
 from pipelines.training import PredictionLog
 from pipelines.workers.student import StudentWorker
-from tests.unit.pipelines.training.test_writer import eventually
-from tests.unit.pipelines.workers.test_model import rows_of
+from tests.support.pipelines.disks import eventually
+from tests.support.pipelines.stored_run import rows_of
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """Teachers saved by some ranks under one plan, and restored by others under another: for tests.
 
-    python restored_ranks.py PLANS.json ROOT
+    python -m tests.support.ranks.restored_ranks PLANS.json ROOT
 
 PLANS: {name: [ranks, sharding]}. Every plan learns 3 steps, saves ROOT/middle/<plan>, learns 3 more, saves
 ROOT/end/<plan>. Then every plan loads the middle of every plan, saves ROOT/restored/<from>-<to>, learns the other 3,
@@ -15,13 +15,13 @@ import traceback
 from itertools import islice
 from pathlib import Path
 
-from spawned_ranks import CFG, FEATURES, TASKS, batches, cuts, free_port, start
-
 from exfm.data import BatchBuilder
 from exfm.models import Teacher, TeacherConfig
 from exfm.parallel import RankGroup, Sharding
 from exfm.tensors import open_stored, save
 from exfm.threads import set_threads
+from tests.support.ranks.ports import free_port
+from tests.support.ranks.spawned_ranks import CFG, FEATURES, TASKS, batches, cuts, start
 
 
 def learn(teacher, group, first, last):

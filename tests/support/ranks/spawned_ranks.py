@@ -1,6 +1,6 @@
 """Ranks for tests: one process imports torch (seconds), and its forks are the ranks of many small trainings.
 
-    python spawned_ranks.py JOBS.json ROOT TIMEOUT_S DEVICE
+    python -m tests.support.ranks.spawned_ranks JOBS.json ROOT TIMEOUT_S DEVICE
 
 JOBS: a list of objects with `name`, `ranks`, and what `train` takes. What a job leaves is ROOT/<name>.<rank>.pt.
 On `cuda` ranks are processes of their own: a fork cannot use a GPU that its parent has asked about, as imports do.
@@ -9,7 +9,6 @@ On `cuda` ranks are processes of their own: a fork cannot use a GPU that its par
 import json
 import os
 import resource
-import socket
 import subprocess
 import sys
 import time
@@ -27,6 +26,7 @@ from exfm.models import Teacher, TeacherConfig
 from exfm.parallel import RankGroup, Sharding
 from exfm.tensors import Pieces, whole
 from exfm.threads import set_threads
+from tests.support.ranks.ports import free_port
 
 TASKS = ["ctr", "cvr"]
 FEATURES = FeatureSet(
@@ -40,6 +40,7 @@ FEATURES = FeatureSet(
 )
 CFG = dict(width=8, num_fmb=3, num_lcb=2, rank=2, mlp=(8,), head=(8,))
 STEPS, ROWS = 20, 40
+PYTHON = [sys.executable, "-W", "ignore", "-m", "tests.support.ranks.spawned_ranks"]
 
 
 def batches(bags: bool):
@@ -165,7 +166,7 @@ def hold(rank: int, jobs: list[dict], ports: dict[int, int], root: Path, device:
 def run(jobs: list[dict], root: Path, timeout_s: float = 200.0, device: str = "cpu") -> None:
     """In one process and its forks. Raises AssertionError if a rank fails, in its shutdown too."""
     (root / "jobs.json").write_text(json.dumps(jobs))
-    command = [sys.executable, "-W", "ignore", __file__, str(root / "jobs.json"), str(root), str(timeout_s), device]
+    command = [*PYTHON, str(root / "jobs.json"), str(root), str(timeout_s), device]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=timeout_s + 60)
     assert done.returncode == 0, done.stderr[-5000:]
@@ -186,12 +187,6 @@ def read(root: Path, name: str) -> dict:
     return ranks[0] | {"state": state}
 
 
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
-
-
 def main() -> int:
     jobs, root, device = json.loads(Path(sys.argv[1]).read_text()), Path(sys.argv[2]), sys.argv[4]
     if sys.argv[5:]:
@@ -202,8 +197,8 @@ def main() -> int:
     children = {}
     for rank in range(max(job["ranks"] for job in jobs)):
         if device != "cpu":
-            own = [*sys.argv[:5], json.dumps([rank, list(ports.items())])]
-            children[subprocess.Popen([sys.executable, "-W", "ignore", *own]).pid] = rank
+            own = [*sys.argv[1:5], json.dumps([rank, list(ports.items())])]
+            children[subprocess.Popen([*PYTHON, *own]).pid] = rank
             continue
         pid = os.fork()
         if pid == 0:

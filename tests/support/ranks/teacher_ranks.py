@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -24,7 +23,8 @@ from pipelines.run_dir import RunDir
 from streaming.delivery import ExamplesPublisher
 from streaming.kafka import ensure_topics
 from streaming.lake import Lake
-from tests.support.pipelines.small_runs import Finished
+from tests.support.pipelines.small_runs import Finished, assert_learned_the_lake
+from tests.support.ranks.ports import free_port
 
 PATIENCE_S = 150
 RANKS = """
@@ -71,12 +71,6 @@ for rank in range(asked["ranks"]):
 print(json.dumps(pids), flush=True)
 print(json.dumps([os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]), flush=True)
 """
-
-
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
 
 
 def new_run(finished: Finished, root: Path) -> RunDir:
@@ -191,3 +185,15 @@ def taught(finished: Finished, root: Path, ranks: int, *, until: int = 10**9, **
         for rank, code in enumerate(group.wait()):
             assert code == 0, (root / f"rank{rank}.log").read_text()[-3000:]
         return [group.said(rank)[-1] for rank in range(ranks)]
+
+
+def as_undisturbed(finished: Finished, root: Path) -> None:
+    """The teacher, its snapshots and what they have scored."""
+    assert_learned_the_lake(finished)
+    taught(finished, root, 2)
+    other = Finished.__new__(Finished)
+    other.config, other.run_dir, other.lake = finished.config, RunDir(root), finished.lake
+    (tensors, meta), (other_tensors, other_meta) = finished.checkpoint("teacher"), other.checkpoint("teacher")
+    assert meta == other_meta
+    assert tensors.keys() == other_tensors.keys()
+    assert [name for name in tensors if tensors[name] != other_tensors[name]] == []

@@ -17,6 +17,7 @@ from exfm.growth import MadeWith, fitted_student
 from exfm.layers import Trunk
 from exfm.models import Student, StudentConfig, load_served, save_served
 from exfm.models.served import check_parity
+from tests.support.models.states import same
 
 TASKS = ("ctr", "cvr")
 USER = SparseFeature(name="user", rows=40)
@@ -60,10 +61,6 @@ def student(features=FEATURES, cfg=SMALL, seed=3):
 
 def inputs(one, batch):
     return one.histories(batch.sparse, batch.dense)
-
-
-def same(a, b):
-    return a.keys() == b.keys() and all(torch.equal(a[key], b[key]) for key in a)
 
 
 def by_hand(past, rows, history):

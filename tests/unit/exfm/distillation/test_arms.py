@@ -12,7 +12,8 @@ from exfm.distillation.adapter import adapted_logits, context_of
 from exfm.distillation.advantage import measured, no_advantage_yet, share
 from exfm.distillation.loss import cross_entropy
 from exfm.models import StudentConfig
-from tests.unit.exfm.models.test_student import FORGETFUL, WideAndShort, same, served, stream, student
+from tests.support.models.states import same
+from tests.support.models.students import FORGETFUL, WideAndShort, served, stream, student
 
 ARMS = {
     "platt, single head": Arm(kind="single_head", recalibration="platt"),

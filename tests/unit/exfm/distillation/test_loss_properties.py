@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from exfm.distillation import Arm, objective
-from tests.unit.exfm.models.test_student import same, served, stream, student
+from tests.support.models.states import same
+from tests.support.models.students import served, stream, student
 
 LOGITS = ("z_S", "z_D", "z_D2")
 GIVEN = ("labels", "teacher_logits", "adapted")

@@ -2,7 +2,6 @@
 
 import itertools
 import json
-from pathlib import Path
 
 import pyarrow as pa
 import pytest

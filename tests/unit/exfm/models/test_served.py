@@ -12,9 +12,8 @@ from exfm.layers import Cross, Trunk
 from exfm.models import load_served, save_served
 from exfm.models.served import check_parity, export_student
 from exfm.tensors import checkpoint
-from tests.benchmarks import student_cost
-from tests.benchmarks.student_cost import flops_per_example
-from tests.unit.exfm.models.test_student import ARMS, FEATURES, TASKS, stream, student
+from tests.support.models.arm_costs import EVERY_ARM, flops_per_example
+from tests.support.models.students import ARMS, FEATURES, TASKS, stream, student
 
 TRUNKS = (
     Trunk(mlp=(16, 8), bottom=(8,)),
@@ -41,11 +40,11 @@ def shapes(served):
 
 
 @pytest.mark.parametrize("trunk", TRUNKS, ids=lambda trunk: trunk.name)
-@pytest.mark.parametrize("arm", student_cost.ARMS)
+@pytest.mark.parametrize("arm", EVERY_ARM)
 def test_it_has_the_parameters_of_a_student_that_never_had_a_teacher(arm, trunk):
     """… and its FLOPs: what distillation adds, it adds to training (ExFM, arXiv 2502.17494)."""
     batch = stream(64, batch_rows=64)[0]
-    one, twin = (student(arm_of=of, trunk=trunk) for of in (student_cost.ARMS[arm], Arm(kind="none")))
+    one, twin = (student(arm_of=of, trunk=trunk) for of in (EVERY_ARM[arm], Arm(kind="none")))
     in_training, of_twin = (sum(p.numel() for p in each.net.parameters()) for each in (one, twin))
     assert (in_training > of_twin) == (one.cfg.arm.kind == "auxiliary_head")
     one.train_step(batch), twin.train_step(batch)

@@ -14,6 +14,7 @@ from exfm.models import Teacher, TeacherConfig, TeacherNet, TeacherScorer
 from exfm.parallel import RankGroup
 from exfm.tensors import save
 from exfm.tensors.checkpoint import load
+from tests.support.models.states import same
 
 CFG = TeacherConfig(width=4, num_fmb=3, num_lcb=2, rank=2, mlp=(8,), head=(8,))
 FEATURES = FeatureSet(
@@ -55,10 +56,6 @@ def group():
 
 def new(group, seed=0, cfg=CFG):
     return Teacher(cfg, FEATURES, TASKS, seed, group=group)
-
-
-def same(a, b):
-    return a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a)
 
 
 def entropy(z, y):
@@ -235,7 +232,6 @@ def test_a_scorer_holds_its_version_while_the_teacher_learns_on(group):
 
 SCORE_ELSEWHERE = """
 import sys
-sys.path.insert(0, {tests!r})
 from exfm.threads import set_threads
 set_threads(1)
 from test_teacher import CFG, FEATURES, TASKS, batch

@@ -1,13 +1,13 @@
 """A teacher that is wrong everywhere: +1 on every logit (ExFM, arXiv 2502.17494), or 1.5·logit − 1.
 
 What is served of a student with an auxiliary head predicts as many clicks as its twin that never had a teacher. A
-single head cannot: it learns the teacher's bias as it learns the labels. In small: tests/unit/exfm/models/test_student.py.
+single head cannot: it learns the teacher's bias as it learns the labels. In small: test_student.py.
 """
 
 import pytest
 
 from pipelines.config import load
-from tests.benchmarks.teacher_bias import ARMS, judged, logged
+from tests.support.models.biased_teachers import ARMS, judged, logged
 
 
 @pytest.mark.slow

@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 from itertools import product
-from pathlib import Path
 
 import pytest
 import torch
@@ -15,7 +14,7 @@ import torch
 from exfm.tensors import read_manifest
 from exfm.tensors.checkpoint import load
 
-HERE = Path(__file__).parent
+PYTHON = [sys.executable, "-W", "ignore", "-m", "tests.support.ranks.restored_ranks"]
 MIXED = {"tables": {"ad": "row_wise", "user": "column_wise", "bag": "table_wise", "tiny": "data_parallel"}}
 
 
@@ -30,9 +29,9 @@ ALL = {"1": plan(1, "table_wise")} | {f"{n}{kind}": plan(n, kind) for n, kind in
 
 def restored(plans, root, seconds):
     (root / "plans.json").write_text(json.dumps(plans))
-    command = [sys.executable, "-W", "ignore", str(HERE / "restored_ranks.py"), str(root / "plans.json"), str(root)]
-    environment = os.environ | {"RANKS_TIMEOUT_S": str(seconds), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=environment, timeout=seconds + 60, capture_output=True, text=True)
+    command = [*PYTHON, str(root / "plans.json"), str(root)]
+    settings = {"RANKS_TIMEOUT_S": str(seconds), "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(command, env=os.environ | settings, timeout=seconds + 60, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
 

@@ -3,62 +3,14 @@
 Ranks bring unequal numbers of rows, in half of the steps none, in one step nobody brings any (`spawned_ranks.cuts`).
 """
 
-import sys
-from pathlib import Path
 from typing import get_args
 
 import pytest
 import torch
 
 from exfm.parallel import BY_COLUMNS, ShardingType
-
-sys.path.insert(0, str(Path(__file__).parent))
-from spawned_ranks import read, run
-
-# Element-wise AdaGrad's first step on an element is lr, whatever its gradient; where terms cancel, rounding decides.
-FP32 = {
-    "row_wise_adagrad": {"sparse_optimizer": "row_wise_adagrad"},
-    "adagrad": {"sparse_optimizer": "adagrad", "sparse_lr": 0.02},
-}
-MIXED = {
-    "tables": {
-        "ad": "row_wise",
-        "user": "column_wise",
-        "tiny": "data_parallel",
-        "bag": "grid_shard",
-        "seen": "row_wise",  # a sequence: one table, looked up for each of its places
-    },
-    "ranks_per_host": 2,
-}
-
-
-def job(name, ranks, cuts, optimizer="adagrad", double=True, **more):
-    """`double`: the dense part in float64, and no sum of more than two terms in a table's float32."""
-    cfg = {"sparse_optimizer": optimizer, "dense_dtype": "float64"} if double else FP32[optimizer]
-    sharding = cuts if isinstance(cuts, dict) else {"types": [cuts], "ranks_per_host": 2 if ranks == 4 else None}
-    return {"name": name, "ranks": ranks, "sharding": sharding, "cfg": cfg, "bags": not double} | more
-
-
-def halving(job):
-    """With accumulators that forget, at rows that are nowhere a multiple of a batch."""
-    return job | {"cfg": job["cfg"] | {"accumulators": {"half_life_rows": 171}}}
-
-
-def one(optimizer="adagrad", double=True):
-    return job(f"one-{optimizer}-{double}", 1, "table_wise", optimizer, double)
-
-
-def apart(root, name, reference):
-    """The largest difference of any weight, accumulator or moment."""
-    a, b = read(root, name)["state"], read(root, reference)["state"]
-    assert a.keys() == b.keys()
-    return max((a[key].double() - b[key].double()).abs().max().item() for key in a if key != "rng")
-
-
-def assert_same_bits(root, name, reference):
-    a, b = read(root, name)["state"], read(root, reference)["state"]
-    assert a.keys() == b.keys()
-    assert all(torch.equal(a[key], b[key]) for key in a)
+from tests.support.ranks.rank_jobs import FP32, MIXED, apart, assert_same_bits, halving, job, one
+from tests.support.ranks.spawned_ranks import read, run
 
 
 @pytest.fixture(scope="module")
@@ -143,11 +95,11 @@ def test_every_strategy_and_optimizer_on_any_number_of_ranks(ranks, tmp_path):
         cuts = set(get_args(ShardingType)) - (BY_COLUMNS if optimizer == "row_wise_adagrad" else set())
         jobs += [job(f"{cut}-{optimizer}-{double}", ranks, cut, optimizer, double) for cut in sorted(cuts)]
     # FBGEMM's row-wise AdaGrad rounds a table of several keys as no replica does: 1.5e-7 in 20 steps, beyond 1e-10.
-    (replicas,) = (job for job in jobs if job["name"] == "data_parallel-row_wise_adagrad-True")
+    (replicas,) = (each for each in jobs if each["name"] == "data_parallel-row_wise_adagrad-True")
     replicas["sharding"] = replicas["sharding"] | {"tables": {"seen": "table_wise"}}
     run(jobs, tmp_path)
     far = {}
-    for name in (job["name"] for job in jobs):
+    for name in (each["name"] for each in jobs):
         _, optimizer, double = name.rsplit("-", 2)
         far[name] = apart(tmp_path, name, f"one-{optimizer}-{double}") / (1e-10 if double == "True" else 1e-5)
     assert {name: times for name, times in far.items() if times > 1} == {}

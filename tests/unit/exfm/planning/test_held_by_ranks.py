@@ -3,30 +3,17 @@
 from __future__ import annotations
 
 import json
-import socket
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from exfm.parallel import Sharding
 from exfm.planning import Plan, Question, plan
-from tests.unit.exfm.planning.test_placement import CFG, ELEMENT_WISE, FEATURES, where
+from tests.support.models.plans import CFG, ELEMENT_WISE, FEATURES, RANKS, WORLDS, where
+from tests.support.places import ROOT
+from tests.support.ranks.ports import free_port
 
-WORLDS = [
-    {"types": ["table_wise"]},
-    {"types": ["row_wise"]},
-    {"types": ["table_row_wise"], "ranks_per_host": 2},
-    {"types": ["data_parallel"]},
-    {"types": ["row_wise", "data_parallel"]},  # which, depends on the rows of a step
-    {"types": ["table_wise", "row_wise", "data_parallel"], "tables": {"ad": "row_wise"}, "memory_gb": 0.0001},
-    {"types": ["column_wise"], "per_shard_row_wise": True},
-    {"types": ["column_wise"], "element_wise": True},
-    {"types": ["table_column_wise"], "element_wise": True, "ranks_per_host": 2},
-    {"types": ["grid_shard"], "element_wise": True, "ranks_per_host": 2},
-]
-RANKS = 4
 pytestmark = pytest.mark.slow  # four processes that each build nine teachers
 
 FORKED = """
@@ -35,9 +22,7 @@ from exfm.parallel.group import RankGroup
 from exfm.parallel.sharding import Sharding
 from exfm.models.teacher import Teacher
 from exfm.threads import set_threads
-from tests.unit.exfm.planning.test_placement import CFG, ELEMENT_WISE, FEATURES, trained
-from tests.unit.exfm.planning.test_held_by_ranks import RANKS, WORLDS
-from tests.support.places import ROOT
+from tests.support.models.plans import CFG, ELEMENT_WISE, FEATURES, RANKS, WORLDS, trained
 port, root = int(sys.argv[1]), sys.argv[2]
 children = []
 for rank in range(RANKS):
@@ -66,10 +51,7 @@ sys.exit(any(os.waitpid(pid, 0)[1] for pid in children))
 def held(tmp_path_factory):
     """What each rank holds, in every world: [rank][world]."""
     root = tmp_path_factory.mktemp("held")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    code = [sys.executable, "-W", "ignore", "-c", FORKED, str(port), str(root)]
+    code = [sys.executable, "-W", "ignore", "-c", FORKED, str(free_port()), str(root)]
     subprocess.run(code, check=True, timeout=60, cwd=ROOT)
     return [json.loads((root / f"{rank}.json").read_text()) for rank in range(RANKS)]
 

@@ -8,20 +8,12 @@ import pytest
 
 from exfm.data import FeatureSet, SequenceFeature, SparseFeature
 from exfm.errors import ConfigError
-from exfm.models import Teacher, TeacherConfig
+from exfm.models import Teacher
 from exfm.parallel import Sharding
 from exfm.planning import Plan, Question, Shortage, attempts, plan, remedies
 from exfm.planning.alternatives import STRATEGIES
+from tests.support.models.plans import CFG, ELEMENT_WISE, FEATURES, trained, where
 
-FEATURES = FeatureSet(
-    sparse=[
-        SparseFeature(name="user", rows=1000),
-        SparseFeature(name="ad", rows=101),
-        SparseFeature(name="slot", rows=3),
-    ]
-)
-CFG = TeacherConfig(width=8, num_fmb=3, num_lcb=2, rank=2, mlp=(8,), head=(8,))
-ELEMENT_WISE = CFG.model_copy(update={"sparse_optimizer": "adagrad"})
 BILLION = FEATURES.model_copy(update={"sparse": (SparseFeature(name="user", rows=10**9), *FEATURES.sparse[1:])})
 ROW = 4 * (8 + 1)  # bytes of a row and its accumulator, in row-wise AdaGrad
 
@@ -35,17 +27,6 @@ def planned(asked):
     found = plan(asked)
     assert isinstance(found, Plan), found
     return found
-
-
-def where(found):
-    """The plan in the words of TorchRec's: table -> (strategy, [(rank, offsets, sizes)])."""
-    return {
-        t.name: (
-            t.strategy,
-            sorted((p.rank, p.offset, None if t.strategy == "data_parallel" else p.size) for p in t.pieces),
-        )
-        for t in found.tables
-    }
 
 
 def test_every_row_has_one_place_and_ranks_add_up():
@@ -118,21 +99,6 @@ def test_the_plan_is_the_one_that_a_teacher_trains_by(types):
     teacher = Teacher(CFG, FEATURES, ["ctr"], 0, sharding=sharding, batch_rows=64)
     teacher.close()
     assert where(planned(replace(question(), sharding=sharding, ranks=1))) == trained(teacher)
-
-
-def trained(teacher):
-    return {
-        name: (
-            table.sharding_type,
-            [(rank, (0, 0), None) for rank in table.ranks]
-            if table.sharding_spec is None
-            else sorted(
-                (shard.placement.rank(), tuple(shard.shard_offsets), tuple(shard.shard_sizes))
-                for shard in table.sharding_spec.shards
-            ),
-        )
-        for name, table in teacher.plan.plan["tables"].items()
-    }
 
 
 def test_what_does_not_fit_is_told_with_both_numbers():

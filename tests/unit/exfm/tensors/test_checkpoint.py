@@ -1,7 +1,6 @@
 import json
 import shutil
 import tempfile
-from pathlib import Path
 
 import pytest
 import torch
@@ -164,9 +163,7 @@ def test_a_newer_format_is_told_with_both_versions(tmp_path):
 
 @pytest.mark.parametrize("version", [1, 2])
 def test_formats_before_are_read_and_the_same_content_may_be_saved_over_them(tmp_path, version):
-    (source,) = (
-        FIXTURES / f"checkpoint_format_{version}" / "checkpoints/teacher"
-    ).iterdir()
+    (source,) = (FIXTURES / f"checkpoint_format_{version}" / "checkpoints/teacher").iterdir()
     path = shutil.copytree(source, tmp_path / "v1")
     stored = load(path)
     assert stored.format_version == version

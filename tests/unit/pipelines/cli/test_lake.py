@@ -13,8 +13,8 @@ from pipelines.cli import console as cli
 from pipelines.config import dump, load
 from pipelines.run_dir import RunDir
 from streaming.lake import Lake, Readers
-from tests.support.streams.lake_rows import rows
 from tests.support.places import CONFIGS
+from tests.support.streams.lake_rows import rows
 
 DEMO = CONFIGS / "demo.yaml"
 COMMITS, ROWS, DAY_MS = 6, 50, 86_400_000

@@ -13,7 +13,7 @@ from pipelines.config import load
 from pipelines.planning import question as plan_question
 from pipelines.planning import question_of
 from pipelines.planning.report import numbers
-from tests.unit.pipelines.config.test_config import changed, small
+from tests.support.pipelines.raw_configs import changed, small
 
 
 @pytest.fixture

@@ -20,8 +20,8 @@ from pipelines.config import parse
 from pipelines.run_dir import RunDir
 from pipelines.status import RunStatus, WorkerStatus
 from streaming.disk import write_json
-from tests.unit.pipelines.config.test_config import changed, small
-from tests.unit.pipelines.control.test_preflight import HOLDER
+from tests.support.pipelines.locks import HOLDER
+from tests.support.pipelines.raw_configs import changed, small
 
 Usage = namedtuple("Usage", "total used free")
 

@@ -15,7 +15,7 @@ from pipelines.run_dir import RunDir
 from pipelines.training import last_checkpoint
 from streaming.disk import write_json
 from streaming.errors import BadInput, StreamingError
-from tests.unit.pipelines.config.test_config import small
+from tests.support.pipelines.raw_configs import small
 
 AGE = {"name": "age", "column": "bid", "transform": "bucketize", "boundaries": [0.5, 1.0]}
 

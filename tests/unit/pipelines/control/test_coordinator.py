@@ -24,22 +24,10 @@ from pipelines.status import RunStatus
 from pipelines.workers import Rendezvous, Report
 from streaming.disk import read_json
 from streaming.errors import BadInput
+from tests.support.pipelines.clocks import Clock
 
 Usage = namedtuple("Usage", "total used free")
 KINDS = {"ingest": "ingest", "augmentation": "augmentation", "teacher": "teacher", "student-feed": "student"}
-
-
-class Clock:
-    """Time that passes only while somebody sleeps."""
-
-    def __init__(self):
-        self.now = 1000.0
-
-    def __call__(self):
-        return self.now
-
-    def sleep(self, seconds):
-        self.now += seconds
 
 
 class ScriptedHandle:

@@ -14,7 +14,7 @@ from pipelines.rules import Patience
 from streaming.broker import Broker, Running
 from streaming.errors import BadInput, DiskFull, StreamingError
 from streaming.kafka import KafkaSettings, ensure_topics, require_topics
-from tests.unit.pipelines.control.test_coordinator import Clock
+from tests.support.pipelines.clocks import Clock
 
 PATIENCE = Patience(max_restarts=2, restart_window_s=60, give_up_s=300, disk_give_up_s=100)
 

@@ -16,12 +16,10 @@ from pipelines.control import preflight
 from pipelines.run_dir import RunDir
 from streaming.disk import write_json
 from streaming.errors import BadInput, StreamingError
-from tests.unit.pipelines.config.test_config import changed, small
+from tests.support.pipelines.locks import HOLDER
+from tests.support.pipelines.raw_configs import changed, small
 
 Usage = namedtuple("Usage", "total used free")
-HOLDER = (
-    "import fcntl, sys\nf = open(sys.argv[1], 'a')\nfcntl.flock(f, fcntl.LOCK_EX)\nprint('held', flush=True)\ninput()"
-)
 
 
 @pytest.fixture

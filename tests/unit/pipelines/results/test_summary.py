@@ -22,7 +22,7 @@ from pipelines.workers import Report
 from streaming.disk import write_json
 from streaming.sources.synthetic import TruthWriter
 from streaming.sources.synthetic.truth import TRUTH_SCHEMA
-from tests.unit.pipelines.config.test_config import small
+from tests.support.pipelines.raw_configs import small
 
 ROWS = 4000
 COUNTERS = {

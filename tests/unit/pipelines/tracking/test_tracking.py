@@ -14,7 +14,7 @@ from mlflow import MlflowClient
 from exfm.metrics import sigmoid
 from exfm.models import load_served
 from pipelines.tracking import Tracker
-from tests.unit.pipelines.tracking.test_served_model import ROWS, batch_of, save_student
+from tests.support.models.served_students import ROWS, batch_of, save_student
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,6 @@ import shutil
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import pytest
 import torch
 
@@ -20,10 +19,9 @@ from pipelines.run_dir import RunDir
 from pipelines.training import last_checkpoint, needed_after
 from pipelines.workers.student import StudentWorker
 from pipelines.workers.teacher import TeacherWorker
-from tests.support.places import FIXTURES
+from tests.support.pipelines.stored_run import FORMAT_1, new_rows
 
 HASH = "0123456789abcdef"
-FORMAT_1 = FIXTURES / "checkpoint_format_1"
 
 
 # --- damaged ones ----------------------------------------------------------------------------------------------------
@@ -113,22 +111,6 @@ def config(monkeypatch) -> Config:
     """The config that the stored checkpoints were written under; its hash then, whatever settings came since."""
     monkeypatch.setattr(Config, "hash", property(lambda self: "c6f7402e2e5e3175"))
     return load_config(FORMAT_1 / "config.yaml")
-
-
-def new_rows(first: int, count: int = 16) -> pa.Table:
-    rng = np.random.default_rng(first)
-    return pa.table(
-        {
-            "lake_seq": np.arange(first, first + count),
-            "impression_id": np.arange(first, first + count) * 7,
-            "event_time_ms": np.arange(count),
-            "user_id": rng.integers(0, 20, count),
-            "ad_id": rng.integers(0, 8, count),
-            "bid": rng.random(count).astype(np.float32),
-            "label_ctr": rng.integers(0, 2, count).astype(np.int8),
-            "teacher_logit_ctr": rng.normal(-1, 1, count).astype(np.float32),
-        }
-    )
 
 
 def restored(make, root: Path):

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import gc
 import threading
-import time
 import weakref
 
 import pytest
 
 from pipelines.training import Writer
 from pipelines.workers.worker import Stopwatch
-
-PATIENCE_S = 20
+from tests.support.pipelines.disks import PATIENCE_S, DiskFull, eventually
 
 
 class Disk:
@@ -32,13 +30,6 @@ class Disk:
             self.written.append(number)
 
         return write
-
-
-def eventually(holds) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
 
 
 @pytest.fixture
@@ -80,10 +71,6 @@ def test_closing_waits_for_everything_and_ends_the_thread(disk):
     writer.close()
     assert disk.written == [0, 1]
     assert not writer._thread.is_alive()
-
-
-class DiskFull(OSError):
-    pass
 
 
 def test_what_fails_is_raised_as_it_is_wherever_the_worker_asks_next_and_nothing_behind_it_is_written():

@@ -11,10 +11,10 @@ from exfm.models import load_served
 from pipelines.config import evolution, load, made_with_teacher, parse
 from pipelines.tracking.served_model import _load_pyfunc
 from streaming.errors import BadInput
+from tests.support.models.states import same
+from tests.support.pipelines.raw_configs import refusal, small
+from tests.support.pipelines.stored_run import FORMAT_1, rows_of
 from tests.support.pipelines.student_at_work import learn, starting
-from tests.unit.pipelines.config.test_config import refusal, small
-from tests.unit.pipelines.workers.test_model import rows_of, same
-from tests.unit.pipelines.training.test_resume import FORMAT_1
 
 OWN = {"name": "ad_ctr", "by": "ad_id", "of": "label_ctr"}
 BOUGHT = {"name": "ad_cvr", "by": "ad_id", "of": "label_cvr"}

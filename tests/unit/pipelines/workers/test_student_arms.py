@@ -8,9 +8,9 @@ import pytest
 from exfm.models import load_served
 from pipelines.config import load
 from pipelines.workers.student import worker as student_worker
+from tests.support.models.states import same
+from tests.support.pipelines.stored_run import FORMAT_1, rows_of
 from tests.support.pipelines.student_at_work import learn, starting
-from tests.unit.pipelines.workers.test_model import rows_of, same
-from tests.unit.pipelines.training.test_resume import FORMAT_1
 
 EVERYTHING = {
     "kind": "auxiliary_head",

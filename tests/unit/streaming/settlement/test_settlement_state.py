@@ -16,8 +16,8 @@ from streaming.errors import BadInput, DiskFull, StreamingError
 from streaming.schema import RowSchema
 from streaming.settlement import Settlement, SettlementConfig, ledger, marks, pending
 from streaming.settlement.marks import Marks
-from tests.support.streams.rows import merged
 from tests.support.places import FIXTURES
+from tests.support.streams.rows import merged
 
 TASKS = [{"name": "ctr", "window_s": 1}, {"name": "cvr", "window_s": 10, "given": "ctr"}]
 

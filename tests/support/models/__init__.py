@@ -1,0 +1,1 @@
+"""Teachers and students for tests: small worlds, every arm, comparisons of what models hold."""

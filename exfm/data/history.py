@@ -207,23 +207,23 @@ def _standing_for(batch: Batch, t: int, *, by_row: bool) -> np.ndarray:
     return rows.numpy().astype(np.float64)
 
 
-class Bags(NamedTuple):
+class BagIds(NamedTuple):
     """The ids (I,) of a key's bags, and whose they are: (I,), or None where every example has exactly one."""
 
     ids: Tensor
     owner: Tensor | None
 
 
-def _bags(sparse: KeyedJaggedTensor, keys: Collection[str], B: int) -> dict[str, Bags]:
+def _bags(sparse: KeyedJaggedTensor, keys: Collection[str], B: int) -> dict[str, BagIds]:
     values, names = sparse.values(), sparse.keys()
     lengths_FB = sparse.lengths().view(len(names), B)
     if len(values) == lengths_FB.numel() and bool((lengths_FB == 1).all()):
-        return {key: Bags(values[B * (f := names.index(key)) : B * (f + 1)], None) for key in keys}
+        return {key: BagIds(values[B * (f := names.index(key)) : B * (f + 1)], None) for key in keys}
     found, ends = {}, lengths_FB.sum(1).cumsum(0).tolist()
     for key in keys:
         f = names.index(key)
         owner = torch.repeat_interleave(torch.arange(B), lengths_FB[f])
-        found[key] = Bags(values[ends[f] - len(owner) : ends[f]], owner)
+        found[key] = BagIds(values[ends[f] - len(owner) : ends[f]], owner)
     return found
 
 

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from exfm.data import label_shift
 from exfm.distillation.loss import cross_entropy, mean_over
-from exfm.embeddings import named_generator
+from exfm.randomness import named_generator
 
 BETA1, BETA2, EPS = 0.9, 0.999, 1e-8
 AGE_UNIT = 10.0

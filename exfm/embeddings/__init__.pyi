@@ -1,28 +1,25 @@
-from .decay import Accumulators, scale
+from .accumulators import AccumulatorConfig, SparseOptimizer, scale_accumulator
 from .tables import (
-    accumulators,
     bag_configs,
-    copy_tables,
     draw_initial_weights,
     embedding_bags,
     fused_embedding_bags,
-    load_weights,
-    named_generator,
-    set_learning_rate,
+    load_table_weights,
+    set_table_learning_rate,
+    table_accumulators,
     table_weights,
 )
 
 __all__ = [
-    "Accumulators",
-    "accumulators",
+    "AccumulatorConfig",
+    "SparseOptimizer",
     "bag_configs",
-    "copy_tables",
     "draw_initial_weights",
     "embedding_bags",
     "fused_embedding_bags",
-    "load_weights",
-    "named_generator",
-    "scale",
-    "set_learning_rate",
+    "load_table_weights",
+    "scale_accumulator",
+    "set_table_learning_rate",
+    "table_accumulators",
     "table_weights",
 ]

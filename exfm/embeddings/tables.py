@@ -11,7 +11,6 @@ Row-wise AdaGrad (arXiv 2104.05158), for a row r with gradient g_r over its D co
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 
 import torch
@@ -22,21 +21,10 @@ from torchrec.modules.fused_embedding_modules import FusedEmbeddingBagCollection
 from torchrec.optim.rowwise_adagrad import RowWiseAdagrad
 
 from exfm.data import FeatureSet
-from exfm.tensors import Source, check_fit, fill
+from exfm.randomness import named_generator
+from exfm.tensors import TensorSource, Window, copy_tensors
 
 CHUNK = 2**20  # numbers drawn at once
-Window = tuple[tuple[int, ...], Tensor]  # where it begins in its table (row, column); its values
-
-
-def named_generator(seed: int, name: str) -> torch.Generator:
-    """Random numbers for one named part of a model: the same whatever else is made before, after or beside it.
-
-    >>> a, b = (torch.rand(1, generator=named_generator(0, "trunk")) for _ in range(2))
-    >>> bool(a == b)
-    True
-    """
-    digest = hashlib.blake2b(f"{seed}/{name}".encode(), digest_size=8).digest()
-    return torch.Generator().manual_seed(int.from_bytes(digest, "little") >> 1)
 
 
 def bag_configs(features: FeatureSet, width: int) -> list[EmbeddingBagConfig]:
@@ -97,7 +85,7 @@ def embedding_bags(features: FeatureSet, width: int, seed: int) -> EmbeddingBagC
     ['embedding_bags.ad.weight', 'embedding_bags.user.weight']
     """
     collection = EmbeddingBagCollection(bag_configs(features, width))
-    load_weights(collection, _initial(features, width, seed))
+    load_table_weights(collection, _initial(features, width, seed))
     return collection
 
 
@@ -110,7 +98,7 @@ def fused_embedding_bags(
     """
     configs = bag_configs(features, width)
     collection = FusedEmbeddingBagCollection(configs, RowWiseAdagrad, {"lr": lr, "eps": eps})
-    load_weights(collection, _initial(features, width, seed))
+    load_table_weights(collection, _initial(features, width, seed))
     return collection
 
 
@@ -119,17 +107,17 @@ def table_weights(collection: EmbeddingBagCollection | FusedEmbeddingBagCollecti
     return {name: bag.weight.detach() for name, bag in collection.embedding_bags.items()}
 
 
-def load_weights(
-    collection: EmbeddingBagCollection | FusedEmbeddingBagCollection, weights: Mapping[str, Source]
+def load_table_weights(
+    collection: EmbeddingBagCollection | FusedEmbeddingBagCollection, weights: Mapping[str, TensorSource]
 ) -> None:
     """Overwrite every table's weights.
 
     Raises ModelError where tables or shapes are not those of the collection.
     """
-    copy_tables(table_weights(collection), weights)
+    copy_tensors(table_weights(collection), weights)
 
 
-def accumulators(collection: FusedEmbeddingBagCollection) -> dict[str, Tensor]:
+def table_accumulators(collection: FusedEmbeddingBagCollection) -> dict[str, Tensor]:
     """The AdaGrad accumulators m by table name, (rows,) each; they share memory with the collection."""
     tables = {}
     for module in collection._emb_modules:
@@ -138,17 +126,10 @@ def accumulators(collection: FusedEmbeddingBagCollection) -> dict[str, Tensor]:
     return tables
 
 
-def set_learning_rate(collection: FusedEmbeddingBagCollection, lr: float) -> None:
+def set_table_learning_rate(collection: FusedEmbeddingBagCollection, lr: float) -> None:
     """The rate of the updates made from now on."""
     for module in collection._emb_modules:
         module._emb_module.set_learning_rate(lr)
-
-
-def copy_tables(mine: Mapping[str, Tensor], given: Mapping[str, Source]) -> None:
-    """Copy `given` into `mine`, name by name. Raises ModelError, before anything is written, if they do not match."""
-    check_fit({name: tensor.shape for name, tensor in mine.items()}, given)
-    for name, tensor in given.items():
-        fill(mine[name], tensor)
 
 
 def _initial(features: FeatureSet, width: int, seed: int) -> dict[str, Tensor]:

@@ -1,8 +1,8 @@
-from .refit import MadeWith, changes, fitted_student, fitted_teacher, stored_teacher
+from .refit import MadeWith, feature_changes, fitted_student, fitted_teacher, stored_teacher
 
 __all__ = [
     "MadeWith",
-    "changes",
+    "feature_changes",
     "fitted_student",
     "fitted_teacher",
     "stored_teacher",

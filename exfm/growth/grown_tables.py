@@ -18,13 +18,13 @@ import torch
 from torch import Tensor
 
 from exfm.embeddings import draw_initial_weights
-from exfm.tensors import Offsets, Source, fill
+from exfm.tensors import Offsets, TensorSource, fill_window
 
 
 class Repeated:
     """Row i is row i mod R of a table of R rows."""
 
-    def __init__(self, source: Source, rows: int):
+    def __init__(self, source: TensorSource, rows: int):
         self._source = source
         self.shape, self.dtype = (rows, *source.shape[1:]), source.dtype
 
@@ -33,23 +33,23 @@ class Repeated:
         while done < len(out):
             row = (offsets[0] + done) % R
             part = out[done : done + R - row]
-            fill(part, self._source, (row, *offsets[1:]))
+            fill_window(part, self._source, (row, *offsets[1:]))
             done += len(part)
 
 
 class Appended:
     """The rows of `source`, and after them those that `longer` has at their places."""
 
-    def __init__(self, source: Source, longer: Source):
+    def __init__(self, source: TensorSource, longer: TensorSource):
         self._source, self._longer = source, longer
         self.shape, self.dtype = tuple(longer.shape), source.dtype
 
     def fill(self, out: Tensor, offsets: Offsets) -> None:
         stored = min(max(0, self._source.shape[0] - offsets[0]), len(out))
         if stored:
-            fill(out[:stored], self._source, offsets)
+            fill_window(out[:stored], self._source, offsets)
         if stored < len(out):
-            fill(out[stored:], self._longer, (offsets[0] + stored, *offsets[1:]))
+            fill_window(out[stored:], self._longer, (offsets[0] + stored, *offsets[1:]))
 
 
 class Initial:

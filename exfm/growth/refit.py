@@ -32,7 +32,7 @@ from exfm.errors import ModelError
 from exfm.growth.axes import Axes, Labels, axes_of, feature_units
 from exfm.growth.grown_tables import Appended, Initial, Repeated, zeros
 from exfm.models import TeacherConfig, TeacherNet
-from exfm.tensors import Source, Stored, StoredTensor, whole
+from exfm.tensors import Checkpoint, StoredTensor, TensorSource, whole_tensor
 
 Feature = SparseFeature | DenseFeature | SequenceFeature | HistoryFeature
 
@@ -63,7 +63,7 @@ class MadeWith(BaseModel):
             raise ModelError(f"what a checkpoint says it was made with cannot be read: {error}") from None
 
 
-class Change(NamedTuple):
+class FeatureChange(NamedTuple):
     """One difference of two feature sets that there is a rule for, in words."""
 
     feature: str
@@ -71,7 +71,7 @@ class Change(NamedTuple):
     text: str
 
 
-def changes(was: FeatureSet, now: FeatureSet) -> list[Change]:
+def feature_changes(was: FeatureSet, now: FeatureSet) -> list[FeatureChange]:
     """What fits a state of `was` to `now`. Empty where nothing has to be done.
 
     Raises ModelError, naming all of it, where there is no rule: a feature of the same name that is something else, or a
@@ -79,7 +79,7 @@ def changes(was: FeatureSet, now: FeatureSet) -> list[Change]:
 
     >>> was = FeatureSet(sparse=[SparseFeature(name="user", rows=10)])
     >>> now = FeatureSet(sparse=[SparseFeature(name="user", rows=20), SparseFeature(name="ad", rows=5)])
-    >>> [(change.feature, change.kind) for change in changes(was, now)]
+    >>> [(change.feature, change.kind) for change in feature_changes(was, now)]
     [('user', 'grown'), ('ad', 'added')]
     """
     before: dict[str, Feature] = {feature.name: feature for feature in (*was.all, *was.history)}
@@ -87,23 +87,23 @@ def changes(was: FeatureSet, now: FeatureSet) -> list[Change]:
     found, problems = [], []
     for name, feature in after.items():
         if name not in before:
-            found.append(Change(name, "added", f"`{name}` is added: {_start_of(feature)}"))
+            found.append(FeatureChange(name, "added", f"`{name}` is added: {_start_of(feature)}"))
         elif (problem := _impossible(before[name], feature)) is not None:
             problems.append(problem)
         elif feature != before[name]:
-            found.append(Change(name, "grown", _growth(before[name], feature)))
+            found.append(FeatureChange(name, "grown", _growth(before[name], feature)))
     for name in before:
         if name not in after:
             text = f"`{name}` is dropped: its table and slices are left out, and what the model says changes"
-            found.append(Change(name, "dropped", text))
+            found.append(FeatureChange(name, "dropped", text))
     if problems:
         raise ModelError("; ".join(problems))
     return found
 
 
 def fitted_teacher(
-    tensors: Mapping[str, Source], was: MadeWith, now: MadeWith, *, drop: bool = False
-) -> dict[str, Source]:
+    tensors: Mapping[str, TensorSource], was: MadeWith, now: MadeWith, *, drop: bool = False
+) -> dict[str, TensorSource]:
     """A teacher's state or snapshot of `was`, as one of `now`. Tables are read when they are asked for, by window.
 
     Raises ModelError, before any tensor is read, where there is no rule; features are dropped only with `drop`.
@@ -111,7 +111,7 @@ def fitted_teacher(
     if was == now:
         return dict(tensors)
     _same_model(was, now)
-    if (dropped := [c.text for c in changes(was.features, now.features) if c.kind == "dropped"]) and not drop:
+    if (dropped := [c.text for c in feature_changes(was.features, now.features) if c.kind == "dropped"]) and not drop:
         raise ModelError(f"{'; '.join(dropped)}: that has to be asked for")
     cfg = TeacherConfig.model_validate(now.model)
     _keeps_residual(cfg, feature_units(cfg, was.features), feature_units(cfg, now.features))
@@ -137,20 +137,20 @@ def fitted_teacher(
     return fitted | _tables(tensors, was, now, cfg.width)
 
 
-def stored_teacher(stored: Stored[StoredTensor], now: MadeWith) -> dict[str, Source]:
+def stored_teacher(stored: Checkpoint[StoredTensor], now: MadeWith) -> dict[str, TensorSource]:
     """What was saved, fitted to `now` by what its meta says it was made with. Where it does not say (a release before
     this wrote it), it is as it is: loading it raises ModelError unless nothing differs."""
     told = stored.meta.get("made_with")
     return dict(stored.tensors) if told is None else fitted_teacher(stored.tensors, MadeWith.told(told), now, drop=True)
 
 
-def fitted_student(tensors: Mapping[str, Source], was: MadeWith, now: MadeWith) -> dict[str, Source]:
+def fitted_student(tensors: Mapping[str, TensorSource], was: MadeWith, now: MadeWith) -> dict[str, TensorSource]:
     """A student's state of `was`, as one of `now`: its tables may have grown, its histories with them, nothing else.
     Raises ModelError as `fitted_teacher` does."""
     if was == now:
         return dict(tensors)
     _same_model(was, now)
-    if other := [c.text for c in changes(was.features, now.features) if c.kind != "grown"]:
+    if other := [c.text for c in feature_changes(was.features, now.features) if c.kind != "grown"]:
         raise ModelError(f"{'; '.join(other)}: a student keeps the features it began with; begin another one")
     if was.features.names != now.features.names:
         raise ModelError(f"a student reads its features in the order {was.features.names}, not {now.features.names}")
@@ -263,13 +263,13 @@ def _residual(cfg: TeacherConfig, was: MadeWith, now: MadeWith) -> Tensor:
     return W_R
 
 
-def _refitted(source: Source, was: Axes | None, now: Axes | None, start: Tensor) -> Source:
+def _refitted(source: TensorSource, was: Axes | None, now: Axes | None, start: Tensor) -> TensorSource:
     """`start`, with what `source` has where labels are the same."""
     if was == now:
         return source
     assert was is not None
     assert now is not None
-    old, new = whole(source), start.clone()
+    old, new = whole_tensor(source), start.clone()
     there, here = [], []
     for dim, (before, after) in enumerate(zip(was, now, strict=True)):
         if before is None or after is None:
@@ -284,15 +284,15 @@ def _refitted(source: Source, was: Axes | None, now: Axes | None, start: Tensor)
     return new
 
 
-def _tables(tensors: Mapping[str, Source], was: MadeWith, now: MadeWith, width: int) -> dict[str, Source]:
+def _tables(tensors: Mapping[str, TensorSource], was: MadeWith, now: MadeWith, width: int) -> dict[str, TensorSource]:
     tabled: list[SparseFeature | SequenceFeature] = [*now.features.sparse, *now.features.sequence]
     kind = {feature.name: feature.transform for feature in tabled}
     learned = any(name.endswith("/accumulator") for name in tensors)
     per_row = slice(2 if now.model.get("sparse_optimizer") == "adagrad" else 1)
-    fitted: dict[str, Source] = {}
+    fitted: dict[str, TensorSource] = {}
     for table in bag_configs(now.features, width):
         name, shape = table.name, (table.num_embeddings, table.embedding_dim)
-        start: dict[str, Source] = {"weight": Initial(name, *shape, now.seed)}
+        start: dict[str, TensorSource] = {"weight": Initial(name, *shape, now.seed)}
         if learned:
             stored = tensors.get(f"table/{name}/accumulator")
             start["accumulator"] = zeros(shape[per_row] if stored is None else (shape[0], *stored.shape[1:]))
@@ -308,10 +308,10 @@ def _tables(tensors: Mapping[str, Source], was: MadeWith, now: MadeWith, width: 
     return fitted
 
 
-def _histories(tensors: Mapping[str, Source], now: MadeWith) -> dict[str, Source]:
+def _histories(tensors: Mapping[str, TensorSource], now: MadeWith) -> dict[str, TensorSource]:
     """Sums and counts grow as the table does whose ids they belong to: an id that is hashed finds its own again."""
     by = {feature.name: feature for feature in now.features.sparse}
-    fitted: dict[str, Source] = {}
+    fitted: dict[str, TensorSource] = {}
     for history in now.features.history:
         feature = by[history.by]
         for key in (f"history/{history.name}/sum", f"history/{history.name}/count"):

@@ -1,19 +1,19 @@
-from .dcn import DCN, Cross
-from .dense import linear, mlp
+from .dcn import DCN, CrossConfig
+from .dense import seeded_linear, seeded_mlp
 from .dlrm import DLRM
-from .registry import Trunk, build_trunk
+from .registry import TrunkConfig, build_trunk
 from .units import Units, unit_count
 from .wukong import Wukong
 
 __all__ = [
     "DCN",
     "DLRM",
-    "Cross",
-    "Trunk",
+    "CrossConfig",
+    "TrunkConfig",
     "Units",
     "Wukong",
     "build_trunk",
-    "linear",
-    "mlp",
+    "seeded_linear",
+    "seeded_mlp",
     "unit_count",
 ]

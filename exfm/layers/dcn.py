@@ -22,16 +22,16 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import Tensor, nn
 
 from exfm.errors import ConfigError
-from exfm.layers.dense import linear, mlp
+from exfm.layers.dense import seeded_linear, seeded_mlp
 
 
-class Cross(BaseModel):
+class CrossConfig(BaseModel):
     """The explicit part of a DCN-V2: full rank, or of a low `rank`, or a mixture of so many `experts` of that rank.
 
-    >>> Cross(experts=4)
+    >>> CrossConfig(experts=4)
     Traceback (most recent call last):
     ...
-    pydantic_core._pydantic_core.ValidationError: 1 validation error for Cross
+    pydantic_core._pydantic_core.ValidationError: 1 validation error for CrossConfig
       Value error, 4 experts of a cross need a `rank`, and it has none; give one, like a quarter of the input ...
     """
 
@@ -43,7 +43,7 @@ class Cross(BaseModel):
     structure: Literal["stacked", "parallel"] = "stacked"
 
     @model_validator(mode="after")
-    def _consistent(self) -> Cross:
+    def _consistent(self) -> CrossConfig:
         if self.experts > 1 and self.rank is None:
             raise ConfigError(
                 f"{self.experts} experts of a cross need a `rank`, and it has none; "
@@ -57,7 +57,7 @@ class FullCross(nn.Module):
 
     def __init__(self, d: int, generator: torch.Generator):
         super().__init__()
-        self.W = linear(d, d, generator)
+        self.W = seeded_linear(d, d, generator)
 
     def forward(self, x_0: Tensor, x: Tensor) -> Tensor:
         return x_0 * self.W(x) + x
@@ -68,8 +68,8 @@ class LowRankCross(nn.Module):
 
     def __init__(self, d: int, rank: int, generator: torch.Generator):
         super().__init__()
-        self.V_T = linear(d, rank, generator, bias=False)
-        self.U = linear(rank, d, generator)
+        self.V_T = seeded_linear(d, rank, generator, bias=False)
+        self.U = seeded_linear(rank, d, generator)
 
     def forward(self, x_0: Tensor, x: Tensor) -> Tensor:
         return x_0 * self.U(self.V_T(x)) + x
@@ -84,11 +84,11 @@ class MixtureCross(nn.Module):
     def __init__(self, d: int, rank: int, experts: int, generator: torch.Generator):
         super().__init__()
         self.experts = experts
-        self.V_T = linear(d, experts * rank, generator, bias=False)
-        C = [linear(rank, rank, generator, bias=False).weight.detach() for _ in range(experts)]
+        self.V_T = seeded_linear(d, experts * rank, generator, bias=False)
+        C = [seeded_linear(rank, rank, generator, bias=False).weight.detach() for _ in range(experts)]
         self.C = nn.Parameter(torch.stack(C))  # (K, R, R)
-        self.U = linear(experts * rank, d, generator)
-        self.G = linear(d, experts, generator, bias=False)
+        self.U = seeded_linear(experts * rank, d, generator)
+        self.G = seeded_linear(d, experts, generator, bias=False)
 
     def forward(self, x_0: Tensor, x: Tensor) -> Tensor:
         v_KBR = torch.tanh(self.V_T(x)).unflatten(1, (self.experts, -1)).transpose(0, 1)
@@ -106,7 +106,7 @@ class DCN(nn.Module):
     Raises ConfigError for `parallel` without a deep network.
 
     >>> rng = torch.Generator()
-    >>> trunk = DCN(3, 4, 2, cross=Cross(structure="parallel"), deep=(8,), generator=rng)
+    >>> trunk = DCN(3, 4, 2, cross=CrossConfig(structure="parallel"), deep=(8,), generator=rng)
     >>> trunk(torch.zeros(5, 3, 4), torch.zeros(5, 2)).shape
     torch.Size([5, 22])
     """
@@ -117,7 +117,7 @@ class DCN(nn.Module):
         width: int,
         num_dense: int,
         *,
-        cross: Cross,
+        cross: CrossConfig,
         deep: Sequence[int],
         generator: torch.Generator,
     ):
@@ -129,7 +129,7 @@ class DCN(nn.Module):
                 "a parallel DCN has 0 deep layers to put beside its crosses; give one, or make it stacked"
             )
         self.crosses = nn.ModuleList([_cross(cross, d, generator) for _ in range(cross.layers)])
-        self.deep = mlp(d, deep, generator)
+        self.deep = seeded_mlp(d, deep, generator)
         self.out_width = d + deep[-1] if self.parallel else (*deep[-1:], d)[0]
 
     def forward(self, e_BND: Tensor, dense_BC: Tensor) -> Tensor:
@@ -140,7 +140,7 @@ class DCN(nn.Module):
         return torch.cat([x, self.deep(x_0)], dim=1) if self.parallel else self.deep(x)
 
 
-def _cross(cross: Cross, d: int, generator: torch.Generator) -> nn.Module:
+def _cross(cross: CrossConfig, d: int, generator: torch.Generator) -> nn.Module:
     if cross.rank is None:
         return FullCross(d, generator)
     if cross.experts == 1:

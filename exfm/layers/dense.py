@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 
-def linear(n: int, m: int, generator: torch.Generator, bias: bool = True) -> nn.Linear:
+def seeded_linear(n: int, m: int, generator: torch.Generator, bias: bool = True) -> nn.Linear:
     """A map from n to m values with W ~ N(0, √(2/(m+n))) and b ~ N(0, √(1/m)), drawn from `generator` alone."""
     layer = nn.Linear(n, m, bias=bias, device="meta").to_empty(device="cpu")
     with torch.no_grad():
@@ -18,17 +18,17 @@ def linear(n: int, m: int, generator: torch.Generator, bias: bool = True) -> nn.
     return layer
 
 
-def mlp(n: int, sizes: Sequence[int], generator: torch.Generator, last_relu: bool = True) -> nn.Sequential:
+def seeded_mlp(n: int, sizes: Sequence[int], generator: torch.Generator, last_relu: bool = True) -> nn.Sequential:
     """Linear layers of the given output sizes with a ReLU after each; after the last one too unless told otherwise.
 
     No sizes: the identity.
 
-    >>> mlp(13, (64, 16), torch.Generator())(torch.zeros(2, 13)).shape
+    >>> seeded_mlp(13, (64, 16), torch.Generator())(torch.zeros(2, 13)).shape
     torch.Size([2, 16])
     """
     layers: list[nn.Module] = []
     for i, m in enumerate(sizes):
-        layers.append(linear(n, m, generator))
+        layers.append(seeded_linear(n, m, generator))
         if last_relu or i < len(sizes) - 1:
             layers.append(nn.ReLU())
         n = m

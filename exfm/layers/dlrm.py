@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from exfm.errors import ConfigError
-from exfm.layers.dense import mlp
+from exfm.layers.dense import seeded_mlp
 
 
 class DLRM(nn.Module):
@@ -55,8 +55,8 @@ class DLRM(nn.Module):
         if not top:
             raise ConfigError("the top MLP has 0 layers; give it at least one size")
         self.lower: Tensor  # index of the strict lower triangle in a flattened square matrix
-        self.bottom = mlp(num_dense, bottom, generator) if num_dense else None
-        self.top = mlp(vectors * (vectors - 1) // 2 + (width if num_dense else 0), top, generator)
+        self.bottom = seeded_mlp(num_dense, bottom, generator) if num_dense else None
+        self.top = seeded_mlp(vectors * (vectors - 1) // 2 + (width if num_dense else 0), top, generator)
         self.out_width = top[-1]
         i, j = torch.tril_indices(vectors, vectors, offset=-1)
         self.register_buffer("lower", i * vectors + j, persistent=False)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from exfm.layers.dense import linear
+from exfm.layers.dense import seeded_linear
 
 
 class SequencePooling(nn.Module):
@@ -27,11 +27,11 @@ class SequencePooling(nn.Module):
 
     def __init__(self, length: int, width: int, units: int, generator: torch.Generator):
         super().__init__()
-        self.Q = linear(width, units, generator, bias=False).weight  # (U, D)
+        self.Q = seeded_linear(width, units, generator, bias=False).weight  # (U, D)
         bound = length**-0.5  # a table of places, starting as tables of ids do
         self.P = nn.Parameter(torch.empty(length, width).uniform_(-bound, bound, generator=generator))
-        self.W_K = linear(width, width, generator, bias=False).weight
-        self.W_V = linear(width, width, generator, bias=False).weight
+        self.W_K = seeded_linear(width, width, generator, bias=False).weight
+        self.W_V = seeded_linear(width, width, generator, bias=False).weight
 
     def forward(self, E: Tensor, there: Tensor) -> Tensor:
         S = E + self.P

@@ -17,26 +17,26 @@ from pydantic import BaseModel, ConfigDict, model_validator
 from torch import Tensor, nn
 
 from exfm.data import FeatureSet
-from exfm.embeddings import named_generator
 from exfm.errors import ConfigError
-from exfm.layers.dcn import DCN, Cross
-from exfm.layers.dense import mlp
+from exfm.layers.dcn import DCN, CrossConfig
+from exfm.layers.dense import seeded_mlp
 from exfm.layers.dlrm import DLRM
 from exfm.layers.units import unit_count
+from exfm.randomness import named_generator
 
 KNOWN = ("dlrm", "dcn", "mlp")
 
 
-class Trunk(BaseModel):
+class TrunkConfig(BaseModel):
     """A trunk by name: `dlrm`, `dcn`, `mlp`, or a class of your own as `package.module:Class`, made with `options`.
 
     `mlp` are the sizes of the (top, deep) MLP. `bottom` are the hidden sizes of DLRM's MLP over dense features, which
     ends in the embedding width. `cross` is DCN's.
 
-    >>> Trunk(name="wide")
+    >>> TrunkConfig(name="wide")
     Traceback (most recent call last):
     ...
-    pydantic_core._pydantic_core.ValidationError: 1 validation error for Trunk
+    pydantic_core._pydantic_core.ValidationError: 1 validation error for TrunkConfig
       Value error, there is no trunk `wide`; there are: dlrm, dcn, mlp, or `package.module:Class` ...
     """
 
@@ -45,11 +45,11 @@ class Trunk(BaseModel):
     name: str = "dlrm"
     mlp: tuple[int, ...] = (64, 32)
     bottom: tuple[int, ...] = (32,)
-    cross: Cross = Cross()
+    cross: CrossConfig = CrossConfig()
     options: dict[str, Any] = {}
 
     @model_validator(mode="after")
-    def _known(self) -> Trunk:
+    def _known(self) -> TrunkConfig:
         if self.name not in KNOWN and ":" not in self.name:
             raise ConfigError(
                 f"there is no trunk `{self.name}`; there are: {', '.join(KNOWN)}, "
@@ -60,7 +60,7 @@ class Trunk(BaseModel):
                 f"trunk `{self.name}` takes `mlp`, `bottom` and `cross`, no options, and was given "
                 f"{sorted(self.options)}"
             )
-        if self.cross != Cross() and self.name != "dcn":
+        if self.cross != CrossConfig() and self.name != "dcn":
             raise ConfigError(f"`cross` belongs to the trunk `dcn`, and this is `{self.name}`; leave it out")
         return self
 
@@ -74,14 +74,14 @@ class ConcatMLP(nn.Module):
         super().__init__()
         if not sizes:
             raise ConfigError("the trunk `mlp` has 0 layers; give `mlp` at least one size")
-        self.layers = mlp(num_sparse * width + num_dense, sizes, generator)
+        self.layers = seeded_mlp(num_sparse * width + num_dense, sizes, generator)
         self.out_width = sizes[-1]
 
     def forward(self, e_BFD: Tensor, dense_BN: Tensor) -> Tensor:
         return self.layers(torch.cat([e_BFD.flatten(1), dense_BN], dim=1))
 
 
-def build_trunk(trunk: Trunk, features: FeatureSet, width: int, seed: int) -> nn.Module:
+def build_trunk(trunk: TrunkConfig, features: FeatureSet, width: int, seed: int) -> nn.Module:
     """The trunk over embeddings of `width`; a feature of width m·D counts as m of them.
 
     Its weights follow from the seed alone, also where a class of one's own draws them from torch's global generator,
@@ -103,7 +103,7 @@ def build_trunk(trunk: Trunk, features: FeatureSet, width: int, seed: int) -> nn
         return _own(trunk, units, width, features.dense_inputs, generator)
 
 
-def _own(trunk: Trunk, units: int, width: int, num_dense: int, generator: torch.Generator) -> nn.Module:
+def _own(trunk: TrunkConfig, units: int, width: int, num_dense: int, generator: torch.Generator) -> nn.Module:
     module, _, name = trunk.name.partition(":")
     try:
         cls = getattr(importlib.import_module(module), name)

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from exfm.data import FeatureSet
-from exfm.embeddings import named_generator
 from exfm.errors import ConfigError
 from exfm.layers.pooling import SequencePooling
+from exfm.randomness import named_generator
 
 
 class Units(nn.Module):

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from exfm.errors import ConfigError
-from exfm.layers.dense import linear, mlp
+from exfm.layers.dense import seeded_linear, seeded_mlp
 
 
 class AttentiveProjection(nn.Module):
@@ -31,8 +31,8 @@ class AttentiveProjection(nn.Module):
 
     def __init__(self, n: int, d: int, k: int, hidden: Sequence[int], generator: torch.Generator):
         super().__init__()
-        self.compress = linear(n, k, generator, bias=False)
-        self.mlp = mlp(k * d, (*hidden, n * k), generator, last_relu=False)
+        self.compress = seeded_linear(n, k, generator, bias=False)
+        self.mlp = seeded_mlp(k * d, (*hidden, n * k), generator, last_relu=False)
         self.n, self.k = n, k
 
     def forward(self, X: Tensor) -> Tensor:
@@ -73,12 +73,12 @@ class WukongLayer(nn.Module):
             )
         m, k = num_fmb + num_lcb, rank
         self.num_fmb, self.d = num_fmb, d
-        self.W_L = linear(n, num_lcb, generator, bias=False).weight  # (n_L, n)
-        self.W_R = None if m == n else linear(n, m, generator, bias=False).weight  # (m, n)
-        self.Y_T: Tensor | None = None if attentive else linear(n, k, generator, bias=False).weight  # (k, n)
+        self.W_L = seeded_linear(n, num_lcb, generator, bias=False).weight  # (n_L, n)
+        self.W_R = None if m == n else seeded_linear(n, m, generator, bias=False).weight  # (m, n)
+        self.Y_T: Tensor | None = None if attentive else seeded_linear(n, k, generator, bias=False).weight  # (k, n)
         self.attend = AttentiveProjection(n, d, k, hidden, generator) if attentive else None
         self.fm_norm = nn.LayerNorm(n * k) if layer_norm else nn.Identity()
-        self.fm_mlp = mlp(n * k, (*hidden, num_fmb * d), generator, last_relu=False)
+        self.fm_mlp = seeded_mlp(n * k, (*hidden, num_fmb * d), generator, last_relu=False)
         self.norm = nn.LayerNorm(d) if layer_norm else nn.Identity()
 
     def forward(self, X: Tensor) -> Tensor:
@@ -127,7 +127,9 @@ class Wukong(nn.Module):
     ):
         super().__init__()
         self.width = width
-        self.dense = mlp(num_dense, (*hidden, dense_units * width), generator, last_relu=False) if num_dense else None
+        self.dense = (
+            seeded_mlp(num_dense, (*hidden, dense_units * width), generator, last_relu=False) if num_dense else None
+        )
         n = num_embeddings + (dense_units if num_dense else 0)
         self.layers = nn.Sequential()
         for _ in range(layers):

@@ -2,12 +2,12 @@ from .classification import (
     calibration,
     cross_entropy,
     metrics_of,
-    normalised,
+    normalise_loss,
     normalised_entropy,
     sigmoid,
     transfer_ratio,
 )
-from .estimates import Estimate, average, mean_of_seeds, quotient
+from .estimates import Estimate, average_estimates, estimate_ratio, mean_of_seeds
 from .paired import consecutive_blocks, paired_ne_difference
 from .progressive import Progressive
 from .ranking import auc, gauc
@@ -16,17 +16,17 @@ __all__ = [
     "Estimate",
     "Progressive",
     "auc",
-    "average",
+    "average_estimates",
     "calibration",
     "consecutive_blocks",
     "cross_entropy",
+    "estimate_ratio",
     "gauc",
     "mean_of_seeds",
     "metrics_of",
-    "normalised",
+    "normalise_loss",
     "normalised_entropy",
     "paired_ne_difference",
-    "quotient",
     "sigmoid",
     "transfer_ratio",
 ]

@@ -70,10 +70,10 @@ def normalised_entropy(logits: np.ndarray, labels: np.ndarray, weights: np.ndarr
     """
     labels = np.asarray(labels, dtype=np.float64)
     rate = _ratio(*_sums(labels, weights))
-    return normalised(log_loss(logits, labels, weights), rate)
+    return normalise_loss(log_loss(logits, labels, weights), rate)
 
 
-def normalised(mean_loss: float | None, rate: float | None) -> float | None:
+def normalise_loss(mean_loss: float | None, rate: float | None) -> float | None:
     """NE from a log-loss and a base rate that are known already."""
     entropy = None if rate is None else base_rate_entropy(rate)
     return None if mean_loss is None or entropy is None else mean_loss / entropy

@@ -63,10 +63,10 @@ def mean_of_seeds(values: Sequence[float]) -> Estimate:
     return Estimate(float(x.mean()), np.empty(0), (x - x.mean()) / len(x))
 
 
-def quotient(numerator: Estimate, denominator: Estimate) -> Estimate | None:
+def estimate_ratio(numerator: Estimate, denominator: Estimate) -> Estimate | None:
     """One estimate over another of the same pieces; None where the denominator is not above 0.
 
-    >>> half = quotient(mean_of_seeds([1.0, 2.0, 3.0]), mean_of_seeds([2.0, 4.0, 6.0]))
+    >>> half = estimate_ratio(mean_of_seeds([1.0, 2.0, 3.0]), mean_of_seeds([2.0, 4.0, 6.0]))
     >>> half.value, half.told()["se"]
     (0.5, 0.0)
     """
@@ -80,7 +80,7 @@ def quotient(numerator: Estimate, denominator: Estimate) -> Estimate | None:
     return Estimate(value, clusters, seeds)
 
 
-def average(estimates: Sequence[Estimate]) -> Estimate:
+def average_estimates(estimates: Sequence[Estimate]) -> Estimate:
     """The mean of several estimates of the same pieces."""
 
     def mean(pieces: list[np.ndarray]) -> np.ndarray:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from exfm.errors import ConfigError, ModelError
-from exfm.metrics.classification import Metrics, cross_entropy, normalised, sigmoid
+from exfm.metrics.classification import Metrics, cross_entropy, normalise_loss, sigmoid
 
 BINS = 16_384
 LOWEST, BINS_PER_UNIT = -16.0, 512.0
@@ -64,7 +64,7 @@ class Tally:
         return Metrics(
             rows=int(self.counts[0]),
             positives=int(self.counts[1]),
-            ne=normalised(mean, positive / weight if weight > 0 else None),
+            ne=normalise_loss(mean, positive / weight if weight > 0 else None),
             auc=self._auc(),
             log_loss=mean,
             calibration=predicted / positive if positive > 0 else None,

@@ -1,7 +1,7 @@
 from .scorer import ShardedScorer, TeacherScorer, snapshot_of
 from .served import ServedStudent, check_logits, load_served, load_student, save_served
 from .student import Student, StudentConfig
-from .teacher import Prepared, Teacher
+from .teacher import SentBatch, Teacher
 from .teacher_net import OPTIONS, DCNOptions, DLRMOptions, Interaction, TeacherConfig, TeacherNet
 
 __all__ = [
@@ -9,7 +9,7 @@ __all__ = [
     "DCNOptions",
     "DLRMOptions",
     "Interaction",
-    "Prepared",
+    "SentBatch",
     "ServedStudent",
     "ShardedScorer",
     "Student",

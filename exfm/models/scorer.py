@@ -10,10 +10,10 @@ import torch
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 
 from exfm.data import Batch, FeatureSet
-from exfm.embeddings import bag_configs, copy_tables, load_weights
+from exfm.embeddings import bag_configs, load_table_weights
 from exfm.models.teacher_net import TeacherConfig, TeacherNet
-from exfm.parallel import RankGroup, Sharding, plan_sharding, shard_tables, weights_of
-from exfm.tensors import Source
+from exfm.parallel import RankGroup, Sharding, plan_sharding, shard_tables, sharded_weights
+from exfm.tensors import TensorSource, copy_tensors
 
 S = TypeVar("S")
 
@@ -40,10 +40,10 @@ class TeacherScorer:
         tables = EmbeddingBagCollection(bag_configs(features, cfg.width))  # drawn in place, not copied: they are loaded
         self._net = TeacherNet(cfg, features, tasks, seed=0, tables=tables).eval()
 
-    def load(self, snapshot: Mapping[str, Source]) -> None:
+    def load(self, snapshot: Mapping[str, TensorSource]) -> None:
         """Score with these weights from now on. Raises ModelError where they are not of this configuration."""
         _load_dense(self._net, snapshot)
-        load_weights(self._net.tables, tables_of(snapshot, "weight"))
+        load_table_weights(self._net.tables, tables_of(snapshot, "weight"))
 
     def score(self, batch: Batch) -> np.ndarray:
         """Logits (B, T) float32."""
@@ -79,10 +79,10 @@ class ShardedScorer:
         for table in self.plan.plan["tables"].values():
             table.compute_kernel = "dense"  # the one that has no optimizer
         self._net.tables = shard_tables(tables, self.plan.plan["tables"], group, sharding)
-        self._weights = weights_of(self._net.tables, tables.embedding_bag_configs(), group)
+        self._weights = sharded_weights(self._net.tables, tables.embedding_bag_configs(), group)
         self.held = [piece for windows in self._weights.windows.values() for _, piece in windows]  # in this process
 
-    def load(self, snapshot: Mapping[str, Source]) -> None:
+    def load(self, snapshot: Mapping[str, TensorSource]) -> None:
         """Score with these weights from now on; of the tables only this rank's windows are read. No collective.
 
         Raises ModelError where they are not of this configuration, or damaged: what is loaded is then undefined."""
@@ -95,9 +95,9 @@ class ShardedScorer:
             return self._net(batch.sparse, batch.dense).float().numpy()
 
 
-def _load_dense(net: TeacherNet, snapshot: Mapping[str, Source]) -> None:
+def _load_dense(net: TeacherNet, snapshot: Mapping[str, TensorSource]) -> None:
     dense = {f"dense/{n}": p.detach() for n, p in net.named_parameters() if not n.startswith("tables.")}
-    copy_tables(dense, {k: v for k, v in snapshot.items() if k.startswith("dense/")})
+    copy_tensors(dense, {k: v for k, v in snapshot.items() if k.startswith("dense/")})
 
 
 def tables_of(tensors: Mapping[str, S], what: str) -> dict[str, S]:

@@ -20,10 +20,10 @@ from torch import Tensor, nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from exfm.data import Batch, FeatureSet, Histories
-from exfm.embeddings import copy_tables, embedding_bags, load_weights
+from exfm.embeddings import embedding_bags, load_table_weights
 from exfm.errors import ModelError
-from exfm.layers import Trunk, Units, build_trunk
-from exfm.tensors import check_fit, load, save
+from exfm.layers import TrunkConfig, Units, build_trunk
+from exfm.tensors import check_fit, copy_tensors, load_checkpoint, save_checkpoint
 
 if TYPE_CHECKING:
     from exfm.models.student import Student
@@ -37,12 +37,12 @@ class ServedStudent(nn.Module):
 
     >>> from exfm.data import SparseFeature
     >>> features = FeatureSet(sparse=[SparseFeature(name="ad", rows=10), SparseFeature(name="user", rows=20)])
-    >>> served = ServedStudent(Trunk(mlp=(4,)), width=2, features=features, tasks=["ctr"])
+    >>> served = ServedStudent(TrunkConfig(mlp=(4,)), width=2, features=features, tasks=["ctr"])
     >>> served.parameter_count  # tables 60, trunk 1 × 4 + 4, head 4 + 1
     73
     """
 
-    def __init__(self, trunk: Trunk, width: int, features: FeatureSet, tasks: Sequence[str], seed: int = 0):
+    def __init__(self, trunk: TrunkConfig, width: int, features: FeatureSet, tasks: Sequence[str], seed: int = 0):
         super().__init__()
         self.trunk_config, self.features, self.tasks = trunk, features, tuple(tasks)
         self.units, self.width = Units(features, width, seed), width
@@ -78,10 +78,12 @@ def export_student(student: Student) -> ServedStudent:
 def load_student(served: ServedStudent, state: Mapping[str, Tensor]) -> None:
     """Serve what a student was when it gave this `state()`. Raises ModelError where the tables do not match."""
     weights = _under("table/", state)
-    load_weights(served.tables, {k.removesuffix("/weight"): w for k, w in weights.items() if k.endswith("/weight")})
+    load_table_weights(
+        served.tables, {k.removesuffix("/weight"): w for k, w in weights.items() if k.endswith("/weight")}
+    )
     for part in ("units", "trunk", "serving"):
         served.get_submodule(part).load_state_dict(_under(f"dense/{part}.", state))
-    copy_tables(served.histories.tensors(), _under("history/", state))
+    copy_tensors(served.histories.tensors(), _under("history/", state))
 
 
 def check_parity(student: Student, served: ServedStudent, batch: Batch) -> float:
@@ -104,24 +106,27 @@ def check_logits(logits: np.ndarray, served: ServedStudent, batch: Batch) -> flo
 
 
 def save_served(served: ServedStudent, root: str | os.PathLike[str], name: str) -> Path:
-    """Write `<root>/<name>`, all that `load_served` needs, atomically. Errors: as `exfm.tensors.save`."""
+    """Write `<root>/<name>`, all that `load_served` needs, atomically. Errors: as `exfm.tensors.save_checkpoint`."""
     meta = {
         "trunk": served.trunk_config.model_dump(mode="json"),
         "width": served.width,
         "features": served.features.model_dump(mode="json"),
         "tasks": list(served.tasks),
     }
-    return save(root, name, served.state_dict(), meta, kind=KIND)
+    return save_checkpoint(root, name, served.state_dict(), meta, kind=KIND)
 
 
 def load_served(path: str | os.PathLike[str]) -> ServedStudent:
     """A served student from where it was saved. Raises ModelError if something else is there, or it is damaged."""
-    stored = load(path)
+    stored = load_checkpoint(path)
     if stored.kind != KIND:
         raise ModelError(f"`{Path(path).name}` is a {stored.kind}, not a {KIND}; give the path of a student's export")
     meta = stored.meta
     served = ServedStudent(
-        Trunk.model_validate(meta["trunk"]), meta["width"], FeatureSet.model_validate(meta["features"]), meta["tasks"]
+        TrunkConfig.model_validate(meta["trunk"]),
+        meta["width"],
+        FeatureSet.model_validate(meta["features"]),
+        meta["tasks"],
     )
     check_fit({k: v.shape for k, v in served.state_dict().items()}, stored.tensors)
     served.load_state_dict(stored.tensors)

@@ -25,20 +25,18 @@ from torch import Tensor, nn
 from exfm.data import Batch, FeatureSet, Histories
 from exfm.distillation import Arm, Guidance, Lesson, Objective, objective, scale_gradient
 from exfm.embeddings import (
-    Accumulators,
-    accumulators,
-    copy_tables,
+    AccumulatorConfig,
     fused_embedding_bags,
-    named_generator,
-    scale,
-    set_learning_rate,
+    scale_accumulator,
+    set_table_learning_rate,
+    table_accumulators,
     table_weights,
 )
-from exfm.layers import Trunk, Units, build_trunk, linear
+from exfm.layers import TrunkConfig, Units, build_trunk, seeded_linear
 from exfm.models.served import ServedStudent, export_student
-from exfm.randomness import StepRandomness
+from exfm.randomness import StepRandomness, named_generator
 from exfm.step import LARGEST, StepResult
-from exfm.tensors import Source
+from exfm.tensors import TensorSource, copy_tensors
 
 
 class LearningRate(BaseModel):
@@ -71,12 +69,12 @@ class StudentConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    trunk: Trunk = Trunk()
+    trunk: TrunkConfig = TrunkConfig()
     width: int = Field(default=8, gt=0, multiple_of=4)  # of the embeddings; FBGEMM asks for the 4
     dense_lr: float = Field(default=4e-3, gt=0)  # Adam
     sparse_lr: float = Field(default=0.24, gt=0)  # row-wise AdaGrad
     sparse_eps: float = Field(default=1e-8, gt=0)
-    accumulators: Accumulators = Accumulators()  # AdaGrad's, which otherwise only grow
+    accumulators: AccumulatorConfig = AccumulatorConfig()  # AdaGrad's, which otherwise only grow
     learning_rate: LearningRate = LearningRate()
     arm: Arm = Arm(kind="auxiliary_head", adapter=True)
 
@@ -204,9 +202,9 @@ class Student:
         """Copies of everything that the next step depends on."""
         return {name: tensor.clone() for name, tensor in self._tensors().items()}
 
-    def load_state(self, tensors: Mapping[str, Source]) -> None:
+    def load_state(self, tensors: Mapping[str, TensorSource]) -> None:
         """Go on from a state. Raises ModelError, and changes nothing, where it is not one of such a student."""
-        copy_tables(self._tensors(), tensors)
+        copy_tensors(self._tensors(), tensors)
 
     def _objective(self, batch: Batch, x_BH: Tensor, z_S: Tensor, lesson: Lesson) -> Objective:
         arm, own_heads = self.cfg.arm, self.cfg.arm.kind == "auxiliary_head"
@@ -256,12 +254,12 @@ class Student:
         if factor != self._factor:
             self._factor = factor
             self._adam.param_groups[0]["lr"] = self.cfg.dense_lr * factor
-            set_learning_rate(self.net.tables, self.cfg.sparse_lr * factor)
+            set_table_learning_rate(self.net.tables, self.cfg.sparse_lr * factor)
 
     def _scale_accumulators(self, factor: float) -> None:
         if factor != 1:
-            for m in accumulators(self.net.tables).values():
-                scale(m, factor)
+            for m in table_accumulators(self.net.tables).values():
+                scale_accumulator(m, factor)
 
     def _progress(self) -> dict[str, Tensor]:
         return {
@@ -277,7 +275,7 @@ class Student:
         for name, p in self._dense.items():
             tensors |= {f"adam/{name}/{key}": value for key, value in self._adam.state[p].items()}
         tensors |= {f"table/{name}/weight": w for name, w in table_weights(self.net.tables).items()}
-        tensors |= {f"table/{name}/accumulator": m for name, m in accumulators(self.net.tables).items()}
+        tensors |= {f"table/{name}/accumulator": m for name, m in table_accumulators(self.net.tables).items()}
         tensors |= self._guidance.tensors()
         tensors |= {f"history/{key}": tensor for key, tensor in self.histories.tensors().items()}
         tensors |= {f"progress/{key}": value for key, value in self._progress().items()}
@@ -290,5 +288,5 @@ def _heads(name: str, width: int, tasks: Sequence[str], seed: int) -> nn.Linear:
     with torch.no_grad():
         heads.bias.zero_()
         for t, task in enumerate(tasks):
-            heads.weight[t] = linear(width, 1, named_generator(seed, f"{name}/{task}"), bias=False).weight[0]
+            heads.weight[t] = seeded_linear(width, 1, named_generator(seed, f"{name}/{task}"), bias=False).weight[0]
     return heads

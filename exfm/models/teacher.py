@@ -20,16 +20,16 @@ from torch import Tensor
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 
 from exfm.data import Batch, FeatureSet
-from exfm.embeddings import bag_configs, copy_tables, draw_initial_weights
+from exfm.embeddings import bag_configs, draw_initial_weights
 from exfm.models.scorer import tables_of
 from exfm.models.teacher_net import TeacherConfig, TeacherNet
 from exfm.parallel import Lookup, ParallelTables, RankGroup, Sharding, plan_sharding
 from exfm.randomness import StepRandomness
 from exfm.step import LARGEST, StepResult
-from exfm.tensors import Pieces, Source
+from exfm.tensors import TensorPieces, TensorSource, copy_tensors
 
 
-class Prepared(NamedTuple):
+class SentBatch(NamedTuple):
     """A batch whose ids are on their way."""
 
     batch: Batch
@@ -85,26 +85,26 @@ class Teacher:
         self._adam = torch.optim.Adam(self._dense.values(), lr=cfg.dense_lr, fused=True)
         self._rows = torch.zeros((), dtype=torch.int64)
 
-    def prepare(self, batch: Batch) -> Prepared:
+    def prepare(self, batch: Batch) -> SentBatch:
         """Start to send the batch's ids to the ranks that hold their rows, so that they travel during another step.
 
         Every rank prepares the same batches in the same order, and learns from them in that order. A collective.
         """
         batch = batch.to(self._group.device)
-        return Prepared(batch, self._tables.send(batch.sparse))
+        return SentBatch(batch, self._tables.send(batch.sparse))
 
-    def train_step(self, batch: Batch | Prepared) -> StepResult:
+    def train_step(self, batch: Batch | SentBatch) -> StepResult:
         """Score the batch, then learn from it. A collective.
 
         Where a logit, the loss or a gradient is not finite, on any rank, nothing is updated.
         """
         with self.random.step():
-            result = self._step(batch if isinstance(batch, Prepared) else self.prepare(batch))
+            result = self._step(batch if isinstance(batch, SentBatch) else self.prepare(batch))
         if result.finite:
             self.random.advance()
         return result
 
-    def _step(self, prepared: Prepared) -> StepResult:
+    def _step(self, prepared: SentBatch) -> StepResult:
         batch = prepared.batch
         self._adam.zero_grad(set_to_none=True)
         z = self._net.predict(self._tables.look_up(prepared.lookup), batch.sparse, batch.dense)
@@ -170,7 +170,7 @@ class Teacher:
             sparse, dense = prepared.batch.sparse, prepared.batch.dense
             return self._net.predict(self._tables.look_up(prepared.lookup), sparse, dense).float().cpu().numpy()
 
-    def state(self) -> dict[str, Tensor | Pieces]:
+    def state(self) -> dict[str, Tensor | TensorPieces]:
         """Copies, in the CPU's memory, of everything that the next step depends on; no collective."""
         tensors = self.snapshot()
         for name, m in self._accumulators.copies().items():
@@ -181,7 +181,7 @@ class Teacher:
         tensors["rng"] = self.random.state.clone()
         return tensors | {name: rows.clone() for name, rows in self._progress().items()}
 
-    def load_state(self, tensors: Mapping[str, Source]) -> None:
+    def load_state(self, tensors: Mapping[str, TensorSource]) -> None:
         """Go on from a state, of which this rank's windows are read. No collective: all ranks do it.
 
         Raises ModelError where it is not one of this configuration and feature set, or is damaged on disk; a part of
@@ -190,13 +190,13 @@ class Teacher:
         adam = {f"adam/{n}/{k}": v for n, p in self._dense.items() for k, v in self._adam_state(p).items()}
         dense = {f"dense/{n}": p.detach() for n, p in self._dense.items()}
         mine = dense | adam | {"rng": self.random.state} | self._progress()
-        copy_tables(mine, {k: v for k, v in tensors.items() if not k.startswith("table/")})
+        copy_tensors(mine, {k: v for k, v in tensors.items() if not k.startswith("table/")})
         self._weights.load(tables_of(tensors, "weight"))
         self._accumulators.load(tables_of(tensors, "accumulator"))
 
-    def snapshot(self) -> dict[str, Tensor | Pieces]:
+    def snapshot(self) -> dict[str, Tensor | TensorPieces]:
         """Copies, in the CPU's memory, of what scoring needs: `dense/…` and `table/…/weight`; no collective."""
-        tensors: dict[str, Tensor | Pieces] = {f"dense/{name}": _copy(p) for name, p in self._dense.items()}
+        tensors: dict[str, Tensor | TensorPieces] = {f"dense/{name}": _copy(p) for name, p in self._dense.items()}
         for name, weight in self._weights.copies().items():
             tensors[f"table/{name}/weight"] = weight
         return tensors

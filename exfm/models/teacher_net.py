@@ -15,10 +15,10 @@ from torchrec.modules.embedding_modules import EmbeddingBagCollection
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor, KeyedTensor
 
 from exfm.data import FeatureSet
-from exfm.embeddings import Accumulators, embedding_bags, named_generator
+from exfm.embeddings import AccumulatorConfig, SparseOptimizer, embedding_bags
 from exfm.errors import ConfigError
-from exfm.layers import DCN, DLRM, Cross, Units, Wukong, mlp
-from exfm.parallel import SparseOptimizer
+from exfm.layers import DCN, DLRM, CrossConfig, Units, Wukong, seeded_mlp
+from exfm.randomness import named_generator
 
 Interaction = Literal["wukong", "dlrm", "dcn"]
 
@@ -37,7 +37,7 @@ class DCNOptions(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    cross: Cross = Cross()
+    cross: CrossConfig = CrossConfig()
     deep: tuple[int, ...] = (256, 128)
 
 
@@ -75,7 +75,7 @@ class TeacherConfig(BaseModel):
     sparse_optimizer: SparseOptimizer = "row_wise_adagrad"  # of the tables; "adagrad" is element-wise
     sparse_lr: float = Field(default=0.1, gt=0)
     sparse_eps: float = Field(default=1e-8, gt=0)
-    accumulators: Accumulators = Accumulators()  # AdaGrad's, which otherwise only grow
+    accumulators: AccumulatorConfig = AccumulatorConfig()  # AdaGrad's, which otherwise only grow
     dense_dtype: Literal["float32", "float64"] = "float32"  # of all but the tables; double is for comparing plans
 
     @model_validator(mode="after")
@@ -150,7 +150,9 @@ class TeacherNet(nn.Module):
         self.trunk = build_interaction(cfg, self.units.count, len(features.dense), seed)
         self.heads = nn.ModuleDict()
         for task in tasks:
-            head = mlp(self.trunk.out_width, (*cfg.head, 1), named_generator(seed, f"head/{task}"), last_relu=False)
+            head = seeded_mlp(
+                self.trunk.out_width, (*cfg.head, 1), named_generator(seed, f"head/{task}"), last_relu=False
+            )
             # An untrained teacher says the same of every row, instead of something random that students would learn.
             nn.init.zeros_(head[-1].weight)  # type: ignore[arg-type]
             nn.init.zeros_(head[-1].bias)  # type: ignore[arg-type]

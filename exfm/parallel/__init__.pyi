@@ -1,16 +1,15 @@
 from .group import RankGroup
-from .planner import GB, Device, Hardware, World, optimizer_bytes, quiet, weight_bytes
+from .planner import GB, Device, Hardware, RankLayout, optimizer_bytes, quiet_torchrec, weight_bytes
 from .sharding import (
     BY_COLUMNS,
-    Sharder,
     Sharding,
     ShardingType,
-    SparseOptimizer,
+    TableSharder,
     plan_sharding,
-    planner_of,
+    sharding_planner,
     table_bytes,
 )
-from .tables import Lookup, ParallelTables, shard_tables, weights_of
+from .tables import Lookup, ParallelTables, shard_tables, sharded_weights
 
 __all__ = [
     "BY_COLUMNS",
@@ -20,17 +19,16 @@ __all__ = [
     "Lookup",
     "ParallelTables",
     "RankGroup",
-    "Sharder",
+    "RankLayout",
     "Sharding",
     "ShardingType",
-    "SparseOptimizer",
-    "World",
+    "TableSharder",
     "optimizer_bytes",
     "plan_sharding",
-    "planner_of",
-    "quiet",
+    "quiet_torchrec",
     "shard_tables",
+    "sharded_weights",
+    "sharding_planner",
     "table_bytes",
     "weight_bytes",
-    "weights_of",
 ]

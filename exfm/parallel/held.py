@@ -8,11 +8,9 @@ from itertools import chain
 import torch
 from torch import Tensor
 
-from exfm.embeddings import scale
+from exfm.embeddings import scale_accumulator
 from exfm.parallel.group import RankGroup
-from exfm.tensors import Pieces, Source, check_fit, fill, whole
-
-Window = tuple[tuple[int, ...], Tensor]  # where it begins in the whole; its values
+from exfm.tensors import TensorPieces, TensorSource, Window, check_fit, fill_window, whole_tensor
 
 
 class ShardedTables:
@@ -31,32 +29,32 @@ class ShardedTables:
         self.shapes, self._replicated, self._group = dict(shapes), frozenset(replicated), group
         self.windows = {name: [(at, w) for at, w in held.get(name, ()) if w.numel()] for name in shapes}
 
-    def copies(self) -> dict[str, Tensor | Pieces]:
+    def copies(self) -> dict[str, Tensor | TensorPieces]:
         """Copies of all tables, in CPU memory: on a single rank whole ones, on one of several the pieces that it holds.
 
         Of what every rank holds, only rank 0 has a piece.
         """
-        copies: dict[str, Tensor | Pieces] = {}
+        copies: dict[str, Tensor | TensorPieces] = {}
         for name, shape in self.shapes.items():
             mine = self._group.rank == 0 or name not in self._replicated
-            held = Pieces(tuple(shape), self.windows[name] if mine else [])
+            held = TensorPieces(tuple(shape), self.windows[name] if mine else [])
             alone = self._group.world_size == 1
-            copies[name] = whole(held) if alone else _copied(held)
+            copies[name] = whole_tensor(held) if alone else _copied(held)
         return copies
 
-    def load(self, tables: Mapping[str, Source]) -> None:
+    def load(self, tables: Mapping[str, TensorSource]) -> None:
         """Overwrite this rank's windows, reading nothing else. Raises ModelError where they do not match."""
         check_fit(self.shapes, tables)
         for name, windows in self.windows.items():
             for start, window in windows:
-                fill(window, tables[name], start)
+                fill_window(window, tables[name], start)
 
     def scale(self, factor: float) -> None:
         """Multiply this rank's windows in place."""
         if factor != 1:
             for _, window in chain.from_iterable(self.windows.values()):
-                scale(window, factor)
+                scale_accumulator(window, factor)
 
 
-def _copied(held: Pieces) -> Pieces:
+def _copied(held: TensorPieces) -> TensorPieces:
     return held._replace(pieces=[(start, piece.to("cpu", copy=True)) for start, piece in held.pieces])

@@ -45,12 +45,12 @@ NO_LIMIT = 1 << 50
 
 
 @dataclass(frozen=True)
-class World:
+class RankLayout:
     """The ranks that a model is to be spread over.
 
     Raises ConfigError for ranks that do not fill their hosts.
 
-    >>> World(4, ranks_per_host=2).hosts
+    >>> RankLayout(4, ranks_per_host=2).hosts
     2
     """
 
@@ -137,15 +137,15 @@ _HARDWARE: dict[Device, Hardware] = {
 
 
 def make_planner(
-    world: World, constraints: Mapping[str, ParameterConstraints], optimizer: str | None = "row_wise_adagrad"
+    world: RankLayout, constraints: Mapping[str, ParameterConstraints], optimizer: str | None = "row_wise_adagrad"
 ) -> EmbeddingShardingPlanner:
     """A planner for `world`, of tables that learn by `optimizer` (or `adagrad`, or None); needs no process group."""
-    with quiet():
+    with quiet_torchrec():
         return _planner(world, constraints, optimizer)
 
 
 def _planner(
-    world: World, constraints: Mapping[str, ParameterConstraints], optimizer: str | None
+    world: RankLayout, constraints: Mapping[str, ParameterConstraints], optimizer: str | None
 ) -> EmbeddingShardingPlanner:
     hardware = Hardware.of(world.device)
     topology = Topology(
@@ -234,7 +234,7 @@ def _counted(option: ShardingOption, size: list[int]) -> int:
 
 
 @contextmanager
-def quiet() -> Iterator[None]:
+def quiet_torchrec() -> Iterator[None]:
     """TorchRec warns about topologies and dense estimates that do not matter here, and logs arguments and errors."""
     loggers = [logging.getLogger(name) for name in ("", "torchrec", "MethodLogger-NullHandler")]
     levels = [logger.level for logger in loggers]

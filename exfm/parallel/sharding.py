@@ -18,10 +18,11 @@ from torchrec.distributed.types import ShardingPlan
 from torchrec.modules.embedding_configs import EmbeddingBagConfig
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 
+from exfm.embeddings import SparseOptimizer
 from exfm.errors import ConfigError
 from exfm.parallel.comms import Comms, codecs
 from exfm.parallel.group import RankGroup
-from exfm.parallel.planner import GB, Device, World, make_planner, quiet
+from exfm.parallel.planner import GB, Device, RankLayout, make_planner, quiet_torchrec
 
 ShardingType = Literal[
     "table_wise",
@@ -34,7 +35,6 @@ ShardingType = Literal[
 ]
 MOST_ROWS = 2**31 - 1  # of a table, or a piece of one, in FBGEMM on CPU
 BY_COLUMNS = frozenset({"column_wise", "table_column_wise", "grid_shard"})
-SparseOptimizer = Literal["row_wise_adagrad", "adagrad"]
 
 
 class Sharding(BaseModel):
@@ -74,9 +74,9 @@ class Sharding(BaseModel):
         """What `table` may be cut by."""
         return [self.tables[table]] if table in self.tables else list(self.types)
 
-    def world(self, ranks: int, device: Device = "cpu", batch_rows: int = 2048) -> World:
+    def world(self, ranks: int, device: Device = "cpu", batch_rows: int = 2048) -> RankLayout:
         """These ranks, as the planner sees them. Raises ConfigError if they do not fill their hosts."""
-        return World(ranks, self.ranks_per_host, device, self.memory_gb, batch_rows)
+        return RankLayout(ranks, self.ranks_per_host, device, self.memory_gb, batch_rows)
 
     def check(self, tables: Collection[str], optimizer: SparseOptimizer | None) -> None:
         """Raises ConfigError for tables that do not exist, and for cuts under which `optimizer` is another one."""
@@ -98,11 +98,11 @@ class Sharding(BaseModel):
                 )
 
 
-class Sharder(EmbeddingBagCollectionSharder):
+class TableSharder(EmbeddingBagCollectionSharder):
     """TorchRec's sharder with all cuts on CPU too: those by rows work there, but are offered on CUDA only."""
 
     @classmethod
-    def of(cls, sharding: Sharding) -> Sharder:
+    def of(cls, sharding: Sharding) -> TableSharder:
         return cls(qcomm_codecs_registry=codecs(sharding.comms))
 
     def sharding_types(self, compute_device_type: str) -> list[str]:
@@ -121,8 +121,8 @@ class Sharder(EmbeddingBagCollectionSharder):
         return ["dense"] if sharding_type == "data_parallel" else ["fused"]
 
 
-def planner_of(
-    tables: Collection[EmbeddingBagConfig], sharding: Sharding, world: World, optimizer: SparseOptimizer | None
+def sharding_planner(
+    tables: Collection[EmbeddingBagConfig], sharding: Sharding, world: RankLayout, optimizer: SparseOptimizer | None
 ) -> EmbeddingShardingPlanner:
     """TorchRec's planner for these tables: what `exfm plan` asks without any ranks is what training asks with them.
 
@@ -143,7 +143,7 @@ def planner_of(
     return make_planner(world, constraints, optimizer)
 
 
-def cuts_of(table: EmbeddingBagConfig, sharding: Sharding, world: World) -> list[str]:
+def cuts_of(table: EmbeddingBagConfig, sharding: Sharding, world: RankLayout) -> list[str]:
     """What a table of its size may be cut by; one whose rows do not reach for every rank stays whole.
 
     FBGEMM's backward on CPU takes a piece without rows and the table after it for one table of the former's width:
@@ -152,8 +152,8 @@ def cuts_of(table: EmbeddingBagConfig, sharding: Sharding, world: World) -> list
     Raises ConfigError where no piece would be small enough for FBGEMM to count its rows.
 
     >>> tiny = EmbeddingBagConfig(name="day", num_embeddings=7, embedding_dim=4, feature_names=["day"])
-    >>> cuts_of(tiny, Sharding(types=("row_wise",)), World(4)), cuts_of(tiny, Sharding(types=("row_wise",)), World(5))
-    (['row_wise'], ['table_wise'])
+    >>> [cuts_of(tiny, Sharding(types=("row_wise",)), RankLayout(ranks)) for ranks in (4, 5)]
+    [['row_wise'], ['table_wise']]
     """
     over = {"row_wise": world.ranks, "table_row_wise": world.on_a_host, "grid_shard": world.on_a_host}
     cuts = [cut for cut in sharding.of(table.name) if _reaches(table.num_embeddings, over.get(cut, 1))] or [
@@ -189,14 +189,14 @@ def plan_sharding(
     """
     configs = tables.embedding_bag_configs()
     world = sharding.world(group.world_size, "cuda" if group.device.type == "cuda" else "cpu", batch_rows)
-    planner = planner_of(configs, sharding, world, optimizer)
+    planner = sharding_planner(configs, sharding, world, optimizer)
     model = nn.Module()
     model.add_module("tables", tables)
     planned: list[ShardingPlan | str] = [""]  # or why there is none: the others would wait for a rank that raises
     if group.rank == 0:
         try:
-            with quiet():
-                planned = [planner.plan(model, [Sharder.of(sharding)])]
+            with quiet_torchrec():
+                planned = [planner.plan(model, [TableSharder.of(sharding)])]
         except PlannerError:
             planned = [does_not_fit(configs, sharding, group.world_size, optimizer)]
         except Exception as error:

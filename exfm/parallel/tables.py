@@ -44,13 +44,15 @@ from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backwa
 from torchrec.optim.rowwise_adagrad import RowWiseAdagrad
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor, KeyedTensor
 
+from exfm.embeddings import SparseOptimizer
 from exfm.parallel.group import RankGroup, forget_hosts
-from exfm.parallel.held import ShardedTables, Window
-from exfm.parallel.planner import quiet
-from exfm.parallel.sharding import Sharder, Sharding, SparseOptimizer
+from exfm.parallel.held import ShardedTables
+from exfm.parallel.planner import quiet_torchrec
+from exfm.parallel.sharding import Sharding, TableSharder
+from exfm.tensors import Window
 
 
-class Piece(NamedTuple):
+class TableShard(NamedTuple):
     """A window of one table that this rank holds."""
 
     table: str
@@ -93,20 +95,20 @@ class ParallelTables:
         assert isinstance(model.tables, EmbeddingBagCollection)
         kind = RowWiseAdagrad if self._row_wise else torch.optim.Adagrad
         apply_optimizer_in_backward(kind, model.tables.parameters(), {"lr": lr, "eps": eps})
-        with quiet(), _hosts(sharding, group):
+        with quiet_torchrec(), _hosts(sharding, group):
             DistributedModelParallel(  # changes the model in place
                 model,
                 env=ShardingEnv.from_process_group(group.process_group),
                 device=group.device,
                 plan=plan,
-                sharders=[Sharder.of(sharding)],
+                sharders=[TableSharder.of(sharding)],
                 init_data_parallel=False,  # the dense part's gradients are summed by who trains it
             )
         assert isinstance(model.tables, ShardedEmbeddingBagCollection)
         self._tables = model.tables
         _mend(self._tables)
         self._replicas = {
-            kernel: [Replica(w.detach(), optimizer, lr=lr, eps=eps) for w in kernel.split_embedding_weights()]
+            kernel: [ReplicatedTable(w.detach(), optimizer, lr=lr, eps=eps) for w in kernel.split_embedding_weights()]
             for kernel in _kernels(self._tables)
             if isinstance(kernel, BatchedDenseEmbeddingBag)
         }
@@ -135,7 +137,7 @@ class ParallelTables:
 
     def weights(self, configs: Sequence[EmbeddingBagConfig]) -> ShardedTables:
         """(rows, width) each; they share memory with the model."""
-        return weights_of(self._tables, configs, self._group)
+        return sharded_weights(self._tables, configs, self._group)
 
     def accumulators(self, configs: Sequence[EmbeddingBagConfig]) -> ShardedTables:
         """(rows,) of row-wise AdaGrad, (rows, width) of element-wise; they share memory with the model.
@@ -171,14 +173,14 @@ def shard_tables(
 
     Nothing is allocated on this rank but its own shards, where `tables` are on the meta device.
     """
-    with quiet(), _hosts(sharding, group):
+    with quiet_torchrec(), _hosts(sharding, group):
         env = ShardingEnv.from_process_group(group.process_group)
-        sharded = Sharder.of(sharding).shard(tables, plan, env, group.device)
+        sharded = TableSharder.of(sharding).shard(tables, plan, env, group.device)
     _mend(sharded)
     return sharded
 
 
-def weights_of(
+def sharded_weights(
     tables: ShardedEmbeddingBagCollection, configs: Sequence[EmbeddingBagConfig], group: RankGroup
 ) -> ShardedTables:
     """The weights (rows, width) of sharded tables, as ranks hold them."""
@@ -198,13 +200,13 @@ def _kernels(tables: ShardedEmbeddingBagCollection) -> Iterator[BatchedFusedEmbe
         yield from lookup._emb_modules
 
 
-def _pieces(tables: ShardedEmbeddingBagCollection) -> Iterator[Piece]:
+def _pieces(tables: ShardedEmbeddingBagCollection) -> Iterator[TableShard]:
     """What this rank holds."""
     for kernel in _kernels(tables):
         for place, config in enumerate(kernel.config.embedding_tables):
             row, column = config.local_metadata.shard_offsets if config.local_metadata else (0, 0)
             weight = kernel.split_embedding_weights()[place].detach()
-            yield Piece(config.name, (row, column), weight, kernel, place, config.local_metadata is None)
+            yield TableShard(config.name, (row, column), weight, kernel, place, config.local_metadata is None)
 
 
 def _mend(tables: ShardedEmbeddingBagCollection) -> None:
@@ -224,11 +226,11 @@ def _column_pieces(parameter: ParameterSharding) -> int:
     return len({shard.shard_offsets[1] for shard in spec.shards}) if isinstance(spec, EnumerableShardingSpec) else 1
 
 
-class Replica:
+class ReplicatedTable:
     """FBGEMM's AdaGrad, otherwise fused in a backward, for a table (R, D) that every rank holds and updates alike.
 
     >>> w = torch.zeros(3, 4)
-    >>> replica = Replica(w, "adagrad", lr=1.0, eps=0.0)
+    >>> replica = ReplicatedTable(w, "adagrad", lr=1.0, eps=0.0)
     >>> replica.update(torch.tensor([[0.0] * 4, [3.0] * 4, [0.0] * 4]))
     >>> replica.accumulator[1], w[:, 0]
     (tensor([9., 9., 9., 9.]), tensor([ 0., -1.,  0.]))

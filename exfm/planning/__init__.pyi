@@ -1,27 +1,27 @@
-from .alternatives import Attempt, Remedy, attempts, remedies
-from .family import OVER_FORWARD, equal_flops, flops_per_example, parameters, scaled
-from .law import Law, blocks_of, fit_law
-from .placement import Cost, Plan, Question, RankLoad, Shortage, TablePlan, plan, size
+from .alternatives import Attempt, Remedy, attempt_strategies, find_remedies
+from .family import TRAINING_OVER_FORWARD, flops_per_example, parameter_count, scaled_teacher, teacher_of_equal_flops
+from .law import ScalingLaw, fit_scaling_law, loss_blocks
+from .placement import Plan, PlanQuestion, RankLoad, Shortage, StepCost, TablePlan, find_plan, format_bytes
 
 __all__ = [
-    "OVER_FORWARD",
+    "TRAINING_OVER_FORWARD",
     "Attempt",
-    "Cost",
-    "Law",
     "Plan",
-    "Question",
+    "PlanQuestion",
     "RankLoad",
     "Remedy",
+    "ScalingLaw",
     "Shortage",
+    "StepCost",
     "TablePlan",
-    "attempts",
-    "blocks_of",
-    "equal_flops",
-    "fit_law",
+    "attempt_strategies",
+    "find_plan",
+    "find_remedies",
+    "fit_scaling_law",
     "flops_per_example",
-    "parameters",
-    "plan",
-    "remedies",
-    "scaled",
-    "size",
+    "format_bytes",
+    "loss_blocks",
+    "parameter_count",
+    "scaled_teacher",
+    "teacher_of_equal_flops",
 ]

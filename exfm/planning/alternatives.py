@@ -11,9 +11,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, get_args
 
+from exfm.embeddings import SparseOptimizer
 from exfm.errors import ConfigError
-from exfm.parallel import BY_COLUMNS, GB, ShardingType, SparseOptimizer
-from exfm.planning.placement import Plan, Question, plan
+from exfm.parallel import BY_COLUMNS, GB, ShardingType
+from exfm.planning.placement import Plan, PlanQuestion, find_plan
 
 STRATEGIES: tuple[ShardingType, ...] = get_args(ShardingType)
 FREE_SEARCH_S = 30  # a free choice among seven strategies for hundreds of tables takes the planner minutes
@@ -30,7 +31,7 @@ class Attempt:
     why_not: str = ""
 
 
-def attempts(question: Question) -> Iterator[Attempt]:
+def attempt_strategies(question: PlanQuestion) -> Iterator[Attempt]:
     """All tables by each strategy, then the planner's choice among those that are exact for this optimizer."""
     exact: list[ShardingType] = []
     for strategy in STRATEGIES:
@@ -44,9 +45,9 @@ def attempts(question: Question) -> Iterator[Attempt]:
 _REFUSED = "refused: "
 
 
-def _attempt(name: str, question: Question) -> Attempt:
+def _attempt(name: str, question: PlanQuestion) -> Attempt:
     try:
-        found = plan(question, timeout_s=FREE_SEARCH_S)
+        found = find_plan(question, timeout_s=FREE_SEARCH_S)
     except ConfigError as error:
         return Attempt(name, None, f"{_REFUSED}{error}")
     return Attempt(name, found) if isinstance(found, Plan) else Attempt(name, None, f"does not fit: {found}")
@@ -61,21 +62,21 @@ class Remedy:
     plan: Plan
 
 
-def remedies(question: Question) -> Iterator[Remedy]:
+def find_remedies(question: PlanQuestion) -> Iterator[Remedy]:
     """What makes room, each by itself: other cuts, another optimizer, more ranks, more memory, narrower embeddings."""
     for search in (_other_cuts, _other_optimizer, _more_ranks, _more_memory, _narrower):
         yield from search(question)
 
 
-def _fits(question: Question) -> Plan | None:
+def _fits(question: PlanQuestion) -> Plan | None:
     try:
-        found = plan(question, quick=True)
+        found = find_plan(question, quick=True)
     except ConfigError:
         return None
     return found if isinstance(found, Plan) else None
 
 
-def _other_cuts(question: Question) -> Iterator[Remedy]:
+def _other_cuts(question: PlanQuestion) -> Iterator[Remedy]:
     """The first that has room. Tables that were pinned are freed where that is needed."""
     sharding = question.sharding
     more = [(*sharding.types, strategy) for strategy in STRATEGIES if strategy not in sharding.types]
@@ -94,7 +95,7 @@ def _other_cuts(question: Question) -> Iterator[Remedy]:
             return
 
 
-def _other_optimizer(question: Question) -> Iterator[Remedy]:
+def _other_optimizer(question: PlanQuestion) -> Iterator[Remedy]:
     """Element-wise AdaGrad may be cut by columns; row-wise AdaGrad keeps one number a row instead of one a weight."""
     if not question.learns:
         return
@@ -115,7 +116,7 @@ def _other_optimizer(question: Question) -> Iterator[Remedy]:
     yield Remedy(words, changes, found)
 
 
-def _with_rows_cut(question: Question) -> Iterator[tuple[Question, str, dict[str, Any]]]:
+def _with_rows_cut(question: PlanQuestion) -> Iterator[tuple[PlanQuestion, str, dict[str, Any]]]:
     """The question, and the same with row-wise cuts where those alone do not help; what to add to a remedy's words."""
     yield question, "", {}
     types: tuple[ShardingType, ...] = (*question.sharding.types, "row_wise")
@@ -124,7 +125,7 @@ def _with_rows_cut(question: Question) -> Iterator[tuple[Question, str, dict[str
         yield wider, ", and allow row_wise", {"sharding.types": list(types)}
 
 
-def _more_ranks(question: Question) -> Iterator[Remedy]:
+def _more_ranks(question: PlanQuestion) -> Iterator[Remedy]:
     """The fewest ranks, by whole hosts, that have room; with rows cut too, where that needs fewer."""
     by, fewest = question.world.on_a_host if question.sharding.ranks_per_host else 1, MOST_RANKS + 1
     for asked, words, changes in _with_rows_cut(question):
@@ -134,13 +135,13 @@ def _more_ranks(question: Question) -> Iterator[Remedy]:
             yield Remedy(f"{fewest} ranks instead of {question.ranks}{words}", {"ranks": fewest} | changes, least)
 
 
-def _on_hosts(question: Question, ranks_per_host: int, hosts: int) -> Question:
+def _on_hosts(question: PlanQuestion, ranks_per_host: int, hosts: int) -> PlanQuestion:
     return replace(question, ranks=hosts * ranks_per_host)
 
 
-def _more_memory(question: Question) -> Iterator[Remedy]:
+def _more_memory(question: PlanQuestion) -> Iterator[Remedy]:
     """The least memory of a rank, in steps of a hundredth of what it has; with rows cut too, where that needs less."""
-    memory, short = question.sharding.memory_gb, plan(question, quick=True)
+    memory, short = question.sharding.memory_gb, find_plan(question, quick=True)
     if memory is None or isinstance(short, Plan):
         return
     needed = math.inf
@@ -153,11 +154,11 @@ def _more_memory(question: Question) -> Iterator[Remedy]:
             yield Remedy(f"{given:.6g} GB a rank instead of {memory:g}{words}", changes, least)
 
 
-def _with_memory(question: Question, step_gb: float, steps: int) -> Question:
+def _with_memory(question: PlanQuestion, step_gb: float, steps: int) -> PlanQuestion:
     return question.sharded(memory_gb=round(steps * step_gb, 9))
 
 
-def _narrower(question: Question) -> Iterator[Remedy]:
+def _narrower(question: PlanQuestion) -> Iterator[Remedy]:
     """The widest embeddings that have room; with rows cut too, where they can be wider."""
     width, widest = question.teacher.width, 0
     own = [feature.width for feature in question.features.sparse if feature.width]
@@ -170,11 +171,11 @@ def _narrower(question: Question) -> Iterator[Remedy]:
             yield Remedy(f"embeddings {widest} wide instead of {width}{words}", changes, least)
 
 
-def _of_width(question: Question, widths: Sequence[int], place: int) -> Question:
+def _of_width(question: PlanQuestion, widths: Sequence[int], place: int) -> PlanQuestion:
     return replace(question, teacher=question.teacher.model_copy(update={"width": widths[place]}))
 
 
-def _least(ask: Callable[[int], Question], too_little: int, limit: int) -> Plan | None:
+def _least(ask: Callable[[int], PlanQuestion], too_little: int, limit: int) -> Plan | None:
     """The plan of the least n up to `limit` that has room, where `too_little` has none; by doubling, then halving.
 
     That is done by quick searches. A thorough one may still find room for a few less.
@@ -190,7 +191,7 @@ def _least(ask: Callable[[int], Question], too_little: int, limit: int) -> Plan 
         fitting = _fits(ask(middle))
         low, high, found = (middle, high, found) if fitting is None else (low, middle, fitting)
     for less in range(high - 1, max(too_little, high - 1 - THOROUGH), -1):
-        thorough = plan(ask(less), timeout_s=THOROUGH_S)
+        thorough = find_plan(ask(less), timeout_s=THOROUGH_S)
         if not isinstance(thorough, Plan):
             break
         found = thorough

@@ -22,11 +22,11 @@ from typing import NamedTuple
 from exfm.data import FeatureSet
 from exfm.embeddings import bag_configs
 from exfm.errors import ConfigError
-from exfm.layers import Cross, unit_count
+from exfm.layers import CrossConfig, unit_count
 from exfm.models import OPTIONS, DCNOptions, DLRMOptions, Interaction, TeacherConfig
 
 DEEPER = 2  # steps of the dial that double the layers
-OVER_FORWARD = 3  # FLOPs of a training step over those of its forward pass
+TRAINING_OVER_FORWARD = 3  # FLOPs of a training step over those of its forward pass
 TOLERANCE = 0.05  # equal FLOPs are no further apart than this
 
 
@@ -52,10 +52,10 @@ class Parameters(NamedTuple):
     tables: int
 
 
-def scaled(base: TeacherConfig, dial: int) -> TeacherConfig:
+def scaled_teacher(base: TeacherConfig, dial: int) -> TeacherConfig:
     """The Wukong teacher `dial` steps larger than `base`, which is that of dial 0.
 
-    >>> [scaled(TeacherConfig(), dial).layers for dial in range(4)], scaled(TeacherConfig(), 4).num_fmb
+    >>> [scaled_teacher(TeacherConfig(), dial).layers for dial in range(4)], scaled_teacher(TeacherConfig(), 4).num_fmb
     ([2, 4, 8, 8], 16)
 
     Raises ConfigError for a dial below 0, or a base with another interaction.
@@ -81,10 +81,12 @@ def scaled(base: TeacherConfig, dial: int) -> TeacherConfig:
 
 def family(base: TeacherConfig, dials: Sequence[int]) -> dict[int, TeacherConfig]:
     """A Wukong teacher for each dial."""
-    return {dial: scaled(base, dial) for dial in dials}
+    return {dial: scaled_teacher(base, dial) for dial in dials}
 
 
-def equal_flops(interaction: Interaction, like: TeacherConfig, features: FeatureSet, tasks: int) -> TeacherConfig:
+def teacher_of_equal_flops(
+    interaction: Interaction, like: TeacherConfig, features: FeatureSet, tasks: int
+) -> TeacherConfig:
     """A teacher of another interaction that costs as many FLOPs per example as `like`, all else the same.
 
     DLRM and DCN-V2 keep the shape of their default MLPs; DCN-V2's crosses are of a quarter of the first deep layer's
@@ -115,7 +117,7 @@ def equal_flops(interaction: Interaction, like: TeacherConfig, features: Feature
     return best
 
 
-def parameters(cfg: TeacherConfig, features: FeatureSet, tasks: int) -> Parameters:
+def parameter_count(cfg: TeacherConfig, features: FeatureSet, tasks: int) -> Parameters:
     """How many, dense part and tables apart."""
     tables = sum(table.num_embeddings * table.embedding_dim for table in bag_configs(features, cfg.width))
     return Parameters(_dense(cfg, features, tasks).parameters, tables)
@@ -237,7 +239,7 @@ def _wider_dlrm(times: float, d: int) -> dict[str, DLRMOptions]:
 def _wider_dcn(times: float, d: int) -> dict[str, DCNOptions]:
     deep = _wider(DCNOptions().deep, times)
     rank = max(1, deep[0] // 4)
-    return {"dcn": DCNOptions(cross=Cross(rank=rank if rank < d / 2 else None), deep=deep)}
+    return {"dcn": DCNOptions(cross=CrossConfig(rank=rank if rank < d / 2 else None), deep=deep)}
 
 
 _WIDENED: dict[Interaction, Callable[[float, int], dict]] = {"dlrm": _wider_dlrm, "dcn": _wider_dcn}

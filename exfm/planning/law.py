@@ -28,7 +28,7 @@ EXPONENTS = np.geomspace(0.01, 5.0, 249)  # below, none can be told from log C; 
 REPLICATES = 2000
 
 
-class Estimate(NamedTuple):
+class Interval(NamedTuple):
     """A figure and its 95 % interval."""
 
     value: float
@@ -41,22 +41,22 @@ class PowerLaw(NamedTuple):
 
     a: float
     b: float
-    alpha: Estimate
+    alpha: Interval
     scale: float
 
 
-class Law(NamedTuple):
+class ScalingLaw(NamedTuple):
     """What was found. `power` is None where α is not determined; `reason` then says why.
 
     gain_per_4x: NE that four times the FLOPs take away, in percent of the mean NE; None with fewer than 3 sizes.
     """
 
-    gain_per_4x: Estimate | None
+    gain_per_4x: Interval | None
     power: PowerLaw | None
     reason: str | None
 
 
-class Blocks(NamedTuple):
+class LossBlocks(NamedTuple):
     """Sums over blocks of consecutive rows: of losses by model (M, G), rows and positives (G,), all weighted."""
 
     losses: np.ndarray
@@ -71,31 +71,33 @@ class Blocks(NamedTuple):
         return weights_RG @ self.losses.T / (rows * entropy)[:, None]
 
 
-def blocks_of(
+def loss_blocks(
     logits_MN: np.ndarray, labels_N: np.ndarray, block_rows: int, weights_N: np.ndarray | None = None
-) -> Blocks:
+) -> LossBlocks:
     """Rows in their order, cut into blocks of `block_rows`; the last one may be short."""
     starts = np.arange(0, len(labels_N), block_rows)
     labels = np.asarray(labels_N, dtype=np.float64)
     w = np.ones_like(labels) if weights_N is None else np.asarray(weights_N, dtype=np.float64)
     losses = np.stack([np.add.reduceat(w * cross_entropy(z, labels), starts) for z in logits_MN])
-    return Blocks(losses, np.add.reduceat(w, starts), np.add.reduceat(w * labels, starts))
+    return LossBlocks(losses, np.add.reduceat(w, starts), np.add.reduceat(w * labels, starts))
 
 
-def fit_law(flops_M: Sequence[float], blocks: Blocks, *, replicates: int = REPLICATES, seed: int = 0) -> Law:
+def fit_scaling_law(
+    flops_M: Sequence[float], blocks: LossBlocks, *, replicates: int = REPLICATES, seed: int = 0
+) -> ScalingLaw:
     """The law of M models by FLOPs per example. Of one size there may be several models, of other seeds.
 
     >>> flops = np.array([1.0, 4.0, 16.0, 64.0])
     >>> rows, positives = np.full(50, 1000.0), np.full(50, 500.0)
     >>> ne = 0.7 + 0.1 * flops**-0.5
-    >>> law = fit_law(flops, Blocks(np.outer(ne, rows * np.log(2)), rows, positives))
+    >>> law = fit_scaling_law(flops, LossBlocks(np.outer(ne, rows * np.log(2)), rows, positives))
     >>> round(law.power.alpha.value, 2), round(law.power.a, 3)
     (0.5, 0.7)
     """
     C = np.asarray(flops_M, dtype=np.float64)
     sizes = len(np.unique(C))
     if sizes < 3:
-        return Law(
+        return ScalingLaw(
             None, None, f"{sizes} sizes leave nothing over to judge a law by; train 3 or more, 4 for an exponent"
         )
     rng = np.random.default_rng(seed)
@@ -108,22 +110,22 @@ def fit_law(flops_M: Sequence[float], blocks: Blocks, *, replicates: int = REPLI
     y_RM = fitted + drawn_RM + _residuals(rng, rss, len(C) - 2, drawn_RM.shape)
     slopes = _line(-np.log(C / scale) / np.log(4), y_RM)[1]
     percent = 100 / ne_M.mean()
-    gain = Estimate(float(slope * percent), *(np.percentile(slopes, [2.5, 97.5]) * percent).tolist())
+    gain = Interval(float(slope * percent), *(np.percentile(slopes, [2.5, 97.5]) * percent).tolist())
     if sizes < 4:
-        return Law(gain, None, f"{sizes} sizes fix the three numbers of a power law exactly; train 4 or more")
+        return ScalingLaw(gain, None, f"{sizes} sizes fix the three numbers of a power law exactly; train 4 or more")
 
     best = _exponents(C / scale, ne_M[None])[0]
     if np.isnan(best):
-        return Law(gain, None, "larger is not better here: NE does not fall with FLOPs")
+        return ScalingLaw(gain, None, "larger is not better here: NE does not fall with FLOPs")
     fitted, b, rss = _line((C / scale) ** -best, ne_M)
     y_RM = fitted + drawn_RM + _residuals(rng, rss, len(C) - 3, drawn_RM.shape)
     found_R = np.nan_to_num(_exponents(C / scale, y_RM), nan=0.0)  # no gain at all: flatter than any exponent
     low, high = np.percentile(found_R, [2.5, 97.5])
     reason = _not_determined(float(best), float(low), float(high), C)
     if reason is not None:
-        return Law(gain, None, reason)
+        return ScalingLaw(gain, None, reason)
     a = float(ne_M.mean() - b * ((C / scale) ** -best).mean())
-    return Law(gain, PowerLaw(a, float(b), Estimate(float(best), float(low), float(high)), scale), None)
+    return ScalingLaw(gain, PowerLaw(a, float(b), Interval(float(best), float(low), float(high)), scale), None)
 
 
 def _line(x_M: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -5,7 +5,7 @@ training asks (exfm/parallel/planner.py). So any world can be asked about from o
 
     >>> from exfm.data.features import FeatureSet, SparseFeature
     >>> features = FeatureSet(sparse=[SparseFeature(name="user", rows=10**9), SparseFeature(name="ad", rows=10**6)])
-    >>> found = plan(Question(features, TeacherConfig(width=16), Sharding(memory_gb=80), ranks=64))
+    >>> found = find_plan(PlanQuestion(features, TeacherConfig(width=16), Sharding(memory_gb=80), ranks=64))
     >>> found.tables[0].strategy, found.tables[0].weight_bytes
     ('table_wise', 64000000000)
 """
@@ -26,26 +26,25 @@ from torchrec.modules.embedding_configs import EmbeddingBagConfig
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 
 from exfm.data import FeatureSet
-from exfm.embeddings import bag_configs
+from exfm.embeddings import SparseOptimizer, bag_configs
 from exfm.models import TeacherConfig
 from exfm.parallel import (
     Device,
-    Sharder,
+    RankLayout,
     Sharding,
-    SparseOptimizer,
-    World,
+    TableSharder,
     optimizer_bytes,
-    planner_of,
-    quiet,
+    quiet_torchrec,
+    sharding_planner,
     weight_bytes,
 )
-from exfm.planning.family import parameters
+from exfm.planning.family import parameter_count
 
 QUICK_S = 10  # that a quick search may take
 
 
 @dataclass(frozen=True)
-class Question:
+class PlanQuestion:
     """A teacher and the ranks it is to be spread over; with `sharding` as `teacher.sharding` of a config."""
 
     features: FeatureSet
@@ -66,10 +65,10 @@ class Question:
         return self.teacher.sparse_optimizer if self.learns else None
 
     @property
-    def world(self) -> World:
+    def world(self) -> RankLayout:
         return self.sharding.world(self.ranks, self.device, self.batch_rows)
 
-    def sharded(self, **changes: Any) -> Question:
+    def sharded(self, **changes: Any) -> PlanQuestion:
         """The same question with other sharding settings.
 
         Raises ValidationError for settings that `Sharding` does not take.
@@ -79,11 +78,11 @@ class Question:
     @cached_property
     def dense_bytes(self) -> int:
         """What every rank holds beside the tables: the dense part; to learn, its gradients and Adam's two moments."""
-        dense = parameters(self.teacher, self.features, len(self.tasks)).dense
+        dense = parameter_count(self.teacher, self.features, len(self.tasks)).dense
         return 4 * dense * (4 if self.learns else 1)
 
 
-class Cost(NamedTuple):
+class StepCost(NamedTuple):
     """Milliseconds of one step, as TorchRec's model counts them."""
 
     forward_compute: float = 0.0
@@ -96,12 +95,12 @@ class Cost(NamedTuple):
         return sum(self)
 
     @staticmethod
-    def sum(costs: Sequence[Cost]) -> Cost:
-        return Cost(*(sum(parts) for parts in zip(*costs, strict=True))) if costs else Cost()
+    def sum(costs: Sequence[StepCost]) -> StepCost:
+        return StepCost(*(sum(parts) for parts in zip(*costs, strict=True))) if costs else StepCost()
 
 
 @dataclass(frozen=True)
-class Piece:
+class PlannedShard:
     """A window of a table on one rank. `exchange_bytes`: ids and embeddings of a step, as the planner counts them."""
 
     rank: int
@@ -110,7 +109,7 @@ class Piece:
     weight_bytes: int
     optimizer_bytes: int
     exchange_bytes: int
-    cost: Cost
+    cost: StepCost
 
     @property
     def bytes(self) -> int:
@@ -125,7 +124,7 @@ class TablePlan:
     rows: int
     width: int
     strategy: str
-    pieces: tuple[Piece, ...]
+    pieces: tuple[PlannedShard, ...]
 
     @property
     def ranks(self) -> list[int]:
@@ -149,7 +148,7 @@ class RankLoad:
     weight_bytes: int
     optimizer_bytes: int
     exchange_bytes: int
-    cost: Cost
+    cost: StepCost
 
     @property
     def bytes(self) -> int:
@@ -160,13 +159,13 @@ class RankLoad:
 class Plan:
     """A plan that fits, by table and by rank. A step costs what its slowest rank costs."""
 
-    question: Question
+    question: PlanQuestion
     tables: tuple[TablePlan, ...]
     proposals: int = field(compare=False)  # that the planner looked at
 
     @cached_property
     def ranks(self) -> list[RankLoad]:
-        pieces: list[list[Piece]] = [[] for _ in range(self.question.ranks)]
+        pieces: list[list[PlannedShard]] = [[] for _ in range(self.question.ranks)]
         for table in self.tables:
             for piece in table.pieces:
                 pieces[piece.rank].append(piece)
@@ -176,7 +175,7 @@ class Plan:
                 sum(p.weight_bytes for p in mine),
                 sum(p.optimizer_bytes for p in mine),
                 sum(p.exchange_bytes for p in mine),
-                Cost.sum([p.cost for p in mine]),
+                StepCost.sum([p.cost for p in mine]),
             )
             for rank, mine in enumerate(pieces)
         ]
@@ -217,12 +216,12 @@ class Shortage:
         if self.reason:
             return f"table `{self.table}` cannot be cut {self.strategy} here: {self.reason}"
         return (
-            f"table `{self.table}` ({self.strategy}) needs {size(self.needs)} on one {self.place}, the largest free "
-            f"{self.place} has {size(self.free)}"
+            f"table `{self.table}` ({self.strategy}) needs {format_bytes(self.needs)} on one {self.place}, "
+            f"the largest free {self.place} has {format_bytes(self.free)}"
         )
 
 
-def plan(question: Question, *, quick: bool = False, timeout_s: int | None = None) -> Plan | Shortage:
+def find_plan(question: PlanQuestion, *, quick: bool = False, timeout_s: int | None = None) -> Plan | Shortage:
     """The plan that training would make, or what it lacks.
 
     `quick` finds out whether there is a plan, and takes the first; `timeout_s` ends the search for better ones.
@@ -231,8 +230,8 @@ def plan(question: Question, *, quick: bool = False, timeout_s: int | None = Non
     """
     model = nn.Module()
     model.add_module("tables", EmbeddingBagCollection(question.tables, device=torch.device("meta")))
-    with quiet():
-        asked: Any = planner_of(question.tables, question.sharding, question.world, question.optimizer)
+    with quiet_torchrec():
+        asked: Any = sharding_planner(question.tables, question.sharding, question.world, question.optimizer)
         asked._partitioner = partitioner = _Telling()
         asked._timeout_seconds = timeout_s
         if quick:
@@ -240,14 +239,14 @@ def plan(question: Question, *, quick: bool = False, timeout_s: int | None = Non
             partitioner.placed = lambda: setattr(asked, "_timeout_seconds", 1e-9)  # one plan is enough
             asked._proposers = [UniformProposer(), GridSearchProposer(max_proposals=100), GreedyProposer(threshold=20)]
         try:
-            asked.plan(model, [Sharder.of(question.sharding)])
+            asked.plan(model, [TableSharder.of(question.sharding)])
         except PlannerError:
             assert partitioner.shortage is not None
             return partitioner.shortage
     return _told(question, asked)
 
 
-def _told(question: Question, planner: Any) -> Plan:
+def _told(question: PlanQuestion, planner: Any) -> Plan:
     """The planner's words in ours."""
     found: dict[str, TablePlan] = {}
     for option in cast(list[ShardingOption], planner._best_plan):
@@ -257,14 +256,14 @@ def _told(question: Question, planner: Any) -> Plan:
             stored = shard.storage.hbm + shard.storage.ddr
             perf = shard.perf
             pieces.append(
-                Piece(
+                PlannedShard(
                     shard.rank,
                     tuple(shard.offset),
                     tuple(shard.size),
                     weights,
                     optimizer,
                     stored - weights - optimizer,
-                    Cost(perf.fwd_compute, perf.fwd_comms, perf.bwd_compute, perf.bwd_comms),
+                    StepCost(perf.fwd_compute, perf.fwd_comms, perf.bwd_compute, perf.bwd_comms),
                 )
             )
         rows, width = option.tensor.shape
@@ -322,10 +321,10 @@ def _shortage(proposal: list[ShardingOption], topology: Topology) -> Shortage:
     raise AssertionError("every shard was placed")
 
 
-def size(bytes_: float) -> str:
+def format_bytes(bytes_: float) -> str:
     """Bytes for people.
 
-    >>> size(41_234_567_890), size(6_400)
+    >>> format_bytes(41_234_567_890), format_bytes(6_400)
     ('41.2 GB', '6.4 kB')
     """
     for unit, scale in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):

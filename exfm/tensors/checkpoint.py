@@ -29,17 +29,17 @@ from torch import Tensor
 
 from exfm.errors import ModelError, NewerFormat
 from exfm.tensors.manifest import FORMAT_VERSION, MANIFEST, Entry, index_of, read_manifest, sealed
-from exfm.tensors.staging import Storable, Window, gather, joined, refuse_unstorable, tell, windows, write_part
+from exfm.tensors.staging import NamedWindow, Storable, gather, joined, refuse_unstorable, tell, windows, write_part
 from exfm.tensors.stored import StoredTensor, altered, as_bytes, sha256_of, size_of
-from exfm.tensors.windows import Source, whole
+from exfm.tensors.windows import whole_tensor
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 
-class Stored(NamedTuple, Generic[T]):
-    """What `load` gives back with whole tensors, and `open_stored` with tensors that are still on disk."""
+class Checkpoint(NamedTuple, Generic[T]):
+    """What `load_checkpoint` returns with whole tensors, and `open_checkpoint` with tensors that are still on disk."""
 
     tensors: dict[str, T]
     meta: dict[str, Any]
@@ -48,7 +48,7 @@ class Stored(NamedTuple, Generic[T]):
     format_version: int = FORMAT_VERSION
 
 
-def save(
+def save_checkpoint(
     root: str | os.PathLike[str],
     name: str,
     tensors: Mapping[str, Storable],
@@ -72,17 +72,17 @@ def save(
     A rank other than 0 returns after 1. `attempt` is a word that only these ranks of this start know
     (`RankGroup.token`): what others left, who were killed, is never taken for theirs.
 
-    Names are ordered as text by `latest`: pad numbers with zeros. Saving the same content again changes nothing, so
-    keep the time of day out of `meta`. What a killed writer of this name left behind is removed, and what is damaged
-    there is set aside.
+    Names are ordered as text by `latest_checkpoint`: pad numbers with zeros. Saving the same content again changes
+    nothing, so keep the time of day out of `meta`. What a killed writer of this name left behind
+    is removed, and what is damaged there is set aside.
 
     Raises ModelError if the name exists with other content, a tensor has a type that cannot be stored, the ranks'
     pieces do not make up a tensor, or a rank wrote nothing for `timeout_s` while rank 0 waited for it.
 
     >>> import tempfile
     >>> root = tempfile.mkdtemp()
-    >>> path = save(root, "v00000001", {"w": torch.arange(3)}, {"lake_seq": 41})
-    >>> load(path).tensors["w"], load(latest(root)).meta
+    >>> path = save_checkpoint(root, "v00000001", {"w": torch.arange(3)}, {"lake_seq": 41})
+    >>> load_checkpoint(path).tensors["w"], load_checkpoint(latest_checkpoint(root)).meta
     (tensor([0, 1, 2]), {'lake_seq': 41})
     """
     if ranks > 1 and attempt is None:
@@ -126,17 +126,17 @@ def save(
     return target
 
 
-def open_stored(path: str | os.PathLike[str]) -> Stored[StoredTensor]:
-    """A saved directory whose tensors are read when they are asked for, by window: `pieces.fill`, `pieces.whole`.
+def open_checkpoint(path: str | os.PathLike[str]) -> Checkpoint[StoredTensor]:
+    """A saved directory whose tensors are read when they are asked for, by window: `fill_window`, `whole_tensor`.
 
     Every piece that is read is verified (in formats before 3: everything, here). Raises ModelError where the directory
     is none, or damaged as far as can be seen without reading the tensors; a read raises it for what it touches.
 
     >>> import tempfile
-    >>> from exfm.tensors.windows import fill
-    >>> path = save(tempfile.mkdtemp(), "v1", {"table": torch.arange(8).view(4, 2)}, {})
+    >>> from exfm.tensors import fill_window
+    >>> path = save_checkpoint(tempfile.mkdtemp(), "v1", {"table": torch.arange(8).view(4, 2)}, {})
     >>> rows = torch.empty(2, 2, dtype=torch.int64)
-    >>> fill(rows, open_stored(path).tensors["table"], (1, 0))
+    >>> fill_window(rows, open_checkpoint(path).tensors["table"], (1, 0))
     >>> rows.tolist()
     [[2, 3], [4, 5]]
     """
@@ -151,28 +151,28 @@ def open_stored(path: str | os.PathLike[str]) -> Stored[StoredTensor]:
         if manifest["format_version"] < 3 and (found := sha256_of(path, file)) != told["sha256"]:
             raise altered(path, file, found, told["sha256"])
     tensors = {name: StoredTensor(path, entry) for name, entry in index_of(manifest, path.name).items()}
-    return Stored(tensors, manifest["meta"], manifest["kind"], manifest["parent"], manifest["format_version"])
+    return Checkpoint(tensors, manifest["meta"], manifest["kind"], manifest["parent"], manifest["format_version"])
 
 
-def load(path: str | os.PathLike[str]) -> Stored[Tensor]:
+def load_checkpoint(path: str | os.PathLike[str]) -> Checkpoint[Tensor]:
     """Read a saved directory, checking every byte of it.
 
     Raises ModelError if it is not one, was written by a newer version, or is truncated or altered.
     """
-    stored = open_stored(path)
-    tensors = {name: whole(tensor) for name, tensor in stored.tensors.items()}
-    return Stored(tensors, stored.meta, stored.kind, stored.parent, stored.format_version)
+    stored = open_checkpoint(path)
+    tensors = {name: whole_tensor(tensor) for name, tensor in stored.tensors.items()}
+    return Checkpoint(tensors, stored.meta, stored.kind, stored.parent, stored.format_version)
 
 
-def verified(path: str | os.PathLike[str]) -> Stored[StoredTensor]:
-    """As `open_stored`, after a look at every byte. Raises ModelError as `load` does."""
-    stored = open_stored(path)
+def verified_checkpoint(path: str | os.PathLike[str]) -> Checkpoint[StoredTensor]:
+    """As `open_checkpoint`, after a check of every byte. Raises ModelError as `load_checkpoint` does."""
+    stored = open_checkpoint(path)
     for tensor in stored.tensors.values():
         tensor.verify()
     return stored
 
 
-def set_aside(path: Path) -> Path:
+def set_checkpoint_aside(path: Path) -> Path:
     """Rename what is damaged to `.damaged-<name>` beside it: its name is free, and it can still be looked at."""
     aside = path.with_name(f".damaged-{path.name}")
     shutil.rmtree(aside, ignore_errors=True)
@@ -180,67 +180,49 @@ def set_aside(path: Path) -> Path:
     return aside
 
 
-def names(root: str | os.PathLike[str]) -> list[str]:
+def checkpoint_names(root: str | os.PathLike[str]) -> list[str]:
     """Names of everything saved whole under `root`, in order of text."""
     if not Path(root).is_dir():
         return []
     return sorted(p.name for p in Path(root).iterdir() if not p.name.startswith(".") and (p / MANIFEST).exists())
 
 
-def latest(root: str | os.PathLike[str]) -> Path | None:
+def latest_checkpoint(root: str | os.PathLike[str]) -> Path | None:
     """The last name under `root`, or None when nothing is saved there."""
-    saved = names(root)
+    saved = checkpoint_names(root)
     return Path(root) / saved[-1] if saved else None
 
 
-def prune(root: str | os.PathLike[str], keep: int) -> None:
+def prune_checkpoints(root: str | os.PathLike[str], keep: int) -> None:
     """Delete all but the last `keep` names under `root`. Each is renamed away first, so that none is half there."""
-    for name in names(root)[:-keep]:
+    for name in checkpoint_names(root)[:-keep]:
         doomed = Path(root) / f".{name}.{uuid4().hex}"
         (Path(root) / name).rename(doomed)
         shutil.rmtree(doomed)
 
 
-def sweep(root: str | os.PathLike[str]) -> None:
-    """Delete what killed writers and killed `prune`s left under `root`; nobody may be writing there."""
+def remove_leftovers(root: str | os.PathLike[str]) -> None:
+    """Delete what killed writers and interrupted `prune_checkpoints` calls left. No process may write to `root`."""
     for leftover in Path(root).glob(".*"):
         if leftover.is_dir() and not leftover.name.startswith(".damaged-"):
             shutil.rmtree(leftover)
 
 
-def check_fit(model: Mapping[str, torch.Size], state: Mapping[str, Source]) -> None:
-    """Raise ModelError unless a state has exactly the model's tensors, by name and shape."""
-    wrong = sorted(
-        name
-        for name in model.keys() | state.keys()
-        if name not in model or name not in state or model[name] != state[name].shape
-    )
-    if wrong:
-        name = wrong[0]
-        saved = tuple(state[name].shape) if name in state else "absent"
-        mine = tuple(model[name]) if name in model else "absent"
-        raise ModelError(
-            f"{len(wrong)} of {len(model.keys() | state.keys())} tensors do not fit; the first, `{name}`, is {saved} "
-            f"in the state and {mine} in the model; load it into a model of the configuration, features and tasks "
-            "it was saved from"
-        )
-
-
-def _holds(target: Path, head: Mapping[str, Any], index: Mapping[str, Entry], given: Iterable[Window]) -> bool:
+def _holds(target: Path, head: Mapping[str, Any], index: Mapping[str, Entry], given: Iterable[NamedWindow]) -> bool:
     """Whether `target` is this content, in any format and pieces, every byte of it; what is damaged is set aside.
 
     Raises ModelError where it is whole and something else.
     """
     try:
-        there = open_stored(target)
+        there = open_checkpoint(target)
         same = all(getattr(there, key) == value for key, value in head.items()) and _same(there.tensors, index, given)
         if not same:
-            verified(target)
+            verified_checkpoint(target)
     except NewerFormat:
         raise
     except ModelError as error:
         log.error("%s; it is set aside and written again", error)
-        set_aside(target)
+        set_checkpoint_aside(target)
         return False
     if not same:
         raise ModelError(
@@ -249,7 +231,7 @@ def _holds(target: Path, head: Mapping[str, Any], index: Mapping[str, Entry], gi
     return True
 
 
-def _same(there: Mapping[str, StoredTensor], index: Mapping[str, Entry], given: Iterable[Window]) -> bool:
+def _same(there: Mapping[str, StoredTensor], index: Mapping[str, Entry], given: Iterable[NamedWindow]) -> bool:
     if {n: (t.dtype, t.shape) for n, t in there.items()} != {n: (e.dtype, e.shape) for n, e in index.items()}:
         return False
     for name, start, values in given:
@@ -260,12 +242,12 @@ def _same(there: Mapping[str, StoredTensor], index: Mapping[str, Entry], given: 
     return True
 
 
-def _staged(staging: Path, index: Mapping[str, Entry]) -> Iterator[Window]:
+def _staged(staging: Path, index: Mapping[str, Entry]) -> Iterator[NamedWindow]:
     for name, entry in index.items():
         for piece in entry.pieces:
             values = torch.empty(piece.size, dtype=entry.dtype)
             StoredTensor(staging, entry).fill(values, piece.start)
-            yield Window(name, piece.start, values)
+            yield NamedWindow(name, piece.start, values)
 
 
 def _write(file: Path, text: bytes) -> None:

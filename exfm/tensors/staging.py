@@ -26,7 +26,7 @@ from torch import Tensor
 from exfm.errors import ModelError
 from exfm.tensors.manifest import DTYPES, TENSORS
 from exfm.tensors.stored import StoredTensor, as_bytes
-from exfm.tensors.windows import Pieces, narrowed
+from exfm.tensors.windows import TensorPieces, narrowed
 
 PIECE_BYTES = 1 << 26
 """A piece is at most so large, or one row: what has to be read to verify any part of it."""
@@ -37,7 +37,7 @@ SYNC_BYTES = 1 << 30
 POLL_S = 0.01
 
 
-Storable = Tensor | Pieces | StoredTensor
+Storable = Tensor | TensorPieces | StoredTensor
 """Whole, this rank's pieces, or still on disk."""
 
 
@@ -48,7 +48,7 @@ class Part(NamedTuple):
     tensors: dict[str, Any]
 
 
-class Window(NamedTuple):
+class NamedWindow(NamedTuple):
     """A piece of a tensor as it is stored: at most PIECE_BYTES, contiguous, in this process's memory."""
 
     name: str
@@ -56,12 +56,12 @@ class Window(NamedTuple):
     values: Tensor
 
 
-def windows(tensors: Mapping[str, Storable], rank: int) -> Iterator[Window]:
+def windows(tensors: Mapping[str, Storable], rank: int) -> Iterator[NamedWindow]:
     """What a rank has to write, in order of name: its own pieces, and of what all have alike, rank 0 everything. What
     is still on disk is read piece by piece."""
     for name in sorted(tensors):
         tensor = tensors[name]
-        if isinstance(tensor, Pieces):
+        if isinstance(tensor, TensorPieces):
             held: list[tuple[tuple[int, ...], Tensor | StoredTensor]] = [*sorted(tensor.pieces, key=lambda p: p[0])]
         else:
             held = [((0,) * len(tensor.shape), tensor)] if rank == 0 else []
@@ -72,7 +72,7 @@ def windows(tensors: Mapping[str, Storable], rank: int) -> Iterator[Window]:
                 else:
                     values = torch.empty(shape, dtype=window.dtype)
                     window.fill(values, offset)
-                yield Window(name, tuple(a + b for a, b in zip(start, offset, strict=True)), values)
+                yield NamedWindow(name, tuple(a + b for a, b in zip(start, offset, strict=True)), values)
 
 
 def refuse_unstorable(tensors: Mapping[str, Storable]) -> None:
@@ -88,7 +88,7 @@ def write_part(staging: Path, tensors: Mapping[str, Storable], rank: int, ranks:
     index: dict[str, dict[str, Any]] = {
         name: {"dtype": _name_of(tensor.dtype), "shape": list(tensor.shape), "pieces": []}
         for name, tensor in tensors.items()
-        if rank == 0 or (isinstance(tensor, Pieces) and tensor.pieces)
+        if rank == 0 or (isinstance(tensor, TensorPieces) and tensor.pieces)
     }
     end = synced = 0
     with open(staging / file, "wb") as out:

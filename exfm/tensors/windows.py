@@ -4,10 +4,10 @@ A window of a tensor is where it starts (offsets, one per dimension) and its sha
 tensor in memory, this rank's pieces of one, or one on disk, is read in the same way:
 
 >>> whole = torch.arange(12).view(4, 3)
->>> halves = Pieces((4, 3), [((0, 0), whole[:, :1]), ((0, 1), whole[:, 1:])])
+>>> halves = TensorPieces((4, 3), [((0, 0), whole[:, :1]), ((0, 1), whole[:, 1:])])
 >>> out = torch.empty(2, 2, dtype=torch.int64)
 >>> for source in (whole, halves):
-...     fill(out, source, (1, 0))
+...     fill_window(out, source, (1, 0))
 ...     print(out.tolist())
 [[3, 4], [6, 7]]
 [[3, 4], [6, 7]]
@@ -25,9 +25,11 @@ from torch import Tensor
 from exfm.errors import ModelError
 
 Offsets = Sequence[int]
+Window = tuple[tuple[int, ...], Tensor]
+"""Where a window begins in its tensor, one number per dimension, and its values."""
 
 
-class Windows(Protocol):
+class Windowed(Protocol):
     """What can be read by window."""
 
     @property
@@ -40,18 +42,18 @@ class Windows(Protocol):
         """Copy the window that starts at `offsets` and has the shape of `out` into `out`."""
 
 
-Source = Tensor | Windows
+TensorSource = Tensor | Windowed
 
 
-class Pieces(NamedTuple):
+class TensorPieces(NamedTuple):
     """A tensor over ranks: the whole's shape, and the windows that are here, each with its offsets. They may be none.
 
-    >>> Pieces((4, 2), [((2, 0), torch.ones(2, 2))]).dtype
+    >>> TensorPieces((4, 2), [((2, 0), torch.ones(2, 2))]).dtype
     torch.float32
     """
 
     shape: tuple[int, ...]
-    pieces: list[tuple[tuple[int, ...], Tensor]]
+    pieces: list[Window]
 
     @property
     def dtype(self) -> torch.dtype:
@@ -104,7 +106,7 @@ def narrowed(tensor: Tensor, offsets: Offsets, shape: Sequence[int]) -> Tensor:
     return tensor
 
 
-def fill(out: Tensor, source: Source, offsets: Offsets | None = None) -> None:
+def fill_window(out: Tensor, source: TensorSource, offsets: Offsets | None = None) -> None:
     """Copy the window of `source` that starts at `offsets` (default: the beginning) and has the shape of `out`."""
     start = (0,) * out.dim() if offsets is None else offsets
     if isinstance(source, Tensor):
@@ -113,7 +115,7 @@ def fill(out: Tensor, source: Source, offsets: Offsets | None = None) -> None:
         source.fill(out, start)
 
 
-def whole(source: Source) -> Tensor:
+def whole_tensor(source: TensorSource) -> Tensor:
     """All of it: a tensor as it is, of anything else a copy."""
     if isinstance(source, Tensor):
         return source

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from exfm.errors import ModelError
-from exfm.growth import MadeWith, changes, fitted_teacher
+from exfm.growth import MadeWith, feature_changes, fitted_teacher
 from pipelines.config.settings import Config, Student
 from pipelines.run_dir import RunDir
 from streaming.disk import read_json, write_json
@@ -40,7 +40,7 @@ def evolution(before: Config, now: Config, drop: Collection[str] = ()) -> list[s
     if _but_features(now, before).decisive != before.decisive:
         raise BadInput("more than features differ")
     try:
-        found = changes(before.features, now.features)
+        found = feature_changes(before.features, now.features)
         fitted_teacher({}, made_with_teacher(before), made_with_teacher(now), drop=True)
     except ModelError as error:
         raise BadInput(str(error)) from None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import get_args
 
 from exfm.errors import ConfigError
-from exfm.planning import Shortage, plan
+from exfm.planning import Shortage, find_plan
 from pipelines.config import Config
 from pipelines.planning import Part, question_of
 from streaming.errors import BadInput
@@ -22,7 +22,7 @@ def check_ranks(config: Config, *, local: bool) -> None:
             )
         if section.ranks == 1 and section.sharding.memory_gb is None:
             continue
-        found = plan(question_of(config, part), quick=True)
+        found = find_plan(question_of(config, part), quick=True)
         if isinstance(found, Shortage):
             raise ConfigError(
                 f"the {part}'s tables do not fit their ranks: {found}. {part}.ranks is {section.ranks}, "

@@ -8,7 +8,7 @@ from typing import Any, Literal, cast, get_args
 
 from exfm.errors import ConfigError
 from exfm.parallel import GB, Device
-from exfm.planning import Plan, Question, Shortage, attempts, plan, remedies, size
+from exfm.planning import Plan, PlanQuestion, Shortage, attempt_strategies, find_plan, find_remedies, format_bytes
 from pipelines.config import Config
 from pipelines.planning.report import Check, Report
 
@@ -23,7 +23,7 @@ def question_of(
     ranks_per_host: int | None = None,
     memory_gb: float | None = None,
     device: str | None = None,
-) -> Question:
+) -> PlanQuestion:
     """The teacher of a config as it trains, or as it scores in augmentation; spread as the config says where nothing
     else is given.
 
@@ -35,7 +35,7 @@ def question_of(
         raise ConfigError(f"--memory-gb {memory_gb:g} is no memory; give a rank more than 0")
     learns = part == "teacher"
     section = config.teacher if learns else config.augmentation
-    question = Question(
+    question = PlanQuestion(
         config.features,
         config.teacher.model,
         section.sharding,
@@ -50,20 +50,20 @@ def question_of(
     return question.sharded(**changes) if changes else question
 
 
-def ask(config: Config, question: Question, *, look_around: bool, memory_here: int | None) -> Report:
+def ask(config: Config, question: PlanQuestion, *, look_around: bool, memory_here: int | None) -> Report:
     """Plan; `look_around` tries the other strategies. With the bytes of this machine the plan is held against it."""
-    found = plan(question)
+    found = find_plan(question)
     report = Report(config.name, question, found, unknown_bags=unknown_bags(config, question))
     if look_around:
-        report.tried = list(attempts(question))
+        report.tried = list(attempt_strategies(question))
     if isinstance(found, Shortage):
-        report.remedies = list(remedies(question))
+        report.remedies = list(find_remedies(question))
     if memory_here is not None:
         report.machine = list(here(config, question, found, memory_here))
     return report
 
 
-def unknown_bags(config: Config, question: Question) -> list[str]:
+def unknown_bags(config: Config, question: PlanQuestion) -> list[str]:
     """Features that look up a list's ids, where the sharding settings do not say how many a row has."""
     lists = {column.name for column in config.rows.columns if column.type.startswith("list")}
     return [
@@ -73,7 +73,7 @@ def unknown_bags(config: Config, question: Question) -> list[str]:
     ]
 
 
-def here(config: Config, question: Question, found: Plan | Shortage, memory: int) -> Iterator[Check]:
+def here(config: Config, question: PlanQuestion, found: Plan | Shortage, memory: int) -> Iterator[Check]:
     """Whether this machine has what the ranks take, and the examples topic a partition for each."""
     ranks, partitions = question.ranks, config.kafka.examples.partitions
     if not question.learns:
@@ -99,7 +99,7 @@ def here(config: Config, question: Question, found: Plan | Shortage, memory: int
     yield _memory(config, question, found, memory)
 
 
-def _memory(config: Config, question: Question, found: Plan | Shortage, have: int) -> Check:
+def _memory(config: Config, question: PlanQuestion, found: Plan | Shortage, have: int) -> Check:
     if config.resources.address is not None:
         return Check("ok", f"the ranks run on the cluster at {config.resources.address}, whose memory is not looked at")
     tables = sum(load.bytes for load in found.ranks) if isinstance(found, Plan) else found.total
@@ -107,11 +107,15 @@ def _memory(config: Config, question: Question, found: Plan | Shortage, have: in
     limit = question.sharding.memory_gb
     if takes > have:
         return Check(
-            "fail", f"{question.ranks} ranks take {size(takes)}, this machine has {size(have)}: use more machines"
+            "fail",
+            f"{question.ranks} ranks take {format_bytes(takes)}, this machine has {format_bytes(have)}: "
+            "use more machines",
         )
     if limit is not None and question.ranks * limit * GB > have:
-        asked = f"{question.ranks} ranks × {limit:g} GB = {size(question.ranks * limit * GB)}"
+        asked = f"{question.ranks} ranks × {limit:g} GB = {format_bytes(question.ranks * limit * GB)}"
         return Check(
-            "warn", f"{asked} are promised to ranks, this machine has {size(have)}; the plan takes {size(takes)}"
+            "warn",
+            f"{asked} are promised to ranks, this machine has {format_bytes(have)}; "
+            f"the plan takes {format_bytes(takes)}",
         )
-    return Check("ok", f"{question.ranks} ranks take {size(takes)} of this machine's {size(have)}")
+    return Check("ok", f"{question.ranks} ranks take {format_bytes(takes)} of this machine's {format_bytes(have)}")

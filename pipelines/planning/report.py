@@ -14,7 +14,7 @@ from rich.text import Text
 
 from exfm.errors import ConfigError
 from exfm.parallel import Hardware, table_bytes
-from exfm.planning import Attempt, Cost, Plan, Question, RankLoad, Remedy, Shortage, TablePlan, size
+from exfm.planning import Attempt, Plan, PlanQuestion, RankLoad, Remedy, Shortage, StepCost, TablePlan, format_bytes
 
 MOST_TABLES, MOST_RANKS = 24, 16
 SHADES, BLUES = " ░▒▓█", ("", "blue", "cyan", "yellow", "red")
@@ -46,7 +46,7 @@ class Report:
     """Everything that was found out about a question, by the name of its config."""
 
     name: str
-    question: Question
+    question: PlanQuestion
     found: Plan | Shortage
     tried: list[Attempt] = field(default_factory=list)
     remedies: list[Remedy] = field(default_factory=list)
@@ -66,8 +66,8 @@ class Report:
             lines = [str(short)]
             if not short.reason:
                 lines[0] += (
-                    f"; cut {short.strategy} all tables need {size(short.total)}, and {asked.ranks} ranks of "
-                    f"{asked.sharding.memory_gb:g} GB have {size(short.capacity)}"
+                    f"; cut {short.strategy} all tables need {format_bytes(short.total)}, and {asked.ranks} ranks of "
+                    f"{asked.sharding.memory_gb:g} GB have {format_bytes(short.capacity)}"
                 )
             lines.append("what makes room, each a plan the planner made:" if self.remedies else "nothing made room")
             for number, remedy in enumerate(self.remedies, 1):
@@ -137,8 +137,8 @@ class Report:
             console.print(
                 f"\na step costs what rank {plan.bottleneck.rank}, the slowest, pays: {plan.cost_ms:.3g} ms, "
                 f"{plan.imbalance:.2f} × the mean; the fullest is rank {plan.fullest.rank}, with "
-                f"{size(plan.fullest.bytes)}\n"
-                f"beside that every rank holds the dense part: {size(asked.dense_bytes)}"
+                f"{format_bytes(plan.fullest.bytes)}\n"
+                f"beside that every rank holds the dense part: {format_bytes(asked.dense_bytes)}"
                 f"{' with gradients and Adam' if asked.learns else ''}\n"
                 f"[dim]costs: TorchRec's model, which counts bytes and no latency; {Hardware.of(asked.device).told}[/]",
                 highlight=False,
@@ -184,16 +184,19 @@ def tables_table(tables: Sequence[TablePlan]) -> Table:
     for t in shown:
         rows, columns = max(t.pieces, key=lambda piece: piece.weight_bytes).size
         pieces = "whole" if (rows, columns) == (t.rows, t.width) else f"{len(t.pieces)} of {rows:,} × {columns}"
-        weights, optimizer = size(t.weight_bytes), size(t.optimizer_bytes)
+        weights, optimizer = format_bytes(t.weight_bytes), format_bytes(t.optimizer_bytes)
         where = f"{pieces} on {numbers(t.ranks)}"
         table.add_row(escape(t.name), f"{t.rows:,} × {t.width}", weights, optimizer, t.strategy, where)
     if rest:
-        weights, optimizer = size(sum(t.weight_bytes for t in rest)), size(sum(t.optimizer_bytes for t in rest))
+        weights, optimizer = (
+            format_bytes(sum(t.weight_bytes for t in rest)),
+            format_bytes(sum(t.optimizer_bytes for t in rest)),
+        )
         table.add_row(f"{len(rest)} more", "", weights, optimizer, ", ".join(sorted({t.strategy for t in rest})), "")
     return table
 
 
-def wanted_table(question: Question) -> Table:
+def wanted_table(question: PlanQuestion) -> Table:
     """What the tables take, where no plan says more of them."""
     table = _plain("tables, which do not fit")
     table.add_column("table", style="bold", overflow="fold", min_width=8)
@@ -203,14 +206,14 @@ def wanted_table(question: Question) -> Table:
     shown, rest = tables[:MOST_TABLES], tables[MOST_TABLES:]
     for t in shown:
         shape = f"{t['rows']:,} × {t['width']}"
-        table.add_row(escape(t["name"]), shape, size(t["weight_bytes"]), size(t["optimizer_bytes"]))
+        table.add_row(escape(t["name"]), shape, format_bytes(t["weight_bytes"]), format_bytes(t["optimizer_bytes"]))
     if rest:
-        weights, optimizer = (size(sum(t[key] for t in rest)) for key in ("weight_bytes", "optimizer_bytes"))
+        weights, optimizer = (format_bytes(sum(t[key] for t in rest)) for key in ("weight_bytes", "optimizer_bytes"))
         table.add_row(f"{len(rest)} more", "", weights, optimizer)
     return table
 
 
-def _wanted(question: Question) -> list[dict[str, Any]]:
+def _wanted(question: PlanQuestion) -> list[dict[str, Any]]:
     return [
         {
             "name": table.name,
@@ -255,7 +258,11 @@ def ranks_table(plan: Plan) -> Table:
             table.add_row("…")
         share = f"{load.bytes / capacity:.0%}" if limited else "–"
         rank = Text(str(load.rank), style="bold red" if load is slowest and len(loads) > 1 else "bold")
-        bytes_ = (size(load.weight_bytes), size(load.optimizer_bytes), size(load.exchange_bytes))
+        bytes_ = (
+            format_bytes(load.weight_bytes),
+            format_bytes(load.optimizer_bytes),
+            format_bytes(load.exchange_bytes),
+        )
         table.add_row(rank, *bytes_, share, f"{load.cost.total:.3g}", bar(load.cost, slowest.cost.total))
     return table
 
@@ -268,7 +275,7 @@ def elided(loads: Sequence[RankLoad], *kept: RankLoad) -> list[RankLoad]:
     return [some[rank] for rank in sorted(some)]
 
 
-def bar(cost: Cost, longest: float) -> Text:
+def bar(cost: StepCost, longest: float) -> Text:
     """A rank's cost by part; as long as `BAR` for the slowest rank."""
     text = Text()
     drawn, until = 0, 0.0
@@ -310,7 +317,9 @@ def picture(plan: Plan, width: int) -> Text:
             if part is left and right:
                 text.append("…", style="not bold dim")
         text.append("\n")
-    scale = " ".join(f"{shade_} {size(math.exp(low + i * (high - low) / 3))}" for i, shade_ in enumerate(SHADES[1:]))
+    scale = " ".join(
+        f"{shade_} {format_bytes(math.exp(low + i * (high - low) / 3))}" for i, shade_ in enumerate(SHADES[1:])
+    )
     text.append(" " * label + scale, style="not bold dim")
     return text
 
@@ -350,7 +359,7 @@ def tried_table(tried: Sequence[Attempt], found: Plan | Shortage) -> Table:
             notes.append("least cost")
         if isinstance(found, Plan) and plan.tables == found.tables:
             notes.append("the plan above")
-        table.add_row(attempt.name, f"{plan.cost_ms:.3g}", size(plan.fullest.bytes), "; ".join(notes))
+        table.add_row(attempt.name, f"{plan.cost_ms:.3g}", format_bytes(plan.fullest.bytes), "; ".join(notes))
     return table
 
 

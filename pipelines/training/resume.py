@@ -10,7 +10,14 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from exfm.errors import ModelError, NewerFormat, Unusable
-from exfm.tensors import Stored, names, read_manifest, set_aside, verified, whole
+from exfm.tensors import (
+    Checkpoint,
+    checkpoint_names,
+    read_manifest,
+    set_checkpoint_aside,
+    verified_checkpoint,
+    whole_tensor,
+)
 from streaming.position import NOTHING_YET
 
 log = logging.getLogger(__name__)
@@ -19,7 +26,7 @@ log = logging.getLogger(__name__)
 class Found(NamedTuple):
     """The checkpoint to go on from (None: there is none yet), and what to tell people of damaged ones before it."""
 
-    stored: Stored | None
+    stored: Checkpoint | None
     note: str | None
 
 
@@ -32,7 +39,7 @@ def last_checkpoint(root: Path, config_hash: str, older: Collection[str] = ()) -
     problems: list[tuple[Path, str]] = []
     for path in _candidates(root):
         try:
-            stored = verified(path)
+            stored = verified_checkpoint(path)
         except NewerFormat:
             raise
         except ModelError as error:
@@ -55,7 +62,7 @@ def last_checkpoint(root: Path, config_hash: str, older: Collection[str] = ()) -
     return Found(None, None)
 
 
-def upgraded(stored: Stored, rng: Mapping[str, Tensor]) -> Stored:
+def upgraded(stored: Checkpoint, rng: Mapping[str, Tensor]) -> Checkpoint:
     """A model's checkpoint with all that today's have: from 2 to 3 only the way it is stored changed; from 1
     to 2:
 
@@ -73,7 +80,7 @@ def upgraded(stored: Stored, rng: Mapping[str, Tensor]) -> Stored:
         trained = {"teacher": rows - left_out}
     else:
         trained = {
-            model: int(whole(stored.tensors[f"{model}/progress/rows"]))
+            model: int(whole_tensor(stored.tensors[f"{model}/progress/rows"]))
             for model in ("student", "no_teacher")
             if f"{model}/progress/rows" in stored.tensors
         }
@@ -87,7 +94,7 @@ def needed_after(root: Path) -> int:
     """The last `lake_seq` that no checkpoint under `root` needs again: that of the oldest one kept, for a newer one may
     turn out to be damaged. -1 where there is none."""
     positions = []
-    for name in names(root):
+    for name in checkpoint_names(root):
         try:
             positions.append(read_manifest(root / name)["meta"]["lake_seq"])
         except ModelError as error:
@@ -106,5 +113,5 @@ def _set_aside(problems: list[tuple[Path, str]], used: str) -> str | None:
     if not problems:
         return None
     for path, problem in problems:
-        log.error("%s; set aside as %s", problem, set_aside(path).name)
+        log.error("%s; set aside as %s", problem, set_checkpoint_aside(path).name)
     return f"went on from `{used}`: " + "; ".join(problem for _, problem in problems)

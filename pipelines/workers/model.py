@@ -23,7 +23,15 @@ from torch import Tensor
 
 from exfm.errors import Diverged, ModelError
 from exfm.step import StepResult
-from exfm.tensors import Storable, Stored, names, open_stored, prune, save, sweep
+from exfm.tensors import (
+    Checkpoint,
+    Storable,
+    checkpoint_names,
+    open_checkpoint,
+    prune_checkpoints,
+    remove_leftovers,
+    save_checkpoint,
+)
 from exfm.threads import set_threads
 from pipelines.config import Config, older_hashes
 from pipelines.run_dir import RunDir
@@ -61,7 +69,7 @@ class ModelWorker(Worker):
 
     # --- beginning ---------------------------------------------------------------------------------------------
 
-    def _begin(self, rng: Mapping[str, Tensor]) -> Stored | None:
+    def _begin(self, rng: Mapping[str, Tensor]) -> Checkpoint | None:
         """Threads, the writer, and the checkpoint to go on from; `rng`: of the models as they start, by its names.
 
         Rank 0 holds the lock, clears up, and decides which checkpoint it is; the others touch nothing before.
@@ -72,13 +80,13 @@ class ModelWorker(Worker):
         found = Found(None, None)
         if self._ranks.first:
             self._take_lock()
-            sweep(self._checkpoints)
+            remove_leftovers(self._checkpoints)
             older = older_hashes(self._run_dir, self._config.hash)
             found = last_checkpoint(self._checkpoints, self._config.hash, older)
             self._note = found.note
         # What is newer and cannot be used was set aside: the last one is the one found.
-        name = self._ranks.say(lambda: names(self._checkpoints)[-1] if found.stored else "")
-        stored = found.stored if self._ranks.first or not name else open_stored(self._checkpoints / name)
+        name = self._ranks.say(lambda: checkpoint_names(self._checkpoints)[-1] if found.stored else "")
+        stored = found.stored if self._ranks.first or not name else open_checkpoint(self._checkpoints / name)
         self._writer = Writer(self.name, self._config.resources.checkpoint_queue, self.watch)
         if stored is not None:
             stored = upgraded(stored, rng)
@@ -101,7 +109,7 @@ class ModelWorker(Worker):
     def _go_on(self, mine: bool) -> bool:
         return bool(self._ranks.lead(mine))
 
-    def _set_up_quarantine(self, models: Sequence[str], tasks: tuple[str, ...], stored: Stored | None) -> None:
+    def _set_up_quarantine(self, models: Sequence[str], tasks: tuple[str, ...], stored: Checkpoint | None) -> None:
         """What each of `models` has left out so far, kept up in every checkpoint from now on."""
         limit = self._config.resources.max_quarantined_in_a_row
         states = stored.meta["quarantine"] if stored is not None else {}
@@ -164,14 +172,16 @@ class ModelWorker(Worker):
         """In every rank's writer's thread, of all ranks the same names in the same order: each writes what it holds."""
         group = None if alone else self._ranks.group
         if group is None:
-            save(root, name, tensors, meta, kind=kind)
+            save_checkpoint(root, name, tensors, meta, kind=kind)
         else:
-            save(root, name, tensors, meta, kind=kind, rank=group.rank, ranks=group.world_size, attempt=group.token)
+            save_checkpoint(
+                root, name, tensors, meta, kind=kind, rank=group.rank, ranks=group.world_size, attempt=group.token
+            )
 
     def _finish_checkpoint(self) -> None:
         """In the writer's thread, last."""
         if self._ranks.first:
-            prune(self._checkpoints, keep=self._kept_checkpoints)
+            prune_checkpoints(self._checkpoints, keep=self._kept_checkpoints)
             self._register()
 
     @property

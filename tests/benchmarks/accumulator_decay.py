@@ -17,7 +17,7 @@ import numpy as np
 from scipy.special import stdtrit
 
 from exfm.data import BatchBuilder
-from exfm.embeddings import Accumulators
+from exfm.embeddings import AccumulatorConfig
 from exfm.metrics import consecutive_blocks, normalised_entropy, paired_ne_difference
 from exfm.models import Teacher, TeacherConfig
 from exfm.parallel import RankGroup
@@ -29,12 +29,12 @@ BATCH_ROWS = 1024
 CLUSTERS = 60
 
 
-def ways(rows: int) -> dict[str, Accumulators]:
+def ways(rows: int) -> dict[str, AccumulatorConfig]:
     return {
-        "grow": Accumulators(),
-        "halve every 1/4": Accumulators(half_life_rows=rows // 4),
-        "halve every 1/16": Accumulators(half_life_rows=rows // 16),
-        "reset every 1/8": Accumulators(reset_every_rows=rows // 8),
+        "grow": AccumulatorConfig(),
+        "halve every 1/4": AccumulatorConfig(half_life_rows=rows // 4),
+        "halve every 1/16": AccumulatorConfig(half_life_rows=rows // 16),
+        "reset every 1/8": AccumulatorConfig(reset_every_rows=rows // 8),
     }
 
 

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from exfm.data import Batch, BatchBuilder, DenseFeature, FeatureSet, SparseFeature
 from exfm.models import Teacher, TeacherConfig
-from exfm.tensors import prune, save
+from exfm.tensors import prune_checkpoints, save_checkpoint
 from exfm.threads import set_threads
 from pipelines.training import Writer
 from pipelines.workers.worker import Stopwatch
@@ -77,8 +77,8 @@ def main() -> None:
 
         def write(number: int, tensors) -> None:
             start = time.perf_counter()
-            save(root, f"v{number:08d}", tensors, {})
-            prune(root, keep=2)
+            save_checkpoint(root, f"v{number:08d}", tensors, {})
+            prune_checkpoints(root, keep=2)
             writes.append(time.perf_counter() - start)
 
         for number in range(given.writes):

@@ -29,7 +29,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from exfm.tensors.checkpoint import latest, load
+from exfm.tensors.checkpoint import latest_checkpoint, load_checkpoint
 from exfm.threads import set_threads
 from pipelines.config import Config
 from pipelines.run_dir import RunDir
@@ -127,9 +127,9 @@ def one_rank(lake: Path, ids: str, blocks: int, read_ahead: int, root: Path) -> 
     assert worker.rows == blocks * BLOCK_ROWS
     phases = worker.watch.phases_s
     worker.close()
-    newest = latest(run_dir.checkpoints("teacher"))
+    newest = latest_checkpoint(run_dir.checkpoints("teacher"))
     assert newest is not None
-    weights = b"".join(tensor.numpy().tobytes() for _, tensor in sorted(load(newest).tensors.items()))
+    weights = b"".join(tensor.numpy().tobytes() for _, tensor in sorted(load_checkpoint(newest).tensors.items()))
     return worker.rows / took, phases, weights
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import psutil
 import torch
 
-from exfm.tensors import Pieces, fill, open_stored, save
+from exfm.tensors import TensorPieces, fill_window, open_checkpoint, save_checkpoint
 from exfm.threads import set_threads
 
 
@@ -62,8 +62,8 @@ def main() -> None:
         def write(rank: int) -> None:
             mine = torch.randn(rows // 2, width)
             began, start = begin(), time.perf_counter()
-            pieces = Pieces((rows, width), [((rank * (rows // 2), 0), mine)])
-            save(root, "v1", {"table": pieces}, {}, rank=rank, ranks=2, attempt="a")
+            pieces = TensorPieces((rows, width), [((rank * (rows // 2), 0), mine)])
+            save_checkpoint(root, "v1", {"table": pieces}, {}, rank=rank, ranks=2, attempt="a")
             report(f"rank {rank} of 2 saves its rows", time.perf_counter() - start, mine.nbytes, began)
 
         elsewhere(lambda: write(1))
@@ -72,7 +72,7 @@ def main() -> None:
         def read(what: str, start: tuple[int, int], shape: tuple[int, int]) -> None:
             began, clock = begin(), time.perf_counter()
             out = torch.empty(shape)
-            fill(out, open_stored(root / "v1").tensors["table"], start)
+            fill_window(out, open_checkpoint(root / "v1").tensors["table"], start)
             report(what, time.perf_counter() - clock, out.nbytes, began)
 
         for what, start, shape in (

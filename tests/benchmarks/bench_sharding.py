@@ -32,7 +32,7 @@ from exfm.data import Batch, BatchBuilder, FeatureSet, SparseFeature
 from exfm.models import Teacher, TeacherConfig
 from exfm.parallel import RankGroup, Sharding
 from exfm.parallel.comms import SentBytes
-from exfm.tensors import Pieces
+from exfm.tensors import TensorPieces
 from exfm.tensors.windows import narrowed
 from exfm.threads import set_threads
 from tests.support.ranks.local_ranks import launch, report, settings_of_this_rank
@@ -133,7 +133,7 @@ def learned(
     return teacher, {name: of_all_ranks(source, group) for name, source in teacher.snapshot().items()}
 
 
-def of_all_ranks(source: torch.Tensor | Pieces, group: RankGroup) -> torch.Tensor:
+def of_all_ranks(source: torch.Tensor | TensorPieces, group: RankGroup) -> torch.Tensor:
     if isinstance(source, torch.Tensor):
         return source.cpu()
     whole = torch.zeros(source.shape)

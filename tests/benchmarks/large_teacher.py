@@ -24,8 +24,8 @@ import pyarrow as pa
 from exfm.data import Batch, BatchBuilder, FeatureSet, SparseFeature
 from exfm.models import Teacher, TeacherConfig
 from exfm.parallel import RankGroup, Sharding
-from exfm.planning import Question, Shortage, plan
-from exfm.tensors import open_stored, save
+from exfm.planning import PlanQuestion, Shortage, find_plan
+from exfm.tensors import open_checkpoint, save_checkpoint
 from exfm.threads import set_threads
 from tests.support.ranks.local_ranks import launch, report, settings_of_this_rank
 
@@ -67,7 +67,7 @@ def held_by_this_rank(own: dict[str, Any]) -> None:
         told |= {"built_s": time.monotonic() - began, "built": process.memory_info().rss}
         if restores:
             began = time.monotonic()
-            teacher.load_state(open_stored(root / NAME).tensors)
+            teacher.load_state(open_checkpoint(root / NAME).tensors)
             told |= {"restored_s": time.monotonic() - began, "restored": process.memory_info().rss}
             np.save(root / f"restored-{rank}.npy", teacher.score(mine(seed=9)))
         took, losses = [], []
@@ -84,7 +84,7 @@ def held_by_this_rank(own: dict[str, Any]) -> None:
             state = teacher.state()
             told |= {"copied": process.memory_info().rss}
             began = time.monotonic()
-            save(root, NAME, state, {}, rank=rank, ranks=ranks, attempt=group.token)
+            save_checkpoint(root, NAME, state, {}, rank=rank, ranks=ranks, attempt=group.token)
             told |= {"saved_s": time.monotonic() - began}
         teacher.close()
     told["peak"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
@@ -104,7 +104,7 @@ def main() -> None:
     whole = sum(feature.rows for feature in schema.sparse) * (options.width + 1) * 4
     print(f"{options.rows:,} rows × {options.width}: {whole / GB:.2f} GiB with accumulators")
     limited = Sharding(memory_gb=options.memory_gb)
-    alone = plan(Question(schema, TeacherConfig(width=options.width), limited, batch_rows=BATCH), quick=True)
+    alone = find_plan(PlanQuestion(schema, TeacherConfig(width=options.width), limited, batch_rows=BATCH), quick=True)
     print(f"one rank: {alone}" if isinstance(alone, Shortage) else "one rank would do")
     settings = {"rows": options.rows, "width": options.width, "memory_gb": options.memory_gb, "steps": options.steps}
     with tempfile.TemporaryDirectory() as folder:

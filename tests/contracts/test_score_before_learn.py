@@ -22,8 +22,8 @@ import pytest
 
 from exfm.data import BatchBuilder
 from exfm.models import TeacherScorer
-from exfm.tensors import names
-from exfm.tensors.checkpoint import load
+from exfm.tensors import checkpoint_names
+from exfm.tensors.checkpoint import load_checkpoint
 from pipelines.config import Config
 from streaming.kafka import ensure_topics
 from tests.support.pipelines.small_runs import Finished, small, to_the_end
@@ -98,7 +98,7 @@ def scored(request, broker, tmp_path_factory) -> Scored:
 
 def look_at(finished: Finished) -> Scored:
     root: Path = finished.run_dir.snapshots
-    stored = {int(name[1:]): load(root / name) for name in names(root)}
+    stored = {int(name[1:]): load_checkpoint(root / name) for name in checkpoint_names(root)}
     return Scored(
         finished.config,
         finished.lake,

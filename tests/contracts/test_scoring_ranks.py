@@ -19,8 +19,8 @@ import torch.distributed as dist
 from exfm.errors import ModelError
 from exfm.models import Teacher
 from exfm.parallel import RankGroup
-from exfm.tensors import save
-from exfm.tensors.checkpoint import load
+from exfm.tensors import save_checkpoint
+from exfm.tensors.checkpoint import load_checkpoint
 from exfm.tensors.staging import PIECE_BYTES
 from pipelines.config import Config
 from pipelines.run_dir import RunDir
@@ -87,7 +87,9 @@ def publish(config: Config, run_dir: RunDir, version: int) -> Path:
     drawn = torch.Generator().manual_seed(version)
     for name in sorted(tensors):
         tensors[name].normal_(0, 0.5, generator=drawn)
-    return save(run_dir.snapshots, f"v{version:08d}", tensors, {"lake_seq": version}, kind="teacher-snapshot")
+    return save_checkpoint(
+        run_dir.snapshots, f"v{version:08d}", tensors, {"lake_seq": version}, kind="teacher-snapshot"
+    )
 
 
 def damage(snapshot: Path) -> Path:
@@ -108,7 +110,7 @@ def test_ranks_score_what_a_replica_scores_of_every_snapshot_they_are_told_to_lo
             with RankGroup(0, 2, master_port=port) as group:
                 scorer = LeadingScorer(config, group)
                 for snapshot in (one, two):
-                    assert scorer.load(snapshot) == replica.load(snapshot) == load(snapshot).meta
+                    assert scorer.load(snapshot) == replica.load(snapshot) == load_checkpoint(snapshot).meta
                     for count in (512, 1, 7):
                         logits = scorer.score(rows(count))
                         assert logits.shape == (count, 2)
@@ -123,7 +125,7 @@ def test_ranks_score_what_a_replica_scores_of_every_snapshot_they_are_told_to_lo
                 held = sum(w.numel() for w in scorer._shards.held)
     scored, phases, held_there = json.loads((tmp_path / "rank1.json").read_text())
     assert scored == 2 * (256 + 1 + 4)
-    tables = [t for name, t in load(one).tensors.items() if name.startswith("table/")]
+    tables = [t for name, t in load_checkpoint(one).tensors.items() if name.startswith("table/")]
     assert held + held_there == sum(t.numel() for t in tables)  # every row is on one rank, and on one only
     assert min(held, held_there) > 0
     assert {"wait for orders", "load", "score"} <= phases.keys()

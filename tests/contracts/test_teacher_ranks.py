@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from kafka import KafkaAdminClient, TopicPartition
 
-from exfm.tensors.checkpoint import latest, load
+from exfm.tensors.checkpoint import latest_checkpoint, load_checkpoint
 from pipelines.config import Config
 from pipelines.run_dir import RunDir
 from streaming.delivery import partition_of
@@ -79,7 +79,7 @@ def of(finished: Finished, root: Path) -> Finished:
 
 def furthest(one: Finished, other: Finished) -> dict[str, float]:
     """By kind of tensor, how far the last checkpoints are from each other."""
-    a, b = (load(latest(run.run_dir.checkpoints("teacher"))).tensors for run in (one, other))  # type: ignore[arg-type]
+    a, b = (load_checkpoint(latest_checkpoint(run.run_dir.checkpoints("teacher"))).tensors for run in (one, other))  # type: ignore[arg-type]
     assert {name: t.shape for name, t in a.items() if name[:7] != "metrics"} == {
         name: t.shape for name, t in b.items() if name[:7] != "metrics"
     }
@@ -154,7 +154,7 @@ def test_of_a_damaged_checkpoint_all_ranks_go_on_from_the_one_before_and_it_is_s
     taught(given, tmp_path / "whole", 2)
     taught(given, tmp_path / "damaged", 2, until=3)
     checkpoints = RunDir(tmp_path / "damaged").checkpoints("teacher")
-    newest = latest(checkpoints)
+    newest = latest_checkpoint(checkpoints)
     assert newest is not None
     (piece, *_) = sorted(newest.glob("tensors*"))
     content = bytearray(piece.read_bytes())

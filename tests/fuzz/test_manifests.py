@@ -17,8 +17,8 @@ import torch
 from hypothesis import strategies as st
 
 from exfm.errors import ModelError
-from exfm.tensors import Pieces, save
-from exfm.tensors.checkpoint import load
+from exfm.tensors import TensorPieces, save_checkpoint
+from exfm.tensors.checkpoint import load_checkpoint
 from pipelines.display import show_status
 from pipelines.run_dir import store_ends, stored_ends
 from pipelines.status import alive, read_status
@@ -59,21 +59,21 @@ def _checkpoint(folder: Path) -> None:
         "flags": torch.ones(3) > 0,
     }
     meta = {"config_hash": "0f", "version": 3, "lake_seq": 41, "learned": {"ctr": {"rows": 40, "hash_sum": 2**63 + 5}}}
-    save(folder, "v00000003", tensors, meta, kind="teacher-checkpoint")
+    save_checkpoint(folder, "v00000003", tensors, meta, kind="teacher-checkpoint")
 
 
 def _checkpoint_of_ranks(folder: Path) -> None:
     table = torch.arange(12.0).view(4, 3)
     for rank in (1, 0):  # rank 0 waits for the other
         state = {
-            "table/ad/weight": Pieces((4, 3), [((2 * rank, 0), table[2 * rank :][:2])]),
+            "table/ad/weight": TensorPieces((4, 3), [((2 * rank, 0), table[2 * rank :][:2])]),
             "adam/step": torch.tensor(7),
         }
-        save(folder, "v00000003", state, {"lake_seq": 41}, rank=rank, ranks=2, attempt="a")
+        save_checkpoint(folder, "v00000003", state, {"lake_seq": 41}, rank=rank, ranks=2, attempt="a")
 
 
 def _checkpoint_text(folder: Path) -> str:
-    stored = load(folder / "v00000003")
+    stored = load_checkpoint(folder / "v00000003")
     tensors = {name: (tensor.dtype, tensor.tolist()) for name, tensor in sorted(stored.tensors.items())}
     return f"{tensors} {json.dumps(stored.meta, sort_keys=True)} {stored.kind} {stored.parent}"
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from exfm.tensors import names
+from exfm.tensors import checkpoint_names
 from pipelines.control import run
 from pipelines.rules import RunState
 from pipelines.run_dir import RunDir
@@ -58,11 +58,13 @@ def empty_manifest(path: Path) -> None:
 
 def another_config(path: Path) -> None:
     """A whole checkpoint, of a run that was configured otherwise."""
-    from exfm.tensors import save
-    from exfm.tensors.checkpoint import load
+    from exfm.tensors import save_checkpoint
+    from exfm.tensors.checkpoint import load_checkpoint
 
-    stored = load(path)
-    elsewhere = save(path.parent / ".elsewhere", path.name, stored.tensors, stored.meta | {"config_hash": "another"})
+    stored = load_checkpoint(path)
+    elsewhere = save_checkpoint(
+        path.parent / ".elsewhere", path.name, stored.tensors, stored.meta | {"config_hash": "another"}
+    )
     for file in elsewhere.iterdir():
         file.replace(path / file.name)
 
@@ -79,7 +81,7 @@ def damage(run_dir: RunDir, what: str, how) -> list[str]:
     root = run_dir.checkpoints(what)
     if what in ("snapshots", "served"):
         root = run_dir.snapshots if what == "snapshots" else run_dir.served("feed")
-    chosen = names(root) if what == "snapshots" else names(root)[-1:]
+    chosen = checkpoint_names(root) if what == "snapshots" else checkpoint_names(root)[-1:]
     assert chosen, what
     for name in chosen:
         how(root / name)
@@ -116,7 +118,7 @@ def test_with_no_checkpoint_left_the_run_fails_with_words_that_say_what_to_do(un
     status, _ = run(config, run_dir, local=True, until_end=True, watch=stop_after(700))
     assert status.state is RunState.STOPPED
     root = run_dir.checkpoints("teacher")
-    for name in names(root):
+    for name in checkpoint_names(root):
         truncate(root / name)
     status, _ = run(config, run_dir, local=True, until_end=True)
     assert status.state is RunState.FAILED

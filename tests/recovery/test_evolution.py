@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import yaml
 
-from exfm.tensors import names, read_manifest
-from exfm.tensors.checkpoint import latest, load
+from exfm.tensors import checkpoint_names, read_manifest
+from exfm.tensors.checkpoint import latest_checkpoint, load_checkpoint
 from pipelines.config import Config, dump, parse
 from pipelines.control import run
 from pipelines.rules import RunState
@@ -56,7 +56,7 @@ def stopped(config: Config, root: Path, rows: int, **options: Any) -> list[str]:
 
 
 def version(root: Path) -> int:
-    newest = latest(RunDir(root).checkpoints("teacher"))
+    newest = latest_checkpoint(RunDir(root).checkpoints("teacher"))
     assert newest is not None
     return int(newest.name[1:])
 
@@ -71,7 +71,7 @@ def test_a_run_grows_and_gains_a_feature_and_loses_no_row(broker, tmp_path):
     more = edited(grown, user_rows=2000, more=(BUCKETS,), only=("bid_bucket",))
 
     stopped(config, root, 700)
-    first, kept = version(root), load(RunDir(root).checkpoints("teacher") / f"v{version(root):08d}").tensors
+    first, kept = version(root), load_checkpoint(RunDir(root).checkpoints("teacher") / f"v{version(root):08d}").tensors
     with pytest.raises(BadInput, match=r"rows was 1000, is 2000.* Or go on from where it is with --evolve"):
         run(grown, RunDir(root), local=True, until_end=True)
     said = stopped(grown, root, 1400, evolve=True)
@@ -97,18 +97,20 @@ def test_a_run_grows_and_gains_a_feature_and_loses_no_row(broker, tmp_path):
     assert np.array_equal(*(column[versions <= first] for column in logits), equal_nan=True)
     assert not np.array_equal(*(column[versions > second] for column in logits), equal_nan=True)
     # The models are those of the new config.
-    tensors = load(latest(RunDir(root).checkpoints("teacher"))).tensors
+    tensors = load_checkpoint(latest_checkpoint(RunDir(root).checkpoints("teacher"))).tensors
     assert tensors["table/user_id/weight"].shape == (2000, 8)
     assert kept["table/user_id/weight"].shape == (1000, 8)
     assert tensors["table/bid_bucket/accumulator"].any()
     for student in ("feed", "brand", "clicks"):
-        state = load(latest(RunDir(root).checkpoints(f"student-{student}"))).tensors
+        state = load_checkpoint(latest_checkpoint(RunDir(root).checkpoints(f"student-{student}"))).tensors
         assert state["student/table/user_id/weight"].shape == (2000, 4)
         assert "student/table/bid_bucket/weight" not in state
         served = RunDir(root).served(student)
-        assert load(served / names(served)[-1]).tensors["tables.embedding_bags.user_id.weight"].shape == (2000, 4)
+        assert load_checkpoint(served / checkpoint_names(served)[-1]).tensors[
+            "tables.embedding_bags.user_id.weight"
+        ].shape == (2000, 4)
     lineage = json.loads(RunDir(root).lineage.read_text())
     assert [(entry["from"], entry["to"]) for entry in lineage] == [(config.hash, grown.hash), (grown.hash, more.hash)]
-    meta = read_manifest(latest(RunDir(root).snapshots))["meta"]
+    meta = read_manifest(latest_checkpoint(RunDir(root).snapshots))["meta"]
     assert meta["config_hash"] == more.hash
     assert "bid_bucket" in [feature["name"] for feature in meta["made_with"]["features"]["sparse"]]

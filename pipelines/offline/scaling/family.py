@@ -17,7 +17,7 @@ import numpy as np
 
 from exfm.data import BatchBuilder
 from exfm.models import Interaction, Teacher, TeacherConfig
-from exfm.planning import equal_flops, flops_per_example, parameters, scaled
+from exfm.planning import flops_per_example, parameter_count, scaled_teacher, teacher_of_equal_flops
 from pipelines.config import Config
 from pipelines.offline import Rows
 from streaming.disk import replacing
@@ -65,9 +65,9 @@ def members(config: Config, dials: Sequence[int], interactions: Sequence[Interac
     found = []
     for interaction in interactions:
         for dial in dials:
-            like = scaled(config.teacher.model, dial)
-            model = like if interaction == "wukong" else equal_flops(interaction, like, features, tasks)
-            count = parameters(model, features, tasks)
+            like = scaled_teacher(config.teacher.model, dial)
+            model = like if interaction == "wukong" else teacher_of_equal_flops(interaction, like, features, tasks)
+            count = parameter_count(model, features, tasks)
             flops = flops_per_example(model, features, tasks)
             found.append(Member(interaction, dial, model, flops, count.dense, count.tables))
     return found

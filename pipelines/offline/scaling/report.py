@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from exfm.metrics import consecutive_blocks, metrics_of, normalised_entropy, paired_ne_difference
-from exfm.planning import OVER_FORWARD, Law, blocks_of, fit_law
+from exfm.planning import TRAINING_OVER_FORWARD, ScalingLaw, fit_scaling_law, loss_blocks
 from pipelines.config import Config
 from pipelines.offline import OPTIMUM, Rows
 from pipelines.offline.scaling.family import Member, Passed, Trial
@@ -32,7 +32,7 @@ def sizes(found: Sequence[Member]) -> list[dict[str, Any]]:
             "interaction": member.interaction,
             "dial": member.dial,
             "flops_per_example": member.flops,
-            "training_flops_per_example": OVER_FORWARD * member.flops,
+            "training_flops_per_example": TRAINING_OVER_FORWARD * member.flops,
             "relative_flops": member.flops / found[0].flops,
             "parameters": {"dense": member.dense_parameters, "tables": member.table_parameters},
             "model": member.model.model_dump(mode="json"),
@@ -152,12 +152,12 @@ def _law(passes: Mapping[Trial, Passed], interaction: str, task: Judged) -> dict
     good = [(flops, logits) for flops, logits in mine if np.isfinite(logits).all()]
     if len(good) < len(mine):
         said = f"{len(mine) - len(good)} of {len(mine)} passes gave logits that are not finite; a lower rate would help"
-        return _plain(Law(None, None, said))
-    blocks = blocks_of(np.stack([logits for _, logits in good]), task.labels, task.block_rows, task.weights)
-    return _plain(fit_law([flops for flops, _ in good], blocks))
+        return _plain(ScalingLaw(None, None, said))
+    blocks = loss_blocks(np.stack([logits for _, logits in good]), task.labels, task.block_rows, task.weights)
+    return _plain(fit_scaling_law([flops for flops, _ in good], blocks))
 
 
-def _plain(law: Law) -> dict[str, Any]:
+def _plain(law: ScalingLaw) -> dict[str, Any]:
     power = None if law.power is None else law.power._asdict() | {"alpha": law.power.alpha._asdict()}
     gain = None if law.gain_per_4x is None else law.gain_per_4x._asdict()
     return {"gain_per_4x_percent": gain, "power_law": power, "not_determined": law.reason}

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from exfm.metrics import normalised
+from exfm.metrics import normalise_loss
 from pipelines.offline.sweep.settings import Setting
 
 
@@ -41,7 +41,7 @@ def _mean_ne(seeds: Sequence[Mapping[str, np.ndarray]]) -> float | None:
         for loss, weight, positive in zip(sums["loss"], sums["weight"], sums["positive"], strict=True):
             if not np.isfinite(loss):
                 return None
-            if weight > 0 and (ne := normalised(loss / weight, positive / weight)) is not None:
+            if weight > 0 and (ne := normalise_loss(loss / weight, positive / weight)) is not None:
                 found.append(ne)
     return float(np.mean(found)) if found else None
 

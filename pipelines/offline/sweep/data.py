@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from exfm.data import Batch, BatchBuilder, sample
+from exfm.data import Batch, BatchBuilder, sample_negatives
 from pipelines.config import Config, Student
 from streaming.schema import SAMPLE_WEIGHT
 
@@ -72,7 +72,7 @@ def data_of(table: pa.Table, config: Config, student: Student) -> Data:
     places, tasks = places_of(table, config, student), config.student_tasks(student)
     rows = table.take(pa.array(places)).combine_chunks()
     rates = student.negative_rate
-    kept = sample(rows, tasks, rates, config.seed).kept.combine_chunks() if rates else rows
+    kept = sample_negatives(rows, tasks, rates, config.seed).kept.combine_chunks() if rates else rows
     learned = np.searchsorted(rows["lake_seq"].to_numpy(), kept["lake_seq"].to_numpy())
     bounds = bounds_of(kept["block"].to_numpy(), student.batch_rows)
     build = BatchBuilder(config.student_features(student), tasks, rates or None)

@@ -25,7 +25,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from exfm.metrics import Estimate, auc, calibration, cross_entropy, gauc, mean_of_seeds, normalised_entropy, quotient
+from exfm.metrics import (
+    Estimate,
+    auc,
+    calibration,
+    cross_entropy,
+    estimate_ratio,
+    gauc,
+    mean_of_seeds,
+    normalised_entropy,
+)
 from pipelines.config import Student
 from pipelines.offline import OPTIMUM
 from pipelines.offline.sweep.data import places_of
@@ -141,7 +150,7 @@ class Judged:
                 own = self._losses(logits)
                 found["gain"] = gain = self._gain(base, own, windows)
                 found["early_gain"] = self._gain(base, own, early)
-                found["transfer"] = {name: gain and lead and quotient(gain, lead) for name, lead in leads.items()}
+                found["transfer"] = {name: gain and lead and estimate_ratio(gain, lead) for name, lead in leads.items()}
                 found["over_time"] = self._over_time(base, own)
             arms[arm] = found
         others = {name: [r.logits[key] for r in self._rows_of] for name, key in teachers.items()}

@@ -8,7 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from exfm.metrics import Estimate, average, quotient
+from exfm.metrics import Estimate, average_estimates, estimate_ratio
 from pipelines.offline.sweep.choice import Chosen
 from pipelines.offline.sweep.parts import stored
 from pipelines.offline.sweep.place import Place
@@ -129,7 +129,7 @@ def _lost(condition: str, place: Place, gain: Estimate | None, fresh: Estimate |
     """The share of the gain that a condition takes; None for the first one, and for students that live shorter."""
     if condition == place.sweep.tuned_under or place.sweep.conditions[condition].start or not (gain and fresh):
         return None
-    kept = quotient(gain, fresh)
+    kept = estimate_ratio(gain, fresh)
     return kept and Estimate(1 - kept.value, -kept.clusters, -kept.seeds)
 
 
@@ -168,7 +168,7 @@ def _overall(condition: str, judged: Mapping[tuple[str, str], Any], place: Place
 def _average(estimates: Sequence[Estimate | None]) -> Estimate | None:
     """None where one of them is not defined: a mean over the others would be one of other students."""
     known = [estimate for estimate in estimates if estimate is not None]
-    return average(known) if known and len(known) == len(estimates) else None
+    return average_estimates(known) if known and len(known) == len(estimates) else None
 
 
 def _worst(gains: Mapping[str, Estimate | None]) -> dict[str, Any] | None:

@@ -32,7 +32,7 @@ from exfm.errors import ModelError, NewerFormat
 from exfm.growth import stored_teacher
 from exfm.models import ShardedScorer, TeacherScorer
 from exfm.parallel import RankGroup
-from exfm.tensors import open_stored
+from exfm.tensors import open_checkpoint
 from exfm.threads import set_threads
 from pipelines.config import Config, made_with_teacher
 from pipelines.run_dir import RunDir
@@ -67,7 +67,7 @@ class Replica:
         self.rows = 0
 
     def load(self, snapshot: Path) -> Mapping[str, Any]:
-        stored = open_stored(snapshot)
+        stored = open_checkpoint(snapshot)
         self._scorer.load(stored_teacher(stored, self._made_with))
         return stored.meta
 
@@ -97,7 +97,7 @@ class _Shards:
         )
 
     def load(self, snapshot: Path) -> Mapping[str, Any]:
-        stored = open_stored(snapshot)
+        stored = open_checkpoint(snapshot)
         self._scorer.load(stored_teacher(stored, self._made_with))
         return stored.meta
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from exfm.errors import ModelError, NewerFormat
-from exfm.tensors import names, set_aside
+from exfm.tensors import checkpoint_names, set_checkpoint_aside
 from pipelines.workers.augmentation.scoring import Scorer
 from pipelines.workers.teacher import snapshot_name
 from streaming.position import NOTHING_YET
@@ -41,7 +41,7 @@ class Snapshots:
 
     def load_newest(self) -> int | None:
         """The version that is loaded: the newest that can be read; None where there is none yet."""
-        for name in reversed(names(self._folder)):
+        for name in reversed(checkpoint_names(self._folder)):
             if self.load(int(name[1:])):
                 break
         self._looked_at = self._clock()
@@ -61,7 +61,7 @@ class Snapshots:
             raise
         except ModelError as error:  # the teacher writes it again, or a newer one
             if directory.exists():  # not pruned meanwhile
-                log.error("%s; it is set aside as %s", error, set_aside(directory).name)
+                log.error("%s; it is set aside as %s", error, set_checkpoint_aside(directory).name)
             return False
         self.version, self.lake_seq = version, meta["lake_seq"]
         if version != self._aged:  # else it is back, after a newer one that could not be read

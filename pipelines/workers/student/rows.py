@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from exfm.data import Batch, BatchBuilder, Sampled
+from exfm.data import Batch, BatchBuilder, SampledRows
 from pipelines.training import Watch
 from streaming.lake import LakeReader, LakeSource
 from streaming.position import NOTHING_YET
@@ -73,7 +73,7 @@ class StudentRows:
         columns: Sequence[str],
         verticals: set[str],
         settlements: list[str],
-        sampling: Callable[[pa.Table], Sampled] | None = None,
+        sampling: Callable[[pa.Table], SampledRows] | None = None,
     ) -> None:
         self._sampling, self.left_out = sampling, LeftOut()
         self._build, self._watch, self._batch_rows = build, watch, batch_rows

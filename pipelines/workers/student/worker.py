@@ -15,11 +15,11 @@ import numpy as np
 import pyarrow as pa
 from torch import Tensor
 
-from exfm.data import Batch, BatchBuilder, sample
+from exfm.data import Batch, BatchBuilder, sample_negatives
 from exfm.growth import MadeWith, fitted_student
 from exfm.models import ServedStudent, Student, check_logits, load_student, save_served
 from exfm.step import StepResult
-from exfm.tensors import Source, Stored, prune, whole
+from exfm.tensors import Checkpoint, TensorSource, prune_checkpoints, whole_tensor
 from pipelines.config import Config, made_with_student
 from pipelines.config import Student as StudentSettings
 from pipelines.run_dir import RunDir
@@ -76,7 +76,9 @@ class StudentWorker(ModelWorker):
             columns=self._columns,
             verticals=set(self._settings.row_filter),
             settlements=groups,
-            sampling=partial(sample, tasks=self._tasks, negative_rate=rate, seed=config.seed) if rate else None,
+            sampling=partial(sample_negatives, tasks=self._tasks, negative_rate=rate, seed=config.seed)
+            if rate
+            else None,
         )
         self._given.open(self._seq)
         if self._seq != NOTHING_YET and not self._grew:
@@ -229,7 +231,7 @@ class StudentWorker(ModelWorker):
         check_logits(logits, self._served, batch)
         root = self._run_dir.served(self._settings.name)
         save_served(self._served, root, name)
-        prune(root, keep=2)
+        prune_checkpoints(root, keep=2)
 
     def _export_again(self) -> None:
         """At the start: a crash may have come between the checkpoint and its export."""
@@ -259,7 +261,7 @@ class StudentWorker(ModelWorker):
             }
         )
 
-    def _restore(self, stored: Stored | None) -> None:
+    def _restore(self, stored: Checkpoint | None) -> None:
         if stored is None:
             return
         tensors, meta = stored.tensors, stored.meta
@@ -270,7 +272,7 @@ class StudentWorker(ModelWorker):
         self._seen_rows = meta["rows"]
         self._learned = Learned(self._tasks, meta["learned"])
         self._left_out = LeftOutBySampling(self._tasks, meta.get("left_out_by_sampling"))
-        self._figures.load({k: whole(v) for k, v in tensors.items() if k.startswith("metrics/")})
+        self._figures.load({k: whole_tensor(v) for k, v in tensors.items() if k.startswith("metrics/")})
         self._without_logit = meta["rows_without_logit"]
         self._logged_rows = meta.get("rows_since_metrics", 0)  # format 1 began to count anew
         log.info("resumed after lake_seq %d", self._seq)
@@ -279,7 +281,7 @@ class StudentWorker(ModelWorker):
         if (ahead := getattr(self, "_ahead", None)) is not None:
             ahead.close()
 
-    def _fitted(self, tensors: Mapping[str, Source], meta: Mapping[str, Any]) -> dict[str, Source]:
+    def _fitted(self, tensors: Mapping[str, TensorSource], meta: Mapping[str, Any]) -> dict[str, TensorSource]:
         told = meta.get("made_with")  # a release before this did not say: it loads where nothing differs
         return dict(tensors) if told is None else fitted_student(tensors, MadeWith.told(told), self._made_with)
 

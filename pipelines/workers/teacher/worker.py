@@ -23,9 +23,18 @@ from torch import Tensor
 from exfm.data import BatchBuilder
 from exfm.errors import ModelError
 from exfm.growth import stored_teacher
-from exfm.models import Prepared as Sent
+from exfm.models import SentBatch as Sent
 from exfm.models import Teacher, snapshot_of
-from exfm.tensors import Pieces, Storable, Stored, names, open_stored, prune, read_manifest, whole
+from exfm.tensors import (
+    Checkpoint,
+    Storable,
+    TensorPieces,
+    checkpoint_names,
+    open_checkpoint,
+    prune_checkpoints,
+    read_manifest,
+    whole_tensor,
+)
 from pipelines.config import Config, made_with_teacher
 from pipelines.run_dir import RunDir
 from pipelines.training import Learned, TaskMetrics
@@ -243,7 +252,7 @@ class TeacherWorker(ModelWorker):
             return
         with self.watch("checkpoint"):
             name, snapshot_meta = snapshot_name(self._version), self._meta()
-            tensors: dict[str, Tensor | Pieces] = {**self._teacher.state(), **self._judge.state()}
+            tensors: dict[str, Tensor | TensorPieces] = {**self._teacher.state(), **self._judge.state()}
             positions = [[*partition, *position] for partition, position in self._positions.items()]
             rows = {"teacher": self._trained_rows}
             meta = snapshot_meta | self._checkpoint_meta(rows, self._seq + 1) | {"positions": positions}
@@ -275,7 +284,7 @@ class TeacherWorker(ModelWorker):
         root = self._run_dir.snapshots
         self._save(root, name, tensors, meta, kind="teacher-snapshot", alone=alone)
         if self._ranks.first:
-            prune(root, keep=max(self._config.teacher.keep_snapshots, self._config.pace.lag + 2))
+            prune_checkpoints(root, keep=max(self._config.teacher.keep_snapshots, self._config.pace.lag + 2))
 
     def _save_last(self) -> None:
         if self._version != self._saved_version:
@@ -301,7 +310,7 @@ class TeacherWorker(ModelWorker):
             self._ranks.meet()
             self._put(partial(self._save_snapshot, name, tensors, meta))
         elif self._ranks.first:  # from what is on disk: no rank is needed for it
-            stored = open_stored(self._checkpoints / name)
+            stored = open_checkpoint(self._checkpoints / name)
             tensors = snapshot_of(stored.tensors)
             meta = {key: stored.meta[key] for key in self._meta() if key in stored.meta}
             self._writer.put(partial(self._save_snapshot, name, tensors, meta, alone=True))
@@ -312,7 +321,7 @@ class TeacherWorker(ModelWorker):
             return NOTHING_YET
         for damaged in self._run_dir.snapshots.glob(".damaged-v*"):
             name = damaged.name.removeprefix(".damaged-")
-            there = name == snapshot_name(0) or name in names(self._checkpoints)
+            there = name == snapshot_name(0) or name in checkpoint_names(self._checkpoints)
             if there and not (self._run_dir.snapshots / name).exists():
                 return int(name[1:])
         return NOTHING_YET
@@ -334,7 +343,7 @@ class TeacherWorker(ModelWorker):
     def _published_before_it_grew(self) -> bool:
         """Whether this version's snapshot is there, of a config that this one came from: readers fit it by the same
         rule as we did, and no name is written twice."""
-        if snapshot_name(self._version) not in names(self._run_dir.snapshots):
+        if snapshot_name(self._version) not in checkpoint_names(self._run_dir.snapshots):
             return False
         try:
             meta = read_manifest(self._run_dir.snapshots / snapshot_name(self._version))["meta"]
@@ -342,12 +351,12 @@ class TeacherWorker(ModelWorker):
             return False
         return bool(meta["config_hash"] != self._config.hash)
 
-    def _restore(self, stored: Stored | None) -> None:
+    def _restore(self, stored: Checkpoint | None) -> None:
         if stored is None:
             return
         tensors, meta = stored_teacher(stored, self._made_with), stored.meta
         self._teacher.load_state({k: v for k, v in tensors.items() if not k.startswith("metrics/")})
-        self._judge.load({k: whole(v) for k, v in tensors.items() if k.startswith("metrics/")})
+        self._judge.load({k: whole_tensor(v) for k, v in tensors.items() if k.startswith("metrics/")})
         self._version = self._saved_version = meta["version"]
         self._learned = Learned(self._config.tasks, meta["learned"])
         self._trained_rows = meta["trained_rows"]["teacher"]

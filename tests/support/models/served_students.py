@@ -7,7 +7,7 @@ import pandas as pd
 import pyarrow as pa
 
 from exfm.data import BatchBuilder, DenseFeature, FeatureSet, SparseFeature
-from exfm.layers import Trunk
+from exfm.layers import TrunkConfig
 from exfm.models import ServedStudent, save_served
 
 FEATURES = FeatureSet(
@@ -24,7 +24,7 @@ ROWS = pd.DataFrame({"user_id": [1, 2, 99], "ad_id": [5, 6, 7], "bid": np.float3
 
 def save_student(root, name, seed=3):
     """Where a tiny student with weights of its own is served from."""
-    served = ServedStudent(Trunk(mlp=(8,), bottom=(4,)), width=4, features=FEATURES, tasks=TASKS, seed=seed)
+    served = ServedStudent(TrunkConfig(mlp=(8,), bottom=(4,)), width=4, features=FEATURES, tasks=TASKS, seed=seed)
     return save_served(served, root / "served", name)
 
 

@@ -7,7 +7,7 @@ from torch import nn
 
 from exfm.data import BatchBuilder, DenseFeature, FeatureSet, SparseFeature
 from exfm.distillation import Arm
-from exfm.layers import Trunk
+from exfm.layers import TrunkConfig
 from exfm.models import Student, StudentConfig
 
 FEATURES = FeatureSet(
@@ -23,7 +23,7 @@ FEATURES = FeatureSet(
 TASKS = ("ctr", "cvr")
 
 
-SMALL = StudentConfig(trunk=Trunk(mlp=(16, 8), bottom=(8,)), width=4)
+SMALL = StudentConfig(trunk=TrunkConfig(mlp=(16, 8), bottom=(8,)), width=4)
 
 
 ARMS = {
@@ -90,4 +90,4 @@ class Forgetful(WideAndShort):
         return nn.functional.dropout(super().forward(e_BFD, dense_BN), 0.4, training=self.training)
 
 
-FORGETFUL = Trunk(name=f"{__name__}:Forgetful", options={"hidden": 8})
+FORGETFUL = TrunkConfig(name=f"{__name__}:Forgetful", options={"hidden": 8})

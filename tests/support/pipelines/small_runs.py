@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from exfm.tensors.checkpoint import latest, load
+from exfm.tensors.checkpoint import latest_checkpoint, load_checkpoint
 from pipelines.config import Config, parse
 from pipelines.control import run
 from pipelines.rules import RunState
@@ -138,9 +138,9 @@ class Finished:
 
     def checkpoint(self, worker: str) -> tuple[dict[str, bytes], dict[str, Any]]:
         """The final weights and optimizer state of a worker, as bytes, and what its checkpoint says beside them."""
-        newest = latest(self.run_dir.checkpoints(worker))
+        newest = latest_checkpoint(self.run_dir.checkpoints(worker))
         assert newest is not None
-        tensors, meta, *_ = load(newest)
+        tensors, meta, *_ = load_checkpoint(newest)
         return {name: tensor.numpy().tobytes() for name, tensor in tensors.items()}, meta
 
     @property

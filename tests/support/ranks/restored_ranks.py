@@ -18,7 +18,7 @@ from pathlib import Path
 from exfm.data import BatchBuilder
 from exfm.models import Teacher, TeacherConfig
 from exfm.parallel import RankGroup, Sharding
-from exfm.tensors import open_stored, save
+from exfm.tensors import open_checkpoint, save_checkpoint
 from exfm.threads import set_threads
 from tests.support.ranks.ports import free_port
 from tests.support.ranks.spawned_ranks import CFG, FEATURES, TASKS, batches, cuts, start
@@ -45,7 +45,7 @@ def rank_main(rank, plans, ports, root):
                         yield name, group, Teacher(cfg, FEATURES, TASKS, 0, group=group, sharding=Sharding(**sharding))
 
     def keep(where, name, teacher, group):
-        save(root / where, name, teacher.state(), {}, rank=rank, ranks=group.world_size, attempt=group.token)
+        save_checkpoint(root / where, name, teacher.state(), {}, rank=rank, ranks=group.world_size, attempt=group.token)
 
     for name, group, teacher in teachers("learn"):
         start(teacher)
@@ -55,7 +55,7 @@ def rank_main(rank, plans, ports, root):
         keep("end", name, teacher, group)
     for name, group, teacher in teachers("restore"):  # rank 0, whom all wait for, has seen everything saved
         for source in plans:
-            teacher.load_state(open_stored(root / "middle" / source).tensors)
+            teacher.load_state(open_checkpoint(root / "middle" / source).tensors)
             keep("restored", f"{source}-{name}", teacher, group)
             learn(teacher, group, 3, 6)
             keep("went-on", f"{source}-{name}", teacher, group)

@@ -69,7 +69,7 @@ def save_snapshot(config: Any, root: Path) -> None:
     code = """
 import json, sys
 from pathlib import Path
-from exfm.tensors.checkpoint import save
+from exfm.tensors import save_checkpoint
 from exfm.models.scorer import TeacherScorer
 from pipelines.config import parse
 from pipelines.run_dir.paths import RunDir
@@ -77,7 +77,7 @@ config = parse(json.loads(sys.argv[1]))
 net = TeacherScorer(config.teacher.model, config.features, config.tasks)._net
 tensors = {f"dense/{n}": p.detach() for n, p in net.named_parameters() if not n.startswith("tables.")}
 tensors |= {f"table/{n}/weight": bag.weight.detach() for n, bag in net.tables.embedding_bags.items()}
-save(RunDir(Path(sys.argv[2])).snapshots, "v00000001", tensors, {"lake_seq": 0}, kind="teacher-snapshot")
+save_checkpoint(RunDir(Path(sys.argv[2])).snapshots, "v00000001", tensors, {"lake_seq": 0}, kind="teacher-snapshot")
 """
     subprocess.run([sys.executable, "-W", "ignore", "-c", code, dumped(config), str(root)], check=True)
 

@@ -24,7 +24,7 @@ import torch
 from exfm.data import BatchBuilder, FeatureSet, SequenceFeature, SparseFeature
 from exfm.models import Teacher, TeacherConfig
 from exfm.parallel import RankGroup, Sharding
-from exfm.tensors import Pieces, whole
+from exfm.tensors import TensorPieces, whole_tensor
 from exfm.threads import set_threads
 from tests.support.ranks.ports import free_port
 
@@ -177,9 +177,9 @@ def read(root: Path, name: str) -> dict:
     ranks = [torch.load(path, weights_only=False) for path in sorted(root.glob(f"{name}.*.pt"))]
     state = {}
     for key, value in ranks[0]["state"].items():
-        if isinstance(value, Pieces):
+        if isinstance(value, TensorPieces):
             pieces = [piece for rank in ranks for piece in rank["state"][key].pieces]
-            state[key] = whole(Pieces(value.shape, pieces))
+            state[key] = whole_tensor(TensorPieces(value.shape, pieces))
         else:
             assert key == "rng" or all(torch.equal(value, rank["state"][key]) for rank in ranks), key
             state[key] = value

@@ -14,7 +14,7 @@ from exfm.data.history import History
 from exfm.distillation import Arm
 from exfm.errors import ConfigError, ModelError
 from exfm.growth import MadeWith, fitted_student
-from exfm.layers import Trunk
+from exfm.layers import TrunkConfig
 from exfm.models import Student, StudentConfig, load_served, save_served
 from exfm.models.served import check_parity
 from tests.support.models.states import same
@@ -30,7 +30,7 @@ SPOKEN = HistoryFeature(name="word_ctr", by="words", of="label_ctr", half_life_r
 FEATURES = FeatureSet(sparse=[USER, AD, WORDS], dense=[DenseFeature(name="bid")], history=[OWN, BOUGHT, LOGIT, SPOKEN])
 PLAIN = FeatureSet(sparse=FEATURES.sparse, dense=FEATURES.dense)
 HEAD = Arm(kind="auxiliary_head", adapter=True)
-SMALL = StudentConfig(trunk=Trunk(name="mlp", mlp=(8, 4)), width=4, arm=HEAD)
+SMALL = StudentConfig(trunk=TrunkConfig(name="mlp", mlp=(8, 4)), width=4, arm=HEAD)
 TRUNKS = ("mlp", "dlrm", "dcn")
 
 
@@ -176,7 +176,7 @@ def test_a_student_that_was_stopped_goes_on_with_the_same_bits():
 
 @pytest.mark.parametrize("trunk", TRUNKS)
 def test_what_is_served_reads_the_same_histories_also_after_it_was_stored(trunk, tmp_path):
-    one = student(cfg=SMALL.model_copy(update={"trunk": Trunk(name=trunk, mlp=(8, 4), bottom=(4,))}))
+    one = student(cfg=SMALL.model_copy(update={"trunk": TrunkConfig(name=trunk, mlp=(8, 4), bottom=(4,))}))
     *past, batch = batches()
     for earlier in past:
         one.train_step(earlier)
@@ -191,7 +191,7 @@ def test_what_is_served_reads_the_same_histories_also_after_it_was_stored(trunk,
 
 @pytest.mark.parametrize("trunk", TRUNKS)
 def test_a_twin_starts_from_the_same_bits_and_has_no_history_of_a_teacher(trunk):
-    cfg = SMALL.model_copy(update={"trunk": Trunk(name=trunk, mlp=(8, 4), bottom=(4,))})
+    cfg = SMALL.model_copy(update={"trunk": TrunkConfig(name=trunk, mlp=(8, 4), bottom=(4,))})
     one, twin = student(cfg=cfg), student(cfg=cfg.without_teacher())
     dense = {key: value for key, value in twin.state().items() if key.startswith(("dense/", "table/"))}
     assert same(dense, {key: one.state()[key] for key in dense})

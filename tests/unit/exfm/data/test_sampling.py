@@ -9,16 +9,16 @@ import pyarrow as pa
 import pytest
 import torch
 
-from exfm.data import BatchBuilder, FeatureSet, SparseFeature, row_weights, sample
+from exfm.data import BatchBuilder, FeatureSet, SparseFeature, row_weights, sample_negatives
 from exfm.distillation import Arm, objective
 from exfm.distillation.platt import initial_platt, updated
-from exfm.layers import Trunk
+from exfm.layers import TrunkConfig
 from exfm.metrics import metrics_of, sigmoid
 from exfm.models import Student, StudentConfig
 
 RATE = {"ctr": 0.25}
 FEATURES = FeatureSet(sparse=[SparseFeature(name="ad", rows=20, transform="index")])
-SMALL = StudentConfig(trunk=Trunk(name="mlp", mlp=(8,)), width=4, dense_lr=0.01, sparse_lr=0.2)
+SMALL = StudentConfig(trunk=TrunkConfig(name="mlp", mlp=(8,)), width=4, dense_lr=0.01, sparse_lr=0.2)
 
 
 def stream(rows: int, seed: int = 0) -> pa.Table:
@@ -42,7 +42,7 @@ def stream(rows: int, seed: int = 0) -> pa.Table:
 
 def test_all_positives_stay_and_of_the_negatives_the_share_asked_for():
     rows = stream(20_000)
-    kept, lost, gone = sample(rows, ["ctr"], RATE, seed=1)
+    kept, lost, gone = sample_negatives(rows, ["ctr"], RATE, seed=1)
     labels, all_labels = (table["label_ctr"].to_numpy() for table in (kept, rows))
     assert labels.sum() == all_labels.sum()
     assert (labels == 0).sum() == pytest.approx(0.25 * (all_labels == 0).sum(), rel=0.03)
@@ -53,11 +53,11 @@ def test_all_positives_stay_and_of_the_negatives_the_share_asked_for():
 
 def test_whether_a_row_stays_is_its_own_affair_however_the_stream_is_cut():
     rows = stream(3000)
-    whole = sample(rows, ["ctr"], RATE, seed=1).kept["impression_id"].to_pylist()
-    parts = [sample(rows.slice(start, 7), ["ctr"], RATE, seed=1).kept for start in range(0, 3000, 7)]
+    whole = sample_negatives(rows, ["ctr"], RATE, seed=1).kept["impression_id"].to_pylist()
+    parts = [sample_negatives(rows.slice(start, 7), ["ctr"], RATE, seed=1).kept for start in range(0, 3000, 7)]
     assert [i for part in parts for i in part["impression_id"].to_pylist()] == whole
-    assert sample(rows, ["ctr"], RATE, seed=2).kept["impression_id"].to_pylist() != whole
-    more = sample(rows, ["ctr"], {"ctr": 0.5}, seed=1).kept["impression_id"].to_pylist()
+    assert sample_negatives(rows, ["ctr"], RATE, seed=2).kept["impression_id"].to_pylist() != whole
+    more = sample_negatives(rows, ["ctr"], {"ctr": 0.5}, seed=1).kept["impression_id"].to_pylist()
     assert set(whole) < set(more)
 
 
@@ -65,7 +65,7 @@ def test_a_row_that_one_task_gives_up_stays_for_the_others():
     ids = pa.array([f"i{n}" for n in range(400)])
     labels = {"label_a": [0] * 400, "label_b": [0] * 200 + [1] * 200, "label_c": [None] * 400}
     rows = pa.table({"impression_id": ids, **{name: pa.array(column, pa.int8()) for name, column in labels.items()}})
-    kept, lost, gone = sample(rows, ["a", "b", "c"], {"a": 0.2, "b": 0.5}, seed=0)
+    kept, lost, gone = sample_negatives(rows, ["a", "b", "c"], {"a": 0.2, "b": 0.5}, seed=0)
     a, b = kept["label_a"].is_valid().to_numpy(), kept["label_b"].is_valid().to_numpy()
     assert (a | b).all()  # nobody without a label is left
     assert not (a & ~b).any()  # the same hash decides: what the lower rate keeps, the higher one keeps
@@ -83,7 +83,7 @@ def test_a_row_that_one_task_gives_up_stays_for_the_others():
 def served(arm: Arm, rows: pa.Table, rate: dict[str, float] | None, told: bool = True) -> float:
     """Σ predicted / Σ p over all traffic, on average over the second half of training on a sampled stream; `told`: the
     student knows of the sampling."""
-    kept = sample(rows, ["ctr"], rate, seed=1).kept if rate else rows
+    kept = sample_negatives(rows, ["ctr"], rate, seed=1).kept if rate else rows
     build = BatchBuilder(FEATURES, ["ctr"], rate if told else None)
     student = Student(SMALL.model_copy(update={"arm": arm}), FEATURES, ["ctr"], seed=0)
     every, said = build(pa.table({"ad": np.arange(20)})), []
@@ -114,7 +114,7 @@ def test_the_served_logit_is_calibrated_on_all_traffic(arm):
 def test_the_mean_that_a_blind_student_distils_is_that_of_all_traffic():
     """Kept rows are those the teacher believes in more: unweighted, their mean is too high."""
     rows = stream(100_000)
-    kept = sample(rows, ["ctr"], RATE, seed=1).kept
+    kept = sample_negatives(rows, ["ctr"], RATE, seed=1).kept
     labels, z_F = (
         torch.tensor(kept[name].to_numpy()).view(-1, 1).float() for name in ("label_ctr", "teacher_logit_ctr")
     )
@@ -142,7 +142,7 @@ def test_rows_distilled_without_a_label_count_what_the_row_stands_for():
         }
     )
     rates = {"a": 0.2, "b": 0.4}
-    kept = sample(rows, ["a", "b"], rates, seed=3).kept
+    kept = sample_negatives(rows, ["a", "b"], rates, seed=3).kept
     columns = [kept[f"label_{task}"] for task in "ab"]
     mask = torch.tensor(np.stack([c.is_valid().to_numpy() for c in columns], 1))
     labels = torch.tensor(np.stack([c.fill_null(0).to_numpy() for c in columns], 1)).float()
@@ -152,7 +152,7 @@ def test_rows_distilled_without_a_label_count_what_the_row_stands_for():
 
 def test_platt_scaling_of_a_calibrated_teacher_stays_where_it_is():
     rows = stream(40_000)
-    kept = sample(rows, ["ctr"], RATE, seed=1).kept
+    kept = sample_negatives(rows, ["ctr"], RATE, seed=1).kept
     y, z_F = (torch.tensor(kept[name].to_numpy()).view(-1, 1).float() for name in ("label_ctr", "teacher_logit_ctr"))
     found = {}
     for rate in (0.25, 1.0):
@@ -182,7 +182,7 @@ def test_a_rate_of_1_for_every_task_is_no_sampling_to_the_last_bit():
 
 def test_figures_of_the_kept_rows_estimate_those_of_all_traffic():
     rows = stream(60_000)
-    kept = sample(rows, ["ctr"], RATE, seed=1).kept
+    kept = sample_negatives(rows, ["ctr"], RATE, seed=1).kept
     build = BatchBuilder(FEATURES, ["ctr"], RATE)
     weights = build(kept).label_weights[:, 0].numpy()
     askew = 0.8 * rows["truth"].to_numpy() - 0.3

@@ -7,7 +7,7 @@ from pydantic import ValidationError
 from exfm.data import BatchBuilder, FeatureSet, SequenceFeature, SparseFeature
 from exfm.embeddings.tables import initial_weights
 from exfm.errors import ModelError
-from exfm.layers import Trunk, Units, unit_count
+from exfm.layers import TrunkConfig, Units, unit_count
 from exfm.layers.pooling import SequencePooling
 from exfm.metrics.progressive import Tally
 from exfm.models import Student, StudentConfig, Teacher, TeacherConfig, TeacherNet, load_served, save_served
@@ -172,7 +172,7 @@ def judged(model, features, steps=40, rows_per_step=64):
 def test_a_teacher_and_a_student_learn_from_the_order_what_a_bag_cannot_tell(tmp_path):
     bag = FeatureSet(sparse=[AD, SparseFeature(name="bag", rows=10, transform="index")])
     cfg = TeacherConfig(width=4, dense_lr=0.01)
-    small = StudentConfig(width=4, trunk=Trunk(name="dlrm", mlp=(8,)), dense_lr=0.02).without_teacher()
+    small = StudentConfig(width=4, trunk=TrunkConfig(name="dlrm", mlp=(8,)), dense_lr=0.02).without_teacher()
     with RankGroup() as group:
         assert judged(Teacher(cfg, FEATURES, ["ctr"], 0, group=group), FEATURES) > 0.95
         assert judged(Teacher(cfg, bag, ["ctr"], 0, group=group), bag) == pytest.approx(0.5, abs=0.05)

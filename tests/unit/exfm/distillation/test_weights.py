@@ -11,7 +11,7 @@ from exfm.distillation.loss import cross_entropy, mean_over
 from exfm.metrics import auc, calibration, gauc, normalised_entropy, paired_ne_difference
 from exfm.metrics.classification import log_loss
 from exfm.metrics.progressive import Tally
-from exfm.planning import blocks_of
+from exfm.planning import loss_blocks
 
 
 @st.composite
@@ -63,7 +63,7 @@ def test_rows_that_count_nothing_are_no_clusters():
 def test_blocks_of_a_scaling_law_weigh_their_rows():
     rng = np.random.default_rng(0)
     z, y, w = rng.normal(size=(2, 500)), rng.integers(0, 2, 500), rng.uniform(0, 3, 500)
-    blocks = blocks_of(z, y, 90, w)
+    blocks = loss_blocks(z, y, 90, w)
     assert blocks.ne(np.ones((1, 6)))[0] == pytest.approx([normalised_entropy(model, y, w) for model in z])
 
 

@@ -8,8 +8,8 @@ from pydantic import ValidationError
 
 from exfm.data import BatchBuilder, FeatureSet, SparseFeature
 from exfm.distillation import Arm
-from exfm.embeddings import Accumulators, scale
-from exfm.embeddings.decay import PER_HALF_LIFE
+from exfm.embeddings import AccumulatorConfig, scale_accumulator
+from exfm.embeddings.accumulators import PER_HALF_LIFE
 from exfm.models import Student, StudentConfig, Teacher, TeacherConfig
 
 FEATURES = FeatureSet(sparse=[SparseFeature(name="ad", rows=50), SparseFeature(name="user", rows=81)])
@@ -25,11 +25,11 @@ def batch(seed, ads=50):
 
 def teacher(seed=0, **accumulators):
     cfg = TeacherConfig(width=4, num_fmb=3, num_lcb=2, rank=2, mlp=(8,), head=(8,))
-    return Teacher(cfg.model_copy(update={"accumulators": Accumulators(**accumulators)}), FEATURES, ["ctr"], seed)
+    return Teacher(cfg.model_copy(update={"accumulators": AccumulatorConfig(**accumulators)}), FEATURES, ["ctr"], seed)
 
 
 def student(seed=0, **accumulators):
-    cfg = StudentConfig(arm=Arm(kind="none"), accumulators=Accumulators(**accumulators))
+    cfg = StudentConfig(arm=Arm(kind="none"), accumulators=AccumulatorConfig(**accumulators))
     return Student(cfg, FEATURES, ["ctr"], seed)
 
 
@@ -41,7 +41,7 @@ def of(model):
 
 
 def test_a_half_life_is_cut_into_equal_steps_that_multiply_to_one_half():
-    halving = Accumulators(half_life_rows=1000)
+    halving = AccumulatorConfig(half_life_rows=1000)
     ends = range(0, 1001, 10)
     factors = [halving.factor(a, b) for a, b in pairwise(ends)]
     assert np.prod(factors) == pytest.approx(0.5)
@@ -52,19 +52,19 @@ def test_it_is_the_rows_that_count_not_how_they_come_in_batches():
     for every in ({"half_life_rows": 160}, {"reset_every_rows": 40}):
         cuts = np.random.default_rng(0).integers(0, 1000, 30)
         ends = [0, *sorted(cuts.tolist()), 1000]
-        factor = Accumulators(**every).factor
+        factor = AccumulatorConfig(**every).factor
         assert np.prod([factor(a, b) for a, b in pairwise(ends)]) == pytest.approx(factor(0, 1000))
 
 
 def test_both_at_once_are_refused_with_both_numbers():
     with pytest.raises(ValidationError, match="halve every 5,000 rows or be reset every 70, not both"):
-        Accumulators(half_life_rows=5000, reset_every_rows=70)
+        AccumulatorConfig(half_life_rows=5000, reset_every_rows=70)
 
 
 def test_what_becomes_tiny_is_zero_and_not_a_denormal_number():
     m = torch.tensor([1.0, 1e-3])
     for _ in range(99):
-        scale(m, 0.5)
+        scale_accumulator(m, 0.5)
     assert m.tolist() == [2.0**-99, 0.0]
 
 

@@ -4,15 +4,15 @@ import torch
 
 from exfm.data import BatchBuilder, FeatureSet, SparseFeature
 from exfm.embeddings import (
-    accumulators,
-    copy_tables,
     embedding_bags,
     fused_embedding_bags,
-    load_weights,
-    set_learning_rate,
+    load_table_weights,
+    set_table_learning_rate,
+    table_accumulators,
     table_weights,
 )
 from exfm.errors import ModelError
+from exfm.tensors import copy_tensors
 
 AD = SparseFeature(name="ad", rows=50, transform="index")
 USER = SparseFeature(name="user", rows=80, transform="index")
@@ -61,7 +61,7 @@ def test_fused_and_plain_tables_agree():
     plain, trained = embedding_bags(FEATURES, 4, seed=0), fused()
     torch.testing.assert_close(trained(batch(0).sparse).values(), plain(batch(0).sparse).values(), rtol=0, atol=1e-7)
     learn(trained, 1)
-    load_weights(plain, table_weights(trained))
+    load_table_weights(plain, table_weights(trained))
     torch.testing.assert_close(trained(batch(0).sparse).values(), plain(batch(0).sparse).values(), rtol=0, atol=1e-6)
 
 
@@ -78,7 +78,7 @@ def test_a_fused_step_is_row_wise_adagrad_on_coalesced_gradients():
             m[name] += g.square().mean(1)
             bag.weight.data -= LR * g / (m[name].sqrt() + EPS).unsqueeze(1)
     for name, weight in table_weights(tables).items():
-        torch.testing.assert_close(accumulators(tables)[name], m[name], rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(table_accumulators(tables)[name], m[name], rtol=1e-5, atol=1e-6)
         torch.testing.assert_close(weight, table_weights(reference)[name], rtol=1e-5, atol=1e-6)
 
 
@@ -86,8 +86,8 @@ def test_going_on_from_saved_weights_and_accumulators_gives_the_same_bits():
     straight, resumed = fused(), fused(seed=9)
     for step in range(3):
         learn(straight, step)
-    load_weights(resumed, {k: v.clone() for k, v in table_weights(straight).items()})
-    copy_tables(accumulators(resumed), accumulators(straight))
+    load_table_weights(resumed, {k: v.clone() for k, v in table_weights(straight).items()})
+    copy_tensors(table_accumulators(resumed), table_accumulators(straight))
     for step in range(3, 6):
         assert torch.equal(learn(straight, step), learn(resumed, step))
     for mine, theirs in zip(table_weights(straight).values(), table_weights(resumed).values(), strict=True):
@@ -97,7 +97,7 @@ def test_going_on_from_saved_weights_and_accumulators_gives_the_same_bits():
 def test_the_learning_rate_can_be_changed():
     tables = fused()
     before = {k: v.clone() for k, v in table_weights(tables).items()}
-    set_learning_rate(tables, 0.0)
+    set_table_learning_rate(tables, 0.0)
     learn(tables, 0)
     assert all(torch.equal(before[k], v) for k, v in table_weights(tables).items())
 
@@ -107,7 +107,7 @@ def test_a_state_of_other_tables_is_refused_before_anything_is_written():
     state = {k: torch.zeros_like(v) for k, v in table_weights(tables).items()}
     state["user"] = torch.zeros(81, 4)
     with pytest.raises(ModelError, match=r"`user`, is \(81, 4\) in the state and \(80, 4\) in the model"):
-        load_weights(tables, state)
+        load_table_weights(tables, state)
     with pytest.raises(ModelError, match="`user`, is absent in the state"):
-        load_weights(tables, {k: v for k, v in state.items() if k != "user"})
+        load_table_weights(tables, {k: v for k, v in state.items() if k != "user"})
     assert table_weights(tables)["ad"].abs().max() > 0

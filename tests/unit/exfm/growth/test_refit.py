@@ -9,11 +9,11 @@ import torch
 
 from exfm.data import BatchBuilder, DenseFeature, FeatureSet, SequenceFeature, SparseFeature
 from exfm.errors import ModelError
-from exfm.growth import MadeWith, changes, fitted_student, fitted_teacher
-from exfm.layers import Trunk
+from exfm.growth import MadeWith, feature_changes, fitted_student, fitted_teacher
+from exfm.layers import TrunkConfig
 from exfm.models import DCNOptions, Student, StudentConfig, Teacher, TeacherConfig, TeacherScorer, snapshot_of
 from exfm.parallel import RankGroup
-from exfm.tensors import fill, open_stored, save, whole
+from exfm.tensors import fill_window, open_checkpoint, save_checkpoint, whole_tensor
 from exfm.tensors.windows import narrowed
 
 TASKS = ("ctr", "cvr")
@@ -158,11 +158,11 @@ def test_element_wise_accumulators_grow_with_their_table(group):
 def test_a_scorer_reads_a_snapshot_from_before_its_tables_grew(group, tmp_path):
     """As augmentation does, from disk and only what it needs."""
     before = trained(group, WUKONG)
-    path = save(tmp_path, "v1", snapshot_of(before.state()), {})
+    path = save_checkpoint(tmp_path, "v1", snapshot_of(before.state()), {})
     grown = changed(USER.model_copy(update={"rows": 90}))
     scorer, plain = TeacherScorer(WUKONG, grown, TASKS), TeacherScorer(WUKONG, BASE, TASKS)
-    scorer.load(fitted_teacher(open_stored(path).tensors, made(WUKONG, BASE), made(WUKONG, grown)))
-    plain.load(open_stored(path).tensors)
+    scorer.load(fitted_teacher(open_checkpoint(path).tensors, made(WUKONG, BASE), made(WUKONG, grown)))
+    plain.load(open_checkpoint(path).tensors)
     assert np.array_equal(says(scorer, grown), says(plain, BASE))
 
 
@@ -174,11 +174,11 @@ def test_windows_of_grown_tables_are_those_of_the_whole(group):
     for name in ("ad", "day", "pair"):
         for what in ("weight", "accumulator"):
             source = fitted[f"table/{name}/{what}"]
-            complete = whole(source)
+            complete = whole_tensor(source)
             for first, count in ((0, 1), (5, 20), (25, 6), (30, 1)):
                 start, shape = (first, *[0] * (complete.dim() - 1)), (count, *complete.shape[1:])
                 out = torch.empty(shape)
-                fill(out, source, start)
+                fill_window(out, source, start)
                 assert torch.equal(out, narrowed(complete, start, shape)), name
 
 
@@ -272,13 +272,13 @@ def test_what_has_no_rule_is_refused_with_both_and_what_is_possible(features, wo
     base = BASE if type(features[0]) is type({f.name: f for f in BASE.all}[features[0].name]) else None
     now = changed(*features) if base else FeatureSet(sparse=[*kept.sparse, *features])
     with pytest.raises(ModelError, match=words):
-        changes(BASE, now)
+        feature_changes(BASE, now)
 
 
 def test_boundaries_that_changed_are_refused():
     was, now = changed(AGE), changed(SparseFeature(name="age", transform="bucketize", boundaries=(18, 40, 65)))
     with pytest.raises(ModelError, match=r"`age`: boundaries was \(18.0, 35.0, 65.0\), is \(18.0, 40.0, 65.0\)"):
-        changes(was, now)
+        feature_changes(was, now)
 
 
 def test_a_learned_residual_is_never_lost(group):
@@ -309,7 +309,7 @@ def test_only_features_may_differ():
 
 @pytest.mark.parametrize("name", ["dlrm", soaked("dcn"), soaked("mlp")])
 def test_a_student_whose_tables_grew_predicts_the_same_and_learns_on(name):
-    cfg = StudentConfig(trunk=Trunk(name=name, mlp=(8,)), width=8)
+    cfg = StudentConfig(trunk=TrunkConfig(name=name, mlp=(8,)), width=8)
     base = FeatureSet(sparse=[AD, USER, DAY], dense=[PRICE])
     grown = changed(AD.model_copy(update={"rows": 80}), DAY.model_copy(update={"rows": 9}))
     before, after = Student(cfg, base, TASKS, SEED), Student(cfg, grown, TASKS, SEED)

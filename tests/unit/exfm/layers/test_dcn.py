@@ -4,7 +4,7 @@ from pydantic import ValidationError
 from torch import nn
 
 from exfm.errors import ConfigError
-from exfm.layers import DCN, Cross
+from exfm.layers import DCN, CrossConfig
 from exfm.layers.dcn import FullCross, LowRankCross, MixtureCross
 
 
@@ -46,7 +46,7 @@ def test_a_mixture_is_the_gated_sum_over_its_experts():
 @pytest.mark.parametrize("layers", [1, 2, 3])
 def test_l_layers_cross_up_to_order_l_plus_1(layers):
     """Along t·x_0 the crosses alone are a polynomial of that degree, none higher."""
-    dcn = DCN(3, 2, 0, cross=Cross(layers=layers), deep=(), generator=rng()).double()
+    dcn = DCN(3, 2, 0, cross=CrossConfig(layers=layers), deep=(), generator=rng()).double()
     t = torch.linspace(-1, 1, layers + 4, dtype=torch.float64)
     e = torch.randn(1, 3, 2, generator=rng(1), dtype=torch.float64)
     y = dcn(t.view(-1, 1, 1) * e, torch.empty(len(t), 0, dtype=torch.float64))
@@ -61,12 +61,12 @@ def test_l_layers_cross_up_to_order_l_plus_1(layers):
 def test_the_deep_part_stands_behind_the_crosses_or_beside_them(options):
     e, dense = torch.randn(5, 3, 2, generator=rng(1)), torch.randn(5, 1, generator=rng(2))
     x_0 = torch.cat([e.flatten(1), dense], 1)
-    stacked = DCN(3, 2, 1, cross=Cross(**options), deep=(8, 4), generator=rng())
+    stacked = DCN(3, 2, 1, cross=CrossConfig(**options), deep=(8, 4), generator=rng())
     crossed = x_0
     for cross in stacked.crosses:
         crossed = cross(x_0, crossed)
     torch.testing.assert_close(stacked(e, dense), stacked.deep(crossed))
-    beside = DCN(3, 2, 1, cross=Cross(structure="parallel", **options), deep=(8, 4), generator=rng())
+    beside = DCN(3, 2, 1, cross=CrossConfig(structure="parallel", **options), deep=(8, 4), generator=rng())
     torch.testing.assert_close(beside(e, dense), torch.cat([crossed, beside.deep(x_0)], 1))
     assert (stacked.out_width, beside.out_width) == (4, 11)
     assert stacked(e[:0], dense[:0]).shape == (0, 4)
@@ -74,19 +74,19 @@ def test_the_deep_part_stands_behind_the_crosses_or_beside_them(options):
 
 def test_every_parameter_learns():
     for options in ({}, {"rank": 2}, {"rank": 2, "experts": 3}):
-        dcn = DCN(3, 2, 1, cross=Cross(**options), deep=(8, 4), generator=rng())
+        dcn = DCN(3, 2, 1, cross=CrossConfig(**options), deep=(8, 4), generator=rng())
         dcn(torch.randn(7, 3, 2, generator=rng(1)), torch.randn(7, 1, generator=rng(2))).square().sum().backward()
         assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in dcn.parameters())
 
 
 def test_initial_weights_come_from_the_generator_alone():
-    one, two = (DCN(3, 2, 1, cross=Cross(rank=2, experts=2), deep=(4,), generator=rng(7)) for _ in range(2))
+    one, two = (DCN(3, 2, 1, cross=CrossConfig(rank=2, experts=2), deep=(4,), generator=rng(7)) for _ in range(2))
     assert all(torch.equal(a, b) for a, b in zip(one.parameters(), two.parameters(), strict=True))
     assert isinstance(one.crosses[0].C, nn.Parameter)
 
 
 def test_what_cannot_work_is_refused():
     with pytest.raises(ConfigError, match="has 0 deep layers"):
-        DCN(3, 2, 1, cross=Cross(structure="parallel"), deep=(), generator=rng())
+        DCN(3, 2, 1, cross=CrossConfig(structure="parallel"), deep=(), generator=rng())
     with pytest.raises(ValidationError, match="4 experts of a cross need a `rank`"):
-        Cross(experts=4)
+        CrossConfig(experts=4)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from exfm.errors import ConfigError
-from exfm.layers import DLRM, linear
+from exfm.layers import DLRM, seeded_linear
 
 
 def rng(seed=0):
@@ -28,7 +28,7 @@ def test_without_dense_features_only_pairs_of_embeddings_remain():
 
 
 def test_linear_layers_start_as_in_the_paper():
-    layer = linear(300, 200, rng())
+    layer = seeded_linear(300, 200, rng())
     assert layer.weight.std().item() == pytest.approx(math.sqrt(2 / 500), rel=0.02)
     assert layer.bias.std().item() == pytest.approx(math.sqrt(1 / 200), rel=0.2)
 

@@ -10,7 +10,7 @@ from torch import nn
 
 from exfm.data import BatchBuilder, DenseFeature, FeatureSet, SparseFeature
 from exfm.embeddings import embedding_bags
-from exfm.layers import Trunk, Units, build_trunk
+from exfm.layers import TrunkConfig, Units, build_trunk
 from tests.support.places import FIXTURES
 
 TRACE = json.loads((FIXTURES / "dlrm_reference_trace.json").read_text())
@@ -27,7 +27,7 @@ class Reference(nn.Module):
         super().__init__()
         self.tables = embedding_bags(FEATURES, 2, seed=0)
         self.units = Units(FEATURES, 2, seed=0)
-        self.trunk = build_trunk(Trunk(name="dlrm", bottom=(3,), mlp=(4, 2)), FEATURES, 2, seed=0)
+        self.trunk = build_trunk(TrunkConfig(name="dlrm", bottom=(3,), mlp=(4, 2)), FEATURES, 2, seed=0)
         self.head = nn.Linear(2, 1)
 
     def forward(self, batch):

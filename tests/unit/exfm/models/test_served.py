@@ -8,7 +8,7 @@ import torch
 
 from exfm.distillation import Arm
 from exfm.errors import ModelError
-from exfm.layers import Cross, Trunk
+from exfm.layers import CrossConfig, TrunkConfig
 from exfm.models import load_served, save_served
 from exfm.models.served import check_parity, export_student
 from exfm.tensors import checkpoint
@@ -16,9 +16,9 @@ from tests.support.models.arm_costs import EVERY_ARM, flops_per_example
 from tests.support.models.students import ARMS, FEATURES, TASKS, stream, student
 
 TRUNKS = (
-    Trunk(mlp=(16, 8), bottom=(8,)),
-    Trunk(name="dcn", mlp=(16, 8), cross=Cross(rank=4)),
-    Trunk(name="mlp", mlp=(16, 8)),
+    TrunkConfig(mlp=(16, 8), bottom=(8,)),
+    TrunkConfig(name="dcn", mlp=(16, 8), cross=CrossConfig(rank=4)),
+    TrunkConfig(name="mlp", mlp=(16, 8)),
 )
 
 
@@ -55,7 +55,7 @@ def test_it_has_the_parameters_of_a_student_that_never_had_a_teacher(arm, trunk)
 
 
 def test_flops_are_those_of_the_products_of_matrices():
-    served = student(trunk=Trunk(name="mlp", mlp=(16, 8))).export()
+    served = student(trunk=TrunkConfig(name="mlp", mlp=(16, 8))).export()
     inputs, tasks = 3 * 4 + 2, len(TASKS)
     by_hand = 2 * (inputs * 16 + 16 * 8 + 8 * tasks)
     assert flops_per_example(served, stream(64, batch_rows=64)[0]) == by_hand
@@ -95,7 +95,7 @@ def test_what_was_saved_serves_the_same_bits(trained, tmp_path):
 
 
 def test_a_checkpoint_is_not_mistaken_for_an_export(tmp_path):
-    path = checkpoint.save(tmp_path, "c1", student().state(), {})
+    path = checkpoint.save_checkpoint(tmp_path, "c1", student().state(), {})
     with pytest.raises(ModelError, match="is a checkpoint"):
         load_served(path)
 

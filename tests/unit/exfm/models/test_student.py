@@ -12,7 +12,7 @@ from exfm.data import BatchBuilder, FeatureSet, SparseFeature
 from exfm.distillation import Arm
 from exfm.distillation.adapter import initial_adapter, updated
 from exfm.errors import ConfigError, ModelError
-from exfm.layers import Trunk
+from exfm.layers import TrunkConfig
 from exfm.models import Student, StudentConfig
 from exfm.models.student import LearningRate
 from tests.support.models.states import same
@@ -316,7 +316,7 @@ def test_every_step_of_a_student_draws_anew_and_leaves_the_global_generator_alon
 
 
 @pytest.mark.parametrize(
-    "trunk", [Trunk(name="mlp", mlp=(8,)), Trunk(name=f"{__name__}:WideAndShort", options={"hidden": 6})]
+    "trunk", [TrunkConfig(name="mlp", mlp=(8,)), TrunkConfig(name=f"{__name__}:WideAndShort", options={"hidden": 6})]
 )
 def test_other_trunks_train_and_start_from_the_seed_alone(trunk):
     torch.manual_seed(1)
@@ -347,10 +347,10 @@ def table_of(rows):
 @pytest.mark.parametrize(
     ("trunk", "words"),
     [
-        (Trunk(name="no.such.module:Thing"), "no.such.module"),
-        (Trunk(name="torch.nn:Identity", options={"x": 1}), "out_width"),
-        (Trunk(name=f"{__name__}:WideAndShort", options={"depth": 6}), "depth"),
-        (Trunk(name="mlp", mlp=()), "0 layers"),
+        (TrunkConfig(name="no.such.module:Thing"), "no.such.module"),
+        (TrunkConfig(name="torch.nn:Identity", options={"x": 1}), "out_width"),
+        (TrunkConfig(name=f"{__name__}:WideAndShort", options={"depth": 6}), "depth"),
+        (TrunkConfig(name="mlp", mlp=()), "0 layers"),
     ],
 )
 def test_trunks_that_cannot_be_made_are_explained(trunk, words):

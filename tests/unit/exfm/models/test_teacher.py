@@ -12,8 +12,8 @@ from exfm.data import BatchBuilder, DenseFeature, FeatureSet, SparseFeature
 from exfm.errors import ConfigError, ModelError
 from exfm.models import Teacher, TeacherConfig, TeacherNet, TeacherScorer
 from exfm.parallel import RankGroup
-from exfm.tensors import save
-from exfm.tensors.checkpoint import load
+from exfm.tensors import save_checkpoint
+from exfm.tensors.checkpoint import load_checkpoint
 from tests.support.models.states import same
 
 CFG = TeacherConfig(width=4, num_fmb=3, num_lcb=2, rank=2, mlp=(8,), head=(8,))
@@ -147,10 +147,10 @@ def test_going_on_from_a_saved_state_gives_the_same_bits_as_never_stopping(group
     straight = new(group)
     for seed in range(5):
         straight.train_step(batch(seed))
-    path = save(tmp_path, "step5", straight.state(), {})
+    path = save_checkpoint(tmp_path, "step5", straight.state(), {})
     resumed = new(group, seed=99)
     resumed.train_step(batch(77))
-    resumed.load_state(load(path).tensors)
+    resumed.load_state(load_checkpoint(path).tensors)
     for seed in range(5, 10):
         np.testing.assert_array_equal(straight.train_step(batch(seed)).logits, resumed.train_step(batch(seed)).logits)
     assert same(straight.state(), resumed.state())
@@ -235,10 +235,10 @@ import sys
 from exfm.threads import set_threads
 set_threads(1)
 from test_teacher import CFG, FEATURES, TASKS, batch
-from exfm.tensors.checkpoint import load
+from exfm.tensors.checkpoint import load_checkpoint
 from exfm.models.scorer import TeacherScorer
 scorer = TeacherScorer(CFG, FEATURES, TASKS)
-scorer.load(load({path!r}).tensors)
+scorer.load(load_checkpoint({path!r}).tensors)
 sys.stdout.buffer.write(scorer.score(batch(9)).tobytes())
 """
 
@@ -246,8 +246,8 @@ sys.stdout.buffer.write(scorer.score(batch(9)).tobytes())
 def test_another_process_scores_the_same_bits(group, tmp_path):
     teacher, scorer = new(group), TeacherScorer(CFG, FEATURES, TASKS)
     teacher.train_step(batch(0))
-    path = save(tmp_path, "v1", teacher.snapshot(), {})
-    scorer.load(load(path).tensors)
+    path = save_checkpoint(tmp_path, "v1", teacher.snapshot(), {})
+    scorer.load(load_checkpoint(path).tensors)
     tests = str(Path(__file__).parent)
     code = SCORE_ELSEWHERE.format(tests=tests, path=str(path))
     threads = torch.get_num_threads()

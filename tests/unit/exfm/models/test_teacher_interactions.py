@@ -7,7 +7,7 @@ import torch
 from pydantic import ValidationError
 
 from exfm.data import BatchBuilder, DenseFeature, FeatureSet, SparseFeature
-from exfm.layers import DCN, DLRM, Cross, Trunk, Wukong
+from exfm.layers import DCN, DLRM, CrossConfig, TrunkConfig, Wukong
 from exfm.models import (
     DCNOptions,
     DLRMOptions,
@@ -26,7 +26,7 @@ FEATURES = FeatureSet(
     dense=[DenseFeature(name="price")],
 )
 TASKS = ("ctr", "cvr")
-CROSS = Cross(rank=3, experts=2)
+CROSS = CrossConfig(rank=3, experts=2)
 KINDS = {
     "wukong": TeacherConfig(width=4, num_fmb=3, num_lcb=2, rank=2, mlp=(8,), head=(8,)),
     "dlrm": TeacherConfig(width=4, interaction="dlrm", dlrm=DLRMOptions(bottom=(8,), top=(32, 16)), head=(8,)),
@@ -88,9 +88,9 @@ def test_a_resolved_configuration_is_taken_back(kind):
     assert TeacherConfig.model_validate(KINDS[kind].model_dump(mode="json")) == KINDS[kind]
 
 
-@pytest.mark.parametrize("cross", [Cross(), Cross(rank=2, experts=2), Cross(structure="parallel")])
+@pytest.mark.parametrize("cross", [CrossConfig(), CrossConfig(rank=2, experts=2), CrossConfig(structure="parallel")])
 def test_a_student_may_have_a_dcn_for_a_trunk(cross):
-    cfg = StudentConfig(width=4, trunk=Trunk(name="dcn", mlp=(8,), cross=cross)).without_teacher()
+    cfg = StudentConfig(width=4, trunk=TrunkConfig(name="dcn", mlp=(8,), cross=cross)).without_teacher()
     student = Student(cfg, FEATURES, TASKS, 0)
     losses = [student.train_step(batch(seed)).loss for seed in range(60)]
     assert np.mean(losses[-10:]) < 0.95 * np.mean(losses[:10])
@@ -99,4 +99,4 @@ def test_a_student_may_have_a_dcn_for_a_trunk(cross):
 
 def test_crosses_belong_to_the_dcn_trunk():
     with pytest.raises(ValidationError, match="`cross` belongs to the trunk `dcn`, and this is `dlrm`"):
-        Trunk(cross=Cross(layers=3))
+        TrunkConfig(cross=CrossConfig(layers=3))

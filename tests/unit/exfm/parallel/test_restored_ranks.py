@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from exfm.tensors import read_manifest
-from exfm.tensors.checkpoint import load
+from exfm.tensors.checkpoint import load_checkpoint
 
 PYTHON = [sys.executable, "-W", "ignore", "-m", "tests.support.ranks.restored_ranks"]
 MIXED = {"tables": {"ad": "row_wise", "user": "column_wise", "bag": "table_wise", "tiny": "data_parallel"}}
@@ -39,7 +39,7 @@ def check(plans, root):
     for source, target in product(plans, plans):
         name = f"{source}-{target}"
         middle, end, again, on = (
-            load(root / where / which).tensors
+            load_checkpoint(root / where / which).tensors
             for where, which in (("middle", source), ("end", source), ("restored", name), ("went-on", name))
         )
         assert middle.keys() == again.keys()

@@ -7,9 +7,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from exfm.data import BatchBuilder, DenseFeature, FeatureSet, SequenceFeature, SparseFeature
 from exfm.errors import ConfigError
-from exfm.layers import Cross
+from exfm.layers import CrossConfig
 from exfm.models import DCNOptions, DLRMOptions, TeacherConfig, TeacherNet
-from exfm.planning import equal_flops, flops_per_example, parameters, scaled
+from exfm.planning import flops_per_example, parameter_count, scaled_teacher, teacher_of_equal_flops
 from exfm.planning.family import family
 
 SPARSE = [SparseFeature(name=f"s{i}", rows=7, transform="index") for i in range(4)]
@@ -26,9 +26,11 @@ TEACHERS = [
     TeacherConfig(width=8, num_fmb=7, num_lcb=2, mlp=(12, 9), attentive=True, dense_units=3, layer_norm=False),
     TeacherConfig(width=8, interaction="dlrm", dlrm=DLRMOptions(bottom=(), top=(11, 5))),
     TeacherConfig(width=8, interaction="dcn"),
-    TeacherConfig(width=8, interaction="dcn", dcn=DCNOptions(cross=Cross(rank=3, layers=3), deep=())),
+    TeacherConfig(width=8, interaction="dcn", dcn=DCNOptions(cross=CrossConfig(rank=3, layers=3), deep=())),
     TeacherConfig(
-        width=8, interaction="dcn", dcn=DCNOptions(cross=Cross(rank=3, experts=2, structure="parallel"), deep=(6,))
+        width=8,
+        interaction="dcn",
+        dcn=DCNOptions(cross=CrossConfig(rank=3, experts=2, structure="parallel"), deep=(6,)),
     ),
 ]
 
@@ -53,7 +55,7 @@ def test_parameters_and_flops_are_those_that_torch_counts(cfg, features):
     net = TeacherNet(cfg, features, ["ctr", "cvr"], seed=0)
     tables = sum(p.numel() for p in net.tables.parameters())
     dense = sum(p.numel() for p in net.parameters()) - tables
-    assert parameters(cfg, features, 2) == (dense, tables)
+    assert parameter_count(cfg, features, 2) == (dense, tables)
     assert flops_per_example(cfg, features, 2) == counted(net, features)
 
 
@@ -83,21 +85,21 @@ def test_a_step_of_the_dial_costs_about_twice_to_three_times_the_flops():
     flops = [flops_per_example(cfg, FULL, 2) for cfg in family(BASE, range(8)).values()]
     steps = [b / a for a, b in itertools.pairwise(flops)]
     assert all(1.3 < step < 3 for step in steps), steps
-    assert parameters(scaled(BASE, 3), FULL, 2).tables == parameters(BASE, FULL, 2).tables
+    assert parameter_count(scaled_teacher(BASE, 3), FULL, 2).tables == parameter_count(BASE, FULL, 2).tables
 
 
 def test_what_is_no_wukong_or_smaller_than_its_base_is_refused():
     with pytest.raises(ConfigError, match="the base's interaction is `dcn`"):
-        scaled(TeacherConfig(interaction="dcn"), 1)
+        scaled_teacher(TeacherConfig(interaction="dcn"), 1)
     with pytest.raises(ConfigError, match="a dial of -1"):
-        scaled(BASE, -1)
+        scaled_teacher(BASE, -1)
 
 
 @pytest.mark.parametrize("interaction", ["dlrm", "dcn"])
 @pytest.mark.parametrize("dial", [0, 2, 4, 6])
 def test_the_others_have_the_same_flops_and_rates(interaction, dial):
-    like = scaled(BASE.model_copy(update={"dense_lr": 0.005}), dial)
-    other = equal_flops(interaction, like, FULL, 2)
+    like = scaled_teacher(BASE.model_copy(update={"dense_lr": 0.005}), dial)
+    other = teacher_of_equal_flops(interaction, like, FULL, 2)
     assert other.interaction == interaction
     assert flops_per_example(other, FULL, 2) == pytest.approx(flops_per_example(like, FULL, 2), rel=0.05)
     assert (other.width, other.head, other.dense_lr) == (like.width, like.head, 0.005)
@@ -107,4 +109,4 @@ def test_a_budget_that_an_interaction_cannot_meet_is_refused_with_both_numbers()
     many = FeatureSet(sparse=[SparseFeature(name=f"s{i}", rows=2) for i in range(200)])
     small = TeacherConfig(width=8, num_fmb=1, num_lcb=1, rank=1, mlp=(), head=(), layers=1)
     with pytest.raises(ConfigError, match=r"a dlrm teacher of 19,\d+ FLOPs .* the nearest has 6\d\d,\d+"):
-        equal_flops("dlrm", small, many, 1)
+        teacher_of_equal_flops("dlrm", small, many, 1)

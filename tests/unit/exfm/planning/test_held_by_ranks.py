@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from exfm.parallel import Sharding
-from exfm.planning import Plan, Question, plan
+from exfm.planning import Plan, PlanQuestion, find_plan
 from tests.support.models.plans import CFG, ELEMENT_WISE, FEATURES, RANKS, WORLDS, where
 from tests.support.places import ROOT
 from tests.support.ranks.ports import free_port
@@ -60,7 +60,7 @@ def held(tmp_path_factory):
 def test_ranks_hold_what_the_plan_says(held, number):
     world = dict(WORLDS[number])
     cfg = ELEMENT_WISE if world.pop("element_wise", False) else CFG
-    found = plan(Question(FEATURES, cfg, Sharding(**world), RANKS, batch_rows=64))
+    found = find_plan(PlanQuestion(FEATURES, cfg, Sharding(**world), RANKS, batch_rows=64))
     assert isinstance(found, Plan)
     for load, mine in zip(found.ranks, (rank[number] for rank in held), strict=True):
         assert (load.weight_bytes, load.optimizer_bytes) == (mine["weights"], mine["optimizer"])

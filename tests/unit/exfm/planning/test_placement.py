@@ -10,7 +10,7 @@ from exfm.data import FeatureSet, SequenceFeature, SparseFeature
 from exfm.errors import ConfigError
 from exfm.models import Teacher
 from exfm.parallel import Sharding
-from exfm.planning import Plan, Question, Shortage, attempts, plan, remedies
+from exfm.planning import Plan, PlanQuestion, Shortage, attempt_strategies, find_plan, find_remedies
 from exfm.planning.alternatives import STRATEGIES
 from tests.support.models.plans import CFG, ELEMENT_WISE, FEATURES, trained, where
 
@@ -20,11 +20,11 @@ ROW = 4 * (8 + 1)  # bytes of a row and its accumulator, in row-wise AdaGrad
 
 def question(**sharding):
     ranks = sharding.pop("ranks", 2)
-    return Question(FEATURES, CFG, Sharding(**sharding), ranks, batch_rows=64)
+    return PlanQuestion(FEATURES, CFG, Sharding(**sharding), ranks, batch_rows=64)
 
 
 def planned(asked):
-    found = plan(asked)
+    found = find_plan(asked)
     assert isinstance(found, Plan), found
     return found
 
@@ -102,7 +102,7 @@ def test_the_plan_is_the_one_that_a_teacher_trains_by(types):
 
 
 def test_what_does_not_fit_is_told_with_both_numbers():
-    short = plan(question(memory_gb=0.00003))
+    short = find_plan(question(memory_gb=0.00003))
     assert isinstance(short, Shortage)
     assert str(short) == "table `user` (table_wise) needs 38.6 kB on one device, the largest free device has 30 kB"
     assert short.needs > 1000 * ROW > short.free
@@ -111,7 +111,7 @@ def test_what_does_not_fit_is_told_with_both_numbers():
 
 def test_what_is_left_beside_other_tables_counts_as_free():
     two = FeatureSet(sparse=[SparseFeature(name=name, rows=1000) for name in "abc"])
-    short = plan(replace(question(memory_gb=0.00005), features=two))
+    short = find_plan(replace(question(memory_gb=0.00005), features=two))
     assert isinstance(short, Shortage)
     assert short.needs > short.free > 0
     assert short.needs < 50_000  # it would fit on a rank of its own
@@ -133,8 +133,8 @@ def test_what_is_left_beside_other_tables_counts_as_free():
 )
 def test_every_remedy_makes_room_and_the_least_of_it(sharding):
     asked = question(**sharding)
-    assert isinstance(plan(asked), Shortage)
-    found = list(remedies(asked))
+    assert isinstance(find_plan(asked), Shortage)
+    found = list(find_remedies(asked))
     assert found
     for remedy in found:
         changed = asked
@@ -142,7 +142,7 @@ def test_every_remedy_makes_room_and_the_least_of_it(sharding):
             changed = applied(changed, path, value)
         assert planned(changed).fullest.bytes <= changed.world.capacity_bytes, remedy.words
         for less in one_less(changed, asked, remedy.changes):
-            assert isinstance(plan(less), Shortage), remedy.words
+            assert isinstance(find_plan(less), Shortage), remedy.words
 
 
 def applied(asked, path, value):
@@ -167,11 +167,11 @@ def one_less(changed, asked, settings):
 
 
 def test_columns_that_would_change_the_optimizer_are_refused_among_what_was_tried():
-    tried = {attempt.name: attempt for attempt in attempts(question())}
+    tried = {attempt.name: attempt for attempt in attempt_strategies(question())}
     assert list(tried) == [*(f"all {strategy}" for strategy in STRATEGIES), "free choice"]
     assert "row-wise AdaGrad" in tried["all column_wise"].why_not
     assert tried["all column_wise"].plan is None
-    tried = {a.name: a for a in attempts(replace(question(), teacher=ELEMENT_WISE))}
+    tried = {a.name: a for a in attempt_strategies(replace(question(), teacher=ELEMENT_WISE))}
     assert tried["all column_wise"].plan is not None
     costs = [attempt.plan.cost_ms for attempt in tried.values()]
     assert tried["free choice"].plan.cost_ms == min(costs)
@@ -179,7 +179,7 @@ def test_columns_that_would_change_the_optimizer_are_refused_among_what_was_trie
 
 def test_ranks_that_do_not_fill_their_hosts_are_refused():
     with pytest.raises(ConfigError, match="6 ranks"):
-        plan(question(ranks=6, ranks_per_host=4))
+        find_plan(question(ranks=6, ranks_per_host=4))
 
 
 def test_a_teacher_that_only_scores_keeps_no_optimizer_and_pays_for_no_backward_pass():

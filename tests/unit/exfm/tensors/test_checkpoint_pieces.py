@@ -11,8 +11,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from exfm.errors import ModelError
-from exfm.tensors import Pieces, fill, names, open_stored, read_manifest, save, staging, verified
-from exfm.tensors.checkpoint import load
+from exfm.tensors import (
+    TensorPieces,
+    checkpoint_names,
+    fill_window,
+    open_checkpoint,
+    read_manifest,
+    save_checkpoint,
+    staging,
+    verified_checkpoint,
+)
+from exfm.tensors.checkpoint import load_checkpoint
 from exfm.tensors.windows import narrowed
 
 ROWS, WIDTH = 12, 6
@@ -38,7 +47,7 @@ CUTS = {
 
 
 def state(held):
-    return {"dense/w": DENSE, "table/ad/weight": Pieces((ROWS, WIDTH), held), "rng": torch.tensor([7, 2])}
+    return {"dense/w": DENSE, "table/ad/weight": TensorPieces((ROWS, WIDTH), held), "rng": torch.tensor([7, 2])}
 
 
 def save_by(root, cut, meta=META, attempt="a", **options):
@@ -46,14 +55,16 @@ def save_by(root, cut, meta=META, attempt="a", **options):
     ranks = CUTS[cut] if isinstance(cut, str) else cut
     with ThreadPoolExecutor(len(ranks)) as threads:
         saves = [
-            threads.submit(save, root, "v1", state(held), meta, rank=rank, ranks=len(ranks), attempt=attempt, **options)
+            threads.submit(
+                save_checkpoint, root, "v1", state(held), meta, rank=rank, ranks=len(ranks), attempt=attempt, **options
+            )
             for rank, held in reversed(list(enumerate(ranks)))
         ]
         return [done.result() for done in saves][-1]
 
 
 def same_as_whole(path):
-    stored = load(path)
+    stored = load_checkpoint(path)
     assert torch.equal(stored.tensors["table/ad/weight"], TABLE)
     assert torch.equal(stored.tensors["dense/w"], DENSE)
     assert stored.meta == META
@@ -68,12 +79,12 @@ def small_pieces(monkeypatch):
 def test_what_ranks_write_in_pieces_is_read_whole_and_in_any_window(tmp_path, cut):
     path = save_by(tmp_path, cut)
     same_as_whole(path)
-    table = open_stored(path).tensors["table/ad/weight"]
+    table = open_checkpoint(path).tensors["table/ad/weight"]
     assert (table.shape, table.dtype) == ((ROWS, WIDTH), torch.float32)
     for others in CUTS.values():
         for start, piece in (piece for rank in others for piece in rank):
             out = torch.full_like(piece, torch.nan)
-            fill(out, table, start)
+            fill_window(out, table, start)
             assert torch.equal(out, piece)
     assert sorted(os.listdir(path)) == [
         "manifest.json",
@@ -90,11 +101,11 @@ def test_any_window_is_what_the_whole_has_there_also_into_memory_with_gaps(tmp_p
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(staging, "PIECE_BYTES", 40)
             save_by(path.parent, "grid")
-    table = open_stored(path).tensors["table/ad/weight"]
+    table = open_checkpoint(path).tensors["table/ad/weight"]
     start = [data.draw(st.integers(0, n - 1)) for n in (ROWS, WIDTH)]
     shape = [data.draw(st.integers(0, n - a)) for n, a in zip((ROWS, WIDTH), start, strict=True)]
     out = torch.zeros(ROWS, WIDTH)[: shape[0], : shape[1]]
-    fill(out, table, start)
+    fill_window(out, table, start)
     assert torch.equal(out, narrowed(TABLE, start, shape))
 
 
@@ -104,7 +115,7 @@ def test_the_same_content_saved_again_in_other_pieces_changes_nothing_and_other_
     for cut in CUTS:
         assert save_by(tmp_path, cut, attempt="b") == path
     whole = {"dense/w": DENSE, "table/ad/weight": TABLE, "rng": torch.tensor([7, 2])}
-    assert save(tmp_path, "v1", whole, META) == path
+    assert save_checkpoint(tmp_path, "v1", whole, META) == path
     assert {file.name: file.stat().st_mtime_ns for file in path.iterdir()} == before
     changed = [[(start, piece + 1) for start, piece in rank] for rank in CUTS["row-wise"]]
     for other in (changed, changed[:1] + CUTS["row-wise"][1:]):
@@ -117,21 +128,23 @@ def test_the_same_content_saved_again_in_other_pieces_changes_nothing_and_other_
 
 def test_a_rank_that_never_comes_is_named_and_nothing_is_there(tmp_path):
     one, three = CUTS["over three"][0], CUTS["over three"][2]
-    save(tmp_path, "v1", state(three), META, rank=2, ranks=3, attempt="a")
+    save_checkpoint(tmp_path, "v1", state(three), META, rank=2, ranks=3, attempt="a")
     with pytest.raises(ModelError, match=r"`v1` is not saved: of 3 ranks, 1 did not write their part, and for 0.05 s"):
-        save(tmp_path, "v1", state(one), META, rank=0, ranks=3, attempt="a", timeout_s=0.05)
-    assert names(tmp_path) == []
+        save_checkpoint(tmp_path, "v1", state(one), META, rank=0, ranks=3, attempt="a", timeout_s=0.05)
+    assert checkpoint_names(tmp_path) == []
     assert os.listdir(tmp_path) == []
 
 
 def test_what_killed_ranks_left_is_never_taken_for_this_attempts(tmp_path):
     """Rank 1 of an earlier start was done; rank 0 died. The new rank 1 has other bytes, and comes late."""
     stale = [[(start, piece * 0) for start, piece in rank] for rank in CUTS["row-wise"]]
-    save(tmp_path, "v1", state(stale[1]), META, rank=1, ranks=2, attempt="earlier")
+    save_checkpoint(tmp_path, "v1", state(stale[1]), META, rank=1, ranks=2, attempt="earlier")
     assert len(os.listdir(tmp_path)) == 1
     with pytest.raises(ModelError, match="1 did not write"):
-        save(tmp_path, "v1", state(CUTS["row-wise"][0]), META, rank=0, ranks=2, attempt="now", timeout_s=0.05)
-    save(tmp_path, "v1", state(stale[1]), META, rank=1, ranks=2, attempt="earlier")
+        save_checkpoint(
+            tmp_path, "v1", state(CUTS["row-wise"][0]), META, rank=0, ranks=2, attempt="now", timeout_s=0.05
+        )
+    save_checkpoint(tmp_path, "v1", state(stale[1]), META, rank=1, ranks=2, attempt="earlier")
     same_as_whole(save_by(tmp_path, "row-wise", attempt="now"))
     assert os.listdir(tmp_path) == ["v1"]
 
@@ -152,7 +165,7 @@ def test_pieces_that_do_not_make_up_their_tensor_are_refused(tmp_path, held, wor
 
 def test_ranks_that_save_together_need_a_word_of_their_own(tmp_path):
     with pytest.raises(ModelError, match="2 ranks that save `v1` together need an `attempt`"):
-        save(tmp_path, "v1", {}, META, rank=0, ranks=2)
+        save_checkpoint(tmp_path, "v1", {}, META, rank=0, ranks=2)
 
 
 def test_damage_is_found_in_the_piece_that_has_it_and_reading_others_goes_on(tmp_path, small_pieces):
@@ -161,19 +174,23 @@ def test_damage_is_found_in_the_piece_that_has_it_and_reading_others_goes_on(tmp
     data = bytearray(file.read_bytes())
     data[0] ^= 1
     file.write_bytes(data)
-    table = open_stored(path).tensors["table/ad/weight"]
+    table = open_checkpoint(path).tensors["table/ad/weight"]
     out = torch.empty(5, WIDTH)
-    fill(out, table, (0, 0))
+    fill_window(out, table, (0, 0))
     assert torch.equal(out, TABLE[:5])
-    for broken in (lambda: fill(out, table, (2, 0)), lambda: load(path), lambda: verified(path)):
+    for broken in (
+        lambda: fill_window(out, table, (2, 0)),
+        lambda: load_checkpoint(path),
+        lambda: verified_checkpoint(path),
+    ):
         with pytest.raises(ModelError, match=r"`v1` was altered: sha256 of 24 bytes at 0 of tensors-00001-of-00002"):
             broken()
     file.write_bytes(data[:-5])
     with pytest.raises(ModelError, match=r"truncated: tensors-00001-of-00002.bin has 163 bytes, its manifest says 168"):
-        open_stored(path)
+        open_checkpoint(path)
     file.unlink()
     with pytest.raises(ModelError, match=r"lost its file tensors-00001-of-00002\.bin"):
-        open_stored(path)
+        open_checkpoint(path)
     same_as_whole(save_by(tmp_path, "grid", attempt="b"))
     assert sorted(os.listdir(tmp_path)) == [".damaged-v1", "v1"]
 
@@ -189,8 +206,8 @@ def test_large_windows_are_stored_in_bounded_pieces(tmp_path, small_pieces):
 def test_what_is_stored_is_saved_again_piece_by_piece_and_cut_anew(tmp_path, monkeypatch):
     """A snapshot is made again of a checkpoint by one rank, without ever being whole in memory."""
     monkeypatch.setattr(staging, "PIECE_BYTES", 40)
-    source = open_stored(save_by(tmp_path / "from", "grid"))
-    path = save(tmp_path / "to", "v1", source.tensors, source.meta)
+    source = open_checkpoint(save_by(tmp_path / "from", "grid"))
+    path = save_checkpoint(tmp_path / "to", "v1", source.tensors, source.meta)
     same_as_whole(path)
     assert save_by(tmp_path / "to", "column-wise") == path
 
@@ -198,7 +215,7 @@ def test_what_is_stored_is_saved_again_piece_by_piece_and_cut_anew(tmp_path, mon
 def test_only_the_pieces_that_a_window_touches_are_read(tmp_path, monkeypatch):
     monkeypatch.setattr(staging, "PIECE_BYTES", 1 << 18)
     big = torch.arange(1 << 20, dtype=torch.float32).view(-1, 16)
-    tensor = open_stored(save(tmp_path, "v1", {"big": big}, {})).tensors["big"]
+    tensor = open_checkpoint(save_checkpoint(tmp_path, "v1", {"big": big}, {})).tensors["big"]
     read, really = [], type(tensor)._read
 
     def noted(self, piece, into):
@@ -207,6 +224,6 @@ def test_only_the_pieces_that_a_window_touches_are_read(tmp_path, monkeypatch):
 
     monkeypatch.setattr(type(tensor), "_read", noted)
     out = torch.empty(1000, 16)
-    fill(out, tensor, (40_000, 0))
+    fill_window(out, tensor, (40_000, 0))
     assert torch.equal(out, big[40_000:41_000])
     assert read == [36_864, 40_960]  # of 16 pieces of 4,096 rows

@@ -7,7 +7,7 @@ import json
 import pytest
 import yaml
 
-from exfm.planning import Plan, plan
+from exfm.planning import Plan, find_plan
 from pipelines.cli import console as cli
 from pipelines.config import load
 from pipelines.planning import question as plan_question
@@ -91,7 +91,7 @@ def test_a_remedy_can_be_set_as_it_is_printed(exfm, tmp_path):
         settings = {"kafka.examples.partitions": settings["teacher.ranks"]} | settings
         lines = [f"{path}={json.dumps(value)}" for path, value in settings.items()]
         config = load(tmp_path / "run.yaml", lines)
-        assert isinstance(plan(question_of(config)), Plan), remedy["words"]
+        assert isinstance(find_plan(question_of(config)), Plan), remedy["words"]
 
 
 def test_this_machine_is_looked_at_unless_told_otherwise(exfm, monkeypatch):

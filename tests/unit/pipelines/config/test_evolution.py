@@ -7,7 +7,7 @@ import torch
 import yaml
 
 from exfm.errors import Unusable
-from exfm.tensors import save
+from exfm.tensors import save_checkpoint
 from pipelines.config import Config, dump, evolution, hash_of, older_hashes, parse, remember
 from pipelines.control import preflight, run
 from pipelines.rules import RunState
@@ -123,7 +123,7 @@ def test_checkpoints_of_every_config_it_came_from_are_taken_up_and_of_no_other(r
     assert older_hashes(run_dir, more.hash) == [grown.hash, BEFORE.hash]
     assert older_hashes(run_dir, grown.hash) == [BEFORE.hash]  # what came after it is none of its own
     root = run_dir.checkpoints("teacher")
-    save(root, "v1", {"w": torch.zeros(1)}, {"config_hash": BEFORE.hash, "lake_seq": 1})
+    save_checkpoint(root, "v1", {"w": torch.zeros(1)}, {"config_hash": BEFORE.hash, "lake_seq": 1})
     found = last_checkpoint(root, more.hash, older_hashes(run_dir, more.hash))
     assert found.stored is not None
     assert found.note is None

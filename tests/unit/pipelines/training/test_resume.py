@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from exfm.errors import NewerFormat, Unusable
-from exfm.tensors import names, save
-from exfm.tensors.checkpoint import load
+from exfm.tensors import checkpoint_names, save_checkpoint
+from exfm.tensors.checkpoint import load_checkpoint
 from pipelines.config import Config
 from pipelines.config import load as load_config
 from pipelines.run_dir import RunDir
@@ -29,7 +29,9 @@ HASH = "0123456789abcdef"
 
 def stored(root: Path, name: str, lake_seq: int, config_hash: str = HASH) -> Path:
     tensors = {"w": torch.arange(100.0) + lake_seq}
-    return save(root, name, tensors, {"config_hash": config_hash, "lake_seq": lake_seq}, kind="teacher-checkpoint")
+    return save_checkpoint(
+        root, name, tensors, {"config_hash": config_hash, "lake_seq": lake_seq}, kind="teacher-checkpoint"
+    )
 
 
 def truncate(path: Path) -> None:
@@ -92,7 +94,7 @@ def test_one_of_a_later_release_is_refused_and_not_taken_for_damaged(tmp_path):
     path.write_text(json.dumps(json.loads(path.read_text()) | {"format_version": 4}))
     with pytest.raises(NewerFormat, match=r"`v2` has format version 4, this ExFM reads 1 to 3"):
         last_checkpoint(tmp_path, HASH)
-    assert names(tmp_path) == ["v1", "v2"]
+    assert checkpoint_names(tmp_path) == ["v1", "v2"]
 
 
 def test_rows_are_needed_from_the_oldest_checkpoint_on_for_a_newer_one_may_be_damaged(tmp_path):
@@ -123,10 +125,10 @@ def restored(make, root: Path):
 def as_format_2(source: Path, target: Path, rng: dict[str, torch.Tensor], meta: dict[str, object]) -> None:
     """The same tensors, written by today's code, with what came since spelled out."""
     (path,) = source.iterdir()
-    old = load(path)
+    old = load_checkpoint(path)
     assert old.format_version == 1
     kept = {key: value for key, value in old.meta.items() if key != "quarantined_rows"}
-    save(target, path.name, old.tensors | rng, kept | meta, kind=old.kind)
+    save_checkpoint(target, path.name, old.tensors | rng, kept | meta, kind=old.kind)
 
 
 def test_a_teacher_stored_by_the_release_before_goes_on_bit_for_bit(config, tmp_path):
@@ -139,7 +141,7 @@ def test_a_teacher_stored_by_the_release_before_goes_on_bit_for_bit(config, tmp_
     source, target = (tmp_path / run / "checkpoints" / "teacher" for run in ("old", "new"))
     as_format_2(source, target, {"rng": fresh._teacher.random.state}, meta)
     one, two = restored(make, tmp_path / "old"), restored(make, tmp_path / "new")
-    stored_tensors = load(next(source.iterdir())).tensors
+    stored_tensors = load_checkpoint(next(source.iterdir())).tensors
     state = one._teacher.state()
     assert len(state) > 50
     assert all(torch.equal(state[k], v) for k, v in stored_tensors.items() if not k.startswith("metrics/"))
@@ -161,7 +163,7 @@ def test_a_student_and_its_twin_stored_by_the_release_before_go_on_bit_for_bit(c
     fresh = restored(make, tmp_path / "fresh")
     shutil.copytree(FORMAT_1 / "checkpoints", tmp_path / "old" / "checkpoints")
     source, target = (tmp_path / run / "checkpoints" / "student-feed" for run in ("old", "new"))
-    stored_tensors = load(next(source.iterdir())).tensors
+    stored_tensors = load_checkpoint(next(source.iterdir())).tensors
     rows = int(stored_tensors["student/progress/rows"])
     rng = {"student/rng": fresh._student.random.state, "no_teacher/rng": fresh._twin.random.state}
     none = {"student": {"rows": 0}, "no_teacher": {"rows": 0}}
@@ -194,9 +196,9 @@ def test_what_format_2_kept_goes_on_bit_for_bit_and_as_if_written_today(config, 
 
     (source,) = (FORMAT_2 / kind).iterdir()
     shutil.copytree(source, tmp_path / "old" / "checkpoints" / kind / source.name)
-    kept = load(source)
+    kept = load_checkpoint(source)
     assert kept.format_version == 2
-    save(tmp_path / "new" / "checkpoints" / kind, source.name, kept.tensors, kept.meta, kind=kept.kind)
+    save_checkpoint(tmp_path / "new" / "checkpoints" / kind, source.name, kept.tensors, kept.meta, kind=kept.kind)
     workers = [restored(make, tmp_path / run) for run in ("old", "new")]
     model, state = (
         ("_teacher", lambda w: w._teacher.state()) if kind == "teacher" else ("_student", lambda w: w._tensors())

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from exfm.models import load_served
-from exfm.tensors import checkpoint, names
-from exfm.tensors.checkpoint import load
+from exfm.tensors import checkpoint, checkpoint_names
+from exfm.tensors.checkpoint import load_checkpoint
 from pipelines.config import load as load_config
 from pipelines.run_dir import RunDir
 from pipelines.training import PredictionLog, read_predictions
@@ -40,7 +40,7 @@ class SlowDisk:
         self._allowed = threading.Semaphore(0)
         self.full = False
         self.began = 0
-        save = checkpoint.save
+        save = checkpoint.save_checkpoint
 
         def slow(*args, **kwargs):
             if kwargs["kind"].endswith("-snapshot"):
@@ -51,7 +51,7 @@ class SlowDisk:
                 raise DiskFull(28, "No space left on device")
             return save(*args, **kwargs)
 
-        monkeypatch.setattr(model, "save", slow)
+        monkeypatch.setattr(model, "save_checkpoint", slow)
 
     def let_through(self, count: int) -> None:
         for _ in range(count):
@@ -104,7 +104,7 @@ def test_a_disk_that_stands_still_delays_no_step_of_the_teacher_until_the_queue_
     states.append(learn_block(teacher, 1))  # waits in the queue, whose bound is 1
     assert set(teacher.watch.phases_s) >= {"train", "metrics", "checkpoint"}
     assert "wait for disk" not in teacher.watch.phases_s
-    assert names(tmp_path / "checkpoints" / "teacher") == []
+    assert checkpoint_names(tmp_path / "checkpoints" / "teacher") == []
 
     late = threading.Thread(target=lambda: states.append(learn_block(teacher, 2)))
     late.start()
@@ -118,13 +118,13 @@ def test_a_disk_that_stands_still_delays_no_step_of_the_teacher_until_the_queue_
     disk.let_through(2)
     eventually(lambda: teacher._writer.idle)
     saved = tmp_path / "checkpoints" / "teacher"
-    assert names(saved) == ["v00000002", "v00000003"]
+    assert checkpoint_names(saved) == ["v00000002", "v00000003"]
     for version in (2, 3):  # each is its own moment, although training went on while it was written
         name = f"v{version:08d}"
-        assert same(states[version - 1], load(saved / name).tensors)
-        snapshot = load(tmp_path / "snapshots" / "teacher" / name).tensors
+        assert same(states[version - 1], load_checkpoint(saved / name).tensors)
+        snapshot = load_checkpoint(tmp_path / "snapshots" / "teacher" / name).tensors
         assert same(snapshot, {key: states[version - 1][key] for key in snapshot})
-    assert names(tmp_path / "snapshots" / "teacher")[-3:] == [f"v{version:08d}" for version in (1, 2, 3)]
+    assert checkpoint_names(tmp_path / "snapshots" / "teacher")[-3:] == [f"v{version:08d}" for version in (1, 2, 3)]
 
 
 def test_the_snapshot_never_comes_before_its_checkpoint_nor_the_readers_position_before_either(teacher, disk, tmp_path):
@@ -157,14 +157,14 @@ def test_a_snapshot_that_was_set_aside_as_damaged_is_written_again_to_the_same_b
         learn_block(teacher, number)
     eventually(lambda: teacher._writer.idle)
     snapshots = tmp_path / "snapshots" / "teacher"
-    before = {name: contents(snapshots / name) for name in names(snapshots)}
+    before = {name: contents(snapshots / name) for name in checkpoint_names(snapshots)}
     assert list(before) == [f"v{version:08d}" for version in range(4)]
     for name in ("v00000000", "v00000002", "v00000003"):  # the seeded start, and those whose checkpoints are kept
-        checkpoint.set_aside(snapshots / name)
+        checkpoint.set_checkpoint_aside(snapshots / name)
     for _ in range(3):
         teacher._reissue()
         eventually(lambda: teacher._writer.idle)
-    assert {name: contents(snapshots / name) for name in names(snapshots)} == before
+    assert {name: contents(snapshots / name) for name in checkpoint_names(snapshots)} == before
 
 
 def test_a_worker_at_the_end_of_its_stream_is_done_once_everything_is_on_disk(teacher, disk, tmp_path):
@@ -176,7 +176,7 @@ def test_a_worker_at_the_end_of_its_stream_is_done_once_everything_is_on_disk(te
     disk.let_through(1)
     eventually(teacher.step)
     assert teacher.done
-    assert names(tmp_path / "checkpoints" / "teacher") == ["v00000001"]
+    assert checkpoint_names(tmp_path / "checkpoints" / "teacher") == ["v00000001"]
 
 
 def test_nobody_takes_up_a_students_work_while_its_predecessor_may_still_write(student, tmp_path):
@@ -202,7 +202,7 @@ def test_a_student_whose_vertical_is_quiet_is_done_with_the_rows_of_others_too(s
     assert not student.step()
     readers = Readers(tmp_path / "lake" / "readers")
     eventually(lambda: readers.lowest(now_s=0, expiry_s=1e12) == 98)
-    assert names(tmp_path / "checkpoints" / "student-feed") == ["v00000100"]
+    assert checkpoint_names(tmp_path / "checkpoints" / "student-feed") == ["v00000100"]
 
 
 def test_the_last_rows_come_from_the_lake_where_the_topic_has_forgotten_them(teacher, disk, tmp_path):
@@ -215,7 +215,7 @@ def test_the_last_rows_come_from_the_lake_where_the_topic_has_forgotten_them(tea
     assert not teacher.step()  # nothing on the topic yet
     teacher.orders = Orders(end_seq=31)
     eventually(lambda: teacher.step() and teacher.done)
-    assert load(tmp_path / "checkpoints" / "teacher" / "v00000001").meta["lake_seq"] == 31
+    assert load_checkpoint(tmp_path / "checkpoints" / "teacher" / "v00000001").meta["lake_seq"] == 31
 
 
 def test_a_position_is_what_was_trained_and_not_what_was_read_ahead(teacher, disk, tmp_path):
@@ -228,8 +228,8 @@ def test_a_position_is_what_was_trained_and_not_what_was_read_ahead(teacher, dis
     while teacher._version < 1:
         teacher.step()
     eventually(lambda: len(blocks) == 1)
-    eventually(lambda: names(tmp_path / "checkpoints" / "teacher") == ["v00000001"])
-    meta = load(tmp_path / "checkpoints" / "teacher" / "v00000001").meta
+    eventually(lambda: checkpoint_names(tmp_path / "checkpoints" / "teacher") == ["v00000001"])
+    meta = load_checkpoint(tmp_path / "checkpoints" / "teacher" / "v00000001").meta
     assert (meta["lake_seq"], meta["positions"]) == (31, [[*topic, *SourcePosition(1)]])
     assert teacher._seq == 31
     phases = teacher.watch.phases_s
@@ -281,8 +281,8 @@ def test_what_a_student_serves_is_the_moment_of_its_checkpoint_though_it_learned
             disk.let_through(1)
     disk.let_through(2)
     eventually(lambda: student._writer.idle)
-    assert names(tmp_path / "checkpoints" / "student-feed") == ["v00000064", "v00000096"]
-    assert names(tmp_path / "snapshots" / "students" / "feed") == ["v00000064", "v00000096"]
+    assert checkpoint_names(tmp_path / "checkpoints" / "student-feed") == ["v00000064", "v00000096"]
+    assert checkpoint_names(tmp_path / "snapshots" / "students" / "feed") == ["v00000064", "v00000096"]
     served = load_served(tmp_path / "snapshots" / "students" / "feed" / "v00000096")
     np.testing.assert_allclose(served.score(probe), student._student.score(probe), atol=1e-6)
     assert np.abs(said - student._student.score(probe)).max() > 1e-4  # it had learned on

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from exfm.tensors import save
-from exfm.tensors.checkpoint import load
+from exfm.tensors import save_checkpoint
+from exfm.tensors.checkpoint import load_checkpoint
 from pipelines.workers.augmentation.snapshots import Snapshots
 from pipelines.workers.teacher import snapshot_name
 from tests.support.streams.scripted import HandClock
@@ -20,7 +20,7 @@ DAY_S = 86_400.0
 
 class Scorer:
     def load(self, snapshot: Path) -> dict[str, Any]:
-        tensors, meta, *_ = load(snapshot)
+        tensors, meta, *_ = load_checkpoint(snapshot)
         self.weight = float(tensors["weight"])
         return meta
 
@@ -36,7 +36,7 @@ class World:
     def publish(self, version: int) -> None:
         """Now, as the clock on the wall has it."""
         name = snapshot_name(version)
-        save(
+        save_checkpoint(
             self.folder, name, {"weight": torch.tensor(float(version))}, {"lake_seq": version}, kind="teacher-snapshot"
         )
         os.utime(self.folder / name / "manifest.json", (self.wall_s, self.wall_s))

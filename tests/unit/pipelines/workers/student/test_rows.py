@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from exfm.data import sample
+from exfm.data import sample_negatives
 from pipelines.workers.student.rows import LeftOut, StudentRows
 from streaming.messages import EndOfStream
 
-SAMPLING = partial(sample, tasks=["ctr"], negative_rate={"ctr": 0.4}, seed=1)
+SAMPLING = partial(sample_negatives, tasks=["ctr"], negative_rate={"ctr": 0.4}, seed=1)
 
 
 def rows_of(count: int, block_rows: int) -> pa.Table:

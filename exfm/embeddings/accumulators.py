@@ -10,6 +10,8 @@ m_r adds up squared gradients over a row's whole life, so its steps shrink as 1/
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import Tensor
@@ -19,13 +21,16 @@ from exfm.errors import ConfigError
 PER_HALF_LIFE = 16  # each scaling costs one pass over all accumulators, and changes steps by 2 %
 SMALLEST = 1e-30  # below, zero: denormal numbers cost CPUs a hundred times more
 
+SparseOptimizer = Literal["row_wise_adagrad", "adagrad"]
+"""Of a table: one accumulator per row, or one per weight."""
 
-class Accumulators(BaseModel):
+
+class AccumulatorConfig(BaseModel):
     """What becomes of accumulators as rows are learned; nothing, unless told. The two settings exclude each other.
 
-    >>> Accumulators(reset_every_rows=1000).factor(900, 1100)
+    >>> AccumulatorConfig(reset_every_rows=1000).factor(900, 1100)
     0.0
-    >>> halving = Accumulators(half_life_rows=1600)
+    >>> halving = AccumulatorConfig(half_life_rows=1600)
     >>> halving.factor(0, 99), halving.factor(0, 1600), halving.factor(0, 99) * halving.factor(99, 1600)
     (1.0, 0.5, 0.5)
     """
@@ -36,7 +41,7 @@ class Accumulators(BaseModel):
     reset_every_rows: int | None = Field(default=None, gt=0)
 
     @model_validator(mode="after")
-    def _one_of_them(self) -> Accumulators:
+    def _one_of_them(self) -> AccumulatorConfig:
         if self.half_life_rows and self.reset_every_rows:
             raise ConfigError(
                 f"accumulators can halve every {self.half_life_rows:,} rows or be reset every "
@@ -58,6 +63,6 @@ class Accumulators(BaseModel):
         return 1.0
 
 
-def scale(accumulator: Tensor, factor: float) -> None:
+def scale_accumulator(accumulator: Tensor, factor: float) -> None:
     """Multiply in place, any shape; what becomes tiny is zero. Each element's result depends on it alone."""
     torch.threshold_(accumulator.mul_(factor), SMALLEST, 0.0)

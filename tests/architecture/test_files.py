@@ -17,8 +17,9 @@ from tests.support.tracked_files import (
 ROOMS = ("exfm", "streaming", "pipelines")
 LONGEST = 400
 TOP_LEVEL = {
-    *ROOMS, "configs", "tests", "requirements", "docs", ".ci", ".readme", ".gitignore", ".dockerignore",
-    ".pre-commit-config.yaml", "pyproject.toml", "Makefile", "README.md", "LICENSE", "compose.yaml",
+    *ROOMS, "configs", "tests", "requirements", "docs", ".ci", ".gitignore", ".dockerignore",
+    ".pre-commit-config.yaml", "pyproject.toml", "Makefile", "README.md", "CHANGELOG.md", "CONTRIBUTING.md",
+    "SECURITY.md", "CITATION.cff", "LICENSE", "compose.yaml",
 }  # fmt: skip
 
 

@@ -1,0 +1,59 @@
+"""The site: Sphinx reads docs/ through MyST, which is CommonMark as GitHub shows it, and Furo is its theme.
+
+`make docs` builds it with warnings as errors. docs/decisions/0005-site-generator.md says why these three.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import PurePosixPath
+from typing import Any
+
+project = "ExFM"
+author = "The ExFM contributors"
+project_copyright = f"{author}, Apache-2.0"
+html_title = "ExFM"
+
+extensions = ["myst_parser"]
+myst_heading_anchors = 6  # GitHub's anchors
+exclude_patterns = ["*.py"]
+root_doc = "index"
+nitpicky = True
+
+html_theme = "furo"
+html_static_path = ["site"]
+html_css_files = ["site.css"]
+html_copy_source = False
+html_show_sphinx = False
+pygments_style = "friendly"
+pygments_dark_style = "monokai"
+
+PAGE = re.compile(r"(?<!!)\[([^\]]+)\]\(([\w./-]+)\.md\)")
+SECTIONS = (
+    "tutorials/index",
+    "guides/index",
+    "concepts/index",
+    "operations/index",
+    "reference/index",
+    "papers",
+    "results/index",
+    "contributing/index",
+    "decisions/index",
+)
+
+
+def children(page: str, text: str) -> list[str]:
+    """The pages below an index page in the navigation: those of its own folder that it links, in that order."""
+    linked = dict.fromkeys(path for _, path in PAGE.findall(text))
+    return [path for path in linked if not path.startswith("..") and path != PurePosixPath(page).name]
+
+
+def add_navigation(app: Any, page: str, source: list[str]) -> None:
+    """A hidden tree at the end of every index page. The pages have none, so that they read on the web as they are."""
+    if PurePosixPath(page).name == "index":
+        below = list(SECTIONS) if page == root_doc else children(page, source[0])
+        source[0] += "\n\n```{toctree}\n:hidden:\n\n" + "\n".join(below) + "\n```\n"
+
+
+def setup(app: Any) -> None:
+    app.connect("source-read", add_navigation)

@@ -1,0 +1,89 @@
+"""Links between pages lead somewhere, every page can be reached, and no page ties itself to one machine."""
+
+from __future__ import annotations
+
+from pathlib import PurePosixPath
+
+import pytest
+
+from tests.architecture.test_files import tied_to_a_machine
+from tests.support.documents import DOCS, ROOT, anchors, documents, links
+
+DOCUMENTS = documents()
+LONGEST_README = 200
+SMALLEST_PICTURE = 1000
+
+
+def target_of(page: str, link: str) -> tuple[str, str]:
+    """(path in the repository, anchor) of a relative link.
+
+    >>> target_of("docs/guides/kafka.md", "../results/arms.md#what-it-costs")
+    ('docs/results/arms.md', 'what-it-costs')
+    >>> target_of("README.md", "#try-it")
+    ('README.md', 'try-it')
+    """
+    path, _, anchor = link.partition("#")
+    if not path:
+        return page, anchor
+    parts: list[str] = []
+    for part in (PurePosixPath(page).parent / path).parts:
+        if part == "..":
+            parts.pop()
+        else:
+            parts.append(part)
+    return "/".join(parts), anchor
+
+
+def is_external(link: str) -> bool:
+    return link.startswith(("https://", "http://", "mailto:"))
+
+
+def broken(page: str, text: str) -> list[str]:
+    found = []
+    for picture, link in links(text):
+        if is_external(link):
+            continue
+        path, anchor = target_of(page, link)
+        if not (ROOT / path).is_file():
+            found.append(f"{link}: no such file")
+        elif page.startswith("docs/") and not path.startswith("docs/"):
+            found.append(f"{link}: outside docs/, which the site does not have; name it in back quotes")
+        elif anchor and anchor not in anchors((ROOT / path).read_text()):
+            found.append(f"{link}: no such heading")
+        elif picture and (ROOT / path).stat().st_size < SMALLEST_PICTURE:
+            found.append(f"{link}: an empty picture")
+    return found
+
+
+@pytest.mark.parametrize("page", DOCUMENTS)
+def test_links_lead_somewhere(page):
+    assert broken(page, DOCUMENTS[page]) == []
+
+
+def test_planted_broken_links_are_found():
+    text = "[a](nowhere.md), [b](index.md#nothing), ![c](x.png), [d](../README.md), [e](https://example.org)"
+    assert len(broken("docs/index.md", text)) == 4
+
+
+def test_every_page_can_be_reached_from_the_first():
+    reached, ahead = set(), ["docs/index.md"]
+    while ahead:
+        page = ahead.pop()
+        if page in reached or page not in DOCUMENTS:
+            continue
+        reached.add(page)
+        ahead += [target_of(page, link)[0] for _, link in links(DOCUMENTS[page]) if not is_external(link)]
+    assert {page for page in DOCUMENTS if page.startswith("docs/")} - reached == set()
+
+
+def test_every_picture_is_shown_somewhere():
+    shown = {target_of(page, link)[0] for page, text in DOCUMENTS.items() for picture, link in links(text) if picture}
+    assert {path.relative_to(ROOT).as_posix() for path in (DOCS / "pictures").iterdir()} - shown == set()
+
+
+def test_pages_name_no_machine():
+    assert tied_to_a_machine(DOCUMENTS) == []
+
+
+def test_the_readme_is_read_in_one_sitting():
+    assert len(DOCUMENTS["README.md"].splitlines()) <= LONGEST_README

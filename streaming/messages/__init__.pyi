@@ -1,5 +1,5 @@
 from .codecs import END_HEADER, CodecName, ExamplesCodec, RawMessage, by_partition, is_end_marker, make_codec
-from .dead_letters import DEAD_LETTER_SCHEMA, DeadLetter, Kind, from_batch, to_batch, to_json
+from .dead_letters import DEAD_LETTER_SCHEMA, DeadLetter, Kind, from_batch, refuse_rows, to_batch, to_json
 from .ipc import MAX_MESSAGE_BYTES
 from .source import EndOfStream, MessageSource, Source
 from .validation import Rules, conform, without
@@ -22,6 +22,7 @@ __all__ = [
     "from_batch",
     "is_end_marker",
     "make_codec",
+    "refuse_rows",
     "to_batch",
     "to_json",
     "without",

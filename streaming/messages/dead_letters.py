@@ -49,6 +49,20 @@ class DeadLetter(NamedTuple):
     payload: bytes
 
 
+def refuse_rows(rows: pa.RecordBatch, kind: Kind, reason: str, details: Sequence[str]) -> pa.RecordBatch:
+    """A dead letter (`DEAD_LETTER_SCHEMA`) for each row, which names its position in POSITION_FIELDS; the payload is
+    the row as JSON."""
+    names = [name for name in rows.schema.names if not name.startswith("source_")]
+    positions = (rows.column(field.name).to_pylist() for field in POSITION_FIELDS)
+    payloads = rows.select(names).to_pylist()
+    return to_batch(
+        [
+            DeadLetter(kind, reason, topic, partition, offset, row, detail, json.dumps(payload).encode())
+            for topic, partition, offset, row, detail, payload in zip(*positions, details, payloads, strict=True)
+        ]
+    )
+
+
 def to_batch(letters: Sequence[DeadLetter]) -> pa.RecordBatch:
     """Rows for the dead-letter table, in `DEAD_LETTER_SCHEMA`.
 

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from streaming.schema import POSITION_FIELDS, RowSchema, SettlementGroup
 from streaming.settlement.ledger import Ledger
 from streaming.settlement.marks import Marks
+from streaming.settlement.matching import Matches
 from streaming.settlement.pending import empty_batch
 
 LATE_REASONS = ("after_settlement", "outside_window")
@@ -72,15 +73,11 @@ class LabelJoin:
         self.event_time.append(event_time)
         self.bits.append(np.zeros(len(event_time), np.uint8))
 
-    def join(
-        self, feedback: pa.RecordBatch, number: np.ndarray, admitted_key: np.ndarray, resolved: np.ndarray
-    ) -> Joined:
-        """Take N feedback rows (`merged_schema`) with the number and key of the impression each belongs to, (N,).
-
-        `resolved` (N,) is the merge order at which row and impression had both come; rows count in that order.
-        """
-        in_order = np.lexsort((feedback.column("order").to_numpy(), resolved))
-        feedback, number, admitted_key = feedback.take(pa.array(in_order)), number[in_order], admitted_key[in_order]
+    def join(self, matches: Matches, admitted_key: np.ndarray) -> Joined:
+        """Take matched feedback, with the key time at which the impression of each row was admitted, (N,)."""
+        in_order = np.lexsort((matches.rows.column("order").to_numpy(), matches.resolved))
+        feedback = matches.rows.take(pa.array(in_order))
+        number, admitted_key = matches.number[in_order], admitted_key[in_order]
         task = pc.index_in(feedback.column("task"), value_set=self._names).to_numpy(zero_copy_only=False)
         window = self._windows[task]
         impression_time = self.event_time[number]

@@ -12,17 +12,16 @@ in the same order, so that positions and counts cover them, but never move event
 
 from __future__ import annotations
 
-import json
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from streaming.errors import BadInput, StreamingError
-from streaming.messages import DeadLetter, Kind
+from streaming.messages import DEAD_LETTER_SCHEMA, DeadLetter, Kind, refuse_rows, to_batch
 from streaming.position import Partition, Positions, SourcePosition
 from streaming.schema import POSITION_FIELDS, RowSchema
 
@@ -33,7 +32,11 @@ END_OF_TIME = int(np.iinfo(np.int64).max)
 
 MERGE_FIELDS = (pa.field("key_time_ms", pa.int64(), nullable=False), pa.field("order", pa.int64(), nullable=False))
 
+REFUSED_SCHEMA = pa.schema([*DEAD_LETTER_SCHEMA, *MERGE_FIELDS])
+"""Refused rows as they leave the merge."""
+
 _KINDS: tuple[Kind, Kind] = ("impression", "feedback")
+_Destination = Literal["impression", "feedback", "dead"]
 
 
 def merged_schema(schema: RowSchema, kind: Kind) -> pa.Schema:
@@ -42,57 +45,64 @@ def merged_schema(schema: RowSchema, kind: Kind) -> pa.Schema:
     return pa.schema([*received, *POSITION_FIELDS, *MERGE_FIELDS])
 
 
-def refuse(batch: pa.RecordBatch, kind: Kind, reason: str, details: Sequence[str]) -> list[DeadLetter]:
-    """One dead letter per row of `batch` (its positions in POSITION_FIELDS); the payload is the row as JSON."""
-    names = [name for name in batch.schema.names if not name.startswith("source_")]
-    rows = batch.select(names).to_pylist()
-    positions = (batch.column(f.name).to_pylist() for f in POSITION_FIELDS)
-    return [
-        DeadLetter(kind, reason, topic, partition, offset, row, detail, json.dumps(payload).encode())
-        for topic, partition, offset, row, detail, payload in zip(*positions, details, rows, strict=True)
-    ]
-
-
 @dataclass(frozen=True)
 class MergedChunk:
-    """Consecutive rows of the merged order, by kind (`merged_schema`), each kind sorted by `order`.
+    """Consecutive rows of the merged order, by kind, each kind sorted by `order`.
 
-    `watermark_ms` is the largest key time popped so far. `dead` are the refused rows among them, in merged order, with
-    the key times and places they took.
+    impressions, feedback  `merged_schema`
+    watermark_ms           the largest key time popped so far
+    dead                   `REFUSED_SCHEMA`: the refused rows among them
     """
 
     impressions: pa.RecordBatch
     feedback: pa.RecordBatch
     watermark_ms: int
-    dead: tuple[DeadLetter, ...] = ()
-    dead_key_time_ms: tuple[int, ...] = ()
-    dead_order: tuple[int, ...] = ()
+    dead: pa.RecordBatch = field(default_factory=lambda: _empty(REFUSED_SCHEMA))
 
     def __len__(self) -> int:
-        return self.impressions.num_rows + self.feedback.num_rows + len(self.dead)
+        return self.impressions.num_rows + self.feedback.num_rows + self.dead.num_rows
 
 
-@dataclass
-class _Piece:
-    """Buffered rows of one push; `alive` is None when none of them is refused, else their mask."""
+class _Rows(NamedTuple):
+    """Rows of one partition in (offset, row) order, with their key times, which ascend."""
 
     keys: np.ndarray
-    offsets: np.ndarray
-    rows: np.ndarray
-    alive: np.ndarray | None
     batch: pa.RecordBatch
-    dead: Sequence[DeadLetter]
-    start: int = 0
 
-    def take(self, stop: int) -> _Piece:
-        """Cut rows [start, stop) off the front."""
-        cut = slice(self.start, stop)
-        alive = None if self.alive is None else self.alive[cut]
-        count = stop - self.start if alive is None else int(alive.sum())
-        refused = self.dead[: stop - self.start - count]
-        front = _Piece(self.keys[cut], self.offsets[cut], self.rows[cut], alive, self.batch.slice(0, count), refused)
-        self.batch, self.dead, self.start = self.batch.slice(count), self.dead[len(refused) :], stop
-        return front
+    def slice(self, start: int, stop: int) -> _Rows:
+        return _Rows(self.keys[start:stop], self.batch.slice(start, stop - start))
+
+    def position(self, at: int) -> SourcePosition:
+        return SourcePosition(self.batch["source_offset"][at].as_py(), self.batch["source_row"][at].as_py())
+
+
+class _Queue:
+    """Buffered rows of one partition, push by push: those that were accepted, or those that were refused."""
+
+    def __init__(self) -> None:
+        self._pushes: deque[_Rows] = deque()
+
+    def append(self, rows: _Rows) -> None:
+        if len(rows.keys):
+            self._pushes.append(rows)
+
+    def take(self, bound: int) -> list[_Rows]:
+        """Remove the rows whose key time is below `bound`."""
+        taken = []
+        while self._pushes:
+            rows = self._pushes[0]
+            stop = int(np.searchsorted(rows.keys, bound))
+            if stop:
+                taken.append(rows.slice(0, stop))
+            if stop < len(rows.keys):
+                self._pushes[0] = rows.slice(stop, len(rows.keys))
+                break
+            self._pushes.popleft()
+        return taken
+
+    @property
+    def next_offset(self) -> int | None:
+        return self._pushes[0].position(0).offset if self._pushes else None
 
 
 @dataclass
@@ -106,30 +116,28 @@ class _Feed:
     buffered: int = 0
     idle: bool = False
     ended: bool = False
-    pieces: deque[_Piece] = field(default_factory=deque)
+    accepted: _Queue = field(default_factory=_Queue)
+    refused: _Queue = field(default_factory=_Queue)
 
-    def take(self, bound: int) -> list[_Piece]:
-        """Cut off every buffered row whose key time is below `bound`."""
-        taken: list[_Piece] = []
-        whole = True
-        while self.pieces:
-            piece = self.pieces[0]
-            stop = int(np.searchsorted(piece.keys, bound))
-            if stop <= piece.start:
-                break
-            # Messages are pushed whole: what follows in a piece tells whether its last one was taken to its end.
-            whole = stop == len(piece.keys) or piece.offsets[stop] != piece.offsets[stop - 1]
-            taken.append(piece.take(stop))
-            if stop < len(piece.keys):
-                break
-            self.pieces.popleft()
-        if taken:
-            last = taken[-1]
-            self.popped_max = int(last.keys[-1])
-            offset, row = int(last.offsets[-1]), int(last.rows[-1])
-            self.next_position = SourcePosition(offset + 1) if whole else SourcePosition(offset, row + 1)
-            self.buffered -= sum(len(piece.keys) for piece in taken)
-        return taken
+    def push(self, keys: np.ndarray, batch: pa.RecordBatch, refused_keys: np.ndarray, refused: pa.RecordBatch) -> None:
+        self.accepted.append(_Rows(keys, batch))
+        self.refused.append(_Rows(refused_keys, refused))
+        self.running_max = max(int(part[-1]) for part in (keys, refused_keys) if len(part))
+        self.buffered += len(keys) + len(refused_keys)
+        self.idle = False
+
+    def take(self, bound: int) -> list[tuple[_Destination, _Rows]]:
+        """Remove every buffered row whose key time is below `bound`, and advance the position past them."""
+        accepted, refused = self.accepted.take(bound), self.refused.take(bound)
+        ends = [rows[-1] for rows in (accepted, refused) if rows]
+        if ends:
+            self.popped_max = max(int(rows.keys[-1]) for rows in ends)
+            last = max(rows.position(-1) for rows in ends)
+            # Messages are pushed whole: the rest of this one, if any, is at the front of a queue.
+            rest = last.offset in (self.accepted.next_offset, self.refused.next_offset)
+            self.next_position = SourcePosition(last.offset, last.row + 1) if rest else SourcePosition(last.offset + 1)
+            self.buffered -= sum(len(rows.keys) for rows in (*accepted, *refused))
+        return [*((self.kind, rows) for rows in accepted), *(("dead", rows) for rows in refused)]
 
 
 class Merge:
@@ -162,8 +170,9 @@ class Merge:
         max_future_skew_s: float | None = None,
         buffer_rows: int = 65_536,
     ) -> None:
-        self._schemas = {kind: merged_schema(schema, kind) for kind in _KINDS}
-        self._received = {k: pa.schema(list(s)[: -len(MERGE_FIELDS)]) for k, s in self._schemas.items()}
+        self._schemas: dict[_Destination, pa.Schema] = {kind: merged_schema(schema, kind) for kind in _KINDS}
+        self._received = {kind: pa.schema(list(self._schemas[kind])[: -len(MERGE_FIELDS)]) for kind in _KINDS}
+        self._schemas["dead"] = REFUSED_SCHEMA
         self._feeds = {partition: _Feed(partitions[partition]) for partition in sorted(partitions)}
         self._skew_ms = None if max_future_skew_s is None else round(max_future_skew_s * 1000)
         self._buffer_rows = buffer_rows
@@ -178,41 +187,30 @@ class Merge:
         Raises StreamingError when the partition has ended.
         """
         feed = self._feed(partition)
-        offsets, rows = _numpy(batch, "source_offset"), _numpy(batch, "source_row")
+        refused = to_batch(dead)
         if feed.next_position is not None:
-            done = feed.next_position
-            new = (offsets > done.offset) | ((offsets == done.offset) & (rows >= done.row))
-            if not new.all():
-                batch, offsets, rows = batch.filter(pa.array(new)), offsets[new], rows[new]
-            dead = [letter for letter in dead if (letter.offset, letter.row) >= done]
-        if not batch.num_rows and not dead:
+            batch, refused = _from(batch, feed.next_position), _from(refused, feed.next_position)
+        if not batch.num_rows and not refused.num_rows:
             return
         if feed.ended:
             raise StreamingError(
                 f"{partition.topic}/{partition.partition} was declared ended after "
-                f"{feed.next_position or 'no rows'}, and brings {batch.num_rows + len(dead)} more rows; "
+                f"{feed.next_position or 'no rows'}, and brings {batch.num_rows + refused.num_rows} more rows; "
                 "write them to a new topic, or start a run that reads beyond the end marker"
             )
         future = self._beyond_skew(batch)
         if future is not None:
-            dead = [*dead, *self._refuse_future(feed.kind, batch.filter(pa.array(future)))]
-            batch, offsets, rows = batch.filter(pa.array(~future)), offsets[~future], rows[~future]
-        times, alive = _numpy(batch, "event_time_ms"), None
-        if dead:
-            offsets = np.concatenate([offsets, np.array([letter.offset for letter in dead], np.int64)])
-            rows = np.concatenate([rows, np.array([letter.row for letter in dead], np.int64)])
-            in_place = np.lexsort((rows, offsets))
-            alive = in_place < batch.num_rows
-            dead = [dead[i] for i in in_place[~alive] - batch.num_rows]
-            times = np.concatenate([times, np.full(len(dead), NO_TIME)])[in_place]
-            offsets, rows = offsets[in_place], rows[in_place]
+            ahead = self._refuse_future(feed.kind, batch.filter(pa.array(future)))
+            batch, refused = batch.filter(pa.array(~future)), pa.concat_batches([refused, ahead])
+        if refused.num_rows:
+            refused = refused.take(
+                pa.array(np.lexsort((_numpy(refused, "source_row"), _numpy(refused, "source_offset"))))
+            )
         # A partition that was idle may come back behind the others: its rows are keyed where the merge stands.
-        keys = np.maximum(np.maximum.accumulate(times), max(feed.running_max, self.watermark_ms))
+        keys, refused_keys = _key_times(batch, refused, earliest=max(feed.running_max, self.watermark_ms))
         received = self._received[feed.kind]
         batch = pa.RecordBatch.from_arrays([batch.column(name) for name in received.names], schema=received)
-        feed.pieces.append(_Piece(keys, offsets, rows, alive, batch, dead))
-        feed.running_max, feed.idle = int(keys[-1]), False
-        feed.buffered += len(keys)
+        feed.push(keys, batch, refused_keys, refused)
 
     def mark_ended(self, partition: Partition) -> None:
         """No row follows: the partition is waited for no longer."""
@@ -233,38 +231,24 @@ class Merge:
     def pop(self) -> MergedChunk | None:
         """The longest run of rows that no partition can precede any more; None when there is none."""
         bound = self._bound()
-        taken = [(feed.kind, piece) for feed in self._feeds.values() for piece in feed.take(bound)]
-        if not taken:
+        taken = [feed.take(bound) for feed in self._feeds.values()]
+        parts = [part for parts in taken for part in parts]
+        if not parts:
             return None
-        # Feeds stand in (topic, partition) order and their rows in (offset, row) order: a stable sort does the rest.
-        keys = np.concatenate([piece.keys for _, piece in taken])
-        in_order = np.argsort(keys, kind="stable")
+        keys = np.concatenate([rows.keys for _, rows in parts])
+        in_order = _in_merged_order(taken, keys)
         order = np.empty(len(keys), np.int64)
         order[in_order] = np.arange(self._next_order, self._next_order + len(keys))
         self._next_order += len(keys)
         self.watermark_ms = max(self.watermark_ms, int(keys[in_order[-1]]))
 
-        parts: dict[Kind, list[tuple[pa.RecordBatch, np.ndarray, np.ndarray]]] = {kind: [] for kind in _KINDS}
-        dead: list[tuple[int, int, DeadLetter]] = []
+        placed: dict[_Destination, list[tuple[_Rows, np.ndarray]]] = {name: [] for name in self._schemas}
         at = 0
-        for kind, piece in taken:
-            places = order[at : at + len(piece.keys)]
-            at += len(piece.keys)
-            if piece.alive is None:
-                parts[kind].append((piece.batch, piece.keys, places))
-            else:
-                parts[kind].append((piece.batch, piece.keys[piece.alive], places[piece.alive]))
-                refused = zip(places[~piece.alive].tolist(), piece.keys[~piece.alive].tolist(), piece.dead, strict=True)
-                dead.extend(refused)
-        dead.sort(key=lambda letter: letter[0])
-        return MergedChunk(
-            impressions=self._in_order("impression", parts["impression"]),
-            feedback=self._in_order("feedback", parts["feedback"]),
-            watermark_ms=self.watermark_ms,
-            dead=tuple(letter for _, _, letter in dead),
-            dead_key_time_ms=tuple(key for _, key, _ in dead),
-            dead_order=tuple(place for place, _, _ in dead),
-        )
+        for destination, rows in parts:
+            placed[destination].append((rows, order[at : at + len(rows.keys)]))
+            at += len(rows.keys)
+        impressions, feedback, dead = (self._sorted(name, placed[name]) for name in ("impression", "feedback", "dead"))
+        return MergedChunk(impressions, feedback, self.watermark_ms, dead)
 
     @property
     def finished(self) -> bool:
@@ -331,21 +315,53 @@ class Merge:
         future = (_numpy(batch, "event_time_ms") > recorded + self._skew_ms) & (recorded >= 0)  # -1: no timestamp
         return future if future.any() else None
 
-    def _refuse_future(self, kind: Kind, batch: pa.RecordBatch) -> list[DeadLetter]:
+    def _refuse_future(self, kind: Kind, batch: pa.RecordBatch) -> pa.RecordBatch:
         ahead = _numpy(batch, "event_time_ms") - _numpy(batch, "record_time_ms")
         details = [f"event time is {ms} ms ahead of the record's timestamp; allowed: {self._skew_ms}" for ms in ahead]
-        return refuse(batch, kind, "future_event_time", details)
+        return refuse_rows(batch, kind, "future_event_time", details)
 
-    def _in_order(self, kind: Kind, parts: list[tuple[pa.RecordBatch, np.ndarray, np.ndarray]]) -> pa.RecordBatch:
-        schema = self._schemas[kind]
+    def _sorted(self, name: _Destination, parts: list[tuple[_Rows, np.ndarray]]) -> pa.RecordBatch:
+        schema = self._schemas[name]
         if not parts:
             return _empty(schema)
-        batch = pa.concat_batches([part[0] for part in parts])
-        keys, order = (np.concatenate([part[i] for part in parts]) for i in (1, 2))
+        batch = pa.concat_batches([rows.batch for rows, _ in parts])
+        keys, order = np.concatenate([rows.keys for rows, _ in parts]), np.concatenate([order for _, order in parts])
         if (np.diff(order) < 0).any():
             in_order = np.argsort(order, kind="stable")
             batch, keys, order = batch.take(pa.array(in_order)), keys[in_order], order[in_order]
         return pa.RecordBatch.from_arrays([*batch.columns, pa.array(keys), pa.array(order)], schema=schema)
+
+
+def _from(rows: pa.RecordBatch, position: SourcePosition) -> pa.RecordBatch:
+    """The rows that do not precede `position`."""
+    offset, row = _numpy(rows, "source_offset"), _numpy(rows, "source_row")
+    new = (offset > position.offset) | ((offset == position.offset) & (row >= position.row))
+    return rows if new.all() else rows.filter(pa.array(new))
+
+
+def _key_times(batch: pa.RecordBatch, refused: pa.RecordBatch, *, earliest: int) -> tuple[np.ndarray, np.ndarray]:
+    """Key times of both: the running maximum of event time, to which a refused row adds nothing."""
+    times = _numpy(batch, "event_time_ms")
+    if not refused.num_rows:
+        return np.maximum(np.maximum.accumulate(times), earliest), np.empty(0, np.int64)
+    offset, row = (
+        np.concatenate([_numpy(part, name) for part in (batch, refused)]) for name in ("source_offset", "source_row")
+    )
+    in_order = np.lexsort((row, offset))
+    times = np.concatenate([times, np.full(refused.num_rows, NO_TIME)])
+    keys = np.empty(len(times), np.int64)
+    keys[in_order] = np.maximum(np.maximum.accumulate(times[in_order]), earliest)
+    return keys[: batch.num_rows], keys[batch.num_rows :]
+
+
+def _in_merged_order(taken: list[list[tuple[_Destination, _Rows]]], keys: np.ndarray) -> np.ndarray:
+    """Sorts the rows of all feeds, in (topic, partition) order, by (key, topic, partition, offset, row)."""
+    if not any(destination == "dead" for parts in taken for destination, _ in parts):
+        return np.argsort(keys, kind="stable")  # rows of one feed lie in (offset, row) order already
+    feed = np.repeat(np.arange(len(taken)), [sum(len(rows.keys) for _, rows in parts) for parts in taken])
+    batches = [rows.batch for parts in taken for _, rows in parts]
+    offset, row = (np.concatenate([_numpy(b, name) for b in batches]) for name in ("source_offset", "source_row"))
+    return np.lexsort((row, offset, feed, keys))
 
 
 def _empty(schema: pa.Schema) -> pa.RecordBatch:

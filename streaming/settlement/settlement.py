@@ -20,28 +20,37 @@ from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from streaming.disk import make_folder
 from streaming.errors import BadInput, DataLost, StreamingError
-from streaming.hashing import hash64
-from streaming.messages import DeadLetter, Kind
+from streaming.messages import DEAD_LETTER_SCHEMA, Kind, refuse_rows
 from streaming.schema import POSITION_FIELDS, RowSchema
 from streaming.settlement.config import SettlementConfig
 from streaming.settlement.emission import Emission
 from streaming.settlement.id_index import cuts
 from streaming.settlement.label_join import LabelJoin, late_schema
-from streaming.settlement.merge import END_OF_TIME, NO_TIME, MergedChunk, merged_schema, refuse
+from streaming.settlement.matching import (
+    Admitted,
+    Ids,
+    Known,
+    Matches,
+    admitted_impressions,
+    known_impressions,
+    match,
+    resolve_ids,
+)
+from streaming.settlement.merge import END_OF_TIME, NO_TIME, REFUSED_SCHEMA, MergedChunk, merged_schema
 from streaming.settlement.orphans import Orphans
-from streaming.settlement.pending import RowLog
+from streaming.settlement.pending import RowLog, empty_batch
 from streaming.settlement.state import SettlementState
 
 __all__ = ["SettledRows", "Settlement", "SettlementConfig", "SettlementState", "late_schema"]
 
-_NONE = -1
+_NOTHING_REFUSED = empty_batch(REFUSED_SCHEMA)
 
 MOST_REASONS, OTHER_REASONS = 1000, "other reasons"
 """So many reasons of dead letters are counted by name: some quote what was sent, and the state is bounded."""
@@ -51,12 +60,13 @@ MOST_REASONS, OTHER_REASONS = 1000, "other reasons"
 class SettledRows:
     """What one step brought to an end.
 
-    `batch` is in RowSchema.settled; `late` in `late_schema`; `more` tells that rows are due beyond `max_rows`.
+    `batch` is in RowSchema.settled, `late` in `late_schema`, `dead` in DEAD_LETTER_SCHEMA. `more`: rows are due beyond
+    `max_rows`.
     """
 
     batch: pa.RecordBatch
     late: pa.RecordBatch
-    dead: list[DeadLetter]
+    dead: pa.RecordBatch
     watermark_ms: int
     more: bool
 
@@ -112,16 +122,12 @@ class Settlement:
         """
         if self._watermark == END_OF_TIME:
             raise StreamingError(f"{len(chunk)} rows after the end of the stream; `finish` has closed every window")
-        late = [self._labels.nothing_late]
-        dead: list[tuple[int, int, int, DeadLetter]] = [
-            (key, 0, order, letter)
-            for key, order, letter in zip(chunk.dead_key_time_ms, chunk.dead_order, chunk.dead, strict=True)
-        ]
+        late, dead = [self._labels.nothing_late], [chunk.dead]
         for impressions, feedback in self._pieces(chunk):
             late_rows, too_old = self._absorb(impressions, feedback)
             late.append(late_rows)
-            dead.extend(too_old)
-        refused = Counter(letter.kind for letter in chunk.dead)
+            dead.append(too_old)
+        refused = Counter(chunk.dead["kind"].to_pylist())
         self._counts["impressions_read"] += chunk.impressions.num_rows + refused["impression"]
         self._counts["feedback_read"] += chunk.feedback.num_rows + refused["feedback"]
         self._watermark = max(self._watermark, chunk.watermark_ms)
@@ -147,112 +153,86 @@ class Settlement:
             i, j = i_stop, j_stop
         yield rows.slice(i), feedback.slice(j)
 
-    def _absorb(
-        self, impressions: pa.RecordBatch, feedback: pa.RecordBatch
-    ) -> tuple[pa.RecordBatch, list[tuple[int, int, int, DeadLetter]]]:
-        ids = pa.concat_arrays([impressions.column("impression_id"), feedback.column("impression_id")])
-        encoded = cast(pa.DictionaryArray, ids.dictionary_encode())
-        codes = encoded.indices.to_numpy()
-        row_codes, feedback_codes = codes[: impressions.num_rows], codes[impressions.num_rows :]
-        distinct, hashes = encoded.dictionary, hash64(encoded.dictionary)
-
-        # An id has at most one admission within the horizon: the latest is the one known, if any is.
-        known = np.full(len(distinct), _NONE)
-        query, number = self._pending.find(distinct, hashes)
-        known[query] = number
-        known_key = np.full(len(distinct), -END_OF_TIME)
-        known_key[query] = self._pending.key_time[number]
-
-        admitted_at, too_old = self._admit(impressions, row_codes, known_key, hashes)
-        new = np.full(len(distinct), _NONE)
-        new_order = np.full(len(distinct), _NONE)
-        new_key = np.zeros(len(distinct), np.int64)
-        order = _numpy(impressions, "order")[admitted_at]
-        new[row_codes[admitted_at]] = np.arange(self._pending.stop - len(admitted_at), self._pending.stop)
-        new_order[row_codes[admitted_at]] = order
-        new_key[row_codes[admitted_at]] = _numpy(impressions, "key_time_ms")[admitted_at]
-
-        # Feedback belongs to the impression known when it came, else to one admitted here, within the horizon of it.
-        feedback_key, feedback_order = _numpy(feedback, "key_time_ms"), _numpy(feedback, "order")
-        is_known = feedback_key - self._horizon <= known_key[feedback_codes]
-        is_near = np.abs(feedback_key - new_key[feedback_codes]) <= self._horizon
-        matched = np.where(is_known, known[feedback_codes], np.where(is_near, new[feedback_codes], _NONE))
-        resolved = np.where(is_known, feedback_order, np.maximum(feedback_order, new_order[feedback_codes]))
-
-        fresh = np.flatnonzero(new != _NONE)
-        query, claimed = self._orphans.claim(
-            distinct.take(pa.array(fresh)), hashes[fresh], self._pending.key_time[new[fresh]]
-        )
-        query = fresh[query]
-
-        found = np.flatnonzero(matched != _NONE)
-        rows = pa.concat_batches([feedback.take(pa.array(found)), claimed])
-        number = np.concatenate([matched[found], new[query]])
-        joined = self._labels.join(
-            rows,
-            number,
-            admitted_key=self._pending.key_time[number],
-            resolved=np.concatenate([resolved[found], new_order[query]]),
-        )
+    def _absorb(self, impressions: pa.RecordBatch, feedback: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.RecordBatch]:
+        """Admit impressions, join feedback to them; returns the late feedback and the refused impressions."""
+        ids = resolve_ids(impressions, feedback)
+        place, number = self._pending.find(ids.distinct, ids.hashes)
+        known = known_impressions(ids, place, number, self._pending.key_time[number])
+        admitted, too_old = self._admit(impressions, ids, known)
+        matches, unmatched = match(feedback, ids, known, admitted, self._horizon)
+        matches = matches.with_more(self._claim(ids, admitted))
+        joined = self._labels.join(matches, admitted_key=self._pending.key_time[matches.number])
+        self._orphans.add(feedback.take(pa.array(unmatched)), ids.hashes[ids.of_feedback[unmatched]])
         self._counts["matched_feedback"] += joined.labels
         self._counts["duplicate_feedback"] += joined.repeats
         self._counts["late_feedback"] += joined.late.num_rows
-        missing = np.flatnonzero(matched == _NONE)
-        self._orphans.add(feedback.take(pa.array(missing)), hashes[feedback_codes[missing]])
         return joined.late, too_old
 
-    def _admit(
-        self, impressions: pa.RecordBatch, codes: np.ndarray, known_key: np.ndarray, hashes: np.ndarray
-    ) -> tuple[np.ndarray, list[tuple[int, int, int, DeadLetter]]]:
-        """Admit impressions neither too old nor known; returns their indices and the dead letters."""
+    def _admit(self, impressions: pa.RecordBatch, ids: Ids, known: Known) -> tuple[Admitted, pa.RecordBatch]:
+        """Admit impressions neither too old nor known; returns them by id, and the refused ones."""
         key, event_time = _numpy(impressions, "key_time_ms"), _numpy(impressions, "event_time_ms")
+        place = ids.of_impression
         too_old = event_time < key - self._horizon
-        candidate = np.flatnonzero(~too_old & (key - self._horizon > known_key[codes]))
-        first = np.empty(len(known_key), np.int64)
-        first[codes[candidate][::-1]] = candidate[::-1]
-        admitted = candidate[first[codes[candidate]] == candidate]
-        self._counts["duplicates_dropped"] += int(len(key) - too_old.sum() - len(admitted))
+        candidate = np.flatnonzero(~too_old & (key - self._horizon > known.key_time[place]))
+        first = np.empty(len(ids.distinct), np.int64)
+        first[place[candidate][::-1]] = candidate[::-1]
+        chosen = candidate[first[place[candidate]] == candidate]
+        self._counts["duplicates_dropped"] += int(len(key) - too_old.sum() - len(chosen))
 
         rows = impressions.select(self._row_schema.names)
-        if len(admitted) < len(key):
-            rows = rows.take(pa.array(admitted))
-        self._pending.append(rows, key[admitted], hashes[codes[admitted]])
-        self._labels.append(event_time[admitted])
+        if len(chosen) < len(key):
+            rows = rows.take(pa.array(chosen))
+        number = np.arange(self._pending.stop, self._pending.stop + len(chosen))
+        self._pending.append(rows, key[chosen], ids.hashes[place[chosen]])
+        self._labels.append(event_time[chosen])
+        order = _numpy(impressions, "order")
+        admitted = admitted_impressions(ids, place[chosen], number, key[chosen], order[chosen])
+        return admitted, self._refuse_too_old(impressions, too_old)
+
+    def _refuse_too_old(self, impressions: pa.RecordBatch, too_old: np.ndarray) -> pa.RecordBatch:
         if not too_old.any():
-            return admitted, []
-        behind = (key - event_time)[too_old]
-        details = [f"event time is {ms} ms behind the watermark; dedup_horizon: {self._horizon}" for ms in behind]
+            return _NOTHING_REFUSED
         refused = impressions.filter(pa.array(too_old))
-        order = _numpy(refused, "order").tolist()
-        letters = refuse(refused.select(self._row_schema.names), "impression", "too_old", details)
-        return admitted, list(zip(key[too_old].tolist(), [0] * len(order), order, letters, strict=True))
+        key, event_time = _numpy(refused, "key_time_ms"), _numpy(refused, "event_time_ms")
+        details = [
+            f"event time is {ms} ms behind the watermark; dedup_horizon: {self._horizon}" for ms in key - event_time
+        ]
+        letters = refuse_rows(refused.select(self._row_schema.names), "impression", "too_old", details)
+        return _placed(letters, key, _numpy(refused, "order"))
+
+    def _claim(self, ids: Ids, admitted: Admitted) -> Matches:
+        """The feedback that waited for the impressions admitted now."""
+        new = admitted.ids
+        query, rows = self._orphans.claim(ids.distinct.take(pa.array(new)), ids.hashes[new], admitted.key_time[new])
+        return Matches(rows, admitted.number[new[query]], admitted.order[new[query]])
 
     # What comes out
 
-    def _advance(
-        self, late: pa.RecordBatch, dead: list[tuple[int, int, int, DeadLetter]], max_rows: int | None
-    ) -> SettledRows:
+    def _advance(self, late: pa.RecordBatch, dead: list[pa.RecordBatch], max_rows: int | None) -> SettledRows:
         batch, more = self._emission.emit(self._pending, self._labels, self._watermark, max_rows)
-        dead = [*dead, *self._expire_orphans()]
-        dead.sort(key=lambda entry: entry[:3])
-        letters = [letter for *_, letter in dead]
-        for letter in letters:
-            reasons = self._dead[letter.kind]
-            named = letter.reason in reasons or len(reasons) < MOST_REASONS
-            reasons[letter.reason if named else OTHER_REASONS] += 1
+        letters = self._letters(pa.concat_batches([_NOTHING_REFUSED, *dead]), self._expire_orphans())
+        for kind, reason in zip(letters["kind"].to_pylist(), letters["reason"].to_pylist(), strict=True):
+            reasons = self._dead[kind]
+            named = reason in reasons or len(reasons) < MOST_REASONS
+            reasons[reason if named else OTHER_REASONS] += 1
         self._forget()
         return SettledRows(batch, late, letters, self._watermark, more)
 
-    def _expire_orphans(self) -> list[tuple[int, int, int, DeadLetter]]:
-        """Feedback that waited for its impression longer than the horizon."""
+    def _letters(self, refused: pa.RecordBatch, expired: pa.RecordBatch) -> pa.RecordBatch:
+        """Dead letters in the order (key time, refused before expired, merge order)."""
+        both = pa.concat_batches([refused, expired])
+        stage = np.repeat([0, 1], [refused.num_rows, expired.num_rows])
+        in_order = np.lexsort((_numpy(both, "order"), stage, _numpy(both, "key_time_ms")))
+        return both.select(DEAD_LETTER_SCHEMA.names).take(pa.array(in_order))
+
+    def _expire_orphans(self) -> pa.RecordBatch:
+        """Feedback that waited for its impression longer than the horizon, refused at the end of that wait."""
         rows = self._orphans.expire(self._watermark)
         self._counts["unmatched_feedback"] += rows.num_rows
         names = [*self.schema.feedback.names, *(f.name for f in POSITION_FIELDS)]
         detail = f"no impression of this id within {self._horizon} ms of event time"
-        refused = refuse(rows.select(names), "feedback", "unknown_impression", [detail] * rows.num_rows)
-        expiry = (_numpy(rows, "key_time_ms") + self._horizon).tolist()
-        order = _numpy(rows, "order").tolist()
-        return list(zip(expiry, [1] * rows.num_rows, order, refused, strict=True))
+        letters = refuse_rows(rows.select(names), "feedback", "unknown_impression", [detail] * rows.num_rows)
+        return _placed(letters, _numpy(rows, "key_time_ms") + self._horizon, _numpy(rows, "order"))
 
     def _forget(self) -> None:
         """Let go of features that were emitted for every group, and of ids beyond the horizon."""
@@ -369,6 +349,10 @@ class Settlement:
                 "from a copy of the run directory, or start a new run"
             ) from error
         return extra
+
+
+def _placed(letters: pa.RecordBatch, key_time: np.ndarray, order: np.ndarray) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([*letters.columns, pa.array(key_time), pa.array(order)], schema=REFUSED_SCHEMA)
 
 
 def _numpy(batch: pa.RecordBatch, name: str) -> np.ndarray:

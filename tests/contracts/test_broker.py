@@ -93,7 +93,9 @@ def test_an_occupied_port_is_the_callers_mistake_and_names_the_occupant(tmp_path
 
 
 def test_a_broker_that_dies_while_starting_shows_its_last_lines(tmp_path, monkeypatch):
-    monkeypatch.setattr("streaming.broker.server_properties", lambda *_: "process.roles=broker,controller\nnode.id=x\n")
+    monkeypatch.setattr(
+        "streaming.broker.broker.server_properties", lambda *_: "process.roles=broker,controller\nnode.id=x\n"
+    )
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "meta.properties").touch()
     with pytest.raises(StreamingError, match=r"(?s)ended while starting.*Invalid value x for configuration broker\.id"):
@@ -113,7 +115,7 @@ def test_a_directory_that_cannot_be_written_is_the_callers_mistake(tmp_path):
 
 
 def test_a_full_disk_is_told_before_anything_starts(tmp_path, monkeypatch):
-    monkeypatch.setattr("streaming.broker.shutil.disk_usage", lambda _: type("Usage", (), {"free": 20 * 2**20}))
+    monkeypatch.setattr("streaming.broker.broker.shutil.disk_usage", lambda _: type("Usage", (), {"free": 20 * 2**20}))
     with pytest.raises(DiskFull, match="20 MiB free, the broker needs at least 512 MiB"):
         Broker(tmp_path).start()
 

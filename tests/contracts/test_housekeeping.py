@@ -464,7 +464,7 @@ def test_a_kill_inside_a_deletion_leaves_all_or_nothing(lake: Lake, readers: Rea
     script = (
         "import os, signal, sys\n"
         "from pathlib import Path\n"
-        "from streaming import retention\n"
+        "from streaming.lake import retention\n"
         "from streaming.delta.files import TableFiles\n"
         "TableFiles.replace = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)\n"
         "retention.delete_before(TableFiles(Path(sys.argv[1])), 500)\n"

@@ -228,7 +228,7 @@ def test_a_message_beyond_the_configured_size_is_a_dead_letter(inputs):
     with suppress(EndOfStream):
         for _ in range(30):
             chunk = intake.next_batch()
-            reasons += [letter.reason for letter in chunk.dead] if chunk is not None else []
+            reasons += chunk.dead["reason"].to_pylist() if chunk is not None else []
     assert reasons == ["oversized"]
 
 

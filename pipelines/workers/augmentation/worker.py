@@ -39,7 +39,7 @@ from pipelines.workers.augmentation.snapshots import Snapshots
 from streaming.delivery import CommitRecord, ExamplesPublisher, Outbox
 from streaming.kafka import TopicReader
 from streaming.lake import DEAD_LETTERS, LATE_FEEDBACK, Housekeeper, Lake, Readers
-from streaming.messages import DEAD_LETTER_SCHEMA, EndOfStream, Kind, to_batch
+from streaming.messages import DEAD_LETTER_SCHEMA, EndOfStream, Kind
 from streaming.position import NOTHING_YET, Partition
 from streaming.settlement import InputTopic, Intake, SettledRows, Settlement, late_schema
 
@@ -230,9 +230,9 @@ class AugmentationWorker(Worker):
             self._have += settled.batch.num_rows
         if settled.late.num_rows:
             self._late.append(settled.late)
-        if settled.dead:
-            self._dead.append(to_batch(settled.dead))  # payloads are cut here, not at the commit
-            self._dead_rows += len(settled.dead)
+        if settled.dead.num_rows:
+            self._dead.append(settled.dead)
+            self._dead_rows += settled.dead.num_rows
         return True
 
     # --- a block's end -----------------------------------------------------------------------------------------

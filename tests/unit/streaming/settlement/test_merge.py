@@ -2,7 +2,7 @@ import pyarrow as pa
 import pytest
 
 from streaming.errors import BadInput, StreamingError
-from streaming.messages import DeadLetter
+from streaming.messages import DeadLetter, from_batch
 from streaming.position import Partition, SourcePosition
 from streaming.schema import RowSchema
 from streaming.settlement import Merge
@@ -62,7 +62,7 @@ def test_a_wrong_clock_cannot_move_event_time():
     chunk = merge.pop()
     assert chunk.impressions["impression_id"].to_pylist() == [1, 3]
     assert chunk.watermark_ms == 20
-    (letter,) = chunk.dead
+    (letter,) = from_batch(chunk.dead)
     assert (letter.reason, letter.offset, letter.kind) == ("future_event_time", 1, "impression")
     assert b'"impression_id": 2' in letter.payload
     assert len(chunk) == 3
@@ -73,7 +73,7 @@ def test_a_record_without_timestamp_is_not_from_the_future():
     merge.push(ADS, impressions(SCHEMA, [(1, 10_000)], recorded=[-1]))
     merge.mark_ended(CLICKS)
     merge.mark_ended(ADS)
-    assert merge.pop().dead == ()
+    assert merge.pop().dead.num_rows == 0
 
 
 def test_undecodable_rows_leave_in_their_place_and_positions_cover_them():
@@ -82,11 +82,11 @@ def test_undecodable_rows_leave_in_their_place_and_positions_cover_them():
     letters = [DeadLetter("impression", "undecodable", "ads", 0, offset, 0, "", b"") for offset in (0, 5)]
     merge.push(ADS, impressions(SCHEMA, [(1, 10), (2, 20)], offset=3), letters)
     chunk = merge.pop()
-    assert [letter.offset for letter in chunk.dead] == [0]  # the one at 5 shares the key of the row that still waits
-    assert chunk.dead_order == (0,)
+    assert chunk.dead["source_offset"].to_pylist() == [0]  # the one at 5 shares the key of the row that still waits
+    assert chunk.dead["order"].to_pylist() == [0]
     assert merge.positions() == {ADS: SourcePosition(4)}
     merge.mark_ended(ADS)
-    assert [letter.offset for letter in merge.pop().dead] == [5]
+    assert merge.pop().dead["source_offset"].to_pylist() == [5]
     assert merge.positions() == {ADS: SourcePosition(6)}
 
 

@@ -1,11 +1,13 @@
 from dataclasses import replace
 
+import pyarrow as pa
 import pytest
 
 from streaming.errors import BadInput, StreamingError
-from streaming.messages import DeadLetter
+from streaming.messages import DeadLetter, to_batch
 from streaming.schema import RowSchema
 from streaming.settlement import Settlement, SettlementConfig, pending
+from streaming.settlement.merge import REFUSED_SCHEMA
 from tests.support.streams.rows import merged, settle
 
 CLICKS_AND_SALES = [{"name": "ctr", "window_s": 1}, {"name": "cvr", "window_s": 10, "given": "ctr"}]
@@ -90,7 +92,7 @@ def test_a_click_waits_for_its_impression_to_the_last_moment_of_the_horizon():
     ads = whole.impressions
     first = settlement.step(replace(whole, impressions=ads.slice(0, 2)))
     second = settlement.step(replace(whole, impressions=ads.slice(2), feedback=whole.feedback.slice(0, 0)))
-    assert first.dead == second.dead == []
+    assert first.dead.num_rows == second.dead.num_rows == 0
     assert second.late["reason"].to_pylist() == ["outside_window"]
 
 
@@ -104,12 +106,14 @@ def test_a_click_on_nothing_is_unmatched_and_a_dead_letter():
 
 def test_reasons_that_quote_what_was_sent_do_not_fill_the_state(monkeypatch):
     monkeypatch.setattr("streaming.settlement.settlement.MOST_REASONS", 3)
-    letters = tuple(
+    letters = [
         DeadLetter("feedback", f"unknown_task:{n % 5}", "clicks", 0, n, 0, "no such task", b"") for n in range(20)
-    )
+    ]
+    columns = [*to_batch(letters).columns, pa.array([100] * 20), pa.array(range(9, 29))]
+    dead = pa.RecordBatch.from_arrays(columns, schema=REFUSED_SCHEMA)
     settlement = new_settlement()
     chunk = merged(settlement.schema, [(1, 100)], [])
-    settlement.step(replace(chunk, dead=letters, dead_key_time_ms=(100,) * 20, dead_order=tuple(range(9, 29))))
+    settlement.step(replace(chunk, dead=dead))
     assert settlement.counters()["dead_letters"]["feedback"] == {
         "unknown_task:0": 4,
         "unknown_task:1": 4,

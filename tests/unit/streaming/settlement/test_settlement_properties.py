@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from streaming.position import Partition
 from streaming.schema import POSITION_FIELDS, RowSchema
-from streaming.settlement import Merge, Settlement, SettlementConfig, id_index, ledger, marks, pending, settlement
+from streaming.settlement import Merge, Settlement, SettlementConfig, id_index, ledger, marks, matching, pending
 from streaming.settlement.merge import MergedChunk
 from tests.support.streams.reference_settlement import Reference, Row, merge_reference
 
@@ -142,22 +142,20 @@ class Play:
 
     def _cut(self, chunk: MergedChunk) -> list[MergedChunk]:
         """Cut where a merge would not: between rows of one key."""
-        tables = chunk.impressions, chunk.feedback
+        tables = chunk.impressions, chunk.feedback, chunk.dead
         orders = [np.array(table["order"]) for table in tables]
-        keys = np.concatenate([*(np.array(table["key_time_ms"]) for table in tables), chunk.dead_key_time_ms])
-        everything = np.concatenate([*orders, chunk.dead_order])
+        keys = np.concatenate([np.array(table["key_time_ms"]) for table in tables])
+        everything = np.concatenate(orders)
         places = sorted({int(self.random.choice(everything)), int(everything.max()) + 1})
         start, pieces = 0, []
         for stop in places:
             if not (here := everything < stop).any():
                 continue
-            ads, clicks = (
+            ads, clicks, dead = (
                 table.filter(pa.array((order >= start) & (order < stop)))
                 for table, order in zip(tables, orders, strict=True)
             )
-            kept = [i for i, order in enumerate(chunk.dead_order) if start <= order < stop]
-            dead = [tuple(part[i] for i in kept) for part in (chunk.dead, chunk.dead_key_time_ms, chunk.dead_order)]
-            pieces.append(MergedChunk(ads, clicks, int(keys[here].max()), *dead))
+            pieces.append(MergedChunk(ads, clicks, int(keys[here].max()), dead))
             start = stop
         return pieces
 
@@ -170,7 +168,7 @@ class Play:
             self.emitted += [(_position(r), r["settlement"], tuple(r[n] for n in labels)) for r in rows]
             assert all(r["price"] == r["source_offset"] / 2 for r in rows)
             self.late += [(_position(r), r["reason"], r["late_by_ms"]) for r in settled.late.to_pylist()]
-            self.dead += [((d.topic, d.partition, d.offset, d.row), d.reason) for d in settled.dead]
+            self.dead += [(_position(d), d["reason"]) for d in settled.dead.to_pylist()]
             counted = self.settlement.counters()
             for group in self.schema.groups:
                 g = group.name
@@ -214,7 +212,7 @@ def sizes(request, monkeypatch):
             return np.array(numbers if pa.types.is_integer(ids.type) else [n % 3 for n in numbers], np.uint64)
 
         monkeypatch.setattr(pending, "hash64", weak)
-        monkeypatch.setattr(settlement, "hash64", weak)
+        monkeypatch.setattr(matching, "hash64", weak)
         monkeypatch.setattr(ledger, "CHUNK_ROWS", 4)
         monkeypatch.setattr(marks, "FEW", 2)
         monkeypatch.setattr(pending, "SPILL_BYTES", 500)

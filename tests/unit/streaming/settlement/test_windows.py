@@ -94,7 +94,7 @@ class Stream:
         for row in settled.batch.to_pylist():
             self.settled.append((row["impression_id"], row["settlement"], *(row[label] for label in labels)))
         self.late += settled.late.to_pylist()
-        self.dead += [letter.reason for letter in settled.dead]
+        self.dead += settled.dead["reason"].to_pylist()
 
 
 # --- event time ----------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ValidationError
 
+from pipelines.shipped import CONFIGS, config_file, config_names
 from streaming.errors import BadInput
 
 MOST_VALUES = 100_000
@@ -61,14 +62,18 @@ def _count(value: Any, before: int = 0) -> int:
 def read_settings(path: str | Path, what: str) -> dict[str, Any]:
     """The mapping in a YAML file, `what` it holds being said in errors. Raises BadInput."""
     try:
-        raw = read_yaml(Path(path).read_text(encoding="utf-8"))
+        raw = read_yaml(config_file(path).read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise BadInput(f"no {what} at {path}; copy one from configs/ and edit it") from None
+        raise BadInput(f"no {what} at {path}; {_shipped()}") from None
     except OSError as error:
-        raise BadInput(f"cannot read the {what} {path}: {error.strerror}; give a YAML file, see configs/") from None
+        raise BadInput(f"cannot read the {what} {path}: {error.strerror}; give a YAML file, or {_shipped()}") from None
     except ValueError as error:
         raise BadInput(f"{path} is not YAML: {error}") from None
     return mapping(raw, str(path))
+
+
+def _shipped() -> str:
+    return f"name one that comes with exfm ({', '.join(config_names())}), or copy and edit one of {CONFIGS}"
 
 
 def mapping(value: Any, place: str) -> dict[str, Any]:

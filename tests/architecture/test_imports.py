@@ -43,6 +43,7 @@ ORDER = [
     "streaming.sources.synthetic",
     "streaming.delivery",
     "pipelines",
+    "pipelines.shipped",
     "pipelines.run_dir",
     "pipelines.training",
     "pipelines.config",

@@ -37,8 +37,8 @@ def tracked(root: Path = ROOT) -> dict[str, str]:
     for name in filter(None, listed.stdout.split("\0")):
         try:
             files[name] = (root / name).read_text()
-        except (UnicodeDecodeError, FileNotFoundError):
-            continue  # a picture; a file removed but not committed
+        except (UnicodeDecodeError, FileNotFoundError, IsADirectoryError):
+            continue  # a picture; a file removed but not committed; a link to a folder
     return files
 
 

@@ -17,6 +17,7 @@ from pydantic import Field, ValidationError, model_validator
 from exfm.errors import ConfigError
 from pipelines.config import Config, Frozen, Generated, Student, choices, merged, override, problems, read_settings
 from pipelines.config import load as load_config
+from pipelines.shipped import config_file
 from streaming.errors import BadInput
 
 CHOICE_ENDS = 0.5
@@ -143,7 +144,7 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> tuple[Sweep, Config
         sweep = Sweep.model_validate(raw)
     except ValidationError as error:
         raise BadInput(f"{path} is not a valid sweep:\n" + "\n".join(problems(error, Sweep))) from None
-    config = load_config(Path(path).parent / sweep.config, list(sweep.set))
+    config = load_config(config_file(path).parent / sweep.config, list(sweep.set))
     _check(sweep, config, str(path))
     return sweep, config
 

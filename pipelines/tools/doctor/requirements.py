@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib import metadata
-from pathlib import Path
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-FOLDER = Path(__file__).resolve().parents[3] / "requirements"
+from pipelines.shipped import pinned_list
+
 FBGEMM = {"fbgemm-gpu": "cuda", "fbgemm-gpu-cpu": "cpu"}  # distribution -> name of its list
 
 
@@ -50,10 +50,13 @@ def parse(text: str) -> dict[str, str]:
     return pins
 
 
-def read(variant: str) -> dict[str, str] | None:
-    """The list `cpu` or `cuda`; None where exfm was installed without its repository."""
-    path = FOLDER / f"{variant}.txt"
-    return parse(path.read_text()) if path.is_file() else None
+def read(variant: str) -> dict[str, str]:
+    """The list `cpu` or `cuda`.
+
+    >>> read("cpu")["fbgemm-gpu-cpu"]
+    '1.8.0'
+    """
+    return parse(pinned_list(variant).read_text())
 
 
 def differences(

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+from pipelines.shipped import pinned_list
 from pipelines.tools.doctor import requirements
 from pipelines.tools.doctor.verdict import Asked, Check, Status, Verdict
 
@@ -71,15 +72,13 @@ def packages(asked: Asked) -> Verdict:
     installed = requirements.installed_fbgemm()
     variant = requirements.FBGEMM[installed[0]] if len(installed) == 1 else "cpu"
     pins = requirements.read(variant)
-    if pins is None:
-        return Verdict("warn", "the pinned list is not beside this installation", "run exfm from its repository")
     wrong = requirements.differences(pins)
     if not wrong:
         return Verdict("ok", f"all {len(pins)} packages are as in requirements/{variant}.txt")
     told = ", ".join(f"{name} {have or 'absent'} (pinned {pin})" for name, (pin, have) in list(wrong.items())[:5])
     more = f" and {len(wrong) - 5} more" if len(wrong) > 5 else ""
     status: Status = "fail" if any(have is None for _, have in wrong.values()) else "warn"
-    remedy = f"{SET_UP} (downloads are kept), or pip install --no-deps -r requirements/{variant}.txt"
+    remedy = f"{SET_UP} (downloads are kept), or pip install --no-deps -r {pinned_list(variant)}"
     return Verdict(status, f"{len(wrong)} of {len(pins)} packages differ: {told}{more}", remedy)
 
 

@@ -300,7 +300,7 @@ def test_bytes_that_are_no_text_are_refused(tmp_path):
 
 
 def test_an_absent_file_is_refused_with_what_to_do(tmp_path):
-    with pytest.raises(BadInput, match=r"no config at .*nowhere\.yaml; .*configs/"):
+    with pytest.raises(BadInput, match=r"no config at .*nowhere\.yaml; .*demo, .*/configs"):
         load(tmp_path / "nowhere.yaml")
 
 

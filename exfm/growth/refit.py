@@ -4,7 +4,8 @@
                             id's row is its hash mod rows: every id finds what it had, and the model says what it said
     table grown, `index`    new rows start from the seed, their accumulators from 0
     feature added           its table, and what else it alone has, start from the seed; its slices of the dense part
-                            (exfm/growth/axes.py) from 0, so that they add nothing yet; Adam's moments of them are 0
+                            (which the layers declare as `feature_axes`) from 0, so that they add nothing yet; Adam's
+                            moments of them are 0
     feature dropped         its table and slices are left out; what the model says changes, so it has to be asked for
 
 Whatever stays is kept bit for bit: weights, accumulators, Adam's moments and counts of steps. What a teacher says after
@@ -23,14 +24,14 @@ from typing import Any, NamedTuple
 
 import torch
 from pydantic import BaseModel, ConfigDict, ValidationError
-from torch import Tensor
+from torch import Tensor, nn
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 
 from exfm.data import DenseFeature, FeatureSet, HistoryFeature, SequenceFeature, SparseFeature
 from exfm.embeddings import bag_configs
 from exfm.errors import ModelError
-from exfm.growth.axes import Axes, Labels, axes_of, feature_units
 from exfm.growth.grown_tables import Appended, Initial, Repeated, zeros
+from exfm.layers import Axes, input_labels
 from exfm.models import TeacherConfig, TeacherNet
 from exfm.tensors import Checkpoint, StoredTensor, TensorSource, whole_tensor
 
@@ -114,21 +115,24 @@ def fitted_teacher(
     if (dropped := [c.text for c in feature_changes(was.features, now.features) if c.kind == "dropped"]) and not drop:
         raise ModelError(f"{'; '.join(dropped)}: that has to be asked for")
     cfg = TeacherConfig.model_validate(now.model)
-    _keeps_residual(cfg, feature_units(cfg, was.features), feature_units(cfg, now.features))
     meta = EmbeddingBagCollection(bag_configs(now.features, cfg.width), device=torch.device("meta"))
     net = TeacherNet(cfg, now.features, now.tasks, now.seed, tables=meta)
     fresh = {name: p.detach() for name, p in net.named_parameters() if not name.startswith("tables.")}
-    before, after = (axes_of(cfg, made.features, made.tasks) for made in (was, now))
+    fresh |= _grown(net, was, now)
+    before, after = (net.feature_axes(made.features) for made in (was, now))
+    norms = {
+        f"{name}.{p}" for name, m in net.named_modules() if isinstance(m, nn.LayerNorm) for p, _ in m.named_parameters()
+    }
     learned = any(name.startswith("adam/") for name in tensors)
 
     fitted = {n: t for n, t in tensors.items() if n.partition("/")[0] not in ("dense", "adam", "table")}
     for name, start in fresh.items():
         axes = before.get(name), after.get(name)
         if f"dense/{name}" in tensors:
-            slices = start if ".fm_norm." in name else torch.zeros_like(start)  # a norm starts at weight 1, bias 0
+            slices = start if name in norms else torch.zeros_like(start)  # a norm starts at weight 1, bias 0
             fitted[f"dense/{name}"] = _refitted(tensors[f"dense/{name}"], *axes, slices)
         else:
-            fitted[f"dense/{name}"] = _residual(cfg, was, now) if name == RESIDUAL else start
+            fitted[f"dense/{name}"] = start
         for moment in ("exp_avg", "exp_avg_sq") if learned else ():
             adam = tensors.get(f"adam/{name}/{moment}", torch.zeros_like(start))
             fitted[f"adam/{name}/{moment}"] = _refitted(adam, *axes, torch.zeros_like(start))
@@ -231,36 +235,11 @@ def _same_settings(was: Any, now: Any) -> bool:
 
 # --- tensors ---------------------------------------------------------------------------------------------------------
 
-RESIDUAL = "trunk.layers.0.W_R"
 
-
-def _keeps_residual(cfg: TeacherConfig, was: Labels, now: Labels) -> None:
-    """Raises ModelError where Wukong's first residual cannot go on doing what it did."""
-    out = cfg.num_fmb + cfg.num_lcb
-    if cfg.interaction != "wukong" or len(now) != out:
-        return
-    if len(was) != out:
-        raise ModelError(
-            f"the teacher's first layer has {len(was)} units and puts out {out}, so it learned a map for its residual; "
-            f"with {len(now)} units its residual is the identity, and what the map learned would be lost: add or drop "
-            "another feature too"
-        )
-    if moved := [label for at, label in enumerate(was) if label in now and now.index(label) != at]:
-        raise ModelError(
-            f"the teacher's first layer has {out} units and passes each on at its place, and {moved[0]} would come to "
-            f"another place ({was.index(moved[0])}, now {now.index(moved[0])}): put new features where dropped ones "
-            "stood, or last"
-        )
-
-
-def _residual(cfg: TeacherConfig, was: MadeWith, now: MadeWith) -> Tensor:
-    """The map that does what the identity did: unit i of those that were is output i."""
-    before, after = feature_units(cfg, was.features), feature_units(cfg, now.features)
-    W_R = torch.zeros(len(before), len(after))
-    for i, label in enumerate(before):
-        if label in after:
-            W_R[i, after.index(label)] = 1.0
-    return W_R
+def _grown(net: TeacherNet, was: MadeWith, now: MadeWith) -> dict[str, Tensor]:
+    """Parameters of the interaction that are new and have to start from a certain value."""
+    labels = (input_labels(made.features, net.units.width) for made in (was, now))
+    return {f"trunk.{name}": start for name, start in net.trunk.grown_parameters(*labels).items()}
 
 
 def _refitted(source: TensorSource, was: Axes | None, now: Axes | None, start: Tensor) -> TensorSource:

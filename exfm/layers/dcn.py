@@ -15,6 +15,7 @@ B examples, N embeddings of width D, C dense features, d = N·D + C, K experts, 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
 from typing import Literal
 
 import torch
@@ -23,6 +24,7 @@ from torch import Tensor, nn
 
 from exfm.errors import ConfigError
 from exfm.layers.dense import seeded_linear, seeded_mlp
+from exfm.layers.interaction import Axes, InputLabels, Interaction, InteractionOptions, Labels, widen
 
 
 class CrossConfig(BaseModel):
@@ -62,6 +64,9 @@ class FullCross(nn.Module):
     def forward(self, x_0: Tensor, x: Tensor) -> Tensor:
         return x_0 * self.W(x) + x
 
+    def axes(self, x: Labels) -> dict[str, Axes]:
+        return {"W.weight": (x, x), "W.bias": (x,)}
+
 
 class LowRankCross(nn.Module):
     """x_0, x_l -> x_0 ⊙ (U Vᵀ x_l + b) + x_l. Shapes: (B, d), (B, d) -> (B, d)."""
@@ -73,6 +78,9 @@ class LowRankCross(nn.Module):
 
     def forward(self, x_0: Tensor, x: Tensor) -> Tensor:
         return x_0 * self.U(self.V_T(x)) + x
+
+    def axes(self, x: Labels) -> dict[str, Axes]:
+        return {"V_T.weight": (None, x), "U.weight": (x, None), "U.bias": (x,)}
 
 
 class MixtureCross(nn.Module):
@@ -96,8 +104,11 @@ class MixtureCross(nn.Module):
         gates_BK = torch.softmax(self.G(x), dim=1)
         return x_0 * self.U((gates_BK.unsqueeze(2) * c_BKR).flatten(1)) + x
 
+    def axes(self, x: Labels) -> dict[str, Axes]:
+        return {"V_T.weight": (None, x), "U.weight": (x, None), "U.bias": (x,), "G.weight": (None, x)}
 
-class DCN(nn.Module):
+
+class DCN(Interaction):
     """Embeddings and dense features to a representation.
 
     Shapes: (B, N, D), (B, C) -> (B, H), H = `out_width`: deep[-1] stacked (d without a deep network), d + deep[-1]
@@ -123,6 +134,7 @@ class DCN(nn.Module):
     ):
         super().__init__()
         d = num_sparse * width + num_dense
+        self.width, self.deep_width = width, deep[-1] if deep else 0
         self.parallel = cross.structure == "parallel"
         if self.parallel and not deep:
             raise ConfigError(
@@ -130,7 +142,7 @@ class DCN(nn.Module):
             )
         self.crosses = nn.ModuleList([_cross(cross, d, generator) for _ in range(cross.layers)])
         self.deep = seeded_mlp(d, deep, generator)
-        self.out_width = d + deep[-1] if self.parallel else (*deep[-1:], d)[0]
+        self.out_width = d + self.deep_width if self.parallel else self.deep_width or d
 
     def forward(self, e_BND: Tensor, dense_BC: Tensor) -> Tensor:
         x_0 = torch.cat([e_BND.flatten(1), dense_BC], dim=1)
@@ -138,6 +150,38 @@ class DCN(nn.Module):
         for cross in self.crosses:
             x = cross(x_0, x)
         return torch.cat([x, self.deep(x_0)], dim=1) if self.parallel else self.deep(x)
+
+    def feature_axes(self, inputs: InputLabels) -> dict[str, Axes]:
+        x = self._x_labels(inputs)
+        axes: dict[str, Axes] = {"deep.0.weight": (None, x)}
+        for layer, cross in enumerate(self.crosses):
+            axes |= {f"crosses.{layer}.{name}": of for name, of in cross.axes(x).items()}  # type: ignore[operator]
+        return axes
+
+    def output_labels(self, inputs: InputLabels) -> Labels | None:
+        deep: Labels = tuple(("deep", h) for h in range(self.deep_width))
+        if self.parallel:
+            return (*self._x_labels(inputs), *deep)
+        return None if deep else self._x_labels(inputs)
+
+    def _x_labels(self, inputs: InputLabels) -> Labels:
+        return (*product(inputs.embeddings, range(self.width)), *inputs.dense)
+
+
+class DCNOptions(InteractionOptions):
+    """Settings of a DCN-V2."""
+
+    cross: CrossConfig = Field(default=CrossConfig(), description="The explicit crosses.")
+    deep: tuple[int, ...] = Field(default=(256, 128), description="Sizes of the deep network's layers.")
+
+    def build(self, embeddings: int, width: int, dense: int, generator: torch.Generator) -> DCN:
+        return DCN(embeddings, width, dense, cross=self.cross, deep=self.deep, generator=generator)
+
+    def widened(self, times: float, inputs: int) -> DCNOptions:
+        """Crosses of a quarter of the first deep layer's width in rank; full where that would cost more."""
+        deep = widen(DCNOptions().deep, times)
+        rank = max(1, deep[0] // 4)
+        return DCNOptions(cross=CrossConfig(rank=rank if rank < inputs / 2 else None), deep=deep)
 
 
 def _cross(cross: CrossConfig, d: int, generator: torch.Generator) -> nn.Module:

@@ -10,11 +10,10 @@ from torch import nn
 
 def seeded_linear(n: int, m: int, generator: torch.Generator, bias: bool = True) -> nn.Linear:
     """A map from n to m values with W ~ N(0, √(2/(m+n))) and b ~ N(0, √(1/m)), drawn from `generator` alone."""
-    layer = nn.Linear(n, m, bias=bias, device="meta").to_empty(device="cpu")
-    with torch.no_grad():
-        layer.weight.normal_(0.0, (2 / (m + n)) ** 0.5, generator=generator)
-        if bias:
-            layer.bias.normal_(0.0, (1 / m) ** 0.5, generator=generator)
+    layer = nn.Linear(n, m, bias=bias, device="meta")  # or it would draw weights of its own first
+    layer.weight = nn.Parameter(torch.empty(m, n).normal_(0.0, (2 / (m + n)) ** 0.5, generator=generator))
+    if bias:
+        layer.bias = nn.Parameter(torch.empty(m).normal_(0.0, (1 / m) ** 0.5, generator=generator))
     return layer
 
 

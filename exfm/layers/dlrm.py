@@ -13,13 +13,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor, nn
+from pydantic import Field
+from torch import Tensor
 
 from exfm.errors import ConfigError
 from exfm.layers.dense import seeded_mlp
+from exfm.layers.interaction import Axes, InputLabels, Interaction, InteractionOptions, Labels, widen
 
 
-class DLRM(nn.Module):
+class DLRM(Interaction):
     """Pooled embeddings and dense features to a representation; heads are put on it by whoever uses it.
 
     Shapes: (B, F, D), (B, N) -> (B, H), H = top[-1] (`self.out_width`). Without dense features (num_dense = 0) there is
@@ -54,6 +56,7 @@ class DLRM(nn.Module):
             raise ConfigError(f"DLRM needs 2 or more vectors to interact, and there are {vectors}; add a feature")
         if not top:
             raise ConfigError("the top MLP has 0 layers; give it at least one size")
+        self.width = width
         self.lower: Tensor  # index of the strict lower triangle in a flattened square matrix
         self.bottom = seeded_mlp(num_dense, bottom, generator) if num_dense else None
         self.top = seeded_mlp(vectors * (vectors - 1) // 2 + (width if num_dense else 0), top, generator)
@@ -68,6 +71,30 @@ class DLRM(nn.Module):
         T = torch.cat([x_BD.unsqueeze(1), e_BFD], dim=1)
         return self.top(torch.cat([x_BD, self._dots(T)], dim=1))
 
+    def feature_axes(self, inputs: InputLabels) -> dict[str, Axes]:
+        x: Labels = tuple(("x", d) for d in range(self.width)) if inputs.dense else ()
+        vectors: Labels = ((("dense unit", 0),) if inputs.dense else ()) + inputs.embeddings
+        pairs = tuple(frozenset((vectors[i], vectors[j])) for i in range(len(vectors)) for j in range(i))
+        return {"bottom.0.weight": (None, inputs.dense), "top.0.weight": (None, (*x, *pairs))}
+
     def _dots(self, T: Tensor) -> Tensor:
         Z = torch.bmm(T, T.transpose(1, 2))
         return Z.flatten(1).index_select(1, self.lower)
+
+
+class DLRMOptions(InteractionOptions):
+    """Settings of a DLRM."""
+
+    bottom: tuple[int, ...] = Field(
+        default=(64,),
+        description="Hidden sizes of the MLP over dense features, which ends in the embedding width.",
+    )
+    top: tuple[int, ...] = Field(default=(256, 128), description="Sizes of the MLP over the interactions.")
+
+    def build(self, embeddings: int, width: int, dense: int, generator: torch.Generator) -> DLRM:
+        bottom = (*self.bottom, width) if dense else ()
+        return DLRM(embeddings, width, dense, bottom=bottom, top=self.top, generator=generator)
+
+    def widened(self, times: float, inputs: int) -> DLRMOptions:
+        shape = DLRMOptions()
+        return DLRMOptions(bottom=widen(shape.bottom, times), top=widen(shape.top, times))

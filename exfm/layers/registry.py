@@ -1,61 +1,88 @@
-"""What lies between a student's embeddings and its heads, by name.
+"""The interactions by name, for teachers (`interaction`) and students (`trunk`).
 
-A trunk is any nn.Module that is made by `Class(num_sparse, width, num_dense, generator=…, **options)`, maps embeddings
-(B, F, D) and dense features (B, N) to (B, H), and says H as `out_width`.
-
-B examples, F embeddings, D their width, N dense features, H width of the representation.
+To add one, write its module (exfm/layers/interaction.py says what it defines) and add a line to `INTERACTIONS`.
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
-from pydantic import BaseModel, ConfigDict, model_validator
-from torch import Tensor, nn
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from torch import nn
 
 from exfm.data import FeatureSet
 from exfm.errors import ConfigError
-from exfm.layers.dcn import DCN, CrossConfig
-from exfm.layers.dense import seeded_mlp
-from exfm.layers.dlrm import DLRM
+from exfm.layers.dcn import CrossConfig, DCNOptions
+from exfm.layers.dlrm import DLRMOptions
+from exfm.layers.interaction import InteractionOptions
+from exfm.layers.mlp import MLPOptions
 from exfm.layers.units import unit_count
+from exfm.layers.wukong import WukongOptions
 from exfm.randomness import named_generator
 
-KNOWN = ("dlrm", "dcn", "mlp")
+INTERACTIONS: dict[str, type[InteractionOptions]] = {
+    "wukong": WukongOptions,
+    "dlrm": DLRMOptions,
+    "dcn": DCNOptions,
+    "mlp": MLPOptions,
+}
+
+
+def interaction_options(name: str, options: Mapping[str, Any]) -> InteractionOptions:
+    """The settings of the interaction `name`. Raises ConfigError for a name or a setting that does not exist.
+
+    >>> interaction_options("mlp", {"sizes": [8]})
+    MLPOptions(sizes=(8,))
+    """
+    if name not in INTERACTIONS:
+        raise ConfigError(f"there is no interaction `{name}`; there are: {', '.join(INTERACTIONS)}")
+    return INTERACTIONS[name].model_validate(options)
 
 
 class TrunkConfig(BaseModel):
-    """A trunk by name: `dlrm`, `dcn`, `mlp`, or a class of your own as `package.module:Class`, made with `options`.
+    """A student's trunk: an interaction by name, or a class of your own as `package.module:Class`.
 
-    `mlp` are the sizes of the (top, deep) MLP. `bottom` are the hidden sizes of DLRM's MLP over dense features, which
-    ends in the embedding width. `cross` is DCN's.
+    Such a class is an `nn.Module` that is made by `Class(num_sparse, width, num_dense, generator=…, **options)`, maps
+    embeddings (B, F, D) and dense features (B, N) to (B, H), and has H as `out_width`.
+
+    `dlrm`, `dcn` and `mlp` take `mlp`, `bottom` and `cross`; all others take their settings as `options`.
 
     >>> TrunkConfig(name="wide")
     Traceback (most recent call last):
     ...
     pydantic_core._pydantic_core.ValidationError: 1 validation error for TrunkConfig
-      Value error, there is no trunk `wide`; there are: dlrm, dcn, mlp, or `package.module:Class` ...
+      Value error, there is no trunk `wide`; there are: wukong, dlrm, dcn, mlp, or `package.module:Class` ...
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    name: str = "dlrm"
-    mlp: tuple[int, ...] = (64, 32)
-    bottom: tuple[int, ...] = (32,)
-    cross: CrossConfig = CrossConfig()
-    options: dict[str, Any] = {}
+    name: str = Field(default="dlrm", description="An interaction's name, or `package.module:Class`.")
+    mlp: tuple[int, ...] = Field(
+        default=(64, 32), description="Sizes of the MLP: the top one of `dlrm`, the deep one of `dcn`, all of `mlp`."
+    )
+    bottom: tuple[int, ...] = Field(
+        default=(32,),
+        description="Of `dlrm`: hidden sizes of the MLP over dense features, which ends in the embedding width.",
+    )
+    cross: CrossConfig = Field(default=CrossConfig(), description="Of `dcn`: the explicit crosses.")
+    options: dict[str, Any] = Field(default={}, description="Settings of any other trunk.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _complete(cls, data: Any) -> Any:
+        return with_complete_options(data, data.get("name"), flat=_FLAT) if isinstance(data, dict) else data
 
     @model_validator(mode="after")
     def _known(self) -> TrunkConfig:
-        if self.name not in KNOWN and ":" not in self.name:
+        if self.name not in INTERACTIONS and ":" not in self.name:
             raise ConfigError(
-                f"there is no trunk `{self.name}`; there are: {', '.join(KNOWN)}, "
+                f"there is no trunk `{self.name}`; there are: {', '.join(INTERACTIONS)}, "
                 "or `package.module:Class` for one of your own"
             )
-        if self.options and self.name in KNOWN:
+        if self.options and self.name in _FLAT:
             raise ConfigError(
                 f"trunk `{self.name}` takes `mlp`, `bottom` and `cross`, no options, and was given "
                 f"{sorted(self.options)}"
@@ -64,21 +91,24 @@ class TrunkConfig(BaseModel):
             raise ConfigError(f"`cross` belongs to the trunk `dcn`, and this is `{self.name}`; leave it out")
         return self
 
+    def interaction(self) -> InteractionOptions:
+        """The settings of this trunk's interaction. Only for a trunk that is registered by name."""
+        return interaction_options(self.name, self._flat_options() if self.name in _FLAT else self.options)
 
-class ConcatMLP(nn.Module):
-    """h = MLP([e_1; …; e_F; dense]). Shapes: (B, F, D), (B, N) -> (B, H)."""
+    def _flat_options(self) -> dict[str, Any]:
+        if self.name == "dlrm":
+            return {"bottom": self.bottom, "top": self.mlp}
+        return {"cross": self.cross, "deep": self.mlp} if self.name == "dcn" else {"sizes": self.mlp}
 
-    def __init__(
-        self, num_sparse: int, width: int, num_dense: int, *, sizes: Sequence[int], generator: torch.Generator
-    ):
-        super().__init__()
-        if not sizes:
-            raise ConfigError("the trunk `mlp` has 0 layers; give `mlp` at least one size")
-        self.layers = seeded_mlp(num_sparse * width + num_dense, sizes, generator)
-        self.out_width = sizes[-1]
 
-    def forward(self, e_BFD: Tensor, dense_BN: Tensor) -> Tensor:
-        return self.layers(torch.cat([e_BFD.flatten(1), dense_BN], dim=1))
+_FLAT = ("dlrm", "dcn", "mlp")  # whose settings are fields of `TrunkConfig`, from before there were options
+
+
+def with_complete_options(data: dict[str, Any], name: Any, flat: tuple[str, ...]) -> dict[str, Any]:
+    """Settings whose `options`, those of the interaction `name`, have every default written out."""
+    if name not in INTERACTIONS or name in flat:
+        return data
+    return {**data, "options": interaction_options(name, data.get("options", {})).model_dump(mode="json")}
 
 
 def build_trunk(trunk: TrunkConfig, features: FeatureSet, width: int, seed: int) -> nn.Module:
@@ -91,13 +121,8 @@ def build_trunk(trunk: TrunkConfig, features: FeatureSet, width: int, seed: int)
     """
     units = unit_count(features, width)
     generator = named_generator(seed, "trunk")
-    if trunk.name == "dlrm":
-        bottom = (*trunk.bottom, width) if features.dense_inputs else ()
-        return DLRM(units, width, features.dense_inputs, bottom=bottom, top=trunk.mlp, generator=generator)
-    if trunk.name == "dcn":
-        return DCN(units, width, features.dense_inputs, cross=trunk.cross, deep=trunk.mlp, generator=generator)
-    if trunk.name == "mlp":
-        return ConcatMLP(units, width, features.dense_inputs, sizes=trunk.mlp, generator=generator)
+    if trunk.name in INTERACTIONS:
+        return trunk.interaction().build(units, width, features.dense_inputs, generator)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(generator.initial_seed())
         return _own(trunk, units, width, features.dense_inputs, generator)

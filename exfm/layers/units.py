@@ -13,6 +13,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from exfm.data import FeatureSet
 from exfm.errors import ConfigError
+from exfm.layers.interaction import InputLabels
 from exfm.layers.pooling import SequencePooling
 from exfm.randomness import named_generator
 
@@ -61,3 +62,19 @@ def unit_count(features: FeatureSet, width: int) -> int:
             )
     sparse = sum((feature.width or width) // width for feature in features.sparse)
     return sparse + sum(feature.units for feature in features.sequence)
+
+
+def input_labels(features: FeatureSet, width: int) -> InputLabels:
+    """Whose the units and the dense features of a teacher are, in order.
+
+    >>> from exfm.data.features import SparseFeature
+    >>> features = FeatureSet(sparse=[SparseFeature(name="ad", rows=9), SparseFeature(name="user", rows=9, width=8)])
+    >>> input_labels(features, 4).embeddings
+    (('unit', 'ad', 0), ('unit', 'user', 0), ('unit', 'user', 1))
+    """
+    counts = {feature.name: (feature.width or width) // width for feature in features.sparse}
+    counts |= {feature.name: feature.units for feature in features.sequence}
+    return InputLabels(
+        embeddings=tuple(("unit", name, j) for name, count in counts.items() for j in range(count)),
+        dense=tuple(("dense", name) for name in features.dense_names),
+    )

@@ -15,12 +15,15 @@ B examples, N embeddings into a layer (n), M out (n_F + n_L), D width (d), K ran
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
 
 import torch
+from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
-from exfm.errors import ConfigError
+from exfm.errors import ConfigError, ModelError
 from exfm.layers.dense import seeded_linear, seeded_mlp
+from exfm.layers.interaction import Axes, InputLabels, Interaction, InteractionOptions, Labels
 
 
 class AttentiveProjection(nn.Module):
@@ -72,7 +75,7 @@ class WukongLayer(nn.Module):
                 f"a Wukong layer needs num_fmb, num_lcb and rank of 1 or more; they are {num_fmb}, {num_lcb} and {rank}"
             )
         m, k = num_fmb + num_lcb, rank
-        self.num_fmb, self.d = num_fmb, d
+        self.num_fmb, self.d, self.k, self.m = num_fmb, d, k, m
         self.W_L = seeded_linear(n, num_lcb, generator, bias=False).weight  # (n_L, n)
         self.W_R = None if m == n else seeded_linear(n, m, generator, bias=False).weight  # (m, n)
         self.Y_T: Tensor | None = None if attentive else seeded_linear(n, k, generator, bias=False).weight  # (k, n)
@@ -96,8 +99,22 @@ class WukongLayer(nn.Module):
         """reshape(MLP(LN(flatten(FM(X))))): (B, N, D) -> (B, n_F, D)."""
         return self.fm_mlp(self.fm_norm(self.fm(X).flatten(1))).unflatten(1, (self.num_fmb, self.d))
 
+    def axes(self, X: Labels) -> dict[str, Axes]:
+        """By parameter, where `X` labels the embeddings; W_R is among them though the identity may stand for it."""
+        products = tuple(product(X, range(self.k)))  # the FM's outputs
+        axes: dict[str, Axes] = {"W_L": (None, X), "W_R": (None, X), "Y_T": (None, X)}
+        if self.attend is not None:
+            last = len(self.attend.mlp) - 1
+            axes |= {
+                "attend.compress.weight": (None, X),
+                f"attend.mlp.{last}.weight": (products, None),
+                f"attend.mlp.{last}.bias": (products,),
+            }
+        norm: dict[str, Axes] = {"fm_norm.weight": (products,), "fm_norm.bias": (products,)}
+        return axes | norm | {"fm_mlp.0.weight": (None, products)}
 
-class Wukong(nn.Module):
+
+class Wukong(Interaction):
     """Embeddings and dense features to a representation: X_0, then `layers` Wukong layers, then flatten.
 
     X_0 is the embeddings and, where there are dense features, `dense_units` embeddings made from them by an MLP.
@@ -126,7 +143,7 @@ class Wukong(nn.Module):
         layer_norm: bool = True,
     ):
         super().__init__()
-        self.width = width
+        self.width, self.dense_units = width, dense_units
         self.dense = (
             seeded_mlp(num_dense, (*hidden, dense_units * width), generator, last_relu=False) if num_dense else None
         )
@@ -155,7 +172,84 @@ class Wukong(nn.Module):
             X = torch.cat([self.dense(dense_BC).unflatten(1, (-1, self.width)), X], dim=1)
         return self.layers(X).flatten(1)
 
+    def feature_axes(self, inputs: InputLabels) -> dict[str, Axes]:
+        """Only the first layer sees the features."""
+        first = self._first.axes(self._x_0(inputs))
+        return {f"layers.0.{name}": of for name, of in first.items()} | {"dense.0.weight": (None, inputs.dense)}
+
+    def grown_parameters(self, was: InputLabels, now: InputLabels) -> dict[str, Tensor]:
+        """The first residual, where the identity becomes a map that picks the embeddings that were there.
+
+        Raises ModelError where the first layer's residual cannot go on doing what it did: a learned map would be lost,
+        or an embedding that passes through the identity would come out at another place.
+        """
+        before, after, out = self._x_0(was), self._x_0(now), self._first.m
+        if len(after) == out:
+            _keep_identity(before, after)
+        elif len(before) == out:
+            W_R = torch.zeros(out, len(after))
+            for i, label in enumerate(before):
+                if label in after:
+                    W_R[i, after.index(label)] = 1.0
+            return {"layers.0.W_R": W_R}
+        return {}
+
+    @property
+    def _first(self) -> WukongLayer:
+        first = self.layers[0]
+        assert isinstance(first, WukongLayer)
+        return first
+
+    def _x_0(self, inputs: InputLabels) -> Labels:
+        made = self.dense_units if inputs.dense else 0
+        return (*(("dense unit", j) for j in range(made)), *inputs.embeddings)
+
+
+def _keep_identity(before: Labels, after: Labels) -> None:
+    """Raises ModelError unless a residual that is the identity over `after` does what the one over `before` did."""
+    out = len(after)
+    if len(before) != out:
+        raise ModelError(
+            f"the teacher's first layer has {len(before)} units and puts out {out}, so it learned a map for its "
+            f"residual; with {out} units its residual is the identity, and what the map learned would be lost: add or "
+            "drop another feature too"
+        )
+    if moved := [label for at, label in enumerate(before) if label in after and after.index(label) != at]:
+        raise ModelError(
+            f"the teacher's first layer has {out} units and passes each on at its place, and {moved[0]} would come to "
+            f"another place ({before.index(moved[0])}, now {after.index(moved[0])}): put new features where dropped "
+            "ones stood, or last"
+        )
+
 
 def over_embeddings(W: Tensor, X: Tensor) -> Tensor:
     """W X for every example, linear over embeddings: (M, N), (B, N, D) -> (B, M, D)."""
     return torch.einsum("mn,bnd->bmd", W, X)
+
+
+class WukongSizes(BaseModel):
+    """The settings of a Wukong. They stand flat among those of a teacher, whose interaction it is by default."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    layers: int = Field(default=2, gt=0, description="Interaction layers; layer i covers orders up to 2^i.")
+    num_fmb: int = Field(default=8, gt=0, description="Embeddings that a layer makes by factorisation machines (n_F).")
+    num_lcb: int = Field(default=8, gt=0, description="Embeddings that a layer makes by linear compression (n_L).")
+    rank: int = Field(default=8, gt=0, description="Rank of the factorisation machine's projection (k).")
+    mlp: tuple[int, ...] = Field(
+        default=(64,),
+        description="Hidden sizes inside every factorisation machine block, and of the MLP over dense features.",
+    )
+    attentive: bool = Field(
+        default=False, description="Make the projection Y from the input, instead of learning it as a parameter."
+    )
+    layer_norm: bool = Field(default=True, description="Normalise inside and after every layer.")
+    dense_units: int = Field(default=1, gt=0, description="Embeddings that are made of the dense features.")
+
+
+class WukongOptions(WukongSizes, InteractionOptions):
+    """Settings of a Wukong, as an interaction."""
+
+    def build(self, embeddings: int, width: int, dense: int, generator: torch.Generator) -> Wukong:
+        sizes = self.model_dump()
+        return Wukong(embeddings, width, dense, hidden=sizes.pop("mlp"), generator=generator, **sizes)

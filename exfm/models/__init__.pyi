@@ -2,13 +2,9 @@ from .scorer import ShardedScorer, TeacherScorer, snapshot_of
 from .served import ServedStudent, check_logits, load_served, load_student, save_served
 from .student import Student, StudentConfig
 from .teacher import SentBatch, Teacher
-from .teacher_net import OPTIONS, DCNOptions, DLRMOptions, Interaction, TeacherConfig, TeacherNet
+from .teacher_net import TeacherConfig, TeacherNet
 
 __all__ = [
-    "OPTIONS",
-    "DCNOptions",
-    "DLRMOptions",
-    "Interaction",
     "SentBatch",
     "ServedStudent",
     "ShardedScorer",

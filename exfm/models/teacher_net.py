@@ -6,10 +6,10 @@ B examples, F sparse features, N embeddings (F, more where a feature is several 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor, KeyedTensor
@@ -17,32 +17,27 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor, KeyedTensor
 from exfm.data import FeatureSet
 from exfm.embeddings import AccumulatorConfig, SparseOptimizer, embedding_bags
 from exfm.errors import ConfigError
-from exfm.layers import DCN, DLRM, CrossConfig, Units, Wukong, seeded_mlp
+from exfm.layers import (
+    Axes,
+    DCNOptions,
+    DLRMOptions,
+    InteractionOptions,
+    Units,
+    WukongOptions,
+    WukongSizes,
+    input_labels,
+    interaction_options,
+    seeded_mlp,
+    with_complete_options,
+)
 from exfm.randomness import named_generator
 
-Interaction = Literal["wukong", "dlrm", "dcn"]
 
-
-class DLRMOptions(BaseModel):
-    """Of a DLRM teacher; the bottom MLP, there if there are dense features, ends in the embedding width."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    bottom: tuple[int, ...] = (64,)
-    top: tuple[int, ...] = (256, 128)
-
-
-class DCNOptions(BaseModel):
-    """Of a DCN-V2 teacher."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    cross: CrossConfig = CrossConfig()
-    deep: tuple[int, ...] = (256, 128)
-
-
-class TeacherConfig(BaseModel):
+class TeacherConfig(WukongSizes):
     """Interaction, size and optimizers of a teacher.
+
+    The settings of `wukong` are fields of the teacher's own; `dlrm` and `dcn` have a section each; every other
+    interaction takes its settings as `options`.
 
     >>> TeacherConfig(width=16).layers
     2
@@ -53,73 +48,76 @@ class TeacherConfig(BaseModel):
       Value error, `layers` belongs to a teacher whose interaction is `wukong`, and this one's is `dlrm`; ...
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    interaction: str = Field(default="wukong", description="What lies between embeddings and heads, by name.")
+    width: int = Field(default=16, gt=0, description="Width of the embeddings.")
+    dlrm: DLRMOptions = Field(default=DLRMOptions(), description="Settings of the interaction `dlrm`.")
+    dcn: DCNOptions = Field(default=DCNOptions(), description="Settings of the interaction `dcn`.")
+    options: dict[str, Any] = Field(
+        default={}, description="Settings of any other interaction.", exclude_if=lambda options: not options
+    )
+    head: tuple[int, ...] = Field(default=(64,), description="Hidden sizes of every task's head.")
+    dense_lr: float = Field(default=2e-3, gt=0, description="Learning rate of Adam, for all but the tables.")
+    sparse_optimizer: SparseOptimizer = Field(
+        default="row_wise_adagrad", description="AdaGrad of the tables; `adagrad` is the element-wise one."
+    )
+    sparse_lr: float = Field(default=0.1, gt=0, description="Learning rate of the tables.")
+    sparse_eps: float = Field(default=1e-8, gt=0, description="ε of the tables' AdaGrad.")
+    accumulators: AccumulatorConfig = Field(
+        default=AccumulatorConfig(), description="How the tables' AdaGrad forgets; by default it never does."
+    )
+    dense_dtype: Literal["float32", "float64"] = Field(
+        default="float32", description="Precision of all but the tables; float64 is for comparing plans."
+    )
 
-    interaction: Interaction = "wukong"
-    width: int = Field(default=16, gt=0)
-    # of `wukong`
-    layers: int = Field(default=2, gt=0)
-    num_fmb: int = Field(default=8, gt=0)
-    num_lcb: int = Field(default=8, gt=0)
-    rank: int = Field(default=8, gt=0)
-    mlp: tuple[int, ...] = (64,)  # hidden sizes inside every factorisation machine block, and of the dense MLP
-    attentive: bool = False  # the FM's projection Y from the input, instead of a parameter
-    layer_norm: bool = True
-    dense_units: int = Field(default=1, gt=0)  # embeddings made of the dense features
-    # of the others
-    dlrm: DLRMOptions = DLRMOptions()
-    dcn: DCNOptions = DCNOptions()
-    # of all
-    head: tuple[int, ...] = (64,)  # hidden sizes of every task's head
-    dense_lr: float = Field(default=2e-3, gt=0)  # Adam
-    sparse_optimizer: SparseOptimizer = "row_wise_adagrad"  # of the tables; "adagrad" is element-wise
-    sparse_lr: float = Field(default=0.1, gt=0)
-    sparse_eps: float = Field(default=1e-8, gt=0)
-    accumulators: AccumulatorConfig = AccumulatorConfig()  # AdaGrad's, which otherwise only grow
-    dense_dtype: Literal["float32", "float64"] = "float32"  # of all but the tables; double is for comparing plans
+    @model_validator(mode="before")
+    @classmethod
+    def _complete(cls, data: Any) -> Any:
+        flat = ("wukong", "dlrm", "dcn")
+        return with_complete_options(data, data.get("interaction"), flat) if isinstance(data, dict) else data
 
     @model_validator(mode="after")
     def _options_of_this_interaction(self) -> TeacherConfig:
+        interaction_options(self.interaction, {} if self.interaction in _OWN_FIELDS else self.options)
         # Other than the default, not just given: a resolved configuration has all of them in it.
-        for owner, names in OPTIONS.items():
+        for owner, names in _OWN_FIELDS.items():
             for name in names:
                 if owner != self.interaction and getattr(self, name) != type(self).model_fields[name].default:
                     raise ConfigError(
                         f"`{name}` belongs to a teacher whose interaction is `{owner}`, and this one's is "
                         f"`{self.interaction}`; leave it out, or set interaction to `{owner}`"
                     )
+        if self.options and self.interaction in _OWN_FIELDS:
+            raise ConfigError(
+                f"a teacher whose interaction is `{self.interaction}` takes "
+                f"{', '.join(f'`{name}`' for name in _OWN_FIELDS[self.interaction])}, no options, and was given "
+                f"{sorted(self.options)}"
+            )
         return self
 
+    def interaction_settings(self) -> InteractionOptions:
+        """The settings of this teacher's interaction."""
+        if self.interaction == "wukong":
+            return WukongOptions(**{name: getattr(self, name) for name in _OWN_FIELDS["wukong"]})
+        if self.interaction in _OWN_FIELDS:
+            return getattr(self, self.interaction)
+        return interaction_options(self.interaction, self.options)
 
-OPTIONS: dict[Interaction, tuple[str, ...]] = {
-    "wukong": ("layers", "num_fmb", "num_lcb", "rank", "mlp", "attentive", "layer_norm", "dense_units"),
+    def with_interaction(self, name: str, settings: InteractionOptions) -> TeacherConfig:
+        """The same teacher with another interaction."""
+        own = set().union(*_OWN_FIELDS.values()) | {"interaction", "options"}
+        common = {field: getattr(self, field) for field in type(self).model_fields if field not in own}
+        if name == "wukong":
+            return TeacherConfig(interaction=name, **common, **settings.model_dump())
+        section = {name: settings} if name in _OWN_FIELDS else {"options": settings.model_dump()}
+        return TeacherConfig(interaction=name, **common, **section)
+
+
+_OWN_FIELDS: dict[str, tuple[str, ...]] = {
+    "wukong": tuple(WukongSizes.model_fields),
     "dlrm": ("dlrm",),
     "dcn": ("dcn",),
 }
-
-
-def build_interaction(cfg: TeacherConfig, units: int, num_dense: int, seed: int) -> Wukong | DLRM | DCN:
-    """What lies between a teacher's units and its heads: (B, N, D), (B, dense) -> (B, `out_width`)."""
-    generator = named_generator(seed, "trunk")
-    if cfg.interaction == "dlrm":
-        bottom = (*cfg.dlrm.bottom, cfg.width) if num_dense else ()
-        return DLRM(units, cfg.width, num_dense, bottom=bottom, top=cfg.dlrm.top, generator=generator)
-    if cfg.interaction == "dcn":
-        return DCN(units, cfg.width, num_dense, cross=cfg.dcn.cross, deep=cfg.dcn.deep, generator=generator)
-    return Wukong(
-        units,
-        cfg.width,
-        num_dense,
-        layers=cfg.layers,
-        num_fmb=cfg.num_fmb,
-        num_lcb=cfg.num_lcb,
-        rank=cfg.rank,
-        hidden=cfg.mlp,
-        dense_units=cfg.dense_units,
-        attentive=cfg.attentive,
-        layer_norm=cfg.layer_norm,
-        generator=generator,
-    )
+"""Interactions whose settings are fields of `TeacherConfig`, from before there were options."""
 
 
 class TeacherNet(nn.Module):
@@ -147,7 +145,9 @@ class TeacherNet(nn.Module):
         self.units = Units(features, cfg.width, seed)
         self.keys = list(features.keys)
         self.tables = embedding_bags(features, cfg.width, seed) if tables is None else tables
-        self.trunk = build_interaction(cfg, self.units.count, len(features.dense), seed)
+        self.trunk = cfg.interaction_settings().build(
+            self.units.count, cfg.width, len(features.dense), named_generator(seed, "trunk")
+        )
         self.heads = nn.ModuleDict()
         for task in tasks:
             head = seeded_mlp(
@@ -172,6 +172,17 @@ class TeacherNet(nn.Module):
         self.cut = (pooled, e)
         h = self.trunk(self.units(e, sparse), dense.to(self.dtype))
         return torch.cat([head(h) for head in self.heads.values()], dim=1)
+
+    def feature_axes(self, features: FeatureSet) -> dict[str, Axes]:
+        """The axes of the dense part that depend on the features, by parameter, for a net like this over `features`.
+
+        Raises ModelError where the interaction does not declare its own.
+        """
+        inputs = input_labels(features, self.units.width)
+        axes = {f"trunk.{name}": of for name, of in self.trunk.feature_axes(inputs).items()}
+        if (h := self.trunk.output_labels(inputs)) is not None:
+            axes |= {f"heads.{task}.0.weight": (None, h) for task in self.heads}
+        return axes
 
     def _in_order(self, pooled: KeyedTensor) -> Tensor:
         """(B, sum of widths) in the order of the keys; sharded over ranks, they come in order of rank."""

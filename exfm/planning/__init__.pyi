@@ -1,5 +1,6 @@
 from .alternatives import Attempt, Remedy, attempt_strategies, find_remedies
-from .family import TRAINING_OVER_FORWARD, flops_per_example, parameter_count, scaled_teacher, teacher_of_equal_flops
+from .cost import TRAINING_OVER_FORWARD, flops_per_example, parameter_count
+from .family import scaled_teacher, teacher_of_equal_flops
 from .law import ScalingLaw, fit_scaling_law, loss_blocks
 from .placement import Plan, PlanQuestion, RankLoad, Shortage, StepCost, TablePlan, find_plan, format_bytes
 

@@ -38,7 +38,7 @@ from exfm.parallel import (
     sharding_planner,
     weight_bytes,
 )
-from exfm.planning.family import parameter_count
+from exfm.planning.cost import parameter_count
 
 QUICK_S = 10  # that a quick search may take
 

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
-
-if TYPE_CHECKING:
-    from exfm.models import Interaction
 
 LISTED, FITTED = "0,1,2,3,4,5,6", "0,1,2,3,4"
 
@@ -98,7 +95,7 @@ def _numbers(option: str, given: str, kind: type) -> list[Any]:
     return list(dict.fromkeys(numbers))
 
 
-def _interactions(given: str) -> list[Interaction]:
+def _interactions(given: str) -> list[str]:
     from pipelines.offline.scaling import INTERACTIONS
     from streaming.errors import BadInput
 
@@ -108,7 +105,7 @@ def _interactions(given: str) -> list[Interaction]:
     return [name for name in INTERACTIONS if name in names]
 
 
-def _show(settings: Any, dials: list[int], interactions: list[Interaction], json_: bool) -> None:
+def _show(settings: Any, dials: list[int], interactions: list[str], json_: bool) -> None:
     from pipelines.offline.scaling import members, sizes
 
     found = sizes(members(settings, dials, interactions))

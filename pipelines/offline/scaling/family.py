@@ -16,19 +16,19 @@ from zipfile import BadZipFile
 import numpy as np
 
 from exfm.data import BatchBuilder
-from exfm.models import Interaction, Teacher, TeacherConfig
+from exfm.models import Teacher, TeacherConfig
 from exfm.planning import flops_per_example, parameter_count, scaled_teacher, teacher_of_equal_flops
 from pipelines.config import Config
 from pipelines.offline import Rows
 from streaming.disk import replacing
 
-INTERACTIONS: tuple[Interaction, ...] = ("wukong", "dlrm", "dcn")
+INTERACTIONS: tuple[str, ...] = ("wukong", "dlrm", "dcn")
 
 
 class Member(NamedTuple):
     """A teacher of the family; `dial` is that of the Wukong whose FLOPs it has."""
 
-    interaction: Interaction
+    interaction: str
     dial: int
     model: TeacherConfig
     flops: int  # per example, forward
@@ -59,7 +59,7 @@ class Passed(NamedTuple):
     left_out: int  # rows of batches that were not finite, and not learned from
 
 
-def members(config: Config, dials: Sequence[int], interactions: Sequence[Interaction]) -> list[Member]:
+def members(config: Config, dials: Sequence[int], interactions: Sequence[str]) -> list[Member]:
     """By interaction, in order of size. Raises ConfigError where an interaction has no teacher of such FLOPs."""
     features, tasks = config.features, len(config.tasks)
     found = []

@@ -7,7 +7,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from exfm.models import Interaction
 from pipelines.config import Config
 from pipelines.display import Advance, rows_bar
 from pipelines.offline import rows_of
@@ -25,7 +24,7 @@ def fit(
     folder: Path,
     *,
     dials: Sequence[int],
-    interactions: Sequence[Interaction],
+    interactions: Sequence[str],
     limit: int,
     seeds: Sequence[int],
     rates: Sequence[float],

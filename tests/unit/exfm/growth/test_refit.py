@@ -10,8 +10,8 @@ import torch
 from exfm.data import BatchBuilder, DenseFeature, FeatureSet, SequenceFeature, SparseFeature
 from exfm.errors import ModelError
 from exfm.growth import MadeWith, feature_changes, fitted_student, fitted_teacher
-from exfm.layers import TrunkConfig
-from exfm.models import DCNOptions, Student, StudentConfig, Teacher, TeacherConfig, TeacherScorer, snapshot_of
+from exfm.layers import DCNOptions, TrunkConfig
+from exfm.models import Student, StudentConfig, Teacher, TeacherConfig, TeacherScorer, snapshot_of
 from exfm.parallel import RankGroup
 from exfm.tensors import fill_window, open_checkpoint, save_checkpoint, whole_tensor
 from exfm.tensors.windows import narrowed

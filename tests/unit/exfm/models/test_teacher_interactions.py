@@ -7,10 +7,8 @@ import torch
 from pydantic import ValidationError
 
 from exfm.data import BatchBuilder, DenseFeature, FeatureSet, SparseFeature
-from exfm.layers import DCN, DLRM, CrossConfig, TrunkConfig, Wukong
+from exfm.layers import DCN, DLRM, CrossConfig, DCNOptions, DLRMOptions, TrunkConfig, Wukong
 from exfm.models import (
-    DCNOptions,
-    DLRMOptions,
     Student,
     StudentConfig,
     Teacher,
@@ -70,7 +68,7 @@ def test_the_network_holds_what_was_asked_for(kind):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"interaction": "fm"}, "'wukong', 'dlrm' or 'dcn'"),
+        ({"interaction": "fm"}, "no interaction `fm`; there are: wukong, dlrm, dcn, mlp"),
         ({"interaction": "dlrm", "layers": 3}, "`layers` belongs to a teacher whose interaction is `wukong`"),
         ({"interaction": "dcn", "attentive": True}, "`attentive` belongs to .* `wukong`, and this one's is `dcn`"),
         ({"interaction": "dcn", "dlrm": {"top": [8]}}, "`dlrm` belongs to .* `dlrm`, and this one's is `dcn`"),

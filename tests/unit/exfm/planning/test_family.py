@@ -7,8 +7,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from exfm.data import BatchBuilder, DenseFeature, FeatureSet, SequenceFeature, SparseFeature
 from exfm.errors import ConfigError
-from exfm.layers import CrossConfig
-from exfm.models import DCNOptions, DLRMOptions, TeacherConfig, TeacherNet
+from exfm.layers import CrossConfig, DCNOptions, DLRMOptions
+from exfm.models import TeacherConfig, TeacherNet
 from exfm.planning import flops_per_example, parameter_count, scaled_teacher, teacher_of_equal_flops
 from exfm.planning.family import family
 

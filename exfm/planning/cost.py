@@ -1,0 +1,66 @@
+"""What a teacher costs: its parameters, and the FLOPs of its dense part per example.
+
+Both are read off the network itself, made on the meta device, where tensors have shapes but no memory. FLOPs are those
+that torch.utils.flop_counter counts in one example's forward pass: two per multiplication and addition of a product of
+matrices. It leaves out norms, activations and biases, and it has no count for looking up embeddings, which is a matter
+of bandwidth; so the tables are left out, too.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+from torchrec.modules.embedding_modules import EmbeddingBagCollection
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+
+from exfm.data import FeatureSet
+from exfm.embeddings import bag_configs
+from exfm.models import TeacherConfig, TeacherNet
+from exfm.parallel import quiet_torchrec
+
+TRAINING_OVER_FORWARD = 3  # FLOPs of a training step over those of its forward pass
+
+
+class Parameters(NamedTuple):
+    """Of a teacher. The tables' optimizer holds one number more per row, the dense part's two per parameter."""
+
+    dense: int
+    tables: int
+
+
+def parameter_count(cfg: TeacherConfig, features: FeatureSet, tasks: int) -> Parameters:
+    """How many parameters a teacher has: those of its dense part, and those of its tables."""
+    tables = sum(table.num_embeddings * table.embedding_dim for table in bag_configs(features, cfg.width))
+    parameters = _without_memory(cfg, features, tasks).named_parameters()
+    return Parameters(sum(p.numel() for name, p in parameters if not name.startswith("tables.")), tables)
+
+
+def flops_per_example(cfg: TeacherConfig, features: FeatureSet, tasks: int) -> int:
+    """FLOPs of one example's forward pass through the dense part.
+
+    >>> from exfm.data import SparseFeature
+    >>> features = FeatureSet(sparse=[SparseFeature(name="ad", rows=9), SparseFeature(name="user", rows=9)])
+    >>> cfg = TeacherConfig(interaction="dlrm", width=4, dlrm={"top": (8,)}, head=())
+    >>> flops_per_example(cfg, features, tasks=1)  # pairs 2·2·2·4, top 2·1·8, head 2·8·1
+    64
+    """
+    net = _without_memory(cfg, features, tasks)
+    width = sum(table.embedding_dim * len(table.feature_names) for table in bag_configs(features, cfg.width))
+    keys = list(features.keys)
+    with quiet_torchrec(), torch.device("meta"), torch.no_grad(), FlopCounterMode(display=False) as counter:
+        ids = KeyedJaggedTensor(
+            keys, torch.empty(0, dtype=torch.int64), lengths=torch.ones(len(keys), dtype=torch.int64), stride=1
+        )
+        h = net.trunk(net.units(torch.empty(1, width), ids), torch.empty(1, len(features.dense)))
+        for head in net.heads.values():
+            head(h)
+    return counter.get_total_flops()
+
+
+def _without_memory(cfg: TeacherConfig, features: FeatureSet, tasks: int) -> TeacherNet:
+    cfg = cfg.model_copy(update={"dense_dtype": "float32"})
+    with torch.device("meta"):
+        tables = EmbeddingBagCollection(bag_configs(features, cfg.width), device=torch.device("meta"))
+        return TeacherNet(cfg, features, [f"task{t}" for t in range(tasks)], seed=0, tables=tables)

@@ -13,7 +13,8 @@ def hash64(ids: pa.Array) -> np.ndarray:
     """Hash int64 or string ids to uint64, shape (N,) -> (N,).
 
     Integers go through the splitmix64 finaliser, which is a bijection: distinct ids never collide. Strings go through
-    SipHash with a fixed key, so the result does not depend on the process.
+    SipHash with a fixed key, so the result does not depend on the process. Features are hashed alike (`exfm.data`),
+    by a function of their own since neither package imports the other; a test compares the two.
     Raises ValueError when `ids` holds nulls.
 
     >>> a, b = hash64(pa.array([7, 8])), hash64(pa.array([8, 7]))

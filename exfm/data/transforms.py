@@ -28,13 +28,16 @@ class Bags(NamedTuple):
 
 
 def hash64(ids: pa.Array) -> np.ndarray:
-    """64-bit hashes of an integer or string column without nulls: (B,) uint64.
+    """64-bit hashes of an integer or string column: (B,) uint64. Raises ValueError when it holds nulls.
 
-    Integers go through the splitmix64 finaliser (a bijection), strings through siphash; both are stable for ever.
+    Integers go through the splitmix64 finaliser (a bijection), strings through siphash; both are stable for ever, and
+    the same as those of ids in `streaming.hashing`, which this package may not import.
 
     >>> hash64(pa.array([1, 2])).tolist()
     [6238072747940578789, 15839785061582574730]
     """
+    if ids.null_count:
+        raise ValueError(f"ids must not be null: {ids.null_count} of {len(ids)} are")
     if pa.types.is_string(ids.type) or pa.types.is_large_string(ids.type):
         encoded = ids.dictionary_encode()
         distinct = encoded.dictionary.to_numpy(zero_copy_only=False).astype(object)

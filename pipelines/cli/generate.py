@@ -35,15 +35,15 @@ def generate(
     from pipelines.config import Generated, load
     from pipelines.display import rows_bar
     from pipelines.tools import record
-    from pipelines.workers import generated_stream
     from streaming.errors import BadInput
+    from streaming.sources.synthetic import generated_stream
 
     asked = [("impressions", impressions), ("seed", seed)]
     settings = load(config, (overrides or []) + [f"source.{key}={value}" for key, value in asked if value is not None])
     if not isinstance(settings.source, Generated):
         kind = "null" if settings.source is None else settings.source.kind
         raise BadInput(f"{config} has a source of kind {kind}; `exfm generate` needs one of kind generated")
-    stream = generated_stream(settings, settings.source)
+    stream = generated_stream(settings.source, settings.rows, encoding=settings.kafka.impressions.codec)
     started = time.monotonic()
     with rows_bar("generating", stream.rows) as advance:
         written = record(stream, out_dir, chunk_rows=settings.source.chunk_rows, advance=advance)

@@ -14,14 +14,14 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from pipelines.config import Config, Generated, Recorded
-from pipelines.results import Truth, load_truth
 from pipelines.run_dir import RunDir
-from pipelines.workers import generated_stream, stream_name
+from pipelines.workers import stream_name
 from streaming.disk import replacing
 from streaming.errors import BadInput
 from streaming.lake import LakeReader
 from streaming.schema import SAMPLE_WEIGHT
 from streaming.sources import Chunk, RecordedStream, settled_rows
+from streaming.sources.synthetic import Truth, generated_stream, load_truth
 
 Advance = Callable[[int], None]
 OPTIMUM = "optimum_"
@@ -67,7 +67,7 @@ def _columns(config: Config) -> list[str]:
 
 def _lake(config: Config, run_dir: RunDir, columns: list[str]) -> tuple[str, Iterator[pa.Table]]:
     lake = LakeReader(run_dir.lake, config.rows)
-    truth = load_truth(run_dir, config.tasks)
+    truth = load_truth(run_dir.truth, config.tasks)
 
     def batches() -> Iterator[pa.Table]:
         after = None
@@ -88,7 +88,8 @@ def _source(config: Config, columns: list[str]) -> tuple[str, Iterator[pa.Table]
     def batches() -> Iterator[pa.Table]:
         played: Iterable[Chunk]
         if isinstance(source, Generated):
-            played = generated_stream(config, source).chunks(source.chunk_rows)
+            encoding = config.kafka.impressions.codec
+            played = generated_stream(source, config.rows, encoding=encoding).chunks(source.chunk_rows)
         else:
             assert isinstance(source, Recorded)
             played = RecordedStream(source.path, source, config.rows).chunks(source.chunk_rows)

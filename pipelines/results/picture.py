@@ -13,9 +13,10 @@ import numpy as np
 
 from exfm.metrics import normalised_entropy
 from pipelines.config import Config
-from pipelines.results.summary import Columns, columns_of, load_truth
+from pipelines.results.summary import Columns, columns_of
 from pipelines.run_dir import RunDir
 from pipelines.training import read_predictions
+from streaming.sources.synthetic import load_truth
 
 WINDOWS = 30
 MIN_POSITIVES = 50
@@ -25,7 +26,7 @@ LABELS = {"no_teacher": "twin without teacher", "student": "student", "teacher":
 
 def draw(config: Config, run_dir: RunDir) -> Path | None:
     """`ne.png` in the run directory; None when there is nothing to draw."""
-    truth = load_truth(run_dir, config.tasks)
+    truth = load_truth(run_dir.truth, config.tasks)
     panels: dict[str, Columns] = {}
     for student in config.students:
         table = read_predictions(run_dir.predictions(student.name))

@@ -21,8 +21,7 @@ from pipelines.run_dir import RunDir
 from pipelines.status import RunStatus, WorkerStatus
 from pipelines.training import count_predictions, read_predictions
 from pipelines.workers import Report
-from streaming.hashing import hash64
-from streaming.sources.synthetic import read_truth
+from streaming.sources.synthetic import Truth, load_truth
 
 PACKAGES = ("torch", "torchrec", "ray", "pyarrow", "kafka-python", "mlflow", "deltalake", "numpy")
 MODELS = ("student", "no_teacher", "teacher", "optimum")
@@ -55,27 +54,6 @@ class Columns:
             None if self.weights is None else self.weights[kept],
             None if self.groups is None else self.groups[kept],
         )
-
-
-class Truth:
-    """The generator's probability of each settled label, by impression."""
-
-    def __init__(self, table: pa.Table) -> None:
-        hashes = hash64(table["impression_id"].combine_chunks())
-        self._order = np.argsort(hashes, kind="stable")
-        self._hashes = hashes[self._order]
-        self._table = table
-
-    def logits(self, ids: pa.Array, task: str) -> np.ndarray:
-        """logit of the probability, NaN where the impression is unknown."""
-        name = f"p_settled_{task}"
-        if name not in self._table.schema.names or not len(self._hashes):
-            return np.full(len(ids), np.nan)
-        wanted = hash64(ids)
-        at = np.minimum(np.searchsorted(self._hashes, wanted), len(self._hashes) - 1)
-        p = self._table[name].to_numpy().astype(np.float64)[self._order[at]]
-        with np.errstate(divide="ignore"):
-            return np.where(self._hashes[at] == wanted, np.log(p) - np.log1p(-p), np.nan)
 
 
 def columns_of(table: pa.Table, task: str, truth: Truth | None) -> Columns:
@@ -149,15 +127,8 @@ class Summary:
         return flat
 
 
-def load_truth(run_dir: RunDir, tasks: tuple[str, ...]) -> Truth | None:
-    if not run_dir.truth.exists():
-        return None
-    columns = ["impression_id", *(f"p_settled_{task}" for task in tasks)]
-    return Truth(read_truth(run_dir.truth).to_table(columns=columns))
-
-
 def students_of(config: Config, run_dir: RunDir, last_seq: int) -> dict[str, dict[str, Any]]:
-    truth = load_truth(run_dir, config.tasks)
+    truth = load_truth(run_dir.truth, config.tasks)
     return {student.name: _student(config, run_dir, student, truth, last_seq) for student in config.students}
 
 

@@ -1,4 +1,4 @@
-from .ingest import IngestWorker, generated_stream, stream_name
+from .ingest import IngestWorker, stream_name
 from .model import REGISTER_EVERY_S, ModelWorker
 from .ranks import Ranks
 from .worker import LOOPBACK, Orders, RankReport, Rendezvous, Report, Worker, seconds_since
@@ -14,7 +14,6 @@ __all__ = [
     "Rendezvous",
     "Report",
     "Worker",
-    "generated_stream",
     "seconds_since",
     "stream_name",
 ]

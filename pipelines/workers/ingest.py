@@ -23,18 +23,11 @@ from streaming.hashing import hash64
 from streaming.kafka import TopicWriter, last_message
 from streaming.messages import END_HEADER, EndOfStream, Kind, make_codec
 from streaming.sources import Chunk, Pacer, PlayedStream, RecordedStream
-from streaming.sources.synthetic import GeneratedStream, TruthWriter
+from streaming.sources.synthetic import TruthWriter, generated_stream
 
 ENDED = (1 << 62, 0)
 NOTHING = (-1, 0)
 FOOTER_BYTES = 65_536
-
-
-def generated_stream(config: Config, source: Generated) -> GeneratedStream:
-    """The synthetic stream with the columns and tasks of `config`."""
-    windows = {task.name: task.window_s for task in config.rows.tasks}
-    columns = [column.name for column in config.rows.columns]
-    return GeneratedStream(source, windows, columns=columns, encoding=config.kafka.impressions.codec)
 
 
 def stream_name(config: Config, source: Generated | Recorded) -> str:
@@ -167,7 +160,7 @@ class IngestWorker(Worker):
             recorded = RecordedStream(source.path, source, self._config.rows)
             self._total = recorded.rows
             return recorded
-        stream = generated_stream(self._config, source)
+        stream = generated_stream(source, self._config.rows, encoding=self._config.kafka.impressions.codec)
         self._total = source.impressions
         if not self._done:
             self._truth = TruthWriter(self._run_dir.truth, replace=True)

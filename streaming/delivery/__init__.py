@@ -1,4 +1,10 @@
-"""Delivery."""
+"""What is delivered after a commit to the lake, each row once: blocks to the teacher, dead letters and late feedback.
+
+header     what a message of the examples topic says about its block; which partition a row goes to
+publisher  writes committed blocks to the examples topic
+reader     reads complete blocks from it
+outbox     delivers late feedback and dead letters to their tables and their topic
+"""
 
 import lazy_loader
 

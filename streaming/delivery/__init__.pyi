@@ -1,5 +1,7 @@
-from .examples import Block, BlockPosition, ExamplesPublisher, ExamplesReader, check_whole, partition_of
+from .header import partition_of
 from .outbox import CommitRecord, Outbox
+from .publisher import ExamplesPublisher
+from .reader import Block, BlockPosition, ExamplesReader, check_whole
 
 __all__ = [
     "Block",

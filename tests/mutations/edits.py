@@ -161,7 +161,7 @@ MUTATIONS = (
     Mutation(
         "a block published twice is learned twice",
         ONCE,
-        "streaming/delivery/examples.py",
+        "streaming/delivery/reader.py",
         """        if header.block <= self._after:
             return
 """,
@@ -171,7 +171,7 @@ MUTATIONS = (
     Mutation(
         "a block is learned without the part that is missing",
         ONCE,
-        "streaming/delivery/examples.py",
+        "streaming/delivery/reader.py",
         "if rows != last_seq - first_seq + 1:",
         "if False:",
         EXAMPLES,
@@ -524,7 +524,7 @@ MUTATIONS = (
         "a message takes what it says it needs",
         "fuzz",
         "streaming/messages/ipc.py",
-        "        _check_declared(value, max_bytes)\n",
+        "        check_declared(value, max_bytes)\n",
         "",
         "tests/unit/streaming/messages/test_ipc.py",
     ),

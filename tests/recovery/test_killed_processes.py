@@ -16,7 +16,7 @@ import pytest
 
 from pipelines.config import Config, Generated
 from pipelines.results import counts_hold
-from pipelines.workers import generated_stream
+from streaming.sources.synthetic import generated_stream
 from tests.support.pipelines.expected_rows import expected_rows, lake_rows
 from tests.support.pipelines.kills import BROKER, COORDINATOR, KILLED, SHORT, Hail, victims_of
 from tests.support.pipelines.small_runs import Finished, assert_learned_the_lake, assert_same_run, small, to_the_end
@@ -46,7 +46,7 @@ def assert_nothing_lost_nothing_twice(finished: Finished) -> None:
     source = config.source
     assert isinstance(source, Generated)
     assert lake["lake_seq"].to_pylist() == list(range(lake.num_rows))
-    chunks = generated_stream(config, source).chunks(source.chunk_rows)
+    chunks = generated_stream(source, config.rows, encoding=config.kafka.impressions.codec).chunks(source.chunk_rows)
     made = {impression for chunk in chunks for impression in chunk.impressions["impression_id"].to_pylist()}
     settled = Counter(zip(lake["settlement"].to_pylist(), lake["impression_id"].to_pylist(), strict=True))
     assert max(settled.values()) == 1

@@ -23,7 +23,7 @@ from pipelines.config import Config, dump
 from pipelines.control.preflight import prepare
 from pipelines.run_dir import RunDir
 from pipelines.workers import IngestWorker
-from streaming.delivery.examples import Header
+from streaming.delivery.header import Header
 from streaming.delta import sweep
 from streaming.kafka import ensure_topics
 from streaming.lake import Lake, LakeReader

@@ -1,10 +1,13 @@
-from .stream import GeneratedStream
-from .truth import TruthWriter, read_truth
+from .stream import GeneratedStream, generated_stream
+from .truth import Truth, TruthWriter, load_truth, read_truth
 from .world_config import GeneratorConfig
 
 __all__ = [
     "GeneratedStream",
     "GeneratorConfig",
+    "Truth",
     "TruthWriter",
+    "generated_stream",
+    "load_truth",
     "read_truth",
 ]

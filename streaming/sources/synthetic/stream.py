@@ -117,6 +117,12 @@ class GeneratedStream(PlayedStream):
         yield from _Run(self, self._encoding).chunks(chunk_rows)
 
 
+def generated_stream(config: GeneratorConfig, schema: RowSchema, *, encoding: Encoding = "arrow") -> GeneratedStream:
+    """The synthetic stream with the columns and tasks of `schema`."""
+    windows_s = {task.name: task.window_s for task in schema.tasks}
+    return GeneratedStream(config, windows_s, columns=[column.name for column in schema.columns], encoding=encoding)
+
+
 class _Run:
     """One pass over the stream. Times are milliseconds since its start; those in batches, since 1970."""
 

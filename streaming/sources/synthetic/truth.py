@@ -1,16 +1,19 @@
-"""What was true of every generated impression, kept apart from the stream: Parquet parts in one directory."""
+"""The truth about every generated impression, kept apart from the stream: Parquet parts in one directory."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from streaming.disk import replacing
 from streaming.errors import BadInput
+from streaming.hashing import hash64
 
 TRUTH_SCHEMA = pa.schema(
     [
@@ -81,6 +84,36 @@ class TruthWriter:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         if kind is None:
             self.close()
+
+
+class Truth:
+    """The true probability of each settled label, looked up by impression id."""
+
+    def __init__(self, table: pa.Table) -> None:
+        """`table` has `impression_id` and `p_settled_<task>`, each id once."""
+        hashes = hash64(table["impression_id"].combine_chunks())
+        self._order = np.argsort(hashes, kind="stable")
+        self._hashes = hashes[self._order]
+        self._table = table
+
+    def logits(self, ids: pa.Array, task: str) -> np.ndarray:
+        """The logit of the probability, (N,) -> (N,); NaN where the impression or the task is unknown."""
+        name = f"p_settled_{task}"
+        if name not in self._table.schema.names or not len(self._hashes):
+            return np.full(len(ids), np.nan)
+        wanted = hash64(ids)
+        at = np.minimum(np.searchsorted(self._hashes, wanted), len(self._hashes) - 1)
+        p = self._table[name].to_numpy().astype(np.float64)[self._order[at]]
+        with np.errstate(divide="ignore"):
+            return np.where(self._hashes[at] == wanted, np.log(p) - np.log1p(-p), np.nan)
+
+
+def load_truth(directory: Path, tasks: Sequence[str]) -> Truth | None:
+    """The truth of `tasks` that was written to `directory`; None where the directory does not exist."""
+    if not directory.exists():
+        return None
+    columns = ["impression_id", *(f"p_settled_{task}" for task in tasks)]
+    return Truth(read_truth(directory).to_table(columns=columns))
 
 
 def read_truth(directory: str | Path) -> ds.Dataset:

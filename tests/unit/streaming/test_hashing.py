@@ -4,6 +4,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from exfm.data.transforms import hash64 as feature_hash64
 from streaming.hashing import hash64
 
 
@@ -30,6 +31,23 @@ def test_bits_are_spread():
     assert counts.max() < 1150
 
 
-def test_nulls_are_refused():
-    with pytest.raises(ValueError, match="1 of 2"):
-        hash64(pa.array([1, None]))
+@pytest.mark.parametrize("hashed", [hash64, feature_hash64])
+@pytest.mark.parametrize("values", [[1, None], ["a", None]])
+def test_nulls_are_refused(hashed, values):
+    with pytest.raises(ValueError, match="ids must not be null: 1 of 2 are"):
+        hashed(pa.array(values))
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        pa.array([0, 1, -1, 2**63 - 1, -(2**63)]),
+        pa.array([7, 8], pa.int32()),
+        pa.array(["x", "", "\u00e9", "x"]),
+        pa.array(["x", "y"], pa.large_string()),
+        pa.array(["x", "y", "z"]).slice(1),
+        pa.array([], pa.string()),
+    ],
+)
+def test_ids_and_features_hash_alike(values):
+    assert hash64(values).tolist() == feature_hash64(values).tolist()

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from exfm.metrics import gauc
 from pipelines.config import parse
-from pipelines.results import Summary, Truth, counts_hold, rows_hold, summarise
+from pipelines.results import Summary, counts_hold, rows_hold, summarise
 from pipelines.results.summary import columns_of, judge, students_of
 from pipelines.rules import WorkerState
 from pipelines.run_dir import RunDir
@@ -20,7 +20,7 @@ from pipelines.status import RunStatus, WorkerStatus
 from pipelines.training import PredictionLog
 from pipelines.workers import Report
 from streaming.disk import write_json
-from streaming.sources.synthetic import TruthWriter
+from streaming.sources.synthetic import Truth, TruthWriter
 from streaming.sources.synthetic.truth import TRUTH_SCHEMA
 from tests.support.pipelines.raw_configs import small
 

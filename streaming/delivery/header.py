@@ -1,0 +1,64 @@
+"""The examples topic carries committed lake rows to the teacher's ranks, block by block.
+
+Each block goes to every partition of the topic, as one message or in several parts; a partition without rows of the
+block gets an empty batch. The headers of a message name its block and its part of it, so that a reader knows when a
+block is complete, and a publisher that restarts finds where it left off.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from streaming.errors import BadInput, StreamingError
+from streaming.hashing import hash64
+from streaming.messages import RawMessage
+
+
+@dataclass(frozen=True)
+class Header:
+    """The headers of one message of the topic. `lake` is the id of the lake that its rows come from."""
+
+    lake: str
+    block: int
+    first_seq: int
+    last_seq: int
+    part: int
+    parts: int
+
+    def encode(self) -> list[tuple[str, bytes]]:
+        return [(name, str(value).encode()) for name, value in vars(self).items()]
+
+    @classmethod
+    def decode(cls, message: RawMessage) -> Header:
+        """Raises StreamingError for a message that no publisher of blocks wrote."""
+        values = {name: value.decode() for name, value in message.headers if name in cls.__dataclass_fields__}
+        if absent := [name for name in cls.__dataclass_fields__ if name not in values]:
+            raise StreamingError(
+                f"message {message.offset} of topic `{message.topic}`, partition {message.partition}, is no part of a "
+                f"block (no header {', '.join(absent)}): another program writes to this topic; give the run an "
+                "examples topic of its own (kafka.examples.topic): it is rebuilt from the lake"
+            )
+        lake = values.pop("lake")
+        return cls(lake, **{name: int(value) for name, value in values.items()})
+
+    def check(self, lake: str, topic: str) -> None:
+        """Raises BadInput where the message comes from another lake than `lake`."""
+        if self.lake != lake:
+            raise BadInput(
+                f"topic `{topic}` holds rows of another run (its lake is {self.lake}, this run's {lake}); give this "
+                "run an examples topic of its own (kafka.examples.topic): it is rebuilt from the lake"
+            )
+
+
+def partition_of(ids: pa.Array, partitions: int) -> np.ndarray:
+    """The partition of the examples topic that each impression id goes to, (N,) -> (N,).
+
+    A function of the id alone, so that a rank that reads its rows from the lake instead finds the same ones.
+
+    >>> partition_of(pa.array([7, 8, 9]), 1).tolist()
+    [0, 0, 0]
+    """
+    return (hash64(ids) % np.uint64(partitions)).astype(np.int64)

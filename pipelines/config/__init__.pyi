@@ -1,6 +1,6 @@
 from .evolve import evolution, made_with_student, made_with_teacher, older_hashes, remember
 from .hash import decisive, hash_of, moved
-from .settings import Config, Frozen, Generated, Kafka, Recorded, Resources, Student, Topic, dump, load, parse
+from .settings import Config, Frozen, Generated, Kafka, Pace, Recorded, Resources, Student, Topic, dump, load, parse
 from .text import choices, merged, override, problems, read_settings
 
 __all__ = [
@@ -8,6 +8,7 @@ __all__ = [
     "Frozen",
     "Generated",
     "Kafka",
+    "Pace",
     "Recorded",
     "Resources",
     "Student",

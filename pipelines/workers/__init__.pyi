@@ -1,7 +1,7 @@
 from .ingest import IngestWorker, stream_name
 from .model import REGISTER_EVERY_S, ModelWorker
 from .ranks import Ranks
-from .worker import LOOPBACK, Orders, RankReport, Rendezvous, Report, Worker, seconds_since
+from .worker import LOOPBACK, Orders, RankReport, Rendezvous, Report, Stopwatch, Worker, seconds_since
 
 __all__ = [
     "LOOPBACK",
@@ -13,6 +13,7 @@ __all__ = [
     "Ranks",
     "Rendezvous",
     "Report",
+    "Stopwatch",
     "Worker",
     "seconds_since",
     "stream_name",

@@ -5,7 +5,7 @@ from .readers import Readers
 from .settings import LakeSettings
 from .side_tables import DEAD_LETTERS, LATE_FEEDBACK, SideTable
 from .source import LakeSource
-from .writer import Lake
+from .writer import Lake, LakeWriter
 
 __all__ = [
     "DEAD_LETTERS",
@@ -16,6 +16,7 @@ __all__ = [
     "LakeReader",
     "LakeSettings",
     "LakeSource",
+    "LakeWriter",
     "Merge",
     "Readers",
     "SideTable",

@@ -50,7 +50,7 @@ class Clocked:
         while not self.worker.done and self.worker.step():
             worked = True
             if isinstance(self.worker, AugmentationWorker):
-                self._note(self.worker._lake.last_lake_seq, watermark_ms())
+                self._note(self.worker.report().lake_seq, watermark_ms())
         if worked:
             self._note(self.worker.report().lake_seq, watermark_ms())
         return worked
@@ -83,7 +83,7 @@ def lags(config: Config, root: Path) -> dict[int, tuple[float, ...]]:
         worker.open()
 
     def watermark_ms() -> int:
-        return augmentation._intake.watermark_ms
+        return augmentation._feed.intake.watermark_ms
 
     while not all(each.worker.done for each in (committed, teacher, *students)):
         if not ingest.done:

@@ -44,12 +44,12 @@ def test_a_jump_of_the_wall_clock_neither_stalls_blocks_nor_takes_their_logits(b
             broker.bootstrap_servers,
             [(kafka.impressions.topic, n, ipc(rows[n::2], config.rows.impression)) for n in (0, 1)],
         )
-        before = worker._lake.last_block
+        before = worker.report().lake_seq
         for _ in range(400):
             worker.step()
-            if worker._have:
+            if worker._block.num_rows:
                 clock.advance(2)
-            if worker._lake.last_block > before:
+            if worker.report().lake_seq > before:
                 return
         raise AssertionError("no block was made")
 

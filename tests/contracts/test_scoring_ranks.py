@@ -24,7 +24,8 @@ from exfm.tensors.checkpoint import load_checkpoint
 from exfm.tensors.staging import PIECE_BYTES
 from pipelines.config import Config
 from pipelines.run_dir import RunDir
-from pipelines.workers.augmentation.scoring import LeadingScorer, Replica, shares
+from pipelines.workers.augmentation.scoring import ReplicaScorer
+from pipelines.workers.augmentation.scoring_ranks import LeadingScorer, shares
 from tests.support.pipelines.small_runs import small
 from tests.support.ranks.ports import free_port
 from tests.support.ranks.scoring_ranks import config_of, measure, rows, save_snapshot
@@ -45,7 +46,7 @@ from pathlib import Path
 from pipelines.config import parse
 from pipelines.run_dir.paths import RunDir
 from pipelines.workers.worker import Orders, Rendezvous
-from pipelines.workers.augmentation.scoring import ScoringWorker
+from pipelines.workers.augmentation import ScoringWorker
 rank, ranks, root = int(sys.argv[1]), int(sys.argv[2]), RunDir(Path(sys.argv[3]))
 for port, raw in json.loads(sys.argv[4]):
     worker = ScoringWorker(parse(raw), root, Rendezvous(rank, ranks, port=port))
@@ -104,7 +105,7 @@ def test_ranks_score_what_a_replica_scores_of_every_snapshot_they_are_told_to_lo
     configs = [small("nowhere:1", augmentation__ranks=2, augmentation__sharding={"types": [kind]}) for kind in TYPES]
     one, two = (publish(configs[0], run_dir, version) for version in (1, 2))
     damaged = damage(publish(configs[0], run_dir, 3))
-    replica = Replica(configs[0])
+    replica = ReplicaScorer(configs[0])
     with scoring_ranks(configs, tmp_path) as ports:
         for config, kind, port in zip(configs, TYPES, ports, strict=True):
             with RankGroup(0, 2, master_port=port) as group:

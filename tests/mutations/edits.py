@@ -42,6 +42,7 @@ STUDENT = "tests/unit/exfm/models/test_student.py"
 CHECKPOINT = "tests/unit/exfm/tensors/test_checkpoint.py"
 PIECES = "tests/unit/exfm/tensors/test_checkpoint_pieces.py"
 AUGMENTATION = "pipelines/workers/augmentation/worker.py"
+COMMIT = "pipelines/workers/augmentation/commit.py"
 
 MUTATIONS = (
     Mutation(
@@ -72,8 +73,8 @@ MUTATIONS = (
         "another version recorded than the one that scored",
         f"{HONEST} (19)",
         AUGMENTATION,
-        "self._snapshots.version if scored else None]",
-        "max(0, self._snapshots.version - 1) if scored else None]",
+        "teacher_version=self._snapshots.version if scored else None",
+        "teacher_version=max(0, self._snapshots.version - 1) if scored else None",
         SCORED,
     ),
     Mutation(
@@ -87,24 +88,25 @@ MUTATIONS = (
     Mutation(
         "published before committed",
         f"{LOG} (3)",
-        AUGMENTATION,
-        """        self._commit(block)
-        with self.watch("publish"):
-            self._lake.check()
-            self._publisher.publish(block)
+        COMMIT,
+        """        self._save_state(record)  # 1
+        self._commit_rows(block, number, counts)  # 2
+        self._deliver(record)  # 3
+        self._publish(block)  # 4
 """,
-        """        with self.watch("publish"):
-            self._publisher.publish(block)
-            self._commit(block)
+        """        self._publish(block)
+        self._save_state(record)
+        self._commit_rows(block, number, counts)
+        self._deliver(record)
 """,
         f"{CRASHES} -k commits",
     ),
     Mutation(
         "what a crash kept from being published is not made up",
         f"{LOG} (3)",
-        AUGMENTATION,
-        "if self._publisher.published_seq >= self._lake.last_lake_seq:",
-        "if True:",
+        COMMIT,
+        "if self._publisher.published_seq < self.lake.last_lake_seq:",
+        "if False:",
         f"{CRASHES} -k committed",
     ),
     Mutation(
@@ -150,11 +152,11 @@ MUTATIONS = (
     Mutation(
         "what a commit leaves behind is forgotten by a crash",
         KEPT,
-        AUGMENTATION,
-        """        record = CommitRecord.load(states, state)
-        self._outbox.deliver(record)
+        COMMIT,
+        """            record = CommitRecord.load(states, state)
+            self._outbox.deliver(record)
 """,
-        """        record = CommitRecord.load(states, state)
+        """            record = CommitRecord.load(states, state)
 """,
         f"{CRASHES} -k delivers",
     ),
@@ -252,8 +254,8 @@ MUTATIONS = (
         "no state before the first row",
         f"{KEPT} (11)",
         AUGMENTATION,
-        "if merge_state is None:",
-        "if False:",
+        "        if resumed is None:",
+        "        if False:",
         f"{TOPIC_RETENTION}::test_augmentation_remembers_where_the_topics_began_before_it_has_read_a_row",
     ),
     Mutation(
@@ -443,9 +445,9 @@ MUTATIONS = (
     Mutation(
         "features are stored hashed",
         RAW,
-        AUGMENTATION,
+        "pipelines/workers/augmentation/augment.py",
         'columns["event_date"] = pc',
-        'columns["user_id"] = pa.array(rows["user_id"].to_numpy() % 1000)\n        columns["event_date"] = pc',
+        'columns["user_id"] = pa.array(rows["user_id"].to_numpy() % 1000)\n    columns["event_date"] = pc',
         f"{PIPELINE}::test_the_lake_holds_features_as_they_were_sent",
     ),
     Mutation(

@@ -1,4 +1,4 @@
-from .scoring import ScoringWorker
+from .scoring_ranks import ScoringWorker
 from .worker import AugmentationWorker
 
 __all__ = [

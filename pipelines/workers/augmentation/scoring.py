@@ -1,63 +1,40 @@
-"""What scores augmentation's rows: a replica of the teacher, or ranks that hold its tables together.
-
-    rank 0, augmentation                    the other ranks, scoring
-    load   says which snapshot   ──note──►  each reads its own windows of it from the disk
-                                 ◄──note──  and says whether it could
-    score  says how many bytes   ──note──►
-           cuts rows in shares   ──Arrow──► each builds a batch of its own
-           looks up              ◄───────►  together: the one collective
-           gathers               ◄─logits─
-    leave  at a round's end      ──note──►  the round ends here too
-
-The rows are shared out, so that hashing, look-ups and the dense part are, too: with them all on rank 0 the others would
-only wait. Between notes nobody stands in a collective: augmentation may wait for Kafka, the teacher or the disk as long
-as it must, and no time-out runs.
-"""
+"""What scores rows: a replica of the teacher in this process, or ranks that hold its tables together."""
 
 from __future__ import annotations
 
-import json
-import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
-import torch
-from torch import Tensor
 
 from exfm.data import BatchBuilder
-from exfm.errors import ModelError, NewerFormat
 from exfm.growth import stored_teacher
-from exfm.models import ShardedScorer, TeacherScorer
+from exfm.models import TeacherScorer
 from exfm.parallel import RankGroup
 from exfm.tensors import open_checkpoint
-from exfm.threads import set_threads
 from pipelines.config import Config, made_with_teacher
-from pipelines.run_dir import RunDir
-from pipelines.workers import Orders, Ranks, Rendezvous, Report, Worker
-
-log = logging.getLogger(__name__)
+from pipelines.workers.augmentation.scoring_ranks import LeadingScorer
 
 
 class Scorer(Protocol):
-    """What augmentation and its snapshots see. `rows`: those that were scored in this process."""
+    """What augmentation and its snapshots see. `rows` counts those that were scored in this process."""
 
     rows: int
 
     def load(self, snapshot: Path) -> Mapping[str, Any]:
         """Score with this saved snapshot from now on; returns its meta. Raises ModelError where it cannot be read:
-        then there is nothing to score with until another is loaded."""
+        then nothing can be scored until another is loaded."""
 
     def score(self, rows: pa.RecordBatch) -> np.ndarray:
         """Logits (rows, T) float32."""
 
     def leave(self) -> None:
-        """The round is over; whoever works along may report."""
+        """The round is over: ranks that score along may report."""
 
 
-class Replica:
+class ReplicaScorer:
     """The whole teacher, in this process."""
 
     def __init__(self, config: Config) -> None:
@@ -79,171 +56,12 @@ class Replica:
         pass
 
 
-class _Shards:
-    """What every rank of the group does alike: hold its shards, read them, score its share."""
-
-    def __init__(self, config: Config, group: RankGroup) -> None:
-        self.group = group
-        self.build = BatchBuilder(config.features, config.tasks)
-        self._made_with = made_with_teacher(config)
-        sharding = config.augmentation.sharding
-        self._scorer = ShardedScorer(
-            config.teacher.model,
-            config.features,
-            config.tasks,
-            group=group,
-            sharding=sharding,
-            batch_rows=config.augmentation.score_rows,
-        )
-
-    def load(self, snapshot: Path) -> Mapping[str, Any]:
-        stored = open_checkpoint(snapshot)
-        self._scorer.load(stored_teacher(stored, self._made_with))
-        return stored.meta
-
-    @property
-    def held(self) -> list[Tensor]:
-        """The pieces of tables that are in this process."""
-        return self._scorer.held
-
-    def score(self, share: pa.RecordBatch) -> np.ndarray:
-        """Logits of all shares, in order of rank, on rank 0. A collective."""
-        own = torch.from_numpy(self._scorer.score(self.build(share)))
-        return torch.cat([*self.group.gather(own)] or [own]).numpy()
-
-
-class LeadingScorer:
-    """Rank 0 of the ranks that hold the teacher together."""
-
-    def __init__(self, config: Config, group: RankGroup) -> None:
-        self._shards = _Shards(config, group)
-        self._group = group
-        self._columns = list(config.features.needs_columns())
-        self._said = self.rows = 0
-
-    def load(self, snapshot: Path) -> Mapping[str, Any]:
-        self._say("load", snapshot=snapshot.name)
-        meta: Mapping[str, Any] = {}
-        errors: list[ModelError] = []
-        try:
-            meta = self._shards.load(snapshot)
-        except ModelError as error:
-            errors.append(error)
-        for rank in range(1, self._group.world_size):
-            kind, text = json.loads(self._group.hear(answer := f"loaded/{rank}"))
-            self._group.forget(answer)
-            if text:
-                errors.append((NewerFormat if kind == NewerFormat.__name__ else ModelError)(text))
-        if errors:
-            raise next((error for error in errors if isinstance(error, NewerFormat)), errors[0])
-        return meta
-
-    def score(self, rows: pa.RecordBatch) -> np.ndarray:
-        first, *others = shares(rows.select(self._columns), self._group.world_size)
-        messages = [_encoded(share) for share in others]
-        self._say("score", bytes=[len(message) for message in messages])
-        for rank, message in enumerate(messages, start=1):
-            self._group.send(message, rank)
-        self.rows += first.num_rows
-        return self._shards.score(first)[: rows.num_rows]
-
-    def leave(self) -> None:
-        self._say("leave")
-
-    def _say(self, what: str, **more: Any) -> None:
-        """What was said before this everybody has heard: by an answer, a collective, or the round's end."""
-        if self._said:
-            self._group.forget(f"order/{self._said}")
-        self._said += 1
-        self._group.tell(f"order/{self._said}", json.dumps({"do": what} | more))
-
-
 def scorer_of(config: Config, group: RankGroup | None) -> Scorer:
-    """What rank 0, or the only one, scores with. A collective where there are more."""
-    return Replica(config) if group is None else LeadingScorer(config, group)
+    """The scorer of rank 0, or of the only process. A collective where there are more."""
+    return ReplicaScorer(config) if group is None else LeadingScorer(config, group)
 
 
-class ScoringWorker(Worker):
-    """A rank that scores along with augmentation: does as rank 0 says, and has nothing to commit."""
-
-    kind = "scoring"
-
-    def __init__(self, config: Config, run_dir: RunDir, at: Rendezvous) -> None:
-        super().__init__(f"augmentation-rank{at.rank}")
-        self._config, self._run_dir, self._at = config, run_dir, at
-        self._heard = 0
-
-    def open(self) -> None:
-        set_threads(self._config.resources.threads)
-        self._ranks = Ranks(self._at)
-        assert self._ranks.group is not None
-        self._group = self._ranks.group
-        self._shards = _Shards(self._config, self._group)
-
-    def step(self) -> bool:
-        """Do the next thing that rank 0 says; False where that is to leave."""
-        with self.watch("wait for orders"):
-            self._heard += 1
-            order = json.loads(self._group.hear(f"order/{self._heard}"))
-        if order["do"] == "load":
-            with self.watch("load"):
-                self._load(order["snapshot"])
-        elif order["do"] == "score":
-            with self.watch("score"):
-                share = _decoded(self._group.receive(order["bytes"][self._group.rank - 1], 0))
-                self._shards.score(share)
-            self.rows += share.num_rows
-        return bool(order["do"] != "leave")
-
-    def _load(self, name: str) -> None:
-        kind = text = ""
-        try:
-            self._shards.load(self._run_dir.snapshots / name)
-        except ModelError as error:
-            kind, text = type(error).__name__, str(error)
-        self._group.tell(f"loaded/{self._group.rank}", json.dumps([kind, text]))
-
-    def advance(self, budget_s: float, orders: Orders) -> Report:
-        """A round: as long as rank 0's."""
-        self.orders = orders
-        while self.step():
-            pass
-        return self.report()
-
-    @property
-    def done(self) -> bool:
-        return False  # rank 0 says when
-
-    def describe(self, report: Report) -> None:
-        report.own_rows = self.rows
-
-    def close(self) -> None:
-        self._ranks.close()
-
-    def abandon(self) -> None:
-        self._ranks.close()
-
-
-def shares(rows: pa.RecordBatch, ranks: int) -> list[pa.RecordBatch]:
-    """The rows in order, cut in `ranks` shares of one size, the last filled up with copies of the last row.
-
-    Of one size, so that every rank is of use and the logits come back in one gather.
-
-    >>> [share["x"].to_pylist() for share in shares(pa.record_batch({"x": [1, 2, 3, 4]}), 3)]
-    [[1, 2], [3, 4], [4, 4]]
-    """
-    size = -(-rows.num_rows // ranks)
-    places = np.minimum(np.arange(ranks * size), rows.num_rows - 1).reshape(ranks, size)
-    return [rows.slice(p[0], size) if p[-1] - p[0] + 1 == size else rows.take(pa.array(p)) for p in places]
-
-
-def _encoded(rows: pa.RecordBatch) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, rows.schema) as writer:
-        writer.write_batch(rows)
-    return sink.getvalue().to_pybytes()
-
-
-def _decoded(message: bytes) -> pa.RecordBatch:
-    with pa.ipc.open_stream(message) as reader:
-        return reader.read_next_batch()
+def in_parts(scorer: Scorer, rows: pa.RecordBatch, part_rows: int) -> np.ndarray:
+    """Logits of all `rows`, (rows, T), at most `part_rows` of them scored at once."""
+    parts = [scorer.score(rows.slice(start, part_rows)) for start in range(0, rows.num_rows, part_rows)]
+    return np.concatenate(parts)

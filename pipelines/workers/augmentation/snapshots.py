@@ -1,4 +1,4 @@
-"""The teacher's snapshots, as augmentation sees them: one is loaded, and its age is known."""
+"""The teacher's snapshots, as augmentation uses them: one is loaded, and its age is known."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ log = logging.getLogger(__name__)
 class Snapshots:
     """Versions in `folder`, loaded into `scorer` one at a time.
 
-    A snapshot's age is what its file's time says, but never more than the time since we last looked and did not find
-    it, and never less than nothing: a wall clock that jumps, here or at the teacher's, makes no snapshot stale. Only at
-    the first look there is nothing but the file's time to go by.
+    A snapshot's age is taken from its file's time, bounded by zero and by the time since the last look that did not
+    find it: a wall clock that jumps, here or on the teacher's machine, makes no snapshot stale. Only the first look has
+    nothing but the file's time.
     """
 
     def __init__(
@@ -32,15 +32,16 @@ class Snapshots:
         now_ms: Callable[[], int],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._folder, self._scorer = folder, scorer
+        self.scorer = scorer
+        self._folder = folder
         self._now_ms, self._clock = now_ms, clock
         self.version: int | None = None
         self.lake_seq = NOTHING_YET  # the last row that the loaded version has learned
         self._made_at = self._looked_at = float("-inf")
-        self._aged: int | None = None  # the version that `_made_at` is of
+        self._aged: int | None = None  # the version that `_made_at` belongs to
 
     def load_newest(self) -> int | None:
-        """The version that is loaded: the newest that can be read; None where there is none yet."""
+        """Load the newest version that can be read; returns the loaded one, or None where there is none yet."""
         for name in reversed(checkpoint_names(self._folder)):
             if self.load(int(name[1:])):
                 break
@@ -48,23 +49,23 @@ class Snapshots:
         return self.version
 
     def load(self, version: int) -> bool:
-        """Make the scorer this version's; False while it is not there yet."""
+        """Load this version into the scorer; False while it is not published yet."""
         if version == self.version:
             return True
         directory = self._folder / snapshot_name(version)
         if not directory.exists():
             return False
-        self.version = None  # what is half loaded scores nothing
+        self.version = None  # a scorer that is half loaded scores nothing
         try:
-            meta = self._scorer.load(directory)
+            meta = self.scorer.load(directory)
         except NewerFormat:
             raise
         except ModelError as error:  # the teacher writes it again, or a newer one
-            if directory.exists():  # not pruned meanwhile
+            if directory.exists():  # it was not pruned meanwhile
                 log.error("%s; it is set aside as %s", error, set_checkpoint_aside(directory).name)
             return False
         self.version, self.lake_seq = version, meta["lake_seq"]
-        if version != self._aged:  # else it is back, after a newer one that could not be read
+        if version != self._aged:  # otherwise it returns, after a newer one that could not be read
             made_ms = (directory / "manifest.json").stat().st_mtime * 1000
             age_s = min(max(0.0, (self._now_ms() - made_ms) / 1000), self._clock() - self._looked_at)
             self._aged, self._made_at = version, self._clock() - age_s
@@ -72,5 +73,5 @@ class Snapshots:
 
     @property
     def age_s(self) -> float:
-        """Of the loaded version."""
+        """The age of the loaded version."""
         return self._clock() - self._made_at

@@ -26,7 +26,8 @@ from pipelines.config import parse
 from pipelines.run_dir.paths import RunDir
 from pipelines.workers.worker import Orders, Rendezvous
 from pipelines.workers.ranks import Ranks
-from pipelines.workers.augmentation.scoring import ScoringWorker, scorer_of
+from pipelines.workers.augmentation import ScoringWorker
+from pipelines.workers.augmentation.scoring import scorer_of
 from tests.support.ranks.scoring_ranks import held_bytes, measured
 rank, ranks, port, seconds, root = *map(int, sys.argv[1:5]), Path(sys.argv[5])
 config, at = parse(json.loads(sys.argv[6])), Rendezvous(rank, ranks, port=port)

@@ -1,0 +1,42 @@
+"""What turns settled rows into rows of the lake: their position, and the teacher's logits."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipelines.training import not_yet_learned
+from streaming.schema import RowSchema
+
+
+def augment(
+    rows: pa.RecordBatch,
+    logits_NT: np.ndarray,
+    schema: RowSchema,
+    *,
+    block: int,
+    first_seq: int,
+    teacher_version: int | None,
+    scored_at_ms: int,
+) -> pa.RecordBatch:
+    """A block as the lake stores it (`schema.augmented`), from rows in `schema.settled`.
+
+    logits_NT        float32, a column per task of the schema, in its order; NaN where the teacher gives none. A logit
+                     whose label the teacher may have learned already is left out: it is no prediction
+    teacher_version  None where no snapshot scored the rows
+    """
+    count = rows.num_rows
+    event_time = rows["event_time_ms"].to_numpy()
+    columns = dict(zip(rows.schema.names, rows.columns, strict=True))
+    columns["lake_seq"] = pa.array(np.arange(first_seq, first_seq + count))
+    columns["block"] = pa.array(np.full(count, block))
+    columns["teacher_version"] = pa.array([teacher_version] * count, pa.int64())
+    columns["scored_at_ms"] = pa.array(np.full(count, scored_at_ms))
+    columns["event_date"] = pc.strftime(pa.array(event_time, pa.timestamp("ms")), format="%Y-%m-%d")
+    tasks = [task.name for task in schema.tasks]
+    known_NT = not_yet_learned(rows, tasks, schema.groups) & np.isfinite(logits_NT)
+    for index, task in enumerate(tasks):
+        columns[f"teacher_logit_{task}"] = pa.array(logits_NT[:, index], mask=~known_NT[:, index])
+    augmented = schema.augmented
+    return pa.RecordBatch.from_arrays([columns[name] for name in augmented.names], schema=augmented)

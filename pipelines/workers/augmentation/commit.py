@@ -1,0 +1,136 @@
+"""The commit of a block: its rows reach the lake, and everything that follows from them is delivered, exactly once."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from pipelines.run_dir import RunDir
+from pipelines.workers import Stopwatch
+from pipelines.workers.augmentation.open_block import OpenBlock
+from streaming.delivery import CommitRecord, ExamplesPublisher, Outbox
+from streaming.lake import LakeReader, LakeWriter, Readers
+from streaming.position import NOTHING_YET
+from streaming.settlement import Settlement
+
+EPOCH_SHIFT = 32
+"""State numbers rise over all writers: the writer's epoch in the upper bits, its commits counted in the lower."""
+
+log = logging.getLogger(__name__)
+
+
+def states_folder(run_dir: RunDir, epoch: int) -> Path:
+    """States of one writer. Each has its own folder, so that a fenced writer cannot touch those of its successor."""
+    return run_dir.checkpoints("augmentation") / f"epoch-{epoch:06d}"
+
+
+class BlockCommit:
+    """Commits blocks, one after another. A commit has four steps:
+
+    1. the settlement state is saved, with the commit record: merge positions, late feedback, dead letters
+    2. the lake commit: rows and the number of that state, atomically
+    3. late feedback and dead letters are delivered from the record to their tables and their topic
+    4. the block is published to the examples topic
+
+    A crash before 2 leaves the block undone, and it is made again from the state before. After a crash behind 2,
+    `resume` completes 3 and 4 from the record and the lake; whatever was delivered already is skipped.
+    """
+
+    def __init__(
+        self,
+        run_dir: RunDir,
+        lake: LakeWriter,
+        settlement: Settlement,
+        outbox: Outbox,
+        publisher: ExamplesPublisher,
+        watch: Stopwatch,
+    ) -> None:
+        self.lake = lake
+        self._run_dir = run_dir
+        self._states = states_folder(run_dir, lake.epoch)
+        self._settlement = settlement
+        self._outbox, self._publisher = outbox, publisher
+        self._readers = Readers(run_dir.readers)
+        self._watch = watch
+
+    def resume(self) -> dict[str, Any] | None:
+        """Load the settlement state of the last commit and complete that commit. Returns the `meta` of its record, or
+        None for a new lake.
+
+        A lost state is an error. It cannot be made again from the topics and the lake: the topics are read from where
+        the state says, ids admitted before that would be admitted again, and only the state says which partition was
+        idle when.
+        """
+        meta: dict[str, Any] | None = None
+        if (state := self.lake.state) != NOTHING_YET:
+            states = states_folder(self._run_dir, state >> EPOCH_SHIFT)
+            self._settlement.load(states, str(state))
+            record = CommitRecord.load(states, state)
+            self._outbox.deliver(record)
+            meta = record.meta
+            log.info("resumed after block %d, lake_seq %d", self.lake.last_block, self.lake.last_lake_seq)
+        self._publish_committed()
+        return meta
+
+    def __call__(
+        self, block: pa.RecordBatch | None, beside: OpenBlock, *, meta: dict[str, Any], counts: Mapping[str, Any]
+    ) -> None:
+        """Commit a block of `schema.augmented`, or progress alone. `meta`: what `resume` returns after a crash."""
+        number = max(self.lake.state, (self.lake.epoch << EPOCH_SHIFT) - 1) + 1
+        record = CommitRecord(number, meta, beside.late(self.lake.schema), beside.dead())
+        self._save_state(record)  # 1
+        self._commit_rows(block, number, counts)  # 2
+        self._deliver(record)  # 3
+        self._publish(block)  # 4
+
+    def _save_state(self, record: CommitRecord) -> None:
+        with self._watch("save state"):
+            self._settlement.save(self._states, str(record.number), keep=[str(self.lake.state)])
+            record.save(self._states)
+
+    def _commit_rows(self, block: pa.RecordBatch | None, number: int, counts: Mapping[str, Any]) -> None:
+        with self._watch("commit"):
+            self.lake.commit(block, state=number, metadata={"counts": counts})
+
+    def _deliver(self, record: CommitRecord) -> None:
+        with self._watch("deliver"):
+            self._outbox.deliver(record)
+            CommitRecord.prune(self._states, before=record.number - 1)
+            if record.number == self.lake.epoch << EPOCH_SHIFT:
+                self._forget_earlier_writers()
+
+    def _forget_earlier_writers(self) -> None:
+        for states in self._states.parent.glob("epoch-*"):
+            if states < self._states:
+                shutil.rmtree(states)
+
+    def _publish(self, block: pa.RecordBatch | None) -> None:
+        if block is None:
+            return
+        with self._watch("publish"):
+            self.lake.check()
+            self._publisher.publish(block)
+            self._register_published()
+
+    def _publish_committed(self) -> None:
+        """Publish what a crash kept from being published."""
+        if self._publisher.published_seq < self.lake.last_lake_seq:
+            reader = LakeReader(self._run_dir.lake, self.lake.schema)
+            after = self._publisher.published_seq
+            if after + 1 < reader.first_lake_seq:  # the topic was emptied, and no reader needs what the lake deleted
+                log.warning(
+                    "rows %d to %d are published no more: deleted (retention)", after + 1, reader.first_lake_seq - 1
+                )
+                after = reader.first_lake_seq - 1
+            for block in reader.blocks(after):
+                self._publisher.publish(block.combine_chunks().to_batches()[0])
+        self._register_published()
+
+    def _register_published(self) -> None:
+        """The publisher is a reader of the lake: rows that are not on the topic yet are not deleted."""
+        self._readers.register("examples topic", self._publisher.published_seq, lasting=True)

@@ -1,0 +1,87 @@
+"""Where settled rows come from: both input topics, merged into one order, their labels joined as windows close."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pipelines.config import Config, Topic
+from pipelines.run_dir import RunDir, stored_ends
+from pipelines.workers import Stopwatch
+from streaming.kafka import TopicReader
+from streaming.messages import EndOfStream, Kind
+from streaming.position import Partition
+from streaming.settlement import InputTopic, Intake, SettledRows, Settlement
+
+
+class SettledFeed:
+    """Settled rows in the order of the merge, a bounded number at a time. `rows_read` counts input rows."""
+
+    def __init__(self, intake: Intake, settlement: Settlement, watch: Stopwatch) -> None:
+        self.intake, self.settlement = intake, settlement
+        self.rows_read = 0
+        self._watch = watch
+        self._more = False  # rows are due beyond those that were asked for
+        self._at_end = False
+
+    def open(self, position: dict[str, Any] | None) -> None:
+        """Read on from `position`, or from where the topics begin."""
+        self.intake.open(position)
+
+    def position(self) -> dict[str, Any]:
+        """After the last row that was read; the settlement state belongs to it."""
+        return self.intake.position()
+
+    @property
+    def finished(self) -> bool:
+        """Whether the stream has ended and every row of it was handed out."""
+        return self._at_end and not self._more
+
+    @property
+    def at_end(self) -> bool:
+        """Whether the stream has ended; rows may still be due."""
+        return self._at_end
+
+    def next(self, max_rows: int) -> SettledRows | None:
+        """At most `max_rows` rows that settle next, possibly none; None where nothing was there to read."""
+        if self._more:
+            with self._watch("settle"):
+                return self._handed_out(self.settlement.release(max_rows))
+        try:
+            chunk = self.intake.next_batch()
+        except EndOfStream:
+            with self._watch("settle"):
+                self._at_end = True
+                return self._handed_out(self.settlement.finish(max_rows))
+        if chunk is None:
+            return None
+        with self._watch("settle"):
+            self.rows_read += len(chunk)
+            return self._handed_out(self.settlement.step(chunk, max_rows))
+
+    def _handed_out(self, settled: SettledRows) -> SettledRows:
+        self._more = settled.more
+        return settled
+
+    def close(self) -> None:
+        self.intake.close()
+
+
+def intake_of(config: Config, run_dir: RunDir, *, until_end: bool, watch: Stopwatch) -> Intake:
+    """The input topics of a config. With `until_end`, topics that others fill are read up to the ends that were stored
+    when the run began."""
+    kafka = config.kafka
+    configured: list[tuple[Topic, Kind]] = [(kafka.impressions, "impression"), (kafka.feedback, "feedback")]
+    inputs = [InputTopic(topic.topic, topic.partitions, topic.codec, kind) for topic, kind in configured]
+    ends: dict[Partition, int] = {}
+    if until_end and config.source is None:
+        ends = stored_ends(run_dir.end_offsets)
+    return Intake(
+        config.rows,
+        TopicReader(kafka, [p for topic in inputs for p in topic.all], group=f"exfm-{inputs[0].topic}", ends=ends),
+        inputs,
+        buffer_rows=config.augmentation.buffer_rows,
+        idle_s=None if config.pace.mode == "lockstep" else config.augmentation.idle_s,
+        max_future_skew_s=config.settlement.max_future_skew_s,
+        max_message_bytes=kafka.max_message_bytes,
+        watch=watch,
+    )

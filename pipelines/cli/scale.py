@@ -72,7 +72,7 @@ def scale(
             say=lambda line: typer.echo(line, err=True),
         )
     except KeyboardInterrupt:
-        typer.echo(f"stopped; what is done is in {folder}, the same command goes on from there", err=True)
+        typer.echo(f"stopped; finished parts are in {folder}; the same command resumes", err=True)
         raise typer.Exit(130) from None
     if json_:
         typer.echo(json.dumps(value))

@@ -62,7 +62,7 @@ def test_the_same_command_goes_on_after_ctrl_c_and_after_kill_9(tmp_path):
     os.killpg(sweep.pid, signal.SIGINT)  # as a terminal does: the workers get it, too
     _, err = sweep.communicate(timeout=60)
     assert sweep.returncode == 130, err
-    assert "the same command goes on" in err
+    assert "the same command resumes" in err
     first = parts()
 
     sweep = start("out")

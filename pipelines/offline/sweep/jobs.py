@@ -17,10 +17,9 @@ from exfm.metrics import cross_entropy
 from exfm.models import Student
 from exfm.threads import set_threads
 from pipelines.config import Student as StudentSettings
+from pipelines.offline import Tell, save_part
 from pipelines.offline.sweep.data import Data, data_of
-from pipelines.offline.sweep.parts import save
 from pipelines.offline.sweep.place import Place
-from pipelines.offline.sweep.pool import Tell
 from pipelines.offline.sweep.settings import Condition, Reference
 from pipelines.offline.sweep.teachers import lockstep_logits
 
@@ -69,7 +68,7 @@ class TeacherJob:
             advance=lambda done: more(done * TEACHER_COST),
         )
         for behind, made in found.items():
-            save(place.teacher_part(self.seed, behind, self.reference), **made._asdict())
+            save_part(place.teacher_part(self.seed, behind, self.reference), **made._asdict())
         return self.seed, "teacher"
 
 
@@ -97,7 +96,7 @@ class StudentJob:
             passed = one_life(self.place, self.seed, asked.student, data, born, tell)
             if self.tuning:
                 passed = self._sums(passed, data, len(blocks) if half is None else half)
-            save(asked.path, **passed)
+            save_part(asked.path, **passed)
         return len(self.asked)
 
     def _sums(self, passed: dict[str, Any], data: Data, stream_rows: int) -> dict[str, Any]:

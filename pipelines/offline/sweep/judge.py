@@ -36,11 +36,9 @@ from exfm.metrics import (
     normalised_entropy,
 )
 from pipelines.config import Student
-from pipelines.offline import OPTIMUM
+from pipelines.offline import OPTIMUM, Tell, load_part
 from pipelines.offline.sweep.data import places_of
-from pipelines.offline.sweep.parts import stored
 from pipelines.offline.sweep.place import Place
-from pipelines.offline.sweep.pool import Tell
 from pipelines.offline.sweep.settings import CHOICE_ENDS
 from pipelines.results import CLUSTER_ROWS
 from streaming.schema import SAMPLE_WEIGHT
@@ -183,7 +181,7 @@ class Judged:
     def _part(self, condition: str, arm: str, seed: int) -> dict[str, np.ndarray]:
         path = self._parts[condition, arm, seed]
         if path not in self._read:
-            part = stored(path)
+            part = load_part(path)
             assert part is not None
             self._read[path] = part
         return self._read[path]

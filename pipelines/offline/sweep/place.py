@@ -12,8 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from pipelines.config import Config, Student, merged
-from pipelines.offline import Rows, rows_of
-from pipelines.offline.sweep.parts import digest, stored
+from pipelines.offline import Rows, load_part, part_name, rows_of
 from pipelines.offline.sweep.settings import Condition, Reference, Sweep, seeded
 from pipelines.offline.sweep.teachers import blocks_of, versions_of
 from pipelines.run_dir import RunDir
@@ -88,7 +87,7 @@ class Place:
             "pace": [config.pace.block_rows, config.pace.lag, config.kafka.examples.partitions],
             "behind": behind,
         }
-        return self.folder / "logits" / f"seed{seed}-behind{behind}-{digest(decisive)}.npz"
+        return self.folder / "logits" / f"seed{seed}-behind{behind}-{part_name(decisive)}.npz"
 
     def teacher(self, reference: Reference | None) -> tuple[Any, Any]:
         """Features and model of the config's teacher, or of a reference."""
@@ -114,7 +113,7 @@ class Place:
             "chosen_on": self.sweep.chosen_on if tuning else None,
         }
         kind = "trials" if tuning else "students"
-        return self.folder / kind / f"{student.name}-seed{seed}-{digest(decisive)}.npz"
+        return self.folder / kind / f"{student.name}-seed{seed}-{part_name(decisive)}.npz"
 
     def _logits(self, seed: int, condition: Condition) -> Any:
         own = None if self.run_dir else self.teacher_part(seed, condition.behind).name
@@ -128,7 +127,7 @@ class Place:
             table = self.rows(seed).table
             columns = [table[f"teacher_logit_{task}"].to_numpy() for task in self.config.tasks]
             return np.stack(columns, axis=1).astype(np.float32)
-        part = stored(self.teacher_part(seed, behind, reference))
+        part = load_part(self.teacher_part(seed, behind, reference))
         assert part is not None
         return part["logits"]
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from exfm.metrics import Estimate, average_estimates, estimate_ratio
+from pipelines.offline import load_part
 from pipelines.offline.sweep.choice import Chosen
-from pipelines.offline.sweep.parts import stored
 from pipelines.offline.sweep.place import Place
 from pipelines.results import PACKAGES
 
@@ -59,7 +59,7 @@ def report(
 
 
 def _made(path: Path) -> tuple[str, str]:
-    part = stored(path)
+    part = load_part(path)
     assert part is not None
     return str(part["made_at"]), str(part["made_with"])
 

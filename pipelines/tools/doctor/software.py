@@ -16,14 +16,14 @@ from typing import Any
 
 from pipelines.shipped import pinned_list
 from pipelines.tools.doctor import requirements
-from pipelines.tools.doctor.verdict import Asked, Check, Status, Verdict
+from pipelines.tools.doctor.verdict import Check, Scope, Status, Verdict
 
 SUPPORTED = ((3, 11), (3, 13))  # the pinned lists were installed and run on these
 CONTENTION_RATIO = 1.5
 SET_UP = "make clean setup"
 
 
-def python(asked: Asked) -> Verdict:
+def python(scope: Scope) -> Verdict:
     """CPython of a supported version."""
     name = f"{platform.python_implementation()} {platform.python_version()}"
     lowest, highest = (".".join(map(str, version)) for version in SUPPORTED)
@@ -46,7 +46,7 @@ def _switch(variant: str) -> str:
     return f"make setup VARIANT={variant} (it removes both builds, then installs the right one)"
 
 
-def fbgemm(asked: Asked) -> Verdict:
+def fbgemm(scope: Scope) -> Verdict:
     """Exactly one build of fbgemm, the one this machine can load."""
     installed = requirements.installed_fbgemm()
     driver = has_driver()
@@ -67,7 +67,7 @@ def fbgemm(asked: Asked) -> Verdict:
     return Verdict("ok", f"{name} {version}, NVIDIA driver {'found' if driver else 'absent'}")
 
 
-def packages(asked: Asked) -> Verdict:
+def packages(scope: Scope) -> Verdict:
     """The installed versions against the pinned list."""
     installed = requirements.installed_fbgemm()
     variant = requirements.FBGEMM[installed[0]] if len(installed) == 1 else "cpu"
@@ -101,7 +101,7 @@ def embedding_probe() -> dict[str, Any]:
     return json.loads(done.stdout.strip().splitlines()[-1])
 
 
-def embeddings(asked: Asked) -> Verdict:
+def embeddings(scope: Scope) -> Verdict:
     """torch, torchrec and fbgemm load together, and a fused row-wise AdaGrad step moves weights."""
     remedy = f"the versions must belong together; {SET_UP}, and see the findings `fbgemm` and `packages`"
     try:
@@ -114,7 +114,7 @@ def embeddings(asked: Asked) -> Verdict:
     return Verdict("ok", f"torch {seen['torch']} and torchrec {seen['torchrec']} run a fused step {where}")
 
 
-def threads(asked: Asked) -> Verdict:
+def threads(scope: Scope) -> Verdict:
     """A fused step with the threads as set, against one thread: kernels busy-wait where cores are shared."""
     try:
         seen = embedding_probe()
@@ -130,7 +130,7 @@ def threads(asked: Asked) -> Verdict:
     return Verdict("ok", f"{said}; OMP_NUM_THREADS={setting}")
 
 
-def checksums(asked: Asked) -> Verdict:
+def checksums(scope: Scope) -> Verdict:
     """`crc32c`, without which the Kafka client computes checksums in Python."""
     if importlib.util.find_spec("crc32c") is None:
         said = "crc32c is missing: the Kafka client would read at 10 MB/s instead of 366"
@@ -138,7 +138,7 @@ def checksums(asked: Asked) -> Verdict:
     return Verdict("ok", f"crc32c {requirements.installed_version('crc32c')}")
 
 
-def compression(asked: Asked) -> Verdict:
+def compression(scope: Scope) -> Verdict:
     """lz4 and zstandard, which topics are compressed with."""
     missing = [name for name in ("lz4", "zstandard") if importlib.util.find_spec(name) is None]
     if missing:
@@ -147,7 +147,7 @@ def compression(asked: Asked) -> Verdict:
 
 
 def _package(name: str, use: str) -> Check:
-    def check(asked: Asked) -> Verdict:
+    def check(scope: Scope) -> Verdict:
         version = requirements.installed_version(name)
         if version is None or importlib.util.find_spec(name) is None:
             return Verdict("fail", f"{name} is missing: no {use}", SET_UP)

@@ -15,14 +15,14 @@ class Verdict(NamedTuple):
     remedy: str = ""
 
 
-class Asked(NamedTuple):
+class Scope(NamedTuple):
     """What the caller wants examined: where runs are to be written, and whether to start a broker."""
 
     run_dir: Path
     deep: bool = False
 
 
-Check = Callable[[Asked], Verdict]
+Check = Callable[[Scope], Verdict]
 
 
 def at_least(have: float, fail_below: float, warn_below: float, message: str, remedy: str) -> Verdict:

@@ -15,7 +15,7 @@ from pipelines.config import load
 from pipelines.offline import Rows
 from pipelines.offline.scaling import run as scaling_run
 from pipelines.offline.scaling.family import Member, Passed, Trial
-from pipelines.offline.scaling.report import Judged, best_rates
+from pipelines.offline.scaling.report import JudgedTask, best_rates
 
 DEMO = "configs/demo.yaml"
 ROWS = 6000
@@ -155,7 +155,7 @@ def test_the_rate_is_chosen_on_the_half_that_is_not_judged():
         np.where(np.arange(100) < 50, first, later)[:, None] for first, later in ((right, wrong), (wrong, right))
     )
     passes = {trials[0]: Passed(better_first, 1.0, 0), trials[1]: Passed(better_later, 1.0, 0)}
-    task = Judged(Rows(pa.table({"label_ctr": labels}), "x"), "ctr", 0)
+    task = JudgedTask(Rows(pa.table({"label_ctr": labels}), "x"), "ctr", 0)
     assert list(best_rates(passes, [task])) == [trials[0]]
     assert task.figures(task.logits(passes[trials[0]]))["auc"] == 0.0
 

@@ -16,7 +16,8 @@ from pipelines.offline.sweep import Place, load
 from pipelines.offline.sweep import jobs as sweep_jobs
 from pipelines.offline.sweep.choice import choose
 from pipelines.offline.sweep.data import data_of
-from pipelines.offline.sweep.judge import Judged
+from pipelines.offline.sweep.figures import losses
+from pipelines.offline.sweep.judge import Judge
 from pipelines.offline.sweep.settings import Setting, settings_of
 from streaming.errors import BadInput
 
@@ -166,12 +167,12 @@ def test_rows_of_one_user_count_as_one_where_the_stream_is_one(folder):
         setting = settings_of(sweep, config, config.student("feed"), arm)[value["chosen"]["feed"][arm]["trial"]]
         for name, condition in sweep.conditions.items():
             parts[name, arm, 1] = place.student_part(1, setting.student, condition, tuning=False)
-    judged = Judged(place, config.student("feed"), "ctr", parts)
-    gain = judged.under("fresh")["arms"]["single"]["gain"]
+    judge = Judge(place, config.student("feed"), "ctr", parts)
+    gain = judge.under("fresh")["arms"]["single"]["gain"]
     told = gain.told()
     assert (told["se"] > 0, len(gain.seeds)) == (True, 1)
-    (rows,), (window,) = judged._rows_of, judged._windows("fresh")[0]
-    base, own = (judged._losses(judged._arm_logits("fresh", arm))[0][window] for arm in sweep.arms)
+    (rows,), (window,) = judge.rows, judge.windows("fresh")[0]
+    base, own = (losses(judge.arm_logits("fresh", arm), judge.rows)[0][window] for arm in sweep.arms)
     whole = 100 * (1 - own.sum() / base.sum())
     # What leaving a user out changes, times the share that is left: a plain jackknife has the change of the share in it
     # too, here some 5 % more.

@@ -14,10 +14,10 @@ import pytest
 from pipelines.cli import console as cli
 from pipelines.tools.doctor import broker, machine, requirements, software
 from pipelines.tools.doctor import checks as doctor
-from pipelines.tools.doctor.verdict import Asked, Verdict
+from pipelines.tools.doctor.verdict import Scope, Verdict
 from streaming.errors import StreamingError
 
-HERE = Asked(Path("."))
+HERE = Scope(Path("."))
 
 
 def install_fbgemm(monkeypatch, *names: str, driver: bool) -> None:
@@ -123,7 +123,7 @@ def test_a_step_that_moves_nothing_fails(monkeypatch):
 def test_the_disk_of_a_run_directory_yet_to_be_made(monkeypatch, tmp_path, free_gb, status):
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(machine.shutil, "disk_usage", lambda path: usage(0, 0, free_gb * 1e9))
-    verdict = machine.disk(Asked(tmp_path / "runs" / "new"))
+    verdict = machine.disk(Scope(tmp_path / "runs" / "new"))
     assert verdict.status == status
     assert f"{free_gb}.0 GB free at {tmp_path}" in verdict.message
 
@@ -133,7 +133,7 @@ def test_a_run_directory_that_cannot_be_written_fails(monkeypatch, tmp_path):
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(machine.tempfile, "TemporaryFile", refuse)
-    verdict = machine.disk(Asked(tmp_path))
+    verdict = machine.disk(Scope(tmp_path))
     assert (verdict.status, "Permission denied" in verdict.message) == ("fail", True)
 
 
@@ -214,7 +214,7 @@ def test_a_broker_that_does_not_start_fails_only_when_asked_to_try(monkeypatch):
 
     monkeypatch.setattr("streaming.broker.Broker", Dead)
     assert broker.start(HERE).status == "ok"
-    assert broker.start(Asked(Path("."), deep=True)) == Verdict(
+    assert broker.start(Scope(Path("."), deep=True)) == Verdict(
         "fail",
         "the broker ended while starting",
         f"see the findings `java`, `jars`, `memory`, `loopback`; {broker.OWN_KAFKA}",
@@ -223,7 +223,7 @@ def test_a_broker_that_does_not_start_fails_only_when_asked_to_try(monkeypatch):
 
 @pytest.mark.broker
 def test_deep_starts_a_real_broker_and_leaves_none_behind(tmp_path):
-    verdict = broker.start(Asked(tmp_path, deep=True))
+    verdict = broker.start(Scope(tmp_path, deep=True))
     assert verdict.status == "ok"
     assert "answered at 127.0.0.1:" in verdict.message
     port = int(verdict.message.partition("127.0.0.1:")[2].split()[0])
@@ -233,8 +233,8 @@ def test_deep_starts_a_real_broker_and_leaves_none_behind(tmp_path):
 
 def test_one_failure_makes_the_exit_code_1_and_hides_no_other_finding(monkeypatch, capsys):
     checks = {
-        "broken": lambda asked: 1 / 0,
-        "bad": lambda asked: Verdict("fail", "no", "mend it"),
+        "broken": lambda scope: 1 / 0,
+        "bad": lambda scope: Verdict("fail", "no", "mend it"),
         "fine": machine.clock,
     }
     monkeypatch.setattr(doctor, "CHECKS", checks)

@@ -1,0 +1,133 @@
+"""Figures of models on the same rows, as functions: every list holds one entry per seed.
+
+l is a row's log-loss, w its weight, per seed s; b the baseline, a the arm:
+
+    gain         g_s = 100 · Σ w (l_b − l_a) / Σ w l_b          per cent of the baseline's NE; its mean over seeds
+
+Errors: exfm/metrics/estimates.py. With one generated stream per seed, seeds are the independent units. Where all seeds
+share a stream, both count: the seeds, and the clusters of rows, whose influence on the mean over seeds is, with l̄ a
+row's mean over seeds,
+
+    ψ_c = 100 · Σ_{i in c} w_i ( (Σ w l̄_a / Σ w l̄_b) · l̄_b,i − l̄_a,i ) / Σ w l̄_b
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from exfm.metrics import Estimate, auc, calibration, cross_entropy, gauc, mean_of_seeds, normalised_entropy
+
+WINDOWS = 24
+FIGURES = ("ne", "auc", "gauc", "calibration")
+
+
+class JudgedRows(NamedTuple):
+    """The rows of one seed that can be judged, in order, (n,) each: `at` is their place among the student's rows,
+    `places` in the stream; `logits` are those of all models but students, by name."""
+
+    at: np.ndarray
+    places: np.ndarray
+    labels: np.ndarray
+    weights: np.ndarray
+    clusters: np.ndarray
+    logits: dict[str, np.ndarray]
+    student_rows: int
+    stream_rows: int
+    left_out: int
+
+    def only(self, which: np.ndarray) -> JudgedRows:
+        """Those rows of which `which` is true. `at` becomes their number."""
+        at = np.flatnonzero(which)
+        return self._replace(
+            at=at,
+            places=self.places[at],
+            labels=self.labels[at],
+            weights=self.weights[at],
+            clusters=self.clusters[at],
+            logits={name: z[at].astype(np.float64) for name, z in self.logits.items()},
+        )
+
+
+BySeed = Sequence[np.ndarray]
+"""Logits or losses of the judged rows, (n,) float64; or which of them are taken, (n,) bool."""
+
+
+def losses(logits: BySeed, rows: Sequence[JudgedRows]) -> list[np.ndarray]:
+    return [cross_entropy(z, r.labels) for z, r in zip(logits, rows, strict=True)]
+
+
+def metrics(logits: BySeed, rows: Sequence[JudgedRows], windows: BySeed, *, grouped: bool) -> dict[str, Any]:
+    """{figure: {mean, se}} on the rows in `windows`; None where a figure is undefined under some seed. Without
+    `grouped` there is no GAUC."""
+    each: dict[str, list[float | None]] = {name: [] for name in FIGURES}
+    for z, r, window in zip(logits, rows, windows, strict=True):
+        arguments = z[window], r.labels[window], r.weights[window]
+        finite = bool(window.any()) and bool(np.isfinite(arguments[0]).all())
+        each["ne"].append(normalised_entropy(*arguments) if finite else None)
+        each["auc"].append(auc(*arguments) if finite else None)
+        in_groups = finite and grouped
+        each["gauc"].append(gauc(*arguments[:2], r.clusters[window], arguments[2]).value if in_groups else None)
+        each["calibration"].append(calibration(*arguments) if finite else None)
+    return {name: _mean(values) for name, values in each.items()}
+
+
+def over_time(base: BySeed, own: BySeed, rows: Sequence[JudgedRows]) -> list[Any]:
+    """[share of the stream, mean gain, its s.e.] in windows of equally many rows of the student's life."""
+    places, gains = [], []
+    for b, a, r in zip(base, own, rows, strict=True):
+        alive = np.flatnonzero(np.isfinite(b) & np.isfinite(a))
+        pieces = [p for p in np.array_split(alive, WINDOWS) if len(p)]
+        places.append([float(r.places[p].mean()) / r.stream_rows for p in pieces])
+        w = r.weights
+        gains.append([100 * (1 - float((w[p] * a[p]).sum() / (w[p] * b[p]).sum())) for p in pieces])
+    count = min(map(len, gains))
+    at, g = (np.array([each[:count] for each in x]) for x in (places, gains))
+    spread = g.std(0, ddof=1) / len(g) ** 0.5 if len(g) > 1 else np.zeros(count)
+    return [[round(float(x), 5) for x in triple] for triple in zip(at.mean(0), g.mean(0), spread, strict=True)]
+
+
+def gain(
+    base: BySeed, own: BySeed, rows: Sequence[JudgedRows], windows: BySeed, clusters: int | None
+) -> Estimate | None:
+    """What the losses `own` gain over `base` on the rows in `windows`; None where a loss is not finite.
+
+    clusters  how many clusters the stream has, where rows are units of the error: all seeds then have the same rows
+    """
+    b, a = _sums(base, rows, windows), _sums(own, rows, windows)
+    if not (np.isfinite(a).all() and np.isfinite(b).all() and (b > 0).all()):
+        return None
+    found = mean_of_seeds(100 * (1 - a / b))
+    if clusters is None:
+        return found
+    b_rows, a_rows = _seed_mean(base, rows[0], windows[0]), _seed_mean(own, rows[0], windows[0])
+    apart = a_rows - (a.sum() / b.sum()) * b_rows
+    influence = -100 * apart / b.mean()
+    return found._replace(clusters=_by_cluster(influence, rows[0].clusters[windows[0]], clusters))
+
+
+def _sums(values: BySeed, rows: Sequence[JudgedRows], windows: BySeed) -> np.ndarray:
+    """Σ w l of each seed, (S,)."""
+    triples = zip(values, rows, windows, strict=True)
+    return np.array([(r.weights[w] * x[w]).sum() for x, r, w in triples])
+
+
+def _seed_mean(values: BySeed, rows: JudgedRows, window: np.ndarray) -> np.ndarray:
+    """w · l of every judged row, the mean over seeds."""
+    return np.mean(values, axis=0)[window] * rows.weights[window]
+
+
+def _by_cluster(influence: np.ndarray, clusters: np.ndarray, count: int) -> np.ndarray:
+    """Summed by cluster, (G,); NaN where a cluster has no row."""
+    found = np.bincount(clusters, weights=influence, minlength=count)
+    return np.where(np.bincount(clusters, minlength=count) > 0, found, np.nan)
+
+
+def _mean(values: Sequence[float | None]) -> dict[str, Any] | None:
+    if any(value is None for value in values):
+        return None
+    x = np.array(values, dtype=np.float64)
+    se = float(x.std(ddof=1) / len(x) ** 0.5) if len(x) > 1 else None
+    return {"mean": float(x.mean()), "se": se}

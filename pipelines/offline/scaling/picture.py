@@ -47,7 +47,7 @@ def draw(report: dict[str, Any], path: Path) -> Path:
 
 
 def in_words(law: dict[str, Any]) -> str:
-    """What four times the FLOPs gain, and the exponent where there is one."""
+    """What four times the FLOPs gain, and the exponent where it is determined."""
     gain, power = law["gain_per_4x_percent"], law["power_law"]
     if gain is None:
         return f"not determined: {law['not_determined']}"

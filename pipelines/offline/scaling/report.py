@@ -1,4 +1,4 @@
-"""What the passes of a family show: figures of every member, what size buys, and whom it beats, as one JSON value.
+"""What the passes of a family show, as one JSON value: figures of every member, what size buys, and paired differences.
 
 Everything is judged on the second half of the rows; where several learning rates were tried, a member's own is the one
 that was best on the first half, for all its tasks together.
@@ -19,7 +19,7 @@ from pipelines.offline.scaling.family import Member, Passed, Trial
 from streaming.schema import SAMPLE_WEIGHT
 
 BLOCKS = 60
-"""So many blocks of consecutive rows are taken for independent of each other."""
+"""This many blocks of consecutive rows are treated as independent of each other."""
 
 FIGURES = ("ne", "auc", "log_loss", "calibration")
 
@@ -88,7 +88,7 @@ class JudgedTask:
 
 
 def report(config: Config, rows: Rows, passes: Mapping[Trial, Passed]) -> dict[str, Any]:
-    """All that there is to say."""
+    """The report of all passes, judged task by task."""
     every = [JudgedTask(rows, task, at) for at, task in enumerate(config.tasks)]
     judged = [task for task in every if task.usable]
     chosen = best_rates(passes, judged)
@@ -130,7 +130,7 @@ def report(config: Config, rows: Rows, passes: Mapping[Trial, Passed]) -> dict[s
 
 
 def best_rates(passes: Mapping[Trial, Passed], judged: Sequence[JudgedTask]) -> dict[Trial, Passed]:
-    """Of each member and seed, the pass whose learning rate was best on the first half."""
+    """For each member and seed, the pass whose learning rate was best on the first half."""
     best: dict[tuple[str, int], tuple[float, Trial]] = {}
     for trial, passed in passes.items():
         ne = sum(task.first_half_ne(passed) for task in judged)

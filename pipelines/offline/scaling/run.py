@@ -1,4 +1,4 @@
-"""All members of a family, one after the other, each in one pass over the same rows; what is done is not done again."""
+"""All members of a family, one after the other, each in one pass over the same rows; finished passes are kept."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def fit(
     run_dir: RunDir | None,
     say: Say,
 ) -> dict[str, Any]:
-    """Train what is not trained yet, and report: also as `scale.json` and `scale.png` in `folder`.
+    """Train what is not trained yet, and report: returned, and written to `folder` as `scale.json` and `scale.png`.
 
-    `rates` are dense learning rates that every member tries; none: the config's, for all.
+    `rates` are dense learning rates that every member tries; empty: the config's rate.
     """
     found = members(config, dials, interactions)
     with rows_bar("settling rows", limit) as advance:

@@ -1,4 +1,4 @@
-"""Which of its settings an arm goes on with, for each student: the best where it is not judged."""
+"""Which of its settings an arm is judged with, for each student: the best one on the part that is not judged."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from pipelines.offline.sweep.settings import Setting
 
 
 class Chosen(NamedTuple):
-    """A setting, and its mean NE over seeds and tasks beside that of the others; None where only one was there to
-    try. `edges`: tuned numbers that are the smallest or largest of three or more tried."""
+    """A setting, and the mean NE over seeds and tasks of all that were tried; None where there was only one. `edges`:
+    tuned numbers that are the smallest or largest of three or more tried."""
 
     setting: Setting
     ne: list[float | None]
@@ -21,7 +21,7 @@ class Chosen(NamedTuple):
 
 
 def choose(settings: Sequence[Setting], sums: Mapping[int, Sequence[Mapping[str, np.ndarray]]]) -> Chosen:
-    """`sums`: of every trial, by seed, Σ w·h, Σ w and Σ w·y of each task on the part that settings are chosen on."""
+    """`sums`: for every trial, by seed, Σ w·h, Σ w and Σ w·y of each task on the part that settings are chosen on."""
     if len(settings) == 1:
         return Chosen(settings[0], [None], [])
     ne = [_mean_ne(sums[setting.trial]) for setting in settings]
@@ -30,7 +30,7 @@ def choose(settings: Sequence[Setting], sums: Mapping[int, Sequence[Mapping[str,
 
 
 def _mean_ne(seeds: Sequence[Mapping[str, np.ndarray]]) -> float | None:
-    """Over seeds and tasks; None where a loss was not finite. A task of one class alone says nothing, and is left out.
+    """The mean over seeds and tasks; None where a loss was not finite. A task with a single class is left out.
 
     >>> sums = {"loss": np.array([0.5, 3.0]), "weight": np.array([1.0, 4.0]), "positive": np.array([0.0, 2.0])}
     >>> round(_mean_ne([sums]), 4), round(float(0.75 / np.log(2)), 4)

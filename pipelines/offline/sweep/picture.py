@@ -1,4 +1,4 @@
-"""A sweep in two pictures: gains with their intervals by arm and student, and how they came about over the stream."""
+"""A sweep in two pictures: gains with their intervals by arm and student, and gains over the stream."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ import numpy as np
 
 COLOURS = ("#1b3a5c", "#d1495b", "#edae49", "#2e8b57", "#8d6a9f", "#66a5ad", "#5a5a5a", "#c98686")
 MARKERS = ("o", "s", "D", "^", "v", "P", "X", "*")
-"""Colours of different lightness, and a marker of its own for every arm: told apart without colour, too."""
+"""Colours of different lightness, and a different marker for every arm: the arms are distinct without colour, too."""
 
 
 def draw(report: dict[str, Any], folder: Path) -> list[Path]:
-    """`gains.png` and `over_time.png` in the folder; of every task a row of panels."""
+    """Write `gains.png` and `over_time.png` to the folder; each task has a row of panels."""
     arms = [arm for arm in report["sweep"]["trials"] if arm != report["sweep"]["baseline"]]
     if not arms:
         return []
@@ -119,7 +119,7 @@ def _over_time(report: dict[str, Any], arms: list[str], path: Path) -> Path:
             axis.plot(100 * at, gain, label=arm, linewidth=1.5, markersize=4, markevery=3, **look)
             axis.fill_between(100 * at, gain - se, gain + se, color=look["color"], alpha=0.15, linewidth=0)
             shown += gain[2:].tolist()
-        if shown and np.isfinite(shown).all():  # the very first windows may leave it
+        if shown and np.isfinite(shown).all():  # the very first windows may lie outside
             margin = 0.15 * (max(shown) - min(shown)) + 0.1
             axis.set_ylim(min(*shown, 0) - margin, max(*shown, 0) + margin)
         axis.axhline(0, color="#999999", linewidth=1)

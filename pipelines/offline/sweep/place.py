@@ -1,4 +1,4 @@
-"""Where a sweep's rows and parts are, and what every one of its processes needs to make or find them."""
+"""Where a sweep's rows and parts are, and what each of its processes needs to compute or find them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from streaming.errors import BadInput
 from streaming.schema import POSITION_FIELDS
 
 NOT_DECISIVE = {"name", "twin", "checkpoint_every_rows"}
-"""Settings of a student that change nothing of what it learns; its name stands for its filter, which is taken."""
+"""Settings of a student that do not change what it learns. Its name stands for its row filter, which does count."""
 
 
 @dataclass(frozen=True)
@@ -38,24 +38,25 @@ class Place:
         for name, condition in self.sweep.conditions.items():
             if condition.behind:
                 raise BadInput(
-                    f"condition `{name}` wants logits of snapshots {condition.behind} older, and the lake of "
-                    f"{self.run_dir.root} holds those of the run's own; leave `behind` out, or sweep without --from"
+                    f"condition `{name}` wants logits of older snapshots (behind: {condition.behind}); the lake of "
+                    f"{self.run_dir.root} holds only its own run's. Leave `behind` out, or sweep without --from"
                 )
         if self.sweep.references:
             raise BadInput(
-                "references are trained beside the config's teacher; leave them out, or sweep without --from"
+                "references are trained with the config's teacher, which a lake does not need; leave them out, or "
+                "sweep without --from"
             )
 
     @property
     def one_stream(self) -> bool:
-        """Whether all seeds share the stream, so that other seeds say nothing of other rows."""
+        """Whether all seeds share the stream, so that another seed means the same rows."""
         return self.run_dir is not None or self.config.source is None or self.config.source.kind == "recorded"
 
     def of(self, seed: int) -> Config:
         return seeded(self.config, seed)
 
     def rows(self, seed: int, advance: Callable[[int], None] = lambda done: None) -> Rows:
-        """The stream of a seed, settled."""
+        """The settled rows of a seed's stream."""
         return rows_of(
             self.of(seed),
             self.folder,
@@ -98,7 +99,7 @@ class Place:
         return features, model
 
     def student_part(self, seed: int, student: Student, condition: Condition, *, tuning: bool) -> Path:
-        """Of a student with its model as set, whole or in tuning."""
+        """The file of a student's logits with this setting, or, with `tuning`, of its losses on the tuning part."""
         config = self.of(seed)
         features = config.student_features(student).model_dump(mode="json")
         decisive = {
@@ -122,7 +123,7 @@ class Place:
     # --- the stream with its logits --------------------------------------------------------------------------------
 
     def teacher_logits(self, seed: int, behind: int = 0, reference: Reference | None = None) -> np.ndarray:
-        """(N, T) float32, NaN where the lake holds none."""
+        """The teacher's logits, (N, T) float32; NaN where the lake has none."""
         if self.run_dir is not None:
             table = self.rows(seed).table
             columns = [table[f"teacher_logit_{task}"].to_numpy() for task in self.config.tasks]
@@ -132,7 +133,7 @@ class Place:
         return part["logits"]
 
     def lake(self, seed: int, condition: Condition) -> pa.Table:
-        """The stream as a lake would hold it under this condition."""
+        """The stream as a lake would store it under this condition."""
         table, config = self.rows(seed).table, self.of(seed)
         logits = self.teacher_logits(seed, condition.behind)
         if not condition.honest:

@@ -21,7 +21,7 @@ def report(
     judged: Mapping[tuple[str, str], Mapping[str, Any]],
     parts: Sequence[Path],
 ) -> dict[str, Any]:
-    """`judged`: of every student and task, by condition, what `judge.Judge.under` found."""
+    """`judged`: what `judge.Judge.under` found, by student and task, and then by condition."""
     sweep = place.sweep
     made = [_made(path) for path in parts]
     codes = sorted({code for _, code in made})
@@ -65,35 +65,35 @@ def _made(path: Path) -> tuple[str, str]:
 
 
 def _errors(place: Place) -> str:
-    """How the errors were made, in words."""
+    """How the errors were computed, in words."""
     pieces = f"clusters of {place.sweep.cluster or 'consecutive rows'}"
     if len(place.sweep.seeds) == 1:
-        return f"{pieces} of one seed: nothing is said of what another seed would give"
+        return f"{pieces} of one seed: another seed's result is not covered"
     if place.one_stream:
         return f"{pieces} in the mean over seeds, and the seeds, added; t, degrees of freedom by Satterthwaite"
     return "t over seeds, each with a stream of its own"
 
 
 def _notes(place: Place, choices: Mapping[tuple[str, str], Chosen], codes: Sequence[str]) -> list[str]:
-    """What a reader must know before believing a figure."""
+    """What a reader must know before trusting a figure."""
     sweep, found = place.sweep, []
     if sweep.unequal:
         told = ", ".join(f"{arm} {len(made.trials)}" for arm, made in sweep.arms.items())
-        found.append(f"UNEQUAL EFFORT: the arms tried different numbers of settings ({told}); more flatters")
+        found.append(f"UNEQUAL EFFORT: the arms tried different numbers of settings ({told}); more is an advantage")
     edges: dict[str, list[str]] = {}
     for (student, arm), chosen in choices.items():
         if chosen.edges:
             edges.setdefault(arm, []).append(f"{student}: {', '.join(chosen.edges)}")
     for arm, where in edges.items():
-        found.append(f"arm `{arm}` chose the edge of its grid ({'; '.join(where)}): a wider one may have more")
+        found.append(f"arm `{arm}` chose the edge of its grid ({'; '.join(where)}): a wider grid may do better")
     if len(codes) > 1:
         found.append(
-            f"parts were made by {len(codes)} versions of the model code; delete {place.folder} to make all anew"
+            f"parts were made by {len(codes)} versions of the model code; delete {place.folder} to compute all again"
         )
     if len(sweep.seeds) == 1:
-        found.append("one seed: its own chance is in every figure, and in no interval")
+        found.append("one seed: its randomness is in every figure and in no interval")
     elif not place.one_stream and len(sweep.seeds) < 5:
-        found.append(f"{len(sweep.seeds)} seeds make wide intervals; 5 or more are usual")
+        found.append(f"{len(sweep.seeds)} seeds give wide intervals; 5 or more are usual")
     return found
 
 
@@ -126,7 +126,7 @@ def _students(condition: str, judged: Mapping[tuple[str, str], Any], place: Plac
 
 
 def _lost(condition: str, place: Place, gain: Estimate | None, fresh: Estimate | None) -> Estimate | None:
-    """The share of the gain that a condition takes; None for the first one, and for students that live shorter."""
+    """The share of the gain that a condition costs; None for the first one, and for students that start later."""
     if condition == place.sweep.tuned_under or place.sweep.conditions[condition].start or not (gain and fresh):
         return None
     kept = estimate_ratio(gain, fresh)
@@ -138,7 +138,7 @@ def _seconds_per_row(cost: Mapping[str, Any]) -> float:
 
 
 def _told(item: Any) -> Any:
-    """Estimates as numbers."""
+    """Estimates as plain numbers."""
     if isinstance(item, Estimate):
         return item.told()
     if isinstance(item, dict):
@@ -166,7 +166,7 @@ def _overall(condition: str, judged: Mapping[tuple[str, str], Any], place: Place
 
 
 def _average(estimates: Sequence[Estimate | None]) -> Estimate | None:
-    """None where one of them is not defined: a mean over the others would be one of other students."""
+    """The mean; None where one of them is undefined, since the others are different students."""
     known = [estimate for estimate in estimates if estimate is not None]
     return average_estimates(known) if known and len(known) == len(estimates) else None
 

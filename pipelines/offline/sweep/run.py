@@ -1,4 +1,4 @@
-"""A sweep from its rows to its report: what is done is found again, what is missing is made, by several processes.
+"""A sweep from its rows to its report: finished parts are found again, missing ones are computed by several processes.
 
 rows ──► teachers: logits ──► tuning, first half ──► choice ──► chosen settings, every condition ──► judged ──► report
 """
@@ -26,17 +26,17 @@ from pipelines.offline.sweep.text import markdown
 from streaming.disk import write_json
 
 Choices = Mapping[tuple[str, str], Chosen]
-"""Student and arm -> the setting it goes on with."""
+"""Student and arm -> the setting that was chosen."""
 
 Lives = Mapping[tuple[str, str, str, int], Path]
 """Student, condition, arm and seed -> the logits of a life."""
 
 PIECES_PER_PROCESS = 4
-"""Jobs are cut so small that processes end at about the same time."""
+"""Jobs are cut this fine, so that all processes finish at about the same time."""
 
 
 class Runner:
-    """One sweep, on so many processes."""
+    """Runs one sweep on `processes` processes."""
 
     def __init__(self, place: Place, processes: int) -> None:
         self._place, self._processes = place, processes
@@ -46,7 +46,7 @@ class Runner:
         self._counted: dict[tuple[int, str], int] = {}
 
     def run(self) -> dict[str, Any]:
-        """Make what is missing and report: also as `sweep.json`, `sweep.md` and pictures in the folder."""
+        """Compute what is missing; return the report, also written as `sweep.json`, `sweep.md` and pictures."""
         writable(self._place.folder, "the sweep's folder", "--out")
         try:
             self._settle()
@@ -85,7 +85,7 @@ class Runner:
         self._do("teachers", jobs, sum(self._stream_rows(job.seed) for job in jobs) * TEACHER_COST)
 
     def _train(self) -> tuple[Choices, Lives]:
-        """Tune, choose, and train what was chosen under every condition."""
+        """Tune, choose, and train the chosen settings under every condition."""
         place, sweep = self._place, self._sweep
         tried = {(s.name, arm): settings_of(sweep, place.config, s, arm) for s in self._students for arm in sweep.arms}
         fresh = sweep.conditions[sweep.tuned_under]
@@ -118,7 +118,7 @@ class Runner:
         return self._place.student_part(seed, chosen.setting.student, self._sweep.conditions[condition], tuning=False)
 
     def _students_bar(self, doing: str, asked: Mapping[Any, Asked], *, tuning: bool) -> None:
-        """Train those whose part is not there yet; those that would make the same part, once."""
+        """Train the students whose part is missing; a part that several of them share is computed once."""
         groups: dict[Any, dict[Path, Asked]] = {}
         for (seed, name, *_), one in asked.items():
             if not is_stored(one.path):
@@ -143,12 +143,12 @@ class Runner:
             base = choices[student.name, self._sweep.baseline].setting.student
             jobs += [JudgeJob(place, base, task, own) for task in place.config.student_tasks(base)]
         found = {}
-        with _told("judging", len(jobs) * len(self._sweep.conditions)) as tell:
+        with _progress("judging", len(jobs) * len(self._sweep.conditions)) as tell:
             for name, task, value in self._pool.run(jobs, tell):
                 found[name, task] = value
         return {(job.student.name, job.task): found[job.student.name, job.task] for job in jobs}
 
-    # --- how much there is -------------------------------------------------------------------------------------------
+    # --- how much work there is --------------------------------------------------------------------------------------
 
     def _stream_rows(self, seed: int) -> int:
         return int(self._place.rows(seed).table.num_rows)
@@ -164,13 +164,13 @@ class Runner:
     def _do(self, doing: str, jobs: Sequence[Any], rows: int) -> None:
         if not jobs:
             return
-        with _told(doing, rows) as tell:
+        with _progress(doing, rows) as tell:
             for _ in self._pool.run(jobs, tell):
                 pass
 
 
 def _pieces(asked: Sequence[Asked], groups: int, processes: int) -> Iterator[Sequence[Asked]]:
-    """A group, cut where there are too few groups for the processes."""
+    """A group, cut into pieces where there are fewer groups than processes need."""
     wanted = max(1, -(-processes * PIECES_PER_PROCESS // max(1, groups))) if processes > 1 else 1
     size = max(1, -(-len(asked) // wanted))
     for start in range(0, len(asked), size):
@@ -178,8 +178,8 @@ def _pieces(asked: Sequence[Asked], groups: int, processes: int) -> Iterator[Seq
 
 
 @contextmanager
-def _told(doing: str, total: int) -> Iterator[Tell]:
-    """A bar over counts that add up."""
+def _progress(doing: str, total: int) -> Iterator[Tell]:
+    """A progress bar, advanced by counts that add up."""
     done = 0
     with rows_bar(doing, total) as advance:
 

@@ -2,7 +2,7 @@
 
     sweep, config = load("configs/sweeps/quick.yaml", ["seeds=[1, 2, 3]"])
 
-Every arm tries the same number of settings: an arm that tried more would be flattered by the choice among them.
+Every arm tries the same number of settings: one that tried more would profit from choosing among more.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class ArmSpec(Frozen):
     """What one arm changes, and the settings it tries."""
 
     set: dict[str, Any] = Field(
-        default={}, description="merged into `students.*.model`; an `arm` that names its `kind` is taken whole"
+        default={}, description="merged into `students.*.model`; an `arm` that names its `kind` replaces the student's"
     )
     student: dict[str, Any] = Field(default={}, description="merged into `students.*` itself: features, batch_rows, …")
     tune: dict[str, list[Any]] | list[dict[str, Any]] = Field(
@@ -48,12 +48,14 @@ class ArmSpec(Frozen):
 
 
 class Condition(Frozen):
-    """What the logged logits are like, and when a student is born."""
+    """The logged logits that students get, and when a student starts."""
 
-    behind: int = Field(default=0, ge=0, description="scored by a snapshot so many blocks older than the pace's")
+    behind: int = Field(default=0, ge=0, description="scored by a snapshot this many blocks older than the pace's")
     scale: float = Field(default=1.0, allow_inf_nan=False, description="students see scale · logit + shift")
     shift: float = Field(default=0.0, allow_inf_nan=False)
-    start: float = Field(default=0.0, ge=0, lt=0.95, description="share of the stream over at a student's birth")
+    start: float = Field(
+        default=0.0, ge=0, lt=0.95, description="share of the stream that has passed when a student starts"
+    )
 
     @property
     def honest(self) -> bool:
@@ -61,7 +63,7 @@ class Condition(Frozen):
 
 
 class Reference(Frozen):
-    """A further teacher, trained on the same rows, whom the transfer ratio is quoted against. Nobody learns from it."""
+    """A further teacher on the same rows, which the transfer ratio is quoted against. No student learns from it."""
 
     features: tuple[str, ...] = Field(default=(), description="empty: the teacher's")
     model: dict[str, Any] = Field(default={}, description="merged into `teacher.model`")
@@ -71,8 +73,10 @@ class Sweep(Frozen):
     config: str = Field(description="the run's config, relative to this file")
     set: tuple[str, ...] = Field(default=(), description="path=value, overrides on it")
     seeds: tuple[int, ...] = Field(default=(1, 2, 3, 4, 5), min_length=1)
-    tuning_seeds: int | None = Field(default=None, ge=1, description="tune with the first so many seeds; null: all")
-    rows: int | None = Field(default=None, gt=0, description="the first so many settled rows; null: all")
+    tuning_seeds: int | None = Field(
+        default=None, ge=1, description="tune with this many seeds, the first ones; null: all"
+    )
+    rows: int | None = Field(default=None, gt=0, description="take this many settled rows, the first ones; null: all")
     students: tuple[str, ...] = Field(default=(), description="empty: all of the config's")
     baseline: str = Field(default="none", description="the arm that the others are compared with")
     cluster: str | None = Field(
@@ -84,7 +88,9 @@ class Sweep(Frozen):
     chosen_on: tuple[float, float] = Field(
         default=(0.0, CHOICE_ENDS), description="settings are chosen by NE on this part of the stream"
     )
-    unequal_effort: bool = Field(default=False, description="allow arms that try more settings than others; is told")
+    unequal_effort: bool = Field(
+        default=False, description="allow arms that try more settings than others; the report then says so"
+    )
 
     @model_validator(mode="after")
     def _consistent(self) -> Sweep:
@@ -99,22 +105,24 @@ class Sweep(Frozen):
         if len(set(counts.values())) > 1 and not self.unequal_effort:
             told = ", ".join(f"{name} {count}" for name, count in counts.items())
             raise ValueError(
-                f"the arms do not try equally many settings ({told}), which flatters those that try more; give each "
-                "the same number, or say `unequal_effort: true`, and the report will tell it"
+                f"the arms do not try equally many settings ({told}), which favours those that try more; give each "
+                "the same number, or set `unequal_effort: true`, and the report will say so"
             )
         first, last = self.chosen_on
         if not 0 <= first < last <= CHOICE_ENDS:
-            raise ValueError(f"chosen_on is {first} to {last}; it lies within 0 to {CHOICE_ENDS}, the rest is judged")
+            raise ValueError(
+                f"chosen_on is {first} to {last}; it must lie within 0 to {CHOICE_ENDS}, since the rest is judged"
+            )
         name, condition = next(iter(self.conditions.items()))
         if condition.start:
-            raise ValueError(f"condition `{name}` is the first, in which arms are tuned: its students start at 0")
+            raise ValueError(f"condition `{name}` is the first, under which arms are tuned: its students start at 0")
         if len(set(self.seeds)) < len(self.seeds):
-            raise ValueError(f"seeds are {list(self.seeds)}, and one of them stands twice")
+            raise ValueError(f"seeds are {list(self.seeds)}, and one of them is repeated")
         return self
 
     @property
     def tuned_under(self) -> str:
-        """The first condition: what others are compared with."""
+        """The first condition, which the others are compared with."""
         return next(iter(self.conditions))
 
     @property
@@ -182,7 +190,7 @@ def students_of(sweep: Sweep, config: Config) -> list[Student]:
 
 
 def settings_of(sweep: Sweep, config: Config, student: Student, arm: str) -> list[Setting]:
-    """What `student` tries under an arm. Raises BadInput where a setting is none."""
+    """What `student` tries under an arm. Raises BadInput where a setting makes no valid student."""
     changes = sweep.arms[arm]
     found = []
     for trial, tuned in enumerate(changes.trials):
@@ -212,7 +220,7 @@ def _nested(path: str, value: Any) -> dict[str, Any]:
 
 
 def seeded(config: Config, seed: int) -> Config:
-    """The run with this seed: of a generated source the stream's too."""
+    """The run with this seed; a generated source gets it too."""
     changes: dict[str, Any] = {"seed": seed}
     if isinstance(config.source, Generated):
         changes["source"] = config.source.model_copy(update={"seed": seed})

@@ -31,7 +31,7 @@ def markdown(report: dict[str, Any]) -> str:
 
 
 def show(console: Console, report: dict[str, Any]) -> None:
-    """The same tables on a terminal; colour says whether an interval leaves 0 out."""
+    """The same tables on a terminal; colour marks intervals that exclude 0."""
     console.print("\n".join(_preface(report)), highlight=False)
     for title, head, rows in _tables(report):
         table = Table(
@@ -166,7 +166,7 @@ def _setting(chosen: dict[str, Any]) -> str:
 
 
 def _coloured(cell: str) -> str:
-    """Green above 0, red below it, where the interval says so."""
+    """Green where the interval lies above 0, red where it lies below."""
     if "[" not in cell:
         return cell
     low, high = cell[cell.rindex("[") + 1 :].rstrip("]").split(", ")

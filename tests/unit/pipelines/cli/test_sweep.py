@@ -266,7 +266,7 @@ MORE = {"set": {"arm": {"kind": "single_head"}}, "tune": {"arm.weight": [0.5, 1,
     [
         ({"arms": {"none": NONE, "more": MORE}}, "do not try equally many settings (none 2, more 3)"),
         ({"baseline": "twin"}, "baseline is `twin`, which is no arm"),
-        ({"chosen_on": [0.0, 0.8]}, "chosen_on is 0.0 to 0.8; it lies within 0 to 0.5"),
+        ({"chosen_on": [0.0, 0.8]}, "chosen_on is 0.0 to 0.8; it must lie within 0 to 0.5"),
         ({"conditions": {"cold": {"start": 0.5}}}, "students start at 0"),
         ({"students": ["fed"]}, "students names `fed`; did you mean `feed`?"),
         ({"cluster": "user"}, "cluster is column `user`; did you mean `user_id`?"),
@@ -275,7 +275,7 @@ MORE = {"set": {"arm": {"kind": "single_head"}}, "tune": {"arm.weight": [0.5, 1,
         ({"arms": {"none": {"tune": {"dense_rate": [1]}}}}, "model.dense_rate: unknown key"),
         ({"arms": {"none": {"student": {"tasks": ["ctr"]}}}}, "arm `none` changes tasks"),
         ({"arms": {"none": {"tuned": {}}}}, "arms.none.tuned: unknown key"),
-        ({"seeds": [1, 1]}, "one of them stands twice"),
+        ({"seeds": [1, 1]}, "one of them is repeated"),
     ],
 )
 def test_what_cannot_be_swept_is_told(folder, changes, message):
@@ -290,14 +290,14 @@ def test_more_effort_for_one_arm_is_told_where_it_is_wanted(capsys, folder):
     code, shown, err = run(capsys, sweep, "--out", str(folder / "out"), "--jobs", "1")
     assert code == 0, err
     assert "UNEQUAL EFFORT: the arms tried different numbers of settings (none 2, single 3)" in shown
-    assert "one seed: its own chance is in every figure" in shown
+    assert "one seed: its randomness is in every figure" in shown
 
 
 def test_a_lake_has_no_older_logits(capsys, folder, tmp_path):
     sweep = written(folder, conditions={"fresh": {}, "old": {"behind": 1}})
     code, _, err = run(capsys, sweep, "--from", str(tmp_path), "--out", str(tmp_path / "out"))
     assert code == 2
-    assert "condition `old` wants logits of snapshots 1 older" in err
+    assert "condition `old` wants logits of older snapshots (behind: 1)" in err
 
 
 @pytest.mark.parametrize("path", sorted(Path("configs/sweeps").glob("*.yaml")), ids=lambda path: path.stem)

@@ -141,7 +141,9 @@ class Judge:
         own = losses(logits, self.rows)
         found["gain"] = own_gain = self._gain(seen.base, own, seen.windows)
         found["early_gain"] = self._gain(seen.base, own, seen.early)
-        found["transfer"] = {name: own_gain and lead and estimate_ratio(own_gain, lead) for name, lead in seen.leads.items()}
+        found["transfer"] = {
+            name: own_gain and lead and estimate_ratio(own_gain, lead) for name, lead in seen.leads.items()
+        }
         found["over_time"] = over_time(seen.base, own, self.rows)
         return found
 

@@ -22,7 +22,7 @@ from pipelines.tracking.wheel import own_wheel, serving_requirements
 from streaming.disk import read_json, write_json
 
 METRICS_PER_CALL = 500
-LOADER = "pipelines.tracking.served_model"
+LOADER = "pipelines.served_model"  # a name that registered models store: it stays
 GONE = ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE")  # MLflow's codes for a run purged, and for one deleted
 PATIENCE = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2", "MLFLOW_HTTP_REQUEST_TIMEOUT": "15"}  # MLflow's own: minutes
 

@@ -9,7 +9,7 @@ import pytest
 
 from exfm.models import load_served
 from pipelines.config import evolution, load, made_with_teacher, parse
-from pipelines.tracking.served_model import _load_pyfunc
+from pipelines.served_model import _load_pyfunc
 from streaming.errors import BadInput
 from tests.support.models.states import same
 from tests.support.pipelines.raw_configs import refusal, small

@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+import mlflow
 import numpy as np
 import pandas as pd
 import pytest
 
 from exfm.metrics import sigmoid
 from exfm.models import load_served
-from pipelines.tracking.served_model import _load_pyfunc
+from pipelines.served_model import _load_pyfunc
+from pipelines.tracking.mlflow import LOADER
 from tests.support.models.served_students import ROWS, batch_of, save_student
+
+MLMODEL_OF_0_1 = """\
+flavors:
+  python_function:
+    code: null
+    data: {data}
+    loader_module: pipelines.served_model
+    python_version: 3.11.7
+    streamable: false
+mlflow_version: 3.17.2
+model_uuid: m-0448e0900849417999191fad29098579
+"""
 
 
 @pytest.fixture
@@ -35,3 +49,12 @@ def test_a_row_without_a_value_is_predicted_too(served):
     rows = ROWS.astype({"user_id": "Int64"})
     rows.loc[0, "user_id"] = pd.NA
     assert np.isfinite(_load_pyfunc(str(served)).predict(rows).to_numpy()).all()
+
+
+def test_a_model_that_an_earlier_release_registered_is_loaded_by_the_name_it_stores(tmp_path):
+    """MLflow imports the module that the stored `MLmodel` names."""
+    served = save_student(tmp_path / "data", "v1")
+    (tmp_path / "MLmodel").write_text(MLMODEL_OF_0_1.format(data=served.relative_to(tmp_path)))
+    predicted = mlflow.pyfunc.load_model(str(tmp_path)).predict(ROWS)
+    assert np.array_equal(predicted.to_numpy(), sigmoid(load_served(served).score(batch_of(ROWS))))
+    assert LOADER == "pipelines.served_model"

@@ -68,3 +68,21 @@ def differences(
     {'torch': ('2.13.0', '2.12.0')}
     """
     return {name: (pin, version_of(name)) for name, pin in pins.items() if version_of(name) != pin}
+
+
+def required(pins: dict[str, str]) -> set[str]:
+    """What exfm with its command line, or an installed package of the list, requires. The rest are development tools.
+
+    >>> {"torch", "sympy"} <= required({"torch": "2.13.0"}), "mypy" in required({"torch": "2.13.0"})
+    (True, False)
+    """
+    lines = [(extra, line) for extra in ("streaming", "pipelines") for line in metadata.requires("exfm") or []]
+    for name in pins:
+        if installed_version(name) is not None:
+            lines += [("", line) for line in metadata.requires(name) or []]
+    found = ((extra, Requirement(line)) for extra, line in lines)
+    return {
+        canonicalize_name(requirement.name)
+        for extra, requirement in found
+        if requirement.marker is None or requirement.marker.evaluate({"extra": extra})
+    }

@@ -72,7 +72,8 @@ def packages(scope: Scope) -> Verdict:
     installed = requirements.installed_fbgemm()
     variant = requirements.FBGEMM[installed[0]] if len(installed) == 1 else "cpu"
     pins = requirements.read(variant)
-    wrong = requirements.differences(pins)
+    needed = requirements.required(pins)
+    wrong = {name: pair for name, pair in requirements.differences(pins).items() if pair[1] or name in needed}
     if not wrong:
         return Verdict("ok", f"all {len(pins)} packages are as in requirements/{variant}.txt")
     told = ", ".join(f"{name} {have or 'absent'} (pinned {pin})" for name, (pin, have) in list(wrong.items())[:5])

@@ -264,3 +264,9 @@ def test_this_machine_passes_but_for_what_a_test_machine_may_lack(monkeypatch, t
         "java",
     }
     assert {name: findings[name].message for name in needed if findings[name].status == "fail"} == {}
+
+
+def test_a_development_tool_that_is_absent_is_no_fault(monkeypatch):
+    monkeypatch.setattr(requirements, "read", lambda variant: {"mypy": "2.4.1", "pyarrow": "25.0.1"})
+    monkeypatch.setattr(requirements, "differences", lambda pins: {"mypy": ("2.4.1", None)})
+    assert software.packages(HERE).status == "ok"

@@ -1,0 +1,103 @@
+"""pyproject.toml against the imports: what a package imports is declared where it is needed, and nothing else is."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import sys
+import tomllib
+from collections.abc import Iterator
+from importlib import metadata
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from pipelines.tools.doctor.requirements import parse
+from pipelines.tracking.wheel import SERVING
+from tests.support.places import ROOT
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+OURS = {"exfm", "streaming", "pipelines", "tests"}
+LOADED_BY_KAFKA_PYTHON = {"crc32c", "lz4", "zstandard"}  # checksums and compression: it imports them where they are
+MODULES = metadata.packages_distributions()
+
+
+def requirements(extra: str | None) -> list[Requirement]:
+    lines = PROJECT["dependencies"] if extra is None else PROJECT["optional-dependencies"][extra]
+    return [Requirement(line) for line in lines]
+
+
+def declared(extra: str | None) -> set[str]:
+    return {canonicalize_name(requirement.name) for requirement in requirements(extra)} - {"exfm"}
+
+
+ADDED = {"exfm": declared(None), "streaming": declared("streaming"), "pipelines": declared("pipelines")}
+ALLOWED = {
+    "exfm": ADDED["exfm"],
+    "streaming": ADDED["exfm"] | ADDED["streaming"],
+    "pipelines": ADDED["exfm"] | ADDED["streaming"] | ADDED["pipelines"],
+    "tests": ADDED["exfm"] | ADDED["streaming"] | ADDED["pipelines"] | declared("dev"),
+}
+
+
+def modules(source: str) -> Iterator[str]:
+    """Top-level names of the modules that a file imports, inside functions and by a literal name too."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            yield str(node.module).partition(".")[0]
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
+            yield from (str(a.value).partition(".")[0] for a in node.args if isinstance(a, ast.Constant))
+
+
+@functools.cache
+def imported(package: str) -> dict[str, str]:
+    """Distribution -> one of the files of `package` that import it."""
+    found: dict[str, str] = {}
+    for path in (ROOT / package).rglob("*.py"):
+        for name in set(modules(path.read_text())) - OURS - sys.stdlib_module_names:
+            found[distribution(name)] = path.relative_to(ROOT).as_posix()
+    return found
+
+
+def distribution(module: str) -> str:
+    """The one that provides a module; both builds of fbgemm are `fbgemm-gpu`, the name that torchrec asks for."""
+    names = set(MODULES.get(module, [module]))
+    (name,) = names & {module} or names  # mlflow's parts bring a module `mlflow` each
+    return canonicalize_name(name).removesuffix("-cpu")
+
+
+@pytest.mark.parametrize("package", ALLOWED)
+def test_what_a_package_imports_is_declared(package):
+    assert {name: path for name, path in imported(package).items() if name not in ALLOWED[package]} == {}
+
+
+@pytest.mark.parametrize("package", ADDED)
+def test_what_is_declared_is_imported(package):
+    assert ADDED[package] - imported(package).keys() - LOADED_BY_KAFKA_PYTHON == set()
+
+
+def test_the_kafka_client_loads_what_is_declared_for_it():
+    files = [file for file in metadata.files("kafka-python") or [] if file.suffix == ".py"]
+    sources = "".join(file.read_text() for file in files)
+    assert {name for name in LOADED_BY_KAFKA_PYTHON if f"import {name}" in sources} == LOADED_BY_KAFKA_PYTHON
+
+
+@pytest.mark.parametrize("extra", [None, *PROJECT["optional-dependencies"]])
+def test_every_dependency_has_a_lower_bound_that_the_pinned_list_meets(extra):
+    lists = ("docs",) if extra == "docs" else ("cpu", "cuda")
+    for variant in lists:
+        pins = parse((ROOT / "requirements" / f"{variant}.txt").read_text())
+        for requirement in requirements(extra):
+            if requirement.name == "exfm":
+                continue
+            assert any(bound.operator == ">=" for bound in requirement.specifier), requirement
+            name = canonicalize_name(requirement.name)
+            pinned = pins[f"{name}-cpu" if (variant, name) == ("cpu", "fbgemm-gpu") else name]
+            assert requirement.specifier.contains(pinned), f"{requirement}, but {variant}.txt has {pinned}"
+
+
+def test_what_a_served_model_needs_is_part_of_the_base():
+    assert {canonicalize_name(name) for name in SERVING} <= ADDED["exfm"]

@@ -1,5 +1,6 @@
 from .checkpoint import (
     Checkpoint,
+    Together,
     checkpoint_names,
     load_checkpoint,
     open_checkpoint,
@@ -23,6 +24,7 @@ __all__ = [
     "StoredTensor",
     "TensorPieces",
     "TensorSource",
+    "Together",
     "Window",
     "check_fit",
     "checkpoint_names",

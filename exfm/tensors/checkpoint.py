@@ -20,6 +20,7 @@ import logging
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 from uuid import uuid4
@@ -29,7 +30,17 @@ from torch import Tensor
 
 from exfm.errors import ModelError, NewerFormat
 from exfm.tensors.manifest import FORMAT_VERSION, MANIFEST, Entry, index_of, read_manifest, sealed
-from exfm.tensors.staging import NamedWindow, Storable, gather, joined, refuse_unstorable, tell, windows, write_part
+from exfm.tensors.staging import (
+    NamedWindow,
+    Part,
+    Storable,
+    announce,
+    gather,
+    joined,
+    refuse_unstorable,
+    windows,
+    write_part,
+)
 from exfm.tensors.stored import StoredTensor, altered, as_bytes, sha256_of, size_of
 from exfm.tensors.windows import whole_tensor
 
@@ -48,6 +59,19 @@ class Checkpoint(NamedTuple, Generic[T]):
     format_version: int = FORMAT_VERSION
 
 
+class Together(NamedTuple):
+    """This rank, among those that save one checkpoint together.
+
+    `attempt` is a word that these ranks share and that no earlier start of them knew (`RankGroup.token`): files left by
+    ranks that were killed are never mistaken for theirs. Rank 0 gives up when nothing was written for `timeout_s`.
+    """
+
+    rank: int
+    ranks: int
+    attempt: str
+    timeout_s: float = 120.0
+
+
 def save_checkpoint(
     root: str | os.PathLike[str],
     name: str,
@@ -56,25 +80,21 @@ def save_checkpoint(
     *,
     kind: str = "checkpoint",
     parent: str | None = None,
-    rank: int = 0,
-    ranks: int = 1,
-    attempt: str | None = None,
-    timeout_s: float = 120.0,
+    together: Together | None = None,
 ) -> Path:
     """Write `<root>/<name>` atomically and return its path. `meta` is anything JSON can hold.
 
-    With `ranks` > 1 every rank of the group calls it, one name after another, each in a process or thread of its own:
+    With `together`, every rank of the group calls it, one name after another, each in a process or thread of its own:
 
-        1. every rank writes the pieces it holds into a file of its own; tensors that are whole, only rank 0
-        2. rank 0 waits for the others' files
-        3. rank 0 writes the manifest, which is its own, and renames
+        1. every rank writes the pieces it holds into a file of its own; rank 0 writes whole tensors, too
+        2. rank 0 waits for the files of the others
+        3. rank 0 writes the manifest, with its own meta, and renames
 
-    A rank other than 0 returns after 1. `attempt` is a word that only these ranks of this start know
-    (`RankGroup.token`): what others left, who were killed, is never taken for theirs.
+    A rank other than 0 returns after 1.
 
     Names are ordered as text by `latest_checkpoint`: pad numbers with zeros. Saving the same content again changes
-    nothing, so keep the time of day out of `meta`. What a killed writer of this name left behind
-    is removed, and what is damaged there is set aside.
+    nothing, so keep the time of day out of `meta`. What a killed writer of this name left behind is removed, and a
+    damaged directory of this name is set aside.
 
     Raises ModelError if the name exists with other content, a tensor has a type that cannot be stored, the ranks'
     pieces do not make up a tensor, or a rank wrote nothing for `timeout_s` while rank 0 waited for it.
@@ -85,45 +105,63 @@ def save_checkpoint(
     >>> load_checkpoint(path).tensors["w"], load_checkpoint(latest_checkpoint(root)).meta
     (tensor([0, 1, 2]), {'lake_seq': 41})
     """
-    if ranks > 1 and attempt is None:
-        raise ModelError(f"{ranks} ranks that save `{name}` together need an `attempt` that they all know")
     refuse_unstorable(tensors)
     target = Path(root) / name
     head = {"kind": kind, "parent": parent, "meta": json.loads(json.dumps(dict(meta)))}
-    if ranks == 1 and target.exists():
+    group = together or Together(rank=0, ranks=1, attempt=uuid4().hex)
+    staging = Path(root) / f".{name}.{group.attempt}"
+    if group.rank:
+        _write_own_part(staging, name, tensors, group)
+        return target
+    if group.ranks == 1 and target.exists():
         shapes = {name: Entry(t.dtype, tuple(t.shape), []) for name, t in tensors.items()}
         if _holds(target, head, shapes, windows(tensors, 0)):
             return target
-    staging = Path(root) / f".{name}.{attempt or uuid4().hex}"
+    with _cleared(staging, name):
+        mine = write_part(staging, tensors, group.rank, group.ranks)
+        others = gather(staging, name, group.ranks, group.timeout_s)
+        _publish(staging, target, head, joined([mine, *others]))
+    return target
+
+
+def _write_own_part(staging: Path, name: str, tensors: Mapping[str, Storable], group: Together) -> None:
     staging.mkdir(parents=True, exist_ok=True)
-    if rank:
-        try:
-            tell(staging, write_part(staging, tensors, rank, ranks), rank)
-        except FileNotFoundError:
-            raise ModelError(f"rank 0 gave up saving `{name}` before rank {rank} was done; see what it says") from None
-        return target
-    for abandoned in Path(root).glob(f".{name}.*"):
+    try:
+        announce(staging, write_part(staging, tensors, group.rank, group.ranks), group.rank)
+    except FileNotFoundError:
+        raise ModelError(
+            f"rank 0 gave up saving `{name}` before rank {group.rank} was done; see rank 0's error"
+        ) from None
+
+
+def _publish(staging: Path, target: Path, head: Mapping[str, Any], part: Part) -> None:
+    """Make what was staged the content of `target`, unless it is that already. Raises ModelError as saving does."""
+    manifest = {"format_version": FORMAT_VERSION, **head, **part._asdict()}
+    index = index_of(manifest, target.name)
+    if target.exists() and _holds(target, head, index, _staged(staging, index)):
+        return
+    _write(staging / MANIFEST, sealed(manifest))
+    sync_directory(staging)
+    try:
+        staging.rename(target)
+    except OSError:
+        if not target.exists() or not _holds(target, head, index, _staged(staging, index)):
+            raise
+        return
+    sync_directory(target.parent)
+
+
+@contextmanager
+def _cleared(staging: Path, name: str) -> Iterator[None]:
+    """The only staging folder of `name`: others, which killed writers left, go first, and this one when it is done."""
+    staging.mkdir(parents=True, exist_ok=True)
+    for abandoned in staging.parent.glob(f".{name}.*"):
         if abandoned != staging:
             shutil.rmtree(abandoned, ignore_errors=True)
     try:
-        mine = write_part(staging, tensors, rank, ranks)
-        part = joined([mine, *gather(staging, name, ranks, timeout_s)])
-        manifest = {"format_version": FORMAT_VERSION, **head, **part._asdict()}
-        index = index_of(manifest, name)
-        if ranks > 1 and target.exists() and _holds(target, head, index, _staged(staging, index)):
-            return target
-        _write(staging / MANIFEST, sealed(manifest))
-        sync_directory(staging)
-        try:
-            staging.rename(target)
-        except OSError:
-            if not target.exists() or not _holds(target, head, index, _staged(staging, index)):
-                raise
-            return target
-        sync_directory(target.parent)
+        yield
     finally:
         shutil.rmtree(staging, ignore_errors=True)
-    return target
 
 
 def open_checkpoint(path: str | os.PathLike[str]) -> Checkpoint[StoredTensor]:

@@ -108,11 +108,11 @@ def write_part(staging: Path, tensors: Mapping[str, Storable], rank: int, ranks:
     return Part({file: {"bytes": end}}, index)
 
 
-def tell(staging: Path, part: Part, rank: int) -> None:
+def announce(staging: Path, part: Part, rank: int) -> None:
     """Say that this rank's part is written."""
     unfinished = staging / f".rank-{rank:05}"
     unfinished.write_text(json.dumps(part._asdict()))
-    unfinished.rename(_told(staging, rank))
+    unfinished.rename(_announced(staging, rank))
 
 
 def gather(staging: Path, name: str, ranks: int, timeout_s: float) -> list[Part]:
@@ -125,8 +125,8 @@ def gather(staging: Path, name: str, ranks: int, timeout_s: float) -> list[Part]
     since = time.monotonic()
     while missing:
         for rank in sorted(missing):
-            if _told(staging, rank).exists():
-                parts[rank] = Part(**json.loads(_told(staging, rank).read_text()))
+            if _announced(staging, rank).exists():
+                parts[rank] = Part(**json.loads(_announced(staging, rank).read_text()))
                 missing.remove(rank)
         now, found = time.monotonic(), _sizes(staging)
         if found != seen:
@@ -139,7 +139,7 @@ def gather(staging: Path, name: str, ranks: int, timeout_s: float) -> list[Part]
         if missing:
             time.sleep(POLL_S)
     for rank in parts:
-        _told(staging, rank).unlink()
+        _announced(staging, rank).unlink()
     return [parts[rank] for rank in sorted(parts)]
 
 
@@ -172,7 +172,7 @@ def _cut(shape: Sequence[int], itemsize: int) -> Iterator[tuple[tuple[int, ...],
         yield (first, *rest), (min(rows, shape[0] - first), *shape[1:])
 
 
-def _told(staging: Path, rank: int) -> Path:
+def _announced(staging: Path, rank: int) -> Path:
     return staging / f"rank-{rank:05}.json"
 
 

@@ -26,6 +26,7 @@ from exfm.step import StepResult
 from exfm.tensors import (
     Checkpoint,
     Storable,
+    Together,
     checkpoint_names,
     open_checkpoint,
     prune_checkpoints,
@@ -171,12 +172,8 @@ class ModelWorker(Worker):
     ) -> None:
         """In every rank's writer's thread, of all ranks the same names in the same order: each writes what it holds."""
         group = None if alone else self._ranks.group
-        if group is None:
-            save_checkpoint(root, name, tensors, meta, kind=kind)
-        else:
-            save_checkpoint(
-                root, name, tensors, meta, kind=kind, rank=group.rank, ranks=group.world_size, attempt=group.token
-            )
+        together = None if group is None else Together(group.rank, group.world_size, group.token)
+        save_checkpoint(root, name, tensors, meta, kind=kind, together=together)
 
     def _finish_checkpoint(self) -> None:
         """In the writer's thread, last."""

@@ -17,7 +17,7 @@ from pathlib import Path
 import psutil
 import torch
 
-from exfm.tensors import TensorPieces, fill_window, open_checkpoint, save_checkpoint
+from exfm.tensors import TensorPieces, Together, fill_window, open_checkpoint, save_checkpoint
 from exfm.threads import set_threads
 
 
@@ -63,7 +63,7 @@ def main() -> None:
             mine = torch.randn(rows // 2, width)
             began, start = begin(), time.perf_counter()
             pieces = TensorPieces((rows, width), [((rank * (rows // 2), 0), mine)])
-            save_checkpoint(root, "v1", {"table": pieces}, {}, rank=rank, ranks=2, attempt="a")
+            save_checkpoint(root, "v1", {"table": pieces}, {}, together=Together(rank, 2, "a"))
             report(f"rank {rank} of 2 saves its rows", time.perf_counter() - start, mine.nbytes, began)
 
         elsewhere(lambda: write(1))

@@ -25,7 +25,7 @@ from exfm.data import Batch, BatchBuilder, FeatureSet, SparseFeature
 from exfm.models import Teacher, TeacherConfig
 from exfm.parallel import RankGroup, Sharding
 from exfm.planning import PlanQuestion, Shortage, find_plan
-from exfm.tensors import open_checkpoint, save_checkpoint
+from exfm.tensors import Together, open_checkpoint, save_checkpoint
 from exfm.threads import set_threads
 from tests.support.ranks.local_ranks import launch, report, settings_of_this_rank
 
@@ -84,7 +84,7 @@ def held_by_this_rank(own: dict[str, Any]) -> None:
             state = teacher.state()
             told |= {"copied": process.memory_info().rss}
             began = time.monotonic()
-            save_checkpoint(root, NAME, state, {}, rank=rank, ranks=ranks, attempt=group.token)
+            save_checkpoint(root, NAME, state, {}, together=Together(rank, ranks, group.token))
             told |= {"saved_s": time.monotonic() - began}
         teacher.close()
     told["peak"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

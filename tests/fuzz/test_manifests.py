@@ -17,7 +17,7 @@ import torch
 from hypothesis import strategies as st
 
 from exfm.errors import ModelError
-from exfm.tensors import TensorPieces, save_checkpoint
+from exfm.tensors import TensorPieces, Together, save_checkpoint
 from exfm.tensors.checkpoint import load_checkpoint
 from pipelines.display import show_status
 from pipelines.run_dir import store_ends, stored_ends
@@ -69,7 +69,7 @@ def _checkpoint_of_ranks(folder: Path) -> None:
             "table/ad/weight": TensorPieces((4, 3), [((2 * rank, 0), table[2 * rank :][:2])]),
             "adam/step": torch.tensor(7),
         }
-        save_checkpoint(folder, "v00000003", state, {"lake_seq": 41}, rank=rank, ranks=2, attempt="a")
+        save_checkpoint(folder, "v00000003", state, {"lake_seq": 41}, together=Together(rank, 2, "a"))
 
 
 def _checkpoint_text(folder: Path) -> str:

@@ -18,7 +18,7 @@ from pathlib import Path
 from exfm.data import BatchBuilder
 from exfm.models import Teacher, TeacherConfig
 from exfm.parallel import RankGroup, Sharding
-from exfm.tensors import open_checkpoint, save_checkpoint
+from exfm.tensors import Together, open_checkpoint, save_checkpoint
 from exfm.threads import set_threads
 from tests.support.ranks.ports import free_port
 from tests.support.ranks.spawned_ranks import CFG, FEATURES, TASKS, batches, cuts, start
@@ -45,7 +45,8 @@ def rank_main(rank, plans, ports, root):
                         yield name, group, Teacher(cfg, FEATURES, TASKS, 0, group=group, sharding=Sharding(**sharding))
 
     def keep(where, name, teacher, group):
-        save_checkpoint(root / where, name, teacher.state(), {}, rank=rank, ranks=group.world_size, attempt=group.token)
+        together = Together(rank, group.world_size, group.token)
+        save_checkpoint(root / where, name, teacher.state(), {}, together=together)
 
     for name, group, teacher in teachers("learn"):
         start(teacher)

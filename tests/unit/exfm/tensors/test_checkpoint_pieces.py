@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from exfm.errors import ModelError
 from exfm.tensors import (
     TensorPieces,
+    Together,
     checkpoint_names,
     fill_window,
     open_checkpoint,
@@ -50,14 +51,12 @@ def state(held):
     return {"dense/w": DENSE, "table/ad/weight": TensorPieces((ROWS, WIDTH), held), "rng": torch.tensor([7, 2])}
 
 
-def save_by(root, cut, meta=META, attempt="a", **options):
+def save_by(root, cut, meta=META, attempt="a"):
     """Every rank in a thread of its own, as they are in processes of their own."""
     ranks = CUTS[cut] if isinstance(cut, str) else cut
     with ThreadPoolExecutor(len(ranks)) as threads:
         saves = [
-            threads.submit(
-                save_checkpoint, root, "v1", state(held), meta, rank=rank, ranks=len(ranks), attempt=attempt, **options
-            )
+            threads.submit(save_checkpoint, root, "v1", state(held), meta, together=Together(rank, len(ranks), attempt))
             for rank, held in reversed(list(enumerate(ranks)))
         ]
         return [done.result() for done in saves][-1]
@@ -128,9 +127,9 @@ def test_the_same_content_saved_again_in_other_pieces_changes_nothing_and_other_
 
 def test_a_rank_that_never_comes_is_named_and_nothing_is_there(tmp_path):
     one, three = CUTS["over three"][0], CUTS["over three"][2]
-    save_checkpoint(tmp_path, "v1", state(three), META, rank=2, ranks=3, attempt="a")
+    save_checkpoint(tmp_path, "v1", state(three), META, together=Together(2, 3, "a"))
     with pytest.raises(ModelError, match=r"`v1` is not saved: of 3 ranks, 1 did not write their part, and for 0.05 s"):
-        save_checkpoint(tmp_path, "v1", state(one), META, rank=0, ranks=3, attempt="a", timeout_s=0.05)
+        save_checkpoint(tmp_path, "v1", state(one), META, together=Together(0, 3, "a", timeout_s=0.05))
     assert checkpoint_names(tmp_path) == []
     assert os.listdir(tmp_path) == []
 
@@ -138,13 +137,12 @@ def test_a_rank_that_never_comes_is_named_and_nothing_is_there(tmp_path):
 def test_what_killed_ranks_left_is_never_taken_for_this_attempts(tmp_path):
     """Rank 1 of an earlier start was done; rank 0 died. The new rank 1 has other bytes, and comes late."""
     stale = [[(start, piece * 0) for start, piece in rank] for rank in CUTS["row-wise"]]
-    save_checkpoint(tmp_path, "v1", state(stale[1]), META, rank=1, ranks=2, attempt="earlier")
+    save_checkpoint(tmp_path, "v1", state(stale[1]), META, together=Together(1, 2, "earlier"))
     assert len(os.listdir(tmp_path)) == 1
+    together = Together(0, 2, "now", timeout_s=0.05)
     with pytest.raises(ModelError, match="1 did not write"):
-        save_checkpoint(
-            tmp_path, "v1", state(CUTS["row-wise"][0]), META, rank=0, ranks=2, attempt="now", timeout_s=0.05
-        )
-    save_checkpoint(tmp_path, "v1", state(stale[1]), META, rank=1, ranks=2, attempt="earlier")
+        save_checkpoint(tmp_path, "v1", state(CUTS["row-wise"][0]), META, together=together)
+    save_checkpoint(tmp_path, "v1", state(stale[1]), META, together=Together(1, 2, "earlier"))
     same_as_whole(save_by(tmp_path, "row-wise", attempt="now"))
     assert os.listdir(tmp_path) == ["v1"]
 
@@ -161,11 +159,6 @@ def test_pieces_that_do_not_make_up_their_tensor_are_refused(tmp_path, held, wor
     with pytest.raises(ModelError, match=words):
         save_by(tmp_path, held)
     assert os.listdir(tmp_path) == []
-
-
-def test_ranks_that_save_together_need_a_word_of_their_own(tmp_path):
-    with pytest.raises(ModelError, match="2 ranks that save `v1` together need an `attempt`"):
-        save_checkpoint(tmp_path, "v1", {}, META, rank=0, ranks=2)
 
 
 def test_damage_is_found_in_the_piece_that_has_it_and_reading_others_goes_on(tmp_path, small_pieces):

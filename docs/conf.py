@@ -16,7 +16,7 @@ html_title = "ExFM"
 
 extensions = ["myst_parser"]
 myst_heading_anchors = 6  # GitHub's anchors
-exclude_patterns = ["*.py"]
+exclude_patterns = ["*.py", "generate"]
 root_doc = "index"
 nitpicky = True
 

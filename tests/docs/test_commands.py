@@ -11,7 +11,8 @@ import pytest
 from typer.main import get_command
 
 from pipelines.cli import app
-from tests.support.documents import ROOT, code_spans, documents, fenced
+from tests.support.documents import code_spans, documents, fenced
+from tests.support.places import ROOT
 
 DOCUMENTS = documents()
 PLANNED = "docs/reference/planned.md"

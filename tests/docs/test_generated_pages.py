@@ -8,7 +8,7 @@ import pytest
 
 import docs.generate
 from docs.generate import api, commands, markdown, rooms, settings
-from tests.support.documents import ROOT
+from tests.support.places import ROOT
 
 
 def test_generated_pages_are_up_to_date():

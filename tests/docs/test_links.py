@@ -6,8 +6,9 @@ from pathlib import PurePosixPath
 
 import pytest
 
-from tests.architecture.test_files import tied_to_a_machine
-from tests.support.documents import DOCS, ROOT, anchors, documents, links
+from tests.support.documents import DOCS, anchors, documents, links
+from tests.support.places import ROOT
+from tests.support.tracked_files import tied_to_a_machine
 
 DOCUMENTS = documents()
 LONGEST_README = 200

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.documents import ROOT, code_spans, documents
+from tests.support.documents import code_spans, documents
+from tests.support.places import ROOT
 
 DOCUMENTS = {path: text for path, text in documents().items() if "reference/api" not in path}
 PACKAGES = ("exfm", "streaming", "pipelines")

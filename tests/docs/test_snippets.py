@@ -10,7 +10,8 @@ import pytest
 import yaml
 
 from pipelines.config import load
-from tests.support.documents import ROOT, documents, fenced
+from tests.support.documents import documents, fenced
+from tests.support.places import ROOT
 
 DOCUMENTS = documents()
 ABSENT = ("ray", "kafka", "mlflow", "torchrec", "streaming", "pipelines")

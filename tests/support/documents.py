@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.support.places import ROOT
+
 DOCS = ROOT / "docs"
 FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.M | re.S)
 HEADING = re.compile(r"^#+ +(.+?)\s*$", re.M)

@@ -1,9 +1,20 @@
-from .evolve import evolution, made_with_student, made_with_teacher, older_hashes, remember
+from .evolve import (
+    StudentChanges,
+    decisive_for_all,
+    evolution,
+    made_with_student,
+    made_with_teacher,
+    student_changes,
+    with_students,
+)
 from .hash import decisive, hash_of, moved
+from .identity import STUDENT, depends_on, identity_of, own_section
+from .lineage import accepted_identities, hashes_of_run, remember
 from .settings import Config, Frozen, Generated, Kafka, Pace, Recorded, Resources, Student, Topic, dump, load, parse
 from .text import choices, merged, override, problems, read_settings
 
 __all__ = [
+    "STUDENT",
     "Config",
     "Frozen",
     "Generated",
@@ -12,21 +23,29 @@ __all__ = [
     "Recorded",
     "Resources",
     "Student",
+    "StudentChanges",
     "Topic",
+    "accepted_identities",
     "choices",
     "decisive",
+    "decisive_for_all",
+    "depends_on",
     "dump",
     "evolution",
     "hash_of",
+    "hashes_of_run",
+    "identity_of",
     "load",
     "made_with_student",
     "made_with_teacher",
     "merged",
     "moved",
-    "older_hashes",
     "override",
+    "own_section",
     "parse",
     "problems",
     "read_settings",
     "remember",
+    "student_changes",
+    "with_students",
 ]

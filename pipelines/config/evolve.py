@@ -1,25 +1,53 @@
-"""A run that goes on with other features than it was started with, where there is a rule for it (exfm/growth/refit.py).
+"""A run that continues with other features, or other students, than it was started with.
 
-What may differ: tables that grow, features that only the teacher reads. A release that knows more settings than the one
-that started the run makes a config of another hash, too, and nothing else differs. It is planned from the two configs
-alone, said line by line before anything happens, and remembered in the run directory:
-
-    lineage.json    [{"from": config hash, "to": config hash, "changes": [what was said]}, …]
-
-A worker takes up checkpoints of its own config and of those it came from; what they say they were made with
-(`made_with` in their meta) decides how they are fitted.
+Features may differ where there is a rule for it (exfm/growth/refit.py): tables that grow, features that only the
+teacher reads. Students may join and leave, for nothing depends on them; one that has learned keeps its settings. All of
+it is planned from the two configs alone and announced line by line before anything happens; the run directory remembers
+it (lineage.py). What a checkpoint was made with (`made_with` in its meta) decides how it is fitted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import Any, NamedTuple
 
 from exfm.errors import ModelError
 from exfm.growth import MadeWith, feature_changes, fitted_teacher
+from pipelines.config.identity import own_section
 from pipelines.config.settings import Config, Student
-from pipelines.run_dir import RunDir
-from streaming.disk import read_json, write_json
-from streaming.errors import BadInput, StreamingError
+from streaming.errors import BadInput
+
+
+class StudentChanges(NamedTuple):
+    """The students of two configs, by name."""
+
+    joining: tuple[str, ...]
+    leaving: tuple[str, ...]
+    changed: tuple[str, ...]
+    """In both, with another section: their checkpoints do not fit it."""
+
+
+def student_changes(before: Config, now: Config) -> StudentChanges:
+    """Who joins, who leaves, and whose own section differs; that of features alone is for `evolution` to judge."""
+    had, has = ({student.name: student for student in config.students} for config in (before, now))
+    settings = [config.model_dump(mode="json") for config in (before, now)]
+    same_features = (before.features, before.teacher.only) == (now.features, now.teacher.only)
+
+    def differs(name: str) -> bool:
+        read = [config.student_features(config.student(name)).names for config in (before, now)]
+        sections = [own_section(each, name) for each in settings]
+        return sections[0] != sections[1] or (same_features and read[0] != read[1])
+
+    return StudentChanges(
+        tuple(name for name in has if name not in had),
+        tuple(name for name in had if name not in has),
+        tuple(name for name in has if name in had and differs(name)),
+    )
+
+
+def with_students(config: Config, names: Collection[str]) -> Config:
+    """`config` with the students named, in that order."""
+    return config.model_copy(update={"students": tuple(config.student(name) for name in names)})
 
 
 def made_with_teacher(config: Config) -> MadeWith:
@@ -32,12 +60,18 @@ def made_with_student(config: Config, student: Student) -> MadeWith:
     return MadeWith.of(student.model, config.student_features(student), config.student_tasks(student), config.seed)
 
 
-def evolution(before: Config, now: Config, drop: Collection[str] = ()) -> list[str]:
-    """What going on under `now` does to a run of `before`, line by line.
+def decisive_for_all(config: Config) -> dict[str, Any]:
+    """What decides the whole run: everything but its students."""
+    return {key: value for key, value in config.decisive.items() if key != "students"}
 
-    Raises BadInput where they differ in more than features, or there is no rule for what differs.
+
+def evolution(before: Config, now: Config, drop: Collection[str] = ()) -> list[str]:
+    """What continuing under `now` does to a run of `before`, line by line. Both have the same students, whose sections
+    say the same except for features.
+
+    Raises BadInput where more than features differ, or there is no rule for what differs.
     """
-    if _but_features(now, before).decisive != before.decisive:
+    if decisive_for_all(_but_features(now, before)) != decisive_for_all(before):
         raise BadInput("more than features differ")
     try:
         found = feature_changes(before.features, now.features)
@@ -62,37 +96,10 @@ def evolution(before: Config, now: Config, drop: Collection[str] = ()) -> list[s
     return lines
 
 
-def older_hashes(run_dir: RunDir, config_hash: str) -> list[str]:
-    """The configs that this one came from, the last one first."""
-    found: list[str] = []
-    for entry in reversed(_lineage(run_dir)):
-        if entry["to"] == (found[-1] if found else config_hash):
-            found.append(entry["from"])
-    return found
-
-
-def remember(run_dir: RunDir, before: str, now: str, lines: list[str]) -> None:
-    """Before the run directory's config is replaced: from then on checkpoints of the config that hashed to `before` are
-    those of this run."""
-    entry = {"from": before, "to": now, "changes": lines}
-    entries = _lineage(run_dir)
-    if entry not in entries[-1:]:
-        write_json(run_dir.lineage, [*entries, entry])
-
-
-def _lineage(run_dir: RunDir) -> list[dict[str, str]]:
-    entries = read_json(run_dir.lineage) or []
-    if not isinstance(entries, list) or not all(isinstance(e, dict) and {"from", "to"} <= e.keys() for e in entries):
-        raise StreamingError(f"{run_dir.lineage} is damaged (no list of configs); put it back from a copy")
-    return entries
-
-
 def _but_features(now: Config, before: Config) -> Config:
-    """`now` with the features of `before`, and students' and the teacher's choice of them."""
-    chosen = {student.name: student.features for student in before.students}
-    students = tuple(s.model_copy(update={"features": chosen.get(s.name, s.features)}) for s in now.students)
+    """`now` with the features of `before`, and the teacher's choice of them."""
     teacher = now.teacher.model_copy(update={"only": before.teacher.only})
-    return now.model_copy(update={"features": before.features, "teacher": teacher, "students": students})
+    return now.model_copy(update={"features": before.features, "teacher": teacher})
 
 
 def _same_for_student(before: Config, old: Student, now: Config, new: Student) -> None:

@@ -2,8 +2,8 @@
 
     config = load("configs/demo.yaml", ["source.impressions=100000", "seed=2"])
 
-Nothing is taken from the environment. The resolved config is written into the run directory and its hash goes into
-every checkpoint, so that a run is never resumed under another config by accident.
+Nothing is taken from the environment. The resolved config is written into the run directory, and the hash of what a
+worker depends on goes into its checkpoints (identity.py), so that none is resumed under another config by accident.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from exfm.errors import ConfigError
 from exfm.models import StudentConfig, TeacherConfig
 from exfm.parallel import Sharding
 from pipelines.config.hash import decisive, hash_of
+from pipelines.config.identity import identity_of
 from pipelines.config.text import choices, mapping, merged, override, problems, read_settings
 from pipelines.training import MetricsConfig
 from streaming.errors import BadInput
@@ -278,6 +279,10 @@ class Config(Frozen):
     @property
     def hash(self) -> str:
         return hash_of(self.model_dump(mode="json"))
+
+    def identity(self, worker: str) -> str:
+        """The hash of what the state of `worker` (`teacher`, `student-<name>`, …) depends on."""
+        return identity_of(self.model_dump(mode="json"), worker)
 
     @property
     def decisive(self) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
-from pipelines.config import Config, dump, older_hashes, parse
+from pipelines.config import Config, dump, hashes_of_run, parse
 from pipelines.control.coordinator import Coordinator, Wanted
 from pipelines.control.embedded_broker import EmbeddedBroker
 from pipelines.control.fits import check_ranks
@@ -218,7 +218,7 @@ def _finished(config: Config, run_dir: RunDir) -> Summary | None:
     if value is None:
         return None
     try:
-        ours = (config.hash, *older_hashes(run_dir, config.hash))
+        ours = hashes_of_run(run_dir, config)
         return Summary(value) if value["run"]["config_hash"] in ours else None
     except (KeyError, TypeError):
         raise StreamingError(

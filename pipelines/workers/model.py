@@ -34,7 +34,7 @@ from exfm.tensors import (
     save_checkpoint,
 )
 from exfm.threads import set_threads
-from pipelines.config import Config, older_hashes
+from pipelines.config import Config, accepted_identities
 from pipelines.run_dir import RunDir
 from pipelines.training import Found, Quarantine, Writer, last_checkpoint, needed_after, upgraded
 from pipelines.workers.ranks import Ranks
@@ -82,8 +82,8 @@ class ModelWorker(Worker):
         if self._ranks.first:
             self._take_lock()
             remove_leftovers(self._checkpoints)
-            older = older_hashes(self._run_dir, self._config.hash)
-            found = last_checkpoint(self._checkpoints, self._config.hash, older)
+            accepted = accepted_identities(self._run_dir, self._config, self.name)
+            found = last_checkpoint(self._checkpoints, self._config.identity(self.name), accepted)
             self._note = found.note
         # What is newer and cannot be used was set aside: the last one is the one found.
         name = self._ranks.say(lambda: checkpoint_names(self._checkpoints)[-1] if found.stored else "")
@@ -148,7 +148,7 @@ class ModelWorker(Worker):
                     "the checkpoint before"
                 )
         return {
-            "config_hash": self._config.hash,
+            "config_hash": self._config.identity(self.name),
             "lake_seq": self._seq,
             "rows": rows,
             "trained_rows": dict(trained),

@@ -265,7 +265,7 @@ class StudentWorker(ModelWorker):
         if stored is None:
             return
         tensors, meta = stored.tensors, stored.meta
-        self._grew = meta["config_hash"] != self._config.hash
+        self._grew = meta.get("made_with") != self._made_with.model_dump(mode="json")
         self._student.load_state(self._fitted(_under("student/", tensors), meta))
         if self._twin is not None:
             self._twin.load_state(self._fitted(_under("no_teacher/", tensors), meta))

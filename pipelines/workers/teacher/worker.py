@@ -333,7 +333,7 @@ class TeacherWorker(ModelWorker):
 
     def _meta(self) -> dict[str, Any]:
         return {
-            "config_hash": self._config.hash,
+            "config_hash": self._config.identity(self.name),
             "version": self._version,
             "lake_seq": self._seq,
             "learned": self._learned.state(),
@@ -349,7 +349,7 @@ class TeacherWorker(ModelWorker):
             meta = read_manifest(self._run_dir.snapshots / snapshot_name(self._version))["meta"]
         except ModelError:  # whoever reads it sets it aside, and it is written again
             return False
-        return bool(meta["config_hash"] != self._config.hash)
+        return bool(meta["config_hash"] != self._config.identity(self.name))
 
     def _restore(self, stored: Checkpoint | None) -> None:
         if stored is None:

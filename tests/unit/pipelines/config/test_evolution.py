@@ -8,8 +8,9 @@ import yaml
 
 from exfm.errors import Unusable
 from exfm.tensors import save_checkpoint
-from pipelines.config import Config, dump, evolution, hash_of, older_hashes, parse, remember
+from pipelines.config import Config, accepted_identities, dump, evolution, hash_of, parse, remember
 from pipelines.control import preflight, run
+from pipelines.control.continuation import SAME
 from pipelines.rules import RunState
 from pipelines.run_dir import RunDir
 from pipelines.training import last_checkpoint
@@ -76,7 +77,6 @@ def test_features_are_dropped_only_by_name():
 def test_what_has_no_rule_is_refused():
     assert "`user_id` had 100 rows, and 150 are wanted" in refused(config(sparse(user_id=150)))
     assert refused(config(sparse(user_id=200), seed=2)) == "more than features differ"
-    assert refused(config(students=[{"name": "feed"}])) == "more than features differ"
 
 
 # --- the run directory -----------------------------------------------------------------------------------------------
@@ -89,6 +89,15 @@ def run_dir(tmp_path):
     return run_dir
 
 
+def own(now: Config, worker: str = "teacher") -> set[str]:
+    """What a worker's checkpoints of this config say: of this release, and of the one before."""
+    return {now.identity(worker), now.hash}
+
+
+def accepted(run_dir: RunDir, now: Config, worker: str = "teacher") -> set[str]:
+    return set(accepted_identities(run_dir, now, worker))
+
+
 def prepare(now: Config, run_dir: RunDir, **options) -> list[str]:
     said: list[str] = []
     with preflight.locked(run_dir):
@@ -98,12 +107,12 @@ def prepare(now: Config, run_dir: RunDir, **options) -> list[str]:
 
 def test_a_run_grows_only_when_it_is_asked_to_and_from_then_on_is_that_run(run_dir):
     grown = config(sparse(user_id=200))
-    with pytest.raises(BadInput, match=r"was 100, is 200.* Or go on from where it is with --evolve: `user_id` grows"):
+    with pytest.raises(BadInput, match=r"was 100, is 200.* Or continue it with --evolve: `user_id` grows"):
         prepare(grown, run_dir)
-    assert older_hashes(run_dir, grown.hash) == []
+    assert accepted(run_dir, grown) == own(grown)
     assert prepare(grown, run_dir, evolve=True)[0].startswith("`user_id` grows from 100 to 200 rows")
     assert prepare(grown, run_dir) == []
-    assert older_hashes(run_dir, grown.hash) == [BEFORE.hash]
+    assert accepted(run_dir, grown) == own(grown) | own(BEFORE)
     with pytest.raises(BadInput, match="was 200, is 100"):  # and does not shrink back
         prepare(BEFORE, run_dir)
     with pytest.raises(BadInput, match="--evolve cannot: `user_id` had 200 rows, and 100 are wanted"):
@@ -120,25 +129,26 @@ def test_checkpoints_of_every_config_it_came_from_are_taken_up_and_of_no_other(r
     grown, more = config(sparse(user_id=200)), config(sparse(AGE, user_id=200), only=["user_id", "age"])
     prepare(grown, run_dir, evolve=True)
     prepare(more, run_dir, evolve=True)
-    assert older_hashes(run_dir, more.hash) == [grown.hash, BEFORE.hash]
-    assert older_hashes(run_dir, grown.hash) == [BEFORE.hash]  # what came after it is none of its own
+    assert accepted(run_dir, more) == own(more) | own(grown) | own(BEFORE)
+    assert accepted(run_dir, grown) == own(grown) | own(BEFORE)  # what came after it is none of its own
     root = run_dir.checkpoints("teacher")
-    save_checkpoint(root, "v1", {"w": torch.zeros(1)}, {"config_hash": BEFORE.hash, "lake_seq": 1})
-    found = last_checkpoint(root, more.hash, older_hashes(run_dir, more.hash))
+    save_checkpoint(root, "v1", {"w": torch.zeros(1)}, {"config_hash": BEFORE.identity("teacher"), "lake_seq": 1})
+    found = last_checkpoint(root, more.identity("teacher"), accepted(run_dir, more))
     assert found.stored is not None
     assert found.note is None
-    with pytest.raises(Unusable, match=f"was written under config {BEFORE.hash}, this run has"):
-        last_checkpoint(root, "another", older_hashes(run_dir, "another"))
+    another = config(seed=2)
+    with pytest.raises(Unusable, match=f"was written under config {BEFORE.identity('teacher')}, this run has"):
+        last_checkpoint(root, another.identity("teacher"), accepted(run_dir, another))
 
 
 def test_a_crash_between_the_two_files_is_made_up_for(run_dir):
     """The lineage is written first: the run is still the old one, and asked again the same is done once."""
     grown = config(sparse(user_id=200))
-    remember(run_dir, BEFORE.hash, grown.hash, ["said"])
+    remember(run_dir, yaml.safe_load(run_dir.config.read_text()), grown, ["said"])
     assert prepare(BEFORE, run_dir) == []
-    assert older_hashes(run_dir, BEFORE.hash) == []
+    assert accepted(run_dir, BEFORE) == own(BEFORE)
     prepare(grown, run_dir, evolve=True)
-    assert older_hashes(run_dir, grown.hash) == [BEFORE.hash]
+    assert accepted(run_dir, grown) == own(grown) | own(BEFORE)
 
 
 def of_a_release_before(settings: dict) -> dict:
@@ -156,10 +166,8 @@ def test_a_run_of_an_earlier_release_goes_on_where_settings_that_came_since_chan
     written = of_a_release_before(yaml.safe_load(dump(BEFORE)))
     run_dir.config.write_text(yaml.safe_dump(written))
     assert hash_of(written) != BEFORE.hash
-    assert prepare(BEFORE, run_dir) == [
-        "an earlier release started this run; the settings that came since change nothing of it"
-    ]
-    assert older_hashes(run_dir, BEFORE.hash) == [hash_of(written)]  # which is what its checkpoints say
+    assert prepare(BEFORE, run_dir) == [SAME]
+    assert hash_of(written) in accepted(run_dir, BEFORE)  # which is what its checkpoints say
     assert prepare(BEFORE, run_dir) == []
     assert hash_of({"seed": 1, "lake": {}}) == "a4bbadc1c78966d2"  # the rule itself never changes
 
@@ -182,11 +190,11 @@ def test_a_run_of_an_earlier_release_grows_too_and_is_refused_what_any_run_is(ru
     with pytest.raises(BadInput, match="with --evolve: `user_id` grows from 100"):
         prepare(grown, run_dir)
     prepare(grown, run_dir, evolve=True)
-    assert older_hashes(run_dir, grown.hash) == [hash_of(written)]
+    assert hash_of(written) in accepted(run_dir, grown)
 
 
 @pytest.mark.parametrize("text", ["{", "5", '[{"from": "a"}]', '["a"]'])
 def test_a_damaged_lineage_is_told(run_dir, text):
     run_dir.lineage.write_text(text)
     with pytest.raises(StreamingError, match=r"lineage\.json is damaged"):
-        older_hashes(run_dir, "a")
+        accepted(run_dir, BEFORE)

@@ -1,0 +1,98 @@
+"""A run that is stopped, and continues with other students: whoever stays ends as if nothing had happened."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from exfm.tensors import names
+from pipelines.config import Config, dump, parse
+from pipelines.control import run
+from pipelines.rules import RunState
+from pipelines.run_dir import RunDir
+from pipelines.training import read_predictions
+from streaming.errors import BadInput
+from streaming.lake import Readers
+from tests.support.pipelines.small_runs import Finished, assert_learned_the_lake, small, stop_after, to_the_end
+
+pytestmark = pytest.mark.broker
+
+STREAM: dict[str, Any] = {"source__impressions": 3000, "pace__block_rows": 256, "teacher__batch_rows": 128}
+
+
+def with_students(config: Config, *students: dict[str, Any]) -> Config:
+    raw = yaml.safe_load(dump(config))
+    kept = {student["name"]: student for student in raw["students"]}
+    raw["students"] = [kept.get(student["name"], {}) | student for student in students]
+    return parse(raw)
+
+
+def stopped(config: Config, root: Path, rows: int) -> list[str]:
+    said: list[str] = []
+    status, _ = run(config, RunDir(root), local=True, until_end=True, watch=stop_after(rows), say=said.append)
+    assert status.state is RunState.STOPPED, status.reason
+    return said
+
+
+def assert_same_student(one: Finished, other: Finished, student: str) -> None:
+    """Every weight, what was learned, every prediction, and the figures, to the last bit."""
+    (tensors, meta), (other_tensors, other_meta) = (run.checkpoint(f"student-{student}") for run in (one, other))
+    assert tensors == other_tensors
+    assert meta["learned"] == other_meta["learned"]
+    assert meta["config_hash"] == other_meta["config_hash"]
+    predictions = [read_predictions(run.run_dir.predictions(student)) for run in (one, other)]
+    assert predictions[0].equals(predictions[1])
+    assert one.summary["students"][student] == other.summary["students"][student]
+    served = [names(run.run_dir.served(student))[-1] for run in (one, other)]
+    assert served[0] == served[1]
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch):
+    monkeypatch.setattr("pipelines.control.coordinator.STATUS_INTERVAL_S", 0.0)
+
+
+@pytest.mark.slow
+def test_students_join_and_leave_a_stopped_run_and_no_one_else_notices(broker, tmp_path):
+    feed, brand, clicks = ({"name": name} for name in ("feed", "brand", "clicks"))
+    first = small(broker.bootstrap_servers, **STREAM)
+    model = first.students[0].model.model_dump(mode="json")
+    late = {"name": "late", "verticals": ["travel", "shop"], "batch_rows": 100, "model": model}
+    everyone = with_students(small(broker.bootstrap_servers, **STREAM), feed, brand, clicks, late)
+    undisturbed = to_the_end(everyone, tmp_path / "undisturbed")
+
+    root, run_dir = tmp_path / "run", RunDir(tmp_path / "run")
+    stopped(first, root, 700)
+    joined = with_students(first, feed, brand, late, clicks)
+    said = stopped(joined, root, 1500)
+    assert any(line.startswith("student `late` joins and learns the lake from its first row on") for line in said)
+
+    with pytest.raises(BadInput, match="student `late` has learned under other settings \\(batch_rows was 100, is 50"):
+        run(with_students(first, feed, brand, late | {"batch_rows": 50}, clicks), run_dir, local=True)
+
+    without_brand = with_students(first, feed, late, clicks)
+    said = []
+    finished = to_the_end(without_brand, root, say=said.append)
+    assert any(line.startswith("student `brand` leaves") for line in said)
+    assert {reader.name for reader in Readers(run_dir.readers).all()} == {
+        "teacher", "student-feed", "student-late", "student-clicks", "examples topic",
+    }  # fmt: skip
+
+    assert finished.rows.equals(undisturbed.rows)
+    assert finished.summary["counts"] == undisturbed.summary["counts"]
+    assert finished.checkpoint("teacher")[0] == undisturbed.checkpoint("teacher")[0]
+    for student in ("feed", "clicks", "late"):
+        assert_same_student(finished, undisturbed, student)
+    assert "brand" not in finished.summary["students"]
+    assert_learned_the_lake(finished)
+
+    # Finished, and not finished with one more: it learns the whole lake; the one that left is back with its checkpoint.
+    said = []
+    again = to_the_end(with_students(first, feed, late, clicks, brand), root, say=said.append)
+    assert any(line.startswith("student `brand` is back") for line in said)
+    assert_same_student(again, undisturbed, "brand")
+    assert again.summary["students"] == undisturbed.summary["students"]
+    assert again.checkpoint("teacher") == finished.checkpoint("teacher")

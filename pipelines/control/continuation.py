@@ -17,7 +17,7 @@ from typing import Any
 import yaml
 
 from exfm.errors import ModelError
-from exfm.tensors import names, read_manifest
+from exfm.tensors import checkpoint_names, read_manifest
 from pipelines.config import (
     STUDENT,
     Config,
@@ -84,8 +84,8 @@ def _refuse_changed(config: Config, before: Config, found: StudentChanges, run_d
         if not (traces := _traces(run_dir, name)):
             continue
         if name in found.changed:
-            sections = [c.student(name).model_dump(mode="json") for c in (before, config)]
-            problem = f"has learned under other settings ({'; '.join(_differences(*sections))})"
+            was, now = (c.student(name).model_dump(mode="json") for c in (before, config))
+            problem = f"has learned under other settings ({'; '.join(_differences(was, now))})"
         elif _resumable(config, run_dir, STUDENT + name):
             continue
         else:
@@ -114,15 +114,16 @@ def _announced(found: StudentChanges, run_dir: RunDir) -> Iterator[str]:
 def _traces(run_dir: RunDir, student: str) -> list[Path]:
     """Folders of a student that has learned something."""
     folders = (run_dir.checkpoints(STUDENT + student), run_dir.served(student))
-    return [folder for folder in folders if names(folder)]
+    return [folder for folder in folders if checkpoint_names(folder)]
 
 
 def _resumable(config: Config, run_dir: RunDir, worker: str) -> bool:
     """Whether the newest checkpoint is of an identity that is accepted. One that is damaged is for the worker to judge:
     it falls back to the one before."""
     root = run_dir.checkpoints(worker)
+    saved = checkpoint_names(root)
     try:
-        identity = read_manifest(root / names(root)[-1])["meta"].get("config_hash") if names(root) else None
+        identity = read_manifest(root / saved[-1])["meta"].get("config_hash") if saved else None
     except ModelError:
         return True
     return identity in accepted_identities(run_dir, config, worker)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from exfm.tensors import names
+from exfm.tensors import checkpoint_names
 from pipelines.config import Config, dump, parse
 from pipelines.control import run
 from pipelines.rules import RunState
@@ -46,7 +46,7 @@ def assert_same_student(one: Finished, other: Finished, student: str) -> None:
     predictions = [read_predictions(run.run_dir.predictions(student)) for run in (one, other)]
     assert predictions[0].equals(predictions[1])
     assert one.summary["students"][student] == other.summary["students"][student]
-    served = [names(run.run_dir.served(student))[-1] for run in (one, other)]
+    served = [checkpoint_names(run.run_dir.served(student))[-1] for run in (one, other)]
     assert served[0] == served[1]
 
 

@@ -9,8 +9,7 @@ import pytest
 import torch
 import yaml
 
-from exfm.tensors import save
-from exfm.tensors.checkpoint import load as load_checkpoint
+from exfm.tensors import load_checkpoint, save_checkpoint
 from pipelines.config import accepted_identities, dump, hash_of, hashes_of_run, parse
 from pipelines.config import load as load_config
 from pipelines.control import preflight
@@ -54,7 +53,7 @@ def refusal(run_dir: RunDir, raw: dict) -> str:
 def learned(run_dir: RunDir, raw: dict, worker: str) -> None:
     """As if `worker` had run for a while and written a checkpoint."""
     meta = {"config_hash": parse(raw).identity(worker), "lake_seq": 9}
-    save(run_dir.checkpoints(worker), "v00000010", {"w": torch.zeros(1)}, meta)
+    save_checkpoint(run_dir.checkpoints(worker), "v00000010", {"w": torch.zeros(1)}, meta)
     Readers(run_dir.readers).register(worker, 9)
 
 
@@ -161,7 +160,9 @@ def before_this_release(run_dir: RunDir, raw: dict, workers: list[str]) -> str:
     """As the release before left a run: one hash of the whole config, in every checkpoint."""
     whole = hash_of(yaml.safe_load(dump(parse(raw))))
     for worker in workers:
-        save(run_dir.checkpoints(worker), "v00000010", {"w": torch.zeros(1)}, {"config_hash": whole, "lake_seq": 9})
+        save_checkpoint(
+            run_dir.checkpoints(worker), "v00000010", {"w": torch.zeros(1)}, {"config_hash": whole, "lake_seq": 9}
+        )
     return whole
 
 
@@ -206,7 +207,7 @@ def test_a_run_directory_of_every_stored_format_is_resumed(tmp_path, version, wo
     (source,) = (FIXTURES / f"checkpoint_format_{min(version, 2)}" / "checkpoints" / worker).iterdir()
     kept, target = load_checkpoint(source), run_dir.checkpoints(worker)
     if version == 3:
-        save(target, source.name, kept.tensors, kept.meta | {"config_hash": whole}, kind=kept.kind)
+        save_checkpoint(target, source.name, kept.tensors, kept.meta | {"config_hash": whole}, kind=kept.kind)
     else:  # what they say is what the config hashed to when they were stored
         shutil.copytree(source, target / source.name)
         write_json(run_dir.lineage, [{"from": kept.meta["config_hash"], "to": whole, "changes": []}])

@@ -157,13 +157,14 @@ class WithoutTeacher:
     reason: str
 
 
-def lockstep_version(block: int, lag: int) -> int:
+def lockstep_version(block: int, lag: int, behind: int = 0) -> int:
     """The snapshot that scores block `block`. Version v has learned the blocks 0 … v-1; version 0 is the initial one.
+    `behind`: in a what-if, a snapshot that is this many blocks older.
 
     >>> [lockstep_version(block, lag=2) for block in range(5)]
     [0, 0, 1, 2, 3]
     """
-    return max(0, block - lag + 1)
+    return max(0, block - lag + 1 - behind)
 
 
 def snapshot_for(

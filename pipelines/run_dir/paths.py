@@ -6,6 +6,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 
+def version_name(version: int) -> str:
+    """The folder of a checkpoint, snapshot or export: names sort as versions do.
+
+    >>> version_name(7)
+    'v00000007'
+    """
+    return f"v{version:08d}"
+
+
 @dataclass(frozen=True)
 class RunDir:
     """A run's own folder: `config.yaml lake/ checkpoints/ snapshots/ logs/ status.json summary.json …`."""

@@ -1,3 +1,4 @@
+from .account import Account
 from .ahead import Ahead
 from .honest import not_yet_learned
 from .learned import Learned, LeftOutBySampling
@@ -9,6 +10,7 @@ from .writer import Watch, Writer
 
 __all__ = [
     "REASONS",
+    "Account",
     "Ahead",
     "Found",
     "Learned",

@@ -1,5 +1,5 @@
 from .ingest import IngestWorker, stream_name
-from .model import REGISTER_EVERY_S, ModelWorker
+from .keeper import REGISTER_EVERY_S, Keeper
 from .ranks import Ranks
 from .worker import LOOPBACK, Orders, RankReport, Rendezvous, Report, Stopwatch, Worker, seconds_since
 
@@ -7,7 +7,7 @@ __all__ = [
     "LOOPBACK",
     "REGISTER_EVERY_S",
     "IngestWorker",
-    "ModelWorker",
+    "Keeper",
     "Orders",
     "RankReport",
     "Ranks",

@@ -149,7 +149,7 @@ class Worker(ABC):
         self.watch = Stopwatch()
         self.rows = 0
         self.orders = Orders()
-        self._metrics: list[tuple[int, dict[str, float]]] = []
+        self.metrics: list[tuple[int, dict[str, float]]] = []
         self._process = psutil.Process()
 
     @abstractmethod
@@ -202,15 +202,15 @@ class Worker(ABC):
             rss_bytes=self._process.memory_info().rss,
             peak_rss_bytes=_peak_rss_bytes(),
             done=self.done,
-            metrics=self._metrics,
+            metrics=self.metrics,
         )
-        self._metrics = []
+        self.metrics = []
         self.describe(report)
         return report
 
     def log_metrics(self, step: int, values: dict[str, float | None]) -> None:
         """Queue metrics for tracking; undefined ones are left out."""
-        self._metrics.append((step, {k: v for k, v in values.items() if v is not None}))
+        self.metrics.append((step, {k: v for k, v in values.items() if v is not None}))
 
 
 def seconds_since(event_time_ms: int | None) -> float | None:

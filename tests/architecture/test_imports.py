@@ -46,6 +46,7 @@ ORDER = [
     "pipelines.shipped",
     "pipelines.run_dir",
     "pipelines.training",
+    "pipelines.feeds",
     "pipelines.config",
     "pipelines.rules",
     "pipelines.workers",

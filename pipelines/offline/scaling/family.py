@@ -16,7 +16,7 @@ from zipfile import BadZipFile
 import numpy as np
 
 from exfm.data import BatchBuilder
-from exfm.models import Teacher, TeacherConfig
+from exfm.models import Teacher, TeacherConfig, TeacherEngine
 from exfm.planning import flops_per_example, parameter_count, scaled_teacher, teacher_of_equal_flops
 from pipelines.config import Config
 from pipelines.offline import Rows
@@ -100,7 +100,7 @@ def stored(path: Path) -> Passed | None:
 
 def one_pass(trial: Trial, config: Config, rows: Rows, advance: Callable[[int], None]) -> Passed:
     """Score every batch, then learn from it, in order: each row once. Batches are the same for every member."""
-    teacher = Teacher(trial.member.model, config.features, config.tasks, trial.seed)
+    engine = TeacherEngine(Teacher(trial.member.model, config.features, config.tasks, trial.seed))
     build = BatchBuilder(config.features, config.tasks)
     count, B = rows.table.num_rows, config.teacher.batch_rows
     logits = np.empty((count, len(config.tasks)), np.float32)
@@ -109,13 +109,13 @@ def one_pass(trial: Trial, config: Config, rows: Rows, advance: Callable[[int], 
         for start in range(0, count, B):
             batch = build(rows.table.slice(start, B))
             began = time.perf_counter()
-            step = teacher.train_step(batch)
+            judged = engine.step(batch)
             seconds += time.perf_counter() - began
-            logits[start : start + B] = step.logits
-            left_out += 0 if step.finite else len(batch)
+            logits[start : start + B] = judged.logits
+            left_out += len(batch) - judged.finite_rows
             advance(min(start + B, count))
     finally:
-        teacher.close()
+        engine.close()
     return Passed(logits, seconds, left_out)
 
 

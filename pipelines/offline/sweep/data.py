@@ -1,10 +1,8 @@
-"""A student's batches, cut as its worker cuts them, and built once for all arms that train on the same columns.
-
-rows --(verticals, settlements)--> the student's, in order --> batches of B rows, or up to a block's end
-"""
+"""A student's batches, from the feed of its worker, and built once for all arms that train on the same columns."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -13,6 +11,8 @@ import pyarrow.compute as pc
 
 from exfm.data import Batch, BatchBuilder, sample_negatives
 from pipelines.config import Config, Student
+from pipelines.feeds import StudentFeed, TableSource
+from streaming.position import NOTHING_YET
 from streaming.schema import SAMPLE_WEIGHT
 
 
@@ -53,31 +53,24 @@ def places_of(table: pa.Table, config: Config, student: Student) -> np.ndarray:
     return np.flatnonzero(own.to_numpy())
 
 
-def bounds_of(blocks: np.ndarray, batch_rows: int) -> np.ndarray:
-    """Where batches of rows in these blocks begin and end: after `batch_rows` rows or with a block.
-
-    >>> bounds_of(np.array([0, 0, 0, 1, 1, 2]), 2).tolist()
-    [0, 2, 3, 5, 6]
-    """
-    if not len(blocks):
-        return np.zeros(1, np.int64)
-    starts = np.flatnonzero(np.diff(blocks, prepend=-1))
-    stops = np.append(starts[1:], len(blocks))
-    cuts = [np.arange(start, stop, batch_rows) for start, stop in zip(starts, stops, strict=True)]
-    return np.append(np.concatenate(cuts), len(blocks)).astype(np.int64)
-
-
 def data_of(table: pa.Table, config: Config, student: Student) -> Data:
     """`table`: the stream as a lake holds it, teacher logits included."""
     places, tasks = places_of(table, config, student), config.student_tasks(student)
     rows = table.take(pa.array(places)).combine_chunks()
     rates = student.negative_rate
-    kept = sample_negatives(rows, tasks, rates, config.seed).kept.combine_chunks() if rates else rows
-    learned = np.searchsorted(rows["lake_seq"].to_numpy(), kept["lake_seq"].to_numpy())
-    bounds = bounds_of(kept["block"].to_numpy(), student.batch_rows)
     build = BatchBuilder(config.student_features(student), tasks, rates or None)
-    pairs = list(zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True))
-    batches = [build(kept.slice(start, stop - start)) for start, stop in pairs]
+    feed = StudentFeed(
+        TableSource(rows, batch_rows=config.resources.read_rows),
+        build,
+        batch_rows=student.batch_rows,
+        sampling=partial(sample_negatives, tasks=tasks, negative_rate=rates, seed=config.seed) if rates else None,
+    )
+    feed.open(NOTHING_YET)
+    cuts = list(feed)
+    batches = [cut.batch for cut in cuts]
+    bounds = np.cumsum([0, *(cut.rows.num_rows for cut in cuts)])
+    seqs = [cut.rows["lake_seq"].to_numpy() for cut in cuts]
+    learned = np.searchsorted(rows["lake_seq"].to_numpy(), np.concatenate(seqs) if seqs else np.zeros(0, np.int64))
     beside: list[tuple[np.ndarray, Batch] | None] = [None] * len(batches)
     if rates and batches:
         given_up = np.setdiff1d(np.arange(len(places)), learned)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from exfm.metrics import cross_entropy
-from exfm.models import Student
+from exfm.models import StudentEngine
 from exfm.threads import set_threads
 from pipelines.config import Student as StudentSettings
 from pipelines.offline import Tell, save_part
@@ -119,18 +119,18 @@ def one_life(
     it. `seconds` of the core that it took to learn `rows`."""
     config = place.of(seed)
     tasks = config.student_tasks(student)
-    model = Student(student.model, config.student_features(student), tasks, seed)
+    engine = StudentEngine(student.model, config.student_features(student), tasks, seed)
     row, first = born
     logits = np.full((len(data.places), len(tasks)), np.nan, np.float32)
     seconds, left_out = 0.0, 0
     for i, batch in enumerate(data.batches[first:], first):
         if (beside := data.beside[i]) is not None:
-            logits[beside[0]] = model.score(beside[1])
+            logits[beside[0]] = engine.score(beside[1])
         began = time.process_time()
-        step = model.train_step(batch)
+        judged = engine.step(batch)
         seconds += time.process_time() - began
-        logits[data.learned[data.bounds[i] : data.bounds[i + 1]]] = step.logits
-        left_out += 0 if step.finite else len(batch)
+        logits[data.learned[data.bounds[i] : data.bounds[i + 1]]] = judged.logits
+        left_out += len(batch) - judged.finite_rows
         tell(len(batch))
     rows = len(logits) - row
     return {"logits": logits[row:], "first": row, "seconds": seconds, "left_out": left_out, "rows": rows}

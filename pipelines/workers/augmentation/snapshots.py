@@ -9,8 +9,8 @@ from pathlib import Path
 
 from exfm.errors import ModelError, NewerFormat
 from exfm.tensors import checkpoint_names, set_checkpoint_aside
+from pipelines.run_dir import version_name
 from pipelines.workers.augmentation.scoring import Scorer
-from pipelines.workers.teacher import snapshot_name
 from streaming.position import NOTHING_YET
 
 log = logging.getLogger(__name__)
@@ -52,7 +52,7 @@ class Snapshots:
         """Load this version into the scorer; False while it is not published yet."""
         if version == self.version:
             return True
-        directory = self._folder / snapshot_name(version)
+        directory = self._folder / version_name(version)
         if not directory.exists():
             return False
         self.version = None  # a scorer that is half loaded scores nothing

@@ -1,9 +1,5 @@
-from .batches import cuts, portion_of
-from .worker import TeacherWorker, snapshot_name
+from .worker import TeacherWorker
 
 __all__ = [
     "TeacherWorker",
-    "cuts",
-    "portion_of",
-    "snapshot_name",
 ]

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from pipelines.config import Config
+from pipelines.feeds import Cut
 from pipelines.run_dir import RunDir
-from pipelines.training import PredictionLog
 from pipelines.workers.student import StudentWorker
 from tests.support.pipelines.disks import eventually
 from tests.support.pipelines.stored_run import rows_of
@@ -21,9 +21,8 @@ def starting(config: Config, root: Path) -> Iterator[Callable[[], StudentWorker]
 
     def start() -> StudentWorker:
         worker = StudentWorker(config, config.students[0], RunDir(root))
-        worker.take_up()
-        worker._predictions = PredictionLog(root / "predictions" / "feed")
-        worker._predictions.open(worker._seq)
+        worker.resume()
+        worker.record.predictions.open(worker.position)
         workers.append(worker)
         return worker
 
@@ -34,5 +33,5 @@ def starting(config: Config, root: Path) -> Iterator[Callable[[], StudentWorker]
 
 def learn(worker: StudentWorker, *blocks: int) -> None:
     for block in blocks:
-        worker._learn(rows_of(block), worker._build(rows_of(block)))  # a checkpoint is due after every 16 rows
-    eventually(lambda: worker._writer.idle)
+        worker.learn(Cut(rows_of(block), worker.build(rows_of(block))))  # a checkpoint is due after every 16 rows
+    eventually(lambda: worker.keeper.idle)

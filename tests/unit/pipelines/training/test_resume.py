@@ -7,9 +7,11 @@ import shutil
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 
+from exfm.data import Batch, BatchBuilder
 from exfm.errors import NewerFormat, Unusable
 from exfm.tensors import checkpoint_names, save_checkpoint
 from exfm.tensors.checkpoint import load_checkpoint
@@ -115,9 +117,18 @@ def config(monkeypatch) -> Config:
     return load_config(FORMAT_1 / "config.yaml")
 
 
+def batch_of(config: Config, rows: pa.Table) -> Batch:
+    return BatchBuilder(config.features, config.tasks)(rows)
+
+
+def tensors_of(worker: StudentWorker) -> dict[str, torch.Tensor]:
+    """All that its checkpoint holds."""
+    return worker.engine.state() | worker.record.state()
+
+
 def restored(make, root: Path):
     worker = make(RunDir(root))
-    worker.take_up()
+    worker.resume()
     worker.abandon()
     return worker
 
@@ -139,21 +150,22 @@ def test_a_teacher_stored_by_the_release_before_goes_on_bit_for_bit(config, tmp_
     meta = {"rows": 60, "trained_rows": {"teacher": 60}, "quarantine": {"teacher": {"rows": 0}}}
     shutil.copytree(FORMAT_1 / "checkpoints", tmp_path / "old" / "checkpoints")
     source, target = (tmp_path / run / "checkpoints" / "teacher" for run in ("old", "new"))
-    as_format_2(source, target, {"rng": fresh._teacher.random.state}, meta)
+    as_format_2(source, target, {"rng": fresh.engine.teacher.random.state}, meta)
     one, two = restored(make, tmp_path / "old"), restored(make, tmp_path / "new")
     stored_tensors = load_checkpoint(next(source.iterdir())).tensors
-    state = one._teacher.state()
+    state = one.engine.state()
     assert len(state) > 50
     assert all(torch.equal(state[k], v) for k, v in stored_tensors.items() if not k.startswith("metrics/"))
-    assert (one._seq, one._version, one._trained_rows, one._judge.ne) == (59, 2, 60, two._judge.ne)
-    assert one._learned.state() == {"ctr": {"rows": 60, "hash_sum": 5001326099440647892}}
+    assert (one.place.lake_seq, one.place.version, one.tally.trained_rows) == (59, 2, 60)
+    assert one.tally.figures.ne == two.tally.figures.ne
+    assert one.account.learned.state() == {"ctr": {"rows": 60, "hash_sum": 5001326099440647892}}
     for first in (60, 76, 92):
-        logits = [worker._teacher.train_step(worker._build(new_rows(first))).logits for worker in (one, two)]
+        logits = [worker.engine.step(batch_of(config, new_rows(first))).logits for worker in (one, two)]
         assert np.array_equal(*logits)
-    left, right = one._teacher.state(), two._teacher.state()
+    left, right = one.engine.state(), two.engine.state()
     assert all(torch.equal(left[name], right[name]) for name in left)
     for worker in (fresh, one, two):
-        worker._teacher.close()
+        worker.engine.close()
 
 
 def test_a_student_and_its_twin_stored_by_the_release_before_go_on_bit_for_bit(config, tmp_path):
@@ -165,21 +177,21 @@ def test_a_student_and_its_twin_stored_by_the_release_before_go_on_bit_for_bit(c
     source, target = (tmp_path / run / "checkpoints" / "student-feed" for run in ("old", "new"))
     stored_tensors = load_checkpoint(next(source.iterdir())).tensors
     rows = int(stored_tensors["student/progress/rows"])
-    rng = {"student/rng": fresh._student.random.state, "no_teacher/rng": fresh._twin.random.state}
+    rng = {"student/rng": fresh.engine.student.random.state, "no_teacher/rng": fresh.engine.twin.random.state}
     none = {"student": {"rows": 0}, "no_teacher": {"rows": 0}}
     meta = {"rows": rows, "trained_rows": {"student": rows, "no_teacher": rows}, "quarantine": none}
     as_format_2(source, target, rng, meta)
     one, two = restored(make, tmp_path / "old"), restored(make, tmp_path / "new")
-    state = one._tensors()
+    state = tensors_of(one)
     assert all(torch.equal(state[name], tensor) for name, tensor in stored_tensors.items())
-    assert (one._seq, one._seen_rows, one._trained_rows()) == (59, rows, meta["trained_rows"])
-    assert one._learned.rows == {"ctr": 17}
+    assert (one.position, one.account.rows, one.engine.trained_rows) == (59, rows, meta["trained_rows"])
+    assert one.account.learned.rows == {"ctr": 17}
     for first in (60, 76, 92):
-        batch = one._build(new_rows(first))
-        for model in ("_student", "_twin"):
-            logits = [getattr(worker, model).train_step(batch).logits for worker in (one, two)]
-            assert np.array_equal(*logits)
-    left, right = one._tensors(), two._tensors()
+        batch = one.build(new_rows(first))
+        left, right = [worker.engine.step(batch).results for worker in (one, two)]
+        assert list(left) == ["student", "no_teacher"]
+        assert all(np.array_equal(left[model].logits, right[model].logits) for model in left)
+    left, right = tensors_of(one), tensors_of(two)
     assert left.keys() == right.keys()
     assert all(torch.equal(left[name], right[name]) for name in left)
 
@@ -200,20 +212,18 @@ def test_what_format_2_kept_goes_on_bit_for_bit_and_as_if_written_today(config, 
     assert kept.format_version == 2
     save_checkpoint(tmp_path / "new" / "checkpoints" / kind, source.name, kept.tensors, kept.meta, kind=kept.kind)
     workers = [restored(make, tmp_path / run) for run in ("old", "new")]
-    model, state = (
-        ("_teacher", lambda w: w._teacher.state()) if kind == "teacher" else ("_student", lambda w: w._tensors())
-    )
-    first = state(workers[0])
+    first = workers[0].engine.state()
     assert all(torch.equal(first[k], v) for k, v in kept.tensors.items() if not k.startswith("metrics/"))
-    assert [worker._seq for worker in workers] == [107, 107]
+    seqs = [w.place.lake_seq if kind == "teacher" else w.position for w in workers]
+    assert seqs == [107, 107]
     for rows in (108, 124):
-        logits = [getattr(w, model).train_step(w._build(new_rows(rows))).logits for w in workers]
+        logits = [w.engine.step(batch_of(config, new_rows(rows))).logits for w in workers]
         assert np.array_equal(*logits)
-    left, right = map(state, workers)
+    left, right = (worker.engine.state() for worker in workers)
     assert all(torch.equal(left[name], right[name]) for name in left)
     if kind == "teacher":
         for worker in workers:
-            worker._teacher.close()
+            worker.engine.close()
 
 
 def test_rows_that_the_release_before_left_out_still_count(config, tmp_path):
@@ -224,7 +234,7 @@ def test_rows_that_the_release_before_left_out_still_count(config, tmp_path):
     manifest["meta"]["quarantined_rows"] = 8
     (path / "manifest.json").write_text(json.dumps(manifest))
     worker = restored(lambda run_dir: StudentWorker(config, config.students[0], run_dir), tmp_path / "run")
-    counts = worker._counts()
+    counts = worker.counts()
     assert (counts["quarantined_rows"], counts["quarantined_rows_no_teacher"]) == (8, 8)
-    assert worker._seen_rows == counts["trained_rows"] + 8
-    assert worker._meta()["quarantine"]["student"]["batches"] == 0
+    assert worker.account.rows == counts["trained_rows"] + 8
+    assert worker.account.quarantine_state()["student"]["batches"] == 0

@@ -84,13 +84,13 @@ def test_a_students_worker_that_was_stopped_goes_on_with_its_histories(started, 
     learn(first, 0, 1)
     first.abandon()
     second = started()
-    assert second._seq == 63
+    assert second.position == 63
     learn(second, 2)
-    for name in ("_student", "_twin"):
-        one, other = getattr(first, name), getattr(second, name)
-        one.train_step(first._build(rows_of(2)))  # as if it had never been stopped
+    for name, one in first.engine.models.items():
+        other = second.engine.models[name]
+        one.train_step(first.build(rows_of(2)))  # as if it had never been stopped
         assert same(one.state(), other.state())
-    kept = second._tensors()
+    kept = second.engine.state()
     assert kept["student/history/ad_ctr/count"].sum() == kept["student/history/ad_logit/count"].sum() == 96
     assert {key.split("/")[2] for key in kept if key.startswith("no_teacher/history/")} == {"ad_ctr"}
 
@@ -100,8 +100,8 @@ def test_what_is_served_answers_from_raw_columns_with_the_histories_of_its_momen
     learn(worker, 0, 1, 2)
     probe = rows_of(9)
     path = exports(tmp_path)[-1]
-    batch = worker._build(probe)
-    assert np.allclose(load_served(path).score(batch), worker._student.score(batch), atol=1e-6)
+    batch = worker.build(probe)
+    assert np.allclose(load_served(path).score(batch), worker.engine.student.score(batch), atol=1e-6)
     asked = probe.select(["user_id", "ad_id", "bid"]).to_pandas()
     told = _load_pyfunc(str(path)).predict(asked)["ctr"].to_numpy()
-    assert np.allclose(told, 1 / (1 + np.exp(-worker._student.score(batch)[:, 0])), atol=1e-6)
+    assert np.allclose(told, 1 / (1 + np.exp(-worker.engine.student.score(batch)[:, 0])), atol=1e-6)

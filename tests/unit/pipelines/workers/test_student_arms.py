@@ -7,7 +7,7 @@ import pytest
 
 from exfm.models import load_served
 from pipelines.config import load
-from pipelines.workers.student import worker as student_worker
+from pipelines.workers.student import record
 from tests.support.models.states import same
 from tests.support.pipelines.stored_run import FORMAT_1, rows_of
 from tests.support.pipelines.student_at_work import learn, starting
@@ -35,32 +35,32 @@ def test_a_stopped_worker_goes_on_across_the_schedules_change_and_its_twin_has_n
     learn(first, 0, 1)
     first.abandon()
     second = started()
-    assert second._seq == 63
+    assert second.position == 63
     learn(second, 2, 3)
     for block in (2, 3):
-        first._student.train_step(first._build(rows_of(block)))  # as if it had never been stopped
-    assert same(first._student.state(), second._student.state())
-    kept = {name.split("/")[0] for name in second._student.state()}
+        first.engine.student.train_step(first.build(rows_of(block)))  # as if it had never been stopped
+    assert same(first.engine.student.state(), second.engine.student.state())
+    kept = {name.split("/")[0] for name in second.engine.student.state()}
     assert {"adapter", "platt", "advantage"} <= kept
-    assert not {"adapter", "platt", "advantage"} & {name.split("/")[0] for name in second._twin.state()}
+    assert not {"adapter", "platt", "advantage"} & {name.split("/")[0] for name in second.engine.twin.state()}
 
 
 def test_a_snapshots_age_reaches_the_student_and_what_is_served_asks_for_nothing_of_it(started, tmp_path):
     worker = started()
     learn(worker, 0, 1, 2)
-    ages = worker._build(rows_of(9)).teacher_age  # blocks of 32 rows, scored by the snapshot of the one before the last
+    ages = worker.build(rows_of(9)).teacher_age  # blocks of 32 rows, scored by the snapshot of the one before the last
     assert ages.numpy() == pytest.approx(np.full(32, 48), abs=16)
     served = load_served(sorted((tmp_path / "snapshots" / "students" / "feed").glob("v*"))[-1])
     asked = rows_of(9).select(["user_id", "ad_id", "bid"])
-    logits = worker._student.score(worker._build(rows_of(9)))
-    assert np.allclose(served.score(worker._build(asked)), logits, atol=1e-6)
+    logits = worker.engine.student.score(worker.build(rows_of(9)))
+    assert np.allclose(served.score(worker.build(asked)), logits, atol=1e-6)
 
 
 def test_its_live_figures_tell_how_the_teacher_is_corrected(started, monkeypatch):
-    monkeypatch.setattr(student_worker, "METRICS_EVERY_ROWS", 32)
+    monkeypatch.setattr(record, "METRICS_EVERY_ROWS", 32)
     worker = started()
     learn(worker, 0, 1)
-    _, figures = worker._metrics[-1]
+    _, figures = worker.metrics[-1]
     assert {"platt_scale_ctr", "platt_shift_ctr", "teacher_weight_ctr", "adapter_weight_ctr"} <= figures.keys()
     assert figures["platt_scale_ctr"] != 1
     assert "ne_ctr" in figures

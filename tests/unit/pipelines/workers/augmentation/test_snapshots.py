@@ -11,8 +11,8 @@ import torch
 
 from exfm.tensors import save_checkpoint
 from exfm.tensors.checkpoint import load_checkpoint
+from pipelines.run_dir import version_name
 from pipelines.workers.augmentation.snapshots import Snapshots
-from pipelines.workers.teacher import snapshot_name
 from tests.support.streams.scripted import HandClock
 
 DAY_S = 86_400.0
@@ -35,7 +35,7 @@ class World:
 
     def publish(self, version: int) -> None:
         """Now, as the clock on the wall has it."""
-        name = snapshot_name(version)
+        name = version_name(version)
         save_checkpoint(
             self.folder, name, {"weight": torch.tensor(float(version))}, {"lake_seq": version}, kind="teacher-snapshot"
         )
@@ -105,10 +105,10 @@ def test_a_damaged_snapshot_is_set_aside_and_the_one_before_goes_on_scoring(worl
     world.snapshots.load_newest()
     world.pass_s(7)
     world.publish(2)
-    for path in (world.folder / snapshot_name(2)).iterdir():
+    for path in (world.folder / version_name(2)).iterdir():
         if path.name != "manifest.json":
             path.write_bytes(path.read_bytes()[:-3])
     assert world.snapshots.load_newest() == 1
     assert world.scorer.weight == 1.0
     assert world.snapshots.age_s == pytest.approx(7)
-    assert not (world.folder / snapshot_name(2)).exists()
+    assert not (world.folder / version_name(2)).exists()

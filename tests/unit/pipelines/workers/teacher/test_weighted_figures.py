@@ -9,10 +9,9 @@ import pytest
 from exfm.data import BatchBuilder, FeatureSet, SparseFeature
 from exfm.metrics import metrics_of
 from exfm.step import StepResult
-from pipelines.training import Learned, TaskMetrics
+from pipelines.feeds import Step, portion_of
+from pipelines.training import Account, TaskMetrics
 from pipelines.workers import Ranks, Rendezvous
-from pipelines.workers.teacher import portion_of
-from pipelines.workers.teacher.batches import Prepared
 from pipelines.workers.teacher.tally import BlockTally
 from streaming.delivery import Block
 
@@ -27,6 +26,7 @@ def step():
         {
             "lake_seq": np.arange(ROWS),
             "impression_id": np.arange(ROWS),
+            "event_time_ms": np.arange(ROWS),
             "ad": np.arange(ROWS) % 9,
             "sample_weight": rng.integers(0, 3, ROWS).astype(np.float32),
             "label_ctr": pa.array(rng.integers(0, 2, ROWS), pa.int8(), mask=rng.random(ROWS) < 0.3),
@@ -52,8 +52,9 @@ def test_of_a_student(step):
 
 def test_of_the_teacher(step):
     rows, batch, result = step
-    figures, tally = TaskMetrics(["ctr"]), BlockTally(["ctr"], Ranks(Rendezvous()))
+    tally, account = BlockTally(["ctr"], Ranks(Rendezvous())), Account(["teacher"], ["ctr"], most_in_a_row=1)
     portion = portion_of(Block(0, 0, ROWS - 1, rows, {}), 1, range(1))
-    tally.add(Prepared(portion, 0, rows, batch), result, place=0, rows=ROWS)
-    tally.finish(figures, Learned(["ctr"]))
-    assert figures.values() == pytest.approx(expected(step), abs=1e-4)
+    tally.note(Step(portion, 0, rows, batch), result, account, place=0, rows=ROWS)
+    tally.finish(account)
+    assert tally.figures.values() == pytest.approx(expected(step), abs=1e-4)
+    assert (account.rows, account.learned.rows["ctr"]) == (ROWS, rows["label_ctr"].drop_null().length())

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from functools import partial
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from exfm.data import sample_negatives
-from pipelines.workers.student.rows import LeftOut, StudentRows
-from streaming.messages import EndOfStream
+from pipelines.feeds import StudentFeed, TableSource
+from pipelines.feeds.student import LeftOut
+from tests.support.pipelines.disks import eventually
 
 SAMPLING = partial(sample_negatives, tasks=["ctr"], negative_rate={"ctr": 0.4}, seed=1)
 
@@ -32,53 +31,21 @@ def rows_of(count: int, block_rows: int) -> pa.Table:
     )
 
 
-class Lake:
-    """A source that gives so many rows at a time, and is caught up at its end."""
-
-    def __init__(self, rows: pa.Table, at_a_time: int) -> None:
-        self._rows, self._at_a_time, self._place = rows, at_a_time, 0
-
-    def next_batch(self) -> pa.Table:
-        if self._place >= self._rows.num_rows:
-            raise EndOfStream
-        self._place += self._at_a_time
-        return self._rows.slice(self._place - self._at_a_time, self._at_a_time)
-
-    def position(self) -> int:
-        return 2 * min(self._place, self._rows.num_rows) - 1
-
-    @property
-    def caught_up(self) -> bool:
-        return self._place >= self._rows.num_rows
-
-
-def student_rows(rows: pa.Table, at_a_time: int, batch_rows: int = 16) -> StudentRows:
-    lake: Any = SimpleNamespace(read=lambda **of: SimpleNamespace(table=rows.slice(0, 0)))
+def fed(rows: pa.Table, at_a_time: int, batch_rows: int = 16) -> StudentFeed:
     build: Any = lambda table: None  # noqa: E731
-    watch: Any = lambda phase: nullcontext()  # noqa: E731
-    made = StudentRows(
-        lake, build, watch, batch_rows=batch_rows, read_rows=at_a_time, columns=[], verticals=set(), settlements=[],
-        sampling=SAMPLING,
-    )  # fmt: skip
-    made._source = Lake(rows, at_a_time)  # type: ignore[assignment]
-    return made
+    feed = StudentFeed(TableSource(rows, batch_rows=at_a_time), build, batch_rows=batch_rows, sampling=SAMPLING)
+    feed.open(-1)
+    return feed
 
 
-def cuts(given: StudentRows) -> list[list[int]]:
-    found = []
-    while True:
-        try:
-            cut = given.next()
-        except EndOfStream:
-            return found
-        if cut is not None:
-            found.append(cut.rows["lake_seq"].to_pylist())
+def cuts(feed: StudentFeed) -> list[list[int]]:
+    return [cut.rows["lake_seq"].to_pylist() for cut in feed]
 
 
 @pytest.mark.parametrize("at_a_time", [1, 7, 50, 1000])
 def test_a_batch_ends_after_so_many_rows_that_are_left_or_with_its_block_however_they_are_read(at_a_time):
     rows = rows_of(300, block_rows=100)
-    found = cuts(student_rows(rows, at_a_time))
+    found = cuts(fed(rows, at_a_time))
     kept = SAMPLING(rows).kept
     assert [seq for cut in found for seq in cut] == kept["lake_seq"].to_pylist()
     expected = []
@@ -92,15 +59,28 @@ def test_a_batch_ends_after_so_many_rows_that_are_left_or_with_its_block_however
 @settings(max_examples=15, deadline=None)
 def test_what_was_left_out_is_told_once_up_to_the_position_asked_for(at_a_time, positions):
     rows = rows_of(250, block_rows=50)
-    given, told = student_rows(rows, at_a_time), []
-    cuts(given)
+    feed, told = fed(rows, at_a_time), []
+    cuts(feed)
     lost = SAMPLING(rows).lost["lake_seq"].to_pylist()
     for position in [*sorted(positions), 10_000]:
-        if (taken := given.left_out.take(position)) is not None:
+        if (taken := feed.left_out(position)) is not None:
             told += taken["lake_seq"].to_pylist()
         assert told == [seq for seq in lost if seq <= position]
-    assert given.left_out.take(10_000) is None
+    assert feed.left_out(10_000) is None
 
 
 def test_nothing_left_out_is_nothing():
     assert LeftOut().take(99) is None
+
+
+def test_rows_that_lie_ready_are_not_passed_yet_and_those_of_others_behind_the_last_are():
+    build: Any = lambda table: None  # noqa: E731
+    feed = StudentFeed(TableSource(rows_of(32, block_rows=16), batch_rows=32), build, batch_rows=16, ahead=2)
+    feed.open(-1)
+    eventually(lambda: feed.ready == 2)
+    assert feed.passed(-1) == -1
+    for _ in range(2):
+        learned = feed.read().rows["lake_seq"][-1].as_py()
+    eventually(lambda: feed.passed(learned) == 63)
+    assert feed.passed(70) == 70
+    feed.close()

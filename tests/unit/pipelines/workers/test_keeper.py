@@ -15,13 +15,13 @@ from exfm.models import load_served
 from exfm.tensors import checkpoint, checkpoint_names
 from exfm.tensors.checkpoint import load_checkpoint
 from pipelines.config import load as load_config
+from pipelines.feeds import Cut
 from pipelines.run_dir import RunDir
-from pipelines.training import PredictionLog, read_predictions
-from pipelines.workers import Orders, model
+from pipelines.training import read_predictions
+from pipelines.workers import Orders, keeper
 from pipelines.workers.student import StudentWorker
-from pipelines.workers.teacher import TeacherWorker, cuts, portion_of
-from pipelines.workers.teacher.batches import Agreed, Prepared
-from streaming.delivery import Block
+from pipelines.workers.teacher import TeacherWorker
+from streaming.delivery import Block, BlockPosition
 from streaming.errors import StreamingError
 from streaming.lake import Readers
 from streaming.position import Partition, SourcePosition
@@ -31,6 +31,7 @@ from tests.support.pipelines.stored_run import FORMAT_1, rows_of
 
 CONFIG = load_config(FORMAT_1 / "config.yaml", ["teacher.batch_rows=32"])
 PATIENCE_S = 20
+NO_LAKE: Any = None
 
 
 class SlowDisk:
@@ -51,7 +52,7 @@ class SlowDisk:
                 raise DiskFull(28, "No space left on device")
             return save(*args, **kwargs)
 
-        monkeypatch.setattr(model, "save_checkpoint", slow)
+        monkeypatch.setattr(keeper, "save_checkpoint", slow)
 
     def let_through(self, count: int) -> None:
         for _ in range(count):
@@ -68,34 +69,52 @@ def disk(monkeypatch):
 @pytest.fixture
 def teacher(tmp_path, disk):
     worker = TeacherWorker(CONFIG, RunDir(tmp_path))
-    worker.take_up()
+    worker.resume()
     yield worker
     disk.let_through(100)
     worker.abandon()
-    worker._teacher.close()
+    worker.engine.close()
 
 
 @pytest.fixture
 def student(tmp_path, disk):
     worker = StudentWorker(CONFIG, CONFIG.students[0], RunDir(tmp_path))
-    worker.take_up()
-    worker._predictions = PredictionLog(tmp_path / "predictions" / "feed")
-    worker._predictions.open(-1)
+    worker.resume()
+    worker.record.predictions.open(worker.position)
     yield worker
     disk.let_through(100)
     worker.abandon()
 
 
+class Topic:
+    """A reader of the examples topic: these blocks, then nothing, and at its end whatever is asked for."""
+
+    def __init__(self, *blocks: Block) -> None:
+        self.blocks = list(blocks)
+
+    def next_batch(self, wait_s: float) -> Block | None:
+        return self.blocks.pop(0) if self.blocks else None
+
+    def at_end(self) -> bool:
+        return True
+
+    def seek(self, position: BlockPosition) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+def block_of(number: int, positions: dict[Partition, SourcePosition] | None = None) -> Block:
+    return Block(number, number * 32, number * 32 + 31, rows_of(number), positions or {})
+
+
 def learn_block(worker: TeacherWorker, number: int) -> dict[str, torch.Tensor]:
-    """One block, as `step` does it; returns the state at its end."""
-    rows = rows_of(number)
-    portion = portion_of(Block(number, number * 32, number * 32 + 31, rows, {}), 1, range(1))
-    block = Agreed(portion, cuts(portion.counts, 32, 32), {})
-    worker._ready = Prepared(portion, 0, rows, worker._build(rows))
-    worker._learn(block, 0)
-    state = worker._teacher.state()
-    worker._block_end(block)
-    return state
+    """One block; returns the state at its end."""
+    worker.feed_from(Topic(block_of(number)), NO_LAKE)
+    while worker.place.version == number:
+        worker.step()
+    return worker.engine.state()
 
 
 def test_a_disk_that_stands_still_delays_no_step_of_the_teacher_until_the_queue_is_full(teacher, disk, tmp_path):
@@ -116,12 +135,13 @@ def test_a_disk_that_stands_still_delays_no_step_of_the_teacher_until_the_queue_
     assert teacher.watch.phases_s["wait for disk"] > 0.05
 
     disk.let_through(2)
-    eventually(lambda: teacher._writer.idle)
+    eventually(lambda: teacher.keeper.idle)
     saved = tmp_path / "checkpoints" / "teacher"
     assert checkpoint_names(saved) == ["v00000002", "v00000003"]
     for version in (2, 3):  # each is its own moment, although training went on while it was written
         name = f"v{version:08d}"
-        assert same(states[version - 1], load_checkpoint(saved / name).tensors)
+        stored = load_checkpoint(saved / name).tensors
+        assert same(states[version - 1], {key: stored[key] for key in states[version - 1]})
         snapshot = load_checkpoint(tmp_path / "snapshots" / "teacher" / name).tensors
         assert same(snapshot, {key: states[version - 1][key] for key in snapshot})
     assert checkpoint_names(tmp_path / "snapshots" / "teacher")[-3:] == [f"v{version:08d}" for version in (1, 2, 3)]
@@ -137,12 +157,12 @@ def test_the_snapshot_never_comes_before_its_checkpoint_nor_the_readers_position
     assert not (tmp_path / "snapshots" / "teacher" / "v00000001").exists()
     assert position() == -1
     disk.let_through(1)
-    eventually(lambda: teacher._writer.idle)
+    eventually(lambda: teacher.keeper.idle)
     assert position() == 31
     for number in (1, 2):
         learn_block(teacher, number)
         disk.let_through(1)
-    eventually(lambda: teacher._writer.idle)
+    eventually(lambda: teacher.keeper.idle)
     assert position() == 63  # the checkpoint before the last is kept too, and would go on from there
 
 
@@ -152,18 +172,19 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 def test_a_snapshot_that_was_set_aside_as_damaged_is_written_again_to_the_same_bytes(teacher, disk, tmp_path):
     disk.let_through(100)
-    teacher._publish()
+    teacher.publish()
     for number in range(3):
         learn_block(teacher, number)
-    eventually(lambda: teacher._writer.idle)
+    eventually(lambda: teacher.keeper.idle)
     snapshots = tmp_path / "snapshots" / "teacher"
     before = {name: contents(snapshots / name) for name in checkpoint_names(snapshots)}
     assert list(before) == [f"v{version:08d}" for version in range(4)]
     for name in ("v00000000", "v00000002", "v00000003"):  # the seeded start, and those whose checkpoints are kept
         checkpoint.set_checkpoint_aside(snapshots / name)
-    for _ in range(3):
-        teacher._reissue()
-        eventually(lambda: teacher._writer.idle)
+    teacher.feed_from(Topic(), NO_LAKE)
+    for _ in range(3):  # a step that finds nothing to learn looks for them
+        assert not teacher.step()
+        eventually(lambda: teacher.keeper.idle)
     assert {name: contents(snapshots / name) for name in checkpoint_names(snapshots)} == before
 
 
@@ -182,23 +203,33 @@ def test_a_worker_at_the_end_of_its_stream_is_done_once_everything_is_on_disk(te
 def test_nobody_takes_up_a_students_work_while_its_predecessor_may_still_write(student, tmp_path):
     successor = StudentWorker(CONFIG, CONFIG.students[0], RunDir(tmp_path))
     with pytest.raises(StreamingError, match="another process still works as `student-feed`"):
-        successor.take_up()
+        successor.resume()
     student.abandon()
-    successor.take_up()
+    successor.resume()
     successor.abandon()
 
 
-def test_a_student_whose_vertical_is_quiet_is_done_with_the_rows_of_others_too(student, disk, tmp_path):
+class Quiet:
+    """A lake up to `lake_seq` 99, none of whose rows pass the student's filter."""
+
+    caught_up, end_seq = True, None
+
+    def open(self, position: int | None = None) -> None:
+        pass
+
+    def next_batch(self) -> None:
+        return None
+
+    def position(self) -> int:
+        return 99
+
+
+def test_a_student_whose_vertical_is_quiet_moves_past_the_rows_of_others_too(student, disk, tmp_path, monkeypatch):
     disk.let_through(1)
-    student._given = SimpleNamespace(given_upto=99, end_at=lambda seq: None)
-    student._ahead = SimpleNamespace(take=lambda: None, threaded=False, ready=0, close=lambda: None)
+    student.feed_from(Quiet())
     assert not student.step()
-    assert student._seq == -1  # it has registered just now
-    student._registered_at -= 601
-    student._ahead.ready = 1  # a batch that is not learned yet
-    assert not student.step()
-    assert student._seq == -1
-    student._ahead.ready = 0
+    assert checkpoint_names(tmp_path / "checkpoints" / "student-feed") == []  # it has registered just now
+    monkeypatch.setattr(keeper, "REGISTER_EVERY_S", 0.0)
     assert not student.step()
     readers = Readers(tmp_path / "lake" / "readers")
     eventually(lambda: readers.lowest(now_s=0, expiry_s=1e12) == 98)
@@ -207,11 +238,8 @@ def test_a_student_whose_vertical_is_quiet_is_done_with_the_rows_of_others_too(s
 
 def test_the_last_rows_come_from_the_lake_where_the_topic_has_forgotten_them(teacher, disk, tmp_path):
     disk.let_through(2)
-    reader: Any = SimpleNamespace(
-        next_batch=lambda wait_s: None, at_end=lambda: True, seek=lambda position: None, close=lambda: None
-    )
     lake: Any = SimpleNamespace(refresh=lambda: None, blocks=lambda after, upto: iter([rows_of(0)]))
-    teacher._batches = teacher._batches_from(reader, lake)
+    teacher.feed_from(Topic(), lake)
     assert not teacher.step()  # nothing on the topic yet
     teacher.orders = Orders(end_seq=31)
     eventually(lambda: teacher.step() and teacher.done)
@@ -221,17 +249,16 @@ def test_the_last_rows_come_from_the_lake_where_the_topic_has_forgotten_them(tea
 def test_a_position_is_what_was_trained_and_not_what_was_read_ahead(teacher, disk, tmp_path):
     disk.let_through(5)
     topic = Partition(CONFIG.kafka.examples.topic, 0)
-    blocks = [Block(n, n * 32, n * 32 + 31, rows_of(n), {topic: SourcePosition(n + 1)}) for n in range(4)]
-    reader: Any = SimpleNamespace(next_batch=lambda wait_s: blocks.pop(0) if blocks else None, close=lambda: None)
-    teacher._batches = teacher._batches_from(reader, SimpleNamespace())
-    eventually(lambda: len(blocks) == 2)  # two batches lie ready, of two blocks
-    while teacher._version < 1:
+    reader = Topic(*(block_of(n, {topic: SourcePosition(n + 1)}) for n in range(4)))
+    teacher.feed_from(reader, NO_LAKE)
+    eventually(lambda: len(reader.blocks) == 2)  # two batches lie ready, of two blocks
+    while teacher.place.version < 1:
         teacher.step()
-    eventually(lambda: len(blocks) == 1)
+    eventually(lambda: len(reader.blocks) == 1)
     eventually(lambda: checkpoint_names(tmp_path / "checkpoints" / "teacher") == ["v00000001"])
     meta = load_checkpoint(tmp_path / "checkpoints" / "teacher" / "v00000001").meta
     assert (meta["lake_seq"], meta["positions"]) == (31, [[*topic, *SourcePosition(1)]])
-    assert teacher._seq == 31
+    assert teacher.place.lake_seq == 31
     phases = teacher.watch.phases_s
     assert {
         "read",
@@ -244,9 +271,13 @@ def test_a_position_is_what_was_trained_and_not_what_was_read_ahead(teacher, dis
 
 def test_what_the_reading_thread_dies_of_the_worker_dies_of(teacher, disk):
     reader: Any = SimpleNamespace(next_batch=lambda wait_s: 1 / 0, close=lambda: None)
-    teacher._batches = teacher._batches_from(reader, SimpleNamespace())
+    teacher.feed_from(reader, NO_LAKE)
     with pytest.raises(ZeroDivisionError):
         eventually(teacher.step)
+
+
+def learn(worker: StudentWorker, block: int) -> None:
+    worker.learn(Cut(rows_of(block), worker.build(rows_of(block))))  # a checkpoint is due after every 16 rows
 
 
 def test_what_a_killed_writer_left_is_cleared_away_and_what_is_damaged_is_not(tmp_path):
@@ -254,7 +285,7 @@ def test_what_a_killed_writer_left_is_cleared_away_and_what_is_damaged_is_not(tm
     for name in (".v00000001.0123abcd", ".damaged-v00000002"):
         (folder / name).mkdir(parents=True)
     worker = StudentWorker(CONFIG, CONFIG.students[0], RunDir(tmp_path))
-    worker.take_up()
+    worker.resume()
     worker.abandon()
     assert [path.name for path in folder.iterdir()] == [".damaged-v00000002"]
 
@@ -263,48 +294,48 @@ def test_a_disk_that_fails_ends_the_worker_at_its_next_step_also_when_there_is_n
     learn_block(teacher, 0)
     disk.full = True
     disk.let_through(1)
-    eventually(lambda: teacher._writer._error is not None)
-    for ask in (teacher.step, teacher._writer.close):
+    with pytest.raises(DiskFull, match="No space left"):
+        eventually(lambda: teacher.keeper.check() is not None)
+    for ask in (teacher.step, teacher.keeper.close):
         with pytest.raises(DiskFull, match="No space left"):
             ask()
 
 
 def test_what_a_student_serves_is_the_moment_of_its_checkpoint_though_it_learned_on_meanwhile(student, disk, tmp_path):
     for first in range(3):
-        student._learn(rows_of(first), student._build(rows_of(first)))  # checkpoints are due after every 16 rows
+        learn(student, first)
         if first == 0:
-            probe = student._build(rows_of(9))
-            said = student._student.score(probe)
+            probe = student.build(rows_of(9))
+            said = student.engine.score(probe)
             eventually(lambda: disk.began == 1)
             assert "wait for disk" not in student.watch.phases_s
         if first == 1:
             disk.let_through(1)
     disk.let_through(2)
-    eventually(lambda: student._writer.idle)
+    eventually(lambda: student.keeper.idle)
     assert checkpoint_names(tmp_path / "checkpoints" / "student-feed") == ["v00000064", "v00000096"]
     assert checkpoint_names(tmp_path / "snapshots" / "students" / "feed") == ["v00000064", "v00000096"]
     served = load_served(tmp_path / "snapshots" / "students" / "feed" / "v00000096")
-    np.testing.assert_allclose(served.score(probe), student._student.score(probe), atol=1e-6)
-    assert np.abs(said - student._student.score(probe)).max() > 1e-4  # it had learned on
+    np.testing.assert_allclose(served.score(probe), student.engine.score(probe), atol=1e-6)
+    assert np.abs(said - student.engine.score(probe)).max() > 1e-4  # it had learned on
     predicted = read_predictions(tmp_path / "predictions" / "feed")
     assert predicted["lake_seq"].to_pylist() == list(range(96))
 
 
 def test_an_export_that_is_not_the_student_of_its_moment_is_refused(student, disk, monkeypatch):
     from exfm.errors import ModelError
-    from pipelines.workers.student import worker as module
+    from pipelines.workers.student import export as module
 
     monkeypatch.setattr(module, "load_student", lambda served, state: None)  # serves its own initial weights
     disk.let_through(1)
-    student._learn(rows_of(0), student._build(rows_of(0)))
-    eventually(lambda: student._writer._error is not None)
+    learn(student, 0)
     with pytest.raises(ModelError, match="the export differs from the student"):
-        student.step()
+        eventually(lambda: student.keeper.check() is not None)
 
 
 def test_a_student_keeps_the_row_that_its_export_is_checked_with(student, disk, tmp_path):
     disk.let_through(1)
-    student._learn(rows_of(0), student._build(rows_of(0)))
-    eventually(lambda: student._writer.idle)
+    learn(student, 0)
+    eventually(lambda: student.keeper.idle)
     (reader,) = Readers(tmp_path / "lake" / "readers").all()
     assert reader.position == 30

@@ -9,9 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from pipelines.feeds import TeacherFeed, block_cuts
 from pipelines.workers import Ranks, Rendezvous
-from pipelines.workers.teacher import cuts
-from pipelines.workers.teacher.batches import Batches
 from streaming.delivery import Block, BlockPosition, partition_of
 
 PARTITIONS = 4
@@ -59,9 +58,9 @@ def steps_of(blocks: list[Block], mine: range, batch_rows: int, **options: Any) 
     reader: Any = Topic(blocks, mine)
     lake: Any = options.get("lake")
     build: Any = lambda rows: rows  # noqa: E731
-    batches = Batches(reader, lake, build, partitions=PARTITIONS, mine=mine, batch_rows=batch_rows)
+    batches = TeacherFeed(reader, lake, build, partitions=PARTITIONS, mine=mine, batch_rows=batch_rows)
     found = []
-    while (ready := batches.read()) is not None:
+    while (ready := batches.take()) is not None:
         found.append((ready.portion.block.number, ready.step, ready.rows["lake_seq"].to_pylist()))
     return found
 
@@ -81,13 +80,13 @@ def test_every_step_is_the_same_rows_in_the_same_order_on_1_2_3_and_4_ranks(coun
 
 def test_one_partitions_steps_are_batch_rows_each_and_the_rest():
     for rows in (1, 2047, 2048, 2049, 16384, 16385):
-        at = cuts(np.array([rows]), 2048, rows)[:, 0]
+        at = block_cuts(np.array([rows]), 2048, rows)[:, 0]
         assert at.tolist() == [*range(0, rows, 2048), rows]
 
 
 def test_slices_of_a_partition_are_even_to_a_row_in_full_steps():
     counts = np.array([4000, 4100, 3900, 4384])
-    sizes = np.diff(cuts(counts, 2048, 16384), axis=0)
+    sizes = np.diff(block_cuts(counts, 2048, 16384), axis=0)
     assert (np.ptp(sizes, axis=0) <= 1).all()
     assert np.abs(sizes.sum(1) - 2048).max() < 4
     assert (sizes.sum(0) == counts).all()
@@ -114,16 +113,16 @@ def test_rows_from_the_lake_are_cut_as_those_from_the_topic_and_the_topic_follow
     reader: Any = Topic(blocks[2:], mine)
     lake: Any = SimpleNamespace(refresh=lambda: None, blocks=lambda after, upto: iter([b.rows for b in blocks[:3]]))
     build: Any = lambda rows: rows  # noqa: E731
-    batches = Batches(reader, lake, build, partitions=PARTITIONS, mine=mine, batch_rows=64)
-    batches.read()  # of block 2, and thrown away
+    batches = TeacherFeed(reader, lake, build, partitions=PARTITIONS, mine=mine, batch_rows=64)
+    batches.take()  # of block 2, and thrown away
     batches.go_on_from_lake(-1, 2099, BlockPosition(2))
     found = []
-    while (ready := batches.read()) is not None:
+    while (ready := batches.take()) is not None:
         assert ready.portion.rows.num_rows == ready.portion.counts.sum() == ready.portion.counts[1:3].sum()
         found.append((ready.portion.block.number, ready.step, ready.rows["lake_seq"].to_pylist()))
     assert found == expected
     assert reader.sought == [BlockPosition(2)]
     assert not batches.at_end  # nobody asked
     batches.ask_for_end()
-    assert batches.read() is None
+    assert batches.take() is None
     assert batches.at_end

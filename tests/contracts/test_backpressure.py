@@ -158,7 +158,7 @@ def test_a_student_that_stands_still_delays_nobody_and_finds_everything_later(br
     held = []
 
     def caught_up(reports: dict[str, Report]) -> bool:
-        held.append(late._given._rows.num_rows)
+        held.append(late.feed.waiting_rows)
         return reports[late.name].lag_rows == 0
 
     stage.step([late], caught_up)

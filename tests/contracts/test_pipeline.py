@@ -257,8 +257,8 @@ def test_clicks_are_learned_when_their_window_closes_however_long_conversions_ta
 
 def test_free_pace_runs_to_the_end_and_guesses_no_logit(broker, tmp_path, monkeypatch):
     # The first snapshot is one that has learned something: what settles before it has no logit.
-    publish = TeacherWorker._publish
-    monkeypatch.setattr(TeacherWorker, "_publish", lambda self: publish(self) if self._version else None)
+    publish = TeacherWorker.publish
+    monkeypatch.setattr(TeacherWorker, "publish", lambda self: publish(self) if self.place.version else None)
     config = small(broker.bootstrap_servers, pace__mode="free", pace__block_rows=512, teacher__publish_every_rows=1024)
     finished = to_the_end(config, tmp_path / "run")
     lake, counts = finished.lake, finished.summary["counts"]

@@ -37,7 +37,7 @@ INPUTS = "tests/contracts/test_pipeline_inputs.py"
 CRASHES = "tests/recovery/test_crashes.py"
 SCORED = "tests/contracts/test_score_before_learn.py"
 TEACHER = "tests/unit/exfm/models/test_teacher.py"
-BATCHES = "tests/unit/pipelines/workers/teacher/test_batches.py"
+BATCHES = "tests/unit/pipelines/feeds/test_teacher.py"
 STUDENT = "tests/unit/exfm/models/test_student.py"
 CHECKPOINT = "tests/unit/exfm/tensors/test_checkpoint.py"
 PIECES = "tests/unit/exfm/tensors/test_checkpoint_pieces.py"
@@ -57,8 +57,8 @@ MUTATIONS = (
         "lag of none",
         f"{HONEST} (17)",
         "pipelines/rules/policies.py",
-        "return max(0, block - lag + 1)",
-        "return max(0, block - lag + 2)",
+        "return max(0, block - lag + 1 - behind)",
+        "return max(0, block - lag + 2 - behind)",
         "tests/unit/pipelines/rules/test_policies.py",
     ),
     Mutation(
@@ -181,7 +181,7 @@ MUTATIONS = (
     Mutation(
         "a rank learns what another one reads",
         f"{ONCE} (15)",
-        "pipelines/workers/teacher/batches.py",
+        "pipelines/feeds/teacher.py",
         "    order = order[np.isin(owner[order], mine)]\n",
         "",
         BATCHES,
@@ -189,7 +189,7 @@ MUTATIONS = (
     Mutation(
         "batches depend on how many ranks there are",
         f"{REPLAY} (15)",
-        "pipelines/workers/teacher/batches.py",
+        "pipelines/feeds/cuts.py",
         "return np.asarray(np.outer(ends, counts) // block_rows)",
         "return np.asarray(np.outer(ends, counts) // counts.sum())",
         BATCHES,
@@ -325,9 +325,9 @@ MUTATIONS = (
     Mutation(
         "batches end where a read ends",
         f"{REPLAY} (14)",
-        "pipelines/workers/student/rows.py",
-        "return same_block if block_is_whole else 0",
-        "return same_block",
+        "pipelines/feeds/cuts.py",
+        "same_block == len(head) and not block_is_whole",
+        "False",
         f"{PIPELINE}::test_batches_are_cut_by_position_not_by_what_a_read_brings",
     ),
     Mutation(

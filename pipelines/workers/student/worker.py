@@ -46,7 +46,7 @@ class StudentWorker(Worker):
         self._position = self._saved_position = NOTHING_YET
         self._saved_rows = 0
         self._last_batch: Batch | None = None
-        self._feed: StudentFeed | None = None
+        self.feed: StudentFeed | None = None
 
     # --- beginning ---------------------------------------------------------------------------------------------
 
@@ -135,7 +135,7 @@ class StudentWorker(Worker):
         ahead, rates = config.resources.read_ahead, settings.negative_rate
         tasks = config.student_tasks(settings)
         self._stop_reading()
-        self._feed = StudentFeed(
+        self.feed = StudentFeed(
             source,
             self.build,
             batch_rows=settings.batch_rows,
@@ -143,19 +143,19 @@ class StudentWorker(Worker):
             ahead=ahead,
             watch=self.watch.beside() if ahead else self.watch,
         )
-        self._feed.end_at(self.orders.end_seq)
-        self._feed.open(self._position)
+        self.feed.end_at(self.orders.end_seq)
+        self.feed.open(self._position)
 
     # --- learning ----------------------------------------------------------------------------------------------
 
     def step(self) -> bool:
         """Learn one batch, if there is one."""
         self.keeper.check()
-        assert self._feed is not None
-        self._feed.end_at(self.orders.end_seq)
+        assert self.feed is not None
+        self.feed.end_at(self.orders.end_seq)
         try:
-            with self.watch("wait for rows") if self._feed.threaded else nullcontext():
-                cut = self._feed.read()
+            with self.watch("wait for rows") if self.feed.threaded else nullcontext():
+                cut = self.feed.read()
         except EndOfStream:
             return self.keeper.finish(self._save_last)
         if cut is None:
@@ -187,7 +187,7 @@ class StudentWorker(Worker):
     @property
     def position(self) -> int:
         """Every row up to here was learned, or does not pass the filter."""
-        return self._position if self._feed is None else self._feed.passed(self._position)
+        return self._position if self.feed is None else self.feed.passed(self._position)
 
     def _pass_over(self) -> None:
         """Move past rows of other verticals now and then; otherwise a student of a quiet vertical would keep the whole
@@ -200,8 +200,8 @@ class StudentWorker(Worker):
     def _move_to(self, position: int) -> None:
         """Advance to `position`, and count what sampling left out up to there."""
         self._position = position
-        if self._feed is not None:
-            self.account.note_sampled_away(self._feed.left_out(position))
+        if self.feed is not None:
+            self.account.note_sampled_away(self.feed.left_out(position))
 
     def _save_last(self) -> None:
         if self._settings.negative_rate:  # count also what was left out behind the last row learned
@@ -262,8 +262,8 @@ class StudentWorker(Worker):
         self.keeper.abandon()
 
     def _stop_reading(self) -> None:
-        if self._feed is not None:
-            self._feed.close()
+        if self.feed is not None:
+            self.feed.close()
 
     # --- reporting ---------------------------------------------------------------------------------------------
 

@@ -58,7 +58,7 @@ class TeacherWorker(Worker):
         # In lockstep, the checkpoint of every snapshot that may still be asked for.
         keep = max(2, config.pace.lag if config.pace.mode == "lockstep" else 0)
         self.keeper = Keeper(self.name, run_dir, self.watch, queue=config.resources.checkpoint_queue, keep=keep)
-        self._feed: TeacherFeed | None = None
+        self.feed: TeacherFeed | None = None
         self._block: AgreedBlock | None = None
         self.place = Place(0, NOTHING_YET, {})
         self._saved_version = 0
@@ -131,7 +131,7 @@ class TeacherWorker(Worker):
         """Feed the engine from this reader of the topic, and from the lake what the topic no longer holds."""
         config, teacher = self._config, self._config.teacher
         self._stop_reading()
-        self._feed = TeacherFeed(
+        self.feed = TeacherFeed(
             reader,
             lake,
             BatchBuilder(config.features, config.tasks),
@@ -172,13 +172,13 @@ class TeacherWorker(Worker):
 
     def _agree(self) -> AgreedBlock | None:
         """The block that comes next, once every rank has its part of it. A collective."""
-        assert self._feed is not None
+        assert self.feed is not None
         end, topic = self.orders.end_seq, self._config.kafka.examples
         if end is not None:
-            self._feed.ask_for_end()
+            self.feed.ask_for_end()
         with self.watch("wait for rows"):
-            ready = self._feed.peek()
-        at_end = self._feed.at_end
+            ready = self.feed.peek()
+        at_end = self.feed.at_end
         if ready is None:
             offer = BlockOffer.nothing(topic.partitions, at_end)
         else:
@@ -188,7 +188,7 @@ class TeacherWorker(Worker):
         conclusion = conclude(offers, self.place.lake_seq, self.place.version - 1, end)
         if isinstance(conclusion, TakeFromLake):
             behind = self._position._replace(after_block=conclusion.after_block)
-            self._feed.go_on_from_lake(self.place.lake_seq, conclusion.upto, behind)
+            self.feed.go_on_from_lake(self.place.lake_seq, conclusion.upto, behind)
             return None
         if conclusion is None:
             return None
@@ -203,8 +203,8 @@ class TeacherWorker(Worker):
         block.next_step += 1
         ready = self._next_step_of(block)
         assert ready.step == step
-        assert self._feed is not None
-        self._feed.take()
+        assert self.feed is not None
+        self.feed.take()
         if not rows:  # few rows in many partitions
             return
         sent, block.sent = block.sent or ready.batch, None
@@ -221,9 +221,9 @@ class TeacherWorker(Worker):
         self.publisher.rows_since += rows
 
     def _next_step_of(self, block: AgreedBlock) -> Step:
-        assert self._feed is not None
+        assert self.feed is not None
         with self.watch("wait for rows"):
-            ready = self._feed.peek(of_block=True)
+            ready = self.feed.peek(of_block=True)
         assert ready is not None
         assert ready.portion is block.portion
         return ready
@@ -231,8 +231,8 @@ class TeacherWorker(Worker):
     def _send_ahead(self, block: AgreedBlock) -> None:
         """Send the ids of the next step while this one computes; inside a block, where all ranks know that it comes.
         A collective."""
-        assert self._feed is not None
-        one_by_one = self._ranks.count == 1 or not self._feed.threaded
+        assert self.feed is not None
+        one_by_one = self._ranks.count == 1 or not self.feed.threaded
         if one_by_one or block.done or not block.rows_of(block.next_step):
             return
         ready = self._next_step_of(block)
@@ -333,8 +333,8 @@ class TeacherWorker(Worker):
             self._stop_reading()
 
     def _stop_reading(self) -> None:
-        if self._feed is not None:
-            self._feed.close()
+        if self.feed is not None:
+            self.feed.close()
 
     # --- reporting ---------------------------------------------------------------------------------------------
 

@@ -38,16 +38,17 @@ def learn(asked, rank):
     at = Rendezvous(rank, asked["ranks"], "127.0.0.1", asked["port"])
     worker = build_worker("teacher", "", asked["config"], asked["root"], asked["servers"], True, at)
     worker.open()
-    sums = lambda: {t: p.lifetime_tally().sums for t, p in worker._judge._progress.items()}
-    before, block_end = sums(), worker._block_end
-    def told(agreed):
+    figures, finish = worker.tally.figures, worker.tally.finish
+    sums = lambda: {key.split("/")[1]: sums for key, sums in figures.state().items() if key.endswith("lifetime/sums")}
+    before = sums()
+    def told(account):
         nonlocal before
-        block_end(agreed)
+        finish(account)
         now = sums()
         loss = {t: float((now[t] - before[t])[2] / max((now[t] - before[t])[0], 1)) for t in now}
         before = now
-        print(json.dumps({"block": agreed.portion.block.number, "loss": loss}), flush=True)
-    worker._block_end = told
+        print(json.dumps({"block": worker.place.version - 1, "loss": loss}), flush=True)
+    worker.tally.finish = told
     report = worker.report()
     while not report.done and report.teacher_version < asked["until"]:
         report = worker.advance(0.05, Orders(end_seq=asked["end_seq"]))

@@ -28,6 +28,7 @@ NAMES = {
 
 
 def settings_page() -> str:
+    from exfm.layers.registry import INTERACTIONS
     from pipelines.config import Config
 
     text = [
@@ -37,16 +38,39 @@ def settings_page() -> str:
         "`--set teacher.batch_rows=1024`, and for a list by name: `--set students.home.twin=true`.",
         "`student_defaults` is merged under every student. `[]` in a heading stands for the items of a list, `{}` for "
         "the values of a mapping.",
+        *described_models(Config, "The whole config"),
+        "## Options of an interaction",
+        "For interactions whose settings are not fields of the teacher or the trunk: the keys of `options`.",
     ]
-    headings = {
-        model: f"`{'`, `'.join(paths)}`{discriminator(model)}" if paths != [""] else "The whole config"
-        for model, paths in sections(Config).items()
-    }
-    for model, heading in headings.items():
-        text += [f"## {heading}", *([prose(purpose_of(model))] if purpose_of(model) else [])]
-        rows = settings_rows(model, {model: slug(heading) for model, heading in headings.items()})
-        text.append(table("setting | type | default | meaning", rows))
+    for name, model in INTERACTIONS.items():
+        text += [f"### `options` of `{name}`", settings_table(model, {})]
     return "\n\n".join(text)
+
+
+def sweep_settings_page() -> str:
+    from pipelines.offline.sweep.settings import Sweep
+
+    text = [
+        "# Settings of a sweep",
+        GENERATED,
+        "What `exfm sweep` reads. [Choose an arm](../guides/choose-an-arm.md) explains how to use it.",
+        *described_models(Sweep, "The whole sweep"),
+    ]
+    return "\n\n".join(text)
+
+
+def described_models(root: type[BaseModel], title: str) -> Iterator[str]:
+    """A heading, a sentence and a table for every model of a config."""
+    headings = {
+        model: f"`{'`, `'.join(paths)}`{discriminator(model)}" if paths != [""] else title
+        for model, paths in sections(root).items()
+    }
+    anchors = {model: slug(heading) for model, heading in headings.items()}
+    for model, heading in headings.items():
+        yield f"## {heading}"
+        if said := purpose_of(model):
+            yield prose(said)
+        yield settings_table(model, anchors)
 
 
 def sections(config: type[BaseModel]) -> dict[type[BaseModel], list[str]]:
@@ -84,15 +108,19 @@ def purpose_of(model: type[BaseModel]) -> str:
     return re.split(r"\n\s*\n", said)[0]
 
 
-def settings_rows(model: type[BaseModel], anchors: dict[type[BaseModel], str]) -> list[str]:
+def settings_table(model: type[BaseModel], anchors: dict[type[BaseModel], str]) -> str:
     rows = []
     for name, field in model.model_fields.items():
         inside = [inner for inner, _ in models_in(field.annotation)]
-        links = [f"[{'section' if len(inside) == 1 else inner.__name__}](#{anchors[inner]})" for inner in inside]
+        links = [link(inner.__name__ if len(inside) > 1 else "section", anchors.get(inner)) for inner in inside]
         meaning = field.description or ("" if len(inside) != 1 else purpose_of(inside[0]))
         kind = kind_of(field).replace("section", " or ".join(links)) if links else kind_of(field)
         rows.append(f"| `{name}` | {cell(kind)} | {cell(default_of(field))} | {cell(prose(meaning))} |")
-    return rows
+    return table("setting | type | default | meaning", rows)
+
+
+def link(text: str, anchor: str | None) -> str:
+    return text if anchor is None else f"[{text}](#{anchor})"
 
 
 def kind_of(field: FieldInfo) -> str:

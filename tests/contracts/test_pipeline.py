@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from exfm.data import BatchBuilder
+from exfm.models import StudentEngine
+from exfm.tensors.checkpoint import latest_checkpoint, load_checkpoint
 from pipelines.config import Config
 from pipelines.control.preflight import prepare
+from pipelines.feeds import StudentFeed
 from pipelines.offline.sweep.data import data_of
 from pipelines.offline.sweep.jobs import TeacherJob, one_life
 from pipelines.offline.sweep.settings import Arm, Condition, Sweep
@@ -25,7 +30,9 @@ from pipelines.workers.augmentation import AugmentationWorker
 from pipelines.workers.student import StudentWorker
 from pipelines.workers.teacher import TeacherWorker
 from streaming.kafka import ensure_topics
-from streaming.lake import LakeReader
+from streaming.lake import LakeReader, LakeSource
+from streaming.messages import EndOfStream
+from tests.support.models.states import same
 from tests.support.pipelines.expected_rows import expected_rows, lake_rows
 from tests.support.pipelines.small_runs import (
     Finished,
@@ -116,6 +123,40 @@ def test_a_sweep_gives_its_students_the_rows_and_logits_of_the_lake_bit_for_bit(
     life = one_life(place, config.seed, student, data, (0, 0), lambda count: None)
     for t, task in enumerate(config.tasks):
         assert (life["logits"][:, t] == predictions[f"student_{task}"].to_numpy()).all()
+
+
+def test_a_student_learns_the_same_bits_live_in_a_sweep_and_by_hand(finished, tmp_path):
+    """Live: engine, feed and keeper. By hand: engine and feed over the lake. In a sweep: over the lake's table."""
+    config, settings = finished.config, finished.config.students[0]
+    tasks, features = config.student_tasks(settings), config.student_features(settings)
+    groups = [g.name for g in config.rows.groups if any(t.name in tasks for t in g.tasks)]
+    lake = LakeReader(finished.run_dir.lake, config.rows)
+    source = LakeSource(
+        lake, batch_rows=500, verticals=set(settings.row_filter), filter=pc.field("settlement").isin(groups)
+    )
+    source.end_seq = lake.last_lake_seq
+    feed = StudentFeed(source, BatchBuilder(features, tasks), batch_rows=settings.batch_rows)
+    feed.open(-1)
+    engine = StudentEngine(settings.model, features, tasks, config.seed, twin=True)
+    judged = []
+    with suppress(EndOfStream):
+        while True:
+            if (cut := feed.read()) is not None:
+                judged.append(engine.step(cut.batch).results)
+
+    checkpoints = finished.run_dir.checkpoints(f"student-{settings.name}")
+    live = load_checkpoint(latest_checkpoint(checkpoints)).tensors
+    weights = {name: tensor for name, tensor in live.items() if not name.startswith("metrics/")}
+    assert same(engine.state(), weights)
+    predictions = read_predictions(finished.run_dir.predictions(settings.name))
+    place = AsItIs(Sweep(config="-", seeds=(1,), arms={"none": Arm()}), config, tmp_path, finished.run_dir)
+    data = data_of(place.lake(1, Condition()), config, settings)
+    swept = one_life(place, config.seed, settings, data, (0, 0), lambda count: None)["logits"]
+    for t, task in enumerate(tasks):
+        for model in ("student", "no_teacher"):
+            by_hand_ = np.concatenate([results[model].logits[:, t] for results in judged])
+            assert np.array_equal(by_hand_, predictions[f"{model}_{task}"].to_numpy())
+        assert np.array_equal(swept[:, t], predictions[f"student_{task}"].to_numpy())
 
 
 def test_an_older_snapshot_is_the_one_that_scored_so_many_blocks_before(finished, tmp_path):

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from kafka import KafkaAdminClient, TopicPartition
 
+from pipelines.feeds import TableSource
 from streaming.delivery import ExamplesPublisher, ExamplesReader
 from streaming.delta import TableFiles
 from streaming.kafka import TopicReader, TopicWriter, ensure_topics
@@ -217,6 +218,20 @@ class TestLake(SourceContract):
 
     def test_seek_into_the_middle_of_a_file(self):
         assert self.rest(self.open(33)) == list(range(34, self.ROWS))
+
+
+class TestTable(SourceContract):
+    """Of a table that a sweep holds in memory; none of its rows can be lost."""
+
+    def source(self):
+        table = pa.table({"lake_seq": range(5, 40, 2), "block": [0] * 18})
+        return TableSource(table, batch_rows=4)
+
+    def rows(self, batch):
+        return batch["lake_seq"].to_pylist()
+
+    def all_rows(self):
+        return list(range(5, 40, 2))
 
 
 class TestLakeWithoutEnd(TestLake):

@@ -1,7 +1,9 @@
 from .ingest import IngestWorker, stream_name
 from .keeper import REGISTER_EVERY_S, Keeper
-from .ranks import Ranks
-from .worker import LOOPBACK, Orders, RankReport, Rendezvous, Report, Stopwatch, Worker, seconds_since
+from .ranks import LOOPBACK, Ranks, Rendezvous
+from .report import RankReport, Report
+from .stopwatch import Stopwatch
+from .worker import Orders, Worker, seconds_since
 
 __all__ = [
     "LOOPBACK",

@@ -17,7 +17,8 @@ import pyarrow as pa
 
 from pipelines.config import Config, Generated, Recorded, Topic
 from pipelines.run_dir import RunDir
-from pipelines.workers.worker import Report, Worker
+from pipelines.workers.report import Report
+from pipelines.workers.worker import Worker
 from streaming.errors import BadInput
 from streaming.hashing import hash64
 from streaming.kafka import TopicWriter, last_message

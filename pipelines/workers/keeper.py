@@ -31,8 +31,7 @@ from exfm.tensors import (
 )
 from pipelines.run_dir import RunDir
 from pipelines.training import Found, Watch, Writer, last_checkpoint, needed_after, upgraded
-from pipelines.workers.ranks import Ranks
-from pipelines.workers.worker import Rendezvous
+from pipelines.workers.ranks import Ranks, Rendezvous
 from streaming.disk import file_lock, write_json
 from streaming.errors import StreamingError
 from streaming.lake import Readers

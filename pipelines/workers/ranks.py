@@ -13,17 +13,29 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import psutil
 import torch
 
 from exfm.parallel import RankGroup
-from pipelines.workers.worker import LOOPBACK, Rendezvous
+
+LOOPBACK = "127.0.0.1"
 
 COLLECTIVE_S = 30.0
 JOIN_S = 300.0
 """For the slowest to have its process started and its libraries imported."""
+
+
+@dataclass(frozen=True)
+class Rendezvous:
+    """Which rank of its worker a process is, and where the ranks meet: rank 0 listens there."""
+
+    rank: int = 0
+    ranks: int = 1
+    address: str = LOOPBACK
+    port: int | None = None
 
 
 class Ranks:

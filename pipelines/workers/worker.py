@@ -10,15 +10,12 @@ from __future__ import annotations
 import os
 import time
 from abc import ABC, abstractmethod
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 import psutil
 
-LOOPBACK = "127.0.0.1"
+from pipelines.workers.report import Report
+from pipelines.workers.stopwatch import Stopwatch
 
 
 @dataclass(frozen=True)
@@ -28,115 +25,6 @@ class Orders:
 
     end_seq: int | None = None
     teacher_gone: bool = False
-
-
-@dataclass(frozen=True)
-class Rendezvous:
-    """Which rank of its worker a process is, and where the ranks meet: rank 0 listens there."""
-
-    rank: int = 0
-    ranks: int = 1
-    address: str = LOOPBACK
-    port: int | None = None
-
-
-@dataclass(frozen=True)
-class RankReport:
-    """One process of a worker that is held by several. `rows`: those that it read itself."""
-
-    rank: int
-    pid: int
-    node: str
-    rows: int
-    rss_bytes: int
-    peak_rss_bytes: int
-
-
-@dataclass
-class Report:
-    """One worker's state of affairs, as it goes into status.json and to MLflow. None where it does not apply."""
-
-    name: str
-    kind: str
-    pid: int = 0
-    state: str = "running"
-    rows: int = 0
-    busy_s: float = 0.0
-    phases_s: dict[str, float] = field(default_factory=dict)
-    rss_bytes: int = 0
-    peak_rss_bytes: int = 0
-    done: bool = False
-    lake_seq: int | None = None
-    lag_rows: int | None = None
-    lag_event_time_s: float | None = None
-    ne: dict[str, float | None] | None = None
-    teacher_version: int | None = None
-    teacher_lag_rows: int | None = None
-    logit_age_s: float | None = None
-    note: str | None = None
-    counts: dict[str, Any] | None = None
-    progress: tuple[int, int] | None = None
-    own_rows: int = 0
-    """Of `rows`, those that this process read itself, where a worker is several."""
-    ranks: list[RankReport] = field(default_factory=list)
-    """Filled in by who holds them, where a worker is several; the bytes above are then sums."""
-    metrics: list[tuple[int, dict[str, float]]] = field(default_factory=list)
-
-    @property
-    def rows_per_s(self) -> float:
-        return self.rows / self.busy_s if self.busy_s else 0.0
-
-
-class Stopwatch:
-    """Where a worker's time goes, by phase. Nested phases count once, in the innermost.
-
-    >>> ticks = iter(range(10))
-    >>> watch = Stopwatch(lambda: next(ticks))
-    >>> with watch("read"):
-    ...     with watch("decode"):
-    ...         pass
-    >>> watch.phases_s
-    {'decode': 1.0, 'read': 2.0}
-
-    For one thread. Another that works at the same time, for the same worker, has a watch of its own (`beside`): its
-    phases are shown with these, and the worker was busy for as long as the busier of the two.
-    """
-
-    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
-        self._clock = clock
-        self._seconds: dict[str, float] = defaultdict(float)
-        self._inner: list[float] = []
-        self._beside: list[Stopwatch] = []
-
-    def beside(self) -> Stopwatch:
-        """The watch of a thread that works beside this one."""
-        self._beside.append(Stopwatch(self._clock))
-        return self._beside[-1]
-
-    @contextmanager
-    def __call__(self, phase: str) -> Iterator[None]:
-        start = self._clock()
-        self._inner.append(0.0)
-        try:
-            yield
-        finally:
-            elapsed = self._clock() - start
-            self._seconds[phase] += elapsed - self._inner.pop()
-            if self._inner:
-                self._inner[-1] += elapsed
-
-    @property
-    def phases_s(self) -> dict[str, float]:
-        phases = Counter(dict(self._seconds))  # a copy first: its thread goes on adding to it
-        for other in self._beside:
-            phases.update(other.phases_s)
-        return dict(phases)
-
-    @property
-    def busy_s(self) -> float:
-        """All phases but those of waiting, whose names begin with `wait`; of several threads, the busiest one's."""
-        own = sum(seconds for phase, seconds in dict(self._seconds).items() if not phase.startswith("wait"))
-        return max([own, *(other.busy_s for other in self._beside)])
 
 
 class Worker(ABC):

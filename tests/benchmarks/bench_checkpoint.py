@@ -23,7 +23,7 @@ from exfm.models import Teacher, TeacherConfig
 from exfm.tensors import prune_checkpoints, save_checkpoint
 from exfm.threads import set_threads
 from pipelines.training import Writer
-from pipelines.workers.worker import Stopwatch
+from pipelines.workers.stopwatch import Stopwatch
 
 TABLES, BATCH_ROWS = ("user", "ad", "page"), 2048
 

@@ -45,7 +45,7 @@ from exfm.threads import set_threads; set_threads(1)
 from pathlib import Path
 from pipelines.config import parse
 from pipelines.run_dir.paths import RunDir
-from pipelines.workers.worker import Orders, Rendezvous
+from pipelines.workers import Orders, Rendezvous
 from pipelines.workers.augmentation import ScoringWorker
 rank, ranks, root = int(sys.argv[1]), int(sys.argv[2]), RunDir(Path(sys.argv[3]))
 for port, raw in json.loads(sys.argv[4]):

@@ -24,7 +24,7 @@ from exfm.threads import set_threads; set_threads(1)
 from pathlib import Path
 from pipelines.config import parse
 from pipelines.run_dir.paths import RunDir
-from pipelines.workers.worker import Orders, Rendezvous
+from pipelines.workers import Orders, Rendezvous
 from pipelines.workers.ranks import Ranks
 from pipelines.workers.augmentation import ScoringWorker
 from pipelines.workers.augmentation.scoring import scorer_of

@@ -31,7 +31,7 @@ RANKS = """
 import dataclasses, json, logging, os, sys
 import pipelines.workers.teacher  # before the ranks part: what takes long is to import torch
 from pipelines.control.lifecycle import build_worker
-from pipelines.workers.worker import Orders, Rendezvous
+from pipelines.workers import Orders, Rendezvous
 
 def learn(asked, rank):
     logging.basicConfig(level=logging.INFO, force=True)

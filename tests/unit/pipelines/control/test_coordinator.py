@@ -560,7 +560,7 @@ from pipelines.control.coordinator import Coordinator, Wanted
 from pipelines.run_dir.paths import RunDir
 from pipelines.control.preflight import locked
 from pipelines.status import RunStatus
-from pipelines.workers.worker import Worker
+from pipelines.workers import Worker
 
 class Busy(Worker):
     kind, done = "teacher", False

@@ -10,7 +10,7 @@ import weakref
 import pytest
 
 from pipelines.training import Ahead
-from pipelines.workers.worker import Stopwatch
+from pipelines.workers.stopwatch import Stopwatch
 
 PATIENCE_S = 20
 

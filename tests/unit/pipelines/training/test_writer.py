@@ -9,7 +9,7 @@ import weakref
 import pytest
 
 from pipelines.training import Writer
-from pipelines.workers.worker import Stopwatch
+from pipelines.workers.stopwatch import Stopwatch
 from tests.support.pipelines.disks import PATIENCE_S, DiskFull, eventually
 
 

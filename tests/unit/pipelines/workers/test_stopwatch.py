@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pipelines.workers import Orders, Worker
-from pipelines.workers.worker import Stopwatch
+from pipelines.workers.stopwatch import Stopwatch
 
 
 class Clock:

@@ -1,0 +1,53 @@
+"""What a worker says of itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class RankReport:
+    """One process of a worker that is held by several. `rows`: those that it read itself."""
+
+    rank: int
+    pid: int
+    node: str
+    rows: int
+    rss_bytes: int
+    peak_rss_bytes: int
+
+
+@dataclass
+class Report:
+    """One worker's state of affairs, as it goes into status.json and to MLflow. None where it does not apply."""
+
+    name: str
+    kind: str
+    pid: int = 0
+    state: str = "running"
+    rows: int = 0
+    busy_s: float = 0.0
+    phases_s: dict[str, float] = field(default_factory=dict)
+    rss_bytes: int = 0
+    peak_rss_bytes: int = 0
+    done: bool = False
+    lake_seq: int | None = None
+    lag_rows: int | None = None
+    lag_event_time_s: float | None = None
+    ne: dict[str, float | None] | None = None
+    teacher_version: int | None = None
+    teacher_lag_rows: int | None = None
+    logit_age_s: float | None = None
+    note: str | None = None
+    counts: dict[str, Any] | None = None
+    progress: tuple[int, int] | None = None
+    own_rows: int = 0
+    """Of `rows`, those that this process read itself, where a worker is several."""
+    ranks: list[RankReport] = field(default_factory=list)
+    """Filled in by who holds them, where a worker is several; the bytes above are then sums."""
+    metrics: list[tuple[int, dict[str, float]]] = field(default_factory=list)
+
+    @property
+    def rows_per_s(self) -> float:
+        return self.rows / self.busy_s if self.busy_s else 0.0

@@ -17,7 +17,7 @@ from tests.support.tracked_files import (
 ROOMS = ("exfm", "streaming", "pipelines")
 LONGEST = 400
 TOP_LEVEL = {
-    *ROOMS, "configs", "tests", "requirements", "docs", ".ci", ".gitignore", ".dockerignore",
+    *ROOMS, "configs", "examples", "tests", "requirements", "docs", ".ci", ".gitignore", ".dockerignore",
     ".pre-commit-config.yaml", "pyproject.toml", "Makefile", "README.md", "CHANGELOG.md", "CONTRIBUTING.md",
     "SECURITY.md", "CITATION.cff", "LICENSE", "compose.yaml",
 }  # fmt: skip

@@ -18,7 +18,7 @@ from pipelines.tracking.wheel import SERVING
 from tests.support.places import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-OURS = {"exfm", "streaming", "pipelines", "tests"}
+OURS = {"exfm", "streaming", "pipelines", "tests", "docs", "benchmarks"}
 LOADED_BY_KAFKA_PYTHON = {"crc32c", "lz4", "zstandard"}  # checksums and compression: it imports them where they are
 MODULES = metadata.packages_distributions()
 

@@ -1,6 +1,6 @@
 """What a checkpoint costs the training beside it.
 
-    python tests/benchmarks/bench_checkpoint.py [--rows 1500000]
+    python -m tests.benchmarks.bench_checkpoint [--rows 1500000]
 
 A teacher of three tables steps on, once with nothing else going on and once while its checkpoints are written, without
 a pause, by the writer's thread. Prints the copy (all that a step ever waits for), the write, and the ratio of the two

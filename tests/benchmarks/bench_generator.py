@@ -27,7 +27,7 @@ def measure(impressions: int, chunk_rows: int) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--impressions", type=int, default=600_000)
     parser.add_argument("--chunk-rows", type=int, default=8192)
     parser.add_argument("--repeat", type=int, default=3)

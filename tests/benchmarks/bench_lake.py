@@ -1,6 +1,6 @@
 """What the lake costs: a commit, a poll that finds nothing, a poll that finds a commit, rows read per second.
 
-    python tests/benchmarks/bench_lake.py [--commits 300] [--rows 20000]
+    python -m tests.benchmarks.bench_lake [--commits 300] [--rows 20000]
 
 A commit of `rows` rows × 34 columns goes to 3 verticals; figures are medians, beside the same at the start and the end
 of the run to show how they grow with the number of files (3 per commit, compacted only at the end).
@@ -67,7 +67,7 @@ def walk(reader: LakeReader, limit_rows: int, verticals: set[str] | None) -> Ite
 
 
 def main() -> None:
-    options = argparse.ArgumentParser()
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--commits", type=int, default=300)
     options.add_argument("--rows", type=int, default=20_000)
     options.add_argument("--target-mb", type=float, default=64)

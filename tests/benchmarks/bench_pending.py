@@ -1,6 +1,6 @@
 """A tenth of a day at a thousand impressions per second: memory, disk, commits and restarts of what is pending.
 
-    python tests/benchmarks/bench_pending.py
+    python -m tests.benchmarks.bench_pending
 
 Impressions of the demo's schema come at 1,000 a second of event time; a tenth is clicked within a minute, a tenth of
 those converts within the longest window. That window is a tenth of 24 hours, so 8.64 million impressions are pending
@@ -161,7 +161,17 @@ def measure_restart(folder: Path, settlement: Settlement, name: str, i: int, win
     for cold in (True, False):
         if cold:
             drop_from_cache(folder)
-        command = [sys.executable, __file__, "--restart", str(folder), name, str(i), str(window_s), str(chunks)]
+        command = [
+            sys.executable,
+            "-m",
+            "tests.benchmarks.bench_pending",
+            "--restart",
+            str(folder),
+            name,
+            str(i),
+            str(window_s),
+            str(chunks),
+        ]
         found = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
         print(
             f"  restart, {'cold' if cold else 'warm'}: {found['load_s']:.1f} s to read, {found['save_s']:.2f} s to its "

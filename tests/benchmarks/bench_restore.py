@@ -1,6 +1,6 @@
 """What it takes a rank to save and to restore its windows of a table that was saved by others, cut in another way.
 
-    python tests/benchmarks/bench_restore.py [--rows 4000000] [--width 16]
+    python -m tests.benchmarks.bench_restore [--rows 4000000] [--width 16]
 
 Two ranks save a table row-wise; processes of their own then read windows of it. Memory is what a process had at most
 beyond what it began with, in multiples of the window that it asked for.
@@ -50,7 +50,7 @@ def report(what: str, seconds: float, window: int, began: int) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=4_000_000)
     parser.add_argument("--width", type=int, default=16)
     arguments = parser.parse_args()

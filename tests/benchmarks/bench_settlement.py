@@ -1,7 +1,7 @@
 """Merged and settled rows per second of processor time, and bytes held per pending impression. Run by hand:
 
-python tests/benchmarks/bench_settlement.py --rows 2000000 --message-rows 2048
-python tests/benchmarks/bench_settlement.py --rows 400000 --sparse
+python -m tests.benchmarks.bench_settlement --rows 2000000 --message-rows 2048
+python -m tests.benchmarks.bench_settlement --rows 400000 --sparse
 
 `--sparse` plays history: months of event time in one chunk, settled in blocks as the augmentation does, beside the same
 rows in chunks of one deduplication horizon.
@@ -132,7 +132,7 @@ def sparse(schema: RowSchema, rows: int, partitions: int, message_rows: int) -> 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--rows-per-s", type=int, default=500, help="rows per second of event time")
     parser.add_argument("--message-rows", type=int, default=2048)

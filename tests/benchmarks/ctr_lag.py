@@ -1,6 +1,6 @@
 """How long after a click's window its label is learned, with conversions waited for an hour or a week.
 
-    python tests/benchmarks/ctr_lag.py [--impressions 20000] [--days 1] [--pace lockstep]
+    python -m tests.benchmarks.ctr_lag [--impressions 20000] [--days 1] [--pace lockstep]
 
 The same stream twice, click window 10 min, all workers stepped in this process, a chunk of the source at a time. For
 every row that settles a click: how far the stream had come in event time (the merge's watermark) past the impression,

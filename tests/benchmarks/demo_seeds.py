@@ -1,4 +1,4 @@
-"""Does the order hold? The demo under seeds named before the run: python tests/benchmarks/demo_seeds.py 21 22 23
+"""Does the order hold? The demo under seeds named before the run: python -m tests.benchmarks.demo_seeds 21 22 23
 
 For every student and task with at least 100,000 rows and, in the last half, 2,000 positives: NE of twin, student,
 teacher and optimum on the same rows of the last half, the paired gain with its 95 % interval, and whether the student
@@ -7,6 +7,7 @@ lies between its twin and the optimum. Finished runs are taken as they are, so t
 
 from __future__ import annotations
 
+import argparse
 import json
 import statistics
 import subprocess
@@ -55,4 +56,6 @@ def main(seeds: list[int]) -> None:
 
 
 if __name__ == "__main__":
-    main([int(argument) for argument in sys.argv[1:]])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("seeds", type=int, nargs="+")
+    main(parser.parse_args().seeds)

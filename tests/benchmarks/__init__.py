@@ -1,0 +1,25 @@
+"""Measurements that are run by hand, each a command; `--help` says what is measured and how. They need no data.
+
+What a step, a row, a request costs:
+
+    python -m tests.benchmarks.bench_generator       impressions a second of the synthetic stream
+    python -m tests.benchmarks.bench_settlement      rows merged and settled a second, bytes of a pending impression
+    python -m tests.benchmarks.bench_pending         what a tenth of a day at 1,000 impressions a second takes
+    python -m tests.benchmarks.bench_lake            commits, polls and reads of the lake
+    python -m tests.benchmarks.bench_checkpoint      training while a checkpoint is written
+    python -m tests.benchmarks.bench_restore         saving and restoring windows of tables that others cut
+    python -m tests.benchmarks.bench_reader_ahead    reading ahead of training, on and off
+    python -m tests.benchmarks.bench_scoring_ranks   scoring by ranks, compared with a replica
+    python -m tests.benchmarks.bench_sharding        every way to cut tables over ranks
+    python -m tests.benchmarks.student_cost          distillation, in serving and in training
+    python -m tests.benchmarks.large_teacher         tables that no single rank may hold (12 GB)
+
+What becomes of the model:
+
+    python -m tests.benchmarks.accumulator_decay     AdaGrad that forgets, on a stream that drifts
+    python -m tests.benchmarks.ctr_lag               how long a click waits to be learned, beside slow conversions
+    python -m tests.benchmarks.demo_seeds SEED …     the demo under other seeds
+    python -m tests.benchmarks.rank_change           the loss of a teacher that is resumed by more or fewer ranks
+    python -m tests.benchmarks.reduced_comms         embeddings that travel as halves
+    python -m tests.benchmarks.teacher_bias          a biased teacher, and what its students serve
+"""

@@ -1,6 +1,5 @@
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -8,44 +7,15 @@ import pytest
 import torch
 from torchrec.sparse.jagged_tensor import KeyedTensor
 
-from exfm.data import BatchBuilder, DenseFeature, FeatureSet, SparseFeature
+from exfm.data import BatchBuilder, FeatureSet, SparseFeature
 from exfm.errors import ConfigError, ModelError
-from exfm.models import Teacher, TeacherConfig, TeacherNet, TeacherScorer
+from exfm.models import Teacher, TeacherNet, TeacherScorer
 from exfm.parallel import RankGroup
 from exfm.tensors import save_checkpoint
 from exfm.tensors.checkpoint import load_checkpoint
 from tests.support.models.states import same
-
-CFG = TeacherConfig(width=4, num_fmb=3, num_lcb=2, rank=2, mlp=(8,), head=(8,))
-FEATURES = FeatureSet(
-    sparse=[
-        SparseFeature(name="ad", rows=50),
-        SparseFeature(name="user", rows=80, width=8),
-        SparseFeature(name="history", rows=20),
-    ],
-    dense=[DenseFeature(name="price", transform="log1p")],
-)
-TASKS = ("ctr", "cvr")
-
-
-def rows(seed, count=64, known=0.5):
-    rng = np.random.default_rng(seed)
-    ad = rng.integers(0, 30, count)
-    clicked = rng.random(count) < np.where(ad % 2, 0.8, 0.1)
-    return pa.table(
-        {
-            "ad": ad,
-            "user": rng.integers(0, 1000, count),
-            "history": pa.array([list(range(n)) for n in rng.integers(0, 4, count)], pa.list_(pa.int64())),
-            "price": pa.array(rng.random(count), pa.float32()),
-            "label_ctr": clicked.astype(np.int8),
-            "label_cvr": pa.array(rng.integers(0, 2, count).astype(np.int8), mask=rng.random(count) >= known),
-        }
-    )
-
-
-def batch(seed, **options):
-    return BatchBuilder(FEATURES, TASKS)(rows(seed, **options))
+from tests.support.models.teachers import CFG, FEATURES, TASKS, batch, rows
+from tests.support.places import ROOT
 
 
 @pytest.fixture
@@ -248,13 +218,13 @@ def test_another_process_scores_the_same_bits(group, tmp_path):
     teacher.train_step(batch(0))
     path = save_checkpoint(tmp_path, "v1", teacher.snapshot(), {})
     scorer.load(load_checkpoint(path).tensors)
-    tests = str(Path(__file__).parent)
-    code = SCORE_ELSEWHERE.format(tests=tests, path=str(path))
+    code = SCORE_ELSEWHERE.format(path=str(path))
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     mine = scorer.score(batch(9)).tobytes()
     torch.set_num_threads(threads)
-    assert subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, check=True).stdout == mine
+    command = [sys.executable, "-W", "ignore", "-c", code]
+    assert subprocess.run(command, cwd=ROOT, capture_output=True, check=True).stdout == mine
 
 
 def test_embeddings_are_put_back_in_order_after_ranks_have_sent_theirs():

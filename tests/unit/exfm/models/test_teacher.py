@@ -204,7 +204,7 @@ SCORE_ELSEWHERE = """
 import sys
 from exfm.threads import set_threads
 set_threads(1)
-from test_teacher import CFG, FEATURES, TASKS, batch
+from tests.support.models.teachers import CFG, FEATURES, TASKS, batch
 from exfm.tensors.checkpoint import load_checkpoint
 from exfm.models.scorer import TeacherScorer
 scorer = TeacherScorer(CFG, FEATURES, TASKS)

@@ -1,12 +1,16 @@
 from .arm import Arm
-from .corrections import Guidance, Lesson
-from .loss import Objective, objective, scale_gradient
+from .correction import Correction, Seen
+from .corrections import Corrections
+from .loss import Lesson, Objective, Rows, objective, scale_gradient
 
 __all__ = [
     "Arm",
-    "Guidance",
+    "Correction",
+    "Corrections",
     "Lesson",
     "Objective",
+    "Rows",
+    "Seen",
     "objective",
     "scale_gradient",
 ]

@@ -15,14 +15,16 @@ B examples, T tasks, K hidden width, C width of the context.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from exfm.data import label_shift
-from exfm.distillation.loss import cross_entropy, mean_over
+from exfm.distillation.arm import Arm
+from exfm.distillation.correction import Seen
+from exfm.distillation.loss import Lesson, cross_entropy, mean_over
 from exfm.randomness import named_generator
 
 BETA1, BETA2, EPS = 0.9, 0.999, 1e-8
@@ -112,3 +114,35 @@ def updated(
     v_hat = v / (1 - BETA2**steps)
     moved = state.weights - lr * m_hat / (v_hat.sqrt() + EPS)
     return Fitted(torch.where(learns, moved, state.weights), m, v, steps)
+
+
+class StudentAdapter(NamedTuple):
+    """The correction SA(z_F') (exfm/distillation/correction.py). The teacher's own logits stay as they are."""
+
+    fitted: Fitted
+    lr: float
+    has_context: bool
+
+    @classmethod
+    def initial(cls, arm: Arm, tasks: Sequence[str], width: int, seed: int) -> StudentAdapter:
+        has_context = arm.adapter_input == "context"
+        fitted = initial_adapter(tasks, arm.adapter_width, seed, 1 + width if has_context else 0)
+        return cls(fitted, arm.adapter_lr, has_context)
+
+    def learn(self, seen: Seen, lesson: Lesson, before: Callable[[], Lesson]) -> StudentAdapter:
+        taught = (seen.labels, seen.known, seen.batch.weights, self._context(seen), seen.batch.negative_rate)
+        return self._replace(fitted=updated(self.fitted, self.lr, lesson.teacher_logits, *taught))
+
+    def apply(self, lesson: Lesson, seen: Seen) -> Lesson:
+        return lesson._replace(adapted=adapted_logits(self.fitted.weights, lesson.teacher_logits, self._context(seen)))
+
+    def state(self) -> dict[str, Tensor]:
+        return {f"adapter/{key}": value for key, value in self.fitted._asdict().items()}
+
+    def figures(self, tasks: Sequence[str]) -> dict[str, Tensor]:
+        if self.has_context:
+            return {}
+        return {"adapter_shift": adapted_logits(self.fitted.weights, torch.zeros(1, len(tasks)))[0]}
+
+    def _context(self, seen: Seen) -> Tensor | None:
+        return context_of(seen.batch.teacher_age, seen.trunk_output) if self.has_context else None

@@ -19,10 +19,15 @@ B examples, T tasks.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
+from exfm.distillation.correction import Seen
 from exfm.distillation.logistic import Regression, Terms, initial, learned, prior
+from exfm.distillation.loss import Lesson
 
 LOW, FULL = 0.25, 0.5
 HALF_LIFE_ROWS = 10_000  # of those that have the task's label and a teacher logit
@@ -79,3 +84,38 @@ def share(state: Regression) -> Tensor:
     a, b = state.theta[:, 0].clamp(min=0), (state.theta[:, 1] - error).clamp(min=0)
     parts = torch.stack([a, b], dim=1) * sd
     return parts[:, 1] / parts.sum(1).clamp(min=1e-9)
+
+
+class Advantage(NamedTuple):
+    """The correction of the two distillation weights (exfm/distillation/correction.py), last in its chain.
+
+    It measures the teacher's logits as they were logged and, where there is an adapter, the adapter's: `said` is 1 or
+    2, and the regression has the tasks of the one first, then those of the other.
+    """
+
+    regression: Regression
+    of_earlier_rows: Regression  # without the batch that was just learned: the factors come from it
+    said: int
+
+    @classmethod
+    def initial(cls, tasks: int, said: int) -> Advantage:
+        regression = no_advantage_yet(said * tasks)
+        return cls(regression, regression, said)
+
+    def learn(self, seen: Seen, lesson: Lesson, before: Callable[[], Lesson]) -> Advantage:
+        adapted = before().adapted
+        z_F = [seen.teacher_logits] if adapted is None else [seen.teacher_logits, adapted]
+        z_S, y, known = (tensor.repeat(1, self.said) for tensor in (seen.student_logits, seen.labels, seen.known))
+        after = measured(self.regression, z_S, torch.cat(z_F, 1), y, known, seen.batch.weights)
+        return self._replace(regression=after, of_earlier_rows=self.regression)
+
+    def apply(self, lesson: Lesson, seen: Seen) -> Lesson:
+        factors, *adapted = factor(self.of_earlier_rows).chunk(self.said)
+        return lesson._replace(factors=factors, adapted_factors=adapted[0] if adapted else None)
+
+    def state(self) -> dict[str, Tensor]:
+        return {f"advantage/{key}": value for key, value in self.regression._asdict().items()}
+
+    def figures(self, tasks: Sequence[str]) -> dict[str, Tensor]:
+        factors = factor(self.regression).chunk(self.said)
+        return dict(zip(("teacher_weight", "adapter_weight"), factors, strict=False))

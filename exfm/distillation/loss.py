@@ -42,6 +42,38 @@ from exfm.distillation.arm import Arm
 from exfm.errors import ConfigError
 
 
+class Lesson(NamedTuple):
+    """What the teacher says of one batch, after correction. No gradient; undefined where the teacher mask is False.
+
+    teacher_logits   (B, T), z_F
+    adapted          (B, T), the logits SA of the student adapter
+    factors          (T,) in [0, 1], on the weight of the distillation term
+    adapted_factors  (T,) in [0, 1], on the adapter's term
+    """
+
+    teacher_logits: Tensor
+    adapted: Tensor | None = None
+    factors: Tensor | None = None
+    adapted_factors: Tensor | None = None
+
+
+class Rows(NamedTuple):
+    """What else is known of the rows of a batch. A part that is None means all rows, alike.
+
+    label_mask     (B, T) bool, where the label is known
+    teacher_mask   (B, T) bool, where there is a teacher logit
+    weights        (B,), sample weights
+    negative_rate  (T,), the share of the rows with label 0 that was kept (exfm/data/sampling.py)
+    cold           (B,) bool, rows of a schedule on which the serving head learns from the teacher
+    """
+
+    label_mask: Tensor | None = None
+    teacher_mask: Tensor | None = None
+    weights: Tensor | None = None
+    negative_rate: Tensor | None = None
+    cold: Tensor | None = None
+
+
 class Objective(NamedTuple):
     """A loss and its terms, scalars with gradient, and the rows (T,) int64 behind them."""
 
@@ -115,67 +147,68 @@ def objective(
     arm: Arm,
     z_S: Tensor,
     labels: Tensor,
-    teacher_logits: Tensor,
+    teacher: Tensor | Lesson,
     *,
     z_D: Tensor | None = None,
     z_D2: Tensor | None = None,
-    adapted: Tensor | None = None,
-    label_mask: Tensor | None = None,
-    teacher_mask: Tensor | None = None,
-    weights: Tensor | None = None,
-    cold: Tensor | None = None,
-    factors: Tensor | None = None,
-    adapted_factors: Tensor | None = None,
-    negative_rate: Tensor | None = None,
+    rows: Rows = Rows(),
 ) -> Objective:
     """The loss of one batch under an arm.
 
-    All (B, T) but weights and cold, (B,), both factors, (T,), and negative_rate, (T,): the share of the rows with label
-    0 that is there. `z_D` belongs to kind `auxiliary_head`; `z_D2` and
-    `adapted` (the adapter's logits SA, taken without gradient) to its adapter. `cold` are the rows of a schedule on
-    which the serving head learns from the teacher; without it none does but in kind `single_head`. Without a mask every
-    row has that target. Values under a False mask are not looked at, whatever they are.
+    Shapes: z_S, labels, z_D and z_D2 are (B, T). `teacher` is the teacher's logits (B, T), or a `Lesson` with what
+    corrects them. `z_D` belongs to the kind `auxiliary_head`, `z_D2` to its adapter. Values under a False mask of
+    `rows` have no influence.
 
     Raises ConfigError where the arm needs a logit that is not given.
-    """
-    label_mask = torch.ones_like(labels, dtype=torch.bool) if label_mask is None else label_mask
-    teacher_mask = torch.ones_like(label_mask) if teacher_mask is None else teacher_mask
-    wanted = label_mask if arm.rows == "labelled" else torch.ones_like(label_mask)
-    distilled = wanted & teacher_mask
 
-    zero = z_S.new_zeros(())
-    z, counts = z_S, weights
-    if negative_rate is not None:
-        z = z_S + label_shift(negative_rate)
-        ones = z_S.new_ones(len(z_S)) if weights is None else weights
-        counted = label_weights if arm.rows == "labelled" else row_weights
-        counts = counted(ones, labels, label_mask, negative_rate)
-    label = mean_over(cross_entropy(z, torch.where(label_mask, labels, 0.0)), label_mask, weights)
-    distillation = adaptation = single_head = zero
+    >>> z_S, labels = torch.tensor([[0.0], [2.0]]), torch.tensor([[1.0], [0.0]])
+    >>> terms = objective(Arm(kind="single_head", weight=0.5), z_S, labels, torch.tensor([[0.0], [0.0]]))
+    >>> bool(terms.total == terms.label + 0.5 * terms.distillation)
+    True
+    """
+    lesson = teacher if isinstance(teacher, Lesson) else Lesson(teacher)
+    known = torch.ones_like(labels, dtype=torch.bool) if rows.label_mask is None else rows.label_mask
+    taught = torch.ones_like(known) if rows.teacher_mask is None else rows.teacher_mask
+    wanted = known if arm.rows == "labelled" else torch.ones_like(known)
+    distilled = wanted & taught
+    counts = _counts(arm, labels, known, rows)
+
+    z = z_S if rows.negative_rate is None else z_S + label_shift(rows.negative_rate)
+    label = mean_over(cross_entropy(z, torch.where(known, labels, 0.0)), known, rows.weights)
+    distillation = adaptation = single_head = z_S.new_zeros(())
     if arm.distils:
         z = z_S if arm.kind == "single_head" else _given(z_D, "z_D", arm)
-        z_F = torch.where(distilled, teacher_logits.detach(), 0.0)
+        z_F = torch.where(distilled, lesson.teacher_logits.detach(), 0.0)
         target = teacher_target(z_F, arm.label_scale, arm.temperature)
-        distillation = mean_over(cross_entropy(z / arm.temperature, target), distilled, counts, factors)
-        if cold is not None:  # a factor and no mask: rows count alike, also where the batch is cold in part
-            h = cross_entropy(z_S / arm.temperature, teacher_target(z_F, 1.0, arm.temperature)) * cold.unsqueeze(1)
-            single_head = mean_over(h, distilled, counts, factors)
+        distillation = mean_over(cross_entropy(z / arm.temperature, target), distilled, counts, lesson.factors)
+        if rows.cold is not None:  # a factor, not a mask: rows count alike, even where only part of the batch is cold
+            h = cross_entropy(z_S / arm.temperature, teacher_target(z_F, 1.0, arm.temperature))
+            single_head = mean_over(h * rows.cold.unsqueeze(1), distilled, counts, lesson.factors)
     if arm.adapter:
-        z, sa = _given(z_D2, "z_D2", arm), _given(adapted, "adapted", arm)
+        z, sa = _given(z_D2, "z_D2", arm), _given(lesson.adapted, "adapted", arm)
         target = torch.where(distilled, torch.sigmoid(sa.detach()), 0.0)
-        adaptation = mean_over(cross_entropy(z, target), distilled, counts, adapted_factors)
+        adaptation = mean_over(cross_entropy(z, target), distilled, counts, lesson.adapted_factors)
 
     total = label + arm.weight * distillation + adaptation if arm.distils else label
     return Objective(
-        total=total if cold is None else total + arm.single_head_weight * single_head,
+        total=total if rows.cold is None else total + arm.single_head_weight * single_head,
         label=label,
         distillation=distillation,
         adapted=adaptation,
         single_head=single_head,
-        labelled_rows=label_mask.sum(0),
+        labelled_rows=known.sum(0),
         distilled_rows=distilled.sum(0),
-        rows_without_teacher=(wanted & ~teacher_mask).sum(0),
+        rows_without_teacher=(wanted & ~taught).sum(0),
     )
+
+
+def _counts(arm: Arm, labels: Tensor, known: Tensor, rows: Rows) -> Tensor | None:
+    """What each row counts in the distillation terms; None: 1."""
+    if rows.negative_rate is None:
+        return rows.weights
+    weights = labels.new_ones(len(labels)) if rows.weights is None else rows.weights
+    counted = label_weights if arm.rows == "labelled" else row_weights
+    return counted(weights, labels, known, rows.negative_rate)
 
 
 def _given(logits: Tensor | None, name: str, arm: Arm) -> Tensor:

@@ -11,11 +11,16 @@ B examples, T tasks.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
 from exfm.data import label_shift
+from exfm.distillation.correction import Seen
 from exfm.distillation.logistic import Regression, Terms, initial, learned
+from exfm.distillation.loss import Lesson
 
 
 def _terms(half_life_rows: int) -> Terms:
@@ -62,3 +67,28 @@ def updated(
     x = torch.stack([z_F, mask.T], dim=1).double()  # (T, 2, B)
     shift = None if negative_rate is None else label_shift(negative_rate)
     return learned(state, _terms(half_life_rows), x, labels, mask, weights, shift)
+
+
+class PlattScaling(NamedTuple):
+    """The correction z_F' = a·z_F + b (exfm/distillation/correction.py)."""
+
+    regression: Regression
+    half_life_rows: int
+
+    @classmethod
+    def initial(cls, tasks: int, half_life_rows: int) -> PlattScaling:
+        return cls(initial_platt(tasks), half_life_rows)
+
+    def learn(self, seen: Seen, lesson: Lesson, before: Callable[[], Lesson]) -> PlattScaling:
+        taught = (seen.labels, seen.known, seen.batch.weights, seen.batch.negative_rate)
+        return self._replace(regression=updated(self.regression, self.half_life_rows, lesson.teacher_logits, *taught))
+
+    def apply(self, lesson: Lesson, seen: Seen) -> Lesson:
+        return lesson._replace(teacher_logits=recalibrated(self.regression, lesson.teacher_logits))
+
+    def state(self) -> dict[str, Tensor]:
+        return {f"platt/{key}": value for key, value in self.regression._asdict().items()}
+
+    def figures(self, tasks: Sequence[str]) -> dict[str, Tensor]:
+        a, b = self.regression.theta.unbind(1)
+        return {"platt_scale": a, "platt_shift": b}

@@ -23,7 +23,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
 from exfm.data import Batch, FeatureSet, Histories
-from exfm.distillation import Arm, Guidance, Lesson, Objective, objective, scale_gradient
+from exfm.distillation import Arm, Corrections, Lesson, Objective, Rows, Seen, objective, scale_gradient
 from exfm.embeddings import (
     AccumulatorConfig,
     fused_embedding_bags,
@@ -129,7 +129,7 @@ class Student:
         for p in self._dense.values():  # what Adam itself would start from, there to be saved and loaded from the start
             zeros = {"exp_avg": torch.zeros_like(p), "exp_avg_sq": torch.zeros_like(p)}
             self._adam.state[p].update(step=torch.zeros((), dtype=torch.float32), **zeros)
-        self._guidance = Guidance.initial(cfg.arm, self.tasks, self.net.serving.in_features, seed)
+        self._corrections = Corrections.of(cfg.arm, self.tasks, self.net.serving.in_features, seed)
         self.random = StepRandomness(seed)
         self._factor = 1.0
         self._rows = torch.zeros((), dtype=torch.int64)
@@ -154,14 +154,14 @@ class Student:
         e = pooled.detach().requires_grad_()
         x_BH = self.net.trunk(self.net.units(e, batch.sparse), self.histories(batch.sparse, batch.dense))
         z_S = self.net.serving(x_BH)
-        guidance, lesson = self._guidance.taught(batch, z_S.detach(), x_BH.detach())
+        corrections, lesson = self._corrections.learn(Seen(batch, z_S.detach(), x_BH.detach()))
         losses = self._objective(batch, x_BH, z_S, lesson)
 
         logits, loss = z_S.detach(), losses.total.item()
         past = self.histories.values(batch, every_logit=self.cfg.arm.rows == "all")
         finite = bool(np.isfinite(loss)) and bool(torch.isfinite(logits).all()) and past.finite
         if finite and bool(losses.labelled_rows.any() or losses.distilled_rows.any()):
-            finite = self._learn(losses.total, pooled, e, guidance)
+            finite = self._learn(losses.total, pooled, e, corrections)
         if finite:
             self._scale_accumulators(self.cfg.accumulators.factor(self.rows, self.rows + B))
             self.histories.add(past)
@@ -194,9 +194,9 @@ class Student:
         """Rows seen; by task, rows `labelled`, rows `distilled`, and rows `without_teacher` where one was wanted."""
         return {key: value.tolist() for key, value in self._progress().items()}
 
-    def guidance(self) -> dict[str, float]:
-        """What corrects the teacher, as figures to watch: see `Guidance.figures`. Empty where nothing does."""
-        return self._guidance.figures(self.tasks)
+    def correction_figures(self) -> dict[str, float]:
+        """What corrects the teacher, as figures to watch: see `Corrections.figures`. Empty where nothing does."""
+        return self._corrections.figures(self.tasks)
 
     def state(self) -> dict[str, Tensor]:
         """Copies of everything that the next step depends on."""
@@ -216,17 +216,10 @@ class Student:
             arm,
             z_S,
             batch.labels,
-            lesson.teacher_logits,
+            lesson,
             z_D=self.net.auxiliary(scaled) if own_heads else None,
             z_D2=self.net.adapted(scaled) if arm.adapter else None,
-            adapted=lesson.adapted,
-            label_mask=batch.label_mask,
-            teacher_mask=batch.teacher_mask,
-            weights=batch.weights,
-            cold=cold,
-            factors=lesson.factors,
-            adapted_factors=lesson.adapted_factors,
-            negative_rate=batch.negative_rate,
+            rows=Rows(batch.label_mask, batch.teacher_mask, batch.weights, batch.negative_rate, cold),
         )
 
     def _cold(self, rows: int) -> Tensor | None:
@@ -234,18 +227,18 @@ class Student:
         left = self.cfg.arm.single_head_rows - self.rows
         return torch.arange(rows) < left if left > 0 else None
 
-    def _learn(self, loss: Tensor, pooled: Tensor, e: Tensor, guidance: Guidance) -> bool:
+    def _learn(self, loss: Tensor, pooled: Tensor, e: Tensor, corrections: Corrections) -> bool:
         """Update everything, or nothing: the tables learn last, once every gradient was seen finite."""
         self._adam.zero_grad(set_to_none=True)
         loss.backward()
         assert e.grad is not None
         gradients = [e.grad, *(p.grad for p in self._dense.values() if p.grad is not None)]
-        gradients += guidance.first_to_overflow
+        gradients += [tensor.float() for tensor in corrections.state().values()]
         if not nn.utils.get_total_norm(gradients) < LARGEST:
             return False
         pooled.backward(e.grad)
         self._adam.step()
-        self._guidance = guidance
+        self._corrections = corrections
         self.random.advance()
         return True
 
@@ -276,7 +269,7 @@ class Student:
             tensors |= {f"adam/{name}/{key}": value for key, value in self._adam.state[p].items()}
         tensors |= {f"table/{name}/weight": w for name, w in table_weights(self.net.tables).items()}
         tensors |= {f"table/{name}/accumulator": m for name, m in table_accumulators(self.net.tables).items()}
-        tensors |= self._guidance.tensors()
+        tensors |= self._corrections.state()
         tensors |= {f"history/{key}": tensor for key, tensor in self.histories.tensors().items()}
         tensors |= {f"progress/{key}": value for key, value in self._progress().items()}
         return tensors | {"rng": self.random.state}

@@ -390,7 +390,7 @@ MUTATIONS = (
         "the adapter, and all else that corrects the teacher, begin anew",
         f"{REPLAY} (20)",
         "exfm/models/student.py",
-        "tensors |= self._guidance.tensors()",
+        "tensors |= self._corrections.state()",
         "pass",
         STUDENT,
     ),

@@ -175,7 +175,7 @@ class StudentWorker(Worker):
                 raise
             self.record.note(cut, judged)
             if self.record.metrics_due:
-                figures = {**self.record.figures.values(), **self.engine.student.guidance()}
+                figures = {**self.record.figures.values(), **self.engine.student.correction_figures()}
                 self.log_metrics(sum(self.account.learned.rows.values()), figures)
         self._last_batch = cut.batch
         self._move_to(cut.rows["lake_seq"][-1].as_py())

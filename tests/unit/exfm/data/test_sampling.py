@@ -10,11 +10,12 @@ import pytest
 import torch
 
 from exfm.data import BatchBuilder, FeatureSet, SparseFeature, row_weights, sample_negatives
-from exfm.distillation import Arm, objective
+from exfm.distillation import Arm
 from exfm.distillation.platt import initial_platt, updated
 from exfm.layers import TrunkConfig
 from exfm.metrics import metrics_of, sigmoid
 from exfm.models import Student, StudentConfig
+from tests.support.models.objectives import objective_of
 
 RATE = {"ctr": 0.25}
 FEATURES = FeatureSet(sparse=[SparseFeature(name="ad", rows=20, transform="index")])
@@ -123,7 +124,7 @@ def test_the_mean_that_a_blind_student_distils_is_that_of_all_traffic():
     def pull(rate: float) -> float:
         """On a student that says the mean of all rows for every row, in units of that mean."""
         z_S = torch.full_like(labels, np.log(mean / (1 - mean))).requires_grad_()
-        terms = objective(Arm(kind="single_head"), z_S, labels, z_F, negative_rate=torch.tensor([rate]))
+        terms = objective_of(Arm(kind="single_head"), z_S, labels, z_F, negative_rate=torch.tensor([rate]))
         (gradient,) = torch.autograd.grad(terms.distillation, z_S)
         return float(gradient.sum()) / mean
 

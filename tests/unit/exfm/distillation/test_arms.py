@@ -70,7 +70,7 @@ def test_a_student_goes_on_bit_for_bit_wherever_it_was_saved(arm, cut):
     second.load_state(kept)
     learn(second, batches[cut:])
     assert same(second.state(), whole.state())
-    assert second.guidance() == whole.guidance()
+    assert second.correction_figures() == whole.correction_figures()
 
 
 @pytest.mark.parametrize("arm", ARMS)
@@ -83,7 +83,7 @@ def test_what_is_served_has_the_same_parameters_and_its_twin_nothing_of_the_arm(
     learn(one, aged(stream(600)))
     assert one.export().state_dict().keys() == twin.export().state_dict().keys()
     assert not [key for key in twin.state() if key.startswith(("platt", "adapter", "advantage"))]
-    assert twin.guidance() == {}
+    assert twin.correction_figures() == {}
 
 
 @pytest.mark.parametrize("arm", ARMS)
@@ -168,13 +168,13 @@ def test_platt_scaling_and_the_adapter_undo_a_teacher_that_is_one_too_high():
     batches = stream(40_000, bias=1.0)
     platt = student(arm_of=Arm(kind="single_head", recalibration="platt"))
     assert calibration(platt, batches) == pytest.approx(1, abs=0.03)
-    told = platt.guidance()
+    told = platt.correction_figures()
     assert told["platt_scale_ctr"] == pytest.approx(1, abs=0.15)
     assert told["platt_shift_ctr"] == pytest.approx(-1, abs=0.15)
 
     adapter = student(arm_of=Arm(adapter=True, adapter_lr=0.01))
     learn(adapter, batches[:100])
-    assert adapter.guidance()["adapter_shift_ctr"] == pytest.approx(-1, abs=0.25)
+    assert adapter.correction_figures()["adapter_shift_ctr"] == pytest.approx(-1, abs=0.25)
 
 
 def test_platt_scaling_learns_first_and_is_run_again_before_the_student_learns():
@@ -196,7 +196,7 @@ def test_platt_scaling_changes_nothing_of_what_a_teacher_is_seen_to_know():
         noise = torch.randn(batch.teacher_logits.shape, generator=torch.Generator().manual_seed(plain.rows))
         for one in (plain, scaled):
             one.train_step(replace(batch, teacher_logits=noise))
-    known = [one.guidance()["teacher_weight_ctr"] for one in (plain, scaled)]
+    known = [one.correction_figures()["teacher_weight_ctr"] for one in (plain, scaled)]
     assert known[0] == known[1] < 0.5
     advantage = [{k: v for k, v in one.state().items() if k.startswith("advantage/")} for one in (plain, scaled)]
     assert same(*advantage)
@@ -335,7 +335,7 @@ def test_a_teacher_that_is_worse_loses_its_weight_and_one_that_is_better_keeps_i
         for batch in stream(8_000):
             noise = 3 * torch.randn(batch.teacher_logits.shape, generator=rng)
             one.train_step(replace(batch, teacher_logits=noise) if wrong else batch)
-        weights[wrong] = one.guidance()
+        weights[wrong] = one.correction_figures()
     assert weights[False]["teacher_weight_ctr"] > 0.9
     assert weights[True]["teacher_weight_ctr"] < 0.1
 
@@ -346,7 +346,7 @@ def test_the_weight_of_a_batch_is_that_of_the_rows_before_it():
     first, second = stream(4_096, batch_rows=2_048)
     one.train_step(first), twin.train_step(first)
     assert same(served(one.state()), served(twin.state()))
-    assert one.guidance()["teacher_weight_ctr"] > 0
+    assert one.correction_figures()["teacher_weight_ctr"] > 0
     one.train_step(second), twin.train_step(second)
     assert not same(served(one.state()), served(twin.state()))
 

@@ -8,6 +8,7 @@ from pydantic import ValidationError
 
 from exfm.distillation import Arm, objective, scale_gradient
 from exfm.distillation.loss import cross_entropy, mean_over, teacher_target
+from tests.support.models.objectives import objective_of
 
 B, T = 6, 2
 
@@ -57,22 +58,22 @@ def test_the_objective_is_that_of_the_paper(logits, arm):
     given = {"z_S", "labels", "teacher_logits"}
     given |= {"z_D"} if arm.kind == "auxiliary_head" else set()
     given |= {"z_D2", "adapted"} if arm.adapter else set()
-    loss = objective(arm, **{k: v for k, v in logits.items() if k in given})
+    loss = objective_of(arm, **{k: v for k, v in logits.items() if k in given})
     assert loss.total.item() == pytest.approx(by_hand(logits, arm, arm.adapter), rel=1e-5)
 
 
 @pytest.mark.parametrize("adapter", [False, True])
 def test_only_labels_reach_the_serving_logit_of_an_auxiliary_head(logits, adapter):
     arm = Arm(kind="auxiliary_head", weight=3, adapter=adapter)
-    (with_teacher,) = torch.autograd.grad(objective(arm, **logits).total, logits["z_S"])
+    (with_teacher,) = torch.autograd.grad(objective_of(arm, **logits).total, logits["z_S"])
     (labels_only,) = torch.autograd.grad(
-        objective(Arm(kind="none"), logits["z_S"], logits["labels"], logits["teacher_logits"]).total, logits["z_S"]
+        objective_of(Arm(kind="none"), logits["z_S"], logits["labels"], logits["teacher_logits"]).total, logits["z_S"]
     )
     assert torch.equal(with_teacher, labels_only)
 
 
 def test_neither_the_teacher_nor_the_adapter_is_moved_by_the_student(logits):
-    loss = objective(Arm(kind="auxiliary_head", adapter=True), **logits).total
+    loss = objective_of(Arm(kind="auxiliary_head", adapter=True), **logits).total
     moved = torch.autograd.grad(loss, [logits["teacher_logits"], logits["adapted"]], allow_unused=True)
     assert moved == (None, None)
 
@@ -111,7 +112,7 @@ def test_each_term_is_a_mean_over_the_rows_that_have_its_target(logits):
     teacher_mask = torch.tensor([[1, 0], [1, 0], [0, 0], [1, 0], [1, 0], [1, 0]], dtype=torch.bool)
     weights = torch.tensor([1.0, 2.0, 1.0, 1.0, 0.5, 3.0])
     arm = Arm(kind="single_head")
-    loss = objective(
+    loss = objective_of(
         arm,
         logits["z_S"],
         logits["labels"],
@@ -134,8 +135,8 @@ def test_each_term_is_a_mean_over_the_rows_that_have_its_target(logits):
 def test_a_conversion_is_distilled_on_clicked_rows_unless_all_rows_are_asked_for(logits):
     clicked = torch.tensor([[True, True]] * 2 + [[True, False]] * 4)
     given = {k: v for k, v in logits.items() if k in ("z_S", "labels", "teacher_logits", "z_D")}
-    assert objective(Arm(), **given, label_mask=clicked).distilled_rows.tolist() == [6, 2]
-    assert objective(Arm(rows="all"), **given, label_mask=clicked).distilled_rows.tolist() == [6, 6]
+    assert objective_of(Arm(), **given, label_mask=clicked).distilled_rows.tolist() == [6, 2]
+    assert objective_of(Arm(rows="all"), **given, label_mask=clicked).distilled_rows.tolist() == [6, 6]
 
 
 def test_what_lies_under_a_false_mask_is_never_looked_at(logits):
@@ -145,13 +146,13 @@ def test_what_lies_under_a_false_mask_is_never_looked_at(logits):
     for name in ("labels", "teacher_logits", "adapted"):
         spoilt[name][2] = float("nan")
     arm = Arm(kind="auxiliary_head", adapter=True)
-    clean = objective(arm, **logits, label_mask=mask, teacher_mask=mask)
-    assert objective(arm, **spoilt, label_mask=mask, teacher_mask=mask).total.item() == clean.total.item()
+    clean = objective_of(arm, **logits, label_mask=mask, teacher_mask=mask)
+    assert objective_of(arm, **spoilt, label_mask=mask, teacher_mask=mask).total.item() == clean.total.item()
 
 
 def test_an_empty_mask_gives_zero_and_zero_gradients(logits):
     none = torch.zeros(B, T, dtype=torch.bool)
-    loss = objective(Arm(kind="auxiliary_head", adapter=True), **logits, label_mask=none, teacher_mask=none).total
+    loss = objective_of(Arm(kind="auxiliary_head", adapter=True), **logits, label_mask=none, teacher_mask=none).total
     assert loss.item() == 0
     assert all(not g.any() for g in torch.autograd.grad(loss, [logits["z_S"], logits["z_D"], logits["z_D2"]]))
     assert mean_over(torch.zeros(0, T), torch.zeros(0, T, dtype=torch.bool)).item() == 0
@@ -176,4 +177,4 @@ def test_settings_that_make_no_sense_are_refused_in_words(settings, words):
 
 def test_a_missing_logit_is_named(logits):
     with pytest.raises(ValueError, match="needs `z_D`"):
-        objective(Arm(), logits["z_S"], logits["labels"], logits["teacher_logits"])
+        objective_of(Arm(), logits["z_S"], logits["labels"], logits["teacher_logits"])

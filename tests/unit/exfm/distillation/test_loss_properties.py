@@ -6,7 +6,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from exfm.distillation import Arm, objective
+from exfm.distillation import Arm
+from tests.support.models.objectives import objective_of
 from tests.support.models.states import same
 from tests.support.models.students import served, stream, student
 
@@ -48,7 +49,7 @@ def cases(draw, arms=arms):
 def told(arm, batch):
     """The loss, and its gradient at every logit, (B, T) or zeros."""
     leaves = [batch[name].detach().requires_grad_() for name in LOGITS]
-    found = objective(arm, **batch | dict(zip(LOGITS, leaves, strict=True)))
+    found = objective_of(arm, **batch | dict(zip(LOGITS, leaves, strict=True)))
     gradients = torch.autograd.grad(found.total, leaves, allow_unused=True)
     zero = torch.zeros_like(batch["z_S"])
     return found, {name: zero if g is None else g for name, g in zip(LOGITS, gradients, strict=True)}

@@ -6,12 +6,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from exfm.distillation import Arm, objective
+from exfm.distillation import Arm
 from exfm.distillation.loss import cross_entropy, mean_over
 from exfm.metrics import auc, calibration, gauc, normalised_entropy, paired_ne_difference
 from exfm.metrics.classification import log_loss
 from exfm.metrics.progressive import Tally
 from exfm.planning import loss_blocks
+from tests.support.models.objectives import objective_of
 
 
 @st.composite
@@ -91,8 +92,8 @@ def test_every_term_of_an_objective_is_weighted():
     labels, weights = (torch.rand(8, 1, generator=rng) < 0.5).float(), torch.tensor([1.0, 0, 2, 1, 1, 0, 1, 3])
     heads = {"z_D": z_D, "z_D2": z_D2, "adapted": adapted}
     arm = Arm(kind="auxiliary_head", adapter=True)
-    weighted = objective(arm, z, labels, teacher, weights=weights, **heads)
+    weighted = objective_of(arm, z, labels, teacher, weights=weights, **heads)
     again = torch.repeat_interleave(torch.arange(8), weights.long())
-    repeated = objective(arm, z[again], labels[again], teacher[again], **{k: v[again] for k, v in heads.items()})
+    repeated = objective_of(arm, z[again], labels[again], teacher[again], **{k: v[again] for k, v in heads.items()})
     for term in ("total", "label", "distillation", "adapted"):
         assert (8 * getattr(weighted, term)).item() == pytest.approx(len(again) * getattr(repeated, term).item())

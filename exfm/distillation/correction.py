@@ -1,0 +1,71 @@
+"""What a correction of the teacher is, and what it learns from.
+
+A correction changes what the teacher says to a student: its logits, or the weight that they get. It learns online, from
+the labels of each batch. A new one is a class that follows `Correction` and a line in `Corrections.of`
+(exfm/distillation/corrections.py).
+
+B examples, T tasks, H width of the trunk's output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Protocol, Self
+
+import torch
+from torch import Tensor
+
+from exfm.distillation.loss import Lesson
+
+if TYPE_CHECKING:
+    from exfm.data import Batch
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A batch, and what the student made of it. No tensor has a gradient."""
+
+    batch: Batch
+    student_logits: Tensor  # (B, T), before the step
+    trunk_output: Tensor  # (B, H)
+
+    @cached_property
+    def known(self) -> Tensor:
+        """(B, T) bool: rows with a label and a teacher logit. Corrections learn from these."""
+        return self.batch.label_mask & self.batch.teacher_mask
+
+    @cached_property
+    def teacher_logits(self) -> Tensor:
+        """(B, T): the teacher's logits, 0 where there is none."""
+        return torch.where(self.batch.teacher_mask, self.batch.teacher_logits, 0.0)
+
+    @cached_property
+    def labels(self) -> Tensor:
+        """(B, T): labels, 0 where they are not `known`."""
+        return torch.where(self.known, self.batch.labels, 0.0)
+
+
+class Correction(Protocol):
+    """One correction of the teacher, for all tasks. Immutable: to learn is to return a successor."""
+
+    def learn(self, seen: Seen, lesson: Lesson, before: Callable[[], Lesson]) -> Self:
+        """The correction after this batch.
+
+        `lesson` is what the earlier corrections, which have learned from the batch, make of the teacher; `before`
+        gives what all corrections made of it before any of them had.
+        """
+        ...
+
+    def apply(self, lesson: Lesson, seen: Seen) -> Lesson:
+        """`lesson`, corrected."""
+        ...
+
+    def state(self) -> dict[str, Tensor]:
+        """The state itself, not a copy, by name."""
+        ...
+
+    def figures(self, tasks: Sequence[str]) -> dict[str, Tensor]:
+        """(T,) each, by name: what is worth watching."""
+        ...

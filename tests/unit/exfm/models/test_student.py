@@ -316,7 +316,11 @@ def test_every_step_of_a_student_draws_anew_and_leaves_the_global_generator_alon
 
 
 @pytest.mark.parametrize(
-    "trunk", [TrunkConfig(name="mlp", mlp=(8,)), TrunkConfig(name=f"{__name__}:WideAndShort", options={"hidden": 6})]
+    "trunk",
+    [
+        TrunkConfig(name="mlp", mlp=(8,)),
+        TrunkConfig(name="tests.support.models.students:WideAndShort", options={"hidden": 6}),
+    ],
 )
 def test_other_trunks_train_and_start_from_the_seed_alone(trunk):
     torch.manual_seed(1)
@@ -349,7 +353,7 @@ def table_of(rows):
     [
         (TrunkConfig(name="no.such.module:Thing"), "no.such.module"),
         (TrunkConfig(name="torch.nn:Identity", options={"x": 1}), "out_width"),
-        (TrunkConfig(name=f"{__name__}:WideAndShort", options={"depth": 6}), "depth"),
+        (TrunkConfig(name="tests.support.models.students:WideAndShort", options={"depth": 6}), "depth"),
         (TrunkConfig(name="mlp", mlp=()), "0 layers"),
     ],
 )

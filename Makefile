@@ -1,4 +1,4 @@
-# ExFM from a bare clone: Python 3.11-3.13 with its venv module, and make. `make help` lists what there is.
+# ExFM from a bare clone: Python 3.11-3.13 with its venv module, and make. `make help` lists the targets.
 # Every target sets the environment up first; once that is done, checking it takes a few milliseconds.
 
 SHELL := /bin/sh
@@ -9,9 +9,9 @@ SHELL := /bin/sh
 
 VENV := .venv
 PY := $(VENV)/bin/python
-# `make setup PYTHON=python3.12` names the interpreter of a new environment; otherwise the first that serves is taken.
+# `make setup PYTHON=python3.12` names the interpreter of a new environment; otherwise the first suitable one is taken.
 PYTHON ?= python3 python3.11 python3.12 python3.13
-# Which pinned list: cuda where an NVIDIA driver is found, else cpu. `make setup VARIANT=cpu` decides it by hand.
+# Which pinned list: cuda where an NVIDIA driver is found, else cpu. `make setup VARIANT=cpu` overrides it.
 DRIVER_FOUND = [ -e /proc/driver/nvidia/version ] || command -v nvidia-smi || ldconfig -p | grep -F libnvidia-ml.so.1
 VARIANT ?= $(shell if { $(DRIVER_FOUND); } >/dev/null 2>&1; then echo cuda; else echo cpu; fi)
 LIST := requirements/$(VARIANT).txt
@@ -26,28 +26,36 @@ ARGS ?=
 QUICK_SETTINGS := --set source.impressions=80000
 
 help:  ## this list
-	@sed -n 's/^\([a-z]*\):[^#]*## /  make \1@/p' Makefile | awk -F@ '{ printf "%-16s %s\n", $$1, $$2 }'
+	@echo "ExFM. Start with \`make demo\`. The first call of a target installs $(VENV) (6 GB, minutes); later calls find it done."
+	echo
+	sed -n 's/^\([a-z]*\):[^#]*## /  make \1@/p' Makefile | awk -F@ '{ printf "%-14s %s\n", $$1, $$2 }'
+	echo
+	echo "Variables:"
+	echo "  ARGS      options for the command     make test ARGS='-k broker -x', make demo ARGS='--set seed=2'"
+	echo "  QUICK     a shorter stream            QUICK=1 make demo"
+	echo "  VARIANT   the pinned list: cpu, or cuda where an NVIDIA driver is found; make setup VARIANT=cpu overrides it"
+	echo "  PYTHON    the interpreter of a new environment, 3.11 to 3.13; make setup PYTHON=python3.12"
 
-setup:  ## environment, pinned packages, console command, the broker's jars; instant when done, resumes when interrupted
+setup:  ## install environment, pinned packages, command exfm and the broker; instant when done, resumes when interrupted
 	@say() { printf 'set-up %s\n' "$$*"; }
 	fail() { printf 'set-up stopped: %s\n' "$$*" >&2; exit 1; }
 	done=$(VENV)/.setup
-	# Who the environment belongs to: its interpreter and its place (console scripts hold absolute paths).
+	# What the environment was made for: its interpreter and its place (console scripts hold absolute paths).
 	home() { printf '%s in %s' "$$($(PY) -V 2>/dev/null || echo none)" "$$PWD"; }
-	[ -f $(LIST) ] || fail "there is no list $(LIST); VARIANT is cpu or cuda"
+	[ -f $(LIST) ] || fail "no list $(LIST); VARIANT is cpu or cuda"
 	packages="$(VARIANT) $$(cksum < $(LIST))"
-	project="$$(cksum < pyproject.toml)"
+	project="$$(cksum < pyproject.toml) $$(grep ^__version__ exfm/__init__.py)"
 	broker="$$(cksum < streaming/broker/jars.py)"
-	# The two builds of fbgemm share a folder and break each other: exactly the one of this list may be there.
+	# The two builds of fbgemm share a folder and break each other: only the one of this list may be installed.
 	fbgemm() { cd $(VENV)/lib/python3*/site-packages 2>/dev/null && echo fbgemm_gpu*-*.dist-info | sed 's/-[0-9][^ ]*//g'; }
 	right=fbgemm_gpu$(if $(filter cpu,$(VARIANT)),_cpu)
 	state() { printf '%s / %s / %s / %s / %s' "$$(home)" "$$(fbgemm)" "$$packages" "$$project" "$$broker"; }
 	is() { [ "$$(cat "$$1" 2>/dev/null)" = "$$2" ]; }
 	if is $$done/ready "$$(state)" && [ "$$(fbgemm)" = $$right ]; then exit 0; fi
 
-	# An environment is kept when its interpreter runs, it has pip, it was not moved, and no installation broke off in it.
+	# An environment is kept when its interpreter runs, it has pip, it was not moved, and no installation in it was interrupted.
 	if [ ! -e $$done/installing ] && $(PY) -c 'import pip' 2>/dev/null && { [ ! -e $$done/home ] || is $$done/home "$$(home)"; }
-	then say "1/4: the environment $(VENV) is there ($$($(PY) -V))"
+	then say "1/4: the environment $(VENV) exists ($$($(PY) -V))"
 	else
 	    suits='import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))'
 	    for python in $(PYTHON) ""; do
@@ -56,16 +64,16 @@ setup:  ## environment, pinned packages, console command, the broker's jars; ins
 	    [ -n "$$python" ] || fail "it needs CPython 3.11, 3.12 or 3.13 with the venv module; tried: $(PYTHON)" \
 	        "(python3 is $$(python3 -V 2>/dev/null || echo absent)). Install one (Debian and Ubuntu: python3 and python3-venv)" \
 	        "or name it: make setup PYTHON=python3.12"
-	    [ ! -e $$done/installing ] || say "1/4: an installation broke off in $(VENV); starting it anew, downloads are kept"
+	    [ ! -e $$done/installing ] || say "1/4: an installation in $(VENV) was interrupted; it starts again, downloads are kept"
 	    say "1/4: making the environment $(VENV) with $$python ($$($$python -V))"
-	    rm -rf $(VENV)/bin  # first, so that a removal that breaks off leaves nothing that looks whole
+	    rm -rf $(VENV)/bin  # first, so that an interrupted removal leaves nothing that looks complete
 	    rm -rf $(VENV)
 	    $$python -m venv $(VENV) || { rm -rf $(VENV); fail "$$python could not make $(VENV); is this folder writable, the disk full?"; }
 	fi
 	mkdir -p $$done
 	home > $$done/home
 
-	if is $$done/packages "$$packages" && [ "$$(fbgemm)" = $$right ]; then say "2/4: the $(VARIANT) packages are there"
+	if is $$done/packages "$$packages" && [ "$$(fbgemm)" = $$right ]; then say "2/4: the $(VARIANT) packages are installed"
 	else
 	    free=$$(df -Pk . | awk 'NR == 2 { print int($$4 / 1048576) }')
 	    [ -e $$done/packages ] || [ "$$free" -ge $(NEEDED_GB) ] || fail "the packages need $(NEEDED_GB) GB, this disk has $$free GB free"
@@ -86,7 +94,7 @@ setup:  ## environment, pinned packages, console command, the broker's jars; ins
 	    echo "$$packages" > $$done/packages
 	fi
 
-	if is $$done/project "$$project"; then say "3/4: the command exfm is there"
+	if is $$done/project "$$project"; then say "3/4: the command exfm is installed"
 	else
 	    say "3/4: installing the command exfm"
 	    $(PY) -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e . || fail "exfm itself could not be installed (reasons above)"
@@ -98,7 +106,7 @@ setup:  ## environment, pinned packages, console command, the broker's jars; ins
 	state > $$done/ready
 	say "done: $(VENV)/bin/exfm --help, make demo, make test"
 
-demo: setup  ## the whole pipeline on a generated stream, in minutes (QUICK=1: under one)
+demo: setup  ## run the whole pipeline on a generated stream: minutes (QUICK=1: under one)
 	@exec $(VENV)/bin/exfm stream configs/demo.yaml $(if $(QUICK),--run-dir runs/demo-quick $(QUICK_SETTINGS),--run-dir runs/demo) --until-end $(ARGS)
 
 test: setup  ## the default test suite; what takes minutes is in soak
@@ -107,16 +115,16 @@ test: setup  ## the default test suite; what takes minutes is in soak
 soak: setup  ## the slow tests (marked slow), minutes each
 	@exec $(PY) -m pytest -m slow $(ARGS)
 
-lint: setup  ## style and types
+lint: setup  ## check style and types
 	@$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 
-format: setup  ## put the style right
+format: setup  ## fix what style can be fixed automatically
 	@$(VENV)/bin/ruff check --fix .
 	$(VENV)/bin/ruff format .
 
-docs:  ## build docs/ as a site in build/site; in an environment of its own, without the 6 GB of the pipeline
+docs:  ## build the site of docs/ in build/site, in a small environment of its own
 	@list="$$(cksum < requirements/docs.txt)"
 	if [ "$$(cat .venv-docs/.list 2>/dev/null)" != "$$list" ]; then
 	    for python in $(PYTHON) ""; do

@@ -1,7 +1,7 @@
 """The account of an engine: how many rows its models were given, learned and left out.
 
-An account travels in every checkpoint beside the weights it speaks of, and is checked whenever one is written: for each
-model, trained + quarantined rows = the rows it was given.
+An account travels in every checkpoint with the weights that it describes, and is checked whenever one is written: for
+each model, trained + quarantined rows = the rows it was given.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Account:
             if trained[model] + quarantine.rows != self.rows:
                 raise ModelError(
                     f"{model} trained {trained[model]} rows and left out {quarantine.rows}, and was given {self.rows} "
-                    f"up to lake_seq {lake_seq}; that is a fault of ExFM: nothing of it is saved, and a restart "
+                    f"up to lake_seq {lake_seq}; that is a fault of ExFM: it is not saved, and a restart "
                     "resumes from the checkpoint before"
                 )
         return {

@@ -1,9 +1,9 @@
-"""What is worked on next, made ready beside the work: one thread, a bounded number of items ahead.
+"""The next items of work, made ready in the background: one thread, a bounded number of items ahead.
 
     the thread: read, decode, cut, build ──► [ ready, at most `bound` ] ──► take ──► train
 
-A worker's position is what it has trained. What lies ready here is nobody's yet: it is let go at a close or a crash,
-and read again from the position. So reading ahead changes when a row is read, never what is computed from it.
+A worker's position is what it has trained. Items that lie ready are not part of it: a close or a crash drops them, and
+they are read again from the position. So reading ahead changes when a row is read, never what is computed from it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Generic, TypeVar
 Item = TypeVar("Item")
 
 IDLE_S = 0.01
-"""A source that had nothing is asked again after so long."""
+"""How long to wait before asking a source again that had nothing."""
 
 
 class Ahead(Generic[Item]):
@@ -77,7 +77,7 @@ class Ahead(Generic[Item]):
             return None
 
     def close(self) -> None:
-        """End the thread, after what it is reading now, and let go of what lies ready. A second call does nothing."""
+        """End the thread, after what it is reading now, and drop what lies ready. A second call does nothing."""
         with self._changed:
             self._ending = True
             self._ready.clear()

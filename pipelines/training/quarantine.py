@@ -1,8 +1,8 @@
 """Batches that a model left out, because a logit, the loss or a gradient was not finite: which rows, and why.
 
-Nothing of such a batch reaches the weights (exfm/models). What was left out travels in the model's
-checkpoints, so that it agrees with the weights through any crash: learned + left out = the rows of the lake that the
-model was to learn, for every task, by number and by Σ hash64(impression_id).
+Such a batch never reaches the weights (exfm/models). What was left out travels in the model's checkpoints and so agrees
+with the weights through any crash: for every task, learned + left out = the rows of the lake that the model was given,
+by number and by Σ hash64(impression_id).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from exfm.step import StepResult
 from pipelines.training.learned import Learned
 
 KEPT = 1000
-"""So many of the last batches are kept with their place in the lake; all are counted."""
+"""How many of the last batches are kept with their place in the lake; all are counted."""
 
 REASONS = ("a logit is not finite", "the loss is not finite", "a gradient is not finite")
 """The first that holds; it may hold on one rank only."""
@@ -69,7 +69,7 @@ class Quarantine:
         self._in_a_row = 0
 
     def leave_out(self, first: int, last: int, rows: int, left_out: np.ndarray, reason: str) -> None:
-        """Note a batch that was not finite: so many rows between two lake_seq, and what they would have taught
+        """Note a batch of `rows` rows between two lake_seq that was not finite; `left_out`: what they would have taught
         (`Learned.numbers`). Raises Diverged as `judge` does."""
         self.rows += rows
         self.batches += 1

@@ -1,4 +1,4 @@
-"""What a worker goes on from: its newest checkpoint that verifies."""
+"""What a worker resumes from: its newest checkpoint that verifies."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ log = logging.getLogger(__name__)
 
 
 class Found(NamedTuple):
-    """The checkpoint to go on from (None: there is none yet), and what to tell people of damaged ones before it."""
+    """The checkpoint to resume from (None: none exists yet), and a note for people about damaged ones that are
+    newer."""
 
     stored: Checkpoint | None
     note: str | None
@@ -67,7 +68,7 @@ def upgraded(stored: Checkpoint, rng: Mapping[str, Tensor]) -> Checkpoint:
     to 2:
 
     - `rng`, by its names in the checkpoint: format 1 had none, and nothing it could be made of drew random numbers, so
-      the model goes on from the seeded start
+      the model continues from the seeded start
     - `rows`, `trained_rows`, `quarantine`: follow from the position, the models' own counts and `quarantined_rows`;
       where the rows lie that were left out, format 1 did not say
     """

@@ -1,4 +1,4 @@
-"""Files written beside the work: one thread per worker, in the order given, behind a bounded queue.
+"""Files written in the background: one thread per worker, in the order given, behind a bounded queue.
 
     step -> copy -> put ──► [ waiting, at most `bound` ] ──► the thread: write, sync, rename, prune, register
 
@@ -21,7 +21,7 @@ class Writer:
     """Runs what is `put`, one after the other, in a thread of its own.
 
     What fails there is raised at the next `put`, `check`, `drain` or `close`, as it is, and nothing that waited behind
-    it is written: a worker that goes on then would be one that saves nothing.
+    it is written: a worker that continued then would save nothing more.
 
     >>> done = []
     >>> writer = Writer("example", bound=1)

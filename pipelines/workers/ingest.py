@@ -1,7 +1,7 @@
-"""Feeds a stream into the input topics: a generated or a recorded one, as fast as it goes or at a pace.
+"""Feeds a generated or a recorded stream into the input topics, at full speed or at a given pace.
 
-Every message says in its headers which stream it is of, which chunk of that and which part of the chunk. A restart
-finds the last one in each partition, plays the stream again from its start, and writes only what is not there yet.
+Every message names in its headers its stream, the chunk, and the part of the chunk. A restart finds the last message of
+each partition, plays the stream again from its start, and writes only what is missing.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ FOOTER_BYTES = 65_536
 
 
 def stream_name(config: Config, source: Generated | Recorded) -> str:
-    """One name for one stream: a digest of what decides its rows, not of how fast or from which folder it is played.
+    """One name for one stream: a digest of what decides its rows, not of its pace or of the folder it is in.
 
-    Of files the size and the end go in: a Parquet file ends with the places and statistics of all its columns. Raises
-    BadInput for one that is not there.
+    A file counts with its size and its end: a Parquet file ends with the places and statistics of all its columns.
+    Raises BadInput where a file does not exist.
     """
     digest = hashlib.blake2b(digest_size=8)
     left_out: Any = {"rate": True, "path": True, "feedback": {"path"}}
@@ -58,7 +58,7 @@ def stream_name(config: Config, source: Generated | Recorded) -> str:
 
 
 class _Output:
-    """One topic, and what each of its partitions holds of the stream already."""
+    """One topic, and the place in the stream that each of its partitions has reached."""
 
     def __init__(self, config: Config, topic: Topic, kind: Kind, stream: str, append: bool) -> None:
         self.topic, self.kind = topic, kind
@@ -78,8 +78,8 @@ class _Output:
         if END_HEADER not in headers and self._append:
             return NOTHING
         raise BadInput(
-            f"topic `{self.topic.topic}` holds {other or 'messages of somebody else'}"
-            f"{', which has ended,' if END_HEADER in headers else ''} and this stream is {self._stream}; go on with "
+            f"topic `{self.topic.topic}` holds {other or 'messages of another program'}"
+            f"{', which has ended,' if END_HEADER in headers else ''} and this stream is {self._stream}; continue "
             "that one, use another run directory or other topics, or append to a stream left open (`--append`)"
         )
 
@@ -98,7 +98,7 @@ class _Output:
                     self.writer.write(partition, [value], headers=headers, timestamp_ms=time_ms)
 
     def _encode(self, rows: pa.RecordBatch) -> list[bytes]:
-        """Message values that the topic takes: halved until they fit."""
+        """The rows as message values, halved until each fits the topic."""
         values = self.codec.encode(rows)
         if rows.num_rows < 2 or max(map(len, values)) <= self.writer.payload_bytes:
             return values
@@ -117,7 +117,7 @@ class IngestWorker(Worker):
 
     end: write end markers after the last row; without them the topics stay open for more.
     append: to topics that another stream left open, instead of refusing them.
-    `resumed_rows`: impressions of the chunks that earlier calls had sent, which are played again but not held back.
+    `resumed_rows`: impressions of chunks that earlier starts had sent; they are played again, without pacing.
     """
 
     kind = "ingest"
@@ -194,7 +194,7 @@ class IngestWorker(Worker):
 
     def _end(self) -> None:
         if self._truth is not None:
-            self._truth.close()  # before the end markers: a restart that finds those plays nothing again
+            self._truth.close()  # before the end markers: a restart that finds them plays nothing
         with self.watch("produce"):
             for output in self._outputs:
                 output.writer.flush()

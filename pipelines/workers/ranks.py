@@ -1,11 +1,11 @@
-"""What the ranks of one worker agree on.
+"""How the ranks of one worker agree.
 
-A round (`Worker.advance`) begins in all ranks with the same orders, and ends in all of them after the same step: before
-every step rank 0, whose clock counts, says whether there is to be another. Nobody is left waiting in a collective when
-the round is over, so the coordinator may take its time between two rounds. Inside one, a rank that stands still makes
-the others fail after `COLLECTIVE_S`.
+A round (`Worker.advance`) begins in all ranks with the same orders and ends in all of them after the same step: before
+every step rank 0, whose clock decides, says whether another follows. No rank waits in a collective between two rounds,
+so the coordinator may take its time there. Inside a round, a rank that stands still makes the others fail after
+`COLLECTIVE_S`.
 
-Every method but `close` is to be called by all ranks, in the same order. With one rank each is a plain value.
+All ranks call every method except `close`, in the same order. With a single rank, each returns a plain value.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ LOOPBACK = "127.0.0.1"
 
 COLLECTIVE_S = 30.0
 JOIN_S = 300.0
-"""For the slowest to have its process started and its libraries imported."""
+"""Time for the slowest rank to start its process and import its libraries."""
 
 
 @dataclass(frozen=True)
 class Rendezvous:
-    """Which rank of its worker a process is, and where the ranks meet: rank 0 listens there."""
+    """Which rank of its worker a process is, and the address at which rank 0 listens for the others."""
 
     rank: int = 0
     ranks: int = 1
@@ -39,10 +39,10 @@ class Rendezvous:
 
 
 class Ranks:
-    """This process among the ranks of its worker; joins the others, with more than one.
+    """This process among the ranks of its worker. With more than one rank, making it joins the others.
 
     >>> ranks = Ranks(Rendezvous())
-    >>> ranks.tell([7, 8]).tolist(), ranks.lead(1), ranks.say(lambda: "v00000003")
+    >>> ranks.gather([7, 8]).tolist(), ranks.lead(1), ranks.say(lambda: "v00000003")
     ([[7, 8]], 1, 'v00000003')
     """
 
@@ -59,7 +59,7 @@ class Ranks:
 
     @property
     def first(self) -> bool:
-        """Rank 0: it decides, and writes what there is one of."""
+        """Rank 0: it decides, and writes what exists once."""
         return self.rank == 0
 
     def sum(self, values: np.ndarray) -> np.ndarray:
@@ -68,23 +68,22 @@ class Ranks:
             return values
         return self.group.sum(torch.from_numpy(np.ascontiguousarray(values))).numpy()
 
-    def tell(self, values: Sequence[int]) -> np.ndarray:
-        """What every rank has to say, (ranks, N): its N whole numbers, as many from each."""
-        told = np.zeros((self.count, len(values)), np.int64)
-        told[self.rank] = values
-        return self.sum(told)
+    def gather(self, values: Sequence[int]) -> np.ndarray:
+        """The N whole numbers of every rank, (ranks, N)."""
+        gathered = np.zeros((self.count, len(values)), np.int64)
+        gathered[self.rank] = values
+        return self.sum(gathered)
 
     def lead(self, value: int) -> int:
         """Rank 0's value."""
         return int(self.sum(np.array([value if self.first else 0], np.int64))[0])
 
     def all(self, mine: bool) -> bool:
-        """Whether it is so on every rank."""
+        """Whether it holds on every rank."""
         return bool(self.sum(np.array([mine], np.int64))[0] == self.count)
 
     def say(self, words: Callable[[], str]) -> str:
-        """What rank 0 finds, by calling `words`. The others wait however long it takes, not only as long as a
-        collective may."""
+        """What rank 0 returns from `words`. The others may wait for hours, unlike in a collective."""
         if self.group is None:
             return words()
         self._said += 1
@@ -93,7 +92,7 @@ class Ranks:
         return self.group.hear(f"said/{self._said}")
 
     def meet(self) -> None:
-        """Wait until all ranks have come this far, however long it takes the slowest."""
+        """Wait until all ranks have reached this point, however long the slowest takes."""
         if self.group is not None:
             self._met += 1
             self.group.tell(f"here/{self._met}/{self.rank}", "")
@@ -101,7 +100,7 @@ class Ranks:
                 self.group.hear(f"here/{self._met}/{rank}")
 
     def share(self, count: int) -> range:
-        """Of `count` things in a row this rank's: neighbours, as many as the others have, or one more.
+        """This rank's contiguous share of `count` items; shares differ by one item at most.
 
         >>> Ranks(Rendezvous()).share(3)
         range(0, 3)

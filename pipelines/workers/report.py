@@ -1,4 +1,4 @@
-"""What a worker says of itself."""
+"""Reports: what a worker says about itself, for status.json and MLflow."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class RankReport:
-    """One process of a worker that is held by several. `rows`: those that it read itself."""
+    """One process of a worker that runs as several. `rows`: those that this process read."""
 
     rank: int
     pid: int
@@ -20,7 +20,7 @@ class RankReport:
 
 @dataclass
 class Report:
-    """One worker's state of affairs, as it goes into status.json and to MLflow. None where it does not apply."""
+    """One worker's state, as it goes into status.json and to MLflow. None where a field does not apply."""
 
     name: str
     kind: str
@@ -43,9 +43,9 @@ class Report:
     counts: dict[str, Any] | None = None
     progress: tuple[int, int] | None = None
     own_rows: int = 0
-    """Of `rows`, those that this process read itself, where a worker is several."""
+    """The part of `rows` that this process read, where the worker runs as several."""
     ranks: list[RankReport] = field(default_factory=list)
-    """Filled in by who holds them, where a worker is several; the bytes above are then sums."""
+    """Filled in by the handle of a worker that runs as several processes; the bytes above are then sums."""
     metrics: list[tuple[int, dict[str, float]]] = field(default_factory=list)
 
     @property

@@ -19,20 +19,20 @@ class Stopwatch:
     >>> watch.phases_s
     {'decode': 1.0, 'read': 2.0}
 
-    For one thread. Another that works at the same time, for the same worker, has a watch of its own (`beside`): its
-    phases are shown with these, and the worker was busy for as long as the busier of the two.
+    A stopwatch serves one thread. A second thread of the same worker gets its own from `parallel`: its phases are shown
+    with these, and the worker counts as busy for as long as the busier of the two.
     """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
         self._seconds: dict[str, float] = defaultdict(float)
         self._inner: list[float] = []
-        self._beside: list[Stopwatch] = []
+        self._parallel: list[Stopwatch] = []
 
-    def beside(self) -> Stopwatch:
-        """The watch of a thread that works beside this one."""
-        self._beside.append(Stopwatch(self._clock))
-        return self._beside[-1]
+    def parallel(self) -> Stopwatch:
+        """The stopwatch of a thread that works at the same time."""
+        self._parallel.append(Stopwatch(self._clock))
+        return self._parallel[-1]
 
     @contextmanager
     def __call__(self, phase: str) -> Iterator[None]:
@@ -48,13 +48,14 @@ class Stopwatch:
 
     @property
     def phases_s(self) -> dict[str, float]:
-        phases = Counter(dict(self._seconds))  # a copy first: its thread goes on adding to it
-        for other in self._beside:
+        phases = Counter(dict(self._seconds))  # copied first: its thread keeps adding to it
+        for other in self._parallel:
             phases.update(other.phases_s)
         return dict(phases)
 
     @property
     def busy_s(self) -> float:
-        """All phases but those of waiting, whose names begin with `wait`; of several threads, the busiest one's."""
+        """The time in all phases except waiting ones, whose names begin with `wait`; with several threads, the
+        busiest's."""
         own = sum(seconds for phase, seconds in dict(self._seconds).items() if not phase.startswith("wait"))
-        return max([own, *(other.busy_s for other in self._beside)])
+        return max([own, *(other.busy_s for other in self._parallel)])

@@ -1,7 +1,7 @@
-"""What every worker is: a plain class with `open / step / checkpoint / close`, and what it says of itself.
+"""The base of all workers: a plain class with `open / step / checkpoint / close`.
 
-A worker knows neither Ray nor its coordinator. Whoever runs it (an actor, a loop, a test) calls `advance`, which steps
-it for a short while and returns its `Report`. A step is short, never blocks for long, and returns False when there was
+A worker knows neither Ray nor its coordinator. Its runner (an actor, a loop, a test) calls `advance`, which steps it
+for a short while and returns its `Report`. A step is short, never blocks for long, and returns False when there was
 nothing to do yet.
 """
 
@@ -20,8 +20,8 @@ from pipelines.workers.stopwatch import Stopwatch
 
 @dataclass(frozen=True)
 class Orders:
-    """What the coordinator knows and a worker cannot: where the stream ends, once that is known, and whether there will
-    be no more snapshots, because the teacher has given up."""
+    """What the coordinator knows and a worker cannot: the last row of the stream, once it is known, and whether the
+    teacher has given up, so that no more snapshots will come."""
 
     end_seq: int | None = None
     teacher_gone: bool = False
@@ -42,31 +42,32 @@ class Worker(ABC):
 
     @abstractmethod
     def open(self) -> None:
-        """Take up work where the last committed state left it."""
+        """Resume from the last committed state."""
 
     @abstractmethod
     def step(self) -> bool:
-        """Do a bounded piece of work; False when there was none to do."""
+        """Do a bounded piece of work; False when there was nothing to do."""
 
     @property
     @abstractmethod
     def done(self) -> bool:
-        """True once a bounded stream is worked off to its end and everything is committed."""
+        """True once a bounded stream is finished and everything is committed."""
 
     def checkpoint(self) -> None:  # noqa: B027 (a worker whose every step commits has nothing to add)
-        """Commit what is done so far."""
+        """Commit the work done so far."""
 
     def close(self) -> None:  # noqa: B027
-        """Commit and let go of everything held."""
+        """Commit, and release everything held."""
 
     def abandon(self) -> None:  # noqa: B027
-        """Let go as a crash would: nothing is committed, and nothing of this worker runs on beside its successor."""
+        """Release everything as a crash would: nothing is committed, and no thread of this worker outlives the call."""
 
     def describe(self, report: Report) -> None:  # noqa: B027
-        """Fill in what only this kind of worker knows."""
+        """Fill in the fields that only this kind of worker knows."""
 
     def advance(self, budget_s: float, orders: Orders) -> Report:
-        """Step for about `budget_s`, then report. Sleeps a little when idle, so that a poll is never a busy loop."""
+        """Step for about `budget_s` seconds, then report. Sleeps briefly when idle, so that polling is never a busy
+        loop."""
         self.orders = orders
         end = time.monotonic() + budget_s
         while self._go_on(not self.done and time.monotonic() < end):
@@ -75,7 +76,7 @@ class Worker(ABC):
         return self.report()
 
     def _go_on(self, mine: bool) -> bool:
-        """Whether to step again. Where a worker is several processes, they leave a round together."""
+        """Whether to step again. The ranks of a worker leave a round together."""
         return mine
 
     def report(self) -> Report:
@@ -97,12 +98,12 @@ class Worker(ABC):
         return report
 
     def log_metrics(self, step: int, values: dict[str, float | None]) -> None:
-        """Queue metrics for tracking; undefined ones are left out."""
+        """Queue metrics for tracking, without undefined ones."""
         self.metrics.append((step, {k: v for k, v in values.items() if v is not None}))
 
 
 def seconds_since(event_time_ms: int | None) -> float | None:
-    """How far a live stream's row lies behind the clock on the wall."""
+    """How far a row of a live stream lies behind the wall clock."""
     return None if event_time_ms is None else max(0.0, time.time() - event_time_ms / 1000)
 
 

@@ -20,7 +20,7 @@ class Data(NamedTuple):
     """A student's rows: their `places` in the stream (n,), labels and what these count (n, T), 0 where not known.
 
     `learned` (k,) of them are in the batches: batch i has those from bounds[i] to bounds[i + 1]. The others were given
-    up by negative downsampling: `beside[i]` has those that come before the end of batch i, to be scored only. So every
+    up by negative downsampling: `scored_only[i]` has those that come before the end of batch i. So every
     arm is judged on the same rows, whatever share of them it learns.
     """
 
@@ -30,7 +30,7 @@ class Data(NamedTuple):
     learned: np.ndarray
     bounds: np.ndarray
     batches: list[Batch]
-    beside: list[tuple[np.ndarray, Batch] | None]
+    scored_only: list[tuple[np.ndarray, Batch] | None]
 
     def born(self, start: float, blocks: np.ndarray) -> tuple[int, int]:
         """The first row and the first batch of a student born when `start` of the stream, whose rows are in these
@@ -71,14 +71,14 @@ def data_of(table: pa.Table, config: Config, student: Student) -> Data:
     bounds = np.cumsum([0, *(cut.rows.num_rows for cut in cuts)])
     seqs = [cut.rows["lake_seq"].to_numpy() for cut in cuts]
     learned = np.searchsorted(rows["lake_seq"].to_numpy(), np.concatenate(seqs) if seqs else np.zeros(0, np.int64))
-    beside: list[tuple[np.ndarray, Batch] | None] = [None] * len(batches)
+    scored_only: list[tuple[np.ndarray, Batch] | None] = [None] * len(batches)
     if rates and batches:
         given_up = np.setdiff1d(np.arange(len(places)), learned)
         ends = np.append(learned[bounds[1:-1] - 1], len(places))
         for i, own in enumerate(np.split(given_up, np.searchsorted(given_up, ends[:-1]))):
-            beside[i] = (own, build(rows.take(pa.array(own)).combine_chunks())) if len(own) else None
+            scored_only[i] = (own, build(rows.take(pa.array(own)).combine_chunks())) if len(own) else None
     weights = rows[SAMPLE_WEIGHT].to_numpy().astype(np.float64) if config.rows.weighted else np.ones(len(places))
     columns = [rows[f"label_{task}"] for task in tasks]
     labels = np.stack([column.fill_null(0).to_numpy().astype(np.float64) for column in columns], axis=1)
     known = np.stack([column.is_valid().to_numpy() for column in columns], axis=1)
-    return Data(places, labels, known * weights[:, None], learned, bounds, batches, beside)
+    return Data(places, labels, known * weights[:, None], learned, bounds, batches, scored_only)

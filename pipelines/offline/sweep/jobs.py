@@ -1,4 +1,4 @@
-"""What a sweep's processes do: settle rows, train teachers, train students; each leaves parts and tells how far it is.
+"""What a sweep's processes do: settle rows, train teachers, train students; each leaves parts and reports its progress.
 
 RowsJob -> rows     TeacherJob -> logits by age of snapshot     StudentJob -> tuning sums, or logits of a whole life
 """
@@ -24,7 +24,7 @@ from pipelines.offline.sweep.settings import Condition, Reference
 from pipelines.offline.sweep.teachers import lockstep_logits
 
 TEACHER_COST = 8
-"""A teacher's row takes about so many times as long as a student's; progress is told in students' rows."""
+"""How many times longer a teacher's row takes than a student's; progress is counted in students' rows."""
 
 
 class SweepJob(Protocol):
@@ -100,7 +100,7 @@ class StudentJob:
         return len(self.asked)
 
     def _sums(self, passed: dict[str, Any], data: Data, stream_rows: int) -> dict[str, Any]:
-        """Of the part of the stream that settings are chosen on: by task, Σ w·h, Σ w and Σ w·y."""
+        """Sums over the part of the stream that settings are chosen on: by task, Σ w·h, Σ w and Σ w·y."""
         low, high = (share * stream_rows for share in self.place.sweep.chosen_on)
         chosen = (data.places >= low) & (data.places < high)
         weights = np.where(chosen[:, None], data.weights, 0.0)
@@ -124,8 +124,8 @@ def one_life(
     logits = np.full((len(data.places), len(tasks)), np.nan, np.float32)
     seconds, left_out = 0.0, 0
     for i, batch in enumerate(data.batches[first:], first):
-        if (beside := data.beside[i]) is not None:
-            logits[beside[0]] = engine.score(beside[1])
+        if (scored_only := data.scored_only[i]) is not None:
+            logits[scored_only[0]] = engine.score(scored_only[1])
         began = time.process_time()
         judged = engine.step(batch)
         seconds += time.process_time() - began

@@ -1,4 +1,4 @@
-"""A student's exports: what is served, written beside every checkpoint, and refused where it is not that student."""
+"""A student's exports: what is served, written with every checkpoint, and refused where it is not that student."""
 
 from __future__ import annotations
 

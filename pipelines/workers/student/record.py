@@ -16,7 +16,7 @@ METRICS_EVERY_ROWS = 20_000
 
 
 class Record:
-    """Of one student, over its whole life: `state` and `meta` travel in its checkpoints.
+    """The record of one student over its whole life: `state` and `meta` travel in its checkpoints.
 
     `event_time_ms`: of the last row. `teacher_version`, `logit_age_s`: of the last logit; None before the first.
     """

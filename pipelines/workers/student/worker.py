@@ -94,16 +94,18 @@ class StudentWorker(Worker):
     def _load(self, stored: Checkpoint) -> bool:
         tensors, meta = stored.tensors, stored.meta
         now = made_with_student(self._config, self._settings)
-        if (told := meta.get("made_with")) is None:  # a release before this did not say: it loads where nothing differs
+        if (
+            made_with := meta.get("made_with")
+        ) is None:  # an early release did not store it: the state must fit as it is
             self.engine.load(tensors)
         else:
-            was = MadeWith.told(told)
+            was = MadeWith.told(made_with)
             for name, model in self.engine.models.items():
                 model.load_state(fitted_student(under(name, tensors), was, now))
         self.record.load({k: whole_tensor(v) for k, v in tensors.items() if k.startswith("metrics/")}, meta)
         self._position = self._saved_position = meta["lake_seq"]
         log.info("resumed after lake_seq %d", self._position)
-        return bool(told != now.model_dump(mode="json"))
+        return bool(made_with != now.model_dump(mode="json"))
 
     def _lake_source(self) -> LakeSource:
         config, settings = self._config, self._settings
@@ -141,7 +143,7 @@ class StudentWorker(Worker):
             batch_rows=settings.batch_rows,
             sampling=partial(sample_negatives, tasks=tasks, negative_rate=rates, seed=config.seed) if rates else None,
             ahead=ahead,
-            watch=self.watch.beside() if ahead else self.watch,
+            watch=self.watch.parallel() if ahead else self.watch,
         )
         self.feed.end_at(self.orders.end_seq)
         self.feed.open(self._position)

@@ -39,7 +39,7 @@ class BlockOffer(NamedTuple):
 
     @staticmethod
     def of(portion: Portion, positions: Mapping[Partition, SourcePosition], at_end: bool) -> BlockOffer:
-        """Of a rank's portion; `positions` are its own."""
+        """The offer of a rank that has this portion; `positions` are its own."""
         offsets = np.zeros_like(portion.counts)
         for partition, at in positions.items():
             offsets[partition.partition] = at.offset
@@ -77,7 +77,7 @@ class Learn(NamedTuple):
 
 
 class TakeFromLake(NamedTuple):
-    """Take the rows up to `upto` from the lake, and then go on with the topic behind the block `after_block`."""
+    """Take the rows up to `upto` from the lake, then continue with the topic behind the block `after_block`."""
 
     upto: int
     after_block: int

@@ -1,8 +1,8 @@
-"""What all ranks of the teacher made of a block, on each of them.
+"""What all ranks of the teacher made of a block, known on each of them.
 
-A rank sees its own rows only. At a block's end the rows of all are put together, step by step and in order of
-partition, which is the order of a batch learned by one rank: so counts, metrics and what a checkpoint says of them do
-not depend on how many ranks there were.
+A rank sees its own rows only. At a block's end the results of all ranks are put together, step by step and in order of
+partition, which is the order of a batch learned by a single rank: counts, metrics and checkpoints do not depend on the
+number of ranks.
 """
 
 from __future__ import annotations
@@ -63,11 +63,11 @@ class BlockTally:
         left_out.add(step.rows)
         seq = step.rows["lake_seq"].to_numpy()
         own = [len(seq), seq.min(initial=np.iinfo(np.int64).max), seq.max(initial=-1), REASONS.index(reason_of(result))]
-        told = self._ranks.tell([*own, *left_out.numbers().ravel()])
+        gathered = self._ranks.gather([*own, *left_out.numbers().ravel()])
         with np.errstate(over="ignore"):
-            numbers = told[:, 4:].sum(0).reshape(-1, 2)
-        first, last, reason = int(told[:, 1].min()), int(told[:, 2].max()), REASONS[told[:, 3].min()]
-        quarantine.leave_out(first, last, int(told[:, 0].sum()), numbers, reason)
+            numbers = gathered[:, 4:].sum(0).reshape(-1, 2)
+        first, last, reason = int(gathered[:, 1].min()), int(gathered[:, 2].max()), REASONS[gathered[:, 3].min()]
+        quarantine.leave_out(first, last, int(gathered[:, 0].sum()), numbers, reason)
 
     def finish(self, account: Account) -> None:
         """A block's end: count what all ranks noted since the last one. A collective."""

@@ -139,7 +139,7 @@ class TeacherWorker(Worker):
             mine=self._mine,
             batch_rows=teacher.batch_rows,
             ahead=teacher.read_ahead,
-            watch=self.watch.beside() if teacher.read_ahead else self.watch,
+            watch=self.watch.parallel() if teacher.read_ahead else self.watch,
         )
 
     @property
@@ -184,7 +184,7 @@ class TeacherWorker(Worker):
         else:
             offer = BlockOffer.of(ready.portion, ready.portion.block.positions or self._position.positions, at_end)
         with self.watch("wait for ranks"):
-            offers = [BlockOffer.decode(numbers) for numbers in self._ranks.tell(offer.encode())]
+            offers = [BlockOffer.decode(numbers) for numbers in self._ranks.gather(offer.encode())]
         conclusion = conclude(offers, self.place.lake_seq, self.place.version - 1, end)
         if isinstance(conclusion, TakeFromLake):
             behind = self._position._replace(after_block=conclusion.after_block)

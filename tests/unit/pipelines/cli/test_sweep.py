@@ -242,9 +242,9 @@ def test_a_student_that_learns_a_share_of_the_negatives_is_judged_on_all_rows(fo
     assert (whole.places == some.places).all()
     assert (whole.labels == some.labels).all()
     assert 0.2 < len(some.learned) / len(whole.learned) < 0.6
-    rows = np.concatenate([some.learned, *(beside[0] for beside in some.beside if beside is not None)])
+    rows = np.concatenate([some.learned, *(beside[0] for beside in some.scored_only if beside is not None)])
     assert sorted(rows) == list(range(len(some.places)))
-    for i, beside in enumerate(some.beside):  # scored before the batch that ends behind it, after the one before
+    for i, beside in enumerate(some.scored_only):  # scored before the batch that ends behind it, after the one before
         if beside is not None and 0 < i < len(some.batches) - 1:
             ends = some.learned[some.bounds[[i, i + 1]] - 1]
             assert ((beside[0] > ends[0]) & (beside[0] < ends[1])).all()

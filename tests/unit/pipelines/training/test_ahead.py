@@ -165,7 +165,7 @@ def test_what_was_taken_is_the_takers_alone(ahead):
 def test_time_of_a_thread_beside_shows_and_is_not_counted_twice():
     now = [0.0]
     watch = Stopwatch(lambda: now[0])
-    beside = watch.beside()
+    beside = watch.parallel()
     with watch("train"), beside("read"):  # at the same time
         now[0] += 5
     with watch("wait for rows"), beside("batch"):

@@ -30,7 +30,7 @@ if rank == 0:
     time.sleep(7)
     planned = ["a plan"]
 us.group.broadcast(planned)
-told = us.tell([rank, 10 * rank]).tolist()
+told = us.gather([rank, 10 * rank]).tolist()
 wrapped = int(us.sum(np.array([2**63 - 1, 1], np.int64))[0])
 found = [said, *planned, told, us.lead(7 + rank), us.all(True), us.all(rank == 0), list(us.share(5)), wrapped]
 print(json.dumps(found))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from streaming.broker import Broker
+from streaming.broker import LocalBroker
 from streaming.kafka import KafkaSettings
 
 _numbers = itertools.count()
@@ -15,7 +15,7 @@ _numbers = itertools.count()
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory):
     """A running embedded broker, one for all tests of the session (`Running`: bootstrap_servers, pid, port)."""
-    embedded = Broker(tmp_path_factory.mktemp("broker"), heap_mb=256)
+    embedded = LocalBroker(tmp_path_factory.mktemp("broker"), heap_mb=256)
     yield embedded.start(wait_s=120)
     embedded.stop()
 

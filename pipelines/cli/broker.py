@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from streaming.broker import Broker
+    from streaming.broker import LocalBroker
 
 RunDir = Annotated[Path, typer.Option(help="The run directory; the broker's data lie in its `broker` folder.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
@@ -25,11 +25,11 @@ def register(app: typer.Typer) -> None:
     app.add_typer(commands, name="broker")
 
 
-def _broker(run_dir: Path, port: int | None = None) -> Broker:
+def _broker(run_dir: Path, port: int | None = None) -> LocalBroker:
     from pipelines.run_dir import RunDir
-    from streaming.broker import Broker
+    from streaming.broker import LocalBroker
 
-    return Broker(RunDir(run_dir).broker, port=port)
+    return LocalBroker(RunDir(run_dir).broker, port=port)
 
 
 def _report(as_json: bool, sentence: str, **fields: Any) -> None:
@@ -70,6 +70,6 @@ def status(run_dir: RunDir = HERE, as_json: AsJson = False) -> None:
 
 def fetch() -> None:
     """Download the broker's jars ahead of the first start, once per machine and user."""
-    from streaming.broker import fetch
+    from streaming.broker import fetch_jars
 
-    typer.echo(f"the broker's jars are at {fetch()}")
+    typer.echo(f"the broker's jars are at {fetch_jars()}")

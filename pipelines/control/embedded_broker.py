@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, Protocol
 
 from pipelines.rules import Cause, Death, GiveUp, Patience, verdict
-from streaming.broker import Running
+from streaming.broker import RunningBroker
 from streaming.errors import BadInput, DiskFull, StreamingError
 
 POLL_S = 0.2
@@ -26,8 +26,8 @@ log = logging.getLogger(__name__)
 class Startable(Protocol):
     """What `streaming.broker.Broker` is to its supervisor."""
 
-    def start(self, wait_s: float = ...) -> Running: ...
-    def status(self) -> Running | None: ...
+    def start(self, wait_s: float = ...) -> RunningBroker: ...
+    def status(self) -> RunningBroker | None: ...
     def stop(self, wait_s: float = ...) -> bool: ...
     def log_tail(self, lines: int = ...) -> str: ...
 
@@ -119,5 +119,5 @@ def _cause(error: StreamingError) -> Cause:
     return Cause.BROKER_AWAY if isinstance(error, BadInput) else Cause.CRASH
 
 
-def _address(running: Running) -> dict[str, Any]:
+def _address(running: RunningBroker) -> dict[str, Any]:
     return {"bootstrap_servers": running.bootstrap_servers, "pid": running.pid}

@@ -24,11 +24,11 @@ from pipelines.run_dir import RunDir, store_ends
 from pipelines.status import Heartbeat, RunStatus, StatusFile, read_status
 from pipelines.tracking import Tracker
 from pipelines.workers import Rendezvous, Worker
-from streaming.broker import Broker
+from streaming.broker import LocalBroker
 from streaming.disk import read_json, write_json
 from streaming.errors import BadInput, StreamingError
 from streaming.kafka import check_retention, end_offsets, ensure_topics, require_topics
-from streaming.lake import Lake
+from streaming.lake import LakeTable
 from streaming.position import Partition
 
 log = logging.getLogger(__name__)
@@ -114,7 +114,7 @@ def start_over(run_dir: RunDir) -> None:
             "the --run-dir of a run, or an empty one"
         )
     with locked(run_dir):
-        Broker(run_dir.broker).stop()
+        LocalBroker(run_dir.broker).stop()
         shutil.rmtree(run_dir.root, ignore_errors=True)
 
 
@@ -240,8 +240,8 @@ def _say_what_is_there(run_dir: RunDir, say: Say) -> None:
 
 
 def _embedded(config: Config, run_dir: RunDir, status: RunStatus) -> EmbeddedBroker:
-    def make(port: int | None) -> Broker:
-        return Broker(run_dir.broker, port=port or config.kafka.port, heap_mb=config.kafka.heap_mb)
+    def make(port: int | None) -> LocalBroker:
+        return LocalBroker(run_dir.broker, port=port or config.kafka.port, heap_mb=config.kafka.heap_mb)
 
     return EmbeddedBroker(make, status.broker, Patience.of(config.resources, config.kafka.give_up_s))
 
@@ -286,7 +286,7 @@ def _lake(config: Config, run_dir: RunDir, servers: str) -> None:
                 f"topic `{examples.topic}` holds {held:,} messages of another run, and {run_dir.root} is a new one; "
                 "give it a topic of its own (--set kafka.examples.topic=…), or delete that topic"
             )
-    Lake(run_dir.lake, config.rows).open_writer()
+    LakeTable(run_dir.lake, config.rows).open_writer()
 
 
 def _tracker(config: Config, run_dir: RunDir) -> Tracker | None:

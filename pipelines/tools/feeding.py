@@ -14,7 +14,7 @@ from typing import Any
 from pipelines.config import Config, Kafka, Recorded
 from pipelines.run_dir import RunDir
 from pipelines.workers import IngestWorker
-from streaming.broker import Broker
+from streaming.broker import LocalBroker
 from streaming.disk import file_lock
 from streaming.errors import BadInput
 from streaming.kafka import ensure_topics
@@ -71,7 +71,7 @@ def reached(kafka: Kafka, run_dir: RunDir) -> Kafka:
     """`kafka` with a broker that is named, or the run directory's own, started if need be and left running."""
     if kafka.bootstrap_servers is not None:
         return kafka
-    running = Broker(run_dir.broker, port=kafka.port, heap_mb=kafka.heap_mb).start()
+    running = LocalBroker(run_dir.broker, port=kafka.port, heap_mb=kafka.heap_mb).start()
     return kafka.model_copy(update={"bootstrap_servers": running.bootstrap_servers})
 
 

@@ -11,19 +11,19 @@ from typing import Any
 
 from pipelines.config import Config, load
 from pipelines.run_dir import RunDir
-from streaming.delta import LogFiles, TableFiles, housekeeping, sweep, unneeded
+from streaming.delta import LogFiles, TableFiles, housekeeping_lock, unneeded_files, vacuum_table
 from streaming.errors import BadInput, StreamingError
 from streaming.lake import (
     DEAD_LETTERS,
     LATE_FEEDBACK,
-    Done,
+    FileMerge,
+    Housework,
     LakeReader,
-    Merge,
     Readers,
-    compact,
-    floor,
+    compact_table,
+    expire_rows,
     pinned_ranges,
-    retain,
+    retention_floor,
 )
 
 WAIT_S = 30.0
@@ -71,7 +71,7 @@ class LakeCare:
     def _table(self, path: Path) -> dict[str, Any]:
         table, log = TableFiles(path), LogFiles.of(path)
         small = [file for file in table.files if 2 * file.bytes < self.config.lake.target_file_bytes]
-        waiting = unneeded(path)
+        waiting = unneeded_files(path)
         return {
             "name": path.name,
             "version": table.version,
@@ -114,23 +114,23 @@ class LakeCare:
             *rows,
         ]  # fmt: skip
 
-    def compact(self, *, everything: bool, force: Collection[str], say: Callable[[str], None]) -> dict[str, Done]:
+    def compact(self, *, everything: bool, force: Collection[str], say: Callable[[str], None]) -> dict[str, Housework]:
         """Merge small files: where the settings would, or, with `everything`, wherever there are two."""
         self._check(force)
-        results: dict[str, Done] = {}
+        results: dict[str, Housework] = {}
         for path in self.tables:
             with _alone(path):
-                table, done = TableFiles(path), results.setdefault(path.name, Done())
+                table, done = TableFiles(path), results.setdefault(path.name, Housework())
                 pinned = pinned_ranges(self.readers, self.config.lake, self._clock(), without=force)
 
-                def told(merge: Merge, name: str = path.name) -> bool:
+                def told(merge: FileMerge, name: str = path.name) -> bool:
                     place = "/".join(str(value) for _, value in merge.files[0].partition)
                     say(f"{name} {place}: {len(merge.files)} files, {merge.bytes / 2**20:.2f} MB")
                     return True
 
                 for _ in range(ROUNDS):
                     before = done.made_files
-                    compact(
+                    compact_table(
                         table,
                         self.config.lake,
                         done,
@@ -143,26 +143,26 @@ class LakeCare:
                         break
         return results
 
-    def retain(self, *, days: float | None, force: Collection[str]) -> Done:
+    def retain(self, *, days: float | None, force: Collection[str]) -> Housework:
         """Delete rows that are too old and that no reader but those in `force` needs."""
         self._check(force)
         settings = self.config.lake if days is None else self.config.lake.model_copy(update={"retention_days": days})
         if settings.retention_days is None:
             raise BadInput("this run keeps its rows for ever (lake.retention_days: null); say for how long: --days 30")
         with _alone(self._run_dir.lake):
-            done = Done()
+            done = Housework()
             awaited = self.config.reader_names
-            held = floor(self.readers, settings, now_s=self._clock(), awaited=awaited, without=force)
-            retain(TableFiles(self._run_dir.lake), settings, done, held)
+            held = retention_floor(self.readers, settings, now_s=self._clock(), awaited=awaited, without=force)
+            expire_rows(TableFiles(self._run_dir.lake), settings, done, held)
         return done
 
-    def vacuum(self, *, older_than_s: float | None) -> dict[str, Done]:
+    def vacuum(self, *, older_than_s: float | None) -> dict[str, Housework]:
         """Delete files that no version from the newest on needs."""
-        results: dict[str, Done] = {}
+        results: dict[str, Housework] = {}
         for path in self.tables:
             with _alone(path):
                 age = self.config.lake.vacuum_after_s if older_than_s is None else older_than_s
-                results[path.name] = Done(swept=sweep(path, age, wait_s=WAIT_S))
+                results[path.name] = Housework(swept=vacuum_table(path, age, wait_s=WAIT_S))
         return results
 
     def pin(self, name: str, first: int, last: int) -> None:
@@ -190,7 +190,7 @@ class LakeCare:
 
 @contextmanager
 def _alone(path: Path) -> Iterator[None]:
-    with housekeeping(path, WAIT_S) as alone:
+    with housekeeping_lock(path, WAIT_S) as alone:
         if not alone:
             raise StreamingError(
                 f"the run's own housekeeping has been at work on {path.name} for {WAIT_S:.0f} s; try again later"
@@ -198,6 +198,6 @@ def _alone(path: Path) -> Iterator[None]:
         yield
 
 
-def as_json(done: Done) -> dict[str, Any]:
+def as_json(done: Housework) -> dict[str, Any]:
     fields = asdict(done)
     return fields | {"swept": done.swept._asdict()}

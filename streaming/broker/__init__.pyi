@@ -1,10 +1,10 @@
-from .broker import Broker, Running
-from .jars import DIGEST, digest, fetch
+from .broker import LocalBroker, RunningBroker
+from .jars import JARS_DIGEST, fetch_jars, jars_digest
 
 __all__ = [
-    "DIGEST",
-    "Broker",
-    "Running",
-    "digest",
-    "fetch",
+    "JARS_DIGEST",
+    "LocalBroker",
+    "RunningBroker",
+    "fetch_jars",
+    "jars_digest",
 ]

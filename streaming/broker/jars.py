@@ -22,19 +22,19 @@ JARS = "+".join(
     ]
 )
 # Of every jar these three resolve to; see `digest`. A new version of JARS needs a new digest.
-DIGEST = "4a5d4d280a7658161616e4e5d4b80d506de66fb640f0d87ebc6ce9780715f54c"
+JARS_DIGEST = "4a5d4d280a7658161616e4e5d4b80d506de66fb640f0d87ebc6ce9780715f54c"
 
 
 def cache_folder() -> Path:
     """Where the jars are, or will be: one folder per digest in the user's cache."""
     root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return root / "exfm" / f"kafka-{DIGEST[:16]}"
+    return root / "exfm" / f"kafka-{JARS_DIGEST[:16]}"
 
 
-def digest(folder: Path) -> str:
+def jars_digest(folder: Path) -> str:
     """SHA-256 over the names and contents of all jars below `folder`.
 
-    >>> digest(Path("no-such-folder"))[:8]
+    >>> jars_digest(Path("no-such-folder"))[:8]
     'e3b0c442'
     """
     total = hashlib.sha256()
@@ -44,7 +44,7 @@ def digest(folder: Path) -> str:
     return total.hexdigest()
 
 
-def fetch() -> Path:
+def fetch_jars() -> Path:
     """The folder of the broker's jars (`jars/` and `modules/`): downloaded at the first call, at once afterwards.
 
     Raises StreamingError where they cannot be fetched or are not the ones expected.
@@ -56,11 +56,11 @@ def fetch() -> Path:
         place.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix="fetching-", dir=place.parent) as scratch:
             built = _download(Path(scratch))
-            found = digest(built)
-            if found != DIGEST:
+            found = jars_digest(built)
+            if found != JARS_DIGEST:
                 raise StreamingError(
-                    f"the jars that were fetched for {JARS} have the digest {found}, not {DIGEST}: something between "
-                    "here and the Maven repository changed them; they were thrown away"
+                    f"the jars that were fetched for {JARS} have the digest {found}, not {JARS_DIGEST}: something "
+                    "between here and the Maven repository changed them; they were thrown away"
                 )
             try:
                 built.rename(place)

@@ -17,11 +17,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from streaming.disk import loaded, replacing, replacing_folder, sealed, unsealed, write_bytes
+from streaming.disk import json_object, replacing, replacing_folder, sealed, unsealed, write_bytes
 from streaming.errors import DataLost
 from streaming.kafka import KafkaSettings, TopicWriter, last_message
 from streaming.lake import DEAD_LETTERS, LATE_FEEDBACK, SideTable
-from streaming.messages import DEAD_LETTER_SCHEMA, from_batch, to_json
+from streaming.messages import DEAD_LETTER_SCHEMA, letters_from_batch, letters_to_json
 from streaming.position import NOTHING_YET
 from streaming.schema import RowSchema
 from streaming.settlement import late_schema
@@ -56,7 +56,7 @@ class CommitRecord:
         folder, tables = _folder(root, number), {}
         try:
             text = (folder / "meta.json").read_bytes()
-            meta = loaded(text)
+            meta = json_object(text)
             if "merge" not in meta:  # the first release wrote the bare meta, without checksums
                 record = unsealed(text)
                 meta = record["meta"]
@@ -108,7 +108,7 @@ class Outbox:
     def deliver(self, record: CommitRecord) -> None:
         self._late.append(record.late, number=record.number)
         self._dead.append(record.dead, number=record.number)
-        letters = to_json(from_batch(record.dead))
+        letters = letters_to_json(letters_from_batch(record.dead))
         for part, letter in enumerate(letters):
             if (record.number, part) > self._published:
                 place = {"table": self._dead.id, "state": str(record.number), "part": str(part)}

@@ -1,21 +1,21 @@
 from .files import DataFile, TableFiles
-from .lock import housekeeping, in_flight
+from .lock import housekeeping_lock, in_flight_lock
 from .log import LogFiles
-from .table import CheckedTable, Commit, in_schema, last_metadata, load
-from .vacuum import Swept, sweep, unneeded
+from .table import CheckedTable, TableCommit, in_schema, last_metadata, open_table
+from .vacuum import Vacuumed, unneeded_files, vacuum_table
 
 __all__ = [
     "CheckedTable",
-    "Commit",
     "DataFile",
     "LogFiles",
-    "Swept",
+    "TableCommit",
     "TableFiles",
-    "housekeeping",
-    "in_flight",
+    "Vacuumed",
+    "housekeeping_lock",
+    "in_flight_lock",
     "in_schema",
     "last_metadata",
-    "load",
-    "sweep",
-    "unneeded",
+    "open_table",
+    "unneeded_files",
+    "vacuum_table",
 ]

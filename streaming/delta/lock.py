@@ -18,7 +18,7 @@ from streaming.disk import file_lock
 
 
 @contextmanager
-def in_flight(table: Path) -> Iterator[None]:
+def in_flight_lock(table: Path) -> Iterator[None]:
     """Write and commit data files inside. Waits while a vacuum looks for files to delete (milliseconds)."""
     with file_lock(table / LOG / ".in_flight", shared=True, wait_s=None):
         yield
@@ -29,6 +29,6 @@ def nothing_in_flight(table: Path, wait_s: float) -> AbstractContextManager[bool
     return file_lock(table / LOG / ".in_flight", wait_s=wait_s)
 
 
-def housekeeping(table: Path, wait_s: float) -> AbstractContextManager[bool]:
+def housekeeping_lock(table: Path, wait_s: float) -> AbstractContextManager[bool]:
     """No other process compacts, deletes or vacuums inside; yields False where one did for all of `wait_s`."""
     return file_lock(table / LOG / ".housekeeping", wait_s=wait_s)

@@ -28,9 +28,9 @@ from deltalake import (
 )
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
-from streaming.delta.lock import in_flight
+from streaming.delta.lock import in_flight_lock
 from streaming.delta.log import damage, flush
-from streaming.delta.vacuum import sweep
+from streaming.delta.vacuum import vacuum_table
 from streaming.disk import is_disk_full
 from streaming.errors import BadInput, DiskFull, StreamingError
 
@@ -53,7 +53,7 @@ _CLEANING = PostCommitHookProperties(create_checkpoint=True, cleanup_expired_log
 _PARQUET = WriterProperties(compression="ZSTD", compression_level=1, max_row_group_size=ROW_GROUP_ROWS)
 
 
-class Commit(NamedTuple):
+class TableCommit(NamedTuple):
     """What one commit writes: rows (may be none), transaction identifiers, and a small JSON object beside them."""
 
     rows: pa.Table
@@ -61,7 +61,7 @@ class Commit(NamedTuple):
     metadata: Mapping[str, Any] | None
 
 
-def load(path: Path, schema: pa.Schema) -> DeltaTable | None:
+def open_table(path: Path, schema: pa.Schema) -> DeltaTable | None:
     """The newest handle of the table at `path`, None where there is none.
 
     Raises BadInput when the columns there are not those of `schema`, StreamingError when its log cannot be read.
@@ -121,7 +121,7 @@ class CheckedTable:
         self.path = path
         self._schema = schema
         self._commits = 0
-        self._handle = load(path, schema) or self._create(list(partition_by), statistics, identifiers or {})
+        self._handle = open_table(path, schema) or self._create(list(partition_by), statistics, identifiers or {})
         self._flushed = self._handle.version() - 1
 
     def _create(self, partition_by: list[str], statistics: Sequence[str], identifiers: Mapping[str, int]) -> DeltaTable:
@@ -146,7 +146,7 @@ class CheckedTable:
                 raise DiskFull(f"the disk is full: no table can be made at {self.path}; free some space") from error
             raise BadInput(f"no table can be made at {self.path}: {error}. Choose a folder you can write") from error
         except DeltaError as error:
-            handle = load(self.path, self._schema)  # somebody else made it between our look and our try
+            handle = open_table(self.path, self._schema)  # somebody else made it between our look and our try
             if handle is None:
                 raise StreamingError(f"no table can be made at {self.path}: {error}") from error
             return handle
@@ -172,7 +172,7 @@ class CheckedTable:
     def last_metadata(self) -> dict[str, Any] | None:
         return last_metadata(self._handle)
 
-    def commit(self, prepare: Callable[[], Commit | None]) -> None:
+    def commit(self, prepare: Callable[[], TableCommit | None]) -> None:
         """Write what `prepare` returns, atomically with its identifiers; `prepare` may run more than once.
 
         The commit is on the disk when this returns. `prepare` returning None ends without one; what it raises is
@@ -185,7 +185,7 @@ class CheckedTable:
                 self._flush()
                 return
             try:
-                with in_flight(self.path):
+                with in_flight_lock(self.path):
                     write_deltalake(
                         self._handle,
                         commit.rows,
@@ -220,7 +220,7 @@ class CheckedTable:
     def _disk_full(self, rows: int) -> DiskFull:
         """What the try left behind is deleted, and with it whatever else the table does not need: room is scarce."""
         with suppress(DeltaError, OSError):
-            sweep(self.path, 0.0)
+            vacuum_table(self.path, 0.0)
         return DiskFull(
             f"the disk is full: {rows} rows could not be committed to {self.path}. Nothing of them is in the table; "
             "free some space, and the same commit goes through"

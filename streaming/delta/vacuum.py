@@ -23,7 +23,7 @@ from streaming.delta.lock import nothing_in_flight
 from streaming.delta.log import LOG
 
 
-class Swept(NamedTuple):
+class Vacuumed(NamedTuple):
     """What a vacuum did. `waiting`: files that are not old enough yet; `busy`: a commit was in flight all the time."""
 
     files: int = 0
@@ -32,15 +32,15 @@ class Swept(NamedTuple):
     busy: bool = False
 
 
-def sweep(table: Path, older_than_s: float, *, wait_s: float = 0.0) -> Swept:
+def vacuum_table(table: Path, older_than_s: float, *, wait_s: float = 0.0) -> Vacuumed:
     """Delete what no version from the newest on needs, if it has been so for longer than `older_than_s`.
 
     wait_s  for a moment without a commit in flight; a writer that commits all the time leaves such moments
     """
     with nothing_in_flight(table, wait_s) as quiet:
         if not quiet:
-            return Swept(busy=True)
-        found = unneeded(table)
+            return Vacuumed(busy=True)
+        found = unneeded_files(table)
         now_s = time.time()
     files = bytes_ = waiting = 0
     for path, size in found:
@@ -50,10 +50,10 @@ def sweep(table: Path, older_than_s: float, *, wait_s: float = 0.0) -> Swept:
                 continue
             path.unlink()
             files, bytes_ = files + 1, bytes_ + size
-    return Swept(files, bytes_, waiting)
+    return Vacuumed(files, bytes_, waiting)
 
 
-def unneeded(table: Path) -> list[tuple[Path, int]]:
+def unneeded_files(table: Path) -> list[tuple[Path, int]]:
     """(path, bytes) of the files that the newest version does not name; some may belong to a commit in flight."""
     found = list(_files(table))  # first: what is committed after that is not among them, or named
     actions = pa.table(DeltaTable(table).get_add_actions())

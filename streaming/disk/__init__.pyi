@@ -11,17 +11,17 @@ from .files import (
     write_text,
 )
 from .lock import file_lock
-from .seal import SEAL, loaded, sealed, unsealed
-from .segments import SUFFIX, Piece, read_rows, store_pieces
+from .seal import SEAL, json_object, sealed, unsealed
+from .segments import PIECE_SUFFIX, Piece, read_rows, store_pieces
 
 __all__ = [
     "PART_SUFFIX",
+    "PIECE_SUFFIX",
     "SEAL",
-    "SUFFIX",
     "Piece",
     "file_lock",
     "is_disk_full",
-    "loaded",
+    "json_object",
     "make_folder",
     "read_json",
     "read_rows",

@@ -22,7 +22,7 @@ def sealed(value: Mapping[str, Any]) -> dict[str, Any]:
 
 def unsealed(text: str | bytes) -> dict[str, Any]:
     """The value of a sealed JSON object. Raises ValueError where it is none, or not the one that was sealed."""
-    value = loaded(text)
+    value = json_object(text)
     if SEAL not in value:
         raise ValueError("it has no checksum: it was cut off or altered")
     if value.pop(SEAL) != _digest(value):
@@ -30,7 +30,7 @@ def unsealed(text: str | bytes) -> dict[str, Any]:
     return value
 
 
-def loaded(text: str | bytes) -> dict[str, Any]:
+def json_object(text: str | bytes) -> dict[str, Any]:
     """A JSON object, sealed or not. Raises ValueError where it is none."""
     try:
         value = json.loads(text)

@@ -14,7 +14,7 @@ import pyarrow as pa
 from streaming.disk.files import link_file, replacing
 from streaming.errors import StreamingError
 
-SUFFIX = ".arrow"
+PIECE_SUFFIX = ".arrow"
 # Of Arrow's two, zstd at its lowest level writes ad impressions twice as fast as lz4, into half the space.
 _OPTIONS = pa.ipc.IpcWriteOptions(compression=pa.Codec("zstd", compression_level=1))
 
@@ -55,7 +55,7 @@ class Piece:
 
     @property
     def file(self) -> str:
-        return self.name + SUFFIX
+        return self.name + PIECE_SUFFIX
 
     def read(self, folder: Path | None, names: Sequence[str] | None = None) -> pa.RecordBatch:
         """The rows, of these columns, from memory or from `folder`."""

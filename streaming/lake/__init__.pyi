@@ -1,27 +1,27 @@
-from .compaction import Merge
-from .housekeeping import Done, Housekeeper, compact, floor, pinned_ranges, retain
+from .compaction import FileMerge
+from .housekeeping import Housekeeper, Housework, compact_table, expire_rows, pinned_ranges, retention_floor
 from .reader import LakeReader
 from .readers import Readers
 from .settings import LakeSettings
 from .side_tables import DEAD_LETTERS, LATE_FEEDBACK, SideTable
 from .source import LakeSource
-from .writer import Lake, LakeWriter
+from .writer import LakeTable, LakeWriter
 
 __all__ = [
     "DEAD_LETTERS",
     "LATE_FEEDBACK",
-    "Done",
+    "FileMerge",
     "Housekeeper",
-    "Lake",
+    "Housework",
     "LakeReader",
     "LakeSettings",
     "LakeSource",
+    "LakeTable",
     "LakeWriter",
-    "Merge",
     "Readers",
     "SideTable",
-    "compact",
-    "floor",
+    "compact_table",
+    "expire_rows",
     "pinned_ranges",
-    "retain",
+    "retention_floor",
 ]

@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from streaming.delta import DataFile, TableFiles, in_flight
+from streaming.delta import DataFile, TableFiles, in_flight_lock
 from streaming.disk import sync
 from streaming.errors import StreamingError
 
@@ -33,7 +33,7 @@ COLD_S = 3600.0
 """A partition that has got no file for so long is compacted as soon as it has two small ones."""
 
 
-class Merge(NamedTuple):
+class FileMerge(NamedTuple):
     """Files that become one."""
 
     files: Sequence[DataFile]
@@ -50,13 +50,13 @@ def plan(
     target_bytes: int,
     now_s: float,
     pinned: Sequence[tuple[int, int]] = (),
-) -> list[Merge]:
+) -> list[FileMerge]:
     """The merges that are worth doing, partition by partition.
 
     compact_files  a partition with fewer small files (below half of `target_bytes`) is left alone, unless it is cold
     pinned         ranges (first, last) of `lake_seq` whose files stay as they are
     """
-    merges: list[Merge] = []
+    merges: list[FileMerge] = []
     by_partition = sorted(files, key=lambda f: (str(f.partition), f.first, f.changed_s, f.path))
     for _, group in groupby(by_partition, key=lambda f: f.partition):
         members = list(group)
@@ -85,10 +85,10 @@ def _runs(members: list[DataFile], target_bytes: int, pinned: Sequence[tuple[int
     yield run
 
 
-def _worthwhile(run: list[DataFile], target_bytes: int) -> list[Merge]:
+def _worthwhile(run: list[DataFile], target_bytes: int) -> list[FileMerge]:
     if len(run) < 2:
         return []
-    merge = Merge(run)
+    merge = FileMerge(run)
     largest = max(range(len(run)), key=lambda at: run[at].bytes)
     if 2 * merge.bytes >= target_bytes or 2 * run[largest].bytes <= merge.bytes:
         return [merge]
@@ -97,7 +97,7 @@ def _worthwhile(run: list[DataFile], target_bytes: int) -> list[Merge]:
 
 def merge(table: TableFiles, files: Sequence[DataFile]) -> bool:
     """Replace `files`, all of one partition, by one. False where others replaced files meanwhile: plan again."""
-    with in_flight(table.path):
+    with in_flight_lock(table.path):
         one = rewrite(table, files)
         if one is None or one.rows != sum(file.rows for file in files):
             raise StreamingError(

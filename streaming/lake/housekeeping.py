@@ -22,10 +22,10 @@ from pathlib import Path
 
 from deltalake.exceptions import DeltaError
 
-from streaming.delta import Swept, TableFiles, housekeeping, sweep
+from streaming.delta import TableFiles, Vacuumed, housekeeping_lock, vacuum_table
 from streaming.errors import StreamingError
 from streaming.lake import compaction, retention
-from streaming.lake.compaction import Merge
+from streaming.lake.compaction import FileMerge
 from streaming.lake.readers import Reader, Readers
 from streaming.lake.settings import LakeSettings
 from streaming.position import NOTHING_YET
@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass
-class Done:
+class Housework:
     """What was done to one table, for the log and the person at the keyboard."""
 
     merged_files: int = 0
@@ -49,7 +49,7 @@ class Done:
     deleted_rows: int = 0
     first_seq: int | None = None
     held_by: str | None = None
-    swept: Swept = field(default_factory=Swept)
+    swept: Vacuumed = field(default_factory=Vacuumed)
 
     def __str__(self) -> str:
         parts = []
@@ -67,7 +67,7 @@ class Done:
         return ", ".join(parts) or "nothing to do"
 
 
-def floor(
+def retention_floor(
     readers: Readers,
     settings: LakeSettings,
     *,
@@ -89,15 +89,15 @@ def floor(
     return next((reader for reader in known if reader in holding or reader.name in starting), None)
 
 
-def compact(
+def compact_table(
     table: TableFiles,
     settings: LakeSettings,
-    done: Done,
+    done: Housework,
     *,
     now_s: float,
     compact_files: int | None = None,
     pinned: Sequence[tuple[int, int]] = (),
-    go_on: Callable[[Merge], bool] = lambda _: True,
+    go_on: Callable[[FileMerge], bool] = lambda _: True,
 ) -> None:
     """Make the merges that are worth it now, as long as `go_on`, asked before each, says yes."""
     merges = compaction.plan(
@@ -115,7 +115,7 @@ def compact(
         done.rewritten_bytes += merge.bytes
 
 
-def retain(table: TableFiles, settings: LakeSettings, done: Done, held: Reader | None) -> None:
+def expire_rows(table: TableFiles, settings: LakeSettings, done: Housework, held: Reader | None) -> None:
     """Delete the rows older than the retention, up to the position of `held`."""
     if settings.retention_ms is None:
         return
@@ -203,7 +203,7 @@ class Housekeeper:
 
     def _attempt(self, path: Path) -> None:
         try:
-            with housekeeping(path, wait_s=0.0) as alone:
+            with housekeeping_lock(path, wait_s=0.0) as alone:
                 if alone:
                     self._keep(path)
             self.trouble = None
@@ -213,7 +213,7 @@ class Housekeeper:
             log.warning("%s; the next try is at one of the next commits", self.trouble)
 
     def _keep(self, path: Path) -> None:
-        now_s, done = self._clock(), Done()
+        now_s, done = self._clock(), Housework()
         table = self._tables.get(path)
         if table is None:
             table = self._tables[path] = TableFiles(path)
@@ -223,23 +223,23 @@ class Housekeeper:
         if path == self._lake:
             self._retain(table, done, now_s)
             pinned = pinned_ranges(self._readers, self._settings, now_s)
-        compact(table, self._settings, done, now_s=now_s, pinned=pinned, go_on=lambda _: not self._closing)
+        compact_table(table, self._settings, done, now_s=now_s, pinned=pinned, go_on=lambda _: not self._closing)
         if now_s - self._swept_at_s[path] >= self._settings.vacuum_after_s / 4:
-            done.swept = sweep(path, self._settings.vacuum_after_s, wait_s=0.2)
+            done.swept = vacuum_table(path, self._settings.vacuum_after_s, wait_s=0.2)
             if not done.swept.busy:
                 self._swept_at_s[path] = now_s
-        if done != Done():
+        if done != Housework():
             log.info("%s: %s", path.name, done)
 
-    def _retain(self, table: TableFiles, done: Done, now_s: float) -> None:
+    def _retain(self, table: TableFiles, done: Housework, now_s: float) -> None:
         keep_ms = self._settings.retention_ms
         newest = retention.newest_event_ms(table)
         if keep_ms is None or newest is None:
             return
         if self._cut_at_ms is not None and newest - self._cut_at_ms < keep_ms / RETENTION_STEP:
             return
-        held = floor(self._readers, self._settings, now_s=now_s, awaited=self._awaited, since_s=self._since_s)
-        retain(table, self._settings, done, held)
+        held = retention_floor(self._readers, self._settings, now_s=now_s, awaited=self._awaited, since_s=self._since_s)
+        expire_rows(table, self._settings, done, held)
         self._cut_at_ms = newest
 
 

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.fs
 
-from streaming.delta import last_metadata, load
+from streaming.delta import last_metadata, open_table
 from streaming.errors import BadInput, DataLost, StreamingError
 from streaming.schema import RowSchema
 
@@ -57,7 +57,7 @@ class LakeReader:
         self._open()
 
     def _open(self) -> None:
-        handle = load(self.path, self.schema.augmented)
+        handle = open_table(self.path, self.schema.augmented)
         if handle is None:
             raise BadInput(
                 f"no lake at {self.path}; `exfm stream CONFIG` makes one, and `--run-dir` says where an existing run is"

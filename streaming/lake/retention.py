@@ -16,12 +16,12 @@ import pyarrow.dataset as ds
 import pyarrow.fs
 import pyarrow.parquet as pq
 
-from streaming.delta import DataFile, TableFiles, in_flight
+from streaming.delta import DataFile, TableFiles, in_flight_lock
 from streaming.lake.compaction import rewrite
 from streaming.lake.reader import FIRST_SEQ
 
 
-class Cut(NamedTuple):
+class RetentionCut(NamedTuple):
     """The lake begins at `begins`, should begin at `first_seq`, and would at `by_age` if no reader needed more."""
 
     begins: int
@@ -34,16 +34,16 @@ class Cut(NamedTuple):
         return max(0, self.first_seq - self.begins)
 
 
-def cut(table: TableFiles, retention_ms: int, lowest_position: int | None) -> Cut:
+def cut(table: TableFiles, retention_ms: int, lowest_position: int | None) -> RetentionCut:
     """Where the lake should begin. `lowest_position`: the last row that no reader needs; None: there are no readers."""
     begins = table.identifier(FIRST_SEQ) or 0
     newest = newest_event_ms(table)
     if newest is None:
-        return Cut(begins, begins, begins)
+        return RetentionCut(begins, begins, begins)
     first = by_age = _block_start(table, _first_young(table, newest - retention_ms))
     if lowest_position is not None and lowest_position + 1 < by_age:
         first = _block_start(table, max(begins, lowest_position + 1))
-    return Cut(begins, first, by_age)
+    return RetentionCut(begins, first, by_age)
 
 
 def newest_event_ms(table: TableFiles) -> int | None:
@@ -53,7 +53,7 @@ def newest_event_ms(table: TableFiles) -> int | None:
 
 def delete_before(table: TableFiles, first_seq: int) -> bool:
     """Let the lake begin at `first_seq`. False where others replaced files meanwhile: look again."""
-    with in_flight(table.path):
+    with in_flight_lock(table.path):
         removed = [file for file in table.files if file.first < first_seq]
         kept = [rewrite(table, [file], from_seq=first_seq) for file in removed if file.last >= first_seq]
         added = [file for file in kept if file is not None]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from streaming.delta import CheckedTable, Commit, in_schema
+from streaming.delta import CheckedTable, TableCommit, in_schema
 from streaming.position import NOTHING_YET
 from streaming.schema import POSITION_FIELDS
 
@@ -57,11 +57,11 @@ class SideTable:
         table = in_schema(pa.table(rows), self.schema)
         stored = 0
 
-        def prepare() -> Commit | None:
+        def prepare() -> TableCommit | None:
             nonlocal stored
             before = self._table.identifier(NUMBER)
             stored = 0 if before is not None and number <= before else table.num_rows
-            return Commit(table, {NUMBER: number}, {}) if stored else None
+            return TableCommit(table, {NUMBER: number}, {}) if stored else None
 
         if table.num_rows:
             self._table.commit(prepare)

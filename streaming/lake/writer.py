@@ -20,7 +20,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from streaming.delta import CheckedTable, Commit, in_schema
+from streaming.delta import CheckedTable, TableCommit, in_schema
 from streaming.errors import StreamingError
 from streaming.lake.reader import LakeReader
 from streaming.position import NOTHING_YET
@@ -31,13 +31,13 @@ LAKE_SEQ, BLOCK, EPOCH, STATE = "exfm/lake_seq", "exfm/block", "exfm/epoch", "ex
 Rows: TypeAlias = pa.RecordBatch | pa.Table | Sequence[pa.RecordBatch]
 
 
-class Lake:
+class LakeTable:
     """The lake at `path` (`<run>/lake/augmented_examples`), with rows of `schema.augmented`.
 
     >>> import tempfile
     >>> from streaming.schema import Column, RowSchema, Task
     >>> schema = RowSchema(columns=[Column(name="user_id")], tasks=[Task(name="ctr", window_s=60)])
-    >>> lake = Lake(tempfile.mkdtemp() + "/augmented_examples", schema)
+    >>> lake = LakeTable(tempfile.mkdtemp() + "/augmented_examples", schema)
     >>> writer = lake.open_writer()
     >>> writer.last_lake_seq, writer.last_block, writer.epoch
     (-1, -1, 1)
@@ -62,7 +62,7 @@ class Lake:
 
 
 class LakeWriter:
-    """Appends whole blocks. Opened through `Lake.open_writer`, which raises the epoch.
+    """Appends whole blocks. Opened through `LakeTable.open_writer`, which raises the epoch.
 
     `last_lake_seq`, `last_block` and `state` are what the last commit says (-1: none), `metadata` its JSON object:
     {} for a new lake, None when the log no longer holds it (somebody removed log files by hand; take the counters from
@@ -88,11 +88,11 @@ class LakeWriter:
         """Of this lake, and of no other."""
         return self._table.id
 
-    def _take_over(self) -> Commit:
+    def _take_over(self) -> TableCommit:
         """Raise the epoch, carrying the last metadata along so that it stays the newest in the log."""
         self.epoch = self._number(EPOCH) + 1
         self.metadata = self._table.last_metadata()
-        return Commit(self.schema.augmented.empty_table(), {EPOCH: self.epoch}, self.metadata)
+        return TableCommit(self.schema.augmented.empty_table(), {EPOCH: self.epoch}, self.metadata)
 
     def commit(self, rows: Rows | None, *, state: int, metadata: Mapping[str, Any]) -> int:
         """Append `rows`, atomically with `state` and `metadata`; returns the last `lake_seq` of the lake.
@@ -113,7 +113,7 @@ class LakeWriter:
             last_seq, last_block = table["lake_seq"][-1].as_py(), table["block"][-1].as_py()
         numbers = {LAKE_SEQ: last_seq, BLOCK: last_block, EPOCH: self.epoch, STATE: state}
 
-        def prepare() -> Commit | None:
+        def prepare() -> TableCommit | None:
             self._same_epoch()
             seq = self._number(LAKE_SEQ)
             if seq == last_seq and table.num_rows:
@@ -123,7 +123,7 @@ class LakeWriter:
                     f"the lake {self._table.path} ends at lake_seq {seq}, its writer had written up to "
                     f"{self.last_lake_seq}; it was written to by something else. Open it again"
                 )
-            return Commit(table, numbers, metadata)
+            return TableCommit(table, numbers, metadata)
 
         self._table.commit(prepare)
         self.check()

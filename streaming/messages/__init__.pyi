@@ -1,8 +1,16 @@
 from .codecs import END_HEADER, CodecName, ExamplesCodec, RawMessage, by_partition, is_end_marker, make_codec
-from .dead_letters import DEAD_LETTER_SCHEMA, DeadLetter, Kind, from_batch, refuse_rows, to_batch, to_json
+from .dead_letters import (
+    DEAD_LETTER_SCHEMA,
+    DeadLetter,
+    Kind,
+    letters_from_batch,
+    letters_to_batch,
+    letters_to_json,
+    refuse_rows,
+)
 from .ipc import MAX_MESSAGE_BYTES
 from .source import EndOfStream, MessageSource, Source
-from .validation import Rules, conform, without
+from .validation import RowRules, conform, without_rows
 
 __all__ = [
     "DEAD_LETTER_SCHEMA",
@@ -15,15 +23,15 @@ __all__ = [
     "Kind",
     "MessageSource",
     "RawMessage",
-    "Rules",
+    "RowRules",
     "Source",
     "by_partition",
     "conform",
-    "from_batch",
     "is_end_marker",
+    "letters_from_batch",
+    "letters_to_batch",
+    "letters_to_json",
     "make_codec",
     "refuse_rows",
-    "to_batch",
-    "to_json",
-    "without",
+    "without_rows",
 ]

@@ -22,7 +22,7 @@ from streaming.errors import StreamingError
 from streaming.messages.dead_letters import DeadLetter, Kind
 from streaming.messages.ipc import MAX_MESSAGE_BYTES, plain_records, read_ipc, write_ipc
 from streaming.messages.json_text import json_fault, json_kind, json_values
-from streaming.messages.validation import Refusal, Refusals, Rules, bisect, conform, kept_rows, without
+from streaming.messages.validation import Refusal, Refusals, RowRules, bisect, conform, kept_rows, without_rows
 from streaming.position import Partition
 from streaming.schema import POSITION_FIELDS, RowSchema
 
@@ -82,7 +82,7 @@ def make_codec(name: CodecName, kind: Kind, schema: RowSchema, *, max_message_by
     (3, ['undecodable'])
     """
     codecs: dict[CodecName, type[Codec]] = {"arrow": ArrowCodec, "json": JsonCodec}
-    return codecs[name](Rules(kind, schema), max_message_bytes)
+    return codecs[name](RowRules(kind, schema), max_message_bytes)
 
 
 class Codec(ABC):
@@ -91,7 +91,7 @@ class Codec(ABC):
     A message over `max_message_bytes` is refused unread (`oversized`).
     """
 
-    def __init__(self, rules: Rules, max_message_bytes: int = MAX_MESSAGE_BYTES) -> None:
+    def __init__(self, rules: RowRules, max_message_bytes: int = MAX_MESSAGE_BYTES) -> None:
         self._rules = rules
         self._max_message_bytes = max_message_bytes
         self.schema = decoded_schema(rules.schema)
@@ -128,7 +128,7 @@ class Codec(ABC):
                 readable.append(message)
         read = self._read(readable)
         broken = self._rules.check(read.batch)
-        batch = without(_with_positions(read, readable, self.schema), broken)
+        batch = without_rows(_with_positions(read, readable, self.schema), broken)
         refused: dict[int, Refusals] = {}
         for index, row, refusal in read.refused:
             refused.setdefault(index, {})[row] = refusal
@@ -171,7 +171,7 @@ class ArrowCodec(Codec):
             except ValueError as error:
                 refused.append((index, 0, Refusal("undecodable", f"not an Arrow IPC stream that can be read: {error}")))
                 continue
-            batches.append(without(batch, refusals))
+            batches.append(without_rows(batch, refusals))
             refused += [(index, row, refusal) for row, refusal in refusals.items()]
             indices.append((index, kept_rows(batch.num_rows, refusals)))
         return _Read(
@@ -189,7 +189,7 @@ class ArrowCodec(Codec):
 class JsonCodec(Codec):
     """One JSON object per message, UTF-8. An absent key of a nullable column is null."""
 
-    def __init__(self, rules: Rules, max_message_bytes: int = MAX_MESSAGE_BYTES) -> None:
+    def __init__(self, rules: RowRules, max_message_bytes: int = MAX_MESSAGE_BYTES) -> None:
         super().__init__(rules, max_message_bytes)
         # Nulls are let in here, and told apart from absent keys when the rules are checked.
         nullable = pa.schema([field.with_nullable(True) for field in rules.schema])

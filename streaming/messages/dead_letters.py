@@ -1,7 +1,7 @@
 """Records that could not be taken: why, where they came from, and what they held.
 
 A dead letter stands for one row: a bad row inside a readable message, or a whole message that cannot be read. It is
-published to the dead-letter topic (JSON, `to_json`) and kept in a table beside the lake (`to_batch`).
+published to the dead-letter topic (JSON, `letters_to_json`) and kept in a table beside the lake (`letters_to_batch`).
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def refuse_rows(rows: pa.RecordBatch, kind: Kind, reason: str, details: Sequence
     names = [name for name in rows.schema.names if not name.startswith("source_")]
     positions = (rows.column(field.name).to_pylist() for field in POSITION_FIELDS)
     payloads = rows.select(names).to_pylist()
-    return to_batch(
+    return letters_to_batch(
         [
             DeadLetter(kind, reason, topic, partition, offset, row, detail, json.dumps(payload).encode())
             for topic, partition, offset, row, detail, payload in zip(*positions, details, payloads, strict=True)
@@ -63,11 +63,11 @@ def refuse_rows(rows: pa.RecordBatch, kind: Kind, reason: str, details: Sequence
     )
 
 
-def to_batch(letters: Sequence[DeadLetter]) -> pa.RecordBatch:
+def letters_to_batch(letters: Sequence[DeadLetter]) -> pa.RecordBatch:
     """Rows for the dead-letter table, in `DEAD_LETTER_SCHEMA`.
 
     >>> letter = DeadLetter("impression", "null:age", "ads", 0, 17, 3, "`age` is null", b'{"age": null}')
-    >>> to_batch([letter]).to_pylist()[0]["source_offset"]
+    >>> letters_to_batch([letter]).to_pylist()[0]["source_offset"]
     17
     """
     kinds, reasons, topics, partitions, offsets, rows, details, payloads = (
@@ -79,19 +79,19 @@ def to_batch(letters: Sequence[DeadLetter]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=DEAD_LETTER_SCHEMA)
 
 
-def from_batch(rows: pa.RecordBatch | pa.Table) -> list[DeadLetter]:
+def letters_from_batch(rows: pa.RecordBatch | pa.Table) -> list[DeadLetter]:
     """The letters of `DEAD_LETTER_SCHEMA` rows, payloads cut as they were."""
     names = ["kind", "reason", *(field.name for field in POSITION_FIELDS), "detail", "payload"]
     return [DeadLetter(*values) for values in zip(*(rows.column(name).to_pylist() for name in names), strict=True)]
 
 
-def to_json(letters: Sequence[DeadLetter]) -> list[bytes]:
+def letters_to_json(letters: Sequence[DeadLetter]) -> list[bytes]:
     """Messages for the dead-letter topic: one JSON object each.
 
     The payload stands under `payload` where it is text, else as base64 under `payload_base64`.
 
     >>> letter = DeadLetter("feedback", "undecodable", "events", 1, 5, 0, "not JSON", bytes([0xFF]))
-    >>> json.loads(to_json([letter])[0])["payload_base64"]
+    >>> json.loads(letters_to_json([letter])[0])["payload_base64"]
     '/w=='
     """
     return [_one_json(letter) for letter in letters]

@@ -1,7 +1,7 @@
 """What a row must satisfy before it is let in, checked a column at a time.
 
 Types first (`conform`: a column may arrive as another integer width, dictionary-encoded, as large_string…), then
-values (`Rules`). Both name the rows at fault and leave the others alone.
+values (`RowRules`). Both name the rows at fault and leave the others alone.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Refusal(NamedTuple):
 Refusals = dict[int, Refusal]
 
 
-class Rules:
+class RowRules:
     """The value rules of one kind of record.
 
     Order of precedence: the columns in schema order; within a column null, not finite, then its range. The first
@@ -45,7 +45,7 @@ class Rules:
     >>> from streaming.schema import Column, Task
     >>> schema = RowSchema(columns=[Column(name="age", maximum=120)], tasks=[Task(name="ctr", window_s=60)])
     >>> row = {"impression_id": 1, "event_time_ms": 0, "vertical": "feed", "age": 200}
-    >>> Rules("impression", schema).check(pa.RecordBatch.from_pylist([row], schema.impression))
+    >>> RowRules("impression", schema).check(pa.RecordBatch.from_pylist([row], schema.impression))
     {0: Refusal(reason='out_of_range:age', detail='`age` is 200; allowed: at most 120')}
     """
 
@@ -180,7 +180,7 @@ def kept_rows(count: int, refusals: Refusals) -> np.ndarray:
     return np.flatnonzero(keep)
 
 
-def without(batch: pa.RecordBatch, refusals: Refusals) -> pa.RecordBatch:
+def without_rows(batch: pa.RecordBatch, refusals: Refusals) -> pa.RecordBatch:
     """`batch` less the refused rows."""
     return batch.take(pa.array(kept_rows(batch.num_rows, refusals))) if refusals else batch
 

@@ -20,7 +20,7 @@ FILTERED_ROWS = 1 << 20
 """Runs from this size on have a filter: of days of ids there are dozens, and most ids looked up are in none of them."""
 
 
-class _Run(NamedTuple):
+class _SortedRun(NamedTuple):
     """Rows [first, stop): their hashes, sorted, and the number of each, counted from `first`.
 
     `filter` has one bit for each value that the upper bits of a hash may have, set where a hash in the run has it.
@@ -50,7 +50,7 @@ class IdIndex:
     """
 
     def __init__(self) -> None:
-        self._runs: list[_Run] = []
+        self._runs: list[_SortedRun] = []
 
     def append(self, hashes: np.ndarray, first: int) -> None:
         """Remember rows `first`, `first + 1`, …; `first` lies beyond every number known."""
@@ -66,7 +66,7 @@ class IdIndex:
         """`append` for the hashes of very many rows, part by part: sorted once, beside whatever yields the parts."""
         waiting: list[np.ndarray] = []
         with ThreadPoolExecutor(1) as sorter:
-            sorting: list[Future[_Run]] = []
+            sorting: list[Future[_SortedRun]] = []
             for part in parts:
                 waiting.append(part)
                 if sum(map(len, waiting)) >= RUN_ROWS:
@@ -111,10 +111,10 @@ class IdIndex:
         return sum(part.nbytes for run in self._runs for part in run[2:] if part is not None)
 
 
-def _sorted(hashes: np.ndarray, first: int) -> _Run:
+def _sorted(hashes: np.ndarray, first: int) -> _SortedRun:
     order = np.argsort(hashes, kind="stable")
     hashes = hashes[order]
-    return _Run(first, first + len(hashes), hashes, order.astype(np.uint32), _filter(hashes))
+    return _SortedRun(first, first + len(hashes), hashes, order.astype(np.uint32), _filter(hashes))
 
 
 def _filter(hashes: np.ndarray) -> np.ndarray | None:
@@ -127,17 +127,17 @@ def _filter(hashes: np.ndarray) -> np.ndarray | None:
     return np.packbits(slots, bitorder="little")
 
 
-def _merged(old: _Run, new: _Run) -> _Run:
+def _merged(old: _SortedRun, new: _SortedRun) -> _SortedRun:
     hashes = np.concatenate([old.hashes, new.hashes])
     numbers = np.concatenate([old.numbers, new.numbers + np.uint32(new.first - old.first)])
     order = np.argsort(hashes, kind="stable")
     hashes = hashes[order]
-    return _Run(old.first, new.stop, hashes, numbers[order], _filter(hashes))
+    return _SortedRun(old.first, new.stop, hashes, numbers[order], _filter(hashes))
 
 
-def _cut(run: _Run, before: int) -> _Run:
+def _cut(run: _SortedRun, before: int) -> _SortedRun:
     kept = run.numbers >= before - run.first
-    return _Run(before, run.stop, run.hashes[kept], run.numbers[kept] - np.uint32(before - run.first), run.filter)
+    return _SortedRun(before, run.stop, run.hashes[kept], run.numbers[kept] - np.uint32(before - run.first), run.filter)
 
 
 def cuts(times: np.ndarray, ids: pa.Array, span: int) -> Iterator[int]:

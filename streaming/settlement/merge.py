@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 from streaming.errors import BadInput, StreamingError
-from streaming.messages import DEAD_LETTER_SCHEMA, DeadLetter, Kind, refuse_rows, to_batch
+from streaming.messages import DEAD_LETTER_SCHEMA, DeadLetter, Kind, letters_to_batch, refuse_rows
 from streaming.position import Partition, Positions, SourcePosition
 from streaming.schema import POSITION_FIELDS, RowSchema
 
@@ -63,14 +63,14 @@ class MergedChunk:
         return self.impressions.num_rows + self.feedback.num_rows + self.dead.num_rows
 
 
-class _Rows(NamedTuple):
+class _KeyedRows(NamedTuple):
     """Rows of one partition in (offset, row) order, with their key times, which ascend."""
 
     keys: np.ndarray
     batch: pa.RecordBatch
 
-    def slice(self, start: int, stop: int) -> _Rows:
-        return _Rows(self.keys[start:stop], self.batch.slice(start, stop - start))
+    def slice(self, start: int, stop: int) -> _KeyedRows:
+        return _KeyedRows(self.keys[start:stop], self.batch.slice(start, stop - start))
 
     def position(self, at: int) -> SourcePosition:
         return SourcePosition(self.batch["source_offset"][at].as_py(), self.batch["source_row"][at].as_py())
@@ -80,13 +80,13 @@ class _Queue:
     """Buffered rows of one partition, push by push: those that were accepted, or those that were refused."""
 
     def __init__(self) -> None:
-        self._pushes: deque[_Rows] = deque()
+        self._pushes: deque[_KeyedRows] = deque()
 
-    def append(self, rows: _Rows) -> None:
+    def append(self, rows: _KeyedRows) -> None:
         if len(rows.keys):
             self._pushes.append(rows)
 
-    def take(self, bound: int) -> list[_Rows]:
+    def take(self, bound: int) -> list[_KeyedRows]:
         """Remove the rows whose key time is below `bound`."""
         taken = []
         while self._pushes:
@@ -120,13 +120,13 @@ class _Feed:
     refused: _Queue = field(default_factory=_Queue)
 
     def push(self, keys: np.ndarray, batch: pa.RecordBatch, refused_keys: np.ndarray, refused: pa.RecordBatch) -> None:
-        self.accepted.append(_Rows(keys, batch))
-        self.refused.append(_Rows(refused_keys, refused))
+        self.accepted.append(_KeyedRows(keys, batch))
+        self.refused.append(_KeyedRows(refused_keys, refused))
         self.running_max = max(int(part[-1]) for part in (keys, refused_keys) if len(part))
         self.buffered += len(keys) + len(refused_keys)
         self.idle = False
 
-    def take(self, bound: int) -> list[tuple[_Destination, _Rows]]:
+    def take(self, bound: int) -> list[tuple[_Destination, _KeyedRows]]:
         """Remove every buffered row whose key time is below `bound`, and advance the position past them."""
         accepted, refused = self.accepted.take(bound), self.refused.take(bound)
         ends = [rows[-1] for rows in (accepted, refused) if rows]
@@ -187,7 +187,7 @@ class Merge:
         Raises StreamingError when the partition has ended.
         """
         feed = self._feed(partition)
-        refused = to_batch(dead)
+        refused = letters_to_batch(dead)
         if feed.next_position is not None:
             batch, refused = _from(batch, feed.next_position), _from(refused, feed.next_position)
         if not batch.num_rows and not refused.num_rows:
@@ -242,7 +242,7 @@ class Merge:
         self._next_order += len(keys)
         self.watermark_ms = max(self.watermark_ms, int(keys[in_order[-1]]))
 
-        placed: dict[_Destination, list[tuple[_Rows, np.ndarray]]] = {name: [] for name in self._schemas}
+        placed: dict[_Destination, list[tuple[_KeyedRows, np.ndarray]]] = {name: [] for name in self._schemas}
         at = 0
         for destination, rows in parts:
             placed[destination].append((rows, order[at : at + len(rows.keys)]))
@@ -320,7 +320,7 @@ class Merge:
         details = [f"event time is {ms} ms ahead of the record's timestamp; allowed: {self._skew_ms}" for ms in ahead]
         return refuse_rows(batch, kind, "future_event_time", details)
 
-    def _sorted(self, name: _Destination, parts: list[tuple[_Rows, np.ndarray]]) -> pa.RecordBatch:
+    def _sorted(self, name: _Destination, parts: list[tuple[_KeyedRows, np.ndarray]]) -> pa.RecordBatch:
         schema = self._schemas[name]
         if not parts:
             return _empty(schema)
@@ -354,7 +354,7 @@ def _key_times(batch: pa.RecordBatch, refused: pa.RecordBatch, *, earliest: int)
     return keys[: batch.num_rows], keys[batch.num_rows :]
 
 
-def _in_merged_order(taken: list[list[tuple[_Destination, _Rows]]], keys: np.ndarray) -> np.ndarray:
+def _in_merged_order(taken: list[list[tuple[_Destination, _KeyedRows]]], keys: np.ndarray) -> np.ndarray:
     """Sorts the rows of all feeds, in (topic, partition) order, by (key, topic, partition, offset, row)."""
     if not any(destination == "dead" for parts in taken for destination, _ in parts):
         return np.argsort(keys, kind="stable")  # rows of one feed lie in (offset, row) order already

@@ -21,7 +21,18 @@ from typing import Any
 
 import pyarrow as pa
 
-from streaming.disk import PART_SUFFIX, SEAL, SUFFIX, Piece, loaded, read_rows, sealed, sync, unsealed, write_bytes
+from streaming.disk import (
+    PART_SUFFIX,
+    PIECE_SUFFIX,
+    SEAL,
+    Piece,
+    json_object,
+    read_rows,
+    sealed,
+    sync,
+    unsealed,
+    write_bytes,
+)
 from streaming.errors import BadInput, DataLost, StreamingError
 from streaming.settlement.marks import BASE, MarksState
 from streaming.settlement.pending import RowLogState
@@ -123,7 +134,7 @@ def _unstored(name: str, rows: pa.RecordBatch) -> Piece:
 def _manifest(path: Path) -> dict[str, Any]:
     try:
         text = path.read_bytes()
-        manifest = loaded(text)
+        manifest = json_object(text)
         version = manifest["format"]
         if version in READABLE and (version > 1 or SEAL in manifest):  # format 1 had no seal
             manifest = unsealed(text)
@@ -148,10 +159,10 @@ def _needed(path: Path) -> set[str]:
     """The files that the manifest at `path` needs, itself among them."""
     manifest = _manifest(path)
     if manifest["format"] == 1:
-        return {path.name, *_files_1(path.stem), *(f"segment-{each}{SUFFIX}" for each in manifest["segments"])}
+        return {path.name, *_files_1(path.stem), *(f"segment-{each}{PIECE_SUFFIX}" for each in manifest["segments"])}
     files = {path.name}
     for parts in manifest["logs"].values():
-        files |= {piece + SUFFIX for piece in (*parts["segments"], parts["head"], *parts["marks"])}
+        files |= {piece + PIECE_SUFFIX for piece in (*parts["segments"], parts["head"], *parts["marks"])}
     return files
 
 
@@ -164,7 +175,7 @@ def _tidy(directory: Path, names: set[str]) -> int:
     size = 0
     with os.scandir(directory) as entries:
         for entry in entries:
-            if not entry.name.endswith((".json", SUFFIX, PART_SUFFIX)):
+            if not entry.name.endswith((".json", PIECE_SUFFIX, PART_SUFFIX)):
                 continue
             if entry.name in needed:
                 size += entry.stat().st_size

@@ -1,4 +1,4 @@
-from .chunk import Chunk, Held, PlayedStream
+from .chunk import Chunk, HeldRows, PlayedStream
 from .in_order import InOrder
 from .pacer import Pacer
 from .recorded import FeedbackFile, RecordedConfig, RecordedStream
@@ -7,7 +7,7 @@ from .settled import settled_rows
 __all__ = [
     "Chunk",
     "FeedbackFile",
-    "Held",
+    "HeldRows",
     "InOrder",
     "Pacer",
     "PlayedStream",

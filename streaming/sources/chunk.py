@@ -65,10 +65,10 @@ class PlayedStream(Source[int, Chunk]):
         return self._played
 
 
-class Held:
+class HeldRows:
     """Rows that arrive later than they were made. Its size follows rate times delay, not the length of the stream.
 
-    >>> held = Held(pa.schema([("n", pa.int64())]))
+    >>> held = HeldRows(pa.schema([("n", pa.int64())]))
     >>> held.push(pa.record_batch({"n": [1, 2, 3]}), np.array([30, 10, 20]))
     >>> rows, due_ms = held.pop_until(20)
     >>> rows["n"].to_pylist(), due_ms.tolist(), len(held)

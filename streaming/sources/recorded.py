@@ -18,20 +18,18 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from streaming.errors import BadInput
 from streaming.messages import conform
 from streaming.schema import RowSchema
-from streaming.sources.chunk import Chunk, Held, PlayedStream
+from streaming.sources.chunk import Chunk, HeldRows, PlayedStream
 from streaming.sources.timed_parquet import TimedParquet, Unit
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class LabelColumn(_Frozen):
+class LabelColumn(BaseModel):
     """Where a task's label is. Positive: one of `values` where given, else at least `at_least`; null is negative.
 
     The feedback happens `delay_column` after the impression, or at `time_column` (in the unit of the event time), or at
     once where neither is named.
     """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     column: str
     at_least: float = 1.0
@@ -49,8 +47,10 @@ class LabelColumn(_Frozen):
         return self
 
 
-class FeedbackFile(_Frozen):
+class FeedbackFile(BaseModel):
     """A Parquet file of feedback, in order of time."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     path: str
     impression_id: str = "impression_id"
@@ -59,7 +59,7 @@ class FeedbackFile(_Frozen):
     task: str = "task"
 
 
-class RecordedConfig(_Frozen):
+class RecordedConfig(BaseModel):
     """Which columns of a recorded file mean what.
 
     impression_id: null numbers the rows. vertical: a column, unless `vertical_value` gives all rows one; of integers
@@ -68,6 +68,8 @@ class RecordedConfig(_Frozen):
     out_of_order_s: how far behind the latest row before it a row may be. Units are those of integer and float columns;
     timestamps have their own.
     """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     impression_id: str | None = None
     event_time: str = "event_time_ms"
@@ -129,7 +131,7 @@ class RecordedStream(PlayedStream):
 
     def chunks(self, chunk_rows: int = 8192) -> Iterator[Chunk]:
         """The whole file, from its start; then chunks of up to `chunk_rows` records of feedback still to come."""
-        held, first_row, now_ms = Held(self.schema.feedback), 0, 0
+        held, first_row, now_ms = HeldRows(self.schema.feedback), 0, 0
         recorded = self._recorded_feedback(chunk_rows)
         recorded_until_ms = -1
         tolerance_ms = round(self.config.out_of_order_s * 1000)
@@ -174,7 +176,7 @@ class RecordedStream(PlayedStream):
 
     def _hold_label(
         self,
-        held: Held,
+        held: HeldRows,
         task: str,
         label: LabelColumn,
         table: pa.Table,

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from streaming.hashing import hash64
-from streaming.messages import Kind, Rules, without
+from streaming.messages import Kind, RowRules, without_rows
 from streaming.position import Partition
 from streaming.schema import POSITION_FIELDS, RowSchema
 from streaming.settlement import Merge, Settlement, SettlementConfig
@@ -36,12 +36,12 @@ def settled_rows(
     """
     feeds = {Partition(topic, p): kind for kind, topic in _TOPICS.items() for p in range(partitions)}
     merge = Merge(schema, feeds)
-    rules = {kind: Rules(kind, schema) for kind in _TOPICS}
+    rules = {kind: RowRules(kind, schema) for kind in _TOPICS}
     settle = Settlement(schema, settlement)
     for number, chunk in enumerate(chunks):
         arrived: dict[Kind, pa.RecordBatch] = {"impression": chunk.impressions, "feedback": chunk.feedback}
         for kind, rows in arrived.items():
-            good = without(rows, rules[kind].check(rows))
+            good = without_rows(rows, rules[kind].check(rows))
             owner = hash64(good["impression_id"]) % np.uint64(partitions)
             for p in range(partitions):
                 mine = good if partitions == 1 else good.filter(pa.array(owner == p))

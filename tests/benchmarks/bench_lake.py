@@ -21,7 +21,7 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from streaming.delta import TableFiles
-from streaming.lake import Done, Lake, LakeReader, LakeSettings, compact
+from streaming.lake import Housework, LakeReader, LakeSettings, LakeTable, compact_table
 from streaming.schema import Column, RowSchema, Task
 
 SCHEMA = RowSchema(
@@ -73,7 +73,7 @@ def main() -> None:
     options.add_argument("--target-mb", type=float, default=64)
     asked = options.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        lake = Lake(Path(folder) / "lake", SCHEMA)
+        lake = LakeTable(Path(folder) / "lake", SCHEMA)
         writer, reader = lake.open_writer(), lake.open_reader()
         commit_ms, nothing_ms, found_ms = [], [], []
         for number in range(asked.commits):
@@ -98,10 +98,10 @@ def main() -> None:
         )
         for layout in ("as written", "compacted", "compacted by Delta's defaults"):
             if layout == "compacted":
-                table, done = TableFiles(lake.path), Done()
+                table, done = TableFiles(lake.path), Housework()
                 before = table.version
                 took_ms = timed(
-                    lambda table=table, done=done: compact(
+                    lambda table=table, done=done: compact_table(
                         table, LakeSettings(compact_files=2, target_file_mb=asked.target_mb), done, now_s=time.time()
                     )
                 )

@@ -36,7 +36,7 @@ from pipelines.run_dir import RunDir
 from pipelines.workers import Orders
 from pipelines.workers.teacher import TeacherWorker
 from pipelines.workers.teacher import worker as teacher_module
-from streaming.lake import Lake
+from streaming.lake import LakeTable
 from tests.support.pipelines.small_runs import small
 from tests.support.ranks.ports import free_port
 
@@ -174,7 +174,7 @@ def ratio(on: list[float], off: list[float]) -> str:
 
 def compare_one_rank(folder: Path, ids: str, blocks: int, turns: int) -> None:
     config = config_of(ids)
-    writer = Lake(folder / "lake", config.rows).open_writer()
+    writer = LakeTable(folder / "lake", config.rows).open_writer()
     for number in range(blocks):
         writer.commit(block_of(config, number), state=number, metadata={})
     rates: dict[str, list[float]] = {"on": [], "off": []}

@@ -25,9 +25,9 @@ from pipelines.workers import IngestWorker, Orders, Worker
 from pipelines.workers.augmentation import AugmentationWorker
 from pipelines.workers.student import StudentWorker
 from pipelines.workers.teacher import TeacherWorker
-from streaming.broker import Broker
+from streaming.broker import LocalBroker
 from streaming.kafka import ensure_topics
-from streaming.lake import Lake, LakeReader
+from streaming.lake import LakeReader, LakeTable
 from tests.support.pipelines.small_runs import small
 
 WINDOWS_S = {"1 hour": 3600, "7 days": 7 * 86400}
@@ -73,7 +73,7 @@ def lags(config: Config, root: Path) -> dict[int, tuple[float, ...]]:
     kafka = config.kafka
     ensure_topics(kafka, {t.topic: t.partitions for t in (kafka.impressions, kafka.feedback, kafka.examples)})
     ensure_topics(kafka, {kafka.dead_letters.topic: 1})
-    Lake(run_dir.lake, config.rows).open_writer()
+    LakeTable(run_dir.lake, config.rows).open_writer()
     ingest = IngestWorker(config, run_dir)
     augmentation = AugmentationWorker(config, run_dir, until_end=True)
     teacher = Clocked(TeacherWorker(config, run_dir))
@@ -122,7 +122,7 @@ def main() -> None:
     options = parser.parse_args()
     found = {}
     with tempfile.TemporaryDirectory() as folder:
-        broker = Broker(Path(folder) / "broker", heap_mb=256)
+        broker = LocalBroker(Path(folder) / "broker", heap_mb=256)
         try:
             servers = broker.start().bootstrap_servers
             for name, window_s in WINDOWS_S.items():

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from streaming.broker import Broker
+from streaming.broker import LocalBroker
 from tests.support.pipelines.small_runs import Finished, small
 from tests.support.ranks.teacher_ranks import Ranks, laid_down, started
 
@@ -85,7 +85,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("rank_change.png"))
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
-        broker = Broker(Path(folder) / "broker")
+        broker = LocalBroker(Path(folder) / "broker")
         stack.callback(broker.stop)
         config = small(
             broker.start().bootstrap_servers,

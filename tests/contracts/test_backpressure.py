@@ -17,7 +17,7 @@ from pipelines.workers.augmentation import AugmentationWorker
 from pipelines.workers.student import StudentWorker
 from pipelines.workers.teacher import TeacherWorker
 from streaming.kafka import ensure_topics
-from streaming.lake import Lake
+from streaming.lake import LakeTable
 from tests.support.pipelines.small_runs import small
 from tests.support.pipelines.topics import by_hand, ipc, send
 
@@ -62,7 +62,7 @@ class Scene:
         run_dir = RunDir(root)
         root.mkdir()
         prepare(config, run_dir)
-        Lake(run_dir.lake, config.rows).open_writer()
+        LakeTable(run_dir.lake, config.rows).open_writer()
         self.augmentation = AugmentationWorker(config, run_dir, until_end=False)
         self.teacher = TeacherWorker(config, run_dir)
         self.students = [StudentWorker(config, student, run_dir) for student in config.students]

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from streaming.broker import Broker, fetch
+from streaming.broker import LocalBroker, fetch_jars
 from streaming.broker.broker import _free_port
 from streaming.errors import BadInput, DiskFull, StreamingError
 from streaming.kafka import KafkaSettings, TopicReader, TopicWriter, ensure_topics
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.broker
 @pytest.fixture
 def own_broker(tmp_path):
     """A broker that one test may treat badly."""
-    broker = Broker(tmp_path / "broker", heap_mb=256)
+    broker = LocalBroker(tmp_path / "broker", heap_mb=256)
     yield broker
     broker.stop()
 
@@ -61,9 +61,11 @@ def test_a_broker_killed_with_data_comes_back_with_them_on_the_same_port(own_bro
 
 def test_a_broker_outlives_whoever_started_it_and_a_second_start_finds_it(tmp_path):
     directory = tmp_path / "odd, näme"
-    script = f"from streaming.broker import Broker; print(Broker({str(directory)!r}, heap_mb=256).start(120).pid)"
+    script = (
+        f"from streaming.broker import LocalBroker; print(LocalBroker({str(directory)!r}, heap_mb=256).start(120).pid)"
+    )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=150)
-    broker = Broker(directory)
+    broker = LocalBroker(directory)
     try:
         running = broker.status()
         assert running is not None
@@ -88,8 +90,8 @@ def test_an_occupied_port_is_the_callers_mistake_and_names_the_occupant(tmp_path
         occupant.listen()
         port = occupant.getsockname()[1]
         with pytest.raises(BadInput, match=rf"port {port} .*process {os.getpid()}.*free one"):
-            Broker(tmp_path, port=port).start()
-    assert Broker(tmp_path).status() is None
+            LocalBroker(tmp_path, port=port).start()
+    assert LocalBroker(tmp_path).status() is None
 
 
 def test_a_broker_that_dies_while_starting_shows_its_last_lines(tmp_path, monkeypatch):
@@ -99,25 +101,25 @@ def test_a_broker_that_dies_while_starting_shows_its_last_lines(tmp_path, monkey
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "meta.properties").touch()
     with pytest.raises(StreamingError, match=r"(?s)ended while starting.*Invalid value x for configuration broker\.id"):
-        Broker(tmp_path).start(wait_s=60)
+        LocalBroker(tmp_path).start(wait_s=60)
 
 
 def test_a_pid_that_somebody_else_has_now_is_not_taken_for_the_broker(tmp_path):
     (tmp_path / "broker.json").write_text(f'{{"pid": {os.getpid()}, "created": 1.0, "port": 1}}')
-    assert Broker(tmp_path).status() is None
-    assert not Broker(tmp_path).stop()
+    assert LocalBroker(tmp_path).status() is None
+    assert not LocalBroker(tmp_path).stop()
 
 
 def test_a_directory_that_cannot_be_written_is_the_callers_mistake(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(BadInput, match="cannot be written"):
-        Broker(tmp_path / "file" / "broker").start()
+        LocalBroker(tmp_path / "file" / "broker").start()
 
 
 def test_a_full_disk_is_told_before_anything_starts(tmp_path, monkeypatch):
     monkeypatch.setattr("streaming.broker.broker.shutil.disk_usage", lambda _: type("Usage", (), {"free": 20 * 2**20}))
     with pytest.raises(DiskFull, match="20 MiB free, the broker needs at least 512 MiB"):
-        Broker(tmp_path).start()
+        LocalBroker(tmp_path).start()
 
 
 def test_without_network_the_way_out_is_named(monkeypatch, tmp_path):
@@ -127,4 +129,4 @@ def test_without_network_the_way_out_is_named(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr("jgo.env.EnvironmentBuilder.from_endpoint", no_network)
     with pytest.raises(StreamingError, match=r"name resolution failed.*bootstrap_servers"):
-        fetch()
+        fetch_jars()

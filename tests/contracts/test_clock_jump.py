@@ -11,7 +11,7 @@ from pipelines.run_dir import RunDir
 from pipelines.workers.augmentation import AugmentationWorker
 from pipelines.workers.teacher import TeacherWorker
 from streaming.kafka import ensure_topics
-from streaming.lake import Lake, LakeReader
+from streaming.lake import LakeReader, LakeTable
 from tests.support.pipelines.small_runs import small
 from tests.support.pipelines.topics import by_hand, ipc, send
 from tests.support.streams.scripted import HandClock
@@ -31,7 +31,7 @@ def test_a_jump_of_the_wall_clock_neither_stalls_blocks_nor_takes_their_logits(b
     ensure_topics(kafka, {topic.topic: topic.partitions for topic in topics})
     shown, _ = by_hand(config, 1500)
     prepare(config, run_dir)
-    Lake(run_dir.lake, config.rows).open_writer()
+    LakeTable(run_dir.lake, config.rows).open_writer()
     teacher = TeacherWorker(config, run_dir)
     teacher.open()  # publishes its first snapshot
     began_ms = int(time.time() * 1000)

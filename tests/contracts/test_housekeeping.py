@@ -17,26 +17,26 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from streaming.delta import DataFile, TableFiles, housekeeping, in_flight, sweep
+from streaming.delta import DataFile, TableFiles, housekeeping_lock, in_flight_lock, vacuum_table
 from streaming.errors import StreamingError
 from streaming.lake import (
     DEAD_LETTERS,
-    Done,
     Housekeeper,
-    Lake,
+    Housework,
     LakeReader,
     LakeSettings,
+    LakeTable,
     Readers,
     SideTable,
-    compact,
+    compact_table,
     compaction,
-    floor,
-    retain,
+    expire_rows,
     retention,
+    retention_floor,
 )
 from streaming.lake.housekeeping import STARTING_S
 from streaming.lake.writer import LakeWriter
-from streaming.messages import DEAD_LETTER_SCHEMA, DeadLetter, to_batch
+from streaming.messages import DEAD_LETTER_SCHEMA, DeadLetter, letters_to_batch
 from tests.support.places import ROOT
 from tests.support.streams import lake_rows
 from tests.support.streams.lake_rows import SCHEMA
@@ -45,8 +45,8 @@ NOW_S = 1_000_000.0
 
 
 @pytest.fixture
-def lake(tmp_path: Path) -> Lake:
-    return Lake(tmp_path / "lake" / "augmented_examples", SCHEMA)
+def lake(tmp_path: Path) -> LakeTable:
+    return LakeTable(tmp_path / "lake" / "augmented_examples", SCHEMA)
 
 
 @pytest.fixture
@@ -68,11 +68,11 @@ def fill(writer: LakeWriter, *counts: int) -> None:
         writer.commit(rows(first, count), state=first + count, metadata={})
 
 
-def data_files(lake: Lake) -> set[Path]:
+def data_files(lake: LakeTable) -> set[Path]:
     return set(lake.path.rglob("*.parquet")) - set((lake.path / "_delta_log").iterdir())
 
 
-def whole(lake: Lake, first: int = 0) -> pa.Table:
+def whole(lake: LakeTable, first: int = 0) -> pa.Table:
     """The lake's rows; checked to be those written, from `first` on, each once and in order."""
     reader = lake.open_reader()
     found = reader.read().table
@@ -85,9 +85,9 @@ def settings(**given: float) -> LakeSettings:
     return LakeSettings(**({"compact_files": 4, "vacuum_after_s": 0.0} | given))
 
 
-def compacted(lake: Lake, **given: float) -> Done:
-    done = Done()
-    compact(TableFiles(lake.path), settings(**given), done, now_s=NOW_S)
+def compacted(lake: LakeTable, **given: float) -> Housework:
+    done = Housework()
+    compact_table(TableFiles(lake.path), settings(**given), done, now_s=NOW_S)
     return done
 
 
@@ -150,7 +150,7 @@ def test_a_byte_is_written_again_at_most_so_often_as_its_file_can_double() -> No
 # --- compaction
 
 
-def test_compacted_rows_are_the_same_in_order_with_statistics_and_row_groups(lake: Lake) -> None:
+def test_compacted_rows_are_the_same_in_order_with_statistics_and_row_groups(lake: LakeTable) -> None:
     writer = lake.open_writer()
     fill(writer, *[9_000] * 9)
     before = whole(lake)
@@ -166,7 +166,7 @@ def test_compacted_rows_are_the_same_in_order_with_statistics_and_row_groups(lak
         assert set(file.low) == set(file.high) == set(file.nulls) == {"lake_seq", "impression_id", "event_time_ms"}
 
 
-def test_row_groups_are_cut_where_a_window_is_cheap_to_read(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_row_groups_are_cut_where_a_window_is_cheap_to_read(lake: LakeTable, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compaction, "ROW_GROUP_ROWS", 100)
     fill(lake.open_writer(), *[330] * 4)  # of four verticals
     compacted(lake)
@@ -179,7 +179,7 @@ def test_row_groups_are_cut_where_a_window_is_cheap_to_read(lake: Lake, monkeypa
         assert lowest == sorted(lowest)
 
 
-def test_files_that_others_left_in_disorder_are_put_in_order(lake: Lake) -> None:
+def test_files_that_others_left_in_disorder_are_put_in_order(lake: LakeTable) -> None:
     writer = lake.open_writer()
     fill(writer, *[50] * 6)
     table = TableFiles(lake.path)
@@ -189,7 +189,7 @@ def test_files_that_others_left_in_disorder_are_put_in_order(lake: Lake) -> None
     whole(lake)
 
 
-def test_a_writer_commits_while_files_are_merged(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_writer_commits_while_files_are_merged(lake: LakeTable, monkeypatch: pytest.MonkeyPatch) -> None:
     writer = lake.open_writer()
     fill(writer, *[100] * 4)
     replace = TableFiles.replace
@@ -204,7 +204,7 @@ def test_a_writer_commits_while_files_are_merged(lake: Lake, monkeypatch: pytest
     whole(lake)
 
 
-def test_a_fenced_writer_stays_fenced_after_a_compaction(lake: Lake) -> None:
+def test_a_fenced_writer_stays_fenced_after_a_compaction(lake: LakeTable) -> None:
     older = lake.open_writer()
     fill(older, *[100] * 4)
     newer = lake.open_writer()
@@ -215,7 +215,7 @@ def test_a_fenced_writer_stays_fenced_after_a_compaction(lake: Lake) -> None:
     whole(lake)
 
 
-def test_two_who_merge_the_same_files_double_nothing(lake: Lake) -> None:
+def test_two_who_merge_the_same_files_double_nothing(lake: LakeTable) -> None:
     fill(lake.open_writer(), *[100] * 4)
     one, other = TableFiles(lake.path), TableFiles(lake.path)
     news = [file for file in one.files if ("vertical", "news") in file.partition]
@@ -225,7 +225,7 @@ def test_two_who_merge_the_same_files_double_nothing(lake: Lake) -> None:
     whole(lake)
 
 
-def test_a_merge_that_does_not_find_every_row_replaces_nothing(lake: Lake) -> None:
+def test_a_merge_that_does_not_find_every_row_replaces_nothing(lake: LakeTable) -> None:
     fill(lake.open_writer(), *[100] * 4)
     table = TableFiles(lake.path)
     news = [file for file in table.files if ("vertical", "news") in file.partition]
@@ -238,10 +238,10 @@ def test_a_merge_that_does_not_find_every_row_replaces_nothing(lake: Lake) -> No
 def test_dead_letters_are_compacted_and_remember_what_they_hold(tmp_path: Path) -> None:
     table = SideTable(tmp_path, DEAD_LETTERS, DEAD_LETTER_SCHEMA)
     for number in range(6):
-        letters = to_batch([DeadLetter("impression", "null:age", "ads", 0, number, 0, "", b"?")])
+        letters = letters_to_batch([DeadLetter("impression", "null:age", "ads", 0, number, 0, "", b"?")])
         table.append(letters, number=number)
-    done = Done()
-    compact(TableFiles(table.path), settings(), done, now_s=NOW_S)
+    done = Housework()
+    compact_table(TableFiles(table.path), settings(), done, now_s=NOW_S)
     assert (done.merged_files, done.made_files) == (6, 1)
     assert table.append(letters, number=5) == 0
     assert SideTable(tmp_path, DEAD_LETTERS, DEAD_LETTER_SCHEMA).append(letters, number=6) == 1
@@ -253,30 +253,30 @@ def test_dead_letters_are_compacted_and_remember_what_they_hold(tmp_path: Path) 
 # --- vacuum
 
 
-def test_replaced_files_go_when_they_have_been_so_for_long_enough(lake: Lake) -> None:
+def test_replaced_files_go_when_they_have_been_so_for_long_enough(lake: LakeTable) -> None:
     fill(lake.open_writer(), *[100] * 4)
     written = data_files(lake)
     for path in written:
         os.utime(path, (1, 1))  # written long ago, replaced now
     compacted(lake)
-    assert sweep(lake.path, 60.0) == (0, 0, len(written), False)
+    assert vacuum_table(lake.path, 60.0) == (0, 0, len(written), False)
     assert written <= data_files(lake)
     for path in written:
         os.utime(path, (time.time() - 61, time.time() - 61))
-    swept = sweep(lake.path, 60.0)
+    swept = vacuum_table(lake.path, 60.0)
     assert (swept.files, swept.waiting) == (16, 0)
     assert not written & data_files(lake)
     whole(lake)
 
 
-def test_what_a_killed_commit_left_behind_goes_and_nothing_else(lake: Lake) -> None:
+def test_what_a_killed_commit_left_behind_goes_and_nothing_else(lake: LakeTable) -> None:
     fill(lake.open_writer(), 100)
     good = data_files(lake)
     script = (
         "import os, signal, sys, streaming.delta.table as d\n"
-        "from streaming.lake import Lake\n"
+        "from streaming.lake import LakeTable\n"
         "from tests.support.streams.lake_rows import SCHEMA, rows\n"
-        "writer = Lake(sys.argv[1], SCHEMA).open_writer()\n"
+        "writer = LakeTable(sys.argv[1], SCHEMA).open_writer()\n"
         "path = writer._table.path / 'vertical=news/event_date=2026-01-01'\n"
         "def killed(*_, **__):\n"
         "    (path / 'part-00000-dead-c000.zstd.parquet').write_bytes(b'x')\n"
@@ -287,29 +287,29 @@ def test_what_a_killed_commit_left_behind_goes_and_nothing_else(lake: Lake) -> N
     )
     ended = subprocess.run([sys.executable, "-c", script, str(lake.path)], cwd=ROOT, check=False)
     assert ended.returncode == -signal.SIGKILL
-    assert sweep(lake.path, 60.0) == (0, 0, 2, False)
-    assert sweep(lake.path, 0.0).files == 2
+    assert vacuum_table(lake.path, 60.0) == (0, 0, 2, False)
+    assert vacuum_table(lake.path, 0.0).files == 2
     assert data_files(lake) == good
     whole(lake)
 
 
-def test_nothing_is_deleted_while_a_commit_is_in_flight(lake: Lake) -> None:
+def test_nothing_is_deleted_while_a_commit_is_in_flight(lake: LakeTable) -> None:
     fill(lake.open_writer(), 100)
     left = lake.path / "part-00000-x-c000.zstd.parquet"
     left.write_bytes(b"x")
-    with in_flight(lake.path):
-        assert sweep(lake.path, 0.0, wait_s=0.02).busy
+    with in_flight_lock(lake.path):
+        assert vacuum_table(lake.path, 0.0, wait_s=0.02).busy
         assert left.exists()
-    assert sweep(lake.path, 0.0).files == 1
+    assert vacuum_table(lake.path, 0.0).files == 1
 
 
-def test_one_keeps_house_at_a_time(lake: Lake) -> None:
+def test_one_keeps_house_at_a_time(lake: LakeTable) -> None:
     lake.open_writer()
-    with housekeeping(lake.path, 0.0) as first, housekeeping(lake.path, 0.02) as second:
+    with housekeeping_lock(lake.path, 0.0) as first, housekeeping_lock(lake.path, 0.02) as second:
         assert (first, second) == (True, False)
 
 
-def test_readers_go_on_while_everything_is_merged_and_deleted_under_them(lake: Lake) -> None:
+def test_readers_go_on_while_everything_is_merged_and_deleted_under_them(lake: LakeTable) -> None:
     """Whole reads, limited reads and blocks, each from an old look, with files gone from one moment to the next."""
     writer = lake.open_writer()
     fill(writer, *[40] * 30)
@@ -348,7 +348,7 @@ def test_readers_go_on_while_everything_is_merged_and_deleted_under_them(lake: L
     for _ in range(10):
         fill(writer, *[40] * 3)
         merged += compacted(lake, compact_files=2).merged_files
-        sweep(lake.path, 0.0)
+        vacuum_table(lake.path, 0.0)
     stop.set()
     for thread in threads:
         thread.join()
@@ -361,15 +361,15 @@ def test_readers_go_on_while_everything_is_merged_and_deleted_under_them(lake: L
 # --- retention
 
 
-def kept(lake: Lake, readers: Readers, age: int, *, now_s: float = NOW_S, **given: object) -> Done:
+def kept(lake: LakeTable, readers: Readers, age: int, *, now_s: float = NOW_S, **given: object) -> Housework:
     """Delete rows more than `age` ms behind the newest."""
-    done = Done()
+    done = Housework()
     asked = settings(retention_days=age / 86_400_000, reader_expiry_s=100.0)
-    retain(TableFiles(lake.path), asked, done, floor(readers, asked, now_s=now_s, **given))  # type: ignore[arg-type]
+    expire_rows(TableFiles(lake.path), asked, done, retention_floor(readers, asked, now_s=now_s, **given))  # type: ignore[arg-type]
     return done
 
 
-def test_old_rows_go_from_the_front_and_the_lake_says_where_it_begins(lake: Lake, readers: Readers) -> None:
+def test_old_rows_go_from_the_front_and_the_lake_says_where_it_begins(lake: LakeTable, readers: Readers) -> None:
     writer = lake.open_writer()
     fill(writer, *[100] * 10)
     done = kept(lake, readers, 449)  # the newest is 999: rows from 550 on are young, their block begins at 500
@@ -382,17 +382,17 @@ def test_old_rows_go_from_the_front_and_the_lake_says_where_it_begins(lake: Lake
     assert kept(lake, readers, 599).deleted_rows == 0
 
 
-def test_retention_cuts_through_compacted_files(lake: Lake, readers: Readers) -> None:
+def test_retention_cuts_through_compacted_files(lake: LakeTable, readers: Readers) -> None:
     fill(lake.open_writer(), *[100] * 10)
     compacted(lake)
     assert kept(lake, readers, 449).first_seq == 500
-    sweep(lake.path, 0.0)
+    vacuum_table(lake.path, 0.0)
     whole(lake, 500)
     table = pa.table(DeltaTable(lake.path).to_pyarrow_table())  # what other programs see
     assert sorted(table["lake_seq"].to_pylist()) == list(range(500, 1000))
 
 
-def test_no_row_goes_that_a_registered_reader_still_needs(lake: Lake, readers: Readers) -> None:
+def test_no_row_goes_that_a_registered_reader_still_needs(lake: LakeTable, readers: Readers) -> None:
     fill(lake.open_writer(), *[100] * 10)
     readers.register("teacher", 899, now_s=NOW_S)
     readers.register("student-news", 349, now_s=NOW_S - 50)
@@ -403,25 +403,25 @@ def test_no_row_goes_that_a_registered_reader_still_needs(lake: Lake, readers: R
     assert kept(lake, readers, 449, without={"student-news"}).first_seq == 500  # forced by name
 
 
-def test_a_paused_reader_is_waited_for_until_it_expires(lake: Lake, readers: Readers) -> None:
+def test_a_paused_reader_is_waited_for_until_it_expires(lake: LakeTable, readers: Readers) -> None:
     fill(lake.open_writer(), *[100] * 10)
     readers.register("paused", -1, now_s=NOW_S)
     assert kept(lake, readers, 449, now_s=NOW_S + 100).deleted_rows == 0
     assert kept(lake, readers, 449, now_s=NOW_S + 101).first_seq == 500
 
 
-def test_a_pinned_range_keeps_its_rows_and_files(lake: Lake, readers: Readers) -> None:
+def test_a_pinned_range_keeps_its_rows_and_files(lake: LakeTable, readers: Readers) -> None:
     fill(lake.open_writer(), *[100] * 10)
     readers.pin("audit", 200, 299, now_s=NOW_S)
     assert kept(lake, readers, 449).first_seq == 200
-    table, done = TableFiles(lake.path), Done()
+    table, done = TableFiles(lake.path), Housework()
     pinned = {file.path for file in table.files if file.first <= 299 and file.last >= 200}
-    compact(table, settings(), done, now_s=NOW_S, pinned=[(200, 299)])
+    compact_table(table, settings(), done, now_s=NOW_S, pinned=[(200, 299)])
     assert done.made_files == 4
     assert pinned <= {file.path for file in table.files}
 
 
-def test_every_row_is_kept_for_a_reader_that_has_not_come_yet(lake: Lake, readers: Readers) -> None:
+def test_every_row_is_kept_for_a_reader_that_has_not_come_yet(lake: LakeTable, readers: Readers) -> None:
     fill(lake.open_writer(), *[100] * 10)
     assert kept(lake, readers, 449, awaited=["teacher"]).deleted_rows == 0
     readers.register("teacher", 999, now_s=NOW_S)
@@ -436,19 +436,19 @@ def test_a_run_that_was_down_for_long_keeps_every_row_until_its_readers_had_time
     started_s = NOW_S + 1000 * settings().reader_expiry_s
 
     def held(now_s: float) -> str | None:
-        found = floor(readers, settings(), now_s=now_s, awaited=["teacher"], since_s=started_s)
+        found = retention_floor(readers, settings(), now_s=now_s, awaited=["teacher"], since_s=started_s)
         return None if found is None else found.name
 
     assert held(started_s + 1) == "teacher"
     assert held(started_s + STARTING_S + 1) is None
 
 
-def test_a_reader_before_the_first_row_is_told_of_the_gap(lake: Lake, readers: Readers) -> None:
+def test_a_reader_before_the_first_row_is_told_of_the_gap(lake: LakeTable, readers: Readers) -> None:
     fill(lake.open_writer(), *[100] * 10)
     reader = lake.open_reader()
     kept(lake, readers, 449)
     assert reader.read(99, limit_rows=1).table["lake_seq"].to_pylist() == [100]  # as of its last look
-    sweep(lake.path, 0.0)
+    vacuum_table(lake.path, 0.0)
     said = r"rows lake_seq 100 to 499 of the lake .* are deleted .* begins at 500, and this reader stands at 99"
     with pytest.raises(StreamingError, match=said):
         reader.read(99, columns=["block"])
@@ -458,7 +458,7 @@ def test_a_reader_before_the_first_row_is_told_of_the_gap(lake: Lake, readers: R
     assert next(iter(reader.blocks()))["lake_seq"].to_pylist() == list(range(500, 600))
 
 
-def test_a_kill_inside_a_deletion_leaves_all_or_nothing(lake: Lake, readers: Readers) -> None:
+def test_a_kill_inside_a_deletion_leaves_all_or_nothing(lake: LakeTable, readers: Readers) -> None:
     fill(lake.open_writer(), *[100] * 10)
     compacted(lake)
     script = (
@@ -474,7 +474,7 @@ def test_a_kill_inside_a_deletion_leaves_all_or_nothing(lake: Lake, readers: Rea
     whole(lake)
     assert kept(lake, readers, 449).first_seq == 500
     whole(lake, 500)
-    sweep(lake.path, 0.0)
+    vacuum_table(lake.path, 0.0)
     assert len(data_files(lake)) == lake.open_reader().files
 
 
@@ -482,7 +482,7 @@ def test_a_kill_inside_a_deletion_leaves_all_or_nothing(lake: Lake, readers: Rea
 
 
 @pytest.fixture
-def keeper(lake: Lake, readers: Readers) -> Iterator[Housekeeper]:
+def keeper(lake: LakeTable, readers: Readers) -> Iterator[Housekeeper]:
     lake.open_writer()
     asked = settings(compact_files=4, retention_days=1000 / 86_400_000)
     side = [lake.path.parent / "dead_letters"]  # not there
@@ -493,7 +493,7 @@ def keeper(lake: Lake, readers: Readers) -> Iterator[Housekeeper]:
 
 @pytest.mark.slow
 def test_hundreds_of_commits_leave_few_files_and_few_log_entries(
-    lake: Lake, readers: Readers, monkeypatch: pytest.MonkeyPatch
+    lake: LakeTable, readers: Readers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("streaming.delta.table.LOG_RETENTION", "interval 0 seconds")
     writer = lake.open_writer()
@@ -515,7 +515,7 @@ def test_hundreds_of_commits_leave_few_files_and_few_log_entries(
 
 
 def test_the_keeper_deletes_old_rows_once_all_readers_are_known(
-    lake: Lake, readers: Readers, keeper: Housekeeper
+    lake: LakeTable, readers: Readers, keeper: Housekeeper
 ) -> None:
     writer = lake.open_writer()
 
@@ -535,7 +535,7 @@ def test_the_keeper_deletes_old_rows_once_all_readers_are_known(
 
 
 def test_trouble_is_told_and_the_next_try_succeeds(
-    lake: Lake, keeper: Housekeeper, monkeypatch: pytest.MonkeyPatch
+    lake: LakeTable, keeper: Housekeeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writer = lake.open_writer()
 
@@ -559,7 +559,7 @@ def test_trouble_is_told_and_the_next_try_succeeds(
     whole(lake)
 
 
-def test_closing_waits_for_the_work_in_hand(lake: Lake, keeper: Housekeeper) -> None:
+def test_closing_waits_for_the_work_in_hand(lake: LakeTable, keeper: Housekeeper) -> None:
     writer = lake.open_writer()
     for _ in range(8):
         fill(writer, 10)
@@ -572,6 +572,6 @@ def test_closing_waits_for_the_work_in_hand(lake: Lake, keeper: Housekeeper) -> 
     whole(lake)
 
 
-def test_a_cut_of_an_empty_lake_is_nowhere(lake: Lake) -> None:
+def test_a_cut_of_an_empty_lake_is_nowhere(lake: LakeTable) -> None:
     lake.open_writer()
     assert retention.cut(TableFiles(lake.path), 1000, None).rows == 0

@@ -19,7 +19,7 @@ from deltalake.exceptions import CommitFailedError
 
 import streaming.delta.table
 from streaming.errors import BadInput, StreamingError
-from streaming.lake import Lake, LakeReader
+from streaming.lake import LakeReader, LakeTable
 from streaming.lake.writer import LakeWriter
 from streaming.schema import Column, RowSchema, Task
 from tests.support.places import ROOT
@@ -27,9 +27,9 @@ from tests.support.streams.lake_rows import SCHEMA, VERTICALS, rows
 
 WRITER_THAT_IS_KILLED = """
 import sys
-from streaming.lake import Lake
+from streaming.lake import LakeTable
 from tests.support.streams.lake_rows import SCHEMA, rows
-writer = Lake(sys.argv[1], SCHEMA).open_writer()
+writer = LakeTable(sys.argv[1], SCHEMA).open_writer()
 print("open", flush=True)
 while True:
     first = writer.last_lake_seq + 1
@@ -39,8 +39,8 @@ while True:
 
 
 @pytest.fixture
-def lake(tmp_path: Path) -> Lake:
-    return Lake(tmp_path / "lake" / "augmented_examples", SCHEMA)
+def lake(tmp_path: Path) -> LakeTable:
+    return LakeTable(tmp_path / "lake" / "augmented_examples", SCHEMA)
 
 
 def fill(writer: LakeWriter, *counts: int) -> None:
@@ -49,7 +49,7 @@ def fill(writer: LakeWriter, *counts: int) -> None:
         writer.commit(rows(first, count), state=first + count, metadata={"rows": first + count})
 
 
-def filled(lake: Lake, *counts: int) -> LakeReader:
+def filled(lake: LakeTable, *counts: int) -> LakeReader:
     fill(lake.open_writer(), *counts)
     return lake.open_reader()
 
@@ -61,14 +61,14 @@ def everything(first: int, last: int) -> pa.Table:
 # --- writing
 
 
-def test_what_is_written_is_read_back_whole(lake: Lake) -> None:
+def test_what_is_written_is_read_back_whole(lake: LakeTable) -> None:
     reader = filled(lake, 500)
     table = reader.read().table
     assert table.schema.equals(SCHEMA.augmented)
     assert table.equals(pa.table(rows(0, 500)))
 
 
-def test_a_new_writer_goes_on_where_the_last_one_stopped(lake: Lake) -> None:
+def test_a_new_writer_goes_on_where_the_last_one_stopped(lake: LakeTable) -> None:
     fill(lake.open_writer(), 300, 200)
     writer = lake.open_writer()
     assert (writer.last_lake_seq, writer.last_block, writer.state, writer.epoch) == (499, 499, 500, 2)
@@ -78,7 +78,7 @@ def test_a_new_writer_goes_on_where_the_last_one_stopped(lake: Lake) -> None:
 
 
 @pytest.mark.parametrize(("first", "fault"), [(501, "a gap"), (499, "an overlap"), (0, "an overlap")])
-def test_rows_that_skip_or_repeat_positions_are_refused(lake: Lake, first: int, fault: str) -> None:
+def test_rows_that_skip_or_repeat_positions_are_refused(lake: LakeTable, first: int, fault: str) -> None:
     writer = lake.open_writer()
     fill(writer, 500)
     with pytest.raises(StreamingError, match=rf"{fault}: .* ends at lake_seq 499, .* 500; these rows begin at {first}"):
@@ -86,13 +86,13 @@ def test_rows_that_skip_or_repeat_positions_are_refused(lake: Lake, first: int, 
     assert lake.open_reader().last_lake_seq == 499
 
 
-def test_a_hole_inside_the_rows_is_refused(lake: Lake) -> None:
+def test_a_hole_inside_the_rows_is_refused(lake: LakeTable) -> None:
     batches = [rows(0, 10), rows(11, 5)]
     with pytest.raises(StreamingError, match="from 9 to 11"):
         lake.open_writer().commit(batches, state=1, metadata={})
 
 
-def test_a_block_is_committed_whole(lake: Lake) -> None:
+def test_a_block_is_committed_whole(lake: LakeTable) -> None:
     writer = lake.open_writer()
     writer.commit(rows(0, 10, block=3), state=1, metadata={})
     with pytest.raises(StreamingError, match=r"holds block 3 already.*blocks 3 to 3"):
@@ -101,14 +101,14 @@ def test_a_block_is_committed_whole(lake: Lake) -> None:
     assert writer.last_block == 5
 
 
-def test_rows_of_another_shape_are_refused_naming_the_column(lake: Lake) -> None:
+def test_rows_of_another_shape_are_refused_naming_the_column(lake: LakeTable) -> None:
     table = pa.table(rows(0, 5))
     wrong = table.set_column(5, "user_id", table["user_id"].cast(pa.string()))
     with pytest.raises(StreamingError, match="`user_id` is string, not int64"):
         lake.open_writer().commit(wrong, state=1, metadata={})
 
 
-def test_progress_without_rows_is_kept(lake: Lake) -> None:
+def test_progress_without_rows_is_kept(lake: LakeTable) -> None:
     writer = lake.open_writer()
     fill(writer, 10)
     assert writer.commit(None, state=77, metadata={"impressions_read": 5}) == 9
@@ -116,12 +116,12 @@ def test_progress_without_rows_is_kept(lake: Lake) -> None:
     assert (again.last_lake_seq, again.state, again.metadata) == (9, 77, {"impressions_read": 5})
 
 
-def test_an_existing_lake_with_other_columns_is_refused_naming_them(lake: Lake) -> None:
+def test_an_existing_lake_with_other_columns_is_refused_naming_them(lake: LakeTable) -> None:
     lake.open_writer()
     other = RowSchema(
         columns=(Column(name="user_id", type="string"), Column(name="age")), tasks=(Task(name="ctr", window_s=60),)
     )
-    for opener in (Lake(lake.path, other).open_writer, Lake(lake.path, other).open_reader):
+    for opener in (LakeTable(lake.path, other).open_writer, LakeTable(lake.path, other).open_reader):
         with pytest.raises(BadInput, match=r"`user_id` is int64, not string; `age` \(int64\) is missing.*`score`"):
             opener()
 
@@ -129,13 +129,13 @@ def test_an_existing_lake_with_other_columns_is_refused_naming_them(lake: Lake) 
 def test_a_folder_that_cannot_be_written_is_the_callers_mistake(tmp_path: Path) -> None:
     (tmp_path / "occupied").write_text("a file")
     with pytest.raises(BadInput, match="occupied"):
-        Lake(tmp_path / "occupied" / "lake", SCHEMA).open_writer()
+        LakeTable(tmp_path / "occupied" / "lake", SCHEMA).open_writer()
 
 
 # --- one writer
 
 
-def test_the_older_of_two_writers_is_fenced(lake: Lake) -> None:
+def test_the_older_of_two_writers_is_fenced(lake: LakeTable) -> None:
     older = lake.open_writer()
     fill(older, 100)
     newer = lake.open_writer()
@@ -148,7 +148,7 @@ def test_the_older_of_two_writers_is_fenced(lake: Lake) -> None:
 
 
 def test_a_commit_reported_as_failed_after_it_was_stored_is_not_made_twice(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch
+    lake: LakeTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writer = lake.open_writer()
     write, lies = streaming.delta.table.write_deltalake, 1
@@ -167,7 +167,7 @@ def test_a_commit_reported_as_failed_after_it_was_stored_is_not_made_twice(
 
 
 def test_a_commit_is_on_the_disk_when_it_returns_its_files_before_the_entry_that_names_them(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch
+    lake: LakeTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writer, flushed = lake.open_writer(), []
     real = os.fsync
@@ -183,7 +183,7 @@ def test_a_commit_is_on_the_disk_when_it_returns_its_files_before_the_entry_that
 
 
 def test_a_writer_that_is_taken_over_from_while_it_commits_is_told_so(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch
+    lake: LakeTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its rows are in the lake; what follows the commit, publishing above all, is the newer one's business."""
     older, write = lake.open_writer(), streaming.delta.table.write_deltalake
@@ -199,7 +199,7 @@ def test_a_writer_that_is_taken_over_from_while_it_commits_is_told_so(
     assert lake.open_writer().last_lake_seq == 99
 
 
-def test_a_compaction_in_between_does_not_stop_the_writer(lake: Lake) -> None:
+def test_a_compaction_in_between_does_not_stop_the_writer(lake: LakeTable) -> None:
     writer = lake.open_writer()
     fill(writer, 100, 100)
     DeltaTable(lake.path).optimize.compact()
@@ -207,7 +207,7 @@ def test_a_compaction_in_between_does_not_stop_the_writer(lake: Lake) -> None:
     assert lake.open_reader().read(columns=["lake_seq"]).table["lake_seq"].to_pylist() == list(range(300))
 
 
-def test_metadata_outlives_checkpoints_and_log_cleaning_by_others(lake: Lake) -> None:
+def test_metadata_outlives_checkpoints_and_log_cleaning_by_others(lake: LakeTable) -> None:
     writer = lake.open_writer()
     fill(writer, 10, 10)
     for _ in range(3):
@@ -218,7 +218,7 @@ def test_metadata_outlives_checkpoints_and_log_cleaning_by_others(lake: Lake) ->
     assert lake.open_writer().metadata == {"rows": 35}
 
 
-def test_a_log_of_many_commits_stays_bounded(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_of_many_commits_stays_bounded(lake: LakeTable, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("streaming.delta.table.LOG_RETENTION", "interval 0 seconds")
     monkeypatch.setattr("streaming.delta.table.CHECKPOINT_EVERY_COMMITS", 10)
     writer, reader = lake.open_writer(), lake.open_reader()
@@ -229,7 +229,7 @@ def test_a_log_of_many_commits_stays_bounded(lake: Lake, monkeypatch: pytest.Mon
     assert lake.open_writer().metadata == {"rows": 165}
 
 
-def test_writers_killed_at_random_moments_leave_every_row_once(lake: Lake) -> None:
+def test_writers_killed_at_random_moments_leave_every_row_once(lake: LakeTable) -> None:
     chance = random.Random(7)
     seen = -1
     for killed in range(1, 9):
@@ -277,7 +277,7 @@ ODD_NAMES = [
 ]
 
 
-def test_a_vertical_of_any_name_is_read_back_as_it_is(lake: Lake) -> None:
+def test_a_vertical_of_any_name_is_read_back_as_it_is(lake: LakeTable) -> None:
     table = pa.table(rows(0, len(ODD_NAMES)))
     place = table.schema.get_field_index("vertical")
     table = table.set_column(place, table.schema.field(place), pa.array(ODD_NAMES))
@@ -293,14 +293,14 @@ def test_an_absent_lake_is_told_with_what_starts_one(tmp_path: Path) -> None:
         LakeReader(tmp_path / "lake", SCHEMA)
 
 
-def test_an_empty_lake_reads_as_no_rows_and_nowhere(lake: Lake) -> None:
+def test_an_empty_lake_reads_as_no_rows_and_nowhere(lake: LakeTable) -> None:
     reader = filled(lake)
     for found in (reader.read(), reader.read(limit_rows=5)):
         assert found.table.schema.equals(SCHEMA.augmented)
         assert (found.table.num_rows, found.complete_upto) == (0, -1)
 
 
-def test_a_reader_sees_new_rows_when_it_looks(lake: Lake) -> None:
+def test_a_reader_sees_new_rows_when_it_looks(lake: LakeTable) -> None:
     writer = lake.open_writer()
     fill(writer, 100)
     reader = lake.open_reader()
@@ -313,7 +313,7 @@ def test_a_reader_sees_new_rows_when_it_looks(lake: Lake) -> None:
     assert reader.read(after=159).complete_upto == 159
 
 
-def test_columns_come_in_the_order_asked_with_partition_columns_typed(lake: Lake) -> None:
+def test_columns_come_in_the_order_asked_with_partition_columns_typed(lake: LakeTable) -> None:
     table = filled(lake, 50).read(columns=["event_date", "user_id", "vertical"]).table
     assert table.schema.names == ["event_date", "user_id", "vertical"]
     assert table.schema.types == [pa.string(), pa.int64(), pa.string()]
@@ -322,7 +322,7 @@ def test_columns_come_in_the_order_asked_with_partition_columns_typed(lake: Lake
         lake.open_reader().read(columns=["nope"])
 
 
-def test_a_vertical_is_read_without_opening_files_of_others(lake: Lake) -> None:
+def test_a_vertical_is_read_without_opening_files_of_others(lake: LakeTable) -> None:
     reader = filled(lake, 400)
     for path in lake.path.glob("vertical=news/**/*.parquet"):
         path.unlink()
@@ -334,7 +334,7 @@ def test_a_vertical_is_read_without_opening_files_of_others(lake: Lake) -> None:
         reader.read(verticals={"news"})
 
 
-def test_a_filter_may_name_columns_that_are_not_asked_for(lake: Lake) -> None:
+def test_a_filter_may_name_columns_that_are_not_asked_for(lake: LakeTable) -> None:
     reader = filled(lake, 300, 300)
     high = pc.field("score") > 500
     table = reader.read(filter=high & (pc.field("vertical") != "news"), columns=["impression_id"]).table
@@ -343,7 +343,7 @@ def test_a_filter_may_name_columns_that_are_not_asked_for(lake: Lake) -> None:
     assert table["impression_id"].to_pylist() == whole["impression_id"].to_pylist()
 
 
-def test_a_filter_that_matches_nothing_still_advances(lake: Lake) -> None:
+def test_a_filter_that_matches_nothing_still_advances(lake: LakeTable) -> None:
     reader = filled(lake, 300)
     for found in (
         reader.read(verticals={"x"}, limit_rows=9),
@@ -352,7 +352,7 @@ def test_a_filter_that_matches_nothing_still_advances(lake: Lake) -> None:
         assert (found.table.num_rows, found.complete_upto) == (0, 299)
 
 
-def test_reads_are_ordered_and_whole_after_compaction_by_others(lake: Lake) -> None:
+def test_reads_are_ordered_and_whole_after_compaction_by_others(lake: LakeTable) -> None:
     writer = lake.open_writer()
     fill(writer, *[40] * 12)
     reader = lake.open_reader()
@@ -368,7 +368,7 @@ def test_reads_are_ordered_and_whole_after_compaction_by_others(lake: Lake) -> N
 
 
 @pytest.mark.parametrize("compacted", [False, True])
-def test_limited_reads_are_exact_prefixes(lake: Lake, compacted: bool) -> None:
+def test_limited_reads_are_exact_prefixes(lake: LakeTable, compacted: bool) -> None:
     writer, chance = lake.open_writer(), random.Random(11)
     fill(writer, *[chance.randint(1, 150) for _ in range(20)])
     if compacted:
@@ -395,7 +395,7 @@ def test_limited_reads_are_exact_prefixes(lake: Lake, compacted: bool) -> None:
             assert found.complete_upto in {end, expected["lake_seq"][-1].as_py() if expected.num_rows else end}
 
 
-def test_a_reader_far_behind_walks_the_lake_in_limited_reads(lake: Lake) -> None:
+def test_a_reader_far_behind_walks_the_lake_in_limited_reads(lake: LakeTable) -> None:
     filled(lake, *[70] * 10)
     reader = LakeReader(lake.path, SCHEMA, window_rows=64)
     place, parts = -1, []
@@ -425,7 +425,7 @@ print(lake.select(pl.len(), pl.col("lake_seq").n_unique(), pl.col("user_id").sum
 
 
 @pytest.mark.parametrize("engine", sorted(ONE_LINE))
-def test_other_engines_read_the_lake_and_end_cleanly(lake: Lake, engine: str) -> None:
+def test_other_engines_read_the_lake_and_end_cleanly(lake: LakeTable, engine: str) -> None:
     filled(lake, 300, 200)
     script = [sys.executable, "-c", ONE_LINE[engine], str(lake.path)]
     ended = subprocess.run(script, capture_output=True, text=True, timeout=60)
@@ -433,7 +433,7 @@ def test_other_engines_read_the_lake_and_end_cleanly(lake: Lake, engine: str) ->
 
 
 def test_blocks_come_whole_and_in_order_however_the_reading_is_cut(tmp_path: Path) -> None:
-    lake = Lake(tmp_path / "lake", SCHEMA)
+    lake = LakeTable(tmp_path / "lake", SCHEMA)
     writer = lake.open_writer()
     sizes = [5, 1, 12, 3]
     for block, size in enumerate(sizes):

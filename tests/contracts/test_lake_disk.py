@@ -12,9 +12,9 @@ import pyarrow as pa
 import pytest
 
 from streaming.errors import DiskFull, StreamingError
-from streaming.lake import DEAD_LETTERS, Housekeeper, Lake, LakeSettings, Readers, SideTable
+from streaming.lake import DEAD_LETTERS, Housekeeper, LakeSettings, LakeTable, Readers, SideTable
 from streaming.lake.writer import LakeWriter
-from streaming.messages import DEAD_LETTER_SCHEMA, DeadLetter, to_batch
+from streaming.messages import DEAD_LETTER_SCHEMA, DeadLetter, letters_to_batch
 from tests.support.streams.lake_rows import SCHEMA, VERTICALS, rows
 
 
@@ -56,11 +56,11 @@ def fill(writer: LakeWriter, count: int) -> None:
     writer.commit(rows(first, count), state=first + count, metadata={"rows": first + count})
 
 
-def files(lake: Lake) -> list[Path]:
+def files(lake: LakeTable) -> list[Path]:
     return sorted(path for path in lake.path.rglob("*") if path.is_file())
 
 
-def sequence(lake: Lake) -> list[int]:
+def sequence(lake: LakeTable) -> list[int]:
     found: list[int] = lake.open_reader().read(columns=["lake_seq"]).table["lake_seq"].to_pylist()
     return found
 
@@ -70,7 +70,7 @@ def test_a_commit_that_finds_the_disk_full_never_happened_and_goes_through_later
     disk: Path, ballast: Ballast, left: int
 ) -> None:
     """With room for nothing, for some of its files, and for all of them but not for its entry in the log."""
-    lake = Lake(disk / "lake" / "table", SCHEMA)
+    lake = LakeTable(disk / "lake" / "table", SCHEMA)
     writer = lake.open_writer()
     fill(writer, 400)
     ballast.leave(left)
@@ -94,7 +94,7 @@ def test_a_commit_that_is_in_the_table_when_the_disk_fills_up_is_not_made_twice(
 ) -> None:
     """The rows are stored, the checkpoint after them finds no room."""
     monkeypatch.setattr("streaming.delta.table.CHECKPOINT_EVERY_COMMITS", 2)
-    lake = Lake(disk / "lake" / "table", SCHEMA)
+    lake = LakeTable(disk / "lake" / "table", SCHEMA)
     writer, failed = lake.open_writer(), 0
     for left in range(50_000, 90_000, 2_000):
         ballast.leave(left)
@@ -114,7 +114,7 @@ def test_a_commit_that_is_in_the_table_when_the_disk_fills_up_is_not_made_twice(
 
 def test_dead_letters_wait_for_room_too(disk: Path, ballast: Ballast) -> None:
     table = SideTable(disk / "lake", DEAD_LETTERS, DEAD_LETTER_SCHEMA)
-    letters = to_batch([DeadLetter("impression", "undecodable", "ads", 0, 7, 0, "", b"?")])
+    letters = letters_to_batch([DeadLetter("impression", "undecodable", "ads", 0, 7, 0, "", b"?")])
     ballast.leave(0)
     with pytest.raises(DiskFull):
         table.append(letters, number=1)
@@ -124,7 +124,7 @@ def test_dead_letters_wait_for_room_too(disk: Path, ballast: Ballast) -> None:
 
 
 def test_housekeeping_without_room_changes_nothing_and_is_made_up_for(disk: Path, ballast: Ballast) -> None:
-    lake = Lake(disk / "lake" / "table", SCHEMA)
+    lake = LakeTable(disk / "lake" / "table", SCHEMA)
     writer = lake.open_writer()
     for _ in range(8):
         fill(writer, 400)
@@ -147,20 +147,20 @@ def test_housekeeping_without_room_changes_nothing_and_is_made_up_for(disk: Path
 
 
 @pytest.fixture
-def written(tmp_path: Path) -> Lake:
+def written(tmp_path: Path) -> LakeTable:
     """A lake of 52 log entries and checkpoints at 19 and 39."""
-    lake = Lake(tmp_path / "lake", SCHEMA)
+    lake = LakeTable(tmp_path / "lake", SCHEMA)
     writer = lake.open_writer()
     for _ in range(50):
         fill(writer, 10)
     return lake
 
 
-def entry(lake: Lake, version: int, ending: str = ".json") -> Path:
+def entry(lake: LakeTable, version: int, ending: str = ".json") -> Path:
     return lake.path / "_delta_log" / f"{version:020d}{ending}"
 
 
-def test_a_checkpoint_cut_short_is_named_and_what_helps_helps(written: Lake) -> None:
+def test_a_checkpoint_cut_short_is_named_and_what_helps_helps(written: LakeTable) -> None:
     checkpoint = entry(written, 39, ".checkpoint.parquet")
     os.truncate(checkpoint, checkpoint.stat().st_size // 2)
     said = (
@@ -176,7 +176,7 @@ def test_a_checkpoint_cut_short_is_named_and_what_helps_helps(written: Lake) -> 
     fill(written.open_writer(), 10)
 
 
-def test_a_checkpoint_that_nothing_replaces_is_told_as_lost(written: Lake) -> None:
+def test_a_checkpoint_that_nothing_replaces_is_told_as_lost(written: LakeTable) -> None:
     checkpoint = entry(written, 39, ".checkpoint.parquet")
     os.truncate(checkpoint, 100)
     entry(written, 30).unlink()
@@ -195,14 +195,14 @@ def test_a_checkpoint_that_nothing_replaces_is_told_as_lost(written: Lake) -> No
     ],
     ids=["no checkpoint", "empty checkpoint", "missing entry", "newest entry cut short", "older entry cut short"],
 )
-def test_damage_is_told_by_file_and_remedy(written: Lake, damage: Callable[[Lake], None], said: str) -> None:
+def test_damage_is_told_by_file_and_remedy(written: LakeTable, damage: Callable[[LakeTable], None], said: str) -> None:
     damage(written)
     with pytest.raises(StreamingError, match=said) as error:
         written.open_reader()
     assert "\n" not in str(error.value)
 
 
-def test_a_data_file_cut_short_is_named(written: Lake) -> None:
+def test_a_data_file_cut_short_is_named(written: LakeTable) -> None:
     file = max(written.path.rglob("vertical=*/**/*.parquet"))
     os.truncate(file, file.stat().st_size // 2)
     with pytest.raises((StreamingError, OSError, pa.ArrowInvalid), match=file.name):

@@ -12,7 +12,7 @@ from deltalake import DeltaTable
 
 from streaming.delivery import CommitRecord, Outbox
 from streaming.kafka import TopicWriter, ensure_topics
-from streaming.messages import DeadLetter, to_batch
+from streaming.messages import DeadLetter, letters_to_batch
 from streaming.settlement import late_schema
 from tests.support.pipelines.topics import messages_of
 from tests.support.streams.lake_rows import SCHEMA
@@ -31,7 +31,7 @@ def record(number: int, letters: int, late: int = 0) -> CommitRecord:
         for row in range(late)
     ]
     table = pa.Table.from_pylist(rows, schema=LATE)
-    return CommitRecord(number, {"merge": {"watermark_ms": 7}}, table, pa.Table.from_batches([to_batch(dead)]))
+    return CommitRecord(number, {"merge": {"watermark_ms": 7}}, table, pa.Table.from_batches([letters_to_batch(dead)]))
 
 
 @pytest.fixture

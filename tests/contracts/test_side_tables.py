@@ -10,12 +10,14 @@ from deltalake import DeltaTable
 
 from streaming.errors import BadInput
 from streaming.lake import DEAD_LETTERS, SideTable
-from streaming.messages import DEAD_LETTER_SCHEMA, DeadLetter, to_batch
+from streaming.messages import DEAD_LETTER_SCHEMA, DeadLetter, letters_to_batch
 from streaming.schema import POSITION_FIELDS
 
 
 def letters(*offsets: int) -> pa.RecordBatch:
-    return to_batch([DeadLetter("impression", "undecodable", "ads", 0, offset, 0, "", b"?") for offset in offsets])
+    return letters_to_batch(
+        [DeadLetter("impression", "undecodable", "ads", 0, offset, 0, "", b"?") for offset in offsets]
+    )
 
 
 def offsets(table: SideTable) -> list[int]:

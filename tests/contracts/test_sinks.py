@@ -9,8 +9,8 @@ from deltalake import DeltaTable
 from streaming.delivery import ExamplesPublisher, ExamplesReader
 from streaming.errors import StreamingError
 from streaming.kafka import ensure_topics
-from streaming.lake import DEAD_LETTERS, Lake, SideTable
-from streaming.messages import DEAD_LETTER_SCHEMA, DeadLetter, to_batch
+from streaming.lake import DEAD_LETTERS, LakeTable, SideTable
+from streaming.messages import DEAD_LETTER_SCHEMA, DeadLetter, letters_to_batch
 from tests.support.streams.lake_rows import SCHEMA, rows
 from tests.support.streams.sink_contract import BATCHES, SinkContract
 
@@ -20,7 +20,7 @@ ROWS = 10
 class TestLake(SinkContract):
     @pytest.fixture(autouse=True)
     def _lake(self, tmp_path):
-        self.lake = Lake(tmp_path / "lake", SCHEMA)
+        self.lake = LakeTable(tmp_path / "lake", SCHEMA)
 
     def open(self):
         return self.lake.open_writer()
@@ -52,7 +52,7 @@ class TestSideTable(SinkContract):
 
     def write(self, sink, number):
         letters = [DeadLetter("impression", "undecodable", "ads", 0, number, row, "", b"?") for row in range(ROWS)]
-        sink.append(to_batch(letters), number=number)
+        sink.append(letters_to_batch(letters), number=number)
 
     def position(self, sink):
         return sink.position

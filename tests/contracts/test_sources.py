@@ -16,7 +16,7 @@ from pipelines.feeds import TableSource
 from streaming.delivery import ExamplesPublisher, ExamplesReader
 from streaming.delta import TableFiles
 from streaming.kafka import TopicReader, TopicWriter, ensure_topics
-from streaming.lake import Lake, LakeSource, retention
+from streaming.lake import LakeSource, LakeTable, retention
 from streaming.messages import EndOfStream
 from streaming.position import Partition, SourcePosition
 from streaming.schema import RowSchema, Task
@@ -186,7 +186,7 @@ class TestLake(SourceContract):
 
     @pytest.fixture(autouse=True)
     def _lake(self, tmp_path):
-        self.lake = Lake(tmp_path / "lake", lake_rows.SCHEMA)
+        self.lake = LakeTable(tmp_path / "lake", lake_rows.SCHEMA)
         writer = self.lake.open_writer()
         for block, first in enumerate(range(0, self.ROWS, 20)):
             writer.commit(lake_rows.rows(first, 20, block=block), state=block, metadata={})

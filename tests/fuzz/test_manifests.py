@@ -25,7 +25,7 @@ from pipelines.status import alive, read_status
 from streaming.delivery import CommitRecord
 from streaming.errors import StreamingError
 from streaming.lake import Readers
-from streaming.messages import DEAD_LETTER_SCHEMA, DeadLetter, to_batch
+from streaming.messages import DEAD_LETTER_SCHEMA, DeadLetter, letters_to_batch
 from streaming.position import NOTHING_YET, Partition
 from streaming.schema import RowSchema
 from streaming.settlement import Settlement
@@ -95,7 +95,7 @@ def _settlement_text(folder: Path) -> str:
 
 def _record(folder: Path) -> None:
     letters = [DeadLetter("impression", "null:age", "ads", 0, 17, row, "`age` is null", b"{}") for row in range(3)]
-    dead = pa.Table.from_batches([to_batch(letters)], DEAD_LETTER_SCHEMA)
+    dead = pa.Table.from_batches([letters_to_batch(letters)], DEAD_LETTER_SCHEMA)
     late = pa.table({"impression_id": np.arange(5)})
     CommitRecord(9, {"merge": {"watermark_ms": 7, "partitions": [["ads", 0, 5, 1, 7]]}}, late, dead).save(folder)
 

@@ -21,10 +21,10 @@ from streaming.messages import (
     DeadLetter,
     Kind,
     RawMessage,
-    from_batch,
+    letters_from_batch,
+    letters_to_batch,
+    letters_to_json,
     make_codec,
-    to_batch,
-    to_json,
 )
 from streaming.messages.codecs import Codec, Decoded, decoded_schema
 from streaming.messages.ipc import write_ipc
@@ -116,11 +116,11 @@ def assert_letters_say_why_and_whence(letters: list[DeadLetter], topic: Topic, o
         assert letter.reason
         assert len(letter.reason) < 200
         assert 0 < len(letter.detail) < 2000
-    stored = to_batch(letters)
+    stored = letters_to_batch(letters)
     stored.validate(full=True)
     assert stored.schema == DEAD_LETTER_SCHEMA
-    assert [letter.reason for letter in from_batch(stored)] == [letter.reason for letter in letters]
-    for letter, text in zip(letters, to_json(letters), strict=True):
+    assert [letter.reason for letter in letters_from_batch(stored)] == [letter.reason for letter in letters]
+    for letter, text in zip(letters, letters_to_json(letters), strict=True):
         told = json.loads(text)
         assert (told["reason"], told["source_offset"], told["source_row"]) == (letter.reason, offset, letter.row)
 

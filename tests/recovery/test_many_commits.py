@@ -10,7 +10,7 @@ import numpy as np
 import psutil
 import pytest
 
-from streaming.lake import Housekeeper, Lake, LakeSettings, Readers
+from streaming.lake import Housekeeper, LakeSettings, LakeTable, Readers
 from tests.support.streams.lake_rows import SCHEMA, VERTICALS, rows
 
 COMMITS, ROWS = 10_000, 40
@@ -25,7 +25,7 @@ def test_ten_thousand_commits_leave_files_and_log_bounded_and_cost_the_same_at_t
 ) -> None:
     monkeypatch.setattr("streaming.delta.table.LOG_RETENTION", f"interval {LOG_SECONDS} seconds")
     monkeypatch.setattr("streaming.delta.table.TOMBSTONE_RETENTION", f"interval {LOG_SECONDS} seconds")
-    lake = Lake(tmp_path / "lake", SCHEMA)
+    lake = LakeTable(tmp_path / "lake", SCHEMA)
     writer = lake.open_writer()
     settings = LakeSettings(compact_files=16, vacuum_after_s=10, target_file_mb=1)
     keeper = Housekeeper(lake.path, [], Readers(tmp_path / "readers"), settings)

@@ -25,7 +25,7 @@ from pipelines.run_dir import RunDir
 from pipelines.status import RunStatus
 from pipelines.workers.student import StudentWorker
 from pipelines.workers.teacher import TeacherWorker
-from streaming.broker import Broker
+from streaming.broker import LocalBroker
 from streaming.disk import read_json
 from tests.support.pipelines.small_runs import Finished, assert_learned_the_lake, assert_same_run, small, to_the_end
 
@@ -81,9 +81,9 @@ def test_kill_9_of_the_runs_own_broker_changes_nothing(undisturbed, tmp_path):
 
 
 @pytest.fixture
-def foreign(tmp_path) -> Iterator[Broker]:
+def foreign(tmp_path) -> Iterator[LocalBroker]:
     """A broker that is none of the run's business."""
-    broker = Broker(tmp_path / "foreign", heap_mb=256)
+    broker = LocalBroker(tmp_path / "foreign", heap_mb=256)
     yield broker
     broker.stop()
 

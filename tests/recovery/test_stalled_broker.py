@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from streaming.broker import Broker
+from streaming.broker import LocalBroker
 from streaming.errors import BrokerAway
 from streaming.kafka import KafkaSettings, TopicReader, TopicWriter, ensure_topics
 from streaming.position import Partition
@@ -33,7 +33,7 @@ ADS, CLICKS = Partition("ads", 0), Partition("clicks", 0)
 @pytest.fixture(scope="module")
 def own_broker(tmp_path_factory):
     """One that may be treated badly."""
-    broker = Broker(tmp_path_factory.mktemp("stalled") / "broker", heap_mb=256)
+    broker = LocalBroker(tmp_path_factory.mktemp("stalled") / "broker", heap_mb=256)
     broker.start(wait_s=120)
     yield broker
     broker.stop()
@@ -42,7 +42,7 @@ def own_broker(tmp_path_factory):
 class Live:
     """Two topics, and the rows that their merge and settlement bring out, as live augmentation reads them."""
 
-    def __init__(self, broker: Broker, settings: KafkaSettings, suffix: str) -> None:
+    def __init__(self, broker: LocalBroker, settings: KafkaSettings, suffix: str) -> None:
         self.broker, self.settings = broker, settings
         self.ads, self.clicks = Partition(f"ads-{suffix}", 0), Partition(f"clicks-{suffix}", 0)
         ensure_topics(settings, {self.ads.topic: 1, self.clicks.topic: 1})

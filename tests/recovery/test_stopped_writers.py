@@ -24,9 +24,9 @@ from pipelines.control.preflight import prepare
 from pipelines.run_dir import RunDir
 from pipelines.workers import IngestWorker
 from streaming.delivery.header import Header
-from streaming.delta import sweep
+from streaming.delta import vacuum_table
 from streaming.kafka import ensure_topics
-from streaming.lake import Lake, LakeReader
+from streaming.lake import LakeReader, LakeTable
 from tests.support.pipelines.small_runs import origin, small
 from tests.support.pipelines.topics import messages_of
 from tests.support.places import ROOT
@@ -91,7 +91,7 @@ def test_a_writer_stopped_inside_a_commit_doubles_nothing_when_it_goes_on(
     assert code == 1
     assert words.startswith(f"fenced: this writer of {path} has epoch 1, the lake has 2; a newer augmentation worker")
 
-    found = Lake(path, SCHEMA).open_reader().read().table
+    found = LakeTable(path, SCHEMA).open_reader().read().table
     assert found.drop(["block"]).equals(pa.table(rows(0, 1200)).drop(["block"]))
     letters = pa.table(DeltaTable(tmp_path / "dead_letters").to_pyarrow_table())
     assert sorted(letters["source_offset"].to_pylist()) == list(range(12))
@@ -104,12 +104,12 @@ def test_vacuum_keeps_the_files_of_a_stopped_commit_that_may_still_come(start: S
     process.until_stopped()
     waiting = path / "part-00000-of-the-commit-c000.zstd.parquet"
     waiting.write_bytes(b"x")
-    assert sweep(path, 0.0, wait_s=0.1).busy
+    assert vacuum_table(path, 0.0, wait_s=0.1).busy
     assert waiting.exists()
     process.go_on()
     assert process.end() == (0, "end")
-    assert Lake(path, SCHEMA).open_reader().rows == 600
-    assert sweep(path, 0.0).files == 1
+    assert LakeTable(path, SCHEMA).open_reader().rows == 600
+    assert vacuum_table(path, 0.0).files == 1
 
 
 # --- whole workers on a broker

@@ -32,15 +32,15 @@ def java(scope: Scope) -> Verdict:
 
 def jars(scope: Scope) -> Verdict:
     """The broker's jars are here, or can be fetched now."""
-    from streaming.broker import DIGEST, digest, fetch
+    from streaming.broker import JARS_DIGEST, fetch_jars, jars_digest
 
     started = time.perf_counter()
     try:
-        place = fetch()
+        place = fetch_jars()
     except StreamingError as error:
         return Verdict("fail", str(error), f"exfm broker fetch where there is a network, {OWN_KAFKA}")
     took_s = time.perf_counter() - started
-    if digest(place) != DIGEST:
+    if jars_digest(place) != JARS_DIGEST:
         said = f"the jars at {place} are not the ones that were fetched: damaged, or changed since"
         return Verdict("fail", said, f"rm -r {place}; exfm broker fetch")
     fetched = f", fetched in {took_s:.0f} s" if took_s > 2 else ""
@@ -51,10 +51,10 @@ def start(scope: Scope) -> Verdict:
     """With `--deep`: a broker starts in a directory of its own, answers and stops."""
     if not scope.deep:
         return Verdict("ok", "not tried; exfm doctor --deep starts one")
-    from streaming.broker import Broker
+    from streaming.broker import LocalBroker
 
     with tempfile.TemporaryDirectory(prefix="exfm-doctor-") as directory:
-        broker = Broker(directory)
+        broker = LocalBroker(directory)
         started = time.perf_counter()
         try:
             running = broker.start()

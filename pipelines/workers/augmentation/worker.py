@@ -28,7 +28,7 @@ from pipelines.workers.augmentation.open_block import OpenBlock
 from pipelines.workers.augmentation.scoring import in_parts, scorer_of
 from pipelines.workers.augmentation.snapshots import Snapshots
 from streaming.delivery import ExamplesPublisher, Outbox
-from streaming.lake import DEAD_LETTERS, LATE_FEEDBACK, Housekeeper, Lake, Readers
+from streaming.lake import DEAD_LETTERS, LATE_FEEDBACK, Housekeeper, LakeTable, Readers
 from streaming.settlement import Settlement
 
 
@@ -64,7 +64,7 @@ class AugmentationWorker(Worker):
         self._hold(ranks.close)
         scorer = scorer_of(config, ranks.group)  # at once: the other ranks wait for it
         self._snapshots = Snapshots(run_dir.snapshots, scorer, now_ms=self._now_ms, clock=self._clock)
-        lake = Lake(run_dir.lake, config.rows).open_writer()
+        lake = LakeTable(run_dir.lake, config.rows).open_writer()
         settlement = Settlement(config.rows, config.settlement, spill=states_folder(run_dir, lake.epoch))
         intake = intake_of(config, run_dir, until_end=self._until_end, watch=self.watch)
         self._feed = SettledFeed(intake, settlement, self.watch)

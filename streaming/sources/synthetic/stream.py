@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from streaming.errors import BadInput
 from streaming.schema import Column, RowSchema, Task
-from streaming.sources import Chunk, Held, PlayedStream
+from streaming.sources import Chunk, HeldRows, PlayedStream
 from streaming.sources.synthetic.delays import Delays, click_in_time, conversion_in_time
 from streaming.sources.synthetic.malformed import Encoding, Malformed
 from streaming.sources.synthetic.population import ID_BITS, scramble
@@ -114,7 +114,7 @@ class GeneratedStream(PlayedStream):
         A chunk holds `chunk_rows` impressions, the duplicates that come with them, and the feedback that arrives in
         its time. After the last impression, chunks of up to `chunk_rows` late records follow.
         """
-        yield from _Run(self, self._encoding).chunks(chunk_rows)
+        yield from _Playback(self, self._encoding).chunks(chunk_rows)
 
 
 def generated_stream(config: GeneratorConfig, schema: RowSchema, *, encoding: Encoding = "arrow") -> GeneratedStream:
@@ -123,7 +123,7 @@ def generated_stream(config: GeneratorConfig, schema: RowSchema, *, encoding: En
     return GeneratedStream(config, windows_s, columns=[column.name for column in schema.columns], encoding=encoding)
 
 
-class _Run:
+class _Playback:
     """One pass over the stream. Times are milliseconds since its start; those in batches, since 1970."""
 
     def __init__(self, stream: GeneratedStream, encoding: Encoding) -> None:
@@ -135,8 +135,8 @@ class _Run:
         self._malformed = Malformed(stream.schema, encoding)
         self._verticals = pa.array([v.name for v in stream.config.verticals], pa.string())
         self._tasks = pa.array(_TASKS, pa.string())
-        self._repeated = Held(stream.schema.impression)
-        self._feedback = Held(stream.schema.feedback)
+        self._repeated = HeldRows(stream.schema.impression)
+        self._feedback = HeldRows(stream.schema.feedback)
         self._salt = int(np.random.default_rng([stream.config.seed, 3]).integers(2**62))
 
     def chunks(self, chunk_rows: int) -> Iterator[Chunk]:
@@ -224,7 +224,7 @@ class _Run:
     def _chance(self, count: int) -> np.ndarray:
         return self._rng.random(count, np.float32) < self._config.duplicate_rate
 
-    def _hold(self, held: Held, rows: pa.RecordBatch, first_ms: np.ndarray, repeated: np.ndarray) -> None:
+    def _hold(self, held: HeldRows, rows: pa.RecordBatch, first_ms: np.ndarray, repeated: np.ndarray) -> None:
         """Second copies of the rows numbered in `repeated`."""
         wait_ms = self._rng.exponential(1000 * self._config.duplicate_delay_s, len(repeated)).astype(np.int64)
         held.push(rows.take(pa.array(repeated)), first_ms[repeated] + wait_ms)

@@ -5,12 +5,10 @@ from __future__ import annotations
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Vertical(_Frozen):
+class Vertical(BaseModel):
     """A slice of the traffic. Delays are lognormal: a median, and the standard deviation of the logarithm."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str = Field(min_length=1, max_length=64)
     share: float = Field(gt=0, description="of the impressions; shares are scaled to sum to 1")
@@ -32,7 +30,7 @@ FOUR_VERTICALS = (
 )
 
 
-class GeneratorConfig(_Frozen):
+class GeneratorConfig(BaseModel):
     """The synthetic ads stream. Every default is that of the demo; the same config gives the same bytes.
 
     `duration_s` is the span of event time: the same impressions over a longer span are a thinner stream. Users and ads
@@ -42,6 +40,8 @@ class GeneratorConfig(_Frozen):
     >>> GeneratorConfig(impressions=1000).users
     20000
     """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     seed: int = Field(default=1, ge=0)
     impressions: int = Field(default=600_000, ge=1)

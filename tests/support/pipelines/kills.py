@@ -28,7 +28,7 @@ import psutil
 
 from pipelines.config import Config, dump
 from pipelines.run_dir import RunDir
-from streaming.broker import Broker
+from streaming.broker import LocalBroker
 from streaming.disk import read_json
 from tests.support.pipelines.commands import LOOK_S, Command, gone, rank_pid, worker_pid
 from tests.support.pipelines.small_runs import Finished
@@ -86,7 +86,7 @@ class Hail:
         self._path.write_text(dump(config))
         self._log = root.with_suffix(".log")
         self._config = config
-        self._broker = Broker(self.run_dir.broker, heap_mb=config.kafka.heap_mb)
+        self._broker = LocalBroker(self.run_dir.broker, heap_mb=config.kafka.heap_mb)
         self._seed, self._random = seed, random.Random(seed)
         self._victims, self._most = list(victims), most
         self._longest_wait_s, self._patience_s = longest_wait_s, patience_s

@@ -22,7 +22,7 @@ from pipelines.config import Config, dump
 from pipelines.run_dir import RunDir
 from streaming.delivery import ExamplesPublisher
 from streaming.kafka import ensure_topics
-from streaming.lake import Lake
+from streaming.lake import LakeTable
 from tests.support.pipelines.small_runs import Finished, assert_learned_the_lake
 from tests.support.ranks.ports import free_port
 
@@ -106,7 +106,7 @@ def laid_down(config: Config, root: Path, blocks: int) -> Finished:
     """A lake of so many blocks, whose clicks follow from user, ad and interest, and its examples topic; no pipeline."""
     kafka, run_dir = config.kafka, RunDir(root)
     ensure_topics(kafka, {kafka.examples.topic: kafka.examples.partitions})
-    lake = Lake(run_dir.lake, config.rows).open_writer()
+    lake = LakeTable(run_dir.lake, config.rows).open_writer()
     publisher = ExamplesPublisher(kafka, kafka.examples.topic, kafka.examples.partitions, config.rows, lake.id)
     for number in range(blocks):
         block = _block(config, number)

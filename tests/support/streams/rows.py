@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from streaming.messages import from_batch
+from streaming.messages import letters_from_batch
 from streaming.position import Partition
 from streaming.schema import POSITION_FIELDS, RowSchema
 from streaming.settlement import Merge, Settlement
@@ -55,4 +55,4 @@ def settle(settlement: Settlement, ads: list[tuple[int, int]], clicks: list[tupl
     steps = [settlement.step(merged(settlement.schema, list(ads), list(clicks))), settlement.finish()]
     rows = [row for step in steps for row in step.batch.to_pylist()]
     late = [row for step in steps for row in step.late.to_pylist()]
-    return rows, late, [letter for step in steps for letter in from_batch(step.dead)]
+    return rows, late, [letter for step in steps for letter in letters_from_batch(step.dead)]

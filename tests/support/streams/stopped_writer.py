@@ -41,17 +41,17 @@ def stop_at(place: str, table: str, nth: int) -> None:
 
 def write_lake(path: str, commits: int) -> None:
     """The same rows, letters and numbers, whoever runs it."""
-    from streaming.lake import DEAD_LETTERS, Lake, SideTable
-    from streaming.messages import DEAD_LETTER_SCHEMA, DeadLetter, to_batch
+    from streaming.lake import DEAD_LETTERS, LakeTable, SideTable
+    from streaming.messages import DEAD_LETTER_SCHEMA, DeadLetter, letters_to_batch
     from tests.support.streams.lake_rows import SCHEMA, rows
 
-    writer = Lake(path, SCHEMA).open_writer()
+    writer = LakeTable(path, SCHEMA).open_writer()
     letters = SideTable(Path(path).parent, DEAD_LETTERS, DEAD_LETTER_SCHEMA)
     print("open", flush=True)
 
     def deliver(number: int) -> None:
         letter = DeadLetter("impression", "undecodable", "ads", 0, number, 0, "", b"?")
-        letters.append(to_batch([letter]), number=number)
+        letters.append(letters_to_batch([letter]), number=number)
 
     if writer.state >= 0:
         deliver(writer.state)

@@ -12,7 +12,7 @@ import pytest
 from pipelines.cli import console as cli
 from pipelines.config import dump, load
 from pipelines.run_dir import RunDir
-from streaming.lake import Lake, Readers
+from streaming.lake import LakeTable, Readers
 from tests.support.places import CONFIGS
 from tests.support.streams.lake_rows import rows
 
@@ -27,7 +27,7 @@ def run_dir(tmp_path: Path) -> RunDir:
     where = RunDir(tmp_path / "run")
     where.root.mkdir()
     where.config.write_text(dump(config))
-    lake = Lake(where.lake, config.rows).open_writer()
+    lake = LakeTable(where.lake, config.rows).open_writer()
     for number in range(COMMITS):
         batch = rows(number * ROWS, ROWS, schema=config.rows)
         at = batch.schema.get_field_index("event_time_ms")

@@ -11,7 +11,7 @@ import pytest
 
 from pipelines.control.embedded_broker import EmbeddedBroker
 from pipelines.rules import Patience
-from streaming.broker import Broker, Running
+from streaming.broker import LocalBroker, RunningBroker
 from streaming.errors import BadInput, DiskFull, StreamingError
 from streaming.kafka import KafkaSettings, ensure_topics, require_topics
 from tests.support.pipelines.clocks import Clock
@@ -37,10 +37,10 @@ class Scripted:
         if self.failures:
             raise self.failures.pop(0)
         self.alive = True
-        return Running("127.0.0.1:5000", 100 + len(self.started_at), 5000)
+        return RunningBroker("127.0.0.1:5000", 100 + len(self.started_at), 5000)
 
     def status(self):
-        return Running("127.0.0.1:5000", 100 + len(self.started_at), 5000) if self.alive else None
+        return RunningBroker("127.0.0.1:5000", 100 + len(self.started_at), 5000) if self.alive else None
 
     def stop(self, wait_s=0.0):
         self.alive, self.stopped = False, True
@@ -134,7 +134,7 @@ def test_leaving_stops_the_broker(scripted):
 def test_a_real_broker_killed_is_back_with_its_topics_while_nobody_asks(tmp_path):
     status = {}
     patience = Patience(max_restarts=5, restart_window_s=600, give_up_s=300, disk_give_up_s=600)
-    with EmbeddedBroker(lambda port: Broker(tmp_path, port=port, heap_mb=256), status, patience) as servers:
+    with EmbeddedBroker(lambda port: LocalBroker(tmp_path, port=port, heap_mb=256), status, patience) as servers:
         ensure_topics(KafkaSettings(bootstrap_servers=servers), {"kept": 3})
         first = status["pid"]
         os.kill(first, signal.SIGKILL)
@@ -145,4 +145,4 @@ def test_a_real_broker_killed_is_back_with_its_topics_while_nobody_asks(tmp_path
         assert status["pid"] != first
         assert status["bootstrap_servers"] == servers
         assert require_topics(KafkaSettings(bootstrap_servers=servers), ["kept"]) == {"kept": 3}
-    assert Broker(tmp_path).status() is None
+    assert LocalBroker(tmp_path).status() is None

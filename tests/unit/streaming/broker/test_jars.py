@@ -23,14 +23,14 @@ def downloads(monkeypatch, tmp_path):
     monkeypatch.setattr(broker_jars, "_download", download)
     (tmp_path / "expected").mkdir()
     (tmp_path / "expected" / "kafka.jar").write_bytes(b"all of it")
-    monkeypatch.setattr(broker_jars, "DIGEST", broker_jars.digest(tmp_path / "expected"))
+    monkeypatch.setattr(broker_jars, "JARS_DIGEST", broker_jars.jars_digest(tmp_path / "expected"))
     return given
 
 
 def test_the_second_call_downloads_nothing(downloads):
-    first = broker_jars.fetch()
+    first = broker_jars.fetch_jars()
     assert (first / "jars" / "kafka.jar").read_bytes() == b"all of it"
-    assert broker_jars.fetch() == first
+    assert broker_jars.fetch_jars() == first
     assert len(downloads) == 1
 
 
@@ -43,17 +43,17 @@ def test_a_fetch_that_breaks_off_leaves_nothing_that_looks_whole(downloads, monk
 
     monkeypatch.setattr(broker_jars, "_download", killed)
     with pytest.raises(KeyboardInterrupt):
-        broker_jars.fetch()
+        broker_jars.fetch_jars()
     assert not broker_jars.cache_folder().exists()
     monkeypatch.setattr(broker_jars, "_download", whole)
-    assert broker_jars.fetch() == broker_jars.cache_folder()
+    assert broker_jars.fetch_jars() == broker_jars.cache_folder()
 
 
 def test_other_jars_than_expected_are_refused_with_both_digests(downloads, monkeypatch):
-    found = broker_jars.DIGEST
-    monkeypatch.setattr(broker_jars, "DIGEST", "0" * 64)
+    found = broker_jars.JARS_DIGEST
+    monkeypatch.setattr(broker_jars, "JARS_DIGEST", "0" * 64)
     with pytest.raises(StreamingError, match=f"{found}, not {'0' * 64}"):
-        broker_jars.fetch()
+        broker_jars.fetch_jars()
     assert not broker_jars.cache_folder().exists()
 
 
@@ -61,4 +61,4 @@ def test_a_cache_that_cannot_be_written_is_named(downloads, monkeypatch, tmp_pat
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     with pytest.raises(StreamingError, match="cannot be kept in"):
-        broker_jars.fetch()
+        broker_jars.fetch_jars()

@@ -13,7 +13,7 @@ import pytest
 
 from streaming.delivery import CommitRecord
 from streaming.errors import DiskFull, StreamingError
-from streaming.messages import DeadLetter, to_batch
+from streaming.messages import DeadLetter, letters_to_batch
 from streaming.schema import RowSchema
 from streaming.settlement import late_schema
 
@@ -23,7 +23,7 @@ SCHEMA = RowSchema(columns=[{"name": "price"}], tasks=[{"name": "ctr", "window_s
 def record(number: int, letters: int = 2) -> CommitRecord:
     dead = [DeadLetter("impression", "null:price", "ads", 0, number, row, "why", b"\xff") for row in range(letters)]
     late = late_schema(SCHEMA).empty_table()
-    return CommitRecord(number, {"merge": {"watermark_ms": 7}}, late, pa.Table.from_batches([to_batch(dead)]))
+    return CommitRecord(number, {"merge": {"watermark_ms": 7}}, late, pa.Table.from_batches([letters_to_batch(dead)]))
 
 
 def test_files_and_names_are_flushed_before_a_commit_may_name_them(tmp_path, monkeypatch):

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 from pydantic import ValidationError
 
-from streaming.messages import RawMessage, Rules, make_codec
+from streaming.messages import RawMessage, RowRules, make_codec
 from streaming.schema import Column, RowSchema, Task
 
 SCHEMA = RowSchema(columns=[Column(name="sample_weight", type="float32")], tasks=[Task(name="ctr", window_s=60)])
@@ -24,7 +24,7 @@ def test_a_weight_is_a_float_of_every_row(column):
 
 @pytest.mark.parametrize("weight", [0.0, -0.0, 1e-9, 0.25, 3e38])
 def test_any_finite_weight_from_0_on_is_let_in(weight):
-    assert Rules("impression", SCHEMA).check(pa.RecordBatch.from_pylist([row(weight)], SCHEMA.impression)) == {}
+    assert RowRules("impression", SCHEMA).check(pa.RecordBatch.from_pylist([row(weight)], SCHEMA.impression)) == {}
 
 
 @pytest.mark.parametrize(
@@ -48,11 +48,13 @@ def test_a_bad_weight_is_a_dead_letter_with_its_reason_and_its_neighbours_surviv
 
 
 def test_what_is_allowed_is_said():
-    (refusal,) = Rules("impression", SCHEMA).check(pa.RecordBatch.from_pylist([row(-1.0)], SCHEMA.impression)).values()
+    (refusal,) = (
+        RowRules("impression", SCHEMA).check(pa.RecordBatch.from_pylist([row(-1.0)], SCHEMA.impression)).values()
+    )
     assert refusal.detail == "`sample_weight` is -1.0; allowed: at least 0"
 
 
 def test_other_floats_may_be_below_0():
     schema = SCHEMA.model_copy(update={"columns": (Column(name="bid", type="float32"),)})
     below = pa.RecordBatch.from_pylist([{**row(0.0), "bid": -1.0}], schema.impression)
-    assert Rules("impression", schema).check(below) == {}
+    assert RowRules("impression", schema).check(below) == {}

@@ -2,7 +2,7 @@ import pyarrow as pa
 import pytest
 
 from streaming.errors import BadInput, StreamingError
-from streaming.messages import DeadLetter, from_batch
+from streaming.messages import DeadLetter, letters_from_batch
 from streaming.position import Partition, SourcePosition
 from streaming.schema import RowSchema
 from streaming.settlement import Merge
@@ -62,7 +62,7 @@ def test_a_wrong_clock_cannot_move_event_time():
     chunk = merge.pop()
     assert chunk.impressions["impression_id"].to_pylist() == [1, 3]
     assert chunk.watermark_ms == 20
-    (letter,) = from_batch(chunk.dead)
+    (letter,) = letters_from_batch(chunk.dead)
     assert (letter.reason, letter.offset, letter.kind) == ("future_event_time", 1, "impression")
     assert b'"impression_id": 2' in letter.payload
     assert len(chunk) == 3

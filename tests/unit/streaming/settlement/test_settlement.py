@@ -4,7 +4,7 @@ import pyarrow as pa
 import pytest
 
 from streaming.errors import BadInput, StreamingError
-from streaming.messages import DeadLetter, to_batch
+from streaming.messages import DeadLetter, letters_to_batch
 from streaming.schema import RowSchema
 from streaming.settlement import Settlement, SettlementConfig, pending
 from streaming.settlement.merge import REFUSED_SCHEMA
@@ -109,7 +109,7 @@ def test_reasons_that_quote_what_was_sent_do_not_fill_the_state(monkeypatch):
     letters = [
         DeadLetter("feedback", f"unknown_task:{n % 5}", "clicks", 0, n, 0, "no such task", b"") for n in range(20)
     ]
-    columns = [*to_batch(letters).columns, pa.array([100] * 20), pa.array(range(9, 29))]
+    columns = [*letters_to_batch(letters).columns, pa.array([100] * 20), pa.array(range(9, 29))]
     dead = pa.RecordBatch.from_arrays(columns, schema=REFUSED_SCHEMA)
     settlement = new_settlement()
     chunk = merged(settlement.schema, [(1, 100)], [])

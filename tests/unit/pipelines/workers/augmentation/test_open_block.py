@@ -10,7 +10,7 @@ from pipelines.config import Pace
 from pipelines.workers.augmentation import open_block
 from pipelines.workers.augmentation.augment import augment
 from pipelines.workers.augmentation.open_block import OpenBlock
-from streaming.messages import DeadLetter, to_batch
+from streaming.messages import DeadLetter, letters_to_batch
 from streaming.schema import RowSchema, Task
 from streaming.settlement import SettledRows, late_schema
 
@@ -30,7 +30,7 @@ def rows(count: int, settlement: str = "ctr") -> pa.RecordBatch:
 def settled(count: int, dead: int = 0) -> SettledRows:
     letters = [DeadLetter("impression", "undecodable", "ads", 0, 0, 0, "", b"?")] * dead
     late = late_schema(SCHEMA).empty_table().to_batches() or [pa.RecordBatch.from_pylist([], late_schema(SCHEMA))]
-    return SettledRows(rows(count), late[0], to_batch(letters), 0, False)
+    return SettledRows(rows(count), late[0], letters_to_batch(letters), 0, False)
 
 
 def opened(*counts: int, at_s: float = 0.0) -> OpenBlock:

@@ -1,0 +1,1 @@
+"""Moving records: topics, settlement of labels, the lake. Knows no torch and no Ray."""

@@ -1,4 +1,11 @@
-"""Training."""
+"""Training: what every worker that trains needs, and the offline computations too.
+
+account, learned, quarantine   rows that models were given, learned, left out
+honest                         score before learn: which labels a teacher cannot have learned
+ahead, writer                  reading before, and writing behind, the training
+resume                         which checkpoint a worker resumes from, and how early formats are read
+predictions, live_metrics      every prediction on disk; figures while the stream runs
+"""
 
 import lazy_loader
 

@@ -1,4 +1,9 @@
-"""Student."""
+"""A student's worker: learns its rows of the lake, judged on each batch before it learns it.
+
+worker   the worker: step, checkpoint, report
+record   live figures, predictions, age of the teacher's logits
+export   what is served, checked against the student
+"""
 
 import lazy_loader
 

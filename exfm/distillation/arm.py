@@ -2,44 +2,42 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from exfm.errors import ConfigError
 
+PRESETS: dict[str, dict[str, Any]] = {
+    "recommended": {
+        "kind": "auxiliary_head",
+        "adapter": True,
+        "weight": 4.0,
+        "head_start": "serving",
+        "recalibration": "platt",
+        "single_head_rows": 5000,
+        "follows": "advantage",
+    },
+}
+"""Arms by name. Choose `weight` for your own data: sweeps chose 16 on the demo's stream, 1 on MovieLens."""
+
 
 class Arm(BaseModel):
-    """How a student uses its teacher. All beyond `kind` and `weight` is off unless it is asked for.
+    """How a student uses its teacher.
 
-    kind
-        `none`: labels only, the twin that others are compared with;
-        `single_head`: the serving head learns labels and teacher alike, and inherits the teacher's bias;
-        `auxiliary_head`: a head of its own learns from the teacher, and only the trunk is shared.
-    rows
-        `labelled`: a row is distilled for the tasks whose label it settles;
-        `all`: for every task with a teacher logit (a conversion head then learns from impressions without a click too).
-    head_start
-        `random`: the heads that learn from teacher and adapter begin with weights of their own;
-        `serving`: with the serving head's, so that at first they pull the trunk the way the labels do. That helps a
-        cold student of a good teacher, and hurts one of a teacher that is still cold itself.
-    adapter_input
-        `logit`: SA(z_F); `context`: SA(z_F, age of the snapshot, trunk's output), see exfm/distillation/adapter.py.
-    recalibration
-        `platt`: what is distilled is a·z_F + b, learned online from the last some `platt_half_life_rows` labelled rows
-        (platt.py). An adapter reads it too. It mends a miscalibrated teacher in a few hundred rows, which the
-        adapter takes thousands for: what a student most needs that is born beside one.
-    single_head_rows
-        The schedule of an auxiliary head: for the first so many rows the serving head itself learns from the teacher,
-        with `single_head_weight`, and trunk and tables from nothing else of it. The other heads learn beside it from
-        the first row on, without a gradient to the trunk, so that they are warm at the change.
-    follows
-        `advantage`: w, and the weight 1 of the adapter's term, are multiplied by a factor in [0, 1] for each task. It
-        follows what teacher (and adapter) were seen to know that the student did not, on rows before this step
-        (exfm/distillation/advantage.py), and is 0 before the first.
+    `Arm()` is a plain auxiliary head: everything beyond `kind` and `weight` is off. A preset is a set of settings with
+    a name, given alone or with settings that differ from it. What is stored is always the settings themselves.
+
+    A student whose configuration says nothing of an arm has `recommended`: an auxiliary head and an adapter that start
+    from the serving head, on a recalibrated logit, with a weight that follows what the teacher has shown to know, after
+    5,000 rows of a single head.
 
     Raises ConfigError (as pydantic's ValidationError) for a setting that its kind has no use for.
 
+    >>> Arm.model_validate("recommended") == Arm.model_validate({"preset": "recommended"})
+    True
+    >>> Arm.model_validate({"preset": "recommended", "weight": 16}).weight
+    16.0
     >>> Arm(kind="auxiliary_head", adapter=True, weight=1.5).distils
     True
     >>> Arm(kind="single_head", single_head_rows=1000)
@@ -51,22 +49,84 @@ class Arm(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    kind: Literal["none", "single_head", "auxiliary_head"] = "auxiliary_head"
-    adapter: bool = False
-    weight: float = Field(default=1.0, ge=0, allow_inf_nan=False)  # w
-    label_scale: float = Field(default=1.0, gt=0, allow_inf_nan=False)  # α
-    gradient_scale: float = Field(default=1.0, ge=0, allow_inf_nan=False)  # β
-    temperature: float = Field(default=1.0, gt=0, allow_inf_nan=False)  # τ
-    rows: Literal["labelled", "all"] = "labelled"
-    head_start: Literal["random", "serving"] = "random"
-    adapter_width: int = Field(default=8, gt=0)
-    adapter_lr: float = Field(default=4e-3, gt=0)
-    adapter_input: Literal["logit", "context"] = "logit"
-    recalibration: Literal["none", "platt"] = "none"
-    platt_half_life_rows: int = Field(default=10_000, gt=0)
-    single_head_rows: int = Field(default=0, ge=0)
-    single_head_weight: float = Field(default=1.0, ge=0, allow_inf_nan=False)
-    follows: Literal["nothing", "advantage"] = "nothing"
+    kind: Literal["none", "single_head", "auxiliary_head"] = Field(
+        default="auxiliary_head",
+        description="`none`: labels only, the twin that others are compared with. `single_head`: the serving head "
+        "learns labels and teacher alike, and inherits the teacher's bias. `auxiliary_head`: a separate head learns "
+        "from the teacher, and only the trunk is shared.",
+    )
+    adapter: bool = Field(
+        default=False,
+        description="Add the student adapter (SA), which corrects the teacher's logit with fresh labels, and a head "
+        "that learns from it.",
+    )
+    weight: float = Field(default=1.0, ge=0, allow_inf_nan=False, description="w, the weight of the distillation term.")
+    label_scale: float = Field(
+        default=1.0,
+        gt=0,
+        allow_inf_nan=False,
+        description="α: the target is min(1, α times the teacher's probability).",
+    )
+    gradient_scale: float = Field(
+        default=1.0,
+        ge=0,
+        allow_inf_nan=False,
+        description="β: multiplies the gradient that the training-only heads send to the trunk.",
+    )
+    temperature: float = Field(
+        default=1.0, gt=0, allow_inf_nan=False, description="τ: divides both logits of the distillation term."
+    )
+    rows: Literal["labelled", "all"] = Field(
+        default="labelled",
+        description="`labelled`: a row is distilled for the tasks whose label it settles. `all`: for every task with a "
+        "teacher logit, so that a conversion head learns from impressions without a click, too.",
+    )
+    head_start: Literal["random", "serving"] = Field(
+        default="random",
+        description="`random`: the heads that learn from teacher and adapter have initial weights of their own. "
+        "`serving`: they start as copies of the serving head, so that at first they pull the trunk in the direction of "
+        "the labels. This helps a cold student of a good teacher, and hurts one whose teacher is still cold.",
+    )
+    adapter_width: int = Field(default=8, gt=0, description="Hidden width of the adapter.")
+    adapter_lr: float = Field(default=4e-3, gt=0, description="Learning rate of the adapter's Adam.")
+    adapter_input: Literal["logit", "context"] = Field(
+        default="logit",
+        description="`logit`: the adapter sees the teacher's logit. `context`: it sees the age of the scoring snapshot "
+        "and the trunk's output, too.",
+    )
+    recalibration: Literal["none", "platt"] = Field(
+        default="none",
+        description="`platt`: distil a·z_F + b, fitted online to recent labels. An adapter reads it, too. It corrects "
+        "a miscalibrated teacher within a few hundred rows; the adapter takes thousands.",
+    )
+    platt_half_life_rows: int = Field(
+        default=10_000, gt=0, description="After this many labelled rows, a row counts half in Platt scaling."
+    )
+    single_head_rows: int = Field(
+        default=0,
+        ge=0,
+        description="Schedule of an auxiliary head: for the first rows, up to this many, the serving head itself "
+        "learns from the teacher. The other heads learn from the first row on, without a gradient to the trunk.",
+    )
+    single_head_weight: float = Field(
+        default=1.0, ge=0, allow_inf_nan=False, description="w during the rows of the schedule."
+    )
+    follows: Literal["nothing", "advantage"] = Field(
+        default="nothing",
+        description="`advantage`: multiply w, and the weight 1 of the adapter's term, by a factor in [0, 1] per task. "
+        "It measures on earlier rows what teacher and adapter know that the student does not; before the first row it "
+        "is 0.",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_preset(cls, data: Any) -> Any:
+        given = {"preset": data} if isinstance(data, str) else data
+        if not isinstance(given, dict) or "preset" not in given:
+            return data
+        if given["preset"] not in PRESETS:
+            raise ConfigError(f"there is no arm `{given['preset']}`; there are: {', '.join(PRESETS)}")
+        return PRESETS[given["preset"]] | {key: value for key, value in given.items() if key != "preset"}
 
     @model_validator(mode="after")
     def _consistent(self) -> Arm:

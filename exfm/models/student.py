@@ -76,7 +76,10 @@ class StudentConfig(BaseModel):
     sparse_eps: float = Field(default=1e-8, gt=0)
     accumulators: AccumulatorConfig = AccumulatorConfig()  # AdaGrad's, which otherwise only grow
     learning_rate: LearningRate = LearningRate()
-    arm: Arm = Arm(kind="auxiliary_head", adapter=True)
+    arm: Arm = Field(
+        default=Arm.model_validate("recommended"),
+        description="How the student uses its teacher; `recommended`, or settings.",
+    )
 
     def without_teacher(self) -> StudentConfig:
         """The twin's: all the same, learning from labels only."""

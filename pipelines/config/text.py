@@ -158,12 +158,16 @@ def _index(node: list[Any], part: str, assignment: str) -> int:
 
 
 def merged(defaults: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
-    """`own` over `defaults`, mapping by mapping.
+    """`own` over `defaults`, mapping by mapping. An arm that is the name of a preset is a mapping with that preset.
 
     >>> merged({"a": {"x": 1, "y": 2}}, {"a": {"y": 3}})
     {'a': {'x': 1, 'y': 3}}
+    >>> merged({"arm": "recommended"}, {"arm": {"weight": 2}})
+    {'arm': {'preset': 'recommended', 'weight': 2}}
     """
     found = dict(defaults)
+    if isinstance(found.get("arm"), str):
+        found["arm"] = {"preset": found["arm"]}
     for key, value in own.items():
         both = isinstance(value, dict) and isinstance(found.get(key), dict)
         found[key] = merged(found[key], value) if both else value

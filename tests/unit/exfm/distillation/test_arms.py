@@ -400,7 +400,23 @@ def test_settings_that_make_no_sense_are_refused_in_words(settings, words):
         Arm(**settings)
 
 
+def test_a_student_has_the_recommended_arm_unless_it_is_configured():
+    assert StudentConfig().arm == Arm.model_validate("recommended")
+    assert StudentConfig.model_validate({"arm": "recommended"}) == StudentConfig()
+
+
+def test_a_preset_may_be_changed_and_is_stored_as_its_settings():
+    arm = Arm.model_validate({"preset": "recommended", "weight": 16, "rows": "all"})
+    assert arm == Arm.model_validate("recommended").model_copy(update={"weight": 16.0, "rows": "all"})
+    assert "preset" not in arm.model_dump()
+    assert Arm.model_validate(arm.model_dump(mode="json")) == arm
+    with pytest.raises(ValidationError, match="there is no arm `best`; there are: recommended"):
+        Arm.model_validate("best")
+    with pytest.raises(ValidationError, match="in arm `none` has no teacher"):
+        Arm.model_validate({"preset": "recommended", "kind": "none", "adapter": False})
+
+
 def test_none_of_it_is_on_unless_it_is_asked_for():
-    arm = StudentConfig().arm
+    arm = Arm()
     assert (arm.recalibration, arm.adapter_input, arm.single_head_rows, arm.follows) == ("none", "logit", 0, "nothing")
     assert [key for key in student(arm_of=Arm()).state() if key.startswith(("platt", "adapter/", "advantage"))] == []

@@ -173,6 +173,22 @@ def test_what_a_student_does_not_say_it_has_from_the_defaults(file):
     assert (shop.model.arm.kind, shop.model.arm.weight) == ("none", 1.0)
 
 
+def test_a_student_may_change_a_setting_of_the_preset_that_the_defaults_name(file):
+    raw = small(
+        student_defaults={"model": {"arm": "recommended"}},
+        students=[{"name": "feed"}, {"name": "shop", "model": {"arm": {"weight": 2.0}}}],
+    )
+    del raw["teacher"]
+    feed, shop = (student.model.arm for student in load(file(raw)).students)
+    assert shop == feed.model_copy(update={"weight": 2.0})
+
+
+def test_the_arms_of_the_shipped_configs_are_those_of_the_releases_before():
+    """By their hash, which stored runs and results carry."""
+    found = {name: load(f"configs/{name}.yaml").hash for name in ("demo", "movielens")}
+    assert found == {"demo": "2cefe33bc46e108d", "movielens": "03b99b4629bbdd18"}
+
+
 @pytest.mark.parametrize("defaults", [["twin"], "twin", 3])
 def test_defaults_that_are_no_settings_are_refused(file, defaults):
     with pytest.raises(BadInput, match=r"student_defaults.*mapping"):

@@ -1,12 +1,12 @@
 from .cuts import StudentCuts, block_cuts
-from .student import Cut, Rows, StudentFeed
+from .student import Cut, RowSource, StudentFeed
 from .table import TableSource
 from .teacher import Portion, Step, TeacherFeed, portion_of
 
 __all__ = [
     "Cut",
     "Portion",
-    "Rows",
+    "RowSource",
     "Step",
     "StudentCuts",
     "StudentFeed",

@@ -33,7 +33,7 @@ class Cut(NamedTuple):
     batch: Batch
 
 
-class Rows(Protocol):
+class RowSource(Protocol):
     """What the feed needs of a source: `LakeSource` and `TableSource` have it."""
 
     end_seq: int | None
@@ -81,7 +81,7 @@ class StudentFeed:
 
     def __init__(
         self,
-        source: Rows,
+        source: RowSource,
         build: BatchBuilder,
         *,
         batch_rows: int,

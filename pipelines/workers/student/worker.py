@@ -21,7 +21,7 @@ from exfm.tensors import Checkpoint, whole_tensor
 from exfm.threads import set_threads
 from pipelines.config import Config, accepted_identities, made_with_student
 from pipelines.config import Student as StudentSettings
-from pipelines.feeds import Cut, Rows, StudentFeed
+from pipelines.feeds import Cut, RowSource, StudentFeed
 from pipelines.run_dir import RunDir, version_name
 from pipelines.training import Account, PredictionLog
 from pipelines.workers import Keeper, Report, Worker, seconds_since
@@ -131,7 +131,7 @@ class StudentWorker(Worker):
         columns += [config.metrics.group_by] if config.metrics.group_by else []
         return list(dict.fromkeys(columns))
 
-    def feed_from(self, source: Rows) -> None:
+    def feed_from(self, source: RowSource) -> None:
         """Feed the engine from this source, from where the last checkpoint left off."""
         config, settings = self._config, self._settings
         ahead, rates = config.resources.read_ahead, settings.negative_rate

@@ -39,7 +39,7 @@ from streaming.position import NOTHING_YET, Partition, Positions, SourcePosition
 log = logging.getLogger(__name__)
 
 
-class Place(NamedTuple):
+class TeacherPlace(NamedTuple):
     """How far the teacher is: blocks learned (the version of its snapshot), the last `lake_seq` of them, and where the
     readers of all ranks stand behind it."""
 
@@ -60,7 +60,7 @@ class TeacherWorker(Worker):
         self.keeper = Keeper(self.name, run_dir, self.watch, queue=config.resources.checkpoint_queue, keep=keep)
         self.feed: TeacherFeed | None = None
         self._block: AgreedBlock | None = None
-        self.place = Place(0, NOTHING_YET, {})
+        self.place = TeacherPlace(0, NOTHING_YET, {})
         self._saved_version = 0
 
     # --- beginning ---------------------------------------------------------------------------------------------
@@ -123,7 +123,7 @@ class TeacherWorker(Worker):
             Partition(topic, partition): SourcePosition(offset, row)
             for topic, partition, offset, row in meta["positions"]
         }
-        self.place = Place(meta["version"], meta["lake_seq"], positions)
+        self.place = TeacherPlace(meta["version"], meta["lake_seq"], positions)
         self._saved_version = meta["version"]
         log.info("resumed after block %d, lake_seq %d", meta["version"] - 1, meta["lake_seq"])
 
@@ -243,7 +243,7 @@ class TeacherWorker(Worker):
         """A block's end: what all ranks learned is counted, a checkpoint and a snapshot follow where they are due."""
         self._block = None
         found = block.portion.block
-        self.place = Place(found.number + 1, found.last_seq, block.positions)
+        self.place = TeacherPlace(found.number + 1, found.last_seq, block.positions)
         with self.watch("metrics"):
             self.tally.finish(self.account)
         config = self._config

@@ -94,9 +94,8 @@ class StudentWorker(Worker):
     def _load(self, stored: Checkpoint) -> bool:
         tensors, meta = stored.tensors, stored.meta
         now = made_with_student(self._config, self._settings)
-        if (
-            made_with := meta.get("made_with")
-        ) is None:  # an early release did not store it: the state must fit as it is
+        made_with = meta.get("made_with")
+        if made_with is None:  # an early release did not store it: the state must fit as it is
             self.engine.load(tensors)
         else:
             was = MadeWith.told(made_with)

@@ -33,13 +33,21 @@ class SparseFeature(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    name: str
-    column: str | None = None
-    columns: tuple[str, ...] = ()
-    rows: int = Field(gt=0)
-    width: int | None = Field(default=None, gt=0)
-    transform: SparseTransform = "hash"
-    boundaries: tuple[float, ...] = ()
+    name: str = Field(description="Name of the feature and of its embedding table.")
+    column: str | None = Field(default=None, description="Raw column to read; default: the feature's name.")
+    columns: tuple[str, ...] = Field(default=(), description="Two or more raw columns to cross, instead of one.")
+    rows: int = Field(gt=0, description="Rows of the embedding table.")
+    width: int | None = Field(
+        default=None, gt=0, description="Width of the embedding, a multiple of the model's; default: the model's."
+    )
+    transform: SparseTransform = Field(
+        default="hash",
+        description="`hash` an integer or string modulo `rows`, use an `index` as it is, or `bucketize` a number.",
+    )
+    boundaries: tuple[float, ...] = Field(
+        default=(),
+        description="For `bucketize`: ascending boundaries; the row is how many of them are at most the value.",
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -74,18 +82,18 @@ class SparseFeature(BaseModel):
 
 
 class DenseFeature(BaseModel):
-    """One float. Reads `column` (default: the feature's name); null becomes 0 after the transform.
-
-    transform: `identity`; `log1p`: sign(x)·log(1 + |x|); `standardise`: (x − mean) / std.
-    """
+    """One float. Reads `column` (default: the feature's name); null becomes 0 after the transform."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    name: str
-    column: str | None = None
-    transform: DenseTransform = "identity"
-    mean: float = 0.0
-    std: float = Field(default=1.0, gt=0)
+    name: str = Field(description="Name of the feature.")
+    column: str | None = Field(default=None, description="Raw column to read; default: the feature's name.")
+    transform: DenseTransform = Field(
+        default="identity",
+        description="`identity`, `log1p`: sign(x)·log(1 + |x|), or `standardise`: (x − mean) / std.",
+    )
+    mean: float = Field(default=0.0, description="For `standardise`: the mean.")
+    std: float = Field(default=1.0, gt=0, description="For `standardise`: the standard deviation.")
 
     @model_validator(mode="after")
     def _consistent(self) -> DenseFeature:
@@ -114,12 +122,19 @@ class SequenceFeature(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    name: str
-    column: str | None = None
-    rows: int = Field(gt=0)
-    length: int = Field(gt=0)
-    units: int = Field(default=1, gt=0)
-    transform: Literal["hash", "index"] = "hash"
+    name: str = Field(description="Name of the feature and of its embedding table.")
+    column: str | None = Field(
+        default=None,
+        description="Raw column to read, a list of ids with the most recent last; default: the feature's name.",
+    )
+    rows: int = Field(gt=0, description="Rows of the embedding table.")
+    length: int = Field(gt=0, description="How many of the most recent ids are kept.")
+    units: int = Field(
+        default=1, gt=0, description="Embeddings of the model's width that attention pools the sequence to."
+    )
+    transform: Literal["hash", "index"] = Field(
+        default="hash", description="`hash` an integer or string modulo `rows`, or use an `index` as it is."
+    )
 
     @property
     def reads(self) -> tuple[str, ...]:
@@ -148,11 +163,23 @@ class HistoryFeature(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    name: str
-    by: str
-    of: str | None
-    prior_rows: float = Field(default=5.0, gt=0, allow_inf_nan=False)
-    half_life_rows: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    name: str = Field(description="Name of the history.")
+    by: str = Field(description="The sparse feature whose ids have a history each.")
+    of: str | None = Field(
+        description="What is averaged: `label_<task>` or `teacher_logit_<task>`; null: nothing, both inputs are 0."
+    )
+    prior_rows: float = Field(
+        default=5.0,
+        gt=0,
+        allow_inf_nan=False,
+        description="An id's average is drawn towards that of all ids as if the id had this many rows more.",
+    )
+    half_life_rows: float | None = Field(
+        default=None,
+        gt=0,
+        allow_inf_nan=False,
+        description="After this many further rows of an id, a row counts half; null: all rows count alike.",
+    )
 
     @model_validator(mode="after")
     def _consistent(self) -> HistoryFeature:
@@ -186,10 +213,14 @@ class FeatureSet(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    sparse: tuple[SparseFeature, ...] = Field(min_length=1)
-    dense: tuple[DenseFeature, ...] = ()
-    sequence: tuple[SequenceFeature, ...] = ()
-    history: tuple[HistoryFeature, ...] = ()
+    sparse: tuple[SparseFeature, ...] = Field(
+        min_length=1, description="Features with an embedding table, looked up by ids."
+    )
+    dense: tuple[DenseFeature, ...] = Field(default=(), description="Features that are one float each.")
+    sequence: tuple[SequenceFeature, ...] = Field(default=(), description="Features that are ids in order of time.")
+    history: tuple[HistoryFeature, ...] = Field(
+        default=(), description="Running averages of a student's own earlier rows; teachers do without."
+    )
 
     @model_validator(mode="after")
     def _consistent(self) -> FeatureSet:

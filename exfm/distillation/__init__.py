@@ -1,11 +1,13 @@
 """Distillation: what a student learns from its teacher's logged logits (ExFM, arXiv 2502.17494).
 
-    arm          which losses and corrections a student has, as config
-    loss         the objective of each arm, from logits and labels to one scalar
-    adapter, platt, advantage   corrections of the teacher, learned online; `corrections` joins them, `logistic` is the
-                 regression behind two of them
+    arm           which losses and corrections a student has, as config; presets by name
+    loss          the objective of each arm, from logits and labels to one scalar
+    correction    what a correction of the teacher is: learn, apply, state
+    corrections   those of one student, in their order
+    platt, adapter, advantage   one correction each
+    logistic      the online regression behind two of them
 
-It needs torch alone. In a training loop of your own:
+The objective needs torch and pydantic alone. In a training loop of your own:
 
 >>> import torch
 >>> from exfm.distillation import Arm, objective, scale_gradient

@@ -1,7 +1,7 @@
 from .arm import Arm
-from .correction import Correction, Seen
+from .correction import Correction, SeenBatch
 from .corrections import Corrections
-from .loss import Lesson, Objective, Rows, objective, scale_gradient
+from .loss import Lesson, Objective, RowMasks, objective, scale_gradient
 
 __all__ = [
     "Arm",
@@ -9,8 +9,8 @@ __all__ = [
     "Corrections",
     "Lesson",
     "Objective",
-    "Rows",
-    "Seen",
+    "RowMasks",
+    "SeenBatch",
     "objective",
     "scale_gradient",
 ]

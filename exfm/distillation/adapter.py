@@ -23,7 +23,7 @@ from torch import Tensor
 
 from exfm.data import label_shift
 from exfm.distillation.arm import Arm
-from exfm.distillation.correction import Seen
+from exfm.distillation.correction import SeenBatch
 from exfm.distillation.loss import Lesson, cross_entropy, mean_over
 from exfm.randomness import named_generator
 
@@ -129,11 +129,11 @@ class StudentAdapter(NamedTuple):
         fitted = initial_adapter(tasks, arm.adapter_width, seed, 1 + width if has_context else 0)
         return cls(fitted, arm.adapter_lr, has_context)
 
-    def learn(self, seen: Seen, lesson: Lesson, before: Callable[[], Lesson]) -> StudentAdapter:
+    def learn(self, seen: SeenBatch, lesson: Lesson, before: Callable[[], Lesson]) -> StudentAdapter:
         taught = (seen.labels, seen.known, seen.batch.weights, self._context(seen), seen.batch.negative_rate)
         return self._replace(fitted=updated(self.fitted, self.lr, lesson.teacher_logits, *taught))
 
-    def apply(self, lesson: Lesson, seen: Seen) -> Lesson:
+    def apply(self, lesson: Lesson, seen: SeenBatch) -> Lesson:
         return lesson._replace(adapted=adapted_logits(self.fitted.weights, lesson.teacher_logits, self._context(seen)))
 
     def state(self) -> dict[str, Tensor]:
@@ -144,5 +144,5 @@ class StudentAdapter(NamedTuple):
             return {}
         return {"adapter_shift": adapted_logits(self.fitted.weights, torch.zeros(1, len(tasks)))[0]}
 
-    def _context(self, seen: Seen) -> Tensor | None:
+    def _context(self, seen: SeenBatch) -> Tensor | None:
         return context_of(seen.batch.teacher_age, seen.trunk_output) if self.has_context else None

@@ -25,7 +25,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from exfm.distillation.correction import Seen
+from exfm.distillation.correction import SeenBatch
 from exfm.distillation.logistic import Regression, Terms, initial, learned, prior
 from exfm.distillation.loss import Lesson
 
@@ -102,14 +102,14 @@ class Advantage(NamedTuple):
         regression = no_advantage_yet(said * tasks)
         return cls(regression, regression, said)
 
-    def learn(self, seen: Seen, lesson: Lesson, before: Callable[[], Lesson]) -> Advantage:
+    def learn(self, seen: SeenBatch, lesson: Lesson, before: Callable[[], Lesson]) -> Advantage:
         adapted = before().adapted
         z_F = [seen.teacher_logits] if adapted is None else [seen.teacher_logits, adapted]
         z_S, y, known = (tensor.repeat(1, self.said) for tensor in (seen.student_logits, seen.labels, seen.known))
         after = measured(self.regression, z_S, torch.cat(z_F, 1), y, known, seen.batch.weights)
         return self._replace(regression=after, of_earlier_rows=self.regression)
 
-    def apply(self, lesson: Lesson, seen: Seen) -> Lesson:
+    def apply(self, lesson: Lesson, seen: SeenBatch) -> Lesson:
         factors, *adapted = factor(self.of_earlier_rows).chunk(self.said)
         return lesson._replace(factors=factors, adapted_factors=adapted[0] if adapted else None)
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Seen:
+class SeenBatch:
     """A batch, and what the student made of it. No tensor has a gradient."""
 
     batch: Batch
@@ -50,7 +50,7 @@ class Seen:
 class Correction(Protocol):
     """One correction of the teacher, for all tasks. Immutable: to learn is to return a successor."""
 
-    def learn(self, seen: Seen, lesson: Lesson, before: Callable[[], Lesson]) -> Self:
+    def learn(self, seen: SeenBatch, lesson: Lesson, before: Callable[[], Lesson]) -> Self:
         """The correction after this batch.
 
         `lesson` is what the earlier corrections, which have learned from the batch, make of the teacher; `before`
@@ -58,7 +58,7 @@ class Correction(Protocol):
         """
         ...
 
-    def apply(self, lesson: Lesson, seen: Seen) -> Lesson:
+    def apply(self, lesson: Lesson, seen: SeenBatch) -> Lesson:
         """`lesson`, corrected."""
         ...
 

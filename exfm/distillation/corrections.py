@@ -22,7 +22,7 @@ from torch import Tensor
 from exfm.distillation.adapter import StudentAdapter
 from exfm.distillation.advantage import Advantage
 from exfm.distillation.arm import Arm
-from exfm.distillation.correction import Correction, Seen
+from exfm.distillation.correction import Correction, SeenBatch
 from exfm.distillation.loss import Lesson
 from exfm.distillation.platt import PlattScaling
 
@@ -44,7 +44,7 @@ class Corrections(NamedTuple):
             each.append(Advantage.initial(len(tasks), said=1 + arm.adapter))
         return cls(tuple(each))
 
-    def learn(self, seen: Seen) -> tuple[Corrections, Lesson]:
+    def learn(self, seen: SeenBatch) -> tuple[Corrections, Lesson]:
         """The corrections after this batch, and what they make of it."""
         if not self.each:
             return self, Lesson(seen.batch.teacher_logits)
@@ -55,7 +55,7 @@ class Corrections(NamedTuple):
             learned.append(successor)
         return Corrections(tuple(learned)), lesson
 
-    def apply(self, seen: Seen) -> Lesson:
+    def apply(self, seen: SeenBatch) -> Lesson:
         """What the corrections, as they are, make of a batch."""
         lesson = Lesson(seen.teacher_logits)
         for correction in self.each:

@@ -57,8 +57,8 @@ class Lesson(NamedTuple):
     adapted_factors: Tensor | None = None
 
 
-class Rows(NamedTuple):
-    """What else is known of the rows of a batch. A part that is None means all rows, alike.
+class RowMasks(NamedTuple):
+    """Which rows of a batch count, and how much. A part that is None means that all rows do, alike.
 
     label_mask     (B, T) bool, where the label is known
     teacher_mask   (B, T) bool, where there is a teacher logit
@@ -151,7 +151,7 @@ def objective(
     *,
     z_D: Tensor | None = None,
     z_D2: Tensor | None = None,
-    rows: Rows = Rows(),
+    rows: RowMasks = RowMasks(),
 ) -> Objective:
     """The loss of one batch under an arm.
 
@@ -202,7 +202,7 @@ def objective(
     )
 
 
-def _counts(arm: Arm, labels: Tensor, known: Tensor, rows: Rows) -> Tensor | None:
+def _counts(arm: Arm, labels: Tensor, known: Tensor, rows: RowMasks) -> Tensor | None:
     """What each row counts in the distillation terms; None: 1."""
     if rows.negative_rate is None:
         return rows.weights

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from exfm.data import label_shift
-from exfm.distillation.correction import Seen
+from exfm.distillation.correction import SeenBatch
 from exfm.distillation.logistic import Regression, Terms, initial, learned
 from exfm.distillation.loss import Lesson
 
@@ -79,11 +79,11 @@ class PlattScaling(NamedTuple):
     def initial(cls, tasks: int, half_life_rows: int) -> PlattScaling:
         return cls(initial_platt(tasks), half_life_rows)
 
-    def learn(self, seen: Seen, lesson: Lesson, before: Callable[[], Lesson]) -> PlattScaling:
+    def learn(self, seen: SeenBatch, lesson: Lesson, before: Callable[[], Lesson]) -> PlattScaling:
         taught = (seen.labels, seen.known, seen.batch.weights, seen.batch.negative_rate)
         return self._replace(regression=updated(self.regression, self.half_life_rows, lesson.teacher_logits, *taught))
 
-    def apply(self, lesson: Lesson, seen: Seen) -> Lesson:
+    def apply(self, lesson: Lesson, seen: SeenBatch) -> Lesson:
         return lesson._replace(teacher_logits=recalibrated(self.regression, lesson.teacher_logits))
 
     def state(self) -> dict[str, Tensor]:

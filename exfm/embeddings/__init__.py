@@ -1,4 +1,8 @@
-"""Embeddings."""
+"""Embedding tables and their optimizer.
+
+tables         one TorchRec table per sparse feature and sequence: initial weights, look-up, fused AdaGrad
+accumulators   keeping AdaGrad's accumulators from growing forever
+"""
 
 import lazy_loader
 

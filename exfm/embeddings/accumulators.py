@@ -37,8 +37,12 @@ class AccumulatorConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    half_life_rows: int | None = Field(default=None, gt=0)
-    reset_every_rows: int | None = Field(default=None, gt=0)
+    half_life_rows: int | None = Field(
+        default=None, gt=0, description="After this many learned rows, an accumulator counts half."
+    )
+    reset_every_rows: int | None = Field(
+        default=None, gt=0, description="Accumulators are set to 0 each time this many rows have been learned."
+    )
 
     @model_validator(mode="after")
     def _one_of_them(self) -> AccumulatorConfig:

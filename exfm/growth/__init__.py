@@ -1,4 +1,8 @@
-"""Growth."""
+"""Trained models that change: tables that grow, features that come and go.
+
+refit          a state of one feature set, fitted to a model of another
+grown_tables   tables that are larger than what was stored, read by window
+"""
 
 import lazy_loader
 

@@ -23,7 +23,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor, nn
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 
@@ -46,10 +46,10 @@ class MadeWith(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    features: FeatureSet
-    model: dict[str, Any]  # a TeacherConfig's or StudentConfig's settings
-    tasks: tuple[str, ...]
-    seed: int
+    features: FeatureSet = Field(description="The features of the model.")
+    model: dict[str, Any] = Field(description="The settings of a teacher or student.")
+    tasks: tuple[str, ...] = Field(description="The tasks, in order.")
+    seed: int = Field(description="The seed of the initial weights.")
 
     @classmethod
     def of(cls, model: BaseModel, features: FeatureSet, tasks: Sequence[str], seed: int) -> MadeWith:

@@ -1,4 +1,12 @@
-"""Layers."""
+"""What lies between embeddings and heads.
+
+interaction   what an interaction is: options that build a network
+registry      the interactions by name, and a student's trunk
+wukong, dlrm, dcn, mlp   one interaction each
+units         from looked-up embeddings to embeddings of one width
+pooling       attention over the places of a sequence
+dense         linear layers and MLPs whose weights follow from a generator
+"""
 
 import lazy_loader
 

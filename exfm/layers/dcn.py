@@ -39,10 +39,15 @@ class CrossConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    layers: int = Field(default=2, gt=0)
-    rank: int | None = Field(default=None, gt=0)  # None: full
-    experts: int = Field(default=1, gt=0)
-    structure: Literal["stacked", "parallel"] = "stacked"
+    layers: int = Field(default=2, gt=0, description="Cross layers; layer l covers orders up to l + 1.")
+    rank: int | None = Field(default=None, gt=0, description="Rank of the cross weights; null: full rank.")
+    experts: int = Field(
+        default=1, gt=0, description="Low-rank experts whose sum is weighted by gates; more than one needs a `rank`."
+    )
+    structure: Literal["stacked", "parallel"] = Field(
+        default="stacked",
+        description="Whether the deep network follows the crosses (`stacked`) or runs next to them (`parallel`).",
+    )
 
     @model_validator(mode="after")
     def _consistent(self) -> CrossConfig:

@@ -1,4 +1,11 @@
-"""Metrics."""
+"""Figures of predictions, from numpy arrays alone.
+
+classification   log-loss, normalised entropy, calibration
+ranking          AUC and its mean over groups
+progressive      running figures of a stream, each row judged before it is learned
+paired           the difference of two models on the same rows, with an interval
+estimates        means over seeds and clusters that carry their errors
+"""
 
 import lazy_loader
 

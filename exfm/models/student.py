@@ -23,7 +23,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
 from exfm.data import Batch, FeatureSet, Histories
-from exfm.distillation import Arm, Corrections, Lesson, Objective, Rows, Seen, objective, scale_gradient
+from exfm.distillation import Arm, Corrections, Lesson, Objective, RowMasks, SeenBatch, objective, scale_gradient
 from exfm.embeddings import (
     AccumulatorConfig,
     fused_embedding_bags,
@@ -51,8 +51,12 @@ class LearningRate(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    warmup_rows: int = Field(default=0, ge=0)
-    decay_rows: int | None = Field(default=None, gt=0)  # None: no decay
+    warmup_rows: int = Field(default=0, ge=0, description="Rows over which the rates rise from 0.")
+    decay_rows: int | None = Field(
+        default=None,
+        gt=0,
+        description="Rows after which the rates fall with the square root of the rows seen; null: they do not.",
+    )
 
     def factor(self, rows: int) -> float:
         """The factor of a step that ends `rows` rows (≥ 1) into the student's life."""
@@ -69,13 +73,17 @@ class StudentConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    trunk: TrunkConfig = TrunkConfig()
-    width: int = Field(default=8, gt=0, multiple_of=4)  # of the embeddings; FBGEMM asks for the 4
-    dense_lr: float = Field(default=4e-3, gt=0)  # Adam
-    sparse_lr: float = Field(default=0.24, gt=0)  # row-wise AdaGrad
-    sparse_eps: float = Field(default=1e-8, gt=0)
-    accumulators: AccumulatorConfig = AccumulatorConfig()  # AdaGrad's, which otherwise only grow
-    learning_rate: LearningRate = LearningRate()
+    trunk: TrunkConfig = Field(default=TrunkConfig(), description="What lies between embeddings and heads.")
+    width: int = Field(default=8, gt=0, multiple_of=4, description="Width of the embeddings.")
+    dense_lr: float = Field(default=4e-3, gt=0, description="Learning rate of Adam, for all but the tables.")
+    sparse_lr: float = Field(default=0.24, gt=0, description="Learning rate of the tables' row-wise AdaGrad.")
+    sparse_eps: float = Field(default=1e-8, gt=0, description="ε of the tables' AdaGrad.")
+    accumulators: AccumulatorConfig = Field(
+        default=AccumulatorConfig(), description="How the tables' AdaGrad forgets; by default it never does."
+    )
+    learning_rate: LearningRate = Field(
+        default=LearningRate(), description="A factor on both learning rates that follows the rows seen."
+    )
     arm: Arm = Field(
         default=Arm.model_validate("recommended"),
         description="How the student uses its teacher; `recommended`, or settings.",
@@ -157,7 +165,7 @@ class Student:
         e = pooled.detach().requires_grad_()
         x_BH = self.net.trunk(self.net.units(e, batch.sparse), self.histories(batch.sparse, batch.dense))
         z_S = self.net.serving(x_BH)
-        corrections, lesson = self._corrections.learn(Seen(batch, z_S.detach(), x_BH.detach()))
+        corrections, lesson = self._corrections.learn(SeenBatch(batch, z_S.detach(), x_BH.detach()))
         losses = self._objective(batch, x_BH, z_S, lesson)
 
         logits, loss = z_S.detach(), losses.total.item()
@@ -222,7 +230,7 @@ class Student:
             lesson,
             z_D=self.net.auxiliary(scaled) if own_heads else None,
             z_D2=self.net.adapted(scaled) if arm.adapter else None,
-            rows=Rows(batch.label_mask, batch.teacher_mask, batch.weights, batch.negative_rate, cold),
+            rows=RowMasks(batch.label_mask, batch.teacher_mask, batch.weights, batch.negative_rate, cold),
         )
 
     def _cold(self, rows: int) -> Tensor | None:

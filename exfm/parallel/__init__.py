@@ -1,4 +1,12 @@
-"""Parallel."""
+"""One model on several ranks.
+
+group      the ranks: a process group, its collectives and its notes
+sharding   which strategies may cut which tables, as config, and the plan that follows
+planner    TorchRec's planner as it is asked here: hardware, costs, bytes
+tables     the tables at work on their ranks: look-up, update, weights
+held       reading and writing the windows of the tables that this rank holds
+comms      what ranks send each other: in how many bits, and how many bytes that makes
+"""
 
 import lazy_loader
 

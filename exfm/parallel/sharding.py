@@ -61,14 +61,32 @@ class Sharding(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    types: tuple[ShardingType, ...] = Field(default=("table_wise",), min_length=1)  # what the planner may choose from
-    tables: dict[str, ShardingType] = {}  # tables for which it may choose only this one
-    memory_gb: float | None = Field(default=None, gt=0)  # per rank, for tables and their optimizer; None: no limit
-    comms: Comms = "fp32"  # fp16: embeddings that were looked up travel as float16, their gradients as bfloat16
-    min_partition: int = Field(default=4, gt=0, multiple_of=4)  # columns of the narrowest piece (FBGEMM works in fours)
-    ranks_per_host: int | None = Field(default=None, gt=0)  # consecutive ranks that share a host; None: all of them
-    per_shard_row_wise: bool = False  # row-wise AdaGrad may take its mean over the columns of a piece
-    ids_per_row: dict[str, Annotated[float, Field(gt=0)]] = {}  # of list columns; for the costs alone
+    types: tuple[ShardingType, ...] = Field(
+        default=("table_wise",), min_length=1, description="Strategies that the planner may choose from."
+    )
+    tables: dict[str, ShardingType] = Field(default={}, description="Tables that must be cut by one strategy, by name.")
+    memory_gb: float | None = Field(
+        default=None,
+        gt=0,
+        description="Memory of a rank for tables, their optimizer and a step's exchange; null: no limit.",
+    )
+    comms: Comms = Field(
+        default="fp32",
+        description="`fp16`: embeddings travel between ranks as float16, and their gradients as bfloat16.",
+    )
+    min_partition: int = Field(
+        default=4, gt=0, multiple_of=4, description="Columns of the narrowest piece of a table that is cut by columns."
+    )
+    ranks_per_host: int | None = Field(
+        default=None, gt=0, description="Consecutive ranks that share a host; null: all of them do."
+    )
+    per_shard_row_wise: bool = Field(
+        default=False,
+        description="Row-wise AdaGrad may take its mean over the columns of a piece, instead of the whole row.",
+    )
+    ids_per_row: dict[str, Annotated[float, Field(gt=0)]] = Field(
+        default={}, description="Mean number of ids in a list column, by table; it affects predicted costs alone."
+    )
 
     def of(self, table: str) -> list[str]:
         """What `table` may be cut by."""

@@ -281,10 +281,10 @@ class SumToOwners(nn.Module):
         if ranks == 1:
             return NoWait(partial)
         rows = input_splits or [len(partial) // ranks] * ranks
-        return NoWait(_SumToOwners.apply(partial, rows, self._group, self._codecs))
+        return NoWait(_ExchangeAndSum.apply(partial, rows, self._group, self._codecs))
 
 
-class _SumToOwners(Function):
+class _ExchangeAndSum(Function):
     @staticmethod
     def forward(ctx: Any, partial: Tensor, rows: list[int], group: Any, codecs: Any) -> Tensor:
         ctx.rows, ctx.group, ctx.codecs = rows, group, codecs

@@ -1,4 +1,11 @@
-"""Planning."""
+"""Decisions before anything is trained: where tables go, what a teacher costs, what size buys.
+
+placement      the plan of a teacher's tables: bytes and predicted cost of every rank
+alternatives   other strategies, and what would make room where there is none
+cost           parameters and FLOPs of a teacher
+family         teachers of growing size, and teachers of equal FLOPs
+law            how normalised entropy falls with FLOPs
+"""
 
 import lazy_loader
 

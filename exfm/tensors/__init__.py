@@ -1,4 +1,12 @@
-"""Tensors."""
+"""Tensors that lie in pieces: in the memory of several ranks, or on disk.
+
+windows      reading any part of a tensor, wherever its pieces lie
+named        states as tensors by name, and whether they fit a model
+checkpoint   saving and loading states atomically: checkpoints, snapshots, served students
+manifest     what a saved directory says of itself, in every format that is read
+staging      the folder in which several ranks write one checkpoint together
+stored       a tensor on disk, read by window and verified
+"""
 
 import lazy_loader
 

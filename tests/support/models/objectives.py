@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from exfm.distillation import Arm, Lesson, Objective, Rows, objective
+from exfm.distillation import Arm, Lesson, Objective, RowMasks, objective
 
 
 def objective_of(arm: Arm, z_S: Tensor, labels: Tensor, teacher_logits: Tensor, **parts: Tensor) -> Objective:
-    lesson, rows = ({k: t for k, t in parts.items() if k in kind._fields} for kind in (Lesson, Rows))
+    lesson, rows = ({k: t for k, t in parts.items() if k in kind._fields} for kind in (Lesson, RowMasks))
     heads = {k: t for k, t in parts.items() if k in ("z_D", "z_D2")}
     assert len(lesson) + len(rows) + len(heads) == len(parts)
-    return objective(arm, z_S, labels, Lesson(teacher_logits, **lesson), rows=Rows(**rows), **heads)
+    return objective(arm, z_S, labels, Lesson(teacher_logits, **lesson), rows=RowMasks(**rows), **heads)

@@ -2,20 +2,20 @@
 
 
 class ModelError(Exception):
-    """A problem in a model, a checkpoint or a batch, told in words."""
+    """A problem in a model, a checkpoint or a batch; the message says what it is."""
 
 
 class ConfigError(ModelError, ValueError):
-    """The caller's mistake in a model's configuration. The command line exits with 2."""
+    """A mistake in a model's configuration. The command line exits with 2."""
 
 
 class Diverged(ModelError):
-    """Batch after batch is not finite: the model, or its input, is beyond what starting again can mend."""
+    """Several batches in a row were not finite: the model or its input is broken, and a restart does not help."""
 
 
 class Unusable(ModelError):
-    """What was saved cannot be gone on from, however often it is tried."""
+    """The saved state cannot be resumed, and trying again does not help."""
 
 
 class NewerFormat(Unusable):
-    """Saved by a later release than this one, and not to be taken for damaged."""
+    """Saved by a later release than this one. It is not damaged."""

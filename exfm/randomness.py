@@ -1,4 +1,4 @@
-"""The random numbers of one model's training steps, apart from everybody else's.
+"""Random numbers that depend on a seed and a name alone, never on what else a process draws.
 
 A trunk may draw from torch's global generator (Dropout does). The n-th step of a model then draws from a generator
 seeded by (key, n) alone, whatever other models of the process drew before, and however often the run was restarted:
@@ -16,7 +16,7 @@ from torch import Tensor
 
 
 def named_generator(seed: int, name: str) -> torch.Generator:
-    """Random numbers for one named part of a model: the same whatever else is made before, after or beside it.
+    """A generator for one named part of a model; its numbers do not depend on any other part.
 
     >>> a, b = (torch.rand(1, generator=named_generator(0, "trunk")) for _ in range(2))
     >>> bool(a == b)
@@ -28,9 +28,9 @@ def named_generator(seed: int, name: str) -> torch.Generator:
 class StepRandomness:
     """Random numbers of a model's steps. On several ranks each draws its own, and all have the same state.
 
-    state   (2,) int64: the key, and how many steps were learned; writing into it is to load it
+    state   (2,) int64: the key, and the number of steps learned; write into it to load it
 
-    torch's global generator belongs to the process: let no other thread draw from it during a step.
+    torch's global generator belongs to the process, so no other thread may draw from it during a step.
 
     >>> random = StepRandomness(seed=1)
     >>> with random.step():
@@ -60,7 +60,7 @@ class StepRandomness:
             torch.set_rng_state(outside)
 
     def advance(self) -> None:
-        """The step was learned: the next one draws other numbers. A step that left everything as it was is no step."""
+        """Count a learned step: the next one draws other numbers. Do not count a step that changed nothing."""
         self.state[1] += 1
 
 

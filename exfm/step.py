@@ -1,4 +1,4 @@
-"""What a training step tells about itself."""
+"""The result of one training step."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import NamedTuple
 import numpy as np
 
 LARGEST = 1e15
-"""A loss, logit or norm of gradients from here on counts as not finite. AdaGrad adds up squares for ever: a gradient of
-1e19 would fill its accumulator, and that row would never learn again."""
+"""A loss, logit or norm of gradients from here on counts as not finite. AdaGrad adds up squares without end: a gradient
+of 1e19 would fill its accumulator, and that row would never learn again."""
 
 
 class StepResult(NamedTuple):

@@ -150,11 +150,11 @@ class SequenceFeature(BaseModel):
 class HistoryFeature(BaseModel):
     """What a student's own earlier rows with the same id were, as two dense inputs (exfm/data/history.py).
 
-    by          the sparse feature whose ids are told apart, by their rows in its table;
+    by          the sparse feature whose ids have a history each, by their rows in its table;
     of          what is averaged: `label_<task>` or `teacher_logit_<task>` of a task of the student. None: of nothing,
                 both inputs are always 0 (what the twin of a student has, which never saw a teacher);
-    prior_rows  an id's average is drawn towards that of all ids as if it had so many rows more, of that average;
-    half_life_rows  after so many further rows of the same id a row counts half: for a stream that runs for months.
+    prior_rows  an id's average is drawn towards that of all ids as if it had this many more rows of that average;
+    half_life_rows  after this many further rows of the same id a row counts half, for streams that run for months.
                 None: all count alike. On MovieLens-1M 10, 20 and None do about equally well.
 
     >>> HistoryFeature(name="user_ctr", by="user_id", of="label_ctr").task
@@ -236,7 +236,7 @@ class FeatureSet(BaseModel):
                 raise ValueError(f"history name `{history.name}` is repeated, empty, or has a `.` or `/` in it")
             if history.by not in self.sparse_names:
                 raise ValueError(
-                    f"history `{history.name}` is by `{history.by}`, which is no sparse feature beside it; "
+                    f"history `{history.name}` is by `{history.by}`, which is not one of its sparse features; "
                     f"there are: {', '.join(self.sparse_names)}"
                 )
         return self
@@ -261,7 +261,7 @@ class FeatureSet(BaseModel):
 
     @property
     def dense_inputs(self) -> int:
-        """How many floats a student's trunk gets beside the embeddings: dense features, then two of every history."""
+        """Floats that a student's trunk gets in addition to embeddings: dense features, then two per history."""
         return len(self.dense) + 2 * len(self.history)
 
     @property

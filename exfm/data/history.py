@@ -96,8 +96,8 @@ class History(nn.Module):
 
 
 class Histories(nn.Module):
-    """All histories of a feature set: dense features (B, C) -> (B, C + 2K). Of a bag of several ids the mean is taken,
-    an empty one gives zeros; a value is added to every id of its bag.
+    """All histories of a feature set: dense features (B, C) -> (B, C + 2K). A bag of several ids gives their mean,
+    an empty one zeros; a value is added to every id of its bag.
 
     Raises ConfigError for a history of a task that is not among `tasks`.
 

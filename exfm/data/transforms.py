@@ -30,7 +30,7 @@ class Bags(NamedTuple):
 def hash64(ids: pa.Array) -> np.ndarray:
     """64-bit hashes of an integer or string column: (B,) uint64. Raises ValueError when it holds nulls.
 
-    Integers go through the splitmix64 finaliser (a bijection), strings through siphash; both are stable for ever, and
+    Integers go through the splitmix64 finaliser (a bijection), strings through siphash; both are stable, and
     the same as those of ids in `streaming.hashing`, which this package may not import.
 
     >>> hash64(pa.array([1, 2])).tolist()

@@ -7,8 +7,8 @@
 age: rows between what the scoring snapshot had learned and the row; x: the trunk's output, detached. A function of z_F
 alone can only recalibrate; with context the correction may differ between rows.
 
-W₂ and b₂ start at 0: a cold adapter repeats its teacher. It closes the gap between an old teacher and today's data, and
-exists in training only.
+W₂ and b₂ start at 0: an adapter that has learned nothing repeats its teacher. It closes the gap between an old teacher
+and today's data, and exists in training only.
 
 B examples, T tasks, K hidden width, C width of the context.
 """
@@ -33,7 +33,7 @@ AGE_UNIT = 10.0
 
 
 class Fitted(NamedTuple):
-    """All that an adapter is. Immutable: an update makes another one."""
+    """The whole state of the adapters. Immutable: an update returns a new one."""
 
     weights: Tensor  # (T, P)
     exp_avg: Tensor  # (T, P)

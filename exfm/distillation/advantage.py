@@ -1,4 +1,4 @@
-"""How much a student should listen to its teacher: a factor on the distillation weight, from past rows alone.
+"""The teacher's advantage: a factor on the distillation weight, measured on past rows alone.
 
 What counts is not which of the two loses less, but whether the teacher knows something that the student does not. So,
 for one task, the label is predicted from both logits, by a logistic regression that learns online and forgets:
@@ -9,8 +9,9 @@ for one task, the label is predicted from both logits, by a logistic regression 
                                                            standard error
     factor  = clamp((share − LOW) / (FULL − LOW), 0, 1)
 
-A teacher whose logits are off in scale and shift has the share of a calibrated one. One that is worse than its student,
-or says the same, has a small one. b starts at 0, a at 1: a teacher is heard once it has shown something.
+A teacher whose logits are off in scale and shift has the same share as a calibrated one. A teacher that is worse than
+its student, or repeats it, has a small share. b starts at 0 and a at 1: a teacher gains weight once it has shown that
+it knows something.
 
 It is learned as exfm/distillation/logistic.py says, with θ = (a, b, c), x = (z_S, z_F, 1), θ₀ = (1, 0, 0).
 
@@ -31,14 +32,14 @@ from exfm.distillation.loss import Lesson
 
 LOW, FULL = 0.25, 0.5
 HALF_LIFE_ROWS = 10_000  # of those that have the task's label and a teacher logit
-LARGEST_LOGIT = 10.0  # what is beyond says no more
+LARGEST_LOGIT = 10.0  # larger ones carry no more information
 
-# Of c, and of b too, anything would do while a teacher says the same of every row: hence bounds.
+# While a teacher's logit is the same for every row, b and c are not determined: hence the bounds.
 _TERMS = Terms((1.0, 0.0, 0.0), least=(-3.0, -3.0, -10.0), largest=(3.0, 3.0, 10.0), half_life_rows=HALF_LIFE_ROWS)
 
 
 def no_advantage_yet(tasks: int) -> Regression:
-    """Of T tasks, before the first row: theta (T, 3), a, b and c."""
+    """The regressions of T tasks before the first row: theta (T, 3) holds a, b and c."""
     return initial(_TERMS, tasks)
 
 
@@ -57,7 +58,7 @@ def measured(state: Regression, z_S: Tensor, z_F: Tensor, labels: Tensor, mask: 
 def factor(state: Regression) -> Tensor:
     """(T,) float32 in [0, 1]; 0 for a task without rows.
 
-    Of two teachers, one that knows the truth but says it askew, and one that says anything:
+    One teacher knows the truth but is off in scale and shift; the other is noise:
 
     >>> generator = torch.Generator().manual_seed(0)
     >>> known, unknown, noise = torch.randn(3, 20_000, 1, generator=generator)

@@ -7,8 +7,8 @@ Each batch is one step: with p the prediction before it and Λ = PRIOR · I,
     H ← Λ + ρ·(H − Λ) + Σ max(p(1 − p), .02)·x xᵀ          ρ halves the weight of a row in `half_life_rows` rows
     θ ← θ − H⁻¹·(Σ (p − y)·x + (1 − ρ)·Λ(θ − θ₀))          a step no longer than LARGEST_STEP, θ within bounds
 
-There is no rate to tune: it is fast while little is known and steady when much is, for a rare label as for a frequent
-one. A gradient method on the same few weights is one or the other.
+There is no learning rate to tune: the regression is fast while little is known and steady when much is, for rare and
+frequent labels alike. A gradient method on the same few weights is one or the other.
 
 B examples, T tasks, P weights of a task.
 """
@@ -20,19 +20,21 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-PRIOR = 5.0  # Λ = PRIOR · I: about what 50 rows say
-LARGEST_STEP = 1.0  # of any weight in a batch: from far off, where p(1 − p) is no guide to how far it is, in several
+PRIOR = 5.0  # Λ = PRIOR · I: worth about 50 rows
+LARGEST_STEP = (
+    1.0  # of any weight in a batch; far from the optimum p(1 − p) misjudges the distance, so it takes several batches
+)
 
 
 class Regression(NamedTuple):
-    """All that it is. Immutable: `learned` makes another one."""
+    """The whole state of the regressions. Immutable: `learned` returns a new one."""
 
     theta: Tensor  # (T, P) float64
     information: Tensor  # (T, P, P) float64: H
 
 
 class Terms(NamedTuple):
-    """What stays the same from batch to batch."""
+    """What stays the same from batch to batch: start, bounds and forgetting."""
 
     start: tuple[float, ...]  # θ₀, P numbers: where it starts, and what the prior pulls towards
     least: tuple[float, ...]  # bounds of θ, P numbers each
@@ -41,7 +43,7 @@ class Terms(NamedTuple):
 
 
 def initial(terms: Terms, tasks: int) -> Regression:
-    """Of T tasks, before the first row."""
+    """The regressions of T tasks before the first row."""
     theta = torch.tensor([terms.start], dtype=torch.float64).repeat(tasks, 1)
     return Regression(theta, prior(len(terms.start)).repeat(tasks, 1, 1))
 
@@ -79,7 +81,7 @@ def learned(
     least, largest = torch.tensor([terms.least, terms.largest], dtype=torch.float64)
     theta = (state.theta - _step(H, g)).clamp(least, largest)
     bound = (theta == least) | (theta == largest)
-    if bound.any():  # the others go where they should beside these, not where they would have without bounds
+    if bound.any():  # the others take the step that is right while these stay at their bounds
         moved = torch.where(bound, state.theta - theta, 0.0)
         rest = torch.where(bound, 0.0, g - (H @ moved.unsqueeze(2)).squeeze(2))
         free = ~bound.unsqueeze(1) & ~bound.unsqueeze(2)

@@ -1,4 +1,4 @@
-"""What a student learns from labels and from its teacher's logged logits (ExFM, arXiv 2502.17494).
+"""The losses of a student: labels, and its teacher's logged logits (ExFM, arXiv 2502.17494).
 
 z_S serving logit, z_D distillation logit, z_D2 adapter-distillation logit, y label, p_F = σ(teacher logit), SA student
 adapter, sg stop-gradient, h(z, y) binary cross-entropy of logit z against target y in [0, 1]:
@@ -18,13 +18,13 @@ distillation term h(z, σ(z_F)) by h(z / τ, σ(z_F / τ)). With more of an arm'
 
 Every h is a mean over the rows that have its target, one task at a time, and the means are summed over tasks:
 Σ_t Σ_b mask_bt · weight_b · h_bt / Σ_b mask_bt. It is divided by the number of rows, not by their weight: so a row of
-weight 2 pulls as two rows do, whatever its batch happens to hold beside it, and over a stream the steps add up to the
+weight 2 pulls as two rows do, whatever else its batch holds, and over a stream the steps add up to the
 gradient of Σ weight · h. Divided by Σ weight, every batch would pull alike, one of light rows as hard as one of heavy
 ones, and the result would depend on where batches are cut. A task without such rows contributes 0. A row whose target
-is not known (no label, no teacher logit) is masked and counted; nothing is put in its place.
+is not known (no label, no teacher logit) is masked and counted; no other value stands in for it.
 
-Where of the rows with label 0 only a share r is there, h(z_S, y) is h(z_S − log r, y), and in the other terms a row
-with label 0 counts 1/r (exfm/data/sampling.py says why): all logits are then those of all rows.
+Where only a share r of the rows with label 0 was kept, h(z_S, y) is h(z_S − log r, y), and in the other terms a row
+with label 0 counts 1/r (exfm/data/sampling.py says why). So all logits hold for the full stream.
 
 B examples, T tasks.
 """

@@ -1,10 +1,9 @@
-"""Platt scaling of the teacher's logit, online: what a teacher says a student too high, too low or too boldly.
+"""Platt scaling of the teacher's logit, online: it corrects shift and scale.
 
     platt(z_F) = a·z_F + b, a ≥ 0      for one task;    (a, b) by logistic regression on y (logistic.py)
 
-It starts as the teacher, a = 1, b = 0, and undoes one whose logits are shifted or stretched, and can do nothing else;
-two weights a task. It does so within a few hundred rows of a task, long before a student adapter does. No teacher is
-turned round: of one that says anything, the sign of a is chance.
+It starts with the teacher's own logit, a = 1 and b = 0. Two weights per task are fitted within a few hundred rows of
+the task, long before a student adapter is. A negative slope would fit noise, so a stays at 0 or above.
 
 B examples, T tasks.
 """
@@ -28,7 +27,7 @@ def _terms(half_life_rows: int) -> Terms:
 
 
 def initial_platt(tasks: int) -> Regression:
-    """Of T tasks: theta (T, 2), a and b."""
+    """The scaling of T tasks before the first row: theta (T, 2) holds a and b."""
     return initial(_terms(1), tasks)
 
 

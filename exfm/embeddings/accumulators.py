@@ -1,4 +1,4 @@
-"""AdaGrad's accumulators kept from growing for ever: for a model that runs for months.
+"""AdaGrad that forgets, for models that run for months.
 
     w_r ← w_r − lr · g_r / (√m_r + ε)        m_r ← φ · m_r    each time the rows learned pass a multiple of I
 
@@ -22,11 +22,11 @@ PER_HALF_LIFE = 16  # each scaling costs one pass over all accumulators, and cha
 SMALLEST = 1e-30  # below, zero: denormal numbers cost CPUs a hundred times more
 
 SparseOptimizer = Literal["row_wise_adagrad", "adagrad"]
-"""Of a table: one accumulator per row, or one per weight."""
+"""A table's AdaGrad: one accumulator per row, or one per weight."""
 
 
 class AccumulatorConfig(BaseModel):
-    """What becomes of accumulators as rows are learned; nothing, unless told. The two settings exclude each other.
+    """How accumulators forget as rows are learned. By default they never do; the two settings exclude each other.
 
     >>> AccumulatorConfig(reset_every_rows=1000).factor(900, 1100)
     0.0
@@ -58,7 +58,7 @@ class AccumulatorConfig(BaseModel):
         return not (self.half_life_rows or self.reset_every_rows)
 
     def factor(self, before: int, after: int) -> float:
-        """What they are multiplied by once the rows learned have gone from `before` to `after`: mostly 1."""
+        """The factor to scale accumulators by once the rows learned went from `before` to `after`; 1 for most steps."""
         if self.reset_every_rows:
             return float(before // self.reset_every_rows == after // self.reset_every_rows)
         if self.half_life_rows:

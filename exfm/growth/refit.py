@@ -42,7 +42,7 @@ Tabled = SparseFeature | SequenceFeature
 
 
 class MadeWith(BaseModel):
-    """What decides the shapes and the start of a state. A checkpoint says it in its meta, as `made_with`."""
+    """What decides the shapes and the initial values of a state. A checkpoint holds it in its meta, as `made_with`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -56,8 +56,8 @@ class MadeWith(BaseModel):
         return cls(features=features, model=model.model_dump(mode="json"), tasks=tuple(tasks), seed=seed)
 
     @classmethod
-    def told(cls, meta: Mapping[str, Any]) -> MadeWith:
-        """As a checkpoint's meta has it. Raises ModelError where that cannot be read."""
+    def of_meta(cls, meta: Mapping[str, Any]) -> MadeWith:
+        """What a checkpoint's meta says. Raises ModelError where that cannot be read."""
         try:
             return cls.model_validate(meta)
         except ValidationError as error:
@@ -65,7 +65,7 @@ class MadeWith(BaseModel):
 
 
 class FeatureChange(NamedTuple):
-    """One difference of two feature sets that there is a rule for, in words."""
+    """One difference of two feature sets for which there is a rule, in words."""
 
     feature: str
     kind: str  # grown, added, dropped
@@ -73,10 +73,10 @@ class FeatureChange(NamedTuple):
 
 
 def feature_changes(was: FeatureSet, now: FeatureSet) -> list[FeatureChange]:
-    """What fits a state of `was` to `now`. Empty where nothing has to be done.
+    """The changes that fit a state of `was` to `now`; none where the two are equal.
 
-    Raises ModelError, naming all of it, where there is no rule: a feature of the same name that is something else, or a
-    table that shrank or grew in another way.
+    Raises ModelError, with every problem, where there is no rule: a feature whose definition changed under its name, or
+    a table that shrank or grew in another way.
 
     >>> was = FeatureSet(sparse=[SparseFeature(name="user", rows=10)])
     >>> now = FeatureSet(sparse=[SparseFeature(name="user", rows=20), SparseFeature(name="ad", rows=5)])
@@ -105,7 +105,7 @@ def feature_changes(was: FeatureSet, now: FeatureSet) -> list[FeatureChange]:
 def fitted_teacher(
     tensors: Mapping[str, TensorSource], was: MadeWith, now: MadeWith, *, drop: bool = False
 ) -> dict[str, TensorSource]:
-    """A teacher's state or snapshot of `was`, as one of `now`. Tables are read when they are asked for, by window.
+    """A teacher's state or snapshot of `was`, as one of `now`. Tables are read by window, when they are loaded.
 
     Raises ModelError, before any tensor is read, where there is no rule; features are dropped only with `drop`.
     """
@@ -142,10 +142,12 @@ def fitted_teacher(
 
 
 def stored_teacher(stored: Checkpoint[StoredTensor], now: MadeWith) -> dict[str, TensorSource]:
-    """What was saved, fitted to `now` by what its meta says it was made with. Where it does not say (a release before
-    this wrote it), it is as it is: loading it raises ModelError unless nothing differs."""
-    told = stored.meta.get("made_with")
-    return dict(stored.tensors) if told is None else fitted_teacher(stored.tensors, MadeWith.told(told), now, drop=True)
+    """A saved state, fitted to `now` by what its meta says it was made with. Older releases did not write that; then
+    the state is unchanged, and loading it raises ModelError unless nothing differs."""
+    made_with = stored.meta.get("made_with")
+    if made_with is None:
+        return dict(stored.tensors)
+    return fitted_teacher(stored.tensors, MadeWith.of_meta(made_with), now, drop=True)
 
 
 def fitted_student(tensors: Mapping[str, TensorSource], was: MadeWith, now: MadeWith) -> dict[str, TensorSource]:

@@ -28,7 +28,7 @@ from exfm.layers.interaction import Axes, InputLabels, Interaction, InteractionO
 
 
 class CrossConfig(BaseModel):
-    """The explicit part of a DCN-V2: full rank, or of a low `rank`, or a mixture of so many `experts` of that rank.
+    """The explicit part of a DCN-V2: full rank, low `rank`, or a mixture of `experts` of that rank.
 
     >>> CrossConfig(experts=4)
     Traceback (most recent call last):
@@ -142,9 +142,7 @@ class DCN(Interaction):
         self.width, self.deep_width = width, deep[-1] if deep else 0
         self.parallel = cross.structure == "parallel"
         if self.parallel and not deep:
-            raise ConfigError(
-                "a parallel DCN has 0 deep layers to put beside its crosses; give one, or make it stacked"
-            )
+            raise ConfigError("a parallel DCN needs a deep network, and it has 0 layers; give one, or make it stacked")
         self.crosses = nn.ModuleList([_cross(cross, d, generator) for _ in range(cross.layers)])
         self.deep = seeded_mlp(d, deep, generator)
         self.out_width = d + self.deep_width if self.parallel else self.deep_width or d

@@ -18,7 +18,8 @@ def seeded_linear(n: int, m: int, generator: torch.Generator, bias: bool = True)
 
 
 def seeded_mlp(n: int, sizes: Sequence[int], generator: torch.Generator, last_relu: bool = True) -> nn.Sequential:
-    """Linear layers of the given output sizes with a ReLU after each; after the last one too unless told otherwise.
+    """Linear layers of the given output sizes with a ReLU after each; `last_relu` says whether the last one has it,
+    too.
 
     No sizes: the identity.
 

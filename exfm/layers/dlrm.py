@@ -1,4 +1,4 @@
-"""DLRM (arXiv 1906.00091), the student's trunk.
+"""DLRM (arXiv 1906.00091): pairwise dot products of embeddings.
 
     x = MLP_bottom(dense)
     T = [x; e_1; …; e_F]            one vector of width D per row
@@ -22,7 +22,7 @@ from exfm.layers.interaction import Axes, InputLabels, Interaction, InteractionO
 
 
 class DLRM(Interaction):
-    """Pooled embeddings and dense features to a representation; heads are put on it by whoever uses it.
+    """Pooled embeddings and dense features to a representation. Heads are the caller's.
 
     Shapes: (B, F, D), (B, N) -> (B, H), H = top[-1] (`self.out_width`). Without dense features (num_dense = 0) there is
     no x: T holds the embeddings only, and `bottom` must be empty.

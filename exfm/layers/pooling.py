@@ -1,7 +1,7 @@
 """Attention pooling of a sequence: the PMA of Set Transformer (arXiv 1810.00825, one head), with places.
 
     S = E + P                                   E the ids' embeddings, P what their place adds
-    Z = softmax(Q (S W_K)ᵀ / √D, over those that are there) S W_V
+    Z = softmax(Q (S W_K)ᵀ / √D, over places that hold an id) S W_V
 
 B examples, L places (0 the most recent), U embeddings out (units), D width.
 """
@@ -15,8 +15,8 @@ from exfm.layers.dense import seeded_linear
 
 
 class SequencePooling(nn.Module):
-    """`units` learned questions asked of a sequence. Without P the order of ids would not matter; a sequence without
-    any id gives zeros, as an empty bag does.
+    """`units` learned queries over a sequence. P makes the order of ids matter; a sequence without any id gives zeros,
+    as an empty bag does.
 
     Shapes: (B, L, D), (B, L) bool -> (B, U, D).
 

@@ -1,4 +1,4 @@
-"""Wukong (arXiv 2403.02545), the teacher: stacked factorisation machines.
+"""Wukong (arXiv 2403.02545), the default interaction of teachers: stacked factorisation machines.
 
     X_{i+1} = LN( concat(FMB_i(X_i), LCB_i(X_i)) + R_i(X_i) )
 
@@ -180,8 +180,8 @@ class Wukong(Interaction):
     def grown_parameters(self, was: InputLabels, now: InputLabels) -> dict[str, Tensor]:
         """The first residual, where the identity becomes a map that picks the embeddings that were there.
 
-        Raises ModelError where the first layer's residual cannot go on doing what it did: a learned map would be lost,
-        or an embedding that passes through the identity would come out at another place.
+        Raises ModelError where the first layer's residual would change: a learned map would be lost, or an embedding
+        that passes through the identity would come out at another place.
         """
         before, after, out = self._x_0(was), self._x_0(now), self._first.m
         if len(after) == out:

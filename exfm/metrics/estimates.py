@@ -30,8 +30,8 @@ class Estimate(NamedTuple):
     clusters: np.ndarray
     seeds: np.ndarray
 
-    def told(self) -> dict[str, Any]:
-        """{value, se, low, high, p}; None for what is not known: with one piece there is no error."""
+    def summary(self) -> dict[str, Any]:
+        """{value, se, low, high, p}; None where it is unknown: a single piece gives no error."""
         terms = [_variance(pieces) for pieces in (self.clusters, self.seeds)]
         known = [(v, freedom) for v, freedom in terms if freedom > 0]
         variance = sum(v for v, _ in known)
@@ -55,8 +55,8 @@ def _variance(pieces: np.ndarray) -> tuple[float, int]:
 def mean_of_seeds(values: Sequence[float]) -> Estimate:
     """The mean of one figure per seed, each of a stream of its own.
 
-    >>> told = mean_of_seeds([1.0, 2.0, 3.0]).told()
-    >>> told["value"], round(told["se"], 4), round(told["low"], 3), round(told["p"], 4)
+    >>> mean = mean_of_seeds([1.0, 2.0, 3.0]).summary()
+    >>> mean["value"], round(mean["se"], 4), round(mean["low"], 3), round(mean["p"], 4)
     (2.0, 0.5774, -0.484, 0.0742)
     """
     x = np.asarray(values, dtype=np.float64)
@@ -67,7 +67,7 @@ def estimate_ratio(numerator: Estimate, denominator: Estimate) -> Estimate | Non
     """One estimate over another of the same pieces; None where the denominator is not above 0.
 
     >>> half = estimate_ratio(mean_of_seeds([1.0, 2.0, 3.0]), mean_of_seeds([2.0, 4.0, 6.0]))
-    >>> half.value, half.told()["se"]
+    >>> half.value, half.summary()["se"]
     (0.5, 0.0)
     """
     if not denominator.value > 0:

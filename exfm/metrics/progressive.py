@@ -164,7 +164,7 @@ class Progressive:
         return {"window_rows": np.array(self.window_rows), **arrays}
 
     def load(self, state: Mapping[str, np.ndarray]) -> None:
-        """Go on from `state`. Raises ModelError if its windows have another length."""
+        """Continue from `state`. Raises ModelError if its windows have another length."""
         if int(state["window_rows"]) != self.window_rows:
             raise ModelError(
                 f"the metrics were kept in windows of {int(state['window_rows'])} rows, and {self.window_rows} are "

@@ -56,7 +56,7 @@ class TeacherScorer:
 class ShardedScorer:
     """A teacher that only scores, on one rank of a group that holds its tables together, under a plan of its own.
 
-    No rank ever holds a whole table, nor anything beside its rows: no optimizer's state, no gradient. The dense part is
+    No rank ever holds a whole table, an optimizer's state or a gradient. The dense part is
     on every rank. One snapshot, batch for batch and rank for rank, gives the same bits every time; a replica's logits
     differ from them by rounding, and not at all where no bag is summed in pieces (one id each, or whole tables).
     """
@@ -101,5 +101,5 @@ def _load_dense(net: TeacherNet, snapshot: Mapping[str, TensorSource]) -> None:
 
 
 def tables_of(tensors: Mapping[str, S], what: str) -> dict[str, S]:
-    """Of a state's tensors, those called `table/<name>/<what>`, by name."""
+    """The tensors of a state called `table/<name>/<what>`, by name."""
     return {k.split("/")[1]: v for k, v in tensors.items() if k.startswith("table/") and k.endswith(f"/{what}")}

@@ -47,7 +47,7 @@ class ServedStudent(nn.Module):
         self.trunk_config, self.features, self.tasks = trunk, features, tuple(tasks)
         self.units, self.width = Units(features, width, seed), width
         self.trunk = build_trunk(trunk, features, width, seed)
-        with torch.random.fork_rng(devices=[]):  # what is drawn here is overwritten by whoever made this
+        with torch.random.fork_rng(devices=[]):  # what is drawn here is overwritten when weights are loaded
             self.tables = embedding_bags(features, width, seed)
             self.serving = nn.Linear(self.trunk.out_width, len(self.tasks))  # type: ignore[arg-type]
         self.histories = Histories(features, self.tasks)
@@ -59,7 +59,7 @@ class ServedStudent(nn.Module):
 
     @property
     def parameter_count(self) -> int:
-        """Of everything that was trained and is served, tables included; histories are counted, not trained."""
+        """Parameters that were trained and are served, tables included. Histories are not trained."""
         return sum(p.numel() for p in self.parameters())
 
     def score(self, batch: Batch) -> np.ndarray:

@@ -122,7 +122,7 @@ class Student:
         adapter/{weights,exp_avg,exp_avg_sq,steps}  {platt,advantage}/{theta,information}
         history/<name>/{sum,count,total}  progress/{rows,labelled,distilled,without_teacher}  rng
 
-    Loading a state and going on gives the same bits as never having stopped.
+    Loading a state and continuing gives the same bits as never having stopped.
 
     A student that does not distil has no history of a teacher's logits either: those inputs are 0 (and its first layer
     is drawn as its twin's is).
@@ -214,7 +214,7 @@ class Student:
         return {name: tensor.clone() for name, tensor in self._tensors().items()}
 
     def load_state(self, tensors: Mapping[str, TensorSource]) -> None:
-        """Go on from a state. Raises ModelError, and changes nothing, where it is not one of such a student."""
+        """Continue from a state. Raises ModelError, and changes nothing, where the state does not fit this student."""
         copy_tensors(self._tensors(), tensors)
 
     def _objective(self, batch: Batch, x_BH: Tensor, z_S: Tensor, lesson: Lesson) -> Objective:

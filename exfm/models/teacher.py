@@ -1,4 +1,4 @@
-"""The teacher (the paper's foundation model): one large Wukong, trained on every vertical, and its scoring replica.
+"""The teacher (the paper's foundation model): one large model, trained on every vertical.
 
     loss = Σ_t ( Σ_b mask_bt · weight_b · h(z_bt, label_bt) ) / (rows of the global batch whose label for t is known)
 
@@ -37,7 +37,7 @@ class SentBatch(NamedTuple):
 
 
 class Teacher:
-    """A teacher in training, on one rank of a group (the only one, unless told otherwise).
+    """A teacher in training, on one rank of a group; by default the only one.
 
     State is one flat dictionary of tensors:
 
@@ -47,7 +47,7 @@ class Teacher:
     On one of several ranks a table is the pieces that this rank holds (windows.py), and everything else, which all
     ranks have alike, is whole. What any ranks saved together (exfm/tensors/checkpoint.py), any others can load.
 
-    Loading a state and going on gives the same bits as never having stopped.
+    Loading a state and continuing gives the same bits as never having stopped.
     """
 
     def __init__(
@@ -182,7 +182,7 @@ class Teacher:
         return tensors | {name: rows.clone() for name, rows in self._progress().items()}
 
     def load_state(self, tensors: Mapping[str, TensorSource]) -> None:
-        """Go on from a state, of which this rank's windows are read. No collective: all ranks do it.
+        """Continue from a state, of which this rank's windows are read. No collective, but every rank has to do it.
 
         Raises ModelError where it is not one of this configuration and feature set, or is damaged on disk; a part of
         it may be loaded then.

@@ -36,8 +36,8 @@ def codecs(comms: Comms) -> dict[str, QuantizedCommCodecs] | None:
 class SentBytes(TorchDispatchMode):
     """Counts the bytes that this rank sends to others inside, by collective and type. Slow: to measure, not to run.
 
-    Of an all-reduce, what a ring of ranks sends: 2·(n − 1)/n of the tensor. What a collective adds of its own is left
-    out. Raises NotImplementedError for a collective that it does not know, rather than to miss it.
+    An all-reduce counts as what a ring of ranks sends, 2·(n − 1)/n of the tensor. Protocol overhead is left
+    out. Raises NotImplementedError for a collective that it does not know, rather than ignore it.
 
     >>> import torch
     >>> from exfm.parallel.group import RankGroup
@@ -53,7 +53,7 @@ class SentBytes(TorchDispatchMode):
 
     @property
     def embeddings(self) -> int:
-        """Of the total, those of pooled embeddings and their gradients."""
+        """The part of the total that is pooled embeddings and their gradients."""
         return sum(n for (collective, kind), n in self.by_kind.items() if collective != "allreduce" and "float" in kind)
 
     @property

@@ -19,7 +19,7 @@ from exfm.errors import ConfigError
 
 
 class RankGroup:
-    """The ranks that hold one model together: a process group, of gloo on CPU; on CUDA of NCCL, with gloo beside it.
+    """The ranks that hold one model together: a process group, with gloo on CPU, and with NCCL and gloo on CUDA.
 
     `device`: what this rank computes on. "cuda" is the GPU of its number, modulo those it sees.
 
@@ -88,7 +88,7 @@ class RankGroup:
 
     @property
     def token(self) -> str:
-        """A word that all ranks of this group know, and none of a group before it ever did."""
+        """A word that all ranks of this group share, and no rank of an earlier group knew."""
         return RankGroup._token
 
     @property
@@ -108,7 +108,7 @@ class RankGroup:
         dist.send(torch.frombuffer(bytearray(data), dtype=torch.uint8), rank, group=self.process_group)
 
     def receive(self, size: int, rank: int) -> bytes:
-        """So many bytes that `rank` sends."""
+        """The `size` bytes that `rank` sends."""
         data = torch.empty(size, dtype=torch.uint8)
         dist.recv(data, rank, group=self.process_group)
         return data.numpy().tobytes()
@@ -122,13 +122,13 @@ class RankGroup:
         return gathered or []
 
     def tell(self, name: str, text: str) -> None:
-        """Leave a note for the others. No collective: nobody waits, and `hear` may come whenever it likes."""
+        """Leave a note for the other ranks. No collective: no rank waits, and `hear` may be called at any time."""
         self._store.set(f"note/{name}", text)
 
     def hear(self, name: str) -> str:
-        """The note of this name, however long it takes until there is one. Fails when rank 0, who keeps them, is gone.
+        """The note of this name; waits until there is one. Fails when rank 0, which keeps the notes, is gone.
 
-        Unlike a collective it may take hours: for what a rank waits for that another has no reason to hurry with."""
+        It may wait for hours, unlike a collective."""
         key = f"note/{name}"
         while True:
             try:
@@ -140,7 +140,7 @@ class RankGroup:
                 continue
 
     def forget(self, name: str) -> None:
-        """Let go of a note that everybody has heard."""
+        """Delete a note that every rank has heard."""
         self._store.delete_key(f"note/{name}")
 
     def broadcast(self, objects: list[Any]) -> None:
@@ -155,7 +155,7 @@ class RankGroup:
             dist.broadcast_object_list(objects, src=0, group=self.process_group, device=torch.device("cpu"))
 
     def close(self) -> None:
-        """Leave the group. A second call does nothing."""
+        """Leave the group. Further calls do nothing."""
         if not self._closed:
             self._closed = True
             RankGroup._opened -= 1

@@ -32,7 +32,7 @@ class ShardedTables:
     def copies(self) -> dict[str, Tensor | TensorPieces]:
         """Copies of all tables, in CPU memory: on a single rank whole ones, on one of several the pieces that it holds.
 
-        Of what every rank holds, only rank 0 has a piece.
+        Where every rank holds a whole table, only rank 0 has a piece.
         """
         copies: dict[str, Tensor | TensorPieces] = {}
         for name, shape in self.shapes.items():

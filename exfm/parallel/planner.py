@@ -77,7 +77,7 @@ class RankLayout:
 
     @property
     def capacity_bytes(self) -> int:
-        """Of one rank."""
+        """Bytes that one rank may use."""
         return NO_LIMIT if self.memory_gb is None else int(self.memory_gb * GB)
 
 
@@ -118,7 +118,7 @@ class Hardware:
     lookup_gb_s: float
     backward_per_forward: float
     comms: GeneralizedCommsBandwidth
-    told: str
+    source: str
 
     @staticmethod
     def of(device: Device) -> Hardware:
@@ -187,7 +187,7 @@ def _in_fast_memory(constraint: ParameterConstraints) -> ParameterConstraints:
 
 
 class InOneOrder(EmbeddingEnumerator):
-    """TorchRec goes through the strategies in the order of a set of strings, which is another in every process."""
+    """Tries strategies in one order. TorchRec takes the order of a set of strings, which differs between processes."""
 
     def _filter_sharding_types(self, name: str, allowed_sharding_types: list[str], sharder_key: str = "") -> list[str]:
         return sorted(super()._filter_sharding_types(name, allowed_sharding_types, sharder_key))
@@ -217,7 +217,7 @@ class TableBytes(EmbeddingStorageEstimator):
 
 
 def weight_bytes(size: list[int]) -> int:
-    """Of a float32 piece of (rows, width)."""
+    """Bytes of a float32 piece of (rows, width)."""
     return 4 * math.prod(size)
 
 

@@ -1,4 +1,5 @@
-"""A model's embedding tables at work on their ranks: TorchRec's DistributedModelParallel, with what it lacks on gloo.
+"""A model's embedding tables at work on their ranks: TorchRec's DistributedModelParallel, plus the collectives that
+gloo lacks.
 
 The loss is a sum over the rows of all ranks, so gradients are summed, never averaged; that is exact for any number of
 ranks. Ranks may bring different numbers of rows, or none.
@@ -265,7 +266,7 @@ _FBGEMM = {"row_wise_adagrad": EmbOptimType.EXACT_ROWWISE_ADAGRAD, "adagrad": Em
 
 
 class SumToOwners(nn.Module):
-    """Of partial pooled embeddings of all ranks' rows, each rank gets the sum for its own rows.
+    """Partial pooled embeddings of all ranks' rows, summed so that each rank gets those of its own rows.
 
     TorchRec does this by reduce-scatter, whose backward gloo does in equal shares only. Here every rank sends each its
     part, and sums what it gets in order of rank: no more bytes, any shares, and the same rounding always.

@@ -24,7 +24,7 @@ TRAINING_OVER_FORWARD = 3  # FLOPs of a training step over those of its forward 
 
 
 class Parameters(NamedTuple):
-    """Of a teacher. The tables' optimizer holds one number more per row, the dense part's two per parameter."""
+    """Numbers that a teacher learns. Adam holds two more per dense parameter, the tables' AdaGrad one more per row."""
 
     dense: int
     tables: int

@@ -24,7 +24,7 @@ import numpy as np
 
 from exfm.metrics import cross_entropy
 
-EXPONENTS = np.geomspace(0.01, 5.0, 249)  # below, none can be told from log C; above, from one step
+EXPONENTS = np.geomspace(0.01, 5.0, 249)  # smaller ones look like log C, larger ones like a single step
 REPLICATES = 2000
 
 
@@ -85,7 +85,7 @@ def loss_blocks(
 def fit_scaling_law(
     flops_M: Sequence[float], blocks: LossBlocks, *, replicates: int = REPLICATES, seed: int = 0
 ) -> ScalingLaw:
-    """The law of M models by FLOPs per example. Of one size there may be several models, of other seeds.
+    """The law of M models by FLOPs per example. Several models may have one size, with different seeds.
 
     >>> flops = np.array([1.0, 4.0, 16.0, 64.0])
     >>> rows, positives = np.full(50, 1000.0), np.full(50, 500.0)
@@ -154,11 +154,11 @@ def _residuals(rng: np.random.Generator, rss: np.ndarray, freedom: int, shape: t
 
 def _not_determined(best: float, low: float, high: float, C: np.ndarray) -> str | None:
     lowest, highest = EXPONENTS[0], EXPONENTS[-1]
-    told = f"{len(np.unique(C))} sizes over a factor of {C.max() / C.min():.3g} in FLOPs"
+    range_ = f"{len(np.unique(C))} sizes over a factor of {C.max() / C.min():.3g} in FLOPs"
     if low <= lowest < highest <= high:
-        return f"any exponent fits: {told} say nothing of the curve's form"
+        return f"any exponent fits: {range_} say nothing of the curve's form"
     if low <= lowest or best <= lowest:
-        return f"the interval of α reaches 0, where NE falls with log C without end: {told} cannot tell"
+        return f"the interval of α reaches 0, where NE falls with log C without end: {range_} cannot tell"
     if high >= highest or best >= highest:
-        return f"the interval of α has no upper end: {told} fall as if by one step"
+        return f"the interval of α has no upper end: {range_} fall as if by one step"
     return None

@@ -1,4 +1,4 @@
-"""Where a teacher's tables would go, before anything goes anywhere: bytes and predicted cost of every rank.
+"""Where a teacher's tables would go: bytes and predicted cost of every rank, before anything is allocated.
 
 No rank is started and nothing is allocated: the tables stand on the meta device, and the planner is the one that
 training asks (exfm/parallel/planner.py). So any world can be asked about from one process.
@@ -40,7 +40,7 @@ from exfm.parallel import (
 )
 from exfm.planning.cost import parameter_count
 
-QUICK_S = 10  # that a quick search may take
+QUICK_S = 10  # the longest that a quick search may take
 
 
 @dataclass(frozen=True)
@@ -52,9 +52,9 @@ class PlanQuestion:
     sharding: Sharding = field(default_factory=Sharding)
     ranks: int = 1
     device: Device = "cpu"
-    batch_rows: int = 2048  # of a step, over all ranks
+    batch_rows: int = 2048  # rows of one step over all ranks
     tasks: tuple[str, ...] = ("ctr",)
-    learns: bool = True  # or only scores: no optimizer, no gradients
+    learns: bool = True  # False: it only scores, without optimizer and gradients
 
     @cached_property
     def tables(self) -> list[EmbeddingBagConfig]:
@@ -77,7 +77,7 @@ class PlanQuestion:
 
     @cached_property
     def dense_bytes(self) -> int:
-        """What every rank holds beside the tables: the dense part; to learn, its gradients and Adam's two moments."""
+        """Bytes of the dense part, which every rank holds; to learn, with its gradients and Adam's two moments."""
         dense = parameter_count(self.teacher, self.features, len(self.tasks)).dense
         return 4 * dense * (4 if self.learns else 1)
 
@@ -161,7 +161,7 @@ class Plan:
 
     question: PlanQuestion
     tables: tuple[TablePlan, ...]
-    proposals: int = field(compare=False)  # that the planner looked at
+    proposals: int = field(compare=False)  # how many the planner evaluated
 
     @cached_property
     def ranks(self) -> list[RankLoad]:
@@ -210,7 +210,7 @@ class Shortage:
     place: str  # `device` or `host`
     total: int  # bytes of all tables in this proposal
     capacity: int  # bytes of all ranks
-    reason: str = ""  # where it is not room that is lacking
+    reason: str = ""  # set when memory is not the cause
 
     def __str__(self) -> str:
         if self.reason:
@@ -232,7 +232,7 @@ def find_plan(question: PlanQuestion, *, quick: bool = False, timeout_s: int | N
     model.add_module("tables", EmbeddingBagCollection(question.tables, device=torch.device("meta")))
     with quiet_torchrec():
         asked: Any = sharding_planner(question.tables, question.sharding, question.world, question.optimizer)
-        asked._partitioner = partitioner = _Telling()
+        asked._partitioner = partitioner = _RecordingPartitioner()
         asked._timeout_seconds = timeout_s
         if quick:
             asked._timeout_seconds = QUICK_S
@@ -243,11 +243,11 @@ def find_plan(question: PlanQuestion, *, quick: bool = False, timeout_s: int | N
         except PlannerError:
             assert partitioner.shortage is not None
             return partitioner.shortage
-    return _told(question, asked)
+    return _plan_of(question, asked)
 
 
-def _told(question: PlanQuestion, planner: Any) -> Plan:
-    """The planner's words in ours."""
+def _plan_of(question: PlanQuestion, planner: Any) -> Plan:
+    """The planner's best plan, by table."""
     found: dict[str, TablePlan] = {}
     for option in cast(list[ShardingOption], planner._best_plan):
         pieces = []
@@ -271,8 +271,8 @@ def _told(question: PlanQuestion, planner: Any) -> Plan:
     return Plan(question, tuple(found[c.name] for c in question.tables), planner._num_proposals)
 
 
-class _Telling(GreedyPerfPartitioner):
-    """TorchRec's partitioner, which keeps in mind what it could not place."""
+class _RecordingPartitioner(GreedyPerfPartitioner):
+    """TorchRec's partitioner, which also records the shard that it could not place."""
 
     shortage: Shortage | None = None
     placed: Callable[[], None] = staticmethod(lambda: None)  # called when a proposal found its places

@@ -6,8 +6,8 @@
     <root>/.damaged-<name>/         what did not verify, set aside so that its name can be written again
 
 The directory is written under another name, forced to disk with the manifest last, and then renamed into place: it is
-there whole or not at all. A name is never used again with other content. The same content, cut in the same way, makes
-the same bytes. What ranks saved in some pieces, others read in any windows.
+there whole or not at all. A name is never used again with other content. The same content, cut in the same way, gives
+the same bytes. Ranks that cut their tables differently can read what others saved.
 
 Format 3: tensors in pieces, each with a checksum of its own. Format 2: one checksum for all tensors. Format 1: none for
 the manifest. All are read.
@@ -180,14 +180,14 @@ def open_checkpoint(path: str | os.PathLike[str]) -> Checkpoint[StoredTensor]:
     """
     path = Path(path)
     manifest = read_manifest(path)
-    for file, told in manifest["files"].items():
-        if (size := size_of(path, file)) != told["bytes"]:
+    for file, expected in manifest["files"].items():
+        if (size := size_of(path, file)) != expected["bytes"]:
             raise ModelError(
-                f"`{path.name}` is truncated: {file} has {size} bytes, its manifest says {told['bytes']}; "
+                f"`{path.name}` is truncated: {file} has {size} bytes, its manifest says {expected['bytes']}; "
                 "take another version"
             )
-        if manifest["format_version"] < 3 and (found := sha256_of(path, file)) != told["sha256"]:
-            raise altered(path, file, found, told["sha256"])
+        if manifest["format_version"] < 3 and (found := sha256_of(path, file)) != expected["sha256"]:
+            raise altered(path, file, found, expected["sha256"])
     tensors = {name: StoredTensor(path, entry) for name, entry in index_of(manifest, path.name).items()}
     return Checkpoint(tensors, manifest["meta"], manifest["kind"], manifest["parent"], manifest["format_version"])
 
@@ -211,7 +211,7 @@ def verified_checkpoint(path: str | os.PathLike[str]) -> Checkpoint[StoredTensor
 
 
 def set_checkpoint_aside(path: Path) -> Path:
-    """Rename what is damaged to `.damaged-<name>` beside it: its name is free, and it can still be looked at."""
+    """Rename a damaged directory to `.damaged-<name>`, so that its name is free and it can still be inspected."""
     aside = path.with_name(f".damaged-{path.name}")
     shutil.rmtree(aside, ignore_errors=True)
     path.rename(aside)
@@ -232,7 +232,8 @@ def latest_checkpoint(root: str | os.PathLike[str]) -> Path | None:
 
 
 def prune_checkpoints(root: str | os.PathLike[str], keep: int) -> None:
-    """Delete all but the last `keep` names under `root`. Each is renamed away first, so that none is half there."""
+    """Delete all but the last `keep` names under `root`. Each is renamed first, so that no partial directory has a
+    name."""
     for name in checkpoint_names(root)[:-keep]:
         doomed = Path(root) / f".{name}.{uuid4().hex}"
         (Path(root) / name).rename(doomed)
@@ -296,7 +297,7 @@ def _write(file: Path, text: bytes) -> None:
 
 
 def sync_directory(path: Path) -> None:
-    """Have the names in a directory reach the disk: a file moved into place is there after a power cut, too."""
+    """Force the names in a directory to disk, so that a file moved into place survives a power cut."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

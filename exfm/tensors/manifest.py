@@ -101,9 +101,9 @@ def sealed(manifest: Mapping[str, Any]) -> bytes:
 def index_of(manifest: Mapping[str, Any], name: str) -> dict[str, Entry]:
     """Where every tensor lies. Raises ModelError, of the directory `name`, where an entry cannot be so."""
     index = {}
-    for tensor, told in manifest["tensors"].items():
+    for tensor, raw in manifest["tensors"].items():
         try:
-            entry = _entry(told, manifest["format_version"])
+            entry = _entry(raw, manifest["format_version"])
             if (flaw := _misfit(entry, manifest["files"])) is not None:
                 raise ValueError(flaw)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -116,15 +116,13 @@ def damaged(name: str, why: str) -> ModelError:
     return ModelError(f"`{name}` has a damaged {MANIFEST} ({why}); take another version")
 
 
-def _entry(told: Mapping[str, Any], version: int) -> Entry:
-    dtype, shape = DTYPES[told["dtype"]], tuple(told["shape"])
+def _entry(raw: Mapping[str, Any], version: int) -> Entry:
+    dtype, shape = DTYPES[raw["dtype"]], tuple(raw["shape"])
     if version < 3:
-        return Entry(
-            dtype, shape, [StoredPiece(TENSORS, told["offset"], told["bytes"], (0,) * len(shape), shape, None)]
-        )
+        return Entry(dtype, shape, [StoredPiece(TENSORS, raw["offset"], raw["bytes"], (0,) * len(shape), shape, None)])
     pieces = [
         StoredPiece(p["file"], p["offset"], p["bytes"], tuple(p["start"]), tuple(p["size"]), p["sha256"])
-        for p in told["pieces"]
+        for p in raw["pieces"]
     ]
     return Entry(dtype, shape, pieces)
 
@@ -170,9 +168,9 @@ def _flaw(manifest: Mapping[str, Any]) -> str | None:
             return f"no `{key}` in it"
     old = manifest["format_version"] < 3
     for file in [TENSORS] if old else manifest["files"]:
-        told = manifest["files"].get(file)
-        if not isinstance(told, dict) or not isinstance(told.get("bytes"), int) or "/" in file:
+        size = manifest["files"].get(file)
+        if not isinstance(size, dict) or not isinstance(size.get("bytes"), int) or "/" in file:
             return f"no size of {file} in it"
-        if old and not isinstance(told.get("sha256"), str):
+        if old and not isinstance(size.get("sha256"), str):
             return f"no size and sha256 of {TENSORS} in it"
     return None

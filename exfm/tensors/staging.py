@@ -29,10 +29,10 @@ from exfm.tensors.stored import StoredTensor, as_bytes
 from exfm.tensors.windows import TensorPieces, narrowed
 
 PIECE_BYTES = 1 << 26
-"""A piece is at most so large, or one row: what has to be read to verify any part of it."""
+"""The largest piece, unless a row is larger. To verify any part of a piece, all of it has to be read."""
 
 SYNC_BYTES = 1 << 30
-"""Written between two flushes: a file that grows shows the others that its rank lives."""
+"""Bytes between two flushes: a growing file shows the other ranks that its writer lives."""
 
 POLL_S = 0.01
 
@@ -109,16 +109,16 @@ def write_part(staging: Path, tensors: Mapping[str, Storable], rank: int, ranks:
 
 
 def announce(staging: Path, part: Part, rank: int) -> None:
-    """Say that this rank's part is written."""
+    """Announce that this rank's part is written."""
     unfinished = staging / f".rank-{rank:05}"
     unfinished.write_text(json.dumps(part._asdict()))
     unfinished.rename(_announced(staging, rank))
 
 
 def gather(staging: Path, name: str, ranks: int, timeout_s: float) -> list[Part]:
-    """The parts of all ranks but 0, when all are written; what they were told in is gone then.
+    """The parts of all ranks but 0, once all are written; their announcements are deleted then.
 
-    Raises ModelError where for `timeout_s` nothing more was written and somebody is missing.
+    Raises ModelError when a rank is missing and nothing was written for `timeout_s`.
     """
     missing, parts = set(range(1, ranks)), {}
     seen: list[tuple[str, int]] = []
@@ -149,11 +149,11 @@ def joined(parts: list[Part]) -> Part:
     tensors: dict[str, Any] = {}
     for part in parts:
         files |= part.files
-        for name, told in part.tensors.items():
-            mine = tensors.setdefault(name, {**told, "pieces": []})
+        for name, entry in part.tensors.items():
+            mine = tensors.setdefault(name, {**entry, "pieces": []})
             if not mine["pieces"]:
-                mine["dtype"] = told["dtype"]  # who holds no piece knows no type
-            mine["pieces"] = mine["pieces"] + told["pieces"]
+                mine["dtype"] = entry["dtype"]  # a rank without a piece does not know the type
+            mine["pieces"] = mine["pieces"] + entry["pieces"]
     return Part(files, tensors)
 
 

@@ -1,7 +1,7 @@
 """A tensor on disk, read by window.
 
 Bytes are read into memory of our own and verified there, not mapped: what was verified is what is used, and a disk that
-fails raises instead of killing the process. At most one piece is held beside what was asked for.
+fails raises instead of killing the process. At most one piece is held in addition to the result.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ CHUNK = 1 << 22
 
 
 class StoredTensor:
-    """Of one saved directory; every read verifies the pieces that it touches, and raises ModelError where one is not
-    what was written."""
+    """A tensor of one saved directory. Every read verifies the pieces that it touches, and raises ModelError where one
+    was altered."""
 
     def __init__(self, folder: Path, entry: Entry):
         self._folder, self._pieces = folder, entry.pieces
@@ -80,7 +80,7 @@ def size_of(folder: Path, file: str) -> int:
 
 
 def sha256_of(folder: Path, file: str) -> str:
-    """Of a whole file."""
+    """The sha256 of a whole file."""
     with opened(folder, file) as content:
         return hashlib.file_digest(content, "sha256").hexdigest()
 
@@ -92,8 +92,8 @@ def opened(folder: Path, file: str) -> FileIO:
         raise ModelError(f"`{folder.name}` has lost its file {file}; take another version") from None
 
 
-def altered(folder: Path, what: str, found: str, told: str) -> ModelError:
+def altered(folder: Path, what: str, found: str, expected: str) -> ModelError:
     return ModelError(
-        f"`{folder.name}` was altered: sha256 of {what} is {found[:12]}…, its manifest says {told[:12]}…; "
+        f"`{folder.name}` was altered: sha256 of {what} is {found[:12]}…, its manifest says {expected[:12]}…; "
         "take another version"
     )

@@ -97,7 +97,7 @@ class Report:
             "device": asked.device,
             "memory_gb": asked.sharding.memory_gb,
             "batch_rows": asked.batch_rows,
-            "hardware": Hardware.of(asked.device).told,
+            "hardware": Hardware.of(asked.device).source,
             "dense_bytes": asked.dense_bytes,
             "tables": [_table_json(table) for table in plan.tables] if plan else _wanted(asked),
             "ranks": [_rank_json(load) for load in plan.ranks] if plan else [],
@@ -140,7 +140,8 @@ class Report:
                 f"{format_bytes(plan.fullest.bytes)}\n"
                 f"beside that every rank holds the dense part: {format_bytes(asked.dense_bytes)}"
                 f"{' with gradients and Adam' if asked.learns else ''}\n"
-                f"[dim]costs: TorchRec's model, which counts bytes and no latency; {Hardware.of(asked.device).told}[/]",
+                "[dim]costs: TorchRec's model, which counts bytes and no latency; "
+                f"{Hardware.of(asked.device).source}[/]",
                 highlight=False,
             )
         if isinstance(self.found, Shortage):

@@ -140,7 +140,7 @@ def _seconds_per_row(cost: Mapping[str, Any]) -> float:
 def _told(item: Any) -> Any:
     """Estimates as plain numbers."""
     if isinstance(item, Estimate):
-        return item.told()
+        return item.summary()
     if isinstance(item, dict):
         return {key: _told(value) for key, value in item.items()}
     return item
@@ -173,7 +173,7 @@ def _average(estimates: Sequence[Estimate | None]) -> Estimate | None:
 
 def _worst(gains: Mapping[str, Estimate | None]) -> dict[str, Any] | None:
     """The student whose gain's lower bound is lowest."""
-    told = {student: gain.told() for student, gain in gains.items() if gain is not None}
+    told = {student: gain.summary() for student, gain in gains.items() if gain is not None}
     bounds = {s: t["value"] if t["low"] is None else t["low"] for s, t in told.items()}
     if not bounds:
         return None

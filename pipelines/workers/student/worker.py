@@ -98,7 +98,7 @@ class StudentWorker(Worker):
         if made_with is None:  # an early release did not store it: the state must fit as it is
             self.engine.load(tensors)
         else:
-            was = MadeWith.told(made_with)
+            was = MadeWith.of_meta(made_with)
             for name, model in self.engine.models.items():
                 model.load_state(fitted_student(under(name, tensors), was, now))
         self.record.load({k: whole_tensor(v) for k, v in tensors.items() if k.startswith("metrics/")}, meta)

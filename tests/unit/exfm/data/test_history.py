@@ -249,7 +249,7 @@ def test_another_prior_under_the_same_name_is_refused():
     [
         (
             {"name": "h", "by": "usr", "of": "label_ctr"},
-            "by `usr`, which is no sparse feature beside it",
+            "by `usr`, which is not one of its sparse features",
         ),
         ({"name": "h", "by": "user", "of": "ctr"}, "it can be of `label_<task>` or of `teacher_logit_<task>`"),
         ({"name": "user", "by": "user", "of": "label_ctr"}, "history name `user` is repeated"),

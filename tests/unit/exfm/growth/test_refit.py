@@ -326,10 +326,10 @@ def test_a_student_of_a_release_that_knew_fewer_settings_goes_on():
     cfg = StudentConfig(width=4)
     now = made(cfg, BASE)
     arm = {key: value for key, value in now.model["arm"].items() if key in ("kind", "adapter", "weight")}
-    was = MadeWith.told({**now.model_dump(mode="json"), "model": now.model | {"arm": arm}})
+    was = MadeWith.of_meta({**now.model_dump(mode="json"), "model": now.model | {"arm": arm}})
     state = Student(cfg, BASE, TASKS, SEED).state()
     assert fitted_student(state, was, now).keys() == state.keys()
-    other = MadeWith.told({**was.model_dump(mode="json"), "model": was.model | {"arm": arm | {"weight": 7.0}}})
+    other = MadeWith.of_meta({**was.model_dump(mode="json"), "model": was.model | {"arm": arm | {"weight": 7.0}}})
     with pytest.raises(ModelError, match=r"whose `arm` was .*7\.0"):
         fitted_student(state, other, now)
 

@@ -169,7 +169,7 @@ def test_rows_of_one_user_count_as_one_where_the_stream_is_one(folder):
             parts[name, arm, 1] = place.student_part(1, setting.student, condition, tuning=False)
     judge = Judge(place, config.student("feed"), "ctr", parts)
     gain = judge.under("fresh")["arms"]["single"]["gain"]
-    told = gain.told()
+    told = gain.summary()
     assert (told["se"] > 0, len(gain.seeds)) == (True, 1)
     (rows,), (window,) = judge.rows, judge.windows("fresh")[0]
     base, own = (losses(judge.arm_logits("fresh", arm), judge.rows)[0][window] for arm in sweep.arms)

@@ -44,7 +44,7 @@ def test_students_choose_histories_by_name_and_the_teacher_has_none():
 @pytest.mark.parametrize(
     ("history", "student", "words"),
     [
-        (OWN | {"by": "ad"}, {}, "history `ad_ctr` is by `ad`, which is no sparse feature beside it"),
+        (OWN | {"by": "ad"}, {}, "history `ad_ctr` is by `ad`, which is not one of its sparse features"),
         (OWN | {"of": "clicks"}, {}, "history `ad_ctr` is of `clicks`; it can be of `label_<task>` or"),
         (OWN | {"by": "user_id"}, {}, "`feed` reads history `ad_ctr` by `user_id`, a sparse feature that it does not"),
         (BOUGHT, {}, "`shop` reads history `ad_cvr` of `label_cvr`, and its tasks are ctr; list its features"),

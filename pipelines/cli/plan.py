@@ -43,7 +43,7 @@ def plan(
     from rich.console import Console
 
     from pipelines.config import load
-    from pipelines.planning import Part, ask, question_of
+    from pipelines.planning import Part, ask, question_of, show_plan
     from pipelines.tools.doctor import total_memory
 
     settings = load(config, overrides)
@@ -58,5 +58,5 @@ def plan(
 
         typer.echo(json.dumps(report.as_json(), indent=2))
     else:
-        report.show(Console())
+        show_plan(report, Console())
     report.refuse()

@@ -1,4 +1,4 @@
-"""From a config to a question for the planner, and from this machine to what it has for the answer."""
+"""A config as a question for the planner, and whether this machine can run the answer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from exfm.errors import ConfigError
 from exfm.parallel import GB, Device
 from exfm.planning import Plan, PlanQuestion, Shortage, attempt_strategies, find_plan, find_remedies, format_bytes
 from pipelines.config import Config
-from pipelines.planning.report import Check, Report
+from pipelines.planning.report import Check, PlanReport
 
 Part = Literal["teacher", "augmentation"]
 
@@ -24,15 +24,15 @@ def question_of(
     memory_gb: float | None = None,
     device: str | None = None,
 ) -> PlanQuestion:
-    """The teacher of a config as it trains, or as it scores in augmentation; spread as the config says where nothing
-    else is given.
+    """The teacher of a config as it trains, or as it scores in augmentation. Without further arguments it is spread as
+    the config says.
 
-    Raises ConfigError for a device that is none, or a limit that is not above zero.
+    Raises ConfigError for an unknown device, or a limit that is not above zero.
     """
     if device is not None and device not in get_args(Device):
-        raise ConfigError(f"there is no device `{device}`; there are: {', '.join(get_args(Device))}")
+        raise ConfigError(f"unknown device `{device}`; known devices: {', '.join(get_args(Device))}")
     if memory_gb is not None and memory_gb <= 0:
-        raise ConfigError(f"--memory-gb {memory_gb:g} is no memory; give a rank more than 0")
+        raise ConfigError(f"--memory-gb is {memory_gb:g}; give each rank more than 0")
     learns = part == "teacher"
     section = config.teacher if learns else config.augmentation
     question = PlanQuestion(
@@ -50,10 +50,10 @@ def question_of(
     return question.sharded(**changes) if changes else question
 
 
-def ask(config: Config, question: PlanQuestion, *, look_around: bool, memory_here: int | None) -> Report:
-    """Plan; `look_around` tries the other strategies. With the bytes of this machine the plan is held against it."""
+def ask(config: Config, question: PlanQuestion, *, look_around: bool, memory_here: int | None) -> PlanReport:
+    """Make a plan. `look_around` tries other strategies too; `memory_here`, this machine's bytes, adds checks."""
     found = find_plan(question)
-    report = Report(config.name, question, found, unknown_bags=unknown_bags(config, question))
+    report = PlanReport(config.name, question, found, unknown_bags=unknown_bags(config, question))
     if look_around:
         report.tried = list(attempt_strategies(question))
     if isinstance(found, Shortage):
@@ -64,7 +64,7 @@ def ask(config: Config, question: PlanQuestion, *, look_around: bool, memory_her
 
 
 def unknown_bags(config: Config, question: PlanQuestion) -> list[str]:
-    """Features that look up a list's ids, where the sharding settings do not say how many a row has."""
+    """Features that look up the ids of a list, where the sharding settings do not say how many a row has."""
     lists = {column.name for column in config.rows.columns if column.type.startswith("list")}
     return [
         feature.name
@@ -74,14 +74,14 @@ def unknown_bags(config: Config, question: PlanQuestion) -> list[str]:
 
 
 def here(config: Config, question: PlanQuestion, found: Plan | Shortage, memory: int) -> Iterator[Check]:
-    """Whether this machine has what the ranks take, and the examples topic a partition for each."""
+    """Whether this machine has enough memory and cores for the ranks, and the examples topic a partition for each."""
     ranks, partitions = question.ranks, config.kafka.examples.partitions
     if not question.learns:
         pass  # rank 0 alone reads, and hands rows out
     elif ranks > partitions:
         yield Check(
             "fail",
-            f"{ranks} ranks need a partition of the examples topic each, and it has {partitions}: set "
+            f"{ranks} ranks need one partition of the examples topic each; it has {partitions}. Set "
             f"kafka.examples.partitions={ranks}",
         )
     elif partitions % ranks:
@@ -101,7 +101,7 @@ def here(config: Config, question: PlanQuestion, found: Plan | Shortage, memory:
 
 def _memory(config: Config, question: PlanQuestion, found: Plan | Shortage, have: int) -> Check:
     if config.resources.address is not None:
-        return Check("ok", f"the ranks run on the cluster at {config.resources.address}, whose memory is not looked at")
+        return Check("ok", f"the ranks run on the cluster at {config.resources.address}, whose memory is not checked")
     tables = sum(load.bytes for load in found.ranks) if isinstance(found, Plan) else found.total
     takes = tables + question.ranks * question.dense_bytes
     limit = question.sharding.memory_gb
@@ -115,7 +115,6 @@ def _memory(config: Config, question: PlanQuestion, found: Plan | Shortage, have
         asked = f"{question.ranks} ranks × {limit:g} GB = {format_bytes(question.ranks * limit * GB)}"
         return Check(
             "warn",
-            f"{asked} are promised to ranks, this machine has {format_bytes(have)}; "
-            f"the plan takes {format_bytes(takes)}",
+            f"the limits add up to {asked}; this machine has {format_bytes(have)}; the plan takes {format_bytes(takes)}",
         )
     return Check("ok", f"{question.ranks} ranks take {format_bytes(takes)} of this machine's {format_bytes(have)}")

@@ -12,7 +12,7 @@ from pipelines.cli import console as cli
 from pipelines.config import load
 from pipelines.planning import question as plan_question
 from pipelines.planning import question_of
-from pipelines.planning.report import numbers
+from pipelines.planning.screen import numbers
 from tests.support.pipelines.raw_configs import changed, small
 
 
@@ -125,8 +125,8 @@ def test_more_ranks_than_cores_are_told(exfm, monkeypatch):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (("--device", "tpu"), "there is no device `tpu`; there are: cpu, cuda"),
-        (("--memory-gb", "-1"), "--memory-gb -1 is no memory"),
+        (("--device", "tpu"), "unknown device `tpu`; known devices: cpu, cuda"),
+        (("--memory-gb", "-1"), "--memory-gb is -1"),
         (("--ranks", 6, "--ranks-per-host", 4), "6 ranks"),
         (("--set", "teacher.sharding.types=[column_wise]"), "row-wise AdaGrad"),
         (("--set", "teacher.sharding.tables={nobody: row_wise}"), "`nobody`"),

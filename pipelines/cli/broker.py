@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pipelines.cli.options import AsJson
+
 if TYPE_CHECKING:
     from streaming.broker import LocalBroker
 
-RunDir = Annotated[Path, typer.Option(help="The run directory; the broker's data lie in its `broker` folder.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+RunDir = Annotated[Path, typer.Option(help="The run directory; its `broker` folder holds the broker's data.")]
 HERE = Path("runs/broker")
 
 
@@ -38,10 +39,10 @@ def _report(as_json: bool, sentence: str, **fields: Any) -> None:
 
 def start(
     run_dir: RunDir = HERE,
-    port: Annotated[int | None, typer.Option(min=1, max=65535, help="A fixed port; without it any free one.")] = None,
+    port: Annotated[int | None, typer.Option(min=1, max=65535, help="A fixed port; default: any free one.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Start it, or find it running, and wait until it answers. It outlives this command."""
+    """Start the broker, or find it running, and wait until it answers. It keeps running after this command."""
     running = _broker(run_dir, port).start()
     sentence = (
         f"broker at {running.bootstrap_servers} (pid {running.pid}); end it: exfm broker stop --run-dir {run_dir}"
@@ -50,14 +51,14 @@ def start(
 
 
 def stop(run_dir: RunDir = HERE, as_json: AsJson = False) -> None:
-    """Stop it. Topics and their data stay for the next start."""
+    """Stop the broker. Topics and their data stay for the next start."""
     stopped = _broker(run_dir).stop()
     sentence = "broker stopped; its data stay" if stopped else f"no broker runs for {run_dir}"
     _report(as_json, sentence, stopped=stopped, run_dir=str(run_dir))
 
 
 def status(run_dir: RunDir = HERE, as_json: AsJson = False) -> None:
-    """Say whether it runs, and where. A directory that never had one is no error."""
+    """Show whether the broker runs, and where. A directory that never had one is no error."""
     running = _broker(run_dir).status()
     if running is None:
         sentence = f"no broker runs for {run_dir}; start it: exfm broker start --run-dir {run_dir}"

@@ -1,10 +1,10 @@
 """The console command `exfm`.
 
 Every module of this folder holds the sub-commands of one noun and a function `register(app)` that adds them. They
-are imported for each call, `exfm --help` included, so nothing heavy stands at their top: torch, ray, mlflow, pyarrow
-and friends are imported inside the functions.
+are imported for each call, `exfm --help` included, so they import nothing heavy at their top: torch, ray, mlflow,
+pyarrow and the like are imported inside the functions.
 
-Exit codes: 0 done, 1 the run failed, 2 the caller's mistake, 130 interrupted.
+Exit codes: 0 done, 1 the run failed, 2 a mistake of the caller, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ def _print_version(wanted: bool) -> None:
 @app.callback()
 def _options(
     version: Annotated[
-        bool, typer.Option("--version", help="Print the version and leave.", callback=_print_version, is_eager=True)
+        bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
     ] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error; works anywhere.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error; may stand anywhere.")] = False,
 ) -> None:
-    """Options of every sub-command. `main` has taken `--debug` out of the arguments before."""
+    """Options of every sub-command. `main` has already removed `--debug` from the arguments."""
 
 
 NOUNS = ("broker", "doctor", "generate", "ingest", "lake", "plan", "scale", "stream", "sweep")
@@ -52,7 +52,7 @@ for _noun in NOUNS:
 
 
 def exit_code(error: BaseException) -> int | None:
-    """The exit code of an error meant for the person at the keyboard; None for a fault of ours.
+    """The exit code of an error that the user can act on; None for a fault of ours.
 
     >>> from streaming.errors import BadInput, StreamingError
     >>> exit_code(BadInput("no such topic")), exit_code(StreamingError("broker gone")), exit_code(ZeroDivisionError())
@@ -76,15 +76,15 @@ def exit_code(error: BaseException) -> int | None:
     return None
 
 
-def _told(error: BaseException) -> str:
+def _message(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror:
         place = f"{error.filename}: " if error.filename else ""
-        return f"{place}{error.strerror} (the operating system's words; --debug shows where)"
+        return f"{place}{error.strerror} (from the operating system; --debug shows where)"
     return str(error) or type(error).__name__
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run `exfm`; an error that is the user's to mend becomes one paragraph on stderr, a fault of ours a traceback."""
+    """Run `exfm`. An error that the user can fix becomes one paragraph on stderr; a fault of ours shows a traceback."""
     given = sys.argv[1:] if arguments is None else arguments
     debug = "--debug" in given
     try:
@@ -93,5 +93,5 @@ def main(arguments: list[str] | None = None) -> None:
         code = exit_code(error)
         if debug or code is None:
             raise
-        typer.secho(f"exfm: {_told(error)}", err=True)
+        typer.secho(f"exfm: {_message(error)}", err=True)
         sys.exit(code)

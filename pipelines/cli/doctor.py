@@ -17,8 +17,8 @@ def register(app: typer.Typer) -> None:
 
 
 def doctor(
-    run_dir: Annotated[Path, typer.Option(help="Where runs are to be written; its disk is checked.")] = Path("runs"),
-    deep: Annotated[bool, typer.Option("--deep", help="Also start a real broker and stop it (about 10 s).")] = False,
+    run_dir: Annotated[Path, typer.Option(help="Where runs will be written; its disk is checked.")] = Path("runs"),
+    deep: Annotated[bool, typer.Option("--deep", help="Also start and stop a real broker (about 10 s).")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as one JSON list.")] = False,
 ) -> None:
     """Check every part: Python, packages, threads, broker, disk, memory, compiler, GPU. Exit code 1 if one fails."""

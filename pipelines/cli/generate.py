@@ -1,4 +1,4 @@
-"""`exfm generate`: the synthetic ads stream as Parquet files, to look at or to play with `exfm ingest`."""
+"""`exfm generate`: the synthetic ads stream as Parquet files, to read or to play with `exfm ingest`."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from pipelines.cli.options import AsJson, Overrides
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -16,16 +18,14 @@ def generate(
     config: Annotated[Path, typer.Option("--config", help="A config whose source is generated.")] = Path(
         "configs/demo.yaml"
     ),
-    impressions: Annotated[int | None, typer.Option(min=1, help="How many; default: the config's.")] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="Of the stream; default: the config's.")] = None,
-    overrides: Annotated[
-        list[str] | None, typer.Option("--set", help="Override a setting: path=value. May be repeated.")
-    ] = None,
-    json_: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    impressions: Annotated[int | None, typer.Option(min=1, help="How many impressions; default: the config's.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Seed of the stream; default: the config's.")] = None,
+    overrides: Overrides = None,
+    json_: AsJson = False,
 ) -> None:
-    """Write the synthetic stream as Parquet: impressions and feedback in order of event time, and the truth beside.
+    """Write the synthetic stream as Parquet: impressions and feedback by event time, and the true probabilities.
 
-    Memory stays constant however long the stream. A recording is never overwritten; an interrupted one leaves none.
+    Memory stays constant however long the stream is. A recording is never overwritten; an interrupted one is removed.
 
     Example: exfm generate data/synthetic --impressions 1000000 --seed 2
     """

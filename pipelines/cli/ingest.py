@@ -7,37 +7,38 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pipelines.cli.options import Overrides
+
 if TYPE_CHECKING:
     from pipelines.tools import Fed
 
 
 def ingest(
     file: Annotated[Path, typer.Argument(help="Parquet file of impressions, in order of event time.")],
-    config: Annotated[Path, typer.Option("--config", help="A YAML file; its topics, rows and recorded source count.")],
+    config: Annotated[Path, typer.Option("--config", help="A YAML file with topics, rows and recorded source.")],
     feedback: Annotated[
-        Path | None, typer.Option("--feedback", help="Parquet file of feedback; else labels are columns of FILE.")
+        Path | None, typer.Option("--feedback", help="Parquet file of feedback; default: labels are columns of FILE.")
     ] = None,
     run_dir: Annotated[
-        Path | None, typer.Option("--run-dir", help="Its broker is used; default: runs/NAME, the config's name.")
+        Path | None,
+        typer.Option("--run-dir", help="The run whose broker is used; default: runs/NAME, by the config."),
     ] = None,
     bootstrap_servers: Annotated[
-        str | None, typer.Option("--bootstrap-servers", help="HOST:PORT of a Kafka of your own instead.")
+        str | None, typer.Option("--bootstrap-servers", help="HOST:PORT of your own Kafka instead.")
     ] = None,
     rate: Annotated[
-        str | None, typer.Option("--rate", help="full, rows per second (5000), or times event time (60x).")
+        str | None, typer.Option("--rate", help="full, rows per second (5000), or event time × (60x).")
     ] = None,
-    no_end: Annotated[bool, typer.Option("--no-end", help="No end markers: the topics stay open for more.")] = False,
+    no_end: Annotated[bool, typer.Option("--no-end", help="Write no end markers: topics stay open for more.")] = False,
     append: Annotated[
-        bool, typer.Option("--append", help="Topics hold another stream that was left open: go on after it.")
+        bool, typer.Option("--append", help="Append to a stream in the topics that was left open.")
     ] = False,
-    overrides: Annotated[
-        list[str] | None, typer.Option("--set", help="Override a setting: path=value. May be repeated.")
-    ] = None,
+    overrides: Overrides = None,
     json_: Annotated[bool, typer.Option("--json", help="Print one JSON object at the end.")] = False,
 ) -> None:
-    """Feed a recorded stream into the input topics. Ctrl-C ends it cleanly; the same command goes on where it stopped.
+    """Feed a recorded stream into the input topics. Ctrl-C ends it cleanly; the same command resumes where it stopped.
 
-    A config with `source: null` is then run with `exfm stream CONFIG --until-end` on the same run directory.
+    Then run a config with `source: null` on the same run directory: `exfm stream CONFIG --until-end`.
 
     Example: exfm ingest ratings.parquet --config configs/movielens.yaml --rate 60x
     """
@@ -68,18 +69,18 @@ def ingest(
             json.dumps(asdict(fed) | {"rows_per_s": fed.rows_per_s, "bootstrap_servers": kafka.bootstrap_servers})
         )
     else:
-        typer.echo(_told(fed, str(kafka.bootstrap_servers), no_end))
+        typer.echo(_outcome(fed, str(kafka.bootstrap_servers), no_end))
     if fed.stopped:
-        typer.echo("interrupted; the same command goes on from here", err=True)
+        typer.echo("interrupted; the same command resumes here", err=True)
         raise typer.Exit(130)
 
 
-def _told(fed: Fed, servers: str, no_end: bool) -> str:
+def _outcome(fed: Fed, servers: str, no_end: bool) -> str:
     where = f"in the topics at {servers}"
     if fed.before == fed.total:
         return f"all {fed.total:,} impressions were {where} already"
     before = f" ({fed.before:,} of them by earlier calls)" if fed.before else ""
-    end = "" if fed.stopped else "; they are open for more" if no_end else "; they have ended"
+    end = "" if fed.stopped else "; the topics stay open for more" if no_end else "; the topics have ended"
     return f"{fed.rows:,} of {fed.total:,} impressions{before} are {where}{end}; {fed.rows_per_s:,.0f} rows/s"
 
 

@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pipelines.cli.options import AsJson
+
 if TYPE_CHECKING:
     from pipelines.tools import LakeCare
 
 RunDirOption = Annotated[Path, typer.Option("--run-dir", help="Folder of the run.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Force = Annotated[
     list[str] | None,
-    typer.Option("--force", metavar="READER", help="Pass this reader's position, by name. May be repeated."),
+    typer.Option("--force", metavar="READER", help="Ignore the position of this reader. May be repeated."),
 ]
 
 
@@ -39,10 +40,10 @@ def _care(run_dir: Path) -> LakeCare:
 
 
 def status(run_dir: RunDirOption, as_json: AsJson = False) -> None:
-    """Show rows, files and log of the lake and the tables beside it.
+    """Show rows, files and log of the lake and its side tables.
 
-    `small` files are those that compaction may still merge; `unneeded` ones lie on the disk until vacuum; `log` counts
-    the entries of commits that are kept.
+    `small` files are those that compaction may still merge; `unneeded` ones stay on the disk until vacuum; `log`
+    counts the commits whose entries are kept.
     """
     value = _care(run_dir).status()
     if as_json:
@@ -69,7 +70,8 @@ def readers(
         typer.Option("--pin", metavar="NAME:FIRST:LAST", help="Keep these rows and their files, to verify them."),
     ] = None,
     retire: Annotated[
-        str | None, typer.Option("--retire", metavar="READER", help="Forget this one: it holds nothing any more.")
+        str | None,
+        typer.Option("--retire", metavar="READER", help="Forget this reader: no row is kept for it any more."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -98,15 +100,15 @@ def readers(
 def compact(
     run_dir: RunDirOption,
     everything: Annotated[
-        bool, typer.Option("--all", help="Wherever there are two small files, not lake.compact_files.")
+        bool, typer.Option("--all", help="Merge wherever there are two small files, instead of lake.compact_files.")
     ] = False,
     force: Force = None,
     as_json: AsJson = False,
 ) -> None:
-    """Merge small files into larger ones, now. Rows, their order and everybody's position stay as they are.
+    """Merge small files into larger ones, now. Rows, their order and all readers' positions stay the same.
 
-    The run does this by itself, for partitions with `lake.compact_files` small files. Files of a pinned range are left
-    alone, unless the pin is forced. The files replaced stay on the disk until vacuum.
+    The run does this by itself, for partitions with `lake.compact_files` small files. Files of a pinned range are not
+    touched, unless the pin is forced. Replaced files stay on the disk until vacuum.
     """
     from pipelines.tools import as_json as plain
 
@@ -114,47 +116,51 @@ def compact(
         typer.echo(line, err=True)
 
     done = _care(run_dir).compact(everything=everything, force=force or (), say=say)
-    _tell({name: plain(each) for name, each in done.items()}, {name: str(each) for name, each in done.items()}, as_json)
+    _print_done(
+        {name: plain(each) for name, each in done.items()}, {name: str(each) for name, each in done.items()}, as_json
+    )
 
 
 def retain(
     run_dir: RunDirOption,
     days: Annotated[
-        float | None, typer.Option("--days", min=0.0, help="Of event time; default: lake.retention_days.")
+        float | None, typer.Option("--days", min=0.0, help="Days of event time to keep; default: lake.retention_days.")
     ] = None,
     force: Force = None,
     as_json: AsJson = False,
 ) -> None:
-    """Delete the oldest rows: those further than so many days of event time behind the newest row in the lake.
+    """Delete the oldest rows: those more than --days of event time behind the newest row in the lake.
 
-    Stops at the lowest position of a registered reader, and says whose. A reader that is forced is passed: when it
-    comes back, it is told which rows are gone.
+    Stops at the lowest position of a registered reader, and names it. With --force rows are deleted past a reader's
+    position: when it returns, an error says which rows are gone.
     """
     from pipelines.tools import as_json as plain
 
     done = _care(run_dir).retain(days=days, force=force or ())
-    _tell({"augmented_examples": plain(done)}, {"augmented_examples": str(done)}, as_json)
+    _print_done({"augmented_examples": plain(done)}, {"augmented_examples": str(done)}, as_json)
 
 
 def vacuum(
     run_dir: RunDirOption,
     older_than: Annotated[
-        float | None, typer.Option("--older-than", min=0.0, help="Seconds; default: lake.vacuum_after_s.")
+        float | None, typer.Option("--older-than", min=0.0, help="Age in seconds; default: lake.vacuum_after_s.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Delete files that the lake no longer needs: replaced long enough ago, or left behind by a killed commit.
 
     Files of a commit in flight are never touched. Other programs that read an older version (DuckDB, Polars) lose
-    it when files younger than their read are deleted; readers of the run look again.
+    it when files younger than their read are deleted; readers of the run refresh by themselves.
     """
     from pipelines.tools import as_json as plain
 
     done = _care(run_dir).vacuum(older_than_s=older_than)
-    _tell({name: plain(each) for name, each in done.items()}, {name: str(each) for name, each in done.items()}, as_json)
+    _print_done(
+        {name: plain(each) for name, each in done.items()}, {name: str(each) for name, each in done.items()}, as_json
+    )
 
 
-def _tell(values: dict[str, Any], sentences: dict[str, str], as_json: bool) -> None:
+def _print_done(values: dict[str, Any], sentences: dict[str, str], as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(values, indent=2))
     else:
@@ -163,12 +169,12 @@ def _tell(values: dict[str, Any], sentences: dict[str, str], as_json: bool) -> N
 
 
 def _print_readers(rows: list[dict[str, Any]]) -> None:
-    told = [
+    cells = [
         [row["name"], row["position"], row["lag_rows"], _age(row["silent_s"]),
          f"pin upto {row['pinned_upto']:,}" if row["state"] == "pin" else row["state"]]
         for row in rows
     ]  # fmt: skip
-    _print(["reader", "position", "lag", "heard of", "state"], told)
+    _print(["reader", "position", "lag", "last seen", "state"], cells)
 
 
 def _age(seconds: float | None) -> str:

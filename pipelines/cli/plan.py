@@ -1,4 +1,4 @@
-"""`exfm plan`: where the tables of a config's teacher would go, what that costs, and what does not fit."""
+"""`exfm plan`: where the tables of a config's teacher go, what that costs, and what does not fit."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from pipelines.cli.options import Overrides
+
 
 def register(app: typer.Typer) -> None:
     app.command()(plan)
@@ -14,29 +16,25 @@ def register(app: typer.Typer) -> None:
 
 def plan(
     config: Annotated[Path, typer.Argument(help="A YAML file; see configs/.")],
-    overrides: Annotated[
-        list[str] | None, typer.Option("--set", help="Override a setting: path=value. May be repeated.")
-    ] = None,
+    overrides: Overrides = None,
     scoring: Annotated[
-        bool, typer.Option("--scoring", help="The teacher that scores in augmentation, not the one that learns.")
+        bool, typer.Option("--scoring", help="Plan the teacher that scores in augmentation, not the one that learns.")
     ] = False,
-    ranks: Annotated[int | None, typer.Option(min=1, help="Instead of the config's.")] = None,
+    ranks: Annotated[int | None, typer.Option(min=1, help="Ranks; default: the config's.")] = None,
     ranks_per_host: Annotated[
-        int | None, typer.Option(min=1, help="Instead of the config's; default: one host.")
+        int | None, typer.Option(min=1, help="Ranks per host; default: the config's, or all on one host.")
     ] = None,
-    memory_gb: Annotated[float | None, typer.Option(help="Of a rank, instead of the config's.")] = None,
-    device: Annotated[str | None, typer.Option(help="cpu or cuda: whose costs are predicted.")] = None,
+    memory_gb: Annotated[float | None, typer.Option(help="Memory of a rank; default: the config's.")] = None,
+    device: Annotated[str | None, typer.Option(help="The device whose costs are predicted: cpu or cuda.")] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="For ranks and memory you do not have: this machine is not looked at.")
+        bool, typer.Option("--dry-run", help="Do not check this machine: for ranks and memory that it does not have.")
     ] = False,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="The config's plan alone, without what else was possible.")
-    ] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="The config's plan alone, without alternatives.")] = False,
     json_: Annotated[bool, typer.Option("--json", help="Print everything as one JSON object.")] = False,
 ) -> None:
     """Plan how the teacher's tables are spread over ranks: bytes and predicted cost of each, and what does not fit.
 
-    Nothing is started or allocated. Exit code 2 when it does not fit; every remedy named is a plan the planner made.
+    Nothing is started or allocated. Exit code 2 when the plan does not fit; every remedy it names was planned.
 
     Example: exfm plan configs/demo.yaml --dry-run --ranks 64 --ranks-per-host 8 --memory-gb 80 --device cuda
     """

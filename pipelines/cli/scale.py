@@ -1,4 +1,4 @@
-"""`exfm scale`: a family of teachers from one dial: what each costs, and what size buys on a stream."""
+"""`exfm scale`: teachers of growing size: what each costs, and what size buys on a stream."""
 
 from __future__ import annotations
 
@@ -8,40 +8,48 @@ from typing import Annotated, Any
 
 import typer
 
+from pipelines.cli.options import AsJson, Overrides
+
 LISTED, FITTED = "0,1,2,3,4,5,6", "0,1,2,3,4"
 
 
 def scale(
     config: Annotated[Path, typer.Argument(help="A YAML file; its `teacher.model` is the family's smallest, dial 0.")],
-    fit: Annotated[bool, typer.Option("--fit", help="Train the family on one stream, fit NE against FLOPs.")] = False,
+    fit: Annotated[
+        bool, typer.Option("--fit", help="Train the family on one stream and fit NE against FLOPs.")
+    ] = False,
     dials: Annotated[
         str | None, typer.Option("--dials", help=f"Sizes, from 0; default: {LISTED}, with --fit {FITTED}.")
     ] = None,
-    beside: Annotated[
-        str, typer.Option("--interactions", help="Which teachers of those FLOPs: wukong, dlrm, dcn.")
+    compared: Annotated[
+        str, typer.Option("--interactions", help="Interactions to compare at equal FLOPs: wukong, dlrm, dcn.")
     ] = "wukong,dlrm,dcn",
-    rows: Annotated[int, typer.Option("--rows", min=1, help="--fit: the first so many settled rows.")] = 100_000,
+    rows: Annotated[
+        int, typer.Option("--rows", min=1, help="--fit: this many settled rows, the first ones.")
+    ] = 100_000,
     run_dir: Annotated[
-        Path | None, typer.Option("--from", help="--fit: the lake of this run, instead of the config's source.")
+        Path | None, typer.Option("--from", help="--fit: read the lake of this run instead of the config's source.")
     ] = None,
-    seeds: Annotated[str | None, typer.Option("--seeds", help="--fit: of the models; default: the config's.")] = None,
+    seeds: Annotated[
+        str | None, typer.Option("--seeds", help="--fit: seeds of the models; default: the config's.")
+    ] = None,
     rates: Annotated[
         str | None,
-        typer.Option("--dense-lr", help="--fit: rates every member tries, the best on the first half is its own."),
+        typer.Option(
+            "--dense-lr", help="--fit: learning rates that every member tries; the best on the first half counts."
+        ),
     ] = None,
     out: Annotated[
         Path | None, typer.Option("--out", help="--fit: folder of results; default: runs/NAME-scale.")
     ] = None,
-    overrides: Annotated[
-        list[str] | None, typer.Option("--set", help="Override a setting: path=value. May be repeated.")
-    ] = None,
-    json_: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    overrides: Overrides = None,
+    json_: AsJson = False,
 ) -> None:
     """Show a family of teachers: layers first, then n_F, n_L, k and MLP together; parameters and FLOPs per example.
 
-    With --fit, each is trained in one pass over the same rows (DLRM and DCN-V2 of equal FLOPs beside it), judged before
-    it learns, on the second half. Ctrl-C stops it; the same command goes on. One learning rate serves all unless
-    --dense-lr names more.
+    With --fit, each is trained in one pass over the same rows, like DLRM and DCN-V2 of equal FLOPs, and judged on the
+    second half, each row before it is learned. All use one learning rate unless --dense-lr names more. Ctrl-C stops the
+    command; the same command resumes it.
 
     Example: exfm scale configs/demo.yaml --fit --rows 100000
     """
@@ -49,7 +57,7 @@ def scale(
 
     settings = load(config, overrides)
     wanted = _numbers("--dials", dials or (FITTED if fit else LISTED), int)
-    interactions = _interactions(beside)
+    interactions = _interactions(compared)
     if not fit:
         _show(settings, wanted, interactions, json_)
         return
@@ -77,12 +85,12 @@ def scale(
     if json_:
         typer.echo(json.dumps(value))
         return
-    _tell(value)
+    _print_fit(value)
     typer.echo(f"{folder / 'scale.png'}  {folder / 'scale.json'}")
 
 
 def _numbers(option: str, given: str, kind: type) -> list[Any]:
-    """A list with commas, each once. Raises BadInput for what is none."""
+    """Numbers separated by commas, without repetitions. Raises BadInput for anything else."""
     from streaming.errors import BadInput
 
     try:
@@ -91,7 +99,7 @@ def _numbers(option: str, given: str, kind: type) -> list[Any]:
         numbers = []
     lowest, example = ("0 or more", "0,1,2") if kind is int else ("above 0", "0.001,0.002")
     if not numbers or min(numbers) < 0 or (kind is float and min(numbers) == 0):
-        raise BadInput(f"{option} {given}: write numbers {lowest} with commas between, for example {example}")
+        raise BadInput(f"{option} {given}: write numbers {lowest} separated by commas, for example {example}")
     return list(dict.fromkeys(numbers))
 
 
@@ -101,7 +109,7 @@ def _interactions(given: str) -> list[str]:
 
     names = given.split(",")
     if unknown := [name for name in names if name not in INTERACTIONS]:
-        raise BadInput(f"--interactions names {', '.join(unknown)}; there are {', '.join(INTERACTIONS)}")
+        raise BadInput(f"--interactions names {', '.join(unknown)}; known: {', '.join(INTERACTIONS)}")
     return [name for name in INTERACTIONS if name in names]
 
 
@@ -126,14 +134,14 @@ def _show(settings: Any, dials: list[int], interactions: list[str], json_: bool)
         cost = [f"{number:,}" for number in (count["dense"], count["tables"], member["flops_per_example"])]
         table.append([member["name"], *shape, *cost, f"{member['relative_flops']:.2f}"])
     _print(head, table)
-    typer.echo("FLOPs are of the forward pass; training costs three times as much. What they gain: --fit")
+    typer.echo("FLOPs are those of the forward pass; training costs three times as much. What they gain: --fit")
 
 
 def _sizes(sizes: list[int]) -> str:
     return "-".join(map(str, sizes)) or "linear"
 
 
-def _tell(value: dict[str, Any]) -> None:
+def _print_fit(value: dict[str, Any]) -> None:
     from pipelines.offline.scaling import in_words
 
     for task, judged in value["judged"].items():
@@ -173,7 +181,7 @@ def _print(head: list[str], rows: list[list[str]]) -> None:
 
     console = Console()
     if not console.is_terminal:
-        console.width = 200  # a file has no edge to cut at
+        console.width = 200  # a file has no right edge
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for at, name in enumerate(head):
         table.add_column(name, justify="left" if at == 0 else "right", no_wrap=True)

@@ -1,4 +1,4 @@
-"""`exfm stream`, `exfm status`, `exfm stop`: a pipeline on any config, what it is doing, and its end."""
+"""`exfm stream`, `exfm status`, `exfm stop`: run a pipeline, show what it is doing, end it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from pipelines.cli.options import Overrides
 
 RunDirOption = Annotated[
     Path | None, typer.Option("--run-dir", help="Folder of the run; default: runs/NAME, the config's name.")
@@ -15,19 +17,20 @@ RunDirOption = Annotated[
 def stream(
     config: Annotated[Path, typer.Argument(help="A YAML file; see configs/.")],
     run_dir: RunDirOption = None,
-    overrides: Annotated[
-        list[str] | None, typer.Option("--set", help="Override a setting: path=value. May be repeated.")
-    ] = None,
+    overrides: Overrides = None,
     local: Annotated[bool, typer.Option("--local", help="All workers in this process, without Ray.")] = False,
     until_end: Annotated[
-        bool, typer.Option("--until-end", help="Stop when a bounded source is worked off, and write summary.json.")
+        bool, typer.Option("--until-end", help="Stop at the end of a bounded source, and write summary.json.")
     ] = False,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Delete what the run directory holds; start over.")] = False,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Delete the contents of the run directory and start over.")
+    ] = False,
     evolve: Annotated[
-        bool, typer.Option("--evolve", help="Go on though features differ: larger tables, more that the teacher reads.")
+        bool,
+        typer.Option("--evolve", help="Resume although features differ: larger tables, more features of the teacher."),
     ] = False,
     drop: Annotated[
-        list[str] | None, typer.Option("--drop", help="With --evolve: a feature that may go. May be repeated.")
+        list[str] | None, typer.Option("--drop", help="With --evolve: a feature to remove. May be repeated.")
     ] = None,
 ) -> None:
     """Run a pipeline: augmentation, teacher, students, tracking. Ctrl-C ends it cleanly; the same command resumes it.
@@ -48,7 +51,7 @@ def stream(
     if fresh and where.root.exists():
         start_over(where)
     if drop and not evolve:
-        raise BadInput(f"--drop {drop[0]} belongs to --evolve; give both, or neither")
+        raise BadInput(f"--drop {drop[0]} needs --evolve; give both, or neither")
     with Screen() as screen:
         status, summary = run(
             settings, where, local=local, until_end=until_end, evolve=evolve, drop=drop or (),
@@ -66,7 +69,7 @@ def stream(
 
 def status(
     run_dir: Annotated[Path, typer.Option("--run-dir", help="Folder of the run.")],
-    json_: Annotated[bool, typer.Option("--json", help="Print status.json as it is.")] = False,
+    json_: Annotated[bool, typer.Option("--json", help="Print status.json.")] = False,
 ) -> None:
     """Show what a run is doing.
 

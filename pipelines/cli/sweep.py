@@ -1,4 +1,4 @@
-"""`exfm sweep`: many students over logged teacher logits, and which arm pays, with intervals."""
+"""`exfm sweep`: many students over logged teacher logits; which arm pays, with intervals."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from pipelines.cli.options import AsJson
+
 
 def sweep(
     file: Annotated[Path, typer.Argument(metavar="SWEEP.yaml", help="Arms, conditions, seeds; see configs/sweeps/.")],
@@ -15,7 +17,7 @@ def sweep(
         Path | None, typer.Option("--out", help="Folder of parts and report; default: runs/CONFIG-sweep-FILE.")
     ] = None,
     jobs: Annotated[
-        int | None, typer.Option("--jobs", min=1, help="Processes, of one thread each; default: the cores there are.")
+        int | None, typer.Option("--jobs", min=1, help="Processes, of one thread each; default: one per core.")
     ] = None,
     run_dir: Annotated[
         Path | None, typer.Option("--from", help="Rows and logits of this run's lake, instead of the config's source.")
@@ -23,13 +25,14 @@ def sweep(
     overrides: Annotated[
         list[str] | None, typer.Option("--set", help="Override a setting of the sweep: path=value. May be repeated.")
     ] = None,
-    json_: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    json_: AsJson = False,
 ) -> None:
-    """Compare ways to use a teacher: each arm tries as many settings, chosen on the first half of the stream, is judged
-    on the second, over several seeds, in paired differences from the baseline.
+    """Compare ways to use a teacher. Each arm tries the same number of settings; the best on the first half of the
+    stream is judged on the second half, over several seeds, in paired differences from the baseline.
 
-    The teacher is trained once per seed, in lockstep, as a run would; students then read its logits. Ctrl-C stops it;
-    the same command goes on, and makes only what is missing. With --from, on the lake of a run: its rows, its logits.
+    The teacher is trained once per seed, in lockstep, as in a run; students then read its logits. With --from, rows and
+    logits come from the lake of a run. Ctrl-C stops the sweep; the same command resumes it and computes only what is
+    missing.
 
     Example: exfm sweep configs/sweeps/quick.yaml
     """
@@ -56,13 +59,13 @@ def sweep(
 
     console = Console()
     if not console.is_terminal:
-        console.width = 220  # a file has no edge to cut at
+        console.width = 220  # a file has no right edge
     show(console, value)
     typer.echo("  ".join(str(folder / name) for name in ("sweep.md", "sweep.json", "gains.png", "over_time.png")))
 
 
 def _cores() -> int:
-    """Those that this process may use."""
+    """The cores that this process may use."""
     import os
 
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

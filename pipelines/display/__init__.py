@@ -1,4 +1,10 @@
-"""Display."""
+"""What a user sees of a run on a terminal.
+
+screen    the live screen: a line per worker
+stored    the status of another process's run
+closing   the last screen of a run
+progress  bars of other commands
+"""
 
 import lazy_loader
 

@@ -1,4 +1,4 @@
-"""What a finished run prints: the tables of students, where time went, where things are, what to try next."""
+"""The last screen of a run: tables of students, where the time went, where the results are, what to try next."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COMPARED = ("student", "no_teacher", "teacher")
 
 
 def _table(title: str, gap: int) -> Table:
-    """Names fold where they are long, figures never: every table is made to fit 80 columns."""
+    """A table that fits 80 columns: long names fold, figures never do."""
     table = Table(
         title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, gap, 0, 0)
     )
@@ -53,8 +53,8 @@ def auc_table(summary: dict[str, Any]) -> Table:
 
 
 def teaching_table(summary: dict[str, Any], group_by: str | None) -> Table:
-    """Student × task: how much of the teacher's lead the student got; where rows have groups, GAUC and the paired gain
-    with groups as clusters."""
+    """Student × task: the share of the teacher's lead that the student got; where rows have groups, also GAUC and the
+    paired gain with groups as clusters."""
     table = _table("\nthe same rows: share of the teacher's lead that the student got (–: it has none)", 1)
     table.add_column("share", justify="right", no_wrap=True)
     if group_by is not None:
@@ -62,7 +62,7 @@ def teaching_table(summary: dict[str, Any], group_by: str | None) -> Table:
             table.add_column(f"GAUC\n{HEADS[model]}", justify="right", no_wrap=True)
         table.add_column(f"student − twin,\n95 % by {group_by}", justify="right", no_wrap=True)
     for name, task, half in _halves(summary):
-        ratio = half.get("transfer_ratio")  # a release before this wrote none, nor what is by group
+        ratio = half.get("transfer_ratio")  # earlier releases wrote neither this nor figures by group
         cells = ["–" if ratio is None else f"{ratio:.2f}"]
         if group_by is not None:
             cells += [*(_figure(half[model], "gauc") for model in COMPARED), _gain(half, "gain_by_group")]
@@ -120,7 +120,7 @@ def workers_table(summary: dict[str, Any]) -> Table:
 
 
 def counts_text(summary: dict[str, Any]) -> str:
-    """The counting identity in words, and whether it holds."""
+    """The counts of a run in one line, and whether they balance."""
     counts = summary["counts"]
     pieces = [f"{counts['impressions_read']:,} impressions in {duration(summary['run']['wall_s'])}"]
     for words, key in (("settled", "settled"), ("not applicable", "not_applicable"), ("pending", "pending")):

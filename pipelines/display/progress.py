@@ -1,4 +1,4 @@
-"""Progress, on stderr: share, rows per second, time left. A bar in a terminal, a line now and then in a log."""
+"""Progress on stderr: share, rows per second, time left. A bar on a terminal, a line every half minute in a log."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class _Rows(ProgressColumn):
 
 @contextmanager
 def rows_bar(doing: str, total: int) -> Iterator[Advance]:
-    """Call what it yields with the number of rows done so far, and of how many where that was not known before."""
+    """Yields a function to call with the number of rows done so far, and with their total where `total` was unknown."""
     console = Console(file=sys.stderr)
     if not console.is_terminal:
         yield _lines(doing, total)
@@ -35,7 +35,7 @@ def rows_bar(doing: str, total: int) -> Iterator[Advance]:
 
 
 def _lines(doing: str, total: int, clock: Callable[[], float] = time.monotonic) -> Advance:
-    """What is short says nothing.
+    """Short work prints nothing.
 
     >>> from contextlib import redirect_stderr
     >>> now = iter([0.0, 10.0, 40.0, 50.0])

@@ -1,4 +1,4 @@
-"""One live screen: a line per worker, an overall bar. Plain lines where there is no terminal."""
+"""One live screen: a line per worker and an overall bar. Plain lines without a terminal."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def eta_s(status: RunStatus) -> float | None:
 
 
 def worker_table(workers: dict[str, dict[str, Any]], width: int) -> Group:
-    """A line per worker, from what status.json says of it; what is less urgent is left out below `WIDE` columns."""
+    """One line per worker, from its entry in status.json; below `WIDE` columns the less urgent figures are left out."""
     wide = width >= WIDE
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2 if wide else 1, 0, 0))
     table.add_column("worker", overflow="fold", min_width=10)
@@ -98,7 +98,7 @@ def worker_table(workers: dict[str, dict[str, Any]], width: int) -> Group:
 
 
 def _pids(worker: dict[str, Any]) -> str:
-    """Of several ranks, rank 0's and how many more there are.
+    """The process id; with several ranks, that of rank 0 and how many more there are.
 
     >>> _pids({"pid": 71, "ranks": [{"rank": 0}, {"rank": 1}]}), _pids({"pid": 71}), _pids({"pid": None})
     ('71 +1', '71', '–')
@@ -125,7 +125,7 @@ class Screen:
         self._console = console or Console(file=sys.stderr)
         self._live = Live(console=self._console, auto_refresh=False) if self._console.is_terminal else None
         self._clock = clock
-        self._printed, self._told_the_end = -PLAIN_INTERVAL_S, False
+        self._printed, self._printed_end = -PLAIN_INTERVAL_S, False
 
     def __enter__(self) -> Screen:
         if self._live:
@@ -146,9 +146,9 @@ class Screen:
             self._live.update(Group(overall(status, width), worker_table(workers, width)), refresh=True)
             return
         ended = status.state in (RunState.DONE, RunState.FAILED, RunState.STOPPED)
-        if self._told_the_end or (self._clock() - self._printed < PLAIN_INTERVAL_S and not ended):
+        if self._printed_end or (self._clock() - self._printed < PLAIN_INTERVAL_S and not ended):
             return
-        self._printed, self._told_the_end = self._clock(), ended
+        self._printed, self._printed_end = self._clock(), ended
         share = f"{status.fraction:.0%}" if status.fraction is not None else f"{status.lake['rows']:,} rows"
         parts = [f"{duration(status.wall_s):>6} {status.state} {share}"]
         if (eta := eta_s(status)) is not None:

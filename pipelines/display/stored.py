@@ -15,14 +15,14 @@ def show_status(value: dict[str, Any], running: bool) -> None:
     console = Console()
     state = value["state"]
     if not running and state not in ENDED:
-        state = f"{state} when last heard of ({value['updated_at']}); its coordinator (pid {value['pid']}) is gone"
+        state = f"{state} when last seen ({value['updated_at']}); its coordinator (pid {value['pid']}) is gone"
     share = "" if value["fraction"] is None else f", {value['fraction']:.0%}"
     console.print(f"[bold]{escape(value['name'])}[/bold]: {state}{share}, {duration(value['wall_s'])}", highlight=False)
     if value["reason"]:
         console.print(f"[yellow]{escape(value['reason'])}[/yellow]", highlight=False)
     console.print(worker_table(value["workers"], console.width))
     lake, broker = value["lake"], value["broker"]
-    restarts = f", started again {escape(str(broker['restarts']))} times" if broker.get("restarts") else ""
+    restarts = f", restarted {escape(str(broker['restarts']))} times" if broker.get("restarts") else ""
     console.print(
         f"lake: {lake['rows']:,} rows in {lake['files']} files, {lake['bytes'] / 2**20:.1f} MB · "
         f"broker: {escape(str(broker['bootstrap_servers']))}{restarts}",

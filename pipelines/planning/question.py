@@ -115,6 +115,7 @@ def _memory(config: Config, question: PlanQuestion, found: Plan | Shortage, have
         asked = f"{question.ranks} ranks × {limit:g} GB = {format_bytes(question.ranks * limit * GB)}"
         return Check(
             "warn",
-            f"the limits add up to {asked}; this machine has {format_bytes(have)}; the plan takes {format_bytes(takes)}",
+            f"the limits add up to {asked}, this machine has {format_bytes(have)}; the plan takes "
+            f"{format_bytes(takes)}",
         )
     return Check("ok", f"{question.ranks} ranks take {format_bytes(takes)} of this machine's {format_bytes(have)}")

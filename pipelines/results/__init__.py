@@ -1,4 +1,8 @@
-"""Results."""
+"""Results of a finished run.
+
+summary  summary.json: exact metrics over every prediction, and counts
+picture  ne.png: normalised entropy over the stream
+"""
 
 import lazy_loader
 

@@ -1,4 +1,4 @@
-"""Normalised entropy over the stream, a panel per student and task: what people would rather look at than read."""
+"""A picture of normalised entropy over the stream, a panel per student and task."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LABELS = {"no_teacher": "twin without teacher", "student": "student", "teacher":
 
 
 def draw(config: Config, run_dir: RunDir) -> Path | None:
-    """`ne.png` in the run directory; None when there is nothing to draw."""
+    """Write `ne.png` to the run directory; None when no student has enough positives."""
     truth = load_truth(run_dir.truth, config.tasks)
     panels: dict[str, Columns] = {}
     for student in config.students:
@@ -47,7 +47,7 @@ def draw(config: Config, run_dir: RunDir) -> Path | None:
         curves = {model: windowed_ne(columns, model) for model in COLOURS if model in columns.logits}
         for model, (seq, ne) in curves.items():
             axis.plot(seq / 1000, ne, color=COLOURS[model], label=LABELS[model], linewidth=1.8)
-        # The first windows, of models that know nothing yet, may leave the picture: the rest is what is compared.
+        # The first windows, of models that are still untrained, may lie outside: the others are compared.
         later = np.concatenate([ne[WINDOWS // 10 :] for _, ne in curves.values()])
         axis.set_ylim(np.nanmin(later) - 0.02, np.nanmax(later) + 0.04)
         axis.set_title(title, loc="left", fontweight="bold")
@@ -65,7 +65,7 @@ def draw(config: Config, run_dir: RunDir) -> Path | None:
 
 
 def windowed_ne(columns: Columns, model: str) -> tuple[np.ndarray, np.ndarray]:
-    """(middle lake_seq, NE) of consecutive windows of equally many rows; NaN where a window has one class only."""
+    """(middle lake_seq, NE) of consecutive windows of equally many rows; NaN where a window has a single class."""
     pieces = [columns.take(piece) for piece in np.array_split(np.arange(len(columns.labels)), WINDOWS)]
     middle = np.array([piece.lake_seq.mean() for piece in pieces])
     ne = [normalised_entropy(piece.logits[model], piece.labels, piece.weights) for piece in pieces]

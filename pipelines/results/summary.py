@@ -1,4 +1,4 @@
-"""What a finished run has to say: `summary.json`, from exact metrics over every prediction.
+"""The results of a finished run: `summary.json`, from exact metrics over every prediction.
 
 Every prediction was made before its row was learned. For one student and task all columns are computed on the same
 rows: those with a label, a teacher logit, and (where a truth exists) a known probability.
@@ -31,8 +31,8 @@ CLUSTER_ROWS = 512
 
 @dataclass(frozen=True)
 class Columns:
-    """Aligned columns of one student and task, (N,) each, in stream order: labels, the logits of each model, and where
-    there are such, what rows count and whose they are."""
+    """Aligned columns of one student and task, (N,) each, in stream order: labels, the logits of each model, and, where
+    rows have them, their weights and groups."""
 
     lake_seq: np.ndarray
     labels: np.ndarray
@@ -81,7 +81,7 @@ def columns_of(table: pa.Table, task: str, truth: Truth | None) -> Columns:
 
 def judge(columns: Columns) -> dict[str, Any]:
     """The figures of every model on the same rows; the paired difference student − no_teacher, with stretches of the
-    stream and with groups as clusters; how much of the teacher's lead the student got.
+    stream and with groups as clusters; the share of the teacher's lead that the student got.
 
     Figures are weighted. `rows` and `positives` count rows, and so do `gauc_rows`, those of groups with both labels.
     """
@@ -147,7 +147,7 @@ def _student(config: Config, run_dir: RunDir, student: Student, truth: Truth | N
 
 
 def summarise(config: Config, run_dir: RunDir, status: RunStatus, started_at: str) -> Summary:
-    """Everything CONTRACT's summary.json asks for."""
+    """All of summary.json."""
     reports = {name: worker.report for name, worker in status.workers.items() if worker.report is not None}
     counters = next(r.counts for r in reports.values() if r.kind == "augmentation") or {}
     last_seq = counters["lake_rows"] - 1
@@ -176,7 +176,7 @@ def summarise(config: Config, run_dir: RunDir, status: RunStatus, started_at: st
 
 
 def _worker(worker: WorkerStatus) -> dict[str, Any]:
-    """What a worker did since the coordinator started, whichever of its processes did it."""
+    """What a worker did since the coordinator started, summed over its processes."""
     rows, busy_s = sum(r.rows for r in worker.whole), sum(r.busy_s for r in worker.whole)
     phases: Counter[str] = Counter()
     for report in worker.whole:
@@ -192,18 +192,18 @@ def _worker(worker: WorkerStatus) -> dict[str, Any]:
 
 
 def _ranks(whole: list[Report]) -> dict[str, Any]:
-    """Of a worker that is several processes, what each rank did and held at most; nothing of one that is one."""
+    """Rows and peak memory of each rank; empty for a worker of a single process."""
     ranks = sorted({rank.rank for report in whole for rank in report.ranks})
     each = {n: [rank for report in whole for rank in report.ranks if rank.rank == n] for n in ranks}
-    told = [
+    rows = [
         {"rank": n, "rows": sum(r.rows for r in of), "peak_rss_bytes": max(r.peak_rss_bytes for r in of)}
         for n, of in each.items()
     ]
-    return {"ranks": told} if told else {}
+    return {"ranks": rows} if rows else {}
 
 
 def _rows_of_model(counts: dict[str, Any], given: int) -> dict[str, Any]:
-    """Of the whole run: rows that a model was given (a teacher the lake's, a student those it made a prediction for and
+    """Rows of the whole run that a model was given (a teacher: the lake's; a student: those with a prediction and
     those that sampling left out), trained on, and left out because a logit, the loss or a gradient was not finite."""
     found = {"given_rows": given + counts.get("left_out_by_sampling", 0)}
     for key in ("trained_rows", "quarantined_rows", "quarantined_rows_no_teacher", "left_out_by_sampling"):
@@ -246,7 +246,7 @@ def rows_hold(workers: dict[str, dict[str, Any]]) -> bool:
 
 
 def counts_hold(counts: dict[str, Any]) -> bool:
-    """The identities that no run may break."""
+    """Whether every row read is accounted for, and every settled row is in the lake."""
     read = all(
         counts["impressions_read"]
         == settled

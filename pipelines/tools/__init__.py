@@ -1,4 +1,10 @@
-"""Tools."""
+"""Tools for runs and data, used by single commands.
+
+feeding    a recorded file into the input topics
+recording  the synthetic stream as Parquet files
+lake       a run's lake: contents, readers, housekeeping by hand
+doctor/    checks of this machine
+"""
 
 import lazy_loader
 

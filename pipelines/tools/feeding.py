@@ -25,7 +25,8 @@ IDLE_S = 0.02
 
 @dataclass(frozen=True)
 class Fed:
-    """`rows` impressions of the file are in the topics, `before` of them since earlier calls; `stopped`: not all."""
+    """How far a file is in the topics: `rows` of `total` impressions, `before` of them from earlier calls; `stopped`
+    before its end."""
 
     rows: int
     total: int
@@ -39,15 +40,15 @@ class Fed:
 
 
 def recorded_source(config: Config, file: Path, feedback: Path | None, rate: str | None) -> Recorded:
-    """How to read `file`: as the config's source says, if it is a recorded one, else by the names of the lake.
+    """How to read `file`: as the config's source says if it is a recorded one, otherwise by the lake's column names.
 
-    Raises BadInput for a rate, file or column that will not do.
+    Raises BadInput for an unusable rate, file or column.
     """
     source = config.source if isinstance(config.source, Recorded) else None
     if source is None and feedback is None:
         raise BadInput(
-            f"where are the labels of {file}? The config has no source of kind recorded that names their columns; give "
-            "it one, or the file of feedback with --feedback"
+            f"where are the labels of {file}? The config has no source of kind recorded that names their columns; add "
+            "one, or name the file of feedback with --feedback"
         )
     changed: dict[str, Any] = {"path": str(file)}
     if rate is not None:
@@ -68,7 +69,8 @@ def recorded_source(config: Config, file: Path, feedback: Path | None, rate: str
 
 
 def reached(kafka: Kafka, run_dir: RunDir) -> Kafka:
-    """`kafka` with a broker that is named, or the run directory's own, started if need be and left running."""
+    """`kafka` with its broker's address: the configured one, or the run directory's own, started if needed and left
+    running."""
     if kafka.bootstrap_servers is not None:
         return kafka
     running = LocalBroker(run_dir.broker, port=kafka.port, heap_mb=kafka.heap_mb).start()
@@ -76,7 +78,7 @@ def reached(kafka: Kafka, run_dir: RunDir) -> Kafka:
 
 
 def feed(config: Config, run_dir: RunDir, *, end: bool, append: bool, advance: Callable[[int, int], None]) -> Fed:
-    """Write until the stream ends or an interrupt comes; `advance` hears (impressions done, of how many)."""
+    """Write until the stream ends or an interrupt comes; `advance` gets (impressions done, of how many)."""
     inputs = (config.kafka.impressions, config.kafka.feedback)
     ensure_topics(config.kafka, {topic.topic: topic.partitions for topic in inputs})
     worker = IngestWorker(config, run_dir, end=end, append=append)
@@ -98,19 +100,19 @@ def feed(config: Config, run_dir: RunDir, *, end: bool, append: bool, advance: C
 
 @contextmanager
 def alone(run_dir: RunDir) -> Iterator[None]:
-    """Two at once into the same topics would write everything twice."""
+    """Hold the lock: two processes feeding the same topics would write everything twice."""
     run_dir.root.mkdir(parents=True, exist_ok=True)
     with file_lock(run_dir.root / "ingest.lock") as held:
         if not held:
             raise BadInput(
-                f"another `exfm ingest` feeds {run_dir.root}; wait for it, end it, or give another --run-dir"
+                f"another `exfm ingest` feeds {run_dir.root}; wait for it, end it, or choose another --run-dir"
             )
         yield
 
 
 @contextmanager
 def _interrupt() -> Iterator[Callable[[], bool]]:
-    """Ctrl-C ends the loop between two steps; a second one ends it where it stands."""
+    """Ctrl-C ends the loop between two steps; a second one interrupts at once."""
     asked = False
 
     def ask(number: int, frame: FrameType | None) -> None:

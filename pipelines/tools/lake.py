@@ -1,4 +1,4 @@
-"""Looking after the lake of a run directory by hand: what there is, who reads it, and housekeeping on demand."""
+"""The lake of a run directory, cared for by hand: its contents, its readers, and housekeeping on demand."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ from streaming.lake import (
 )
 
 WAIT_S = 30.0
-"""For the run's own housekeeping, and for a moment without a commit in flight."""
+"""How long to wait for the run's own housekeeping, and for a moment without a commit in flight."""
 
 ROUNDS = 4
-"""Of merging: what one round makes may be small enough to be merged again."""
+"""Rounds of merging: the result of one may be small enough to be merged again."""
 
 
 class LakeCare:
-    """The lake of the run in `root`, and the tables beside it. Safe while the run is live.
+    """The lake of the run in `root`, and its side tables. Safe while the run is live.
 
-    Raises BadInput where there is no run with a lake.
+    Raises BadInput where `root` holds no run with a lake.
     """
 
     def __init__(self, root: Path, clock: Callable[[], float] = time.time) -> None:
@@ -50,7 +50,7 @@ class LakeCare:
 
     @property
     def tables(self) -> list[Path]:
-        """The lake first, then the tables beside it that exist."""
+        """The lake first, then those of its side tables that exist."""
         beside = [self._run_dir.side_tables / name for name in (DEAD_LETTERS, LATE_FEEDBACK)]
         return [self._run_dir.lake, *(path for path in beside if path.is_dir())]
 
@@ -87,7 +87,7 @@ class LakeCare:
         }
 
     def reader_rows(self) -> list[dict[str, Any]]:
-        """Everyone in the registry and everyone awaited, the one furthest behind first."""
+        """All registered readers and those that are awaited, the one furthest behind first."""
         now_s, expiry_s = self._clock(), self.config.lake.reader_expiry_s
         known = self.readers.all()
         rows: list[dict[str, Any]] = [
@@ -115,7 +115,7 @@ class LakeCare:
         ]  # fmt: skip
 
     def compact(self, *, everything: bool, force: Collection[str], say: Callable[[str], None]) -> dict[str, Housework]:
-        """Merge small files: where the settings would, or, with `everything`, wherever there are two."""
+        """Merge small files: where the settings would, or, with `everything`, wherever two lie in a partition."""
         self._check(force)
         results: dict[str, Housework] = {}
         for path in self.tables:
@@ -123,7 +123,7 @@ class LakeCare:
                 table, done = TableFiles(path), results.setdefault(path.name, Housework())
                 pinned = pinned_ranges(self.readers, self.config.lake, self._clock(), without=force)
 
-                def told(merge: FileMerge, name: str = path.name) -> bool:
+                def progress(merge: FileMerge, name: str = path.name) -> bool:
                     place = "/".join(str(value) for _, value in merge.files[0].partition)
                     say(f"{name} {place}: {len(merge.files)} files, {merge.bytes / 2**20:.2f} MB")
                     return True
@@ -137,18 +137,18 @@ class LakeCare:
                         now_s=self._clock(),
                         compact_files=2 if everything else None,
                         pinned=pinned if path == self._run_dir.lake else (),
-                        go_on=told,
+                        go_on=progress,
                     )
                     if done.made_files == before:
                         break
         return results
 
     def retain(self, *, days: float | None, force: Collection[str]) -> Housework:
-        """Delete rows that are too old and that no reader but those in `force` needs."""
+        """Delete rows that are too old and that no reader needs, except those in `force`."""
         self._check(force)
         settings = self.config.lake if days is None else self.config.lake.model_copy(update={"retention_days": days})
         if settings.retention_days is None:
-            raise BadInput("this run keeps its rows for ever (lake.retention_days: null); say for how long: --days 30")
+            raise BadInput("this run keeps its rows for ever (lake.retention_days: null); give a limit: --days 30")
         with _alone(self._run_dir.lake):
             done = Housework()
             awaited = self.config.reader_names
@@ -157,7 +157,7 @@ class LakeCare:
         return done
 
     def vacuum(self, *, older_than_s: float | None) -> dict[str, Housework]:
-        """Delete files that no version from the newest on needs."""
+        """Delete files that neither the newest version nor a later one needs."""
         results: dict[str, Housework] = {}
         for path in self.tables:
             with _alone(path):
@@ -173,7 +173,7 @@ class LakeCare:
                 f"{self._lake.last_lake_seq}"
             )
         if any(reader.name == name and reader.last is None for reader in self.readers.all()):
-            raise BadInput(f"`{name}` is a reader of this lake; give the pin a name of its own")
+            raise BadInput(f"`{name}` is a reader of this lake; give the pin another name")
         self.readers.pin(name, first, last, now_s=self._clock())
 
     def retire(self, name: str) -> None:
@@ -181,11 +181,11 @@ class LakeCare:
         self.readers.retire(name)
 
     def _check(self, names: Collection[str]) -> None:
-        """Raises BadInput for a name that nobody has."""
+        """Raises BadInput for a name that no reader has."""
         known = {row["name"] for row in self.reader_rows()}
         for name in names:
             if name not in known:
-                raise BadInput(f"no reader `{name}`; there are: {', '.join(sorted(known)) or 'none'}")
+                raise BadInput(f"no reader `{name}`; known readers: {', '.join(sorted(known)) or 'none'}")
 
 
 @contextmanager
@@ -193,7 +193,7 @@ def _alone(path: Path) -> Iterator[None]:
     with housekeeping_lock(path, WAIT_S) as alone:
         if not alone:
             raise StreamingError(
-                f"the run's own housekeeping has been at work on {path.name} for {WAIT_S:.0f} s; try again later"
+                f"the run's own housekeeping has worked on {path.name} for {WAIT_S:.0f} s; try again later"
             )
         yield
 

@@ -1,11 +1,11 @@
-"""The synthetic stream written to Parquet, as a recording that can be looked at and played.
+"""The synthetic stream written to Parquet, as a recording that can be read and played.
 
     OUT_DIR/impressions.parquet   in order of event time, each impression once
     OUT_DIR/feedback.parquet      in order of event time, each event once
-    OUT_DIR/truth/                what was true of every impression
+    OUT_DIR/truth/                the true probabilities of every impression
 
-Duplicates, jitter and broken records are faults of transport: a recording has none. The best a model can do, per
-vertical with probabilities p of weights v (1 for clicks, the probability of a click for conversions):
+Duplicates, jitter and broken records are faults of transport: a recording has none. The best NE that a model can
+reach, per vertical with probabilities p of weights v (1 for clicks, the click probability for conversions):
 
     optimum NE = Σ v h(p) / (Σ v · h(Σ v p / Σ v)),    h(p) = −p log p − (1 − p) log(1 − p)
 """
@@ -108,26 +108,26 @@ class _File:
 def record(
     stream: GeneratedStream, directory: Path, *, chunk_rows: int, advance: Callable[[int], None] = lambda rows: None
 ) -> dict[str, Any]:
-    """Write the stream; returns counts and optima. What is not whole at an exception is removed.
+    """Write the stream; returns counts and optima. After an exception, incomplete files are removed.
 
-    Raises BadInput where `directory` holds a recording, or cannot be written.
+    Raises BadInput where `directory` holds a recording, or is not writable.
     """
     paths = [directory / "impressions.parquet", directory / "feedback.parquet"]
     if present := [path.name for path in paths if path.exists()]:
         raise BadInput(
-            f"{directory} holds {' and '.join(present)}; a recording is never overwritten: remove it, or give another "
+            f"{directory} holds {' and '.join(present)}; a recording is never overwritten. Remove it, or choose another "
             "folder"
         )
     try:
         directory.mkdir(parents=True, exist_ok=True)
         truth = TruthWriter(directory / "truth", replace=True)
     except OSError as error:
-        raise BadInput(f"cannot write into {directory} ({error.strerror}); give another folder") from None
+        raise BadInput(f"cannot write into {directory} ({error.strerror}); choose another folder") from None
     schemas, keys = (stream.schema.impression, stream.schema.feedback), (["impression_id"], ["impression_id", "task"])
     optimum = Optimum([task.name for task in stream.schema.tasks])
     generated = malformed = 0
     with ExitStack() as stack:
-        # Impressions first: they are moved into place last, so that where they are, everything is.
+        # Impressions first: they are moved into place last, so where they are, everything is.
         parts = [stack.enter_context(replacing(path)) for path in paths]
         files = [_File(part, InOrder(s, k), s) for part, s, k in zip(parts, schemas, keys, strict=True)]
         for file in files:

@@ -1,4 +1,10 @@
-"""Tracking."""
+"""MLflow: metrics, parameters, registered models.
+
+    mlflow  the queue in front of a store, and everything that is written to it
+    wheel   the environment of a registered model
+
+What MLflow loads a registered model with lies in `pipelines/served_model.py`: stored models name it.
+"""
 
 import lazy_loader
 

@@ -1,8 +1,8 @@
 """MLflow: one run per worker, registered models, lineage. The only import of mlflow.
 
 Everything is queued and written by one thread in batches, never by a training thread (MLflow on SQLite takes about
-40 calls a second). A store that is slow, away or lost costs metrics, never training: the queue is bounded, what does
-not fit is counted in `dropped` (values of metrics, and every other entry), and `problem` says what went wrong last.
+40 calls a second). A store that is slow, unreachable or lost costs metrics, never training: the queue is bounded,
+entries that do not fit are counted in `dropped` (each metric value counts), and `problem` is the last error.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 class Tracker:
     """Queue in front of an MLflow store.
 
-    `runs` (a file) remembers the MLflow run of every worker, so that a resumed run goes on in the same ones.
+    `runs` (a file) stores the MLflow run of every worker, so that a resumed run continues in the same ones.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class Tracker:
         return self._closing.is_set()
 
     def close(self, wait_s: float = 60.0) -> None:
-        """Write what is queued and stop; gives up after `wait_s` and says what was lost."""
+        """Write what is queued and stop; gives up after `wait_s`, and counts what was lost."""
         self._closing.set()
         self._thread.join(wait_s)
         with self._lock:
@@ -141,8 +141,8 @@ class Tracker:
     def _explain(self, error: Exception) -> None:
         said = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
         file = self.uri.removeprefix("sqlite:///")
-        if file != self.uri and not Path(file).exists():  # what was opened is written on for as long as it can be
-            said = f"its file is gone, what comes is lost until the run is started again ({said})"
+        if file != self.uri and not Path(file).exists():  # an open file is still written, unseen
+            said = f"its file is gone; what follows is lost until the run is restarted ({said})"
         self.problem = f"MLflow at {self.uri}: {said}"
         log.warning("%s", self.problem)
 
@@ -164,7 +164,7 @@ class Tracker:
         return client
 
     def _earlier_runs(self, client: Any) -> dict[str, str]:
-        """The MLflow runs of an earlier start, set going again; those that the store no longer has are left out."""
+        """The MLflow runs of an earlier start, marked as running; those that the store no longer has are left out."""
         from mlflow.exceptions import MlflowException
 
         found = {}

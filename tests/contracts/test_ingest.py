@@ -117,7 +117,7 @@ def test_interrupted_then_killed_then_resumed_each_row_is_there_once(command, to
     out, err = interrupted.communicate()
     assert interrupted.returncode == 130
     assert f"of {ROWS:,} impressions are in the topics" in out
-    assert "the same command goes on from here" in err
+    assert "the same command resumes here" in err
 
     killed = begin(command, kafka, topics, beyond=PARTITIONS * 2)
     killed.send_signal(signal.SIGKILL)

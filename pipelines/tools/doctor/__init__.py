@@ -1,4 +1,12 @@
-"""Doctor."""
+"""Checks of this machine: every part that a run depends on, with a remedy for each failure.
+
+checks           all checks in order, and what they found
+verdict          the answer of one check
+software         Python, packages, threads, checksums
+machine          disk, memory, open files, compiler, GPU, clock
+broker           Java, jars, and a real start
+embedding_probe  what only a process of its own can find out
+"""
 
 import lazy_loader
 

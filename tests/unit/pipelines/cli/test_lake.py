@@ -121,7 +121,7 @@ def test_readers_are_shown_with_their_lag_pinned_and_retired(capsys, run_dir):
         ("readers", ["--pin", "audit"], "write it as NAME:FIRST:LAST"),
         ("readers", ["--pin", "audit:0:300"], "the lake holds 0 to 299"),
         ("readers", ["--pin", "examples:5:4"], "cannot pin lake_seq 5 to 4"),
-        ("readers", ["--retire", "nobody"], "no reader `nobody`; there are: student-"),
+        ("readers", ["--retire", "nobody"], "no reader `nobody`; known readers: student-"),
         ("retain", ["--days", "2", "--force", "nobody"], "no reader `nobody`"),
         ("retain", [], "say for how long: --days 30"),
     ],

@@ -163,7 +163,7 @@ def test_the_rate_is_chosen_on_the_half_that_is_not_judged():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--dials", "1,x"], "--dials 1,x: write numbers 0 or more with commas between"),
+        (["--dials", "1,x"], "--dials 1,x: write numbers 0 or more separated by commas"),
         (["--dense-lr", "0", "--fit"], "--dense-lr 0: write numbers above 0"),
         (["--interactions", "dlrm,fm"], "names fm; there are wukong, dlrm, dcn"),
         (

@@ -149,7 +149,7 @@ def test_status_tells_a_run_that_ended_from_one_that_was_killed(exfm, tmp_path):
     gone.wait()
     stored(tmp_path, "running", gone.pid)
     said = exfm("status", "--run-dir", tmp_path)[1]
-    assert "running when last heard of" in said
+    assert "running when last seen" in said
     assert f"(pid {gone.pid}) is gone" in said
     stored(tmp_path, "failed", gone.pid, reason="teacher: it died 6 times")
     said = exfm("status", "--run-dir", tmp_path)[1]

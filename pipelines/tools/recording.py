@@ -115,14 +115,14 @@ def record(
     paths = [directory / "impressions.parquet", directory / "feedback.parquet"]
     if present := [path.name for path in paths if path.exists()]:
         raise BadInput(
-            f"{directory} holds {' and '.join(present)}; a recording is never overwritten. Remove it, or choose another "
-            "folder"
+            f"{directory} holds {' and '.join(present)}; a recording is never overwritten. Remove it, or choose "
+            "another folder"
         )
     try:
         directory.mkdir(parents=True, exist_ok=True)
         truth = TruthWriter(directory / "truth", replace=True)
     except OSError as error:
-        raise BadInput(f"cannot write into {directory} ({error.strerror}); choose another folder") from None
+        raise BadInput(f"cannot write into {directory} ({error.strerror}); choose another one") from None
     schemas, keys = (stream.schema.impression, stream.schema.feedback), (["impression_id"], ["impression_id", "task"])
     optimum = Optimum([task.name for task in stream.schema.tasks])
     generated = malformed = 0

@@ -1,4 +1,4 @@
-"""What `exfm doctor` looks at: every part a run stands on, each with a verdict, a sentence and what to do.
+"""All checks of `exfm doctor`: every part that a run depends on, each with a verdict, a sentence and a remedy.
 
 A check is a function from `Scope` to a `Verdict`, in `software.py`, `machine.py` or `broker.py`. One that raises is a
 failed finding of its own, so that a broken part cannot hide the others.
@@ -43,8 +43,8 @@ def examine(run_dir: Path, deep: bool = False, checks: Mapping[str, Check] | Non
         started = time.perf_counter()
         try:
             verdict = check(scope)
-        except Exception as error:  # a part so broken that looking at it fails is a finding, too
+        except Exception as error:  # a part so broken that its check fails is a finding, too
             verdict = Verdict(
-                "fail", f"looking at it raised {type(error).__name__}: {error}", "make clean setup, then again"
+                "fail", f"the check raised {type(error).__name__}: {error}", "make clean setup, then again"
             )
         yield Finding(name=name, seconds=round(time.perf_counter() - started, 3), **verdict._asdict())

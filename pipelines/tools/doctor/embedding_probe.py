@@ -1,4 +1,4 @@
-"""What only a process of its own can tell: whether torch, torchrec and fbgemm load together, and what threads cost.
+"""Whether torch, torchrec and fbgemm load together, and what threads cost: found out in a separate process.
 
 Run as `python -m pipelines.tools.doctor.embedding_probe`; prints one JSON object. A mismatched build can end the
 process without a traceback, so `exfm doctor` keeps it outside its own.

@@ -23,7 +23,7 @@ COMPILERS = ("c++", "g++", "clang++")
 
 
 def loopback(scope: Scope) -> Verdict:
-    """A free port of 127.0.0.1 can be bound and reached: broker, Ray and gloo all live there."""
+    """A free port of 127.0.0.1 can be bound and reached: broker, Ray and gloo use it."""
     try:
         with socket.create_server(("127.0.0.1", 0)) as server:
             port = server.getsockname()[1]
@@ -85,12 +85,12 @@ def shared_memory(scope: Scope) -> Verdict:
 
 
 def open_files(scope: Scope) -> Verdict:
-    """The limit of open files, of which broker and Ray take many."""
+    """The limit of open files: broker and Ray need many."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return Verdict("ok", "open files are not limited")
     remedy = f"ulimit -n {65536 if hard == resource.RLIM_INFINITY else min(hard, 65536)}"
-    return at_least(soft, 512, 4096, f"{soft} open files allowed; broker and Ray like 4096 or more", remedy)
+    return at_least(soft, 512, 4096, f"{soft} open files allowed; broker and Ray need 4096 or more", remedy)
 
 
 def compiler(scope: Scope) -> Verdict:
@@ -103,7 +103,7 @@ def compiler(scope: Scope) -> Verdict:
 
 
 def gpu(scope: Scope) -> Verdict:
-    """Which GPUs there are. None is fine."""
+    """The GPUs of this machine. It needs none."""
     if shutil.which("nvidia-smi") is None:
         return Verdict("ok", "no NVIDIA GPU; everything runs on the CPU")
     query = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]
@@ -115,14 +115,14 @@ def gpu(scope: Scope) -> Verdict:
 
 
 def clock(scope: Scope) -> Verdict:
-    """The wall clock against the one that stamps files: event times and retention go by it."""
+    """The wall clock against the one that stamps files: event times and retention depend on it."""
     with tempfile.NamedTemporaryFile(dir=_existing(scope.run_dir)) as file:
         file.write(b"exfm")
         file.flush()
         apart = abs(Path(file.name).stat().st_mtime - time.time())
     now = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime())
     if apart > 5 or time.gmtime().tm_year < 2025:
-        said = f"it is {now} UTC by the clock, {apart:.0f} s apart from the disk's stamps"
+        said = f"the clock says {now} UTC, {apart:.0f} s apart from the disk's stamps"
         return Verdict("warn", said, "set the clock (timedatectl set-ntp true)")
     return Verdict("ok", f"{now} UTC, files are stamped alike")
 

@@ -47,7 +47,7 @@ def _switch(variant: str) -> str:
 
 
 def fbgemm(scope: Scope) -> Verdict:
-    """Exactly one build of fbgemm, the one this machine can load."""
+    """Exactly one build of fbgemm is installed, the one that this machine can load."""
     installed = requirements.installed_fbgemm()
     driver = has_driver()
     right = "cuda" if driver else "cpu"
@@ -84,12 +84,12 @@ def packages(scope: Scope) -> Verdict:
 
 
 class ProbeFailed(Exception):
-    """The embedding stack did not run; the message is the last it said."""
+    """The embedding stack did not run; the message is its last line of output."""
 
 
 @functools.cache
 def embedding_probe() -> dict[str, Any]:
-    """Run `embedding_probe.py` in a process of its own, with this process's settings. Raises ProbeFailed."""
+    """Run `embedding_probe.py` in a separate process, with this process's settings. Raises ProbeFailed."""
     command = [sys.executable, "-m", "pipelines.tools.doctor.embedding_probe"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
@@ -116,7 +116,7 @@ def embeddings(scope: Scope) -> Verdict:
 
 
 def threads(scope: Scope) -> Verdict:
-    """A fused step with the threads as set, against one thread: kernels busy-wait where cores are shared."""
+    """A fused step with the configured threads, against one thread: kernels busy-wait where cores are shared."""
     try:
         seen = embedding_probe()
     except ProbeFailed:

@@ -1,4 +1,4 @@
-"""What one check says: a status, a sentence, and what to do about it."""
+"""The result of one check: a status, a sentence, and a remedy."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Verdict(NamedTuple):
 
 
 class Scope(NamedTuple):
-    """What the caller wants examined: where runs are to be written, and whether to start a broker."""
+    """What is to be checked: the folder that runs will be written to; `deep` also starts a broker."""
 
     run_dir: Path
     deep: bool = False

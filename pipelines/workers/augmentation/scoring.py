@@ -59,9 +59,3 @@ class ReplicaScorer:
 def scorer_of(config: Config, group: RankGroup | None) -> Scorer:
     """The scorer of rank 0, or of the only process. A collective where there are more."""
     return ReplicaScorer(config) if group is None else LeadingScorer(config, group)
-
-
-def in_parts(scorer: Scorer, rows: pa.RecordBatch, part_rows: int) -> np.ndarray:
-    """Logits of all `rows`, (rows, T), at most `part_rows` of them scored at once."""
-    parts = [scorer.score(rows.slice(start, part_rows)) for start in range(0, rows.num_rows, part_rows)]
-    return np.concatenate(parts)

@@ -7,6 +7,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
+
 from exfm.errors import ModelError, NewerFormat
 from exfm.tensors import checkpoint_names, set_checkpoint_aside
 from pipelines.run_dir import version_name
@@ -35,6 +38,7 @@ class Snapshots:
         self.scorer = scorer
         self._folder = folder
         self._now_ms, self._clock = now_ms, clock
+        self.inferences = 0  # rows scored; the worker stores and restores the count
         self.version: int | None = None
         self.lake_seq = NOTHING_YET  # the last row that the loaded version has learned
         self._made_at = self._looked_at = float("-inf")
@@ -70,6 +74,12 @@ class Snapshots:
             age_s = min(max(0.0, (self._now_ms() - made_ms) / 1000), self._clock() - self._looked_at)
             self._aged, self._made_at = version, self._clock() - age_s
         return True
+
+    def score(self, rows: pa.RecordBatch, part_rows: int) -> np.ndarray:
+        """Logits of the loaded version, (rows, T), at most `part_rows` rows at once."""
+        parts = [self.scorer.score(rows.slice(start, part_rows)) for start in range(0, rows.num_rows, part_rows)]
+        self.inferences += rows.num_rows
+        return np.concatenate(parts)
 
     @property
     def age_s(self) -> float:

@@ -25,7 +25,7 @@ from pipelines.workers.augmentation.augment import augment
 from pipelines.workers.augmentation.commit import BlockCommit, states_folder
 from pipelines.workers.augmentation.feed import SettledFeed, intake_of
 from pipelines.workers.augmentation.open_block import OpenBlock
-from pipelines.workers.augmentation.scoring import in_parts, scorer_of
+from pipelines.workers.augmentation.scoring import scorer_of
 from pipelines.workers.augmentation.snapshots import Snapshots
 from streaming.delivery import ExamplesPublisher, Outbox
 from streaming.lake import DEAD_LETTERS, LATE_FEEDBACK, Housekeeper, LakeTable, Readers
@@ -53,7 +53,6 @@ class AugmentationWorker(Worker):
         self._now_ms, self._clock = now_ms, clock
         self._on_close, self._on_abandon = ExitStack(), ExitStack()
         self._block = OpenBlock(clock(), read_before=0)
-        self._inferences = 0
         self._note: str | None = None
         self._done = False
 
@@ -77,7 +76,7 @@ class AugmentationWorker(Worker):
         self._commits = BlockCommit(run_dir, lake, settlement, outbox, publisher, self.watch)
         resumed = self._commits.resume()
         if resumed is not None:
-            self._inferences = resumed["teacher_inferences"]
+            self._snapshots.inferences = resumed["teacher_inferences"]
         self._housekeeper = Housekeeper(
             run_dir.lake,
             [run_dir.side_tables / name for name in (DEAD_LETTERS, LATE_FEEDBACK)],
@@ -168,8 +167,7 @@ class AugmentationWorker(Worker):
         """The block `number` as the lake stores it; with `scored`, its logits are the loaded snapshot's."""
         logits = np.full((rows.num_rows, len(self._config.tasks)), np.nan, np.float32)
         if scored:
-            logits = in_parts(self._snapshots.scorer, rows, self._config.augmentation.score_rows)
-            self._inferences += rows.num_rows
+            logits = self._snapshots.score(rows, self._config.augmentation.score_rows)
         lockstep = self._config.pace.mode == "lockstep"
         return augment(
             rows,
@@ -185,7 +183,7 @@ class AugmentationWorker(Worker):
         """Commit `block`, which has the open block's rows, or progress alone."""
         counts = self._counts()
         closed, self._block = self._block, OpenBlock(self._clock(), read_before=self.rows)
-        meta = {"merge": self._feed.position(), "teacher_inferences": self._inferences}
+        meta = {"merge": self._feed.position(), "teacher_inferences": self._snapshots.inferences}
         self._commits(block, closed, meta=meta, counts=counts)
         self._feed.intake.show_lag()
         self._housekeeper.maybe()
@@ -206,7 +204,7 @@ class AugmentationWorker(Worker):
     def _counts(self) -> dict[str, Any]:
         return self._feed.settlement.counters() | {
             "lake_rows": self._commits.lake.last_lake_seq + 1 + self._block.num_rows,
-            "teacher_inferences": self._inferences,
+            "teacher_inferences": self._snapshots.inferences,
         }
 
     def describe(self, report: Report) -> None:

@@ -61,32 +61,39 @@ def scale(
     if not fit:
         _show(settings, wanted, interactions, json_)
         return
-    from exfm.threads import set_threads
-    from pipelines.offline.scaling import fit as train
-    from pipelines.run_dir import RunDir
-
-    set_threads(settings.resources.threads)
     folder = out or Path("runs") / f"{settings.name}-scale"
-    try:
-        value = train(
-            settings,
-            folder,
-            dials=wanted,
-            interactions=interactions,
-            limit=rows,
-            seeds=_numbers("--seeds", seeds, int) if seeds else [settings.seed],
-            rates=_numbers("--dense-lr", rates, float) if rates else [],
-            run_dir=None if run_dir is None else RunDir(run_dir),
-            say=lambda line: typer.echo(line, err=True),
-        )
-    except KeyboardInterrupt:
-        typer.echo(f"stopped; finished parts are in {folder}; the same command resumes", err=True)
-        raise typer.Exit(130) from None
+    value = _fit(
+        settings,
+        folder,
+        dials=wanted,
+        interactions=interactions,
+        limit=rows,
+        seeds=_numbers("--seeds", seeds, int) if seeds else [settings.seed],
+        rates=_numbers("--dense-lr", rates, float) if rates else [],
+        run_dir=run_dir,
+    )
     if json_:
         typer.echo(json.dumps(value))
         return
     _print_fit(value)
     typer.echo(f"{folder / 'scale.png'}  {folder / 'scale.json'}")
+
+
+def _fit(settings: Any, folder: Path, *, run_dir: Path | None, **family: Any) -> dict[str, Any]:
+    """The report of a trained family; exit code 130 where Ctrl-C stops it."""
+    from exfm.threads import set_threads
+    from pipelines.offline.scaling import fit
+    from pipelines.run_dir import RunDir
+
+    def say(line: str) -> None:
+        typer.echo(line, err=True)
+
+    set_threads(settings.resources.threads)
+    try:
+        return fit(settings, folder, run_dir=None if run_dir is None else RunDir(run_dir), say=say, **family)
+    except KeyboardInterrupt:
+        typer.echo(f"stopped; finished parts are in {folder}; the same command resumes", err=True)
+        raise typer.Exit(130) from None
 
 
 def _numbers(option: str, given: str, kind: type) -> list[Any]:

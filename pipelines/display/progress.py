@@ -15,7 +15,7 @@ Advance = Callable[..., None]
 LINE_EVERY_S = 30.0
 
 
-class _Rows(ProgressColumn):
+class _RowsColumn(ProgressColumn):
     def render(self, task: Task) -> Text:
         speed = f"{task.speed:,.0f} rows/s" if task.speed else ""
         return Text(f"{task.completed:,.0f} of {task.total or 0:,.0f} rows  {speed}")
@@ -28,7 +28,7 @@ def rows_bar(doing: str, total: int) -> Iterator[Advance]:
     if not console.is_terminal:
         yield _lines(doing, total)
         return
-    columns = (TextColumn(doing), BarColumn(), _Rows(), TimeRemainingColumn())
+    columns = (TextColumn(doing), BarColumn(), _RowsColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console) as progress:
         task = progress.add_task(doing, total=total)
         yield lambda rows, of=total: progress.update(task, completed=rows, total=of)

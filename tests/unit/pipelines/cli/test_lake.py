@@ -123,7 +123,7 @@ def test_readers_are_shown_with_their_lag_pinned_and_retired(capsys, run_dir):
         ("readers", ["--pin", "examples:5:4"], "cannot pin lake_seq 5 to 4"),
         ("readers", ["--retire", "nobody"], "no reader `nobody`; known readers: student-"),
         ("retain", ["--days", "2", "--force", "nobody"], "no reader `nobody`"),
-        ("retain", [], "say for how long: --days 30"),
+        ("retain", [], "give a limit: --days 30"),
     ],
 )
 def test_mistakes_are_told_in_words(capsys, run_dir, command, options, said):

@@ -165,7 +165,7 @@ def test_the_rate_is_chosen_on_the_half_that_is_not_judged():
     [
         (["--dials", "1,x"], "--dials 1,x: write numbers 0 or more separated by commas"),
         (["--dense-lr", "0", "--fit"], "--dense-lr 0: write numbers above 0"),
-        (["--interactions", "dlrm,fm"], "names fm; there are wukong, dlrm, dcn"),
+        (["--interactions", "dlrm,fm"], "names fm; known: wukong, dlrm, dcn"),
         (
             ["--set", "teacher.model.interaction=dcn", "--set", "teacher.model.layers=2"],
             "the base's interaction is `dcn`",

@@ -46,6 +46,9 @@ class Trial(NamedTuple):
     member: Member
     seed: int
 
+    def __hash__(self) -> int:  # the options of an interaction, in the model, may not be hashable
+        return hash(self.name)
+
     @property
     def name(self) -> str:
         return f"{self.member.name}, seed {self.seed}, rate {self.member.model.dense_lr:g}"

@@ -13,13 +13,14 @@ from functools import partial
 from pathlib import Path
 
 from pipelines.config import Config, dump, hashes_of_run, parse
-from pipelines.control.coordinator import Coordinator, Wanted
+from pipelines.control.coordinator import Coordinator
 from pipelines.control.embedded_broker import EmbeddedBroker
 from pipelines.control.fits import check_ranks
 from pipelines.control.preflight import locked, prepare
+from pipelines.control.supervised import Wanted
 from pipelines.launch import Launcher, LocalLauncher, RayLauncher
 from pipelines.results import Summary, draw, summarise
-from pipelines.rules import Patience, RunState
+from pipelines.rules import Kind, Patience, RunState
 from pipelines.run_dir import RunDir, store_ends
 from pipelines.status import Heartbeat, RunStatus, StatusFile, read_status
 from pipelines.tracking import Tracker
@@ -77,7 +78,7 @@ def jobs_of(config: Config, run_dir: RunDir, servers: str, until_end: bool) -> l
     names += [(f"student-{student.name}", "student", student.name, 1) for student in config.students]
     text, root = dump(config), str(run_dir.root.absolute())
     return [
-        Wanted(worker, kind, partial(build_worker, kind, name, text, root, servers, until_end), ranks)
+        Wanted(worker, Kind(kind), partial(build_worker, kind, name, text, root, servers, until_end), ranks)
         for worker, kind, name, ranks in names
     ]
 
@@ -193,7 +194,7 @@ def run(
         stack.enter_context(deaf_once_interrupted())  # last in, first out: before anything is shut down
         coordinator.run()
         if tracker is not None and not summaries:
-            for name in coordinator.jobs:
+            for name in coordinator.workers:
                 tracker.finish(name, "FAILED" if status.state is RunState.FAILED else "KILLED")
             _close(tracker, 5.0, say)
         return status, summaries[0] if summaries else None

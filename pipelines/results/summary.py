@@ -149,7 +149,8 @@ def _student(config: Config, run_dir: RunDir, student: Student, truth: Truth | N
 def summarise(config: Config, run_dir: RunDir, status: RunStatus, started_at: str) -> Summary:
     """All of summary.json."""
     reports = {name: worker.report for name, worker in status.workers.items() if worker.report is not None}
-    counters = next(r.counts for r in reports.values() if r.kind == "augmentation") or {}
+    writer = next(name for name, worker in status.workers.items() if worker.kind.writes_lake)
+    counters = reports[writer].counts or {}
     last_seq = counters["lake_rows"] - 1
     workers = {name: _worker(worker) for name, worker in status.workers.items() if worker.whole}
     given = {"teacher": counters["lake_rows"]} | {

@@ -1,4 +1,5 @@
 from .causes import FULL, Died, Gone, cause_of
+from .kinds import Kind
 from .policies import (
     Cause,
     Death,
@@ -7,7 +8,6 @@ from .policies import (
     Score,
     Wait,
     WithoutTeacher,
-    ends_the_run,
     lockstep_version,
     snapshot_for,
     still_counting,
@@ -24,6 +24,7 @@ __all__ = [
     "Died",
     "GiveUp",
     "Gone",
+    "Kind",
     "Patience",
     "RunState",
     "Score",
@@ -31,7 +32,6 @@ __all__ = [
     "WithoutTeacher",
     "WorkerState",
     "cause_of",
-    "ends_the_run",
     "lockstep_version",
     "moved",
     "snapshot_for",

@@ -110,16 +110,6 @@ def still_counting(deaths: Sequence[Death], well_s: float, disk_has_room: bool) 
     return [death for death in deaths if death.cause not in over]
 
 
-def ends_the_run(kind: str, pace: str) -> bool:
-    """Whether a worker that has given up takes the run with it. Without a source, an augmentation, or, in lockstep, a
-    teacher nothing can go on; a student is nobody's condition, and in free pace nor is the teacher.
-
-    >>> [ends_the_run(kind, "free") for kind in ("ingest", "augmentation", "teacher", "student")]
-    [True, True, False, False]
-    """
-    return kind != "student" and (kind != "teacher" or pace == "lockstep")
-
-
 def while_it_lasts(tries: Sequence[float], now: float, patience_s: float, words: str) -> Restart | GiveUp:
     """Try again, ever less often, until it has lasted longer than `patience_s` since the first time."""
     if now - tries[0] > patience_s:

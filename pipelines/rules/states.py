@@ -7,7 +7,9 @@ run:     starting -> running -> draining -> done
 
 worker:  starting -> running -> done
              ^          |
-             +- restarting <- (died)          failed, when policy gives up: of it or of the run (policies.ends_the_run)
+             +- restarting <- (died)          failed, when policy gives up on it; it may be the run's end (kinds.py)
+
+         whichever state it is in, a worker that may leave the run can be retired
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ class WorkerState(StrEnum):
     RESTARTING = "restarting"
     DONE = "done"
     FAILED = "failed"
+    RETIRED = "retired"  # has left the run
 
 
 _ENDS = {RunState.STOPPED, RunState.FAILED}
@@ -44,12 +47,15 @@ RUN_TRANSITIONS: dict[RunState, set[RunState]] = {
     RunState.FAILED: set(),
     RunState.STOPPED: set(),
 }
+_LEAVES = {WorkerState.RETIRED}
+_DIES = {WorkerState.RESTARTING, WorkerState.FAILED}
 WORKER_TRANSITIONS: dict[WorkerState, set[WorkerState]] = {
-    WorkerState.STARTING: {WorkerState.RUNNING, WorkerState.DONE, WorkerState.RESTARTING, WorkerState.FAILED},
-    WorkerState.RUNNING: {WorkerState.DONE, WorkerState.RESTARTING, WorkerState.FAILED},
-    WorkerState.RESTARTING: {WorkerState.STARTING, WorkerState.FAILED},
-    WorkerState.DONE: set(),
-    WorkerState.FAILED: set(),
+    WorkerState.STARTING: {WorkerState.RUNNING, WorkerState.DONE} | _DIES | _LEAVES,
+    WorkerState.RUNNING: {WorkerState.DONE} | _DIES | _LEAVES,
+    WorkerState.RESTARTING: {WorkerState.STARTING, WorkerState.FAILED} | _LEAVES,
+    WorkerState.DONE: _LEAVES,
+    WorkerState.FAILED: _LEAVES,
+    WorkerState.RETIRED: set(),
 }
 
 

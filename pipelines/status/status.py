@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from pipelines.rules import Cause, RunState, WorkerState
+from pipelines.rules import Cause, Kind, RunState, WorkerState
 from pipelines.workers import Report
 
 WAITS = {Cause.BROKER_AWAY: "broker away", Cause.DISK_FULL: "disk full"}
@@ -19,7 +19,7 @@ SILENT_S = 30.0
 @dataclass
 class WorkerStatus:
     name: str
-    kind: str
+    kind: Kind
     state: WorkerState = WorkerState.STARTING
     restarts: int = 0
     node: str | None = None
@@ -40,10 +40,10 @@ class WorkerStatus:
         return self.before if last is None or last in self.before else [*self.before, last]
 
     def as_json(self) -> dict[str, Any]:
-        report = self.report or Report(self.name, self.kind)
+        report = self.report or Report(self.name, str(self.kind))
         lives = self.state in (WorkerState.RUNNING, WorkerState.DONE)
         return {
-            "kind": self.kind,
+            "kind": str(self.kind),
             "pid": report.pid or None if lives else None,
             "node": self.node,
             "state": str(self.state),
@@ -96,7 +96,7 @@ class RunStatus:
             if worker.silent_s > SILENT_S:
                 found.append(f"{worker.name} has not reported for {worker.silent_s:.0f} s")
             if worker.state is WorkerState.FAILED:
-                stale = "stale_teacher: " if worker.kind == "teacher" else ""
+                stale = "stale_teacher: " if worker.kind.publishes else ""
                 found.append(f"{stale}{worker.name} has given up, the others go on ({worker.reason})")
         return "; ".join(found) or None
 
@@ -108,7 +108,7 @@ class RunStatus:
     def fraction(self) -> float | None:
         """How much of a bounded stream has gone all the way; None where its length is unknown."""
         by_kind = {w.kind: w.report for w in self.workers.values() if w.report}
-        ingest, augmentation = by_kind.get("ingest"), by_kind.get("augmentation")
+        ingest, augmentation = by_kind.get(Kind.INGEST), by_kind.get(Kind.AUGMENTATION)
         if ingest is None or ingest.progress is None or augmentation is None or augmentation.progress is None:
             return None
         total = ingest.progress[1]
@@ -117,7 +117,7 @@ class RunStatus:
         readers = [
             w.report.lake_seq if w.report and w.report.lake_seq is not None else -1
             for w in self.workers.values()
-            if w.kind in ("teacher", "student")
+            if w.kind.reads_lake and w.state is not WorkerState.RETIRED
         ]
         slowest = min(readers, default=-1) + 1
         if not total or lake_rows <= 0:

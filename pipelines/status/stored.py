@@ -29,13 +29,13 @@ def _a_time(text: str) -> str:
     return text
 
 
-class _Worker(BaseModel):
+class _StoredWorker(BaseModel):
     """What is shown of a worker."""
 
     model_config = ConfigDict(extra="allow")
 
     pid: Annotated[int, Field(gt=0, lt=2**31)] | None
-    state: Literal["starting", "running", "restarting", "done", "failed"]
+    state: Literal["starting", "running", "restarting", "done", "failed", "retired"]
     reason: str | None
     note: str | None
     restarts: Count
@@ -49,7 +49,7 @@ class _Worker(BaseModel):
     ranks: list[dict[str, Any]] = []
 
 
-class _Lake(BaseModel):
+class _StoredLake(BaseModel):
     model_config = ConfigDict(extra="allow")
 
     rows: Count
@@ -57,13 +57,13 @@ class _Lake(BaseModel):
     bytes: Count
 
 
-class _Broker(BaseModel):
+class _StoredBroker(BaseModel):
     model_config = ConfigDict(extra="allow")
 
     bootstrap_servers: str | None
 
 
-class _Status(BaseModel):
+class _StoredStatus(BaseModel):
     """What is read of status.json, as far as it is relied upon."""
 
     model_config = ConfigDict(extra="allow")
@@ -75,9 +75,9 @@ class _Status(BaseModel):
     updated_at: Annotated[str, AfterValidator(_a_time)]
     wall_s: Seconds
     fraction: Seconds | None
-    workers: dict[Name, _Worker]
-    lake: _Lake
-    broker: _Broker
+    workers: dict[Name, _StoredWorker]
+    lake: _StoredLake
+    broker: _StoredBroker
 
 
 def read_status(root: Path) -> dict[str, Any]:
@@ -86,7 +86,7 @@ def read_status(root: Path) -> dict[str, Any]:
     if value is None:
         raise BadInput(f"no run in {root} (no status.json there); start one with `exfm stream CONFIG --run-dir {root}`")
     try:
-        _Status.model_validate(value, strict=True)
+        _StoredStatus.model_validate(value, strict=True)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         raise BadInput(

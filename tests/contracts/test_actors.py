@@ -14,9 +14,10 @@ import psutil
 import pytest
 
 from pipelines.config import Resources
-from pipelines.control.coordinator import Coordinator, Wanted
+from pipelines.control.coordinator import Coordinator
+from pipelines.control.supervised import Wanted
 from pipelines.launch import RayLauncher
-from pipelines.rules import Cause, Died, RunState
+from pipelines.rules import Cause, Died, Kind, RunState
 from pipelines.run_dir import RunDir
 from pipelines.status import RunStatus
 from pipelines.workers import Orders, Rendezvous, Report, Worker
@@ -123,7 +124,7 @@ def test_a_worker_stopped_by_a_signal_is_killed_after_its_silence_and_started_ag
         report = status.workers["teacher"].report
         pids.extend({report.pid} - set(pids) if report is not None else ())
 
-    jobs = [Wanted("teacher", "teacher", partial(build, "stopped", tmp_path))]
+    jobs = [Wanted("teacher", Kind.TEACHER, partial(build, "stopped", tmp_path))]
     (tmp_path / "logs").mkdir()
     resources = Resources(hang_s=3, min_free_disk_gb=0)
     coordinator = Coordinator(run_dir, RunStatus("silent"), jobs, launcher, None, resources, watch=watch)
@@ -133,3 +134,77 @@ def test_a_worker_stopped_by_a_signal_is_killed_after_its_silence_and_started_ag
     assert len(pids) == 2
     _gone, alive = psutil.wait_procs([psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)], timeout=20)
     assert alive == []
+
+
+class Counting(Worker):
+    """Counts until it learns that the stream has ended, and has counted far enough."""
+
+    kind = "student"
+
+    def __init__(self, name: str, place: Path) -> None:
+        super().__init__(name)
+        self._place = place
+
+    def open(self) -> None:
+        pass
+
+    @property
+    def done(self) -> bool:
+        return self.orders.end_seq is not None and self.rows >= 50
+
+    def step(self) -> bool:
+        self.rows += 1
+        time.sleep(0.01)
+        return True
+
+    def close(self) -> None:
+        (self._place / f"{self.name}-closed").write_text(str(self.rows))
+
+    def describe(self, report: Report) -> None:
+        report.lake_seq = 99
+
+
+class Ending(Counting):
+    """The writer of a lake that ends after a while."""
+
+    kind = "augmentation"
+
+    @property
+    def done(self) -> bool:
+        return (self._place / "end").exists()
+
+
+def build_counting(name: str, place: Path, rendezvous: Rendezvous) -> Worker:
+    return Ending(name, place) if name == "augmentation" else Counting(name, place)
+
+
+def test_students_join_and_leave_a_run_of_real_actors_also_after_the_streams_end(launcher, tmp_path):
+    """One leaves and one joins while rows flow, another joins after the stream's end; the run waits for both."""
+    run_dir, seen = RunDir(tmp_path), []
+    (tmp_path / "logs").mkdir()
+
+    def wanted(name: str, kind: Kind = Kind.STUDENT) -> Wanted:
+        return Wanted(name, kind, partial(build_counting, name, tmp_path))
+
+    def watch(status: RunStatus) -> None:
+        states = {name: str(worker.state) for name, worker in status.workers.items()}
+        seen.append((str(status.state), states))
+        if status.state is RunState.RUNNING and states.get("student-early") == "running":
+            coordinator.retire("student-early")
+            coordinator.add(wanted("student-late"))
+        if states.get("student-late") == "running":
+            (tmp_path / "end").touch()
+        if status.state is RunState.DRAINING and "student-last" not in states:
+            coordinator.add(wanted("student-last"))
+
+    jobs = [wanted("augmentation", Kind.AUGMENTATION), wanted("student-early")]
+    resources = Resources(min_free_disk_gb=0)
+    coordinator = Coordinator(run_dir, RunStatus("joined"), jobs, launcher, None, resources, watch=watch)
+    assert coordinator.run() is RunState.DONE
+    workers = read_json(run_dir.status)["workers"]
+    assert {name: worker["state"] for name, worker in workers.items()} == {
+        "augmentation": "done", "student-early": "retired", "student-late": "done", "student-last": "done"
+    }  # fmt: skip
+    assert int((tmp_path / "student-early-closed").read_text()) == workers["student-early"]["rows"] > 0
+    assert workers["student-early"]["pid"] is None
+    assert all(workers[name]["rows"] >= 50 for name in ("student-late", "student-last"))

@@ -29,7 +29,7 @@ def config_of(servers: str):
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch):
     monkeypatch.setattr("pipelines.rules.policies.FIRST_DELAY_S", 0.01)
-    monkeypatch.setattr("pipelines.control.coordinator.STATUS_INTERVAL_S", 0.0)
+    monkeypatch.setattr("pipelines.control.reporting.STATUS_INTERVAL_S", 0.0)
 
 
 @pytest.fixture(scope="module")

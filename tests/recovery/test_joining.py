@@ -52,7 +52,7 @@ def assert_same_student(one: Finished, other: Finished, student: str) -> None:
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch):
-    monkeypatch.setattr("pipelines.control.coordinator.STATUS_INTERVAL_S", 0.0)
+    monkeypatch.setattr("pipelines.control.reporting.STATUS_INTERVAL_S", 0.0)
 
 
 @pytest.mark.slow

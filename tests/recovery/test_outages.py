@@ -43,7 +43,7 @@ def undisturbed(broker, tmp_path_factory) -> Finished:
 @pytest.fixture(autouse=True)
 def _attentive(monkeypatch):
     """Look at the status after every round."""
-    monkeypatch.setattr("pipelines.control.coordinator.STATUS_INTERVAL_S", 0.0)
+    monkeypatch.setattr("pipelines.control.reporting.STATUS_INTERVAL_S", 0.0)
 
 
 def once_the_lake_has(rows: int, act: Watch) -> Watch:

@@ -17,6 +17,7 @@ import yaml
 
 from pipelines.cli import console as cli
 from pipelines.config import parse
+from pipelines.rules import Kind
 from pipelines.run_dir import RunDir
 from pipelines.status import RunStatus, WorkerStatus
 from streaming.disk import write_json
@@ -125,7 +126,7 @@ def test_a_run_directory_in_use(exfm, config, tmp_path):
 
 
 def stored(root, state, pid, **fields):
-    status = RunStatus("demo", workers={"teacher": WorkerStatus("teacher", "teacher")})
+    status = RunStatus("demo", workers={"teacher": WorkerStatus("teacher", Kind.TEACHER)})
     write_json(RunDir(root).status, status.as_json() | {"state": state, "pid": pid} | fields)
 
 

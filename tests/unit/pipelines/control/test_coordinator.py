@@ -16,9 +16,10 @@ from typing import Any
 import pytest
 
 from pipelines.config import Resources
-from pipelines.control.coordinator import Coordinator, Wanted
+from pipelines.control.coordinator import Coordinator
 from pipelines.control.preflight import locked
-from pipelines.rules import Cause, Died, Patience, RunState
+from pipelines.control.supervised import Wanted
+from pipelines.rules import Cause, Died, Kind, RunState
 from pipelines.run_dir import RunDir
 from pipelines.status import RunStatus
 from pipelines.workers import Rendezvous, Report
@@ -27,7 +28,10 @@ from streaming.errors import BadInput
 from tests.support.pipelines.clocks import Clock
 
 Usage = namedtuple("Usage", "total used free")
-KINDS = {"ingest": "ingest", "augmentation": "augmentation", "teacher": "teacher", "student-feed": "student"}
+KINDS = {
+    "ingest": Kind.INGEST, "augmentation": Kind.AUGMENTATION, "teacher": Kind.TEACHER, "student-feed": Kind.STUDENT,
+    "student-late": Kind.STUDENT,
+}  # fmt: skip
 
 
 class ScriptedHandle:
@@ -113,7 +117,7 @@ ENDING = {
     "teacher": [[follows("teacher")]],
     "student-feed": [[follows("student-feed")]],
 }
-ENDLESS = {name: [[working(name)]] for name in KINDS}
+ENDLESS = {name: [[working(name)]] for name in ENDING}
 
 
 def never_built(rendezvous: Rendezvous) -> Any:
@@ -123,16 +127,28 @@ def never_built(rendezvous: Rendezvous) -> Any:
 class Run:
     """A coordinator over scripted lives, and everything it let be seen."""
 
-    def __init__(self, root, lives, tracker=None, at_tell=None, pace="lockstep", finish=lambda: None, **resources):
+    def __init__(
+        self,
+        root,
+        lives,
+        tracker=None,
+        at_tell=None,
+        pace="lockstep",
+        finish=lambda: None,
+        give_up_s=300.0,
+        sleep=None,
+        **resources,
+    ):
         self.clock = Clock()
+        pause = self.clock.sleep if sleep is None else lambda seconds: sleep(self.clock, seconds)
         self.launcher = ScriptedLauncher(self.clock, lives)
         self.run_dir = RunDir(root)
         self.told = []
-        self._at_tell = at_tell or (lambda coordinator: None)
+        self._at_tell = at_tell or (lambda run: None)
         self.coordinator = Coordinator(
             self.run_dir,
             RunStatus("scripted"),
-            [Wanted(name, KINDS[name], never_built) for name in lives],
+            [Wanted(name, KINDS[name], never_built) for name in lives if name != "student-late"],
             self.launcher,
             tracker,
             Resources(**({"min_free_disk_gb": 0} | resources)),
@@ -140,14 +156,15 @@ class Run:
             finish=finish,
             watch=self._see,
             clock=self.clock,
-            sleep=self.clock.sleep,
+            sleep=pause,
+            give_up_s=give_up_s,
         )
         self.status = self.coordinator.status
 
     def _see(self, status):
         self.told.append((self.clock.now, read_json(self.run_dir.status)))
         assert len(self.told) < 1000, "it does not end"
-        self._at_tell(self.coordinator)
+        self._at_tell(self)
 
     def to_the_end(self):
         return self.coordinator.run()
@@ -161,9 +178,19 @@ class Run:
 
 
 def stop_after(seconds):
-    def at_tell(coordinator):
-        if coordinator._clock() >= 1000 + seconds:
-            coordinator.stop("enough")
+    def at_tell(run):
+        if run.clock() >= 1000 + seconds:
+            run.coordinator.stop("enough")
+
+    return at_tell
+
+
+def once(number):
+    """A signal, unless stopping was asked for already."""
+
+    def at_tell(run):
+        if run.coordinator.stop_asked is None:
+            signal.raise_signal(number)
 
     return at_tell
 
@@ -208,7 +235,7 @@ def test_a_worker_that_is_done_is_left_alone_until_all_are_closed(tmp_path):
     run.to_the_end()
     polls_after_done = [h.orders for h in run.launcher.handles["augmentation"]]
     assert [len(orders) for orders in polls_after_done] == [2]
-    assert run.ends() == {name: ["closed"] for name in KINDS}
+    assert run.ends() == {name: ["closed"] for name in ENDING}
 
 
 def test_an_empty_stream_is_done_too(tmp_path):
@@ -262,7 +289,7 @@ def test_a_worker_that_dies_too_often_ends_the_run_with_both_numbers_and_its_las
     )
     assert run.written["workers"]["teacher"]["state"] == "failed"
     assert {name: ends for name, ends in run.ends().items() if name != "teacher"} == {
-        name: ["closed"] for name in KINDS if name != "teacher"
+        name: ["closed"] for name in ENDING if name != "teacher"
     }
 
 
@@ -334,8 +361,9 @@ def test_what_lasts_too_long_ends_the_run_with_both_times_and_what_to_do(tmp_pat
 
 def test_an_outage_that_was_over_for_a_while_is_forgotten(tmp_path):
     life = [*[working("teacher")] * 700, AWAY]  # 35 s of good work
-    run = Run(tmp_path, ENDLESS | {"teacher": [life] * 30 + [[working("teacher")]]}, at_tell=stop_after(450))
-    run.coordinator._patience = Patience(max_restarts=0, restart_window_s=60, give_up_s=60, disk_give_up_s=60)
+    lives = ENDLESS | {"teacher": [life] * 30 + [[working("teacher")]]}
+    patience = {"max_restarts": 0, "restart_window_s": 60, "disk_give_up_s": 60}
+    run = Run(tmp_path, lives, at_tell=stop_after(450), give_up_s=60, **patience)
     assert run.to_the_end() is RunState.STOPPED
     gaps = [b - a for a, b in pairwise(run.launcher.started_at["teacher"])]
     assert gaps == pytest.approx([35.5] * len(gaps), abs=0.3)
@@ -380,13 +408,10 @@ def test_a_worker_that_does_not_report_is_killed_and_started_again(tmp_path):
 
 
 def test_a_pause_of_the_coordinator_itself_is_nobodys_silence(tmp_path):
-    run = Run(tmp_path, ENDLESS, at_tell=stop_after(3640), hang_s=60)
-    plain = run.clock.sleep
+    def suspended_once(clock, seconds):
+        clock.sleep(3600 if 1003 < clock.now < 1004 else seconds)
 
-    def suspended_once(seconds):
-        plain(3600 if 1003 < run.clock.now < 1004 else seconds)
-
-    run.coordinator._sleep = suspended_once
+    run = Run(tmp_path, ENDLESS, at_tell=stop_after(3640), hang_s=60, sleep=suspended_once)
     silent = lambda orders: None if 1002 < run.clock.now < 4620 else working("teacher")  # noqa: E731
     run.launcher._lives["teacher"] = [[silent]]
     run.to_the_end()
@@ -408,10 +433,107 @@ def test_a_worker_that_has_no_place_yet_is_not_silent(tmp_path):
     assert run.ends()["teacher"] == ["closed"]
 
 
-# --- who takes the run with it --------------------------------------------------------------------------------------
+# --- joining and leaving ---------------------------------------------------------------------------------------------
 
 
 WRONG = Died("ModelError: 16 batches in a row were not finite", Cause.PERMANENT)
+LATE = {"student-late": [[working("student-late")] * 30 + [follows("student-late")]]}
+
+
+def joins(name, when):
+    """`name` is added once `when(run)`."""
+
+    def at_tell(run):
+        if name not in run.coordinator.workers and when(run):
+            run.coordinator.add(Wanted(name, Kind.STUDENT, never_built))
+
+    return at_tell
+
+
+def test_a_student_that_joins_is_shown_given_the_same_orders_and_waited_for(tmp_path):
+    slow = ENDING | {"augmentation": [[*[working("augmentation")] * 100, done("augmentation", lake_seq=99)]]} | LATE
+    run = Run(tmp_path, slow, at_tell=joins("student-late", lambda run: run.clock() > 1002))
+    assert run.to_the_end() is RunState.DONE
+    assert run.launcher.started_at["student-late"][0] > 1002
+    assert run.written["workers"]["student-late"]["kind"] == "student"
+    assert run.written["workers"]["student-late"]["state"] == "done"
+    assert run.launcher.handles["student-late"][0].orders[-1].end_seq == 99
+    assert run.ends() == {name: ["closed"] for name in slow}  # no one was restarted because of it
+
+
+def test_a_student_that_joins_after_the_streams_end_keeps_the_run_up_until_it_is_done(tmp_path):
+    lives = ENDING | {"student-feed": [[*[working("student-feed")] * 60, done("student-feed")]]} | LATE
+    run = Run(tmp_path, lives, at_tell=joins("student-late", lambda run: run.status.state is RunState.DRAINING))
+    assert run.to_the_end() is RunState.DONE
+    assert run.written["workers"]["student-late"]["state"] == "done"
+    assert {orders.end_seq for orders in run.launcher.handles["student-late"][0].orders} == {99}
+
+
+def retires(name, when=lambda run: run.clock() > 1002):
+    def at_tell(run):
+        if run.status.workers[name].state != "retired" and when(run):
+            run.coordinator.retire(name)
+
+    return at_tell
+
+
+def test_a_student_that_is_retired_commits_leaves_and_is_not_waited_for(tmp_path):
+    lives = ENDING | {"student-feed": [[working("student-feed")]]}  # which alone would keep the run up for ever
+    tracker = Recorder()
+    run = Run(tmp_path, lives, tracker=tracker, at_tell=retires("student-feed"))
+    assert run.to_the_end() is RunState.DONE
+    assert run.ends()["student-feed"] == ["closed"]
+    worker = run.written["workers"]["student-feed"]
+    assert (worker["state"], worker["pid"], worker["rss_bytes"], worker["reason"]) == ("retired", None, None, None)
+    assert ("student-feed", 99, {"closing": 1.0}) in tracker.seen
+
+
+def test_a_student_that_gave_up_and_is_retired_does_not_fail_the_run(tmp_path):
+    lives = ENDING | {"teacher": [[*[working("teacher")] * 200, follows("teacher")]], "student-feed": [[WRONG]]}
+    run = Run(tmp_path, lives, at_tell=retires("student-feed"))
+    assert run.to_the_end() is RunState.DONE
+
+
+def test_a_student_that_waits_for_its_restart_is_not_started_again_once_it_is_retired(tmp_path):
+    lives = ENDLESS | {"student-feed": [[Died("again")]]}
+    died = retires("student-feed", lambda run: run.status.workers["student-feed"].state == "restarting")
+    run = Run(tmp_path, lives, at_tell=lambda run: (died(run), stop_after(60)(run)), max_restarts=1000)
+    assert run.to_the_end() is RunState.STOPPED
+    assert run.written["workers"]["student-feed"]["state"] == "retired"
+    assert run.launcher.started_at["student-feed"][-1] < 1010
+
+
+def test_a_name_is_free_again_once_it_is_retired(tmp_path):
+    again = joins("student-feed", lambda run: False)
+    lives = ENDLESS | {"student-feed": [[working("student-feed")], [working("student-feed")]]}
+
+    def at_tell(run):
+        again(run)
+        stop_after(20)(run)
+        if len(run.launcher.handles["student-feed"]) == 1 and run.clock() > 1005:
+            run.coordinator.retire("student-feed")
+            run.coordinator.add(Wanted("student-feed", Kind.STUDENT, never_built))
+
+    run = Run(tmp_path, lives, at_tell=at_tell)
+    assert run.to_the_end() is RunState.STOPPED
+    assert run.ends()["student-feed"] == ["closed", "closed"]
+    assert run.written["workers"]["student-feed"]["state"] == "running"
+
+
+def test_what_cannot_join_or_leave_is_refused_in_words(tmp_path):
+    run = Run(tmp_path, ENDLESS, at_tell=stop_after(1))
+    with pytest.raises(BadInput, match="`student-feed` is a worker of this run already"):
+        run.coordinator.add(Wanted("student-feed", Kind.STUDENT, never_built))
+    with pytest.raises(BadInput, match="`teacher` cannot leave: the run needs it"):
+        run.coordinator.retire("teacher")
+    with pytest.raises(BadInput, match="no worker is named `student-shop`; those that may leave: student-feed"):
+        run.coordinator.retire("student-shop")
+    run.to_the_end()
+    with pytest.raises(BadInput, match="the run is stopped; no worker can join it"):
+        run.coordinator.add(Wanted("student-shop", Kind.STUDENT, never_built))
+
+
+# --- who takes the run with it --------------------------------------------------------------------------------------
 
 
 def test_a_student_that_gives_up_stops_nobody_and_the_run_fails_when_all_others_are_done(tmp_path):
@@ -460,7 +582,7 @@ def test_a_run_that_is_stopped_closes_everyone_and_says_so(tmp_path):
     run = Run(tmp_path, ENDLESS, at_tell=stop_after(3))
     assert run.to_the_end() is RunState.STOPPED
     assert (run.written["state"], run.written["reason"]) == ("stopped", "enough")
-    assert run.ends() == {name: ["closed"] for name in KINDS}
+    assert run.ends() == {name: ["closed"] for name in ENDING}
     assert run.clock.now < 1006
 
 
@@ -477,7 +599,7 @@ def test_everyone_is_asked_to_close_before_anyone_is_waited_for(tmp_path):
 
     run.launcher.start = start  # type: ignore[method-assign]
     run.to_the_end()
-    assert asked_at_first_close == [True] * len(KINDS)
+    assert asked_at_first_close == [True] * len(ENDING)
 
 
 def test_a_worker_that_cannot_be_closed_keeps_no_other_from_closing(tmp_path):
@@ -495,14 +617,14 @@ def test_a_worker_that_cannot_be_closed_keeps_no_other_from_closing(tmp_path):
 
 
 def test_a_fault_of_the_coordinator_itself_still_closes_everyone_and_is_told(tmp_path):
-    def burst(coordinator):
-        if coordinator._clock() > 1002 and not coordinator._over():
+    def burst(run):
+        if run.clock() > 1002 and not run.coordinator.over:
             raise ZeroDivisionError
 
     run = Run(tmp_path, ENDLESS, at_tell=burst)
     with pytest.raises(ZeroDivisionError):
         run.to_the_end()
-    assert run.ends() == {name: ["closed"] for name in KINDS}
+    assert run.ends() == {name: ["closed"] for name in ENDING}
     assert run.written["state"] == "failed"
     assert "coordinator.log" in run.written["reason"]
 
@@ -510,14 +632,14 @@ def test_a_fault_of_the_coordinator_itself_still_closes_everyone_and_is_told(tmp
 @pytest.mark.parametrize(("number", "reason"), [(signal.SIGINT, "interrupted"), (signal.SIGTERM, "asked to stop")])
 def test_a_signal_ends_the_run_cleanly_and_old_handlers_come_back(tmp_path, number, reason):
     before = signal.getsignal(number)
-    run = Run(tmp_path, ENDLESS, at_tell=lambda c: signal.raise_signal(number) if not c._stop_asked else None)
+    run = Run(tmp_path, ENDLESS, at_tell=once(number))
     assert run.to_the_end() is RunState.STOPPED
     assert run.written["reason"] == reason
     assert signal.getsignal(number) is before
 
 
 def test_a_second_signal_while_workers_close_kills_them_at_once(tmp_path):
-    run = Run(tmp_path, ENDLESS, at_tell=lambda c: signal.raise_signal(signal.SIGINT) if not c._stop_asked else None)
+    run = Run(tmp_path, ENDLESS, at_tell=once(signal.SIGINT))
 
     def start(name, build, log, ranks, plain=run.launcher.start):
         handle = plain(name, build, log)
@@ -535,7 +657,7 @@ def test_a_second_signal_while_workers_close_kills_them_at_once(tmp_path):
 
 
 def test_a_third_signal_does_not_break_off_the_ending_that_the_second_asked_for(tmp_path):
-    run = Run(tmp_path, ENDLESS, at_tell=lambda c: signal.raise_signal(signal.SIGINT) if not c._stop_asked else None)
+    run = Run(tmp_path, ENDLESS, at_tell=once(signal.SIGINT))
 
     def start(name, build, log, ranks, plain=run.launcher.start):
         handle = plain(name, build, log)
@@ -547,7 +669,7 @@ def test_a_third_signal_does_not_break_off_the_ending_that_the_second_asked_for(
     run.launcher.start = start  # type: ignore[method-assign]
     with pytest.raises(KeyboardInterrupt):
         run.to_the_end()
-    assert run.ends() == {name: ["killed"] for name in KINDS}
+    assert run.ends() == {name: ["killed"] for name in ENDING}
     assert run.written["state"] == "stopped"
 
 
@@ -556,7 +678,9 @@ import sys
 from pathlib import Path
 from pipelines.launch.ray import LocalLauncher
 from pipelines.config import Resources
-from pipelines.control.coordinator import Coordinator, Wanted
+from pipelines.control.coordinator import Coordinator
+from pipelines.control.supervised import Wanted
+from pipelines.rules import Kind
 from pipelines.run_dir.paths import RunDir
 from pipelines.control.preflight import locked
 from pipelines.status import RunStatus
@@ -573,7 +697,7 @@ class Busy(Worker):
 
 run_dir = RunDir(Path(sys.argv[1]))
 with locked(run_dir):
-    jobs = [Wanted("teacher", "teacher", lambda rendezvous: Busy("teacher"))]
+    jobs = [Wanted("teacher", Kind.TEACHER, lambda rendezvous: Busy("teacher"))]
     print(Coordinator(run_dir, RunStatus("busy"), jobs, LocalLauncher(), None, Resources()).run())
 """
 

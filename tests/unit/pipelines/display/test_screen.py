@@ -14,7 +14,7 @@ from pipelines.config import load
 from pipelines.display import Screen, duration, print_closing, show_status, worker_table
 from pipelines.display.closing import ne_table
 from pipelines.display.screen import ne_text, overall
-from pipelines.rules import RunState, WorkerState
+from pipelines.rules import Kind, RunState, WorkerState
 from pipelines.run_dir import RunDir
 from pipelines.status import RunStatus, WorkerStatus
 from pipelines.workers import Report
@@ -171,7 +171,7 @@ def running(state=RunState.RUNNING, **changes):
     for name, kind in [
         ("ingest", "ingest"), ("augmentation", "augmentation"), ("teacher", "teacher"), ("student-feed", "student")
     ]:  # fmt: skip
-        worker = WorkerStatus(name, kind, WorkerState.RUNNING, recent_rows_per_s=12_345.6)
+        worker = WorkerStatus(name, Kind(kind), WorkerState.RUNNING, recent_rows_per_s=12_345.6)
         worker.report = Report(
             name, kind, pid=4242, rows=1_234_567, rss_bytes=777 << 20, lag_rows=65_432, lake_seq=599_999,
             ne={"ctr": 0.9123, "cvr": 0.8765}, teacher_version=17, logit_age_s=75.0, progress=(300_000, 600_000),

@@ -14,7 +14,7 @@ from exfm.metrics import gauc
 from pipelines.config import parse
 from pipelines.results import Summary, counts_hold, rows_hold, summarise
 from pipelines.results.summary import columns_of, judge, students_of
-from pipelines.rules import WorkerState
+from pipelines.rules import Kind, WorkerState
 from pipelines.run_dir import RunDir
 from pipelines.status import RunStatus, WorkerStatus
 from pipelines.training import PredictionLog
@@ -300,7 +300,7 @@ def test_a_student_that_predicted_nothing_has_no_part(run_dir):
 def finished(run_dir):
     status = RunStatus("small")
     for name, kind in [("augmentation", "augmentation"), ("student-feed", "student"), ("late", "student")]:
-        status.workers[name] = WorkerStatus(name, kind, WorkerState.DONE, restarts=2)
+        status.workers[name] = WorkerStatus(name, Kind(kind), WorkerState.DONE, restarts=2)
     status.workers["augmentation"].report = Report(
         "augmentation", "augmentation", rows=110, busy_s=2.0, counts=COUNTERS
     )

@@ -10,11 +10,11 @@ from pipelines.rules import (
     Cause,
     Death,
     GiveUp,
+    Kind,
     Patience,
     Score,
     Wait,
     WithoutTeacher,
-    ends_the_run,
     lockstep_version,
     snapshot_for,
     still_counting,
@@ -136,7 +136,7 @@ def test_an_outage_is_over_once_work_goes_well_and_a_full_disk_when_it_has_room_
     [("ingest", True, True), ("augmentation", True, True), ("teacher", True, False), ("student", False, False)],
 )
 def test_whose_end_is_the_end_of_the_run(kind, lockstep, free):
-    assert (ends_the_run(kind, "lockstep"), ends_the_run(kind, "free")) == (lockstep, free)
+    assert (Kind(kind).ends_run("lockstep"), Kind(kind).ends_run("free")) == (lockstep, free)
 
 
 # --- which snapshot -------------------------------------------------------------------------------------------------

@@ -15,11 +15,12 @@ failed   ->
 stopped  ->
 """
 WORKER = """
-starting   -> running done restarting failed
-running    -> done restarting failed
-restarting -> starting failed
-done       ->
-failed     ->
+starting   -> running done restarting failed retired
+running    -> done restarting failed retired
+restarting -> starting failed retired
+done       -> retired
+failed     -> retired
+retired    ->
 """
 
 

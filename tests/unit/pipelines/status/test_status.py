@@ -7,7 +7,7 @@ import json
 import pytest
 
 from pipelines.display.screen import eta_s
-from pipelines.rules import RunState, WorkerState
+from pipelines.rules import Kind, RunState, WorkerState
 from pipelines.status import RunStatus, WorkerStatus
 from pipelines.workers import Report
 from streaming.disk import read_json, write_json
@@ -24,7 +24,7 @@ def status(ingest=None, settled=None, lake_seq=None, readers=()):
     }
     reports |= {f"reader-{n}": Report(f"reader-{n}", "student", lake_seq=seq) for n, seq in enumerate(readers)}
     for name, report in reports.items():
-        run.workers[name] = WorkerStatus(name, report.kind, WorkerState.RUNNING, report=report)
+        run.workers[name] = WorkerStatus(name, Kind(report.kind), WorkerState.RUNNING, report=report)
     return run
 
 
@@ -55,7 +55,7 @@ def test_the_time_left_follows_from_the_share_and_is_unknown_at_both_ends():
 
 
 def test_a_worker_before_its_first_report_is_told_with_nulls():
-    told = WorkerStatus("teacher", "teacher").as_json()
+    told = WorkerStatus("teacher", Kind.TEACHER).as_json()
     assert (told["state"], told["rows"], told["restarts"]) == ("starting", 0, 0)
     for field in ("pid", "node", "rows_per_s", "lake_seq", "lag_rows", "rss_bytes", "ne", "teacher_version"):
         assert told[field] is None
@@ -63,7 +63,7 @@ def test_a_worker_before_its_first_report_is_told_with_nulls():
 
 @pytest.mark.parametrize("state", list(WorkerState))
 def test_a_process_is_named_only_while_there_is_one(state):
-    worker = WorkerStatus("teacher", "teacher", state, report=Report("teacher", "teacher", pid=42, rows=7))
+    worker = WorkerStatus("teacher", Kind.TEACHER, state, report=Report("teacher", "teacher", pid=42, rows=7))
     assert worker.as_json()["pid"] == (42 if state in (WorkerState.RUNNING, WorkerState.DONE) else None)
     assert worker.as_json()["rows"] == 7
 

@@ -1,0 +1,59 @@
+"""What a coordinator shows: status.json and the screen about every second, metrics to the tracker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from pipelines.rules import RunState
+from pipelines.status import RunStatus, StatusFile
+from pipelines.tracking import Tracker
+from pipelines.workers import Report
+
+STATUS_INTERVAL_S = 1.0
+
+
+class Reporting:
+    """Writes `status` to `file`, hands it to `watch`, and passes metrics on to `tracker`."""
+
+    def __init__(
+        self,
+        status: RunStatus,
+        file: StatusFile,
+        lake: Path,
+        tracker: Tracker | None,
+        watch: Callable[[RunStatus], None],
+        clock: Callable[[], float],
+    ) -> None:
+        self._status, self._file, self._lake = status, file, lake
+        self._tracker, self._watch, self._clock = tracker, watch, clock
+        self._shown_at = 0.0
+
+    def show(self, *, force: bool = False) -> None:
+        now, status = self._clock(), self._status
+        if not force and now - self._shown_at < STATUS_INTERVAL_S:
+            return
+        self._shown_at = now
+        self._measure_lake()
+        if self._tracker is not None:
+            status.tracking = {"dropped": self._tracker.dropped, "problem": self._tracker.problem}
+        if status.state not in (RunState.DONE, RunState.FAILED, RunState.STOPPED):
+            status.reason = status.trouble
+        self._file.write(status.as_json())
+        self._watch(status)
+
+    def pass_on(self, worker: str, report: Report | None) -> None:
+        """The metrics of a report, where there is one."""
+        if report is not None and self._tracker is not None:
+            for step, values in report.metrics:
+                self._tracker.metrics(worker, step, values)
+
+    def _measure_lake(self) -> None:
+        files = bytes_ = 0
+        for path in self._lake.glob("*/*/*.parquet"):
+            try:
+                bytes_ += path.stat().st_size
+            except FileNotFoundError:  # vacuumed meanwhile
+                continue
+            files += 1
+        self._status.lake |= {"files": files, "bytes": bytes_}

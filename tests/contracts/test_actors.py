@@ -137,7 +137,7 @@ def test_a_worker_stopped_by_a_signal_is_killed_after_its_silence_and_started_ag
 
 
 class Counting(Worker):
-    """Counts until it learns that the stream has ended, and has counted far enough."""
+    """Counts until it learns that the stream has ended, and the test has seen enough."""
 
     kind = "student"
 
@@ -150,7 +150,7 @@ class Counting(Worker):
 
     @property
     def done(self) -> bool:
-        return self.orders.end_seq is not None and self.rows >= 50
+        return self.orders.end_seq is not None and (self._place / "enough").exists()
 
     def step(self) -> bool:
         self.rows += 1
@@ -180,7 +180,7 @@ def build_counting(name: str, place: Path, rendezvous: Rendezvous) -> Worker:
 
 def test_students_join_and_leave_a_run_of_real_actors_also_after_the_streams_end(launcher, tmp_path):
     """One leaves and one joins while rows flow, another joins after the stream's end; the run waits for both."""
-    run_dir, seen = RunDir(tmp_path), []
+    run_dir = RunDir(tmp_path)
     (tmp_path / "logs").mkdir()
 
     def wanted(name: str, kind: Kind = Kind.STUDENT) -> Wanted:
@@ -188,7 +188,6 @@ def test_students_join_and_leave_a_run_of_real_actors_also_after_the_streams_end
 
     def watch(status: RunStatus) -> None:
         states = {name: str(worker.state) for name, worker in status.workers.items()}
-        seen.append((str(status.state), states))
         if status.state is RunState.RUNNING and states.get("student-early") == "running":
             coordinator.retire("student-early")
             coordinator.add(wanted("student-late"))
@@ -196,6 +195,8 @@ def test_students_join_and_leave_a_run_of_real_actors_also_after_the_streams_end
             (tmp_path / "end").touch()
         if status.state is RunState.DRAINING and "student-last" not in states:
             coordinator.add(wanted("student-last"))
+        if states.get("student-last") == "running":
+            (tmp_path / "enough").touch()
 
     jobs = [wanted("augmentation", Kind.AUGMENTATION), wanted("student-early")]
     resources = Resources(min_free_disk_gb=0)
@@ -207,4 +208,4 @@ def test_students_join_and_leave_a_run_of_real_actors_also_after_the_streams_end
     }  # fmt: skip
     assert int((tmp_path / "student-early-closed").read_text()) == workers["student-early"]["rows"] > 0
     assert workers["student-early"]["pid"] is None
-    assert all(workers[name]["rows"] >= 50 for name in ("student-late", "student-last"))
+    assert all(workers[name]["rows"] > 0 for name in ("student-late", "student-last"))

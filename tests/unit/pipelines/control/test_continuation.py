@@ -217,5 +217,5 @@ def test_a_run_directory_of_every_stored_format_is_resumed(tmp_path, version, wo
     assert found.stored is not None
     assert found.stored.meta["lake_seq"] == {1: 59, 2: 107, 3: 107}[version]
     one = TeacherWorker(config, run_dir) if worker == "teacher" else StudentWorker(config, config.students[0], run_dir)
-    one.take_up()
+    one.resume()
     one.abandon()

@@ -38,7 +38,9 @@ class Frozen(BaseModel):
 class Pace(Frozen):
     """How emitted rows, teacher snapshots and scoring keep step (SEMANTICS: `lockstep` and `free`)."""
 
-    mode: Literal["lockstep", "free"] = "free"
+    mode: Literal["lockstep", "free"] = Field(
+        default="free", description="lockstep: a function of input, config and seed; free: for live streams"
+    )
     block_rows: int = Field(default=16384, gt=0, description="lockstep: rows of a block; free: at most so many")
     lag: int = Field(default=2, ge=1, description="lockstep: block k is scored by the snapshot of blocks <= k - lag")
     commit_interval_s: float = Field(default=5.0, gt=0, description="free: a block is cut after so long")
@@ -48,9 +50,11 @@ class Pace(Frozen):
 
 
 class Topic(Frozen):
-    topic: str
-    partitions: int = Field(default=1, ge=1)
-    codec: Literal["arrow", "json"] = "arrow"
+    topic: str = Field(description="name of the topic")
+    partitions: int = Field(default=1, ge=1, description="number of its partitions")
+    codec: Literal["arrow", "json"] = Field(
+        default="arrow", description="arrow: IPC micro-batches of many rows; json: one object per message"
+    )
 
 
 class Kafka(KafkaSettings):
@@ -61,7 +65,7 @@ class Kafka(KafkaSettings):
     examples: Topic = Topic(topic="examples")
     dead_letters: Topic = Topic(topic="dead-letters", codec="json")
     port: int | None = Field(default=None, description="embedded broker: a fixed port instead of a free one")
-    heap_mb: int = Field(default=384, ge=128)
+    heap_mb: int = Field(default=384, ge=128, description="embedded broker: memory of its Java heap")
     downtime_s: float = Field(
         default=3600.0, ge=0, description="topics must keep their messages for the longest window and so much downtime"
     )
@@ -92,7 +96,7 @@ class Kafka(KafkaSettings):
 class Generated(GeneratorConfig):
     """The synthetic ads stream."""
 
-    kind: Literal["generated"] = "generated"
+    kind: Literal["generated"] = Field(default="generated", description="tells this source from the others")
     rate: str = Field(default="full", description='"full", rows per second ("5000"), or times event time ("60x")')
     chunk_rows: int = Field(default=8192, gt=0, description="impressions that are sent, and held back, at a time")
 
@@ -100,8 +104,8 @@ class Generated(GeneratorConfig):
 class Recorded(RecordedConfig):
     """A recorded stream from a Parquet file, played as impressions and feedback."""
 
-    kind: Literal["recorded"] = "recorded"
-    path: str
+    kind: Literal["recorded"] = Field(default="recorded", description="tells this source from the others")
+    path: str = Field(description="the Parquet file, one row per impression in order of event time")
     rate: str = Field(default="full", description='"full", rows per second ("5000"), or times event time ("60x")')
     chunk_rows: int = Field(default=8192, gt=0, description="impressions that are sent, and held back, at a time")
 
@@ -115,12 +119,12 @@ class Augmentation(Frozen):
 
 
 class Teacher(Frozen):
-    batch_rows: int = Field(default=2048, gt=0)
+    batch_rows: int = Field(default=2048, gt=0, description="rows of one step, over all ranks")
     only: tuple[str, ...] = Field(default=(), description="features that students never see")
     model: TeacherConfig = TeacherConfig()
     publish_every_rows: int = Field(default=16384, gt=0, description="free pace: rows between snapshots")
-    checkpoint_every_blocks: int = Field(default=1, ge=1)
-    keep_snapshots: int = Field(default=8, ge=3)
+    checkpoint_every_blocks: int = Field(default=1, ge=1, description="blocks learned between two checkpoints")
+    keep_snapshots: int = Field(default=8, ge=3, description="published snapshots that stay on the disk, the newest")
     ranks: int = Field(default=1, ge=1, description="processes that hold and train the teacher together")
     sharding: Sharding = Sharding()
     read_ahead: int = Field(default=2, ge=0, description="batches made ready in a thread of its own; 0: no thread")
@@ -129,13 +133,15 @@ class Teacher(Frozen):
 class Student(Frozen):
     """A vertical student: name, row filter (default: the vertical of its name), tasks, features, arm."""
 
-    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")
+    name: str = Field(
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", description="of the student, its worker and its served model"
+    )
     verticals: tuple[str, ...] = Field(default=(), description="empty: the vertical named like the student")
     tasks: tuple[str, ...] = Field(default=(), description="empty: all tasks")
     features: tuple[str, ...] = Field(default=(), description="empty: all but the teacher's own")
-    batch_rows: int = Field(default=512, gt=0)
+    batch_rows: int = Field(default=512, gt=0, description="rows of one step that pass the filter")
     twin: bool = Field(default=False, description="also train a copy without the teacher, on the same rows")
-    checkpoint_every_rows: int = Field(default=50_000, gt=0)
+    checkpoint_every_rows: int = Field(default=50_000, gt=0, description="rows learned between two checkpoints")
     negative_rate: dict[str, Annotated[float, Field(gt=0, le=1)]] = Field(
         default={}, description="by task: of rows with label 0 so large a share is learned; empty: all"
     )
@@ -147,9 +153,9 @@ class Student(Frozen):
 
 
 class Tracking(Frozen):
-    enabled: bool = True
+    enabled: bool = Field(default=True, description="false: nothing is written to MLflow")
     uri: str | None = Field(default=None, description="null: sqlite in the run directory")
-    interval_s: float = Field(default=5.0, gt=0)
+    interval_s: float = Field(default=5.0, gt=0, description="time between two writes of metrics")
     queue_entries: int = Field(default=20_000, gt=0, description="waiting for the store; what does not fit is dropped")
 
 
@@ -157,14 +163,14 @@ class Resources(Frozen):
     """What Ray may use. Threads are per worker and exact; CPU requests are fractions of a core."""
 
     address: str | None = Field(default=None, description="null: a Ray of this run's own; or a cluster's address")
-    threads: int = Field(default=1, ge=1)
-    cpus_per_worker: float = Field(default=0.2, gt=0)
-    placement_timeout_s: float = Field(default=60.0, gt=0)
-    object_store_mb: int = Field(default=100, ge=80)
+    threads: int = Field(default=1, ge=1, description="threads that every worker computes with")
+    cpus_per_worker: float = Field(default=0.2, gt=0, description="share of a core that Ray reserves for a worker")
+    placement_timeout_s: float = Field(default=60.0, gt=0, description="Ray must find room for a worker in this time")
+    object_store_mb: int = Field(default=100, ge=80, description="memory of Ray's object store")
     max_restarts: int = Field(default=5, ge=0, description="of one worker within `restart_window_s`")
-    restart_window_s: float = Field(default=600.0, gt=0)
+    restart_window_s: float = Field(default=600.0, gt=0, description="crashes longer ago are forgotten")
     hang_s: float = Field(default=300.0, gt=0, description="a worker silent for so long is killed and started again")
-    min_free_disk_gb: float = Field(default=1.0, ge=0)
+    min_free_disk_gb: float = Field(default=1.0, ge=0, description="a disk with less free space counts as full")
     disk_give_up_s: float = Field(default=600.0, gt=0, description="a full disk is waited for so long")
     checkpoint_queue: int = Field(default=1, ge=1, description="checkpoints of a worker that wait to be written")
     read_rows: int = Field(default=32_768, gt=0, description="rows a student takes from the lake at a time")
@@ -177,8 +183,11 @@ class Resources(Frozen):
 class Config(Frozen):
     """Everything about a run. `rows` says what the stream holds, the rest what is done with it."""
 
-    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")
-    seed: int = 1
+    name: str = Field(
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$",
+        description="of the run: its default folder is runs/NAME, its served models are NAME-STUDENT",
+    )
+    seed: int = Field(default=1, description="of all models; a generated source has one of its own")
     rows: RowSchema
     source: Annotated[Generated | Recorded, Field(discriminator="kind")] | None = None
     features: FeatureSet

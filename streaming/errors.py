@@ -2,7 +2,7 @@
 
 
 class StreamingError(Exception):
-    """A problem in a source, a topic or the lake, told in words for the person who runs the stream."""
+    """A problem in a source, a topic or the lake, explained to the person who runs the stream."""
 
 
 class BadInput(StreamingError):
@@ -10,13 +10,13 @@ class BadInput(StreamingError):
 
 
 class BrokerAway(StreamingError):
-    """No Kafka broker answers. Nothing is lost; it is waited for (`kafka.give_up_s`)."""
+    """No Kafka broker answers. Nothing is lost; workers wait for it (`kafka.give_up_s`)."""
 
 
 class DiskFull(StreamingError):
-    """The disk takes no more. Nothing half written is read; it is waited for (`resources.disk_give_up_s`)."""
+    """The disk is full. No half-written file is ever read; workers wait for space (`resources.disk_give_up_s`)."""
 
 
 class DataLost(StreamingError):
-    """What a reader or a worker needs to go on is gone for good: deleted by retention, a topic made anew, a state that
-    was lost or altered. It is told, never retried or skipped."""
+    """Data that a reader or worker needs to continue is gone for good: deleted by retention, a topic created anew, a
+    state lost or altered. It is reported, never retried or skipped."""

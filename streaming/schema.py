@@ -36,16 +36,16 @@ POSITION_FIELDS = (
 class Column(BaseModel):
     """One raw feature column, stored in the lake as received.
 
-    `minimum` and `maximum` bound an int64 column; a value outside is a dead letter (`out_of_range:<name>`).
+    A value outside `minimum` and `maximum` makes its row a dead letter (`out_of_range:<name>`).
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    name: str
-    type: ColumnType = "int64"
-    nullable: bool = False
-    minimum: int | None = None
-    maximum: int | None = None
+    name: str = Field(description="name of the column, as in the messages")
+    type: ColumnType = Field(default="int64", description="type of its values")
+    nullable: bool = Field(default=False, description="whether a row may lack it")
+    minimum: int | None = Field(default=None, description="int64 columns: a smaller value makes its row a dead letter")
+    maximum: int | None = Field(default=None, description="int64 columns: a larger value makes its row a dead letter")
 
     @property
     def arrow_type(self) -> pa.DataType:
@@ -60,9 +60,13 @@ class Task(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    name: str
-    window_s: float = Field(gt=0)
-    given: str | None = None
+    name: str = Field(description="name of the task, as in the feedback")
+    window_s: float = Field(
+        gt=0, description="attribution window: seconds of event time after the impression in which feedback counts"
+    )
+    given: str | None = Field(
+        default=None, description="the task that this one is conditional on: rows without its label are not applicable"
+    )
 
     @property
     def window_ms(self) -> int:
@@ -96,9 +100,9 @@ class RowSchema(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    impression_id: Literal["int64", "string"] = "int64"
-    columns: tuple[Column, ...]
-    tasks: tuple[Task, ...]
+    impression_id: Literal["int64", "string"] = Field(default="int64", description="type of the ids")
+    columns: tuple[Column, ...] = Field(description="the raw feature columns")
+    tasks: tuple[Task, ...] = Field(description="the tasks, each with its attribution window")
 
     @model_validator(mode="after")
     def _consistent(self) -> RowSchema:

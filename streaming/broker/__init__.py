@@ -1,4 +1,9 @@
-"""Broker."""
+"""The embedded Kafka broker, from pip packages alone.
+
+broker  starts, finds and stops the broker of a directory
+config  its settings and properties
+jars    fetches Apache Kafka's jars and checks them
+"""
 
 import lazy_loader
 

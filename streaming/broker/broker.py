@@ -1,6 +1,6 @@
 """The embedded broker: Apache Kafka in KRaft mode, one node on the loopback address, from pip packages alone.
 
-It is a process of its own and outlives whoever started it. All it has lies in one directory:
+It runs as a process of its own, which outlives the one that started it. All its files are in one directory:
 
     broker.json         its ports, cluster id and process, as last started
     server.properties   written anew at each start
@@ -65,7 +65,7 @@ class LocalBroker:
         self._state_file = self.directory / "broker.json"
 
     def status(self) -> RunningBroker | None:
-        """The broker if its process runs, else None (also for a stale broker.json, whoever has that pid now)."""
+        """The broker if its process runs, else None (also where another process has the pid of a stale broker.json)."""
         state = self._state()
         process = self._process(state)
         if process is None:

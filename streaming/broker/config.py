@@ -1,4 +1,4 @@
-"""What the embedded broker runs with: its memory, its properties."""
+"""The embedded broker's settings, command line and server properties."""
 
 from __future__ import annotations
 
@@ -21,17 +21,26 @@ class BrokerSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    port: int | None = Field(default=None, ge=1, le=65535)
-    heap_mb: int = Field(default=512, ge=128)
-    max_message_bytes: int = Field(default=16 * 2**20, ge=1024)
-    retention_ms: int = Field(default=-1, ge=-1)
-    min_free_bytes: int = Field(default=512 * 2**20, ge=0)
+    port: int | None = Field(
+        default=None,
+        ge=1,
+        le=65535,
+        description="port on 127.0.0.1; null: a free one, chosen at the first start and kept",
+    )
+    heap_mb: int = Field(default=512, ge=128, description="memory of the Java heap")
+    max_message_bytes: int = Field(default=16 * 2**20, ge=1024, description="largest message that the broker accepts")
+    retention_ms: int = Field(
+        default=-1, ge=-1, description="how long messages are kept, by their timestamps; -1: for ever"
+    )
+    min_free_bytes: int = Field(
+        default=512 * 2**20, ge=0, description="free disk space without which the broker is not started"
+    )
 
 
 def java(settings: BrokerSettings, *arguments: str) -> list[str]:
-    """The command line of a Java program of the broker's, to be run in the broker's directory.
+    """The command line of one of the broker's Java programs, to be run in the broker's directory.
 
-    One active processor bounds the number of JIT and collector threads, so that the workers beside it keep the cores.
+    One active processor bounds the number of JIT and collector threads, which leaves the cores to the workers.
     """
     jars = fetch_jars()
     return [

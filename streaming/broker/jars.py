@@ -13,7 +13,7 @@ from pathlib import Path
 
 from streaming.errors import StreamingError
 
-# kafka-clients is named beside the broker: the log4j binding alone would let the resolver pick an older one.
+# kafka-clients is named explicitly: the log4j binding alone would let the resolver pick an older one.
 JARS = "+".join(
     [
         "org.apache.kafka:kafka_2.13:4.3.1",

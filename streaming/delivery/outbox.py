@@ -1,9 +1,9 @@
-"""What a commit leaves behind beside the lake: late feedback and dead letters, each delivered once.
+"""Late feedback and dead letters, each delivered once.
 
-Rows that settle nothing are kept with the settlement state of the commit that made them (`CommitRecord`), and
-delivered after that commit: to their tables beside the lake, and dead letters to their topic. Tables and topic remember
-the number of the last state delivered, so delivering a record again after a crash changes nothing, and a record whose
-commit never happened is never delivered.
+Rows that do not enter the lake are stored with the settlement state of the commit that produced them (`CommitRecord`)
+and delivered after that commit: to the side tables of the lake, and dead letters to their topic too. Tables and topic
+hold the number of the last state delivered, so delivering a record again after a crash changes nothing, and a record
+whose commit never happened is never delivered.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _TABLES = ("late.arrow", "dead.arrow")
 
 @dataclass(frozen=True)
 class CommitRecord:
-    """Beside the settlement state `number`: where reading goes on, and what is to be delivered."""
+    """Stored with the settlement state `number`: where reading continues, and what is to be delivered."""
 
     number: int
     meta: dict[str, Any]
@@ -39,7 +39,7 @@ class CommitRecord:
     dead: pa.Table
 
     def save(self, root: Path) -> None:
-        """Under `root`, whole or not at all, and durably: a commit may name it once this returns. Raises DiskFull.
+        """Store it under `root`, atomically and durably: a commit may name it once this returns. Raises DiskFull.
 
         A number is written again only if its commit never happened.
         """
@@ -68,8 +68,8 @@ class CommitRecord:
                     tables[name] = pa.ipc.open_file(file).read_all()
         except (OSError, pa.ArrowException, KeyError, ValueError) as error:
             raise DataLost(
-                f"the record of commit {number}, {folder}, cannot be read: {error}. Without it nobody knows where "
-                "reading goes on: put it back from a copy of the run directory, or start a new run"
+                f"the record of commit {number}, {folder}, cannot be read: {error}. Without it reading "
+                "cannot continue: put it back from a copy of the run directory, or start a new run"
             ) from error
         return cls(number, meta, *(tables[name] for name in _TABLES))
 
@@ -92,8 +92,8 @@ def _folder(root: Path, number: int) -> Path:
 class Outbox:
     """Delivers commit records, in order of their numbers, each once.
 
-    Several runs may share a dead-letter topic: every letter names its run's table, state and part in its headers. Then
-    a crash can repeat the letters of one record there, under the same headers; never in the table.
+    Several runs may share a dead-letter topic: every letter names its run's table, state and part in its headers. In
+    that case a crash can repeat the letters of one record in the topic, under the same headers, but never in the table.
     """
 
     def __init__(self, folder: Path, settings: KafkaSettings, topic: str, schema: RowSchema) -> None:

@@ -1,4 +1,11 @@
-"""Delta."""
+"""Delta tables: checked commits, replaced files, the log, locks and vacuum. Knows nothing of the lake's rows.
+
+table   commits with transaction identifiers that are compared
+files   replaces data files in one commit
+log     the log on the disk: flushed, and diagnosed where it is damaged
+vacuum  deletes files that no version needs
+lock    commits in flight keep vacuum away; one housekeeper at a time
+"""
 
 import lazy_loader
 

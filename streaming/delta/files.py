@@ -2,7 +2,7 @@
 
 Replacing carries a transaction identifier of its own, `exfm/housekeeping`, raised by one each time: Delta accepts two
 commits that remove the same file (and would double its rows), but not two that raise the same identifier through
-handles of the same age. Appending goes on meanwhile: a commit of the writer neither hinders nor is hindered.
+handles of the same age. Appending is unaffected: the writer's commits and these do not block each other.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ class TableFiles:
         except TableNotFoundError:
             raise BadInput(f"no table at {path}") from None
         except (DeltaError, OSError) as error:
-            told = damage(path) or str(error).partition("\n")[0]
-            raise StreamingError(f"the table at {path} cannot be opened: {told}") from error
+            reason = damage(path) or str(error).partition("\n")[0]
+            raise StreamingError(f"the table at {path} cannot be opened: {reason}") from error
         self._look()
 
     def _look(self) -> None:
@@ -99,9 +99,9 @@ class TableFiles:
         """Where a file lies on the disk."""
         return self.path / file.path
 
-    def new_place(self, beside: DataFile) -> str:
+    def new_place(self, neighbour: DataFile) -> str:
         """A new name below the table, in the folder of another file of the same partition."""
-        folder, slash, _ = beside.path.rpartition("/")
+        folder, slash, _ = neighbour.path.rpartition("/")
         return f"{folder}{slash}part-00000-{uuid.uuid4()}-c000.zstd.parquet"
 
     def replace(
@@ -115,7 +115,7 @@ class TableFiles:
         """Replace `removed` by `added`, which lie on the disk already. False where another replacing came first: look
         again and start over; what was written is left to vacuum.
 
-        To be called inside `table_lock.in_flight`, which began before the first of `added` was written.
+        Call it inside `in_flight_lock`, taken before the first of `added` was written.
         """
         retire(self.place(file) for file in removed)
         now_ms = time.time_ns() // 1_000_000

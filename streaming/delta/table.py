@@ -37,15 +37,15 @@ from streaming.errors import BadInput, DiskFull, StreamingError
 COMMIT_ATTEMPTS = 20
 CHECKPOINT_EVERY_COMMITS = 20
 LOG_RETENTION = "interval 10 minutes"
-"""Entries of the log are kept so long, and until a checkpoint stands for them. There are at most as many as commits
-within it, and those of two checkpoints' distance."""
+"""How long log entries are kept, and at least until a checkpoint covers them. Their number is bounded by the commits in
+this time plus those between two checkpoints."""
 TOMBSTONE_RETENTION = "interval 1 hour"
-"""Checkpoints say so long which files were replaced; only for other programs that vacuum."""
+"""How long checkpoints list replaced files; only other programs that vacuum need it."""
 ROW_GROUP_ROWS = 65_536
 METADATA_KEY = "exfm"
 
 # Old log files are removed by our commits only: the table says no to everybody else, so that the newest commit of ours,
-# which holds the metadata, stays in the log however long nobody writes.
+# which holds the metadata, stays in the log however long no commit follows.
 # Looking for them costs a walk through the log, so it is done at the first commit and then
 # as often as a checkpoint is made.
 _NO_CLEANING = PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=False)
@@ -54,7 +54,7 @@ _PARQUET = WriterProperties(compression="ZSTD", compression_level=1, max_row_gro
 
 
 class TableCommit(NamedTuple):
-    """What one commit writes: rows (may be none), transaction identifiers, and a small JSON object beside them."""
+    """What one commit writes: rows (may be none), transaction identifiers, and a small JSON object."""
 
     rows: pa.Table
     identifiers: Mapping[str, int]
@@ -71,8 +71,8 @@ def open_table(path: Path, schema: pa.Schema) -> DeltaTable | None:
     except TableNotFoundError:
         return None
     except (DeltaError, OSError) as error:
-        told = damage(path) or str(error).partition("\n")[0]
-        raise StreamingError(f"the table at {path} cannot be opened: {told}") from error
+        reason = damage(path) or str(error).partition("\n")[0]
+        raise StreamingError(f"the table at {path} cannot be opened: {reason}") from error
     found = pa.schema(handle.schema().to_arrow())
     differing = _differences(found, schema)
     if differing:
@@ -84,15 +84,15 @@ def open_table(path: Path, schema: pa.Schema) -> DeltaTable | None:
 
 
 def _differences(found: pa.Schema, wanted: pa.Schema) -> list[str]:
-    told = []
+    differing = []
     for name in dict.fromkeys([*wanted.names, *found.names]):
         if name not in found.names:
-            told.append(f"`{name}` ({wanted.field(name).type}) is missing")
+            differing.append(f"`{name}` ({wanted.field(name).type}) is missing")
         elif name not in wanted.names:
-            told.append(f"`{name}` ({found.field(name).type}) is too many")
+            differing.append(f"`{name}` ({found.field(name).type}) is too many")
         elif found.field(name).type != wanted.field(name).type:
-            told.append(f"`{name}` is {found.field(name).type}, not {wanted.field(name).type}")
-    return told
+            differing.append(f"`{name}` is {found.field(name).type}, not {wanted.field(name).type}")
+    return differing
 
 
 def in_schema(rows: pa.Table, schema: pa.Schema) -> pa.Table:
@@ -157,7 +157,7 @@ class CheckedTable:
 
     @property
     def id(self) -> str:
-        """Of this table, and of no other."""
+        """The table's unique id."""
         return str(self._handle.metadata().id)
 
     def refresh(self) -> None:

@@ -1,4 +1,4 @@
-"""Connections to Kafka: the only file that imports its client. What went wrong is told in words here."""
+"""Connections to Kafka: the only file that imports its client. Its errors are explained here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages out of a topic: from our own positions, with an end that the broker confirms and gaps that are told."""
+"""Reads messages from a topic: from the caller's positions, with a confirmed end, and an error for every gap."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ class TopicReader(MessageSource):
     """Reads partitions of our choice from positions of our choice. One thread at a time.
 
     While the broker is away `next_batch` returns None and `reachable` is False; after `give_up_s` it raises BrokerAway.
-    Offsets that retention deleted before they were read are an error, never skipped. Read ahead are at most 32 MiB in
-    one fetch, 4 MiB of each partition (or one message, where that is larger), and nothing of a partition left alone.
+    Offsets that retention deleted before they were read are an error, never skipped. It reads ahead at most 32 MiB in
+    one fetch, 4 MiB of each partition (or one message, where that is larger), and nothing of a paused partition.
 
-    What was fetched and not asked for yet waits here, not in the client: kafka-python 3.0 loses sight of a partition
-    that is paused with some of its messages handed out, and brings no more of it for as long as the others are silent.
+    Fetched messages that were not requested yet wait here, not in the client: kafka-python 3.0 stops fetching a
+    partition that is paused with some of its messages handed out, for as long as the other partitions are silent.
     """
 
     CONFIRM_EVERY_S = 1.0
@@ -103,7 +103,7 @@ class TopicReader(MessageSource):
         self._look_for_ends()
 
     def seek(self, position: Positions) -> None:
-        """Partitions that are not named stay where they are. A position that is gone is told by the next batch."""
+        """Other partitions stay where they are. The next batch raises DataLost for a position that is gone."""
         for partition, at in position.items():
             self._consumer.seek(TopicPartition(*partition), at.offset)
             self._ended.discard(partition)
@@ -221,7 +221,7 @@ class TopicReader(MessageSource):
         try:
             self._set_ends(self._consumer.end_offsets(self._keys, timeout_ms=round(timeout_s * 1000)))
         except KafkaError as error:
-            if self.reachable:  # counted from the first question that got no answer, not from when we last cared to ask
+            if self.reachable:  # counted from the first request without an answer
                 self.reachable, self._away_since = False, asked_at
             silent_s = self._clock() - self._away_since
             if silent_s > self._settings.give_up_s:
@@ -255,6 +255,6 @@ def _check_range(partition: Partition, offset: int, begin: int, end: int) -> Non
         )
     if offset > end:
         raise DataLost(
-            f"{where}: offset {offset:,} was to be read next, but the topic ends at {end:,}: it was deleted and made "
-            "anew, or this is another broker; point the run at the broker it began with, or start a new run"
+            f"{where}: offset {offset:,} was to be read next, but the topic ends at {end:,}: it was deleted and "
+            "created anew, or this is another broker; point the run at the broker it began with, or start a new run"
         )

@@ -1,4 +1,4 @@
-"""Whether topics that somebody else keeps will hold their messages for as long as they are needed."""
+"""Checks that topics which others manage keep their messages for as long as they are needed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which Kafka to talk to, and how patiently."""
+"""Connection to a Kafka cluster: addresses, security, time-outs, bounds."""
 
 from __future__ import annotations
 
@@ -30,9 +30,7 @@ SECURITY_KEYS = frozenset(
 
 
 class KafkaSettings(BaseModel):
-    """Which Kafka, and how patiently.
-
-    `security` goes to the client as it is: `security_protocol`, `ssl_*`, `sasl_*`.
+    """Connection to a Kafka cluster: addresses, security, time-outs, bounds.
 
     >>> KafkaSettings(bootstrap_servers="kafka:9092", security={"security_protocol": "SSL"}).addresses
     [('kafka', 9092)]
@@ -40,15 +38,36 @@ class KafkaSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    bootstrap_servers: str | None = None
-    security: dict[str, str | int | bool] = {}
-    connect_timeout_s: float = Field(default=15.0, gt=0)
-    request_timeout_s: float = Field(default=30.0, gt=1)
-    delivery_timeout_s: float = Field(default=120.0, gt=0)
-    give_up_s: float = Field(default=300.0, gt=0)
-    max_message_bytes: int = Field(default=MAX_MESSAGE_BYTES, ge=1024)
-    max_pending_bytes: int = Field(default=64 * 2**20, gt=0)
-    compression: Literal["lz4", "zstd", "none"] = "lz4"
+    bootstrap_servers: str | None = Field(
+        default=None,
+        description="addresses of a Kafka of yours, HOST:PORT separated by commas; null: the embedded broker",
+    )
+    security: dict[str, str | int | bool] = Field(
+        default_factory=dict, description="passed to the Kafka client as given: security_protocol, ssl_*, sasl_*"
+    )
+    connect_timeout_s: float = Field(
+        default=15.0, gt=0, description="how long a new connection waits for the first answer of a broker"
+    )
+    request_timeout_s: float = Field(default=30.0, gt=1, description="how long one request waits for its answer")
+    delivery_timeout_s: float = Field(
+        default=120.0,
+        gt=0,
+        description="how long a message may take to be acknowledged, retries included; at least request_timeout_s + 1",
+    )
+    give_up_s: float = Field(
+        default=300.0, gt=0, description="how long an absent broker is waited for before a worker fails"
+    )
+    max_message_bytes: int = Field(
+        default=MAX_MESSAGE_BYTES,
+        ge=1024,
+        description="largest message that is written or read; a larger one becomes a dead letter, unread",
+    )
+    max_pending_bytes: int = Field(
+        default=64 * 2**20,
+        gt=0,
+        description="bytes of messages sent but not acknowledged; a writer waits at this bound",
+    )
+    compression: Literal["lz4", "zstd", "none"] = Field(default="lz4", description="of the messages written")
 
     @field_validator("security")
     @classmethod

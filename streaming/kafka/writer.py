@@ -14,13 +14,13 @@ from streaming.kafka.topics import require_topics, topic_config
 from streaming.messages import END_HEADER
 
 RECORD_OVERHEAD_BYTES = 512
-"""Room for a record's own framing beside its key, value and headers."""
+"""Room for a record's framing, in addition to its key, value and headers."""
 
 
 class TopicWriter:
     """Writes one topic: idempotent, acknowledged by all replicas, in order within a partition.
 
-    What is written is on its way, not there, until `flush` returns. After a failure every further call raises, and
+    Messages are stored only once `flush` has returned. After a failure every further call raises, and
     nothing more is sent: no message is there without all those before it in its partition. Make a new writer, and write
     again from the last message that is known to be there (`last_message`).
     """
@@ -110,7 +110,7 @@ class TopicWriter:
             self._producer.close(timeout=5)
 
     def abandon(self) -> None:
-        """Let go as a crash would: what waits is never sent."""
+        """Close as a crash would: messages that wait are never sent."""
         self._failure = self._failure or StreamingError("the writer was abandoned")
         with suppress(KafkaError):
             self.close()
@@ -124,7 +124,7 @@ class TopicWriter:
         self.close()
 
     def _failed(self, error: Exception) -> None:
-        """Mostly in the client's own thread, which would go on with the messages behind the one that it gave up."""
+        """Runs mostly in the client's thread, which would otherwise send the messages after the failed one."""
         if self._failure is None:
             self._failure = error
             self._producer._sender.force_close()

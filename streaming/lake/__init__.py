@@ -1,4 +1,15 @@
-"""Lake."""
+"""The lake: the log of augmented examples, and what keeps it in order.
+
+writer        the table and its one writer
+reader        rows after a `lake_seq`
+source        the lake as a source of rows
+readers       the registry of readers, whose rows are kept
+compaction    merges small files
+retention     deletes old rows
+housekeeping  does both, and vacuum, in a thread of its own
+side_tables   dead letters and late feedback
+settings      sizes and times of compaction, retention and vacuum
+"""
 
 import lazy_loader
 

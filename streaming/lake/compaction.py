@@ -30,7 +30,7 @@ ROW_GROUP_ROWS = 32_768
 Rows read per second of CPU, three verticals: 1.3 million with 65,536, 1.9 with 32,768 and 16,384, 1.2 with 8,192."""
 
 COLD_S = 3600.0
-"""A partition that has got no file for so long is compacted as soon as it has two small ones."""
+"""A partition that has received no file for this long is compacted as soon as it has two small ones."""
 
 
 class FileMerge(NamedTuple):

@@ -1,7 +1,6 @@
-"""Housekeeping: compaction, retention and vacuum of the lake and of the tables beside it, while the stream goes on.
+"""Housekeeping: compaction, retention and vacuum of the lake and its side tables, while the stream runs.
 
-`keep_house` does for one table what there is to do; `Housekeeper` has a thread of its own do it, every so many commits,
-so that a commit waits for none of it. Of what is done
+`Housekeeper` does it in a thread of its own, once in several commits, so that no commit waits for it.
 
     compaction  moves no row and no position: held up by pinned ranges only
     retention   deletes rows up to the lowest position in the registry (`Readers`) of the readers that have not expired
@@ -31,17 +30,17 @@ from streaming.lake.settings import LakeSettings
 from streaming.position import NOTHING_YET
 
 RETENTION_STEP = 16
-"""Rows are deleted when the newest event time has moved by retention / this: they live at most so much longer."""
+"""Rows are deleted when the newest event time has moved by retention / this: they live at most this much longer."""
 
 STARTING_S = 900.0
-"""After a run was down, its readers have so long to come back, however long they have been silent meanwhile."""
+"""After a run was down, its readers have this long to come back, however long they were silent meanwhile."""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass
 class Housework:
-    """What was done to one table, for the log and the person at the keyboard."""
+    """What was done to one table, for the log and for people."""
 
     merged_files: int = 0
     made_files: int = 0
@@ -76,9 +75,11 @@ def retention_floor(
     without: Collection[str] = (),
     since_s: float = float("-inf"),
 ) -> Reader | None:
-    """The reader furthest behind of those that hold rows; None when there is none. One of `awaited` that never
-    registered holds every row; those in `without` hold nothing. Of `awaited`, nobody expires within STARTING_S of
-    `since_s`, when the run was started."""
+    """The reader furthest behind of those that hold rows; None when there is none.
+
+    A reader in `awaited` that never registered holds every row, and none of `awaited` expires within STARTING_S of
+    `since_s`, when the run was started. Readers in `without` hold nothing.
+    """
     known = readers.all()
     names = {reader.name for reader in known}
     for name in awaited:
@@ -99,7 +100,7 @@ def compact_table(
     pinned: Sequence[tuple[int, int]] = (),
     go_on: Callable[[FileMerge], bool] = lambda _: True,
 ) -> None:
-    """Make the merges that are worth it now, as long as `go_on`, asked before each, says yes."""
+    """Make the merges that are worth it now, as long as `go_on`, called before each, returns True."""
     merges = compaction.plan(
         table.files,
         compact_files=compact_files or settings.compact_files,
@@ -127,41 +128,36 @@ def expire_rows(table: TableFiles, settings: LakeSettings, done: Housework, held
 
 
 class Housekeeper:
-    """Keeps `lake` and the tables in `beside` (those that exist) in order, from a thread of its own.
+    """Keeps the lake and its side tables (those that exist) in order, from a thread of its own.
 
     awaited   names of readers for whom every row is kept until they have registered
-    trouble   what went wrong last, in words; None while all is well. Nothing is ever raised: a lake that is not
-              compacted is slow, not wrong
+    trouble   the last error; None while there is none. Errors are not raised: a lake that is not compacted is slow, not
+              wrong
 
-    Bounded: one piece of work at a time, each at most a merge of about the target size; a commit that finds the thread
-    at work only counts. One process keeps house at a time, others come back later.
+    Bounded: one task at a time, each at most a merge of about the target size; a commit during a task is only counted.
+    One process at a time does housekeeping; others try again later.
     """
 
     def __init__(
         self,
         lake: Path,
-        beside: Sequence[Path],
+        side_tables: Sequence[Path],
         readers: Readers,
         settings: LakeSettings,
         *,
         awaited: Collection[str] = (),
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._lake, self._paths = lake, (lake, *beside)
-        self._readers, self._settings, self._awaited, self._clock = readers, settings, awaited, clock
-        self._since_s = clock()
-        self._tables: dict[Path, TableFiles] = {}
+        self._upkeep = _Upkeep(lake, side_tables, readers, settings, awaited, clock)
         self._every = max(1, min(settings.compact_files // 2, 16))
         self._commits = 0
-        self._cut_at_ms: int | None = None
-        self._swept_at_s = dict.fromkeys(self._paths, clock())
         self._state = threading.Condition()
         self._asked = self._closing = self._at_work = False
         self._thread: threading.Thread | None = None
         self.trouble: str | None = None
 
     def maybe(self) -> None:
-        """To be called after every commit; costs nothing, and wakes the thread every few."""
+        """Call it after every commit: it costs nothing, and wakes the thread once in several commits."""
         self._commits += 1
         if self._commits % self._every or self._closing:
             return
@@ -178,7 +174,7 @@ class Housekeeper:
             return self._state.wait_for(lambda: not (self._asked or self._at_work), timeout_s)
 
     def close(self) -> None:
-        """Wait for the piece of work in hand and end; the rest is done another time."""
+        """Wait for the current task and end; the rest is done another time."""
         with self._state:
             self._closing = True
             self._state.notify_all()
@@ -194,7 +190,7 @@ class Housekeeper:
                 self._asked, self._at_work = False, True
             if self._closing:
                 break
-            for path in self._paths:
+            for path in self._upkeep.paths:
                 if path.is_dir():
                     self._attempt(path)
         with self._state:
@@ -205,14 +201,35 @@ class Housekeeper:
         try:
             with housekeeping_lock(path, wait_s=0.0) as alone:
                 if alone:
-                    self._keep(path)
+                    self._upkeep.keep(path, go_on=lambda _: not self._closing)
             self.trouble = None
         except (StreamingError, DeltaError, OSError, ValueError) as error:
-            self._tables.pop(path, None)
+            self._upkeep.forget(path)
             self.trouble = f"housekeeping of {path.name}: {error}"
             log.warning("%s; the next try is at one of the next commits", self.trouble)
 
-    def _keep(self, path: Path) -> None:
+
+class _Upkeep:
+    """The tasks of a `Housekeeper`, and what it remembers of each table between them."""
+
+    def __init__(
+        self,
+        lake: Path,
+        side_tables: Sequence[Path],
+        readers: Readers,
+        settings: LakeSettings,
+        awaited: Collection[str],
+        clock: Callable[[], float],
+    ) -> None:
+        self._lake, self.paths = lake, (lake, *side_tables)
+        self._readers, self._settings, self._awaited, self._clock = readers, settings, awaited, clock
+        self._since_s = clock()
+        self._tables: dict[Path, TableFiles] = {}
+        self._cut_at_ms: int | None = None
+        self._swept_at_s = dict.fromkeys(self.paths, clock())
+
+    def keep(self, path: Path, go_on: Callable[[FileMerge], bool]) -> None:
+        """Do what the table at `path` needs now; no further merge once `go_on` says no."""
         now_s, done = self._clock(), Housework()
         table = self._tables.get(path)
         if table is None:
@@ -223,13 +240,17 @@ class Housekeeper:
         if path == self._lake:
             self._retain(table, done, now_s)
             pinned = pinned_ranges(self._readers, self._settings, now_s)
-        compact_table(table, self._settings, done, now_s=now_s, pinned=pinned, go_on=lambda _: not self._closing)
+        compact_table(table, self._settings, done, now_s=now_s, pinned=pinned, go_on=go_on)
         if now_s - self._swept_at_s[path] >= self._settings.vacuum_after_s / 4:
             done.swept = vacuum_table(path, self._settings.vacuum_after_s, wait_s=0.2)
             if not done.swept.busy:
                 self._swept_at_s[path] = now_s
         if done != Housework():
             log.info("%s: %s", path.name, done)
+
+    def forget(self, path: Path) -> None:
+        """Open the table at `path` anew the next time."""
+        self._tables.pop(path, None)
 
     def _retain(self, table: TableFiles, done: Housework, now_s: float) -> None:
         keep_ms = self._settings.retention_ms
@@ -246,6 +267,6 @@ class Housekeeper:
 def pinned_ranges(
     readers: Readers, settings: LakeSettings, now_s: float, without: Collection[str] = ()
 ) -> list[tuple[int, int]]:
-    """(first, last) of what somebody verifies."""
+    """(first, last) of the ranges under verification."""
     holding = readers.holding(now_s=now_s, expiry_s=settings.reader_expiry_s, without=without)
     return [(reader.position + 1, reader.last) for reader in holding if reader.last is not None]

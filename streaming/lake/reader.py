@@ -75,7 +75,7 @@ class LakeReader:
 
     @property
     def id(self) -> str:
-        """Of this lake, and of no other."""
+        """The lake's unique id."""
         return str(self._handle.metadata().id)
 
     @property
@@ -117,7 +117,7 @@ class LakeReader:
 
         after       a position; default: from the first row that there is
         upto        default: the last row known
-        limit_rows  the first so many matching rows only; memory is then bounded by it and by one window, which is
+        limit_rows  at most this many matching rows; memory is then bounded by it and by one window, which is
                     kept for the next read
         columns     names, in the order wanted; default all of `schema.augmented`
         verticals   only these; files of others are not opened

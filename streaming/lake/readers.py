@@ -1,9 +1,9 @@
-"""Who still reads the lake, and from where on: one small file for each reader, so that nobody's rows are deleted.
+"""The registry of the lake's readers: one small file for each, so that no reader's rows are deleted.
 
-A reader says, whenever it has stored how far it is, the last `lake_seq` that it will never need again. A pin says it of
-a range that somebody verifies: nothing from its first row on is deleted, and the files of the range are left as they
-are. Whoever is silent for longer than the expiry (a paused student, a pin that was forgotten) holds nothing up, unless
-it is registered as lasting.
+Whenever a reader has stored its progress, it registers the last `lake_seq` that it will never need again. A pin does so
+for a range under verification: no row from its first one on is deleted, and the files of the range are not rewritten.
+A reader or pin that is silent for longer than the expiry (a paused student, a forgotten pin) no longer holds rows,
+unless it is registered as lasting.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class Reader:
     """A registered reader, or a pin (`last` is then the last row pinned).
 
     position  the last `lake_seq` that it does not need; -1: it needs all there is
-    at_s      when it said so, seconds of the wall clock
-    lasting   it never expires: without it the run cannot go on
+    at_s      when it registered, seconds of the wall clock
+    lasting   it never expires: the run cannot continue without it
     damaged   its file cannot be read: everything is held for it until it registers again or is retired
     """
 
@@ -59,8 +59,10 @@ class Readers:
         self.folder = folder
 
     def register(self, name: str, position: int, *, now_s: float | None = None, lasting: bool = False) -> None:
-        """`name` will never again need a row up to `position` (-1: it may need every row). To be called after what was
-        made of those rows has reached the disk, and at the start."""
+        """`name` will never again need a row up to `position` (-1: it may need every row).
+
+        Call it at the start, and whenever the results of those rows have reached the disk.
+        """
         self._store(Reader(name, position, time.time() if now_s is None else now_s, lasting=lasting))
 
     def pin(self, name: str, first: int, last: int, *, now_s: float | None = None) -> None:
@@ -87,7 +89,7 @@ class Readers:
         return [r for r in self.all() if not r.expired(now_s, expiry_s) and r.name not in without]
 
     def lowest(self, *, now_s: float, expiry_s: float, without: Collection[str] = ()) -> int | None:
-        """The `lake_seq` up to which nobody needs a row; None where nobody is registered."""
+        """The `lake_seq` up to which no reader needs a row; None where no reader is registered."""
         holding = self.holding(now_s=now_s, expiry_s=expiry_s, without=without)
         return holding[0].position if holding else None
 

@@ -2,8 +2,9 @@
 
 A row is too old when its event time lies more than the retention before the newest event time in the lake (not before
 the clock on the wall: a stream that stands still loses nothing). The cut F is the first row that is young enough, moved
-down to the beginning of its block and to the lowest row that a registered reader may still need. Rows below F go; F
-itself is a transaction identifier, `exfm/first_seq`, of the same commit. A reader whose position lies before F is told.
+down to the beginning of its block and to the lowest row that a registered reader may still need. Rows below F are
+deleted; F itself is a transaction identifier, `exfm/first_seq`, of the same commit. A reader whose position lies before
+F gets an error.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class RetentionCut(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """So many go."""
+        """Number of rows to delete."""
         return max(0, self.first_seq - self.begins)
 
 

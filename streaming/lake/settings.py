@@ -1,4 +1,4 @@
-"""How the lake and the tables beside it are kept in order."""
+"""Settings of compaction, retention and vacuum."""
 
 from __future__ import annotations
 
@@ -6,18 +6,22 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class LakeSettings(BaseModel):
-    """Housekeeping of the lake. None of it moves a reader's position or decides a result."""
+    """Compaction, retention and vacuum of the lake. None of it moves a reader's position or changes a result."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    compact_files: int = Field(
-        default=32, ge=2, description="small files of a partition that are made into larger ones"
+    compact_files: int = Field(default=32, ge=2, description="a partition with this many small files is compacted")
+    target_file_mb: float = Field(default=64, gt=0, description="size of the files that compaction makes, about, in MB")
+    vacuum_after_s: float = Field(
+        default=3600.0, ge=0, description="how long a file stays on the disk after it was replaced, in seconds"
     )
-    target_file_mb: float = Field(default=64, gt=0, description="no larger than about this")
-    vacuum_after_s: float = Field(default=3600.0, ge=0, description="replaced files are deleted after so long")
-    retention_days: float | None = Field(default=None, gt=0, description="of event time; null: rows are kept for ever")
+    retention_days: float | None = Field(
+        default=None, gt=0, description="rows whose event time is older than this are deleted; null: none are"
+    )
     reader_expiry_s: float = Field(
-        default=7 * 86400.0, gt=0, description="a reader silent for so long holds nothing up"
+        default=7 * 86400.0,
+        gt=0,
+        description="a reader that is silent for longer no longer keeps rows from being deleted",
     )
 
     @property

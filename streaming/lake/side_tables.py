@@ -1,8 +1,8 @@
-"""Tables beside the lake, for rows that do not enter it: dead letters and late feedback.
+"""Tables next to the lake, for rows that do not enter it: dead letters and late feedback.
 
-What a commit of the lake leaves behind is appended under the number of that commit's state, after the commit. The table
-keeps the last number as a Delta transaction identifier, atomically with the rows: appending a number again, as every
-restart does, changes nothing. Nothing is lost or doubled, however the stream is cut the second time.
+After each commit to the lake, its dead letters and late feedback are appended under the number of that commit's state.
+The table keeps the last number as a Delta transaction identifier, atomically with the rows: appending a number again,
+as every restart does, changes nothing. Nothing is lost or doubled, however the stream is cut the second time.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ class SideTable:
     Raises BadInput when the table there has other columns, or the folder cannot be written.
 
     >>> import tempfile
-    >>> from streaming.messages.dead_letters import DEAD_LETTER_SCHEMA, DeadLetter, to_batch
+    >>> from streaming.messages.dead_letters import DEAD_LETTER_SCHEMA, DeadLetter, letters_to_batch
     >>> table = SideTable(tempfile.mkdtemp(), DEAD_LETTERS, DEAD_LETTER_SCHEMA)
-    >>> letters = to_batch([DeadLetter("impression", "null:age", "ads", 0, 17, row, "", b"") for row in (3, 5)])
+    >>> letters = letters_to_batch([DeadLetter("impression", "null:age", "ads", 0, 17, row, "", b"") for row in (3, 5)])
     >>> table.append(letters, number=4), table.append(letters, number=4), table.append(letters, number=5)
     (2, 0, 2)
     """
@@ -40,7 +40,7 @@ class SideTable:
 
     @property
     def id(self) -> str:
-        """Of this table, and of no other."""
+        """The table's unique id."""
         return self._table.id
 
     @property

@@ -15,10 +15,10 @@ from streaming.position import NOTHING_YET
 
 class LakeSource(Source[int, pa.Table]):
     """Matching rows in order of `lake_seq`, up to `batch_rows` at a time. Its position is a `lake_seq`: all up to there
-    were handed out, or passed over because they do not match.
+    were returned, or skipped because they do not match.
 
-    A lake has no end of its own; `end_seq` is the last row there will be, once somebody knows it. New commits are
-    looked for when all known ones are read; they are not waited for.
+    A lake has no end of its own; `end_seq` is its last row, once the caller knows it. When all known
+    commits are read, it looks for new ones, but does not wait for them.
     """
 
     def __init__(
@@ -37,8 +37,8 @@ class LakeSource(Source[int, pa.Table]):
         self.end_seq: int | None = None
 
     def open(self, position: int | None = None) -> None:
-        """Raises DataLost when the lake ends before `position`; rows that retention has deleted are told by the next
-        batch."""
+        """Raises DataLost when the lake ends before `position`; rows that retention has deleted raise it
+        at the next batch."""
         self._lake.refresh()
         self.seek(self._lake.first_lake_seq - 1 if position is None else position)
 
@@ -47,7 +47,7 @@ class LakeSource(Source[int, pa.Table]):
         if position > self._lake.last_lake_seq:
             raise DataLost(
                 f"the lake {self._lake.path} ends at lake_seq {self._lake.last_lake_seq:,}, and was read up to "
-                f"{position:,}: it was deleted and made anew; go on with the lake that was read, or start a new run"
+                f"{position:,}: it was deleted and created anew; use the lake that was read, or start a new run"
             )
         self._upto = position
 

@@ -50,14 +50,14 @@ class LakeTable:
         self.schema = schema
 
     def open_writer(self) -> LakeWriter:
-        """The one writer from now on: one opened before is fenced at its next commit. Makes the table where absent.
+        """Become the lake's one writer: an earlier one is fenced at its next commit. Creates the table where absent.
 
         Raises BadInput when the table there has other columns, or its folder cannot be written.
         """
         return LakeWriter(self.path, self.schema)
 
     def open_reader(self) -> LakeReader:
-        """A reader of its own, which disturbs nobody. Raises BadInput when there is no lake yet."""
+        """A new reader, independent of the writer. Raises BadInput when there is no lake yet."""
         return LakeReader(self.path, self.schema)
 
 
@@ -65,8 +65,8 @@ class LakeWriter:
     """Appends whole blocks. Opened through `LakeTable.open_writer`, which raises the epoch.
 
     `last_lake_seq`, `last_block` and `state` are what the last commit says (-1: none), `metadata` its JSON object:
-    {} for a new lake, None when the log no longer holds it (somebody removed log files by hand; take the counters from
-    the settlement state then).
+    {} for a new lake, None when the log no longer holds it (log files were removed by hand; take the counters from the
+    settlement state then).
     """
 
     def __init__(self, path: Path, schema: RowSchema) -> None:
@@ -85,7 +85,7 @@ class LakeWriter:
 
     @property
     def id(self) -> str:
-        """Of this lake, and of no other."""
+        """The lake's unique id."""
         return self._table.id
 
     def _take_over(self) -> TableCommit:

@@ -1,4 +1,13 @@
-"""Messages."""
+"""What a Kafka message holds, and how it is read without trusting it.
+
+source        the contract of every source of rows: positions, ends, gaps
+codecs        messages to rows and back, Arrow or JSON
+validation    the rules that a row must satisfy
+dead_letters  rows and messages that were refused
+ipc           Arrow IPC streams, read defensively
+declared      the size that an Arrow IPC stream declares, checked before it is read
+json_text     JSON values of Arrow columns
+"""
 
 import lazy_loader
 

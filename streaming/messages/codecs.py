@@ -191,7 +191,7 @@ class JsonCodec(Codec):
 
     def __init__(self, rules: RowRules, max_message_bytes: int = MAX_MESSAGE_BYTES) -> None:
         super().__init__(rules, max_message_bytes)
-        # Nulls are let in here, and told apart from absent keys when the rules are checked.
+        # Nulls are accepted here, and distinguished from absent keys when the rules are checked.
         nullable = pa.schema([field.with_nullable(True) for field in rules.schema])
         self._options = pyarrow.json.ParseOptions(explicit_schema=nullable, unexpected_field_behavior="ignore")
         self._columns = [(field.name, json_kind(field.type), field.nullable) for field in rules.schema]
@@ -268,7 +268,7 @@ class JsonCodec(Codec):
         return None
 
     def _explain(self, message: RawMessage, refusal: Refusal) -> Refusal:
-        """An absent key is told apart from a null."""
+        """Distinguish an absent key from a null."""
         rule, _, name = refusal.reason.partition(":")
         if rule == "null" and name not in self._keys(message.value):
             return Refusal(f"missing_column:{name}", f"`{name}` is absent")
@@ -277,7 +277,7 @@ class JsonCodec(Codec):
     def _keys(self, value: bytes) -> Collection[str]:
         try:
             record: dict[str, Any] = json.loads(value)
-        except (ValueError, RecursionError):  # nested too deep for Python, under a key that nobody asked for
+        except (ValueError, RecursionError):  # nested too deep for Python, under a key that the schema does not name
             return self._rules.schema.names
         return record
 

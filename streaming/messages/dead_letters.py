@@ -1,7 +1,7 @@
 """Records that could not be taken: why, where they came from, and what they held.
 
 A dead letter stands for one row: a bad row inside a readable message, or a whole message that cannot be read. It is
-published to the dead-letter topic (JSON, `letters_to_json`) and kept in a table beside the lake (`letters_to_batch`).
+published to the dead-letter topic (JSON, `letters_to_json`) and kept in a table next to the lake (`letters_to_batch`).
 """
 
 from __future__ import annotations

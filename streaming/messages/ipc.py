@@ -1,4 +1,4 @@
-"""Arrow IPC streams, written plainly and read defensively: whoever writes a topic may send anything."""
+"""Arrow IPC streams, written plainly and read defensively: a topic may hold anything."""
 
 from __future__ import annotations
 
@@ -41,9 +41,7 @@ def read_ipc(value: bytes, max_bytes: int = MAX_MESSAGE_BYTES) -> pa.Table:
     except (pa.ArrowException, OSError, MemoryError, struct.error) as error:
         raise ValueError(str(error)) from error
     if expanded > EXPANSION * max_bytes:
-        raise ValueError(
-            f"written out, its dictionaries have {expanded:,} bytes; {EXPANSION * max_bytes:,} are allowed"
-        )
+        raise ValueError(f"expanded, its dictionaries have {expanded:,} bytes; {EXPANSION * max_bytes:,} are allowed")
     return table
 
 

@@ -1,10 +1,10 @@
 """What every source is: rows in an order that never changes, read from a position of the caller's choice.
 
-A source has no memory of its readers. Whoever reads keeps the position beside what was made of the rows, commits both
-at once, and gives the position back after a restart. Nothing is lost and nothing comes twice if, and only if, the five
-verbs below mean the same for every source, which is what `tests/support/streams/source_contract.py` asks of each.
+A source has no memory of its readers. A reader stores the position together with the results of the rows, commits both
+at once, and passes the position back after a restart. Nothing is lost or read twice if, and only if, the five verbs
+below mean the same for every source, which is what `tests/support/streams/source_contract.py` asks of each.
 
-Rows come in batches. How the rows are cut into batches is nobody's promise: it changes from run to run. Their order is.
+Rows come in batches. How they are cut into batches is not guaranteed and changes from run to run. Their order is.
 
     open(None)          from the first row that the source still has
     open(position)      from the row after the last one of the batch before which, or after which, `position()` said so
@@ -18,7 +18,7 @@ batch` can swallow it. *Away* (no broker answers) is None for as long as the sou
 false, then BrokerAway; it is never the end, and never a reason to believe that nothing was sent.
 
 Rows that the source no longer has are an error which names the gap (DataLost), at `open`, at `seek`, or at the latest
-with the batch that would have skipped them: a source never goes on behind a gap by itself.
+with the batch that would have skipped them: a source never continues after a gap by itself.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ class Source(ABC, Generic[Place, Batch]):
 
     @abstractmethod
     def position(self) -> Place:
-        """Where a restart goes on: after the last batch handed out. Never before that of an earlier call, except by
+        """Where a restart continues: after the last batch returned. Never before that of an earlier call, except by
         `seek`."""
 
     @abstractmethod
     def seek(self, position: Place) -> None:
-        """Go on from `position` instead, forwards or backwards."""
+        """Continue from `position` instead, forwards or backwards."""
 
     def close(self) -> None:
         """Let go of what is held. May be called twice, and after any failure."""
@@ -106,4 +106,4 @@ class MessageSource(Source[Positions, list[RawMessage]]):
         """How many messages are still to be read, as of now; as of the last answer while there is none."""
 
     def commit_for_display(self, positions: Positions) -> None:
-        """Show positions to whoever watches the broker. Never read back."""
+        """Show positions to monitors of the broker. Never read back."""

@@ -1,4 +1,19 @@
-"""Settlement."""
+"""From impressions and feedback in Kafka to settled rows: merged, joined, windowed, deduplicated.
+
+intake      reads both topics; decides which partitions are idle
+merge       one deterministic order over all partitions; event time
+settlement  what settles when; the counters
+matching    which impression a feedback row belongs to
+label_join  which feedback is a label, and which is late (attribution windows)
+emission    which impressions are due, and in which order
+orphans     feedback that waits for its impression
+pending     impressions that wait for their windows
+id_index    finds rows by the hash of their id
+ledger      one value per row
+marks       bits per row, stored as a base and deltas
+state       saving and restoring all of it
+config      lateness, deduplication horizon, clock skew
+"""
 
 import lazy_loader
 

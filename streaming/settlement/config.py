@@ -1,4 +1,4 @@
-"""How long labels and ids are waited for."""
+"""Settings of settlement: how long labels are waited for and ids remembered."""
 
 from __future__ import annotations
 
@@ -9,19 +9,25 @@ from streaming.schema import RowSchema
 
 
 class SettlementConfig(BaseModel):
-    """How long labels and ids are waited for, in seconds of event time.
-
-    lateness_s: how far feedback may trail event time and still count.
-    dedup_horizon_s: how long an id stays known after its admission: for duplicates, for late feedback and for feedback
-    that precedes its impression. At least the longest window + lateness; default: twice the longest window + lateness.
-    max_future_skew_s: for the merge, see `Merge`.
-    """
+    """How long labels are waited for and ids remembered, in seconds of event time."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    lateness_s: float = Field(default=0.0, ge=0)
-    dedup_horizon_s: float | None = Field(default=None, gt=0)
-    max_future_skew_s: float | None = Field(default=None, gt=0)
+    lateness_s: float = Field(
+        default=0.0, ge=0, description="how far feedback may arrive behind event time and still count as a label"
+    )
+    dedup_horizon_s: float | None = Field(
+        default=None,
+        gt=0,
+        description="how long an impression's id is remembered, at least the longest window + lateness_s; "
+        "null: twice that window + lateness_s",
+    )
+    max_future_skew_s: float | None = Field(
+        default=None,
+        gt=0,
+        description="how far a row's event time may be ahead of its message's timestamp; "
+        "null: no bound, in free pace a default",
+    )
 
     @property
     def lateness_ms(self) -> int:
@@ -40,7 +46,7 @@ class SettlementConfig(BaseModel):
         horizon = round(self.dedup_horizon_s * 1000)
         if horizon < longest + self.lateness_ms:
             raise BadInput(
-                f"dedup_horizon_s is {self.dedup_horizon_s:g}, and ids have to be known for the longest window + "
+                f"dedup_horizon_s is {self.dedup_horizon_s:g}, and ids must be remembered for the longest window + "
                 f"lateness = {longest / 1000:g} + {self.lateness_s:g} s; raise it, or shorten the window of "
                 f"`{schema.groups[-1].name}`"
             )

@@ -14,10 +14,10 @@ import numpy as np
 import pyarrow as pa
 
 RUN_ROWS = 1 << 22
-"""Runs are not merged beyond this size, so that no append stalls for long."""
+"""Runs are not merged beyond this size, so that no append takes long."""
 
 FILTERED_ROWS = 1 << 20
-"""Runs from this size on have a filter: of days of ids there are dozens, and most ids looked up are in none of them."""
+"""Runs of at least this size have a filter: days of ids make dozens of runs, and most ids looked up are in none."""
 
 
 class _SortedRun(NamedTuple):
@@ -63,7 +63,7 @@ class IdIndex:
             self._runs[-2:] = [_merged(*self._runs[-2:])]
 
     def restore(self, parts: Iterable[np.ndarray], first: int) -> None:
-        """`append` for the hashes of very many rows, part by part: sorted once, beside whatever yields the parts."""
+        """`append` for the hashes of many rows, part by part: another thread sorts them while parts are read."""
         waiting: list[np.ndarray] = []
         with ThreadPoolExecutor(1) as sorter:
             sorting: list[Future[_SortedRun]] = []

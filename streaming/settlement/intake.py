@@ -7,10 +7,10 @@ partition is idle, and waited for no longer, only while the broker confirms that
 
     it does so for `idle_s`, and then again each time that others have brought rows, after those were read:
     whatever was written before those rows is then seen before they move event time
-    a broker that does not answer makes nobody idle, and whoever was idle is waited for again, `idle_s` from its return:
-    what producers held back meanwhile has so long to arrive
+    while the broker does not answer, no partition becomes idle, and those that were are waited for again for `idle_s`
+    from its return: that is how long producers have to send what they held back
 
-Else event time would pass windows whose feedback is there, or on its way, and their labels would turn 0.
+Otherwise windows would close before feedback that is already there, or on its way, and their labels would become 0.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Intake(Source[dict[str, Any], MergedChunk]):
 
     source  reads every partition of `topics`
     idle_s  None: no partition is ever idle, and the sequence of rows is a function of the topics alone (lockstep)
-    watch   hears of its phases: merge, poll, decode
+    watch   is called with the name of each phase: merge, poll, decode
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class Intake(Source[dict[str, Any], MergedChunk]):
 
     @property
     def note(self) -> str | None:
-        """Why nothing comes, if it is not simply that nothing was sent."""
+        """Why no rows arrive, unless none were sent."""
         return None if self._source.reachable else "the broker does not answer; event time stands still"
 
     def next_batch(self, max_wait_s: float = 0.05) -> MergedChunk | None:
@@ -187,7 +187,7 @@ class Intake(Source[dict[str, Any], MergedChunk]):
                 self._await(partition)
 
     def _at_end(self, partitions: set[Partition], max_age_s: float = 0.25) -> set[Partition]:
-        """Those that stand at their end, by one answer for all of them."""
+        """Those at their end, according to one answer of the broker for all of them."""
         found = set()
         for partition in partitions:
             if self._source.at_end(partition, max_age_s):
@@ -216,4 +216,4 @@ class Intake(Source[dict[str, Any], MergedChunk]):
 
     def close(self) -> None:
         self._source.close()
-        self._lag = (math.inf, self._lag[1])  # nobody to ask any more: a last report says what was known
+        self._lag = (math.inf, self._lag[1])  # no broker to ask any more: the last report keeps the last known value

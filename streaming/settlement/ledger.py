@@ -1,4 +1,4 @@
-"""One value per row at random access, beside the rows: key times, event times, marks."""
+"""One value per row with random access, apart from the rows: key times, event times, marks."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ CHUNK_ROWS = 1 << 22
 class Ledger:
     """One value per number, numbers consecutive; appended at the end, dropped from the front.
 
-    Values lie in chunks, so that neither growing nor dropping ever copies what is there. A chunk takes memory as it
-    fills up: what was not written yet, the system has not given.
+    Values lie in chunks, so that neither appending nor dropping copies existing values. A chunk takes memory only as it
+    fills up, because the operating system allocates pages when they are first written.
 
     >>> ledger = Ledger(np.int64, first=10)
     >>> ledger.append(np.array([5, 6, 7])); ledger.drop(11)

@@ -1,4 +1,4 @@
-"""Bits set on numbered rows, stored by what changed: a base of every value, and deltas beside it.
+"""Bits set on numbered rows, stored as a base of all values and deltas of what changed since.
 
 A delta holds the rows marked since the store before. Deltas are merged so that their sizes fall at least by half from
 old to new, and all of them go into a new base once they hold more than a sixteenth of the rows: their number is

@@ -2,7 +2,7 @@
 
 Rows lie in immutable segments of at least SEGMENT_ROWS and a head that fills up to the next one. A segment is written
 once; from then on its rows lie in that file only, and memory keeps what is needed at random: the index of ids and the
-key times here, event times and marks in ledgers beside.
+key times here, event times and marks in separate ledgers.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from streaming.settlement.ledger import Ledger
 
 SEGMENT_ROWS = 32_768
 SPILL_BYTES = 256 << 20
-"""Segments in memory of more than this are stored at once, where it is known in which folder (`RowLog.spill`)."""
+"""Segments in memory are stored early once they exceed this size, if a folder is given (`RowLog.spill`)."""
 
 _HEAD_PARTS = 32
 _ALWAYS = ["impression_id", "event_time_ms"]
@@ -55,7 +55,7 @@ class RowLog:
         self._nothing = empty_batch(schema)
         self.key_time = Ledger(np.int64, first)
         self._segments: list[Piece] = []
-        self._stored = 0  # of the segments, the first so many lie in `folder` only
+        self._stored = 0  # number of leading segments that are in `folder` alone
         self.folder: Path | None = None
         self.spill: Path | None = None
         self._opened: OrderedDict[str, pa.RecordBatch] = OrderedDict()

@@ -53,7 +53,7 @@ __all__ = ["SettledRows", "Settlement", "SettlementConfig", "SettlementState", "
 _NOTHING_REFUSED = empty_batch(REFUSED_SCHEMA)
 
 MOST_REASONS, OTHER_REASONS = 1000, "other reasons"
-"""So many reasons of dead letters are counted by name: some quote what was sent, and the state is bounded."""
+"""At most this many reasons of dead letters are counted by name: some quote the input, and the state is bounded."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class Settlement:
     """
 
     def __init__(self, schema: RowSchema, config: SettlementConfig | None = None, *, spill: Path | None = None) -> None:
-        """`spill` is where `save` will store; what waits goes there earlier when it would fill the memory.
+        """`spill` is the folder that `save` will use; segments that would fill the memory are stored there earlier.
 
         Raises BadInput when the horizon is too short, or there are more than 64 tasks.
         """
@@ -264,7 +264,7 @@ class Settlement:
 
     @property
     def disk_bytes(self) -> int:
-        """Bytes of the files that the last save needs, and what it was told to keep."""
+        """Bytes of the files that the last save needs, those of the states it kept included."""
         return self._disk_bytes
 
     def counters(self) -> dict[str, Any]:

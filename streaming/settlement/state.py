@@ -52,7 +52,7 @@ class SettlementState:
     meta: dict[str, Any]
 
     def save(self, directory: Path, name: str, keep: Collection[str] = (), extra: Any = None) -> int:
-        """Name the state, whose pieces are stored in `directory`, with `extra` (JSON) beside it.
+        """Name the state, whose pieces are stored in `directory`, together with `extra` (JSON).
 
         Afterwards only `name` and `keep` can be loaded. Returns the bytes of the files they need. Raises DiskFull.
         """

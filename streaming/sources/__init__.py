@@ -1,4 +1,12 @@
-"""Sources."""
+"""Streams that are played into the topics, or settled in this process.
+
+recorded       a Parquet file, played as impressions and feedback
+timed_parquet  reads a Parquet file in order of event time
+in_order       puts a jittered stream in order, each record once
+chunk          one stretch of a played stream; rows that arrive later
+pacer          how fast a stream is sent
+settled        settles a played stream without broker or lake
+"""
 
 import lazy_loader
 

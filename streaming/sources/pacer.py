@@ -1,4 +1,4 @@
-"""How fast a stream may be sent: full speed, so many rows a second, or so many times faster than it happened."""
+"""How fast a stream may be sent: at full speed, at rows per second, or at a multiple of event time."""
 
 from __future__ import annotations
 

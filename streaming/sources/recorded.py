@@ -1,4 +1,4 @@
-"""A recorded Parquet file, played as impressions and feedback, so that history takes the same way as life.
+"""A recorded Parquet file, played as impressions and feedback, so that history takes the same path as live data.
 
 Labels may be columns of the impressions' file (feedback follows after its delay, zero where none is recorded), or
 feedback has a file of its own. Files are read a piece at a time, in their order, which is that of event time.
@@ -23,20 +23,23 @@ from streaming.sources.timed_parquet import TimedParquet, Unit
 
 
 class LabelColumn(BaseModel):
-    """Where a task's label is. Positive: one of `values` where given, else at least `at_least`; null is negative.
+    """Where a task's label is in the file. Null is negative.
 
-    The feedback happens `delay_column` after the impression, or at `time_column` (in the unit of the event time), or at
-    once where neither is named.
+    The feedback happens `delay_column` after the impression, or at `time_column`, or at once where neither is named.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    column: str
-    at_least: float = 1.0
-    values: tuple[int | float | str, ...] = ()
-    delay_column: str | None = None
-    delay_unit: Unit = "s"
-    time_column: str | None = None
+    column: str = Field(description="the column that holds the label")
+    at_least: float = Field(default=1.0, description="a value of at least this is positive, unless `values` is given")
+    values: tuple[int | float | str, ...] = Field(default=(), description="the values that are positive")
+    delay_column: str | None = Field(
+        default=None, description="the column that holds the time from impression to feedback; null: no delay"
+    )
+    delay_unit: Unit = Field(default="s", description="unit of the delay column")
+    time_column: str | None = Field(
+        default=None, description="the column that holds the time of the feedback, in the unit of the event time"
+    )
 
     @model_validator(mode="after")
     def _one_time(self) -> LabelColumn:
@@ -52,34 +55,39 @@ class FeedbackFile(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    path: str
-    impression_id: str = "impression_id"
-    event_time: str = "event_time_ms"
-    event_time_unit: Unit = "ms"
-    task: str = "task"
+    path: str = Field(description="a Parquet file of feedback, in order of time")
+    impression_id: str = Field(default="impression_id", description="the column that holds the impression's id")
+    event_time: str = Field(default="event_time_ms", description="the column that holds the time")
+    event_time_unit: Unit = Field(default="ms", description="its unit, where it is a number")
+    task: str = Field(default="task", description="the column that holds the name of the task")
 
 
 class RecordedConfig(BaseModel):
-    """Which columns of a recorded file mean what.
+    """What the columns of a recorded file mean.
 
-    impression_id: null numbers the rows. vertical: a column, unless `vertical_value` gives all rows one; of integers
-    their digits are the name (category 8 is vertical `8`).
-    columns: the file's name of a schema column, where it differs. labels: by task; empty with a feedback file.
-    out_of_order_s: how far behind the latest row before it a row may be. Units are those of integer and float columns;
+    An integer vertical is named by its digits (category 8 is vertical `8`). Units apply to integer and float columns;
     timestamps have their own.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    impression_id: str | None = None
-    event_time: str = "event_time_ms"
-    event_time_unit: Unit = "ms"
-    vertical: str | None = "vertical"
-    vertical_value: str | None = None
-    columns: dict[str, str] = Field(default_factory=dict)
-    labels: dict[str, LabelColumn] = Field(default_factory=dict)
-    feedback: FeedbackFile | None = None
-    out_of_order_s: float = Field(default=0.0, ge=0)
+    impression_id: str | None = Field(
+        default=None, description="the column that holds the ids; null: the rows are numbered"
+    )
+    event_time: str = Field(default="event_time_ms", description="the column that holds the time")
+    event_time_unit: Unit = Field(default="ms", description="its unit, where it is a number")
+    vertical: str | None = Field(default="vertical", description="the column that holds the vertical")
+    vertical_value: str | None = Field(default=None, description="one vertical for all rows, instead of a column")
+    columns: dict[str, str] = Field(
+        default_factory=dict, description="the file's name of each schema column that is named otherwise there"
+    )
+    labels: dict[str, LabelColumn] = Field(
+        default_factory=dict, description="by task, where its label is; empty where there is a feedback file"
+    )
+    feedback: FeedbackFile | None = Field(default=None, description="a file of feedback, instead of labels in columns")
+    out_of_order_s: float = Field(
+        default=0.0, ge=0, description="how far a row's time may lie behind the latest one before it"
+    )
 
     @model_validator(mode="after")
     def _one_source_of_labels(self) -> RecordedConfig:
@@ -97,7 +105,7 @@ class RecordedStream(PlayedStream):
 
     Raises BadInput, at once, for a file that is absent or not Parquet, a missing column, a label without a task; and
     while playing for a column of the wrong type and for rows out of order. Values are not judged here: a row that
-    breaks the schema's rules goes on its way and becomes a dead letter.
+    breaks the schema's rules is passed on and becomes a dead letter.
     """
 
     def __init__(self, path: str | Path, config: RecordedConfig, schema: RowSchema) -> None:

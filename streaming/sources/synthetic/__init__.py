@@ -1,4 +1,13 @@
-"""Synthetic."""
+"""The synthetic ads stream, whose truth is known.
+
+stream        impressions and feedback in the order they arrive
+world         users, ads, tastes and the probabilities of clicks and conversions
+world_config  the settings of the world
+population    users and ads come and go
+delays        time from impression to click and from click to conversion
+malformed     broken records
+truth         the true probabilities, stored and looked up
+"""
 
 import lazy_loader
 

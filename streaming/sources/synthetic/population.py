@@ -39,7 +39,7 @@ class Population:
         self.arrived_ms += np.log(uniform(self.keys, 1)) * self._stay_ms
 
     def advance(self, now_ms: float) -> np.ndarray:
-        """Replace whoever has left by `now_ms` (since the start). Returns the places with a new occupant."""
+        """Replace those who have left by `now_ms` (since the start). Returns the places with a new occupant."""
         changed = np.zeros(self.places, bool)
         while (gone := np.flatnonzero(self.leaves_ms <= now_ms)).size:
             self.arrived_ms[gone] = self.leaves_ms[gone]

@@ -1,4 +1,4 @@
-"""The synthetic ads stream: impressions and feedback in the order they arrive, faults included, truth beside them.
+"""The synthetic ads stream: impressions and feedback in the order of their arrival, faults included, with the truth.
 
 Impression k of n arrives at a time that grows with k (busier by day); its event happened up to `jitter_s` before. A
 click or conversion is a record of its own, with its own time and jitter, held back until the stream gets there. Memory

@@ -10,16 +10,25 @@ class Vertical(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    name: str = Field(min_length=1, max_length=64)
-    share: float = Field(gt=0, description="of the impressions; shares are scaled to sum to 1")
+    name: str = Field(min_length=1, max_length=64, description="name of the vertical")
+    share: float = Field(gt=0, description="share of the impressions; shares are scaled to sum to 1")
     base_rate: float = Field(gt=0, lt=1, description="mean probability of a click")
     cvr_rate: float = Field(default=0.12, gt=0, lt=1, description="mean probability of a conversion, given a click")
-    drift: float = Field(default=0.3, ge=0, description="amplitude, in logits, of the slow sine in its base")
-    distinct: float = Field(default=0.5, ge=0, description="how far tastes here differ from those all verticals share")
-    click_delay_s: float = Field(default=240.0, gt=0, description="median from impression to click")
-    click_delay_sigma: float = Field(default=1.2, gt=0, le=4)
-    cvr_delay_s: float = Field(default=5400.0, gt=0, description="median from click to conversion")
-    cvr_delay_sigma: float = Field(default=1.6, gt=0, le=4, description="1.6: hours to days")
+    drift: float = Field(default=0.3, ge=0, description="amplitude, in logits, of the slow sine wave in its base rate")
+    distinct: float = Field(
+        default=0.5, ge=0, description="how far tastes in this vertical differ from those that all verticals share"
+    )
+    click_delay_s: float = Field(default=240.0, gt=0, description="median seconds from impression to click")
+    click_delay_sigma: float = Field(
+        default=1.2, gt=0, le=4, description="standard deviation of the logarithm of the click delay"
+    )
+    cvr_delay_s: float = Field(default=5400.0, gt=0, description="median seconds from click to conversion")
+    cvr_delay_sigma: float = Field(
+        default=1.6,
+        gt=0,
+        le=4,
+        description="standard deviation of the logarithm of the conversion delay; 1.6 is hours to days",
+    )
 
 
 FOUR_VERTICALS = (
@@ -43,34 +52,50 @@ class GeneratorConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    seed: int = Field(default=1, ge=0)
-    impressions: int = Field(default=600_000, ge=1)
-    start_ms: int = Field(default=1_704_067_200_000, ge=0, description="event time of the first one; 2024-01-01 UTC")
-    duration_s: float = Field(default=172_800.0, gt=0, description="event time from the first impression to the last")
-    verticals: tuple[Vertical, ...] = Field(default=FOUR_VERTICALS, min_length=1)
+    seed: int = Field(default=1, ge=0, description="the same seed, and otherwise equal settings, give the same bytes")
+    impressions: int = Field(default=600_000, ge=1, description="number of impressions, duplicates not counted")
+    start_ms: int = Field(
+        default=1_704_067_200_000, ge=0, description="event time of the first impression, in milliseconds since 1970"
+    )
+    duration_s: float = Field(
+        default=172_800.0, gt=0, description="seconds of event time from the first impression to the last"
+    )
+    verticals: tuple[Vertical, ...] = Field(
+        default=FOUR_VERTICALS, min_length=1, description="the verticals and their shares"
+    )
 
-    users: int = Field(default=20_000, ge=1, le=2**30)
-    ads: int = Field(default=2_000, ge=1, le=2**30)
-    user_zipf: float = Field(default=0.9, ge=0)
-    ad_zipf: float = Field(default=1.0, ge=0)
-    user_stay: float = Field(default=0.8, gt=0)
-    ad_stay: float = Field(default=0.35, gt=0)
-    segments: int = Field(default=40, ge=1)
-    categories: int = Field(default=60, ge=1)
-    advertisers: int = Field(default=800, ge=1)
-    user_own: float = Field(default=0.45, ge=0, le=1, description="spread of users inside a segment, of a total of 1")
-    ad_own: float = Field(default=0.4, ge=0, le=1, description="spread of ads of one advertiser, of a total of 1")
-    taste: float = Field(default=1.3, ge=0, description="strength, in logits, of what user and ad are to each other")
-    bias: float = Field(default=0.35, ge=0, description="spread, in logits, of a user's and an ad's own level")
-    drift_period: float = Field(default=0.6, gt=0, description="of the sine in each base, times the span")
-    rotation: float = Field(default=0.15, ge=0, description="turns that tastes make over the span")
-    daily_swing: float = Field(default=0.4, ge=0, lt=1, description="how far the traffic of a day rises and falls")
+    users: int = Field(default=20_000, ge=1, le=2**30, description="number of users met during the stream")
+    ads: int = Field(default=2_000, ge=1, le=2**30, description="number of ads met during the stream")
+    user_zipf: float = Field(
+        default=0.9, ge=0, description="exponent of the users' activity; 0: all are equally active"
+    )
+    ad_zipf: float = Field(default=1.0, ge=0, description="exponent of the ads' popularity; 0: all are equally popular")
+    user_stay: float = Field(default=0.8, gt=0, description="mean time that a user stays, in spans of the stream")
+    ad_stay: float = Field(default=0.35, gt=0, description="mean time that an ad stays, in spans of the stream")
+    segments: int = Field(default=40, ge=1, description="groups of users with similar tastes")
+    categories: int = Field(default=60, ge=1, description="groups of advertisers")
+    advertisers: int = Field(default=800, ge=1, description="number of advertisers")
+    user_own: float = Field(
+        default=0.45, ge=0, le=1, description="spread of the users inside a segment; the total spread is 1"
+    )
+    ad_own: float = Field(
+        default=0.4, ge=0, le=1, description="spread of the ads of one advertiser; the total spread is 1"
+    )
+    taste: float = Field(default=1.3, ge=0, description="strength, in logits, of the match between user and ad")
+    bias: float = Field(default=0.35, ge=0, description="spread, in logits, of each user's and each ad's own level")
+    drift_period: float = Field(
+        default=0.6, gt=0, description="period of the sine wave in each base rate, in spans of the stream"
+    )
+    rotation: float = Field(default=0.15, ge=0, description="full turns that tastes make during the stream")
+    daily_swing: float = Field(default=0.4, ge=0, lt=1, description="relative amplitude of the traffic over a day")
 
-    jitter_s: float = Field(default=5.0, ge=0, description="a record arrives at most so long after its event")
-    lost_rate: float = Field(default=0.02, ge=0, lt=1, description="feedback that never arrives")
-    duplicate_rate: float = Field(default=0.002, ge=0, lt=1, description="records that come twice")
-    duplicate_delay_s: float = Field(default=60.0, ge=0, description="mean time until the second one")
-    malformed_rate: float = Field(default=1e-4, ge=0, lt=1, description="broken records, on top of the impressions")
+    jitter_s: float = Field(default=5.0, ge=0, description="a record arrives up to this many seconds after its event")
+    lost_rate: float = Field(default=0.02, ge=0, lt=1, description="share of the feedback that never arrives")
+    duplicate_rate: float = Field(default=0.002, ge=0, lt=1, description="share of the records that arrive twice")
+    duplicate_delay_s: float = Field(default=60.0, ge=0, description="mean seconds until the second copy")
+    malformed_rate: float = Field(
+        default=1e-4, ge=0, lt=1, description="malformed records, as a share of the impressions and in addition to them"
+    )
 
     @model_validator(mode="after")
     def _distinct_names(self) -> GeneratorConfig:

@@ -30,7 +30,7 @@ def taken(value: bytes, max_bytes: int = 1 << 20) -> int:
     _POOLS.append(pool)
     pa.set_memory_pool(pool)
     try:
-        with pytest.raises(ValueError, match=r"declares|written out"):
+        with pytest.raises(ValueError, match=r"declares|expanded"):
             read_ipc(value, max_bytes)
     finally:
         pa.set_memory_pool(before)

@@ -50,6 +50,8 @@ class Pace(Frozen):
 
 
 class Topic(Frozen):
+    """A topic: its name, its partitions, and how its messages are written."""
+
     topic: str = Field(description="name of the topic")
     partitions: int = Field(default=1, ge=1, description="number of its partitions")
     codec: Literal["arrow", "json"] = Field(
@@ -111,6 +113,8 @@ class Recorded(RecordedConfig):
 
 
 class Augmentation(Frozen):
+    """The service that joins labels, scores rows and commits them to the lake."""
+
     score_rows: int = Field(default=4096, gt=0, description="rows of one scoring batch")
     buffer_rows: int = Field(default=65_536, gt=0, description="rows read ahead per partition")
     idle_s: float = Field(default=5.0, gt=0, description="a partition confirmed at its end so long is idle")
@@ -119,6 +123,8 @@ class Augmentation(Frozen):
 
 
 class Teacher(Frozen):
+    """The large model: what it reads, how it trains, and how many ranks hold it."""
+
     batch_rows: int = Field(default=2048, gt=0, description="rows of one step, over all ranks")
     only: tuple[str, ...] = Field(default=(), description="features that students never see")
     model: TeacherConfig = TeacherConfig()
@@ -153,6 +159,8 @@ class Student(Frozen):
 
 
 class Tracking(Frozen):
+    """What goes to MLflow. It never delays training."""
+
     enabled: bool = Field(default=True, description="false: nothing is written to MLflow")
     uri: str | None = Field(default=None, description="null: sqlite in the run directory")
     interval_s: float = Field(default=5.0, gt=0, description="time between two writes of metrics")
@@ -189,7 +197,9 @@ class Config(Frozen):
     )
     seed: int = Field(default=1, description="of all models; a generated source has one of its own")
     rows: RowSchema
-    source: Annotated[Generated | Recorded, Field(discriminator="kind")] | None = None
+    source: Annotated[Generated | Recorded, Field(discriminator="kind")] | None = Field(
+        default=None, description="what is fed into the input topics; null: a stream that is there already"
+    )
     features: FeatureSet
     pace: Pace = Pace()
     kafka: Kafka = Kafka()

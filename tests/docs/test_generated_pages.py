@@ -20,3 +20,11 @@ def test_generated_pages_are_up_to_date():
 @pytest.mark.parametrize("module", [api, commands, markdown, rooms, settings])
 def test_examples_of_the_generator_hold(module):
     assert doctest.testmod(module).failed == 0
+
+
+def test_every_setting_has_a_meaning():
+    """Of a config and of a sweep. A section is explained by its own docstring or by the description of its field."""
+    tables = (settings.settings_page() + settings.sweep_settings_page()).splitlines()
+    rows = [line for line in tables if line.startswith("| `")]
+    assert len(rows) > 200
+    assert [row for row in rows if row.endswith("|  |")] == []

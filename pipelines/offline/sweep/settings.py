@@ -52,7 +52,7 @@ class Condition(Frozen):
 
     behind: int = Field(default=0, ge=0, description="scored by a snapshot this many blocks older than the pace's")
     scale: float = Field(default=1.0, allow_inf_nan=False, description="students see scale · logit + shift")
-    shift: float = Field(default=0.0, allow_inf_nan=False)
+    shift: float = Field(default=0.0, allow_inf_nan=False, description="see scale")
     start: float = Field(
         default=0.0, ge=0, lt=0.95, description="share of the stream that has passed when a student starts"
     )
@@ -72,7 +72,9 @@ class Reference(Frozen):
 class Sweep(Frozen):
     config: str = Field(description="the run's config, relative to this file")
     set: tuple[str, ...] = Field(default=(), description="path=value, overrides on it")
-    seeds: tuple[int, ...] = Field(default=(1, 2, 3, 4, 5), min_length=1)
+    seeds: tuple[int, ...] = Field(
+        default=(1, 2, 3, 4, 5), min_length=1, description="of the models, and of a generated stream; one run each"
+    )
     tuning_seeds: int | None = Field(
         default=None, ge=1, description="tune with this many seeds, the first ones; null: all"
     )

@@ -3,8 +3,7 @@
 intake      reads both topics; decides which partitions are idle
 merge       one deterministic order over all partitions; event time
 settlement  what settles when; the counters
-matching    which impression a feedback row belongs to
-label_join  which feedback is a label, and which is late (attribution windows)
+label_join  which impression a feedback row belongs to; which is a label, which late (attribution windows)
 emission    which impressions are due, and in which order
 orphans     feedback that waits for its impression
 pending     impressions that wait for their windows

@@ -32,14 +32,15 @@ from streaming.schema import POSITION_FIELDS, RowSchema
 from streaming.settlement.config import SettlementConfig
 from streaming.settlement.emission import Emission
 from streaming.settlement.id_index import cuts
-from streaming.settlement.label_join import LabelJoin, late_schema
-from streaming.settlement.matching import (
+from streaming.settlement.label_join import (
     Admitted,
     Ids,
     Known,
+    LabelJoin,
     Matches,
     admitted_impressions,
     known_impressions,
+    late_schema,
     match,
     resolve_ids,
 )

@@ -486,8 +486,8 @@ MUTATIONS = (
         "of duplicates the last one wins",
         f"{ONCE} (10)",
         "streaming/settlement/settlement.py",
-        "first[codes[candidate][::-1]] = candidate[::-1]",
-        "first[codes[candidate]] = candidate",
+        "first[place[candidate][::-1]] = candidate[::-1]",
+        "first[place[candidate]] = candidate",
         f"{SETTLEMENT} {PROPERTIES}",
     ),
     Mutation(

@@ -15,12 +15,10 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
-import torch.distributed as dist
 from fbgemm_gpu.split_embedding_configs import EmbOptimType
 from fbgemm_gpu.split_table_batched_embeddings_ops_common import EmbeddingLocation
 from fbgemm_gpu.split_table_batched_embeddings_ops_training import ComputeDevice, SplitTableBatchedEmbeddingBagsCodegen
 from torch import Tensor, nn
-from torch.autograd import Function
 from torch.nn.parallel import DistributedDataParallel
 from torchrec.distributed.batched_embedding_kernel import BatchedDenseEmbeddingBag, BatchedFusedEmbeddingBag
 from torchrec.distributed.comm_ops import set_gradient_division
@@ -33,9 +31,7 @@ from torchrec.distributed.types import (
     Awaitable,
     EmbeddingModuleShardingPlan,
     EnumerableShardingSpec,
-    NoWait,
     ParameterSharding,
-    QuantizedCommCodecs,
     ShardingEnv,
     ShardingPlan,
 )
@@ -46,6 +42,7 @@ from torchrec.optim.rowwise_adagrad import RowWiseAdagrad
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor, KeyedTensor
 
 from exfm.embeddings import SparseOptimizer
+from exfm.parallel.exchange import SumToOwners
 from exfm.parallel.group import RankGroup, forget_hosts
 from exfm.parallel.held import ShardedTables
 from exfm.parallel.planner import quiet_torchrec
@@ -103,11 +100,11 @@ class ParallelTables:
                 device=group.device,
                 plan=plan,
                 sharders=[TableSharder.of(sharding)],
-                init_data_parallel=False,  # the dense part's gradients are summed by who trains it
+                init_data_parallel=False,  # the dense part's gradients are summed where it is trained
             )
         assert isinstance(model.tables, ShardedEmbeddingBagCollection)
         self._tables = model.tables
-        _mend(self._tables)
+        _replace_collectives(self._tables)
         self._replicas = {
             kernel: [ReplicatedTable(w.detach(), optimizer, lr=lr, eps=eps) for w in kernel.split_embedding_weights()]
             for kernel in _kernels(self._tables)
@@ -170,14 +167,14 @@ class ParallelTables:
 def shard_tables(
     tables: EmbeddingBagCollection, plan: EmbeddingModuleShardingPlan, group: RankGroup, sharding: Sharding
 ) -> ShardedEmbeddingBagCollection:
-    """The tables alone, sharded by their part of a plan, for who only looks up. A collective.
+    """The tables alone, sharded by their part of a plan, for a model that only looks up. A collective.
 
     Nothing is allocated on this rank but its own shards, where `tables` are on the meta device.
     """
     with quiet_torchrec(), _hosts(sharding, group):
         env = ShardingEnv.from_process_group(group.process_group)
         sharded = TableSharder.of(sharding).shard(tables, plan, env, group.device)
-    _mend(sharded)
+    _replace_collectives(sharded)
     return sharded
 
 
@@ -210,7 +207,7 @@ def _pieces(tables: ShardedEmbeddingBagCollection) -> Iterator[TableShard]:
             yield TableShard(config.name, (row, column), weight, kernel, place, config.local_metadata is None)
 
 
-def _mend(tables: ShardedEmbeddingBagCollection) -> None:
+def _replace_collectives(tables: ShardedEmbeddingBagCollection) -> None:
     for i, lookup in enumerate(tables._lookups):
         if isinstance(lookup, DistributedDataParallel):  # it would average, and wants a backward for every forward
             tables._lookups[i] = lookup.module
@@ -263,50 +260,6 @@ class ReplicatedTable:
 
 
 _FBGEMM = {"row_wise_adagrad": EmbOptimType.EXACT_ROWWISE_ADAGRAD, "adagrad": EmbOptimType.EXACT_ADAGRAD}
-
-
-class SumToOwners(nn.Module):
-    """Partial pooled embeddings of all ranks' rows, summed so that each rank gets those of its own rows.
-
-    TorchRec does this by reduce-scatter, whose backward gloo does in equal shares only. Here every rank sends each its
-    part, and sums what it gets in order of rank: no more bytes, any shares, and the same rounding always.
-    """
-
-    def __init__(self, group: dist.ProcessGroup, codecs: QuantizedCommCodecs | None = None):
-        super().__init__()
-        self._group, self._codecs = group, codecs
-
-    def forward(self, partial: Tensor, input_splits: list[int] | None = None) -> Awaitable[Tensor]:
-        """(rows of all ranks, D) -> (rows of this rank, D); `input_splits`: each rank's rows, equal if None."""
-        ranks = self._group.size()
-        if ranks == 1:
-            return NoWait(partial)
-        rows = input_splits or [len(partial) // ranks] * ranks
-        return NoWait(_ExchangeAndSum.apply(partial, rows, self._group, self._codecs))
-
-
-class _ExchangeAndSum(Function):
-    @staticmethod
-    def forward(ctx: Any, partial: Tensor, rows: list[int], group: Any, codecs: Any) -> Tensor:
-        ctx.rows, ctx.group, ctx.codecs = rows, group, codecs
-        sent = codecs.forward.encode(partial) if codecs else partial
-        mine = [rows[group.rank()]] * len(rows)
-        got = _exchange(sent, rows, mine, group)
-        got = codecs.forward.decode(got) if codecs else got
-        return got.view(len(rows), mine[0], partial.shape[1]).sum(0)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
-        sent = ctx.codecs.backward.encode(gradient) if ctx.codecs else gradient
-        ranks = len(ctx.rows)
-        got = _exchange(sent.repeat(ranks, 1), [len(gradient)] * ranks, ctx.rows, ctx.group)
-        return (ctx.codecs.backward.decode(got) if ctx.codecs else got), None, None, None
-
-
-def _exchange(sent: Tensor, to: list[int], frm: list[int], group: dist.ProcessGroup) -> Tensor:
-    got = sent.new_empty(sum(frm), *sent.shape[1:])
-    dist.all_to_all_single(got, sent.contiguous(), frm, to, group=group)
-    return got
 
 
 @contextmanager

@@ -33,8 +33,7 @@ class Parameters(NamedTuple):
 def parameter_count(cfg: TeacherConfig, features: FeatureSet, tasks: int) -> Parameters:
     """How many parameters a teacher has: those of its dense part, and those of its tables."""
     tables = sum(table.num_embeddings * table.embedding_dim for table in bag_configs(features, cfg.width))
-    parameters = _without_memory(cfg, features, tasks).named_parameters()
-    return Parameters(sum(p.numel() for name, p in parameters if not name.startswith("tables.")), tables)
+    return Parameters(sum(p.numel() for p in _dense_part(cfg, features, tasks).parameters()), tables)
 
 
 def flops_per_example(cfg: TeacherConfig, features: FeatureSet, tasks: int) -> int:
@@ -46,7 +45,7 @@ def flops_per_example(cfg: TeacherConfig, features: FeatureSet, tasks: int) -> i
     >>> flops_per_example(cfg, features, tasks=1)  # pairs 2·2·2·4, top 2·1·8, head 2·8·1
     64
     """
-    net = _without_memory(cfg, features, tasks)
+    net = _dense_part(cfg, features, tasks)
     width = sum(table.embedding_dim * len(table.feature_names) for table in bag_configs(features, cfg.width))
     keys = list(features.keys)
     with quiet_torchrec(), torch.device("meta"), torch.no_grad(), FlopCounterMode(display=False) as counter:
@@ -59,8 +58,9 @@ def flops_per_example(cfg: TeacherConfig, features: FeatureSet, tasks: int) -> i
     return counter.get_total_flops()
 
 
-def _without_memory(cfg: TeacherConfig, features: FeatureSet, tasks: int) -> TeacherNet:
+def _dense_part(cfg: TeacherConfig, features: FeatureSet, tasks: int) -> TeacherNet:
+    """The network without its tables, and without memory."""
     cfg = cfg.model_copy(update={"dense_dtype": "float32"})
     with torch.device("meta"):
-        tables = EmbeddingBagCollection(bag_configs(features, cfg.width), device=torch.device("meta"))
+        tables = EmbeddingBagCollection([], device=torch.device("meta"))  # they are counted from their sizes
         return TeacherNet(cfg, features, [f"task{t}" for t in range(tasks)], seed=0, tables=tables)

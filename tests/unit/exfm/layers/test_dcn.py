@@ -86,7 +86,7 @@ def test_initial_weights_come_from_the_generator_alone():
 
 
 def test_what_cannot_work_is_refused():
-    with pytest.raises(ConfigError, match="has 0 deep layers"):
+    with pytest.raises(ConfigError, match="needs a deep network, and it has 0 layers"):
         DCN(3, 2, 1, cross=CrossConfig(structure="parallel"), deep=(), generator=rng())
     with pytest.raises(ValidationError, match="4 experts of a cross need a `rank`"):
         CrossConfig(experts=4)

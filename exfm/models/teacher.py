@@ -77,12 +77,12 @@ class Teacher:
             lr=cfg.sparse_lr,
             eps=cfg.sparse_eps,
         )
-        self._weights, self._accumulators = self._tables.weights(configs), self._tables.accumulators(configs)
+        self.weights, self.accumulators = self._tables.weights(configs), self._tables.accumulators(configs)
         for c in configs:
-            draw_initial_weights(c.name, c.num_embeddings, c.embedding_dim, seed, self._weights.windows[c.name])
+            draw_initial_weights(c.name, c.num_embeddings, c.embedding_dim, seed, self.weights.windows[c.name])
         self._net.to(self._group.device).train()
-        self._dense = {name: p for name, p in self._net.named_parameters() if not name.startswith("tables.")}
-        self._adam = torch.optim.Adam(self._dense.values(), lr=cfg.dense_lr, fused=True)
+        self.dense = {name: p for name, p in self._net.named_parameters() if not name.startswith("tables.")}
+        self._adam = torch.optim.Adam(self.dense.values(), lr=cfg.dense_lr, fused=True)
         self._rows = torch.zeros((), dtype=torch.int64)
 
     def prepare(self, batch: Batch) -> SentBatch:
@@ -137,7 +137,7 @@ class Teacher:
 
     def _sum_gradients(self) -> list[Tensor]:
         """The dense part's gradients, of all ranks. A collective."""
-        parameters = [p for p in self._dense.values() if p.grad is not None]
+        parameters = [p for p in self.dense.values() if p.grad is not None]
         grads = [p.grad for p in parameters if p.grad is not None]
         if self._group.world_size == 1:
             return grads
@@ -153,7 +153,7 @@ class Teacher:
             return
         before = int(self._rows)
         self._rows += self._group.sum(torch.tensor(local_rows))
-        self._accumulators.scale(self.cfg.accumulators.factor(before, int(self._rows)))
+        self.accumulators.scale(self.cfg.accumulators.factor(before, int(self._rows)))
 
     def _progress(self) -> dict[str, Tensor]:
         return {} if self.cfg.accumulators.only_grow else {"progress/rows": self._rows}
@@ -173,9 +173,9 @@ class Teacher:
     def state(self) -> dict[str, Tensor | TensorPieces]:
         """Copies, in the CPU's memory, of everything that the next step depends on; no collective."""
         tensors = self.snapshot()
-        for name, m in self._accumulators.copies().items():
+        for name, m in self.accumulators.copies().items():
             tensors[f"table/{name}/accumulator"] = m
-        for name, p in self._dense.items():
+        for name, p in self.dense.items():
             for key, value in self._adam_state(p).items():
                 tensors[f"adam/{name}/{key}"] = _copy(value)
         tensors["rng"] = self.random.state.clone()
@@ -187,17 +187,17 @@ class Teacher:
         Raises ModelError where it is not one of this configuration and feature set, or is damaged on disk; a part of
         it may be loaded then.
         """
-        adam = {f"adam/{n}/{k}": v for n, p in self._dense.items() for k, v in self._adam_state(p).items()}
-        dense = {f"dense/{n}": p.detach() for n, p in self._dense.items()}
+        adam = {f"adam/{n}/{k}": v for n, p in self.dense.items() for k, v in self._adam_state(p).items()}
+        dense = {f"dense/{n}": p.detach() for n, p in self.dense.items()}
         mine = dense | adam | {"rng": self.random.state} | self._progress()
         copy_tensors(mine, {k: v for k, v in tensors.items() if not k.startswith("table/")})
-        self._weights.load(tables_of(tensors, "weight"))
-        self._accumulators.load(tables_of(tensors, "accumulator"))
+        self.weights.load(tables_of(tensors, "weight"))
+        self.accumulators.load(tables_of(tensors, "accumulator"))
 
     def snapshot(self) -> dict[str, Tensor | TensorPieces]:
         """Copies, in the CPU's memory, of what scoring needs: `dense/…` and `table/…/weight`; no collective."""
-        tensors: dict[str, Tensor | TensorPieces] = {f"dense/{name}": _copy(p) for name, p in self._dense.items()}
-        for name, weight in self._weights.copies().items():
+        tensors: dict[str, Tensor | TensorPieces] = {f"dense/{name}": _copy(p) for name, p in self.dense.items()}
+        for name, weight in self.weights.copies().items():
             tensors[f"table/{name}/weight"] = weight
         return tensors
 

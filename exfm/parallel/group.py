@@ -76,7 +76,7 @@ class RankGroup:
                 assert master_port is not None
                 join = timedelta(seconds=join_s)
                 store = dist.TCPStore(master_addr, master_port, world_size, is_master=rank == 0, timeout=join)
-            RankGroup._store, RankGroup._broadcasts = store, 0
+            RankGroup._store, RankGroup._broadcasts, RankGroup._opened = store, 0, 0
             backend = "gloo" if device == "cpu" else "cpu:gloo,cuda:nccl"
             dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=timeout)
             # Over the store, so that it is no collective: a word of this start of these ranks and of no other.

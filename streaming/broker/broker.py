@@ -138,7 +138,7 @@ class LocalBroker:
         return RunningBroker(f"{HOST}:{port}", process.pid, port)
 
     def _format(self, properties: Path, out: Any) -> None:
-        tool = ("kafka.tools.StorageTool", "format", "-t", _cluster_id(), "-c", properties.name)
+        tool = ("kafka.tools.StorageTool", "format", "-t", cluster_id(), "-c", properties.name)
         command = java(self.settings, *tool)
         if subprocess.run(command, cwd=self.directory, stdout=out, stderr=out, check=False).returncode != 0:
             raise StreamingError(
@@ -255,7 +255,7 @@ def _owner(port: int) -> str:
     return f"another process (`ss -ltnp 'sport = :{port}'` tells which)"
 
 
-def _cluster_id() -> str:
+def cluster_id() -> str:
     """A random one. One in 64 would begin with a hyphen, and Kafka's tool takes that for an option."""
     while True:
         identity = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")

@@ -55,7 +55,7 @@ def fetch_jars() -> Path:
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix="fetching-", dir=place.parent) as scratch:
-            built = _download(Path(scratch))
+            built = download(Path(scratch))
             found = jars_digest(built)
             if found != JARS_DIGEST:
                 raise StreamingError(
@@ -75,7 +75,7 @@ def fetch_jars() -> Path:
     return place
 
 
-def _download(scratch: Path) -> Path:
+def download(scratch: Path) -> Path:
     from jgo.env import EnvironmentBuilder, LinkStrategy
     from jgo.maven import MavenContext
 

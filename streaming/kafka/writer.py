@@ -27,7 +27,7 @@ class TopicWriter:
 
     def __init__(self, settings: KafkaSettings, topic: str) -> None:
         """Raises BadInput when the topic does not exist, BrokerAway when no broker answers."""
-        self._settings, self._topic = settings, topic
+        self._settings, self.topic = settings, topic
         self.partitions = require_topics(settings, [topic])[topic]
         self._limit = min(settings.max_message_bytes, int(topic_config(settings, topic)["max.message.bytes"]))
         self._pending: deque[tuple[Any, int]] = deque()
@@ -70,7 +70,7 @@ class TopicWriter:
         largest = max(map(len, payloads), default=0)
         if largest + extra > self._limit:
             raise StreamingError(
-                f"a message for topic `{self._topic}` has {largest + extra:,} bytes, its max.message.bytes allows "
+                f"a message for topic `{self.topic}` has {largest + extra:,} bytes, its max.message.bytes allows "
                 f"{self._limit:,}; put fewer rows in a message, or raise max.message.bytes of topic and config"
             )
         times = (
@@ -79,7 +79,7 @@ class TopicWriter:
         each = list(headers)
         with explained(self._settings, "writing"):
             for value, time_ms in zip(payloads, times, strict=True):
-                future = self._producer.send(self._topic, value, key, each, partition, time_ms)
+                future = self._producer.send(self.topic, value, key, each, partition, time_ms)
                 future.add_errback(self._failed)
                 self._pending.append((future, len(value)))
                 self._pending_bytes += len(value)
@@ -132,7 +132,7 @@ class TopicWriter:
     def _raise_failure(self) -> None:
         if self._failure is None:
             return
-        what = f"a message for topic `{self._topic}` at {self._settings.bootstrap_servers}"
+        what = f"a message for topic `{self.topic}` at {self._settings.bootstrap_servers}"
         if no_answer(self._failure):
             raise BrokerAway(
                 f"{what} was not written within {self._settings.delivery_timeout_s:g} s: {self._failure!r}; see that "

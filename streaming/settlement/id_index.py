@@ -50,17 +50,17 @@ class IdIndex:
     """
 
     def __init__(self) -> None:
-        self._runs: list[_SortedRun] = []
+        self.runs: list[_SortedRun] = []
 
     def append(self, hashes: np.ndarray, first: int) -> None:
         """Remember rows `first`, `first + 1`, …; `first` lies beyond every number known."""
         if not len(hashes):
             return
-        self._runs.append(_sorted(hashes, first))
-        while len(self._runs) > 1 and len(self._runs[-2].hashes) <= 2 * len(self._runs[-1].hashes):
-            if len(self._runs[-2].hashes) + len(self._runs[-1].hashes) > RUN_ROWS:
+        self.runs.append(_sorted(hashes, first))
+        while len(self.runs) > 1 and len(self.runs[-2].hashes) <= 2 * len(self.runs[-1].hashes):
+            if len(self.runs[-2].hashes) + len(self.runs[-1].hashes) > RUN_ROWS:
                 break
-            self._runs[-2:] = [_merged(*self._runs[-2:])]
+            self.runs[-2:] = [_merged(*self.runs[-2:])]
 
     def restore(self, parts: Iterable[np.ndarray], first: int) -> None:
         """`append` for the hashes of many rows, part by part: another thread sorts them while parts are read."""
@@ -75,7 +75,7 @@ class IdIndex:
                     sorting.append(sorter.submit(_sorted, np.concatenate(waiting), first))
                     first += sum(map(len, waiting))
                     waiting = []
-            self._runs += [run.result() for run in sorting]
+            self.runs += [run.result() for run in sorting]
         for part in waiting:
             self.append(part, first)
             first += len(part)
@@ -85,7 +85,7 @@ class IdIndex:
         order = np.argsort(hashes)
         wanted = hashes[order]
         queries, numbers = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
-        for run in self._runs:
+        for run in self.runs:
             asked = run.may_hold(wanted)
             low = np.searchsorted(run.hashes, wanted[asked])
             hit = run.hashes[np.minimum(low, len(run.hashes) - 1)] == wanted[asked]
@@ -103,12 +103,12 @@ class IdIndex:
 
     def drop(self, before: int) -> None:
         """Forget numbers below `before`, lazily: some may still be found."""
-        kept = [run for run in self._runs if run.stop > before]
-        self._runs = [_cut(run, before) if before - run.first > run.stop - before else run for run in kept]
+        kept = [run for run in self.runs if run.stop > before]
+        self.runs = [_cut(run, before) if before - run.first > run.stop - before else run for run in kept]
 
     @property
     def nbytes(self) -> int:
-        return sum(part.nbytes for run in self._runs for part in run[2:] if part is not None)
+        return sum(part.nbytes for run in self.runs for part in run[2:] if part is not None)
 
 
 def _sorted(hashes: np.ndarray, first: int) -> _SortedRun:

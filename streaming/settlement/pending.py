@@ -27,7 +27,7 @@ SEGMENT_ROWS = 32_768
 SPILL_BYTES = 256 << 20
 """Segments in memory are stored early once they exceed this size, if a folder is given (`RowLog.spill`)."""
 
-_HEAD_PARTS = 32
+HEAD_PARTS = 32
 _ALWAYS = ["impression_id", "event_time_ms"]
 _FORGOTTEN = -1
 
@@ -82,7 +82,7 @@ class RowLog:
         self._head.append(self._typed(rows))
         if self.stop - self._head_first >= SEGMENT_ROWS:
             self._seal()
-        elif len(self._head) > _HEAD_PARTS:
+        elif len(self._head) > HEAD_PARTS:
             self._head = [pa.concat_batches(self._head)]
 
     def find(self, ids: pa.Array, hashes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

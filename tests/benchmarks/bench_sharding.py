@@ -96,7 +96,7 @@ def start(teacher: Teacher) -> None:
     rounding large: start where heads have learned something."""
     drawn = torch.Generator().manual_seed(1)
     with torch.no_grad():
-        for name, p in sorted(teacher._dense.items()):
+        for name, p in sorted(teacher.dense.items()):
             if name.startswith("heads") and not p.any():
                 p.copy_(torch.empty(p.shape).normal_(0, 0.3, generator=drawn))
 

@@ -274,10 +274,11 @@ def test_what_a_killed_commit_left_behind_goes_and_nothing_else(lake: LakeTable)
     good = data_files(lake)
     script = (
         "import os, signal, sys, streaming.delta.table as d\n"
+        "from pathlib import Path\n"
         "from streaming.lake import LakeTable\n"
         "from tests.support.streams.lake_rows import SCHEMA, rows\n"
         "writer = LakeTable(sys.argv[1], SCHEMA).open_writer()\n"
-        "path = writer._table.path / 'vertical=news/event_date=2026-01-01'\n"
+        "path = Path(sys.argv[1]) / 'vertical=news/event_date=2026-01-01'\n"
         "def killed(*_, **__):\n"
         "    (path / 'part-00000-dead-c000.zstd.parquet').write_bytes(b'x')\n"
         "    (path / 'part-00000-dead-c000.zstd.parquet#1').write_bytes(b'x')\n"

@@ -52,7 +52,7 @@ for port, raw in json.loads(sys.argv[4]):
     worker = ScoringWorker(parse(raw), root, Rendezvous(rank, ranks, port=port))
     worker.open()
     report = worker.advance(0.0, Orders())
-    held = sum(w.numel() for w in worker._shards.held)
+    held = sum(w.numel() for w in worker.shards.held)
     (root.root / f"rank{rank}.json").write_text(json.dumps([report.rows, report.phases_s, held]))
     worker.close()
 """
@@ -62,7 +62,6 @@ for port, raw in json.loads(sys.argv[4]):
 def no_group_is_open():
     if dist.is_initialized():
         dist.destroy_process_group()
-    RankGroup._opened = 0
 
 
 @contextmanager
@@ -123,7 +122,7 @@ def test_ranks_score_what_a_replica_scores_of_every_snapshot_they_are_told_to_lo
                     scorer.load(damaged)
                 assert scorer.load(one)["lake_seq"] == 1  # and they go on
                 scorer.leave()
-                held = sum(w.numel() for w in scorer._shards.held)
+                held = sum(w.numel() for w in scorer.shards.held)
     scored, phases, held_there = json.loads((tmp_path / "rank1.json").read_text())
     assert scored == 2 * (256 + 1 + 4)
     tables = [t for name, t in load_checkpoint(one).tensors.items() if name.startswith("table/")]

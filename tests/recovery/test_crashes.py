@@ -59,7 +59,7 @@ class Point(NamedTuple):
 
 
 def to_topic(stem: str, partition: int) -> Callable[..., bool]:
-    return lambda writer, number, *args, **kwargs: writer._topic.startswith(stem) and number == partition
+    return lambda writer, number, *args, **kwargs: writer.topic.startswith(stem) and number == partition
 
 
 def end_marker(writer: TopicWriter, number: int, payloads: list[bytes], **kwargs: Any) -> bool:
@@ -137,7 +137,7 @@ def crash_at(monkeypatch: pytest.MonkeyPatch, point: Point, crashed: list[Point]
         calls += bool(picked)
         if picked and calls == point.nth:
             if point.owner is TopicWriter:
-                args[0]._producer.flush(30)  # this message is out, those to come are not
+                args[0].flush()  # this message is out, those to come are not
             crashed.append(point)
             raise Crash(f"{point.owner.__name__}.{point.method}")
         return result

@@ -76,7 +76,7 @@ class LeadingScorer:
     """The scorer of rank 0; the other ranks follow its notes."""
 
     def __init__(self, config: Config, group: RankGroup) -> None:
-        self._shards = _Shards(config, group)
+        self.shards = _Shards(config, group)
         self._group = group
         self._columns = list(config.features.needs_columns())
         self._said = self.rows = 0
@@ -86,7 +86,7 @@ class LeadingScorer:
         meta: Mapping[str, Any] = {}
         errors: list[ModelError] = []
         try:
-            meta = self._shards.load(snapshot)
+            meta = self.shards.load(snapshot)
         except ModelError as error:
             errors.append(error)
         for rank in range(1, self._group.world_size):
@@ -105,7 +105,7 @@ class LeadingScorer:
         for rank, message in enumerate(messages, start=1):
             self._group.send(message, rank)
         self.rows += first.num_rows
-        return self._shards.score(first)[: rows.num_rows]
+        return self.shards.score(first)[: rows.num_rows]
 
     def leave(self) -> None:
         self._say("leave")
@@ -135,7 +135,7 @@ class ScoringWorker(Worker):
         self._held.callback(ranks.close)
         assert ranks.group is not None
         self._group = ranks.group
-        self._shards = _Shards(self._config, self._group)
+        self.shards = _Shards(self._config, self._group)
 
     def step(self) -> bool:
         """Follow the next note; False where it ends the round."""
@@ -148,14 +148,14 @@ class ScoringWorker(Worker):
         elif order["do"] == "score":
             with self.watch("score"):
                 share = _decoded(self._group.receive(order["bytes"][self._group.rank - 1], 0))
-                self._shards.score(share)
+                self.shards.score(share)
             self.rows += share.num_rows
         return bool(order["do"] != "leave")
 
     def _load(self, name: str) -> None:
         kind = text = ""
         try:
-            self._shards.load(self._run_dir.snapshots / name)
+            self.shards.load(self._run_dir.snapshots / name)
         except ModelError as error:
             kind, text = type(error).__name__, str(error)
         self._group.tell(f"loaded/{self._group.rank}", json.dumps([kind, text]))

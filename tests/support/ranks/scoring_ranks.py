@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from exfm.tensors import open_checkpoint
 from tests.support.pipelines.small_runs import small
 from tests.support.ranks.ports import free_port
 
@@ -44,7 +45,7 @@ else:
     scorer.open()
     scorer.advance(0.0, Orders())
 after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-print(json.dumps([rank, held_bytes(scorer), after - before, rate]))
+print(json.dumps([rank, held_bytes(scorer, RunDir(root).snapshots / "v00000001"), after - before, rate]))
 """
 
 
@@ -71,11 +72,11 @@ def save_snapshot(config: Any, root: Path) -> None:
 import json, sys
 from pathlib import Path
 from exfm.tensors import save_checkpoint
-from exfm.models.scorer import TeacherScorer
+from exfm.models import TeacherNet
 from pipelines.config import parse
 from pipelines.run_dir.paths import RunDir
 config = parse(json.loads(sys.argv[1]))
-net = TeacherScorer(config.teacher.model, config.features, config.tasks)._net
+net = TeacherNet(config.teacher.model, config.features, config.tasks, seed=0)
 tensors = {f"dense/{n}": p.detach() for n, p in net.named_parameters() if not n.startswith("tables.")}
 tensors |= {f"table/{n}/weight": bag.weight.detach() for n, bag in net.tables.embedding_bags.items()}
 save_checkpoint(RunDir(Path(sys.argv[2])).snapshots, "v00000001", tensors, {"lake_seq": 0}, kind="teacher-snapshot")
@@ -87,12 +88,12 @@ def dumped(config: Any) -> str:
     return json.dumps(config.model_dump(mode="json"))
 
 
-def held_bytes(scorer: Any) -> int:
-    """Of tables, in this process."""
-    if hasattr(scorer, "_shards"):
-        return int(sum(w.numel() * w.element_size() for w in scorer._shards.held))
-    tables = scorer._scorer._net.tables
-    return int(sum(p.numel() * p.element_size() for p in tables.parameters()))
+def held_bytes(scorer: Any, snapshot: Path) -> int:
+    """Of tables, in this process: a rank's shards; a replica holds the tables of its snapshot whole."""
+    if hasattr(scorer, "shards"):
+        return int(sum(w.numel() * w.element_size() for w in scorer.shards.held))
+    tables = (t for name, t in open_checkpoint(snapshot).tensors.items() if name.startswith("table/"))
+    return int(sum(t.shape.numel() * t.dtype.itemsize for t in tables))
 
 
 def measured(config: Any, scorer: Any, seconds: float) -> float:

@@ -91,7 +91,7 @@ def start(teacher: Teacher) -> None:
     would make rounding large. It is sharding that is compared here: start where heads have learned something."""
     drawn = torch.Generator().manual_seed(1)
     with torch.no_grad():
-        for name, p in sorted(teacher._dense.items()):
+        for name, p in sorted(teacher.dense.items()):
             if name.startswith("heads") and not p.any():
                 p.copy_(torch.empty(p.shape).normal_(0, 0.3, generator=drawn))
 
@@ -124,7 +124,7 @@ def train(group, *, sharding=None, cfg=None, bags=True, ahead=False, broken=None
         losses.append(result.loss)
     plan = {name: (p.sharding_type, p.ranks) for name, p in teacher.plan.plan["tables"].items()}
     if rows is not None:
-        windows = [*teacher._weights.windows.values(), *teacher._accumulators.windows.values()]
+        windows = [*teacher.weights.windows.values(), *teacher.accumulators.windows.values()]
         held = sum(4 * window.numel() for of_a_table in windows for _, window in of_a_table)
         return {"plan": plan, "losses": losses, "held": held, "taken": memory_bytes() - began, "peak": peak_bytes()}
     return {"state": teacher.state(), "losses": losses, "plan": plan}

@@ -21,7 +21,6 @@ def no_group_is_open():
     """A worker that crashed in this process, in a test of crashes, has left its group open."""
     if dist.is_initialized():
         dist.destroy_process_group()
-    RankGroup._opened = 0
 
 
 def test_groups_of_one_process_share_it_until_the_last_is_closed():

@@ -37,8 +37,8 @@ for rank in range(RANKS):
             teacher = Teacher(cfg, FEATURES, ["ctr"], 0, group=group, sharding=Sharding(**world), batch_rows=64)
             held.append({
                 "plan": trained(teacher),
-                "weights": sum(w.nbytes for windows in teacher._weights.windows.values() for _, w in windows),
-                "optimizer": sum(m.nbytes for windows in teacher._accumulators.windows.values() for _, m in windows),
+                "weights": sum(w.nbytes for windows in teacher.weights.windows.values() for _, w in windows),
+                "optimizer": sum(m.nbytes for windows in teacher.accumulators.windows.values() for _, m in windows),
             })
     with open(f"{root}/{rank}.json", "w") as file:
         json.dump(held, file)

@@ -212,8 +212,13 @@ def test_the_choice_does_not_see_the_half_that_is_judged(folder, tmp_path, monke
 
 def test_two_sweeps_in_one_process_and_folder_have_their_own_rows(folder, tmp_path, monkeypatch):
     seen = []
-    monkeypatch.setattr(sweep_jobs, "one_life", lambda place, seed, setting, data, *rest: seen.append(data) or {})
-    monkeypatch.setattr(sweep_jobs.StudentJob, "_sums", lambda self, passed, *rest: passed)
+    life = sweep_jobs.one_life
+
+    def noted(place, seed, setting, data, *rest):
+        seen.append(data)
+        return life(place, seed, setting, data, *rest)
+
+    monkeypatch.setattr(sweep_jobs, "one_life", noted)
     for part in ("[0, 0.5]", "[0, 0.25]"):
         sweep, config = load(written(folder), ["seeds=[1]", f"chosen_on={part}"])
         asked = sweep_jobs.Asked(config.student("feed"), sweep.conditions["fresh"], tmp_path / "part.npz")

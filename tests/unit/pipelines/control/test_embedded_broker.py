@@ -53,12 +53,13 @@ class Scripted:
 @pytest.fixture
 def scripted(monkeypatch):
     """(the script, what supervises it, its status); nothing happens by itself."""
-    monkeypatch.setattr(EmbeddedBroker, "_watch", lambda self: None)
+    monkeypatch.setattr("pipelines.control.embedded_broker.POLL_S", 1e6)
     clock = Clock()
     script, status = Scripted(clock), {}
     supervised = EmbeddedBroker(script.make, status, PATIENCE, clock=clock)
     assert supervised.__enter__() == "127.0.0.1:5000"
-    return script, supervised, status
+    yield script, supervised, status
+    supervised.__exit__(None, None, None)
 
 
 def pass_time(script, supervised, seconds):
@@ -125,7 +126,6 @@ def test_a_disk_that_stays_full_is_given_up_with_both_times(scripted):
 
 def test_leaving_stops_the_broker(scripted):
     script, supervised, _ = scripted
-    supervised._thread.join()
     supervised.__exit__(None, None, None)
     assert script.stopped
 

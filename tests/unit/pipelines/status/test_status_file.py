@@ -76,8 +76,8 @@ def test_a_reader_never_sees_half_of_it(tmp_path):
 def test_what_a_killed_writer_left_behind_is_in_nobodys_way(tmp_path):
     first = StatusFile(tmp_path / "status.json")
     first.write({"n": 1})
-    os.link(first.path, first._old)
-    first._spare.write_text("half")
+    os.link(first.path, tmp_path / ".status.json.old")
+    (tmp_path / ".status.json.spare").write_text("half")
     again = StatusFile(tmp_path / "status.json")
     again.write({"n": 2})
     assert read_json(again.path) == {"n": 2}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 
@@ -172,7 +173,7 @@ def test_a_store_that_cannot_be_made_costs_metrics_and_says_so(open_tracker, tmp
 
 def test_a_store_that_never_answers_is_left_after_the_time_given(open_tracker, monkeypatch):
     answered = threading.Event()
-    monkeypatch.setattr(Tracker, "_connect", lambda self: answered.wait())
+    monkeypatch.setattr(MlflowClient, "get_experiment_by_name", lambda *_: answered.wait())
     tracker = open_tracker()
     began = time.monotonic()
     for step in range(2000):
@@ -188,7 +189,7 @@ def test_a_store_that_never_answers_is_left_after_the_time_given(open_tracker, m
 
 def test_memory_stays_bounded_while_a_store_is_away(open_tracker, monkeypatch):
     answered = threading.Event()
-    monkeypatch.setattr(Tracker, "_connect", lambda self: answered.wait())
+    monkeypatch.setattr(MlflowClient, "get_experiment_by_name", lambda *_: answered.wait())
     tracker = open_tracker(queue_entries=100)
     for step in range(150):
         tracker.metrics("teacher", step, {"ne": 0.9, "auc": 0.5})
@@ -227,8 +228,10 @@ def test_a_store_deleted_in_the_middle_costs_what_comes_after_and_says_so(open_t
     tracker.metrics("teacher", 1, {"ne": 0.9})
     tracker.close()
     assert tracker.dropped == 0
+    (run_id,) = json.loads((tmp_path / "runs.json").read_text()).values()
+    MlflowClient(tracker.uri).set_terminated(run_id)
     tracker = open_tracker(uri=f"sqlite:///{file}")
-    while not tracker._run_ids:
+    while MlflowClient(tracker.uri).get_run(run_id).info.status != "RUNNING":
         time.sleep(0.01)
     file.unlink()
     tracker.metrics("teacher", 2, {"ne": 0.8, "auc": 0.7})

@@ -18,6 +18,7 @@ class Disk:
 
     def __init__(self) -> None:
         self.written: list[int] = []
+        self.began = 0
         self._allowed = threading.Semaphore(0)
 
     def let_through(self, count: int = 1) -> None:
@@ -26,10 +27,19 @@ class Disk:
 
     def write(self, number: int):
         def write() -> None:
+            self.began += 1
             assert self._allowed.acquire(timeout=PATIENCE_S)
             self.written.append(number)
 
         return write
+
+
+def fails(writer) -> bool:
+    try:
+        writer.check()
+    except DiskFull:
+        return True
+    return False
 
 
 @pytest.fixture
@@ -46,7 +56,7 @@ def test_a_disk_that_stands_still_delays_nobody_until_the_queue_is_full(disk, bo
     for number in range(bound + 1):  # one is being written, the others wait
         writer.put(disk.write(number))
         if number == 0:
-            eventually(lambda: not writer._waiting)
+            eventually(lambda: disk.began == 1)
     assert "wait for disk" not in watch.phases_s
     assert not writer.idle
 
@@ -70,7 +80,7 @@ def test_closing_waits_for_everything_and_ends_the_thread(disk):
     disk.let_through(2)
     writer.close()
     assert disk.written == [0, 1]
-    assert not writer._thread.is_alive()
+    assert not any(thread.name == "test-writer" for thread in threading.enumerate())
 
 
 def test_what_fails_is_raised_as_it_is_wherever_the_worker_asks_next_and_nothing_behind_it_is_written():
@@ -83,7 +93,7 @@ def test_what_fails_is_raised_as_it_is_wherever_the_worker_asks_next_and_nothing
         writer.put(lambda go=go: go.wait(PATIENCE_S) and full())
         writer.put(lambda: written.append(1))
         go.set()
-        eventually(lambda writer=writer: writer._error is not None)
+        eventually(lambda writer=writer: fails(writer))
         with pytest.raises(DiskFull, match="no space left"):
             getattr(writer, ask)(*[lambda: written.append(2)] * (ask == "put"))
         with pytest.raises(DiskFull):
@@ -99,7 +109,7 @@ def test_a_worker_that_waits_for_a_disk_that_fails_is_not_left_waiting(disk):
         raise DiskFull
 
     writer.put(fail)
-    eventually(lambda: not writer._waiting)
+    eventually(lambda: writer.has_room)
     writer.put(disk.write(1))
     raised: list[BaseException] = []
 
@@ -121,11 +131,11 @@ def test_abandoned_like_a_crash_it_finishes_what_it_is_writing_and_nothing_more(
     writer = Writer("test", 3)
     for number in range(3):
         writer.put(disk.write(number))
-    eventually(lambda: len(writer._waiting) == 2)
+    eventually(lambda: disk.began == 1)
     threading.Timer(0.02, disk.let_through).start()
     writer.abandon()
     assert disk.written == [0]
-    assert not writer._thread.is_alive()
+    assert not any(thread.name == "test-writer" for thread in threading.enumerate())
 
 
 def test_a_copy_is_let_go_once_it_is_written():

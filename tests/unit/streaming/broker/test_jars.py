@@ -20,7 +20,7 @@ def downloads(monkeypatch, tmp_path):
         return scratch / "built"
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(broker_jars, "_download", download)
+    monkeypatch.setattr(broker_jars, "download", download)
     (tmp_path / "expected").mkdir()
     (tmp_path / "expected" / "kafka.jar").write_bytes(b"all of it")
     monkeypatch.setattr(broker_jars, "JARS_DIGEST", broker_jars.jars_digest(tmp_path / "expected"))
@@ -35,17 +35,17 @@ def test_the_second_call_downloads_nothing(downloads):
 
 
 def test_a_fetch_that_breaks_off_leaves_nothing_that_looks_whole(downloads, monkeypatch):
-    whole = broker_jars._download
+    whole = broker_jars.download
 
     def killed(scratch):
         whole(scratch)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(broker_jars, "_download", killed)
+    monkeypatch.setattr(broker_jars, "download", killed)
     with pytest.raises(KeyboardInterrupt):
         broker_jars.fetch_jars()
     assert not broker_jars.cache_folder().exists()
-    monkeypatch.setattr(broker_jars, "_download", whole)
+    monkeypatch.setattr(broker_jars, "download", whole)
     assert broker_jars.fetch_jars() == broker_jars.cache_folder()
 
 

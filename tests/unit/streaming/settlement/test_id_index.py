@@ -45,7 +45,7 @@ def test_most_hashes_that_are_not_there_pass_a_run_by():
     hashes = random.integers(0, 1 << 64, id_index.FILTERED_ROWS, np.uint64)
     index = IdIndex()
     index.append(hashes, 0)
-    (run,) = index._runs
+    (run,) = index.runs
     assert len(run.may_hold(hashes)) == len(hashes)
     assert len(run.may_hold(random.integers(0, 1 << 64, 10_000, np.uint64))) < 1300
     assert index.nbytes < 14 * len(hashes) + 1

@@ -203,7 +203,7 @@ def sizes(request, monkeypatch):
     monkeypatch.setattr("streaming.disk.files.os.fsync", lambda _: None)  # nothing here loses its power
     if request.param != "usual":
         monkeypatch.setattr(pending, "SEGMENT_ROWS", 3)
-        monkeypatch.setattr(pending, "_HEAD_PARTS", 1)
+        monkeypatch.setattr(pending, "HEAD_PARTS", 1)
         monkeypatch.setattr(id_index, "RUN_ROWS", 4)
         monkeypatch.setattr(id_index, "FILTERED_ROWS", 1)
 

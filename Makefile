@@ -22,6 +22,8 @@ export OMP_NUM_THREADS ?= 1
 export OMP_WAIT_POLICY ?= passive
 # `make test ARGS="-k broker -x"` passes ARGS on.
 ARGS ?=
+# How many processes run the tests, a file each at a time; JOBS=0 is none but pytest itself (for --pdb, -s).
+JOBS ?= 2
 # What `QUICK=1 make demo` makes smaller.
 QUICK_SETTINGS := --set source.impressions=80000
 
@@ -32,6 +34,7 @@ help:  ## this list
 	echo
 	echo "Variables:"
 	echo "  ARGS      options for the command     make test ARGS='-k broker -x', make demo ARGS='--set seed=2'"
+	echo "  JOBS      processes that run tests    make test JOBS=0 ARGS='-k broker --pdb'"
 	echo "  QUICK     a shorter stream            QUICK=1 make demo"
 	echo "  VARIANT   the pinned list: cpu, or cuda where an NVIDIA driver is found; make setup VARIANT=cpu overrides it"
 	echo "  PYTHON    the interpreter of a new environment, 3.11 to 3.13; make setup PYTHON=python3.12"
@@ -110,7 +113,7 @@ demo: setup  ## run the whole pipeline on a generated stream: minutes (QUICK=1: 
 	@exec $(VENV)/bin/exfm stream configs/demo.yaml $(if $(QUICK),--run-dir runs/demo-quick $(QUICK_SETTINGS),--run-dir runs/demo) --until-end $(ARGS)
 
 test: setup  ## the default test suite; what takes minutes is in soak
-	@exec $(PY) -m pytest $(ARGS)
+	@exec $(PY) -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 soak: setup  ## the slow tests (marked slow), minutes each
 	@exec $(PY) -m pytest -m slow $(ARGS)

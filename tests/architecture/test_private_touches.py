@@ -55,7 +55,7 @@ def test_tests_hardly_reach_into_what_is_private():
         "Stored._load",
         "a[0]._b = 1",
         'monkeypatch.setattr(Tracker, "_connect", None)',
-        'SCRIPT = """\nimport sys\nprint(sys._b)\n"""',
+        "SCRIPT = '''\n" + "import sys\nprint(sys._b)\n'''",
     ],
 )
 def test_a_planted_touch_is_found(source):

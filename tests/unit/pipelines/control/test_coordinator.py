@@ -68,12 +68,12 @@ class ScriptedHandle:
 
 class ScriptedLauncher:
     def __init__(self, clock, lives):
-        self._clock, self._lives = clock, {name: list(lives) for name, lives in lives.items()}
+        self._clock, self.lives = clock, {name: list(lives) for name, lives in lives.items()}
         self.handles: dict[str, list[ScriptedHandle]] = {name: [] for name in lives}
         self.started_at: dict[str, list[float]] = {name: [] for name in lives}
 
     def start(self, name, build, log, ranks=1):
-        lives = self._lives[name]
+        lives = self.lives[name]
         handle = ScriptedHandle(name, lives.pop(0) if len(lives) > 1 else lives[0], self._clock)
         self.handles[name].append(handle)
         self.started_at[name].append(self._clock())
@@ -413,7 +413,7 @@ def test_a_pause_of_the_coordinator_itself_is_nobodys_silence(tmp_path):
 
     run = Run(tmp_path, ENDLESS, at_tell=stop_after(3640), hang_s=60, sleep=suspended_once)
     silent = lambda orders: None if 1002 < run.clock.now < 4620 else working("teacher")  # noqa: E731
-    run.launcher._lives["teacher"] = [[silent]]
+    run.launcher.lives["teacher"] = [[silent]]
     run.to_the_end()
     assert run.clock.now > 4630
     assert len(run.launcher.handles["teacher"]) == 1

@@ -242,15 +242,15 @@ def tried_table(tried: Sequence[Attempt], found: Plan | Shortage) -> Table:
     table.add_column("fullest rank", justify="right", no_wrap=True)
     table.add_column("", overflow="fold")
     best = min((a.plan.cost_ms for a in tried if a.plan), default=None)
-    told: set[str] = set()
+    given: set[str] = set()
     for attempt in tried:
         if attempt.plan is None:
             why, colon, rest = attempt.why_not.partition(": ")
             what, more, advice = rest.partition(": ")
             table.add_row(
-                attempt.name, "–", "–", Text(why + colon + what + (more + advice if advice not in told else ""), "dim")
+                attempt.name, "–", "–", Text(why + colon + what + (more + advice if advice not in given else ""), "dim")
             )
-            told.add(advice)
+            given.add(advice)
             continue
         plan = attempt.plan
         notes = []

@@ -51,8 +51,8 @@ class LakeCare:
     @property
     def tables(self) -> list[Path]:
         """The lake first, then those of its side tables that exist."""
-        beside = [self._run_dir.side_tables / name for name in (DEAD_LETTERS, LATE_FEEDBACK)]
-        return [self._run_dir.lake, *(path for path in beside if path.is_dir())]
+        side_tables = [self._run_dir.side_tables / name for name in (DEAD_LETTERS, LATE_FEEDBACK)]
+        return [self._run_dir.lake, *(path for path in side_tables if path.is_dir())]
 
     def status(self) -> dict[str, Any]:
         lake, metadata = self._lake, self._lake.metadata()

@@ -113,7 +113,7 @@ class Tracker:
                 if client is None:
                     client = self._connect()
                     self.problem = None
-            except Exception as error:  # the store is away: metrics are lost, training goes on
+            except Exception as error:  # the store is unreachable: metrics are lost, training continues
                 self._explain(error)
                 if self._closing.wait(self._interval_s):
                     return

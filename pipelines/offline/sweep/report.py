@@ -78,8 +78,8 @@ def _notes(place: Place, choices: Mapping[tuple[str, str], Chosen], codes: Seque
     """What a reader must know before trusting a figure."""
     sweep, found = place.sweep, []
     if sweep.unequal:
-        told = ", ".join(f"{arm} {len(made.trials)}" for arm, made in sweep.arms.items())
-        found.append(f"UNEQUAL EFFORT: the arms tried different numbers of settings ({told}); more is an advantage")
+        efforts = ", ".join(f"{arm} {len(made.trials)}" for arm, made in sweep.arms.items())
+        found.append(f"UNEQUAL EFFORT: the arms tried different numbers of settings ({efforts}); more is an advantage")
     edges: dict[str, list[str]] = {}
     for (student, arm), chosen in choices.items():
         if chosen.edges:
@@ -114,13 +114,13 @@ def _students(condition: str, judged: Mapping[tuple[str, str], Any], place: Plac
         base = _seconds_per_row(value["arms"][place.sweep.baseline]["cost"])
         for arm, figures in value["arms"].items():
             seconds = _seconds_per_row(figures["cost"])
-            entry = _told({key: item for key, item in figures.items() if key != "figures"}) | figures["figures"]
+            entry = _plain({key: item for key, item in figures.items() if key != "figures"}) | figures["figures"]
             entry |= {"rows_per_s": 1 / seconds if seconds else None, "cost_ratio": seconds / base if base else None}
             if arm != place.sweep.baseline:
                 fresh = by_condition[place.sweep.tuned_under]["arms"][arm]["gain"]
-                entry["lost"] = _told(_lost(condition, place, figures["gain"], fresh))
+                entry["lost"] = _plain(_lost(condition, place, figures["gain"], fresh))
             arms[arm] = entry
-        others = {name: _told({"gain": made["gain"]}) | made["figures"] for name, made in value["others"].items()}
+        others = {name: _plain({"gain": made["gain"]}) | made["figures"] for name, made in value["others"].items()}
         found.setdefault(student, {})[task] = value | {"others": others, "arms": arms}
     return found
 
@@ -137,12 +137,12 @@ def _seconds_per_row(cost: Mapping[str, Any]) -> float:
     return float(cost["seconds"] / cost["rows"]) if cost["rows"] else 0.0
 
 
-def _told(item: Any) -> Any:
+def _plain(item: Any) -> Any:
     """Estimates as plain numbers."""
     if isinstance(item, Estimate):
         return item.summary()
     if isinstance(item, dict):
-        return {key: _told(value) for key, value in item.items()}
+        return {key: _plain(value) for key, value in item.items()}
     return item
 
 
@@ -157,9 +157,9 @@ def _overall(condition: str, judged: Mapping[tuple[str, str], Any], place: Place
             each = {student: judged[student, task][condition]["arms"][arm] for student in students}
             gain, early = (_average([e[key] for e in each.values()]) for key in ("gain", "early_gain"))
             fresh = _average([judged[s, task][place.sweep.tuned_under]["arms"][arm]["gain"] for s in students])
-            entry = _told({"gain": gain, "early_gain": early, "lost": _lost(condition, place, gain, fresh)})
+            entry = _plain({"gain": gain, "early_gain": early, "lost": _lost(condition, place, gain, fresh)})
             names = dict.fromkeys(name for e in each.values() for name in e["transfer"])
-            entry["transfer"] = {name: _told(_average([e["transfer"][name] for e in each.values()])) for name in names}
+            entry["transfer"] = {name: _plain(_average([e["transfer"][name] for e in each.values()])) for name in names}
             entry["worst"] = _worst({s: e["gain"] for s, e in each.items()})
             found.setdefault(task, {})[arm] = entry
     return found
@@ -173,12 +173,12 @@ def _average(estimates: Sequence[Estimate | None]) -> Estimate | None:
 
 def _worst(gains: Mapping[str, Estimate | None]) -> dict[str, Any] | None:
     """The student whose gain's lower bound is lowest."""
-    told = {student: gain.summary() for student, gain in gains.items() if gain is not None}
-    bounds = {s: t["value"] if t["low"] is None else t["low"] for s, t in told.items()}
+    summaries = {student: gain.summary() for student, gain in gains.items() if gain is not None}
+    bounds = {s: t["value"] if t["low"] is None else t["low"] for s, t in summaries.items()}
     if not bounds:
         return None
     student = min(bounds, key=lambda name: bounds[name])
-    return {"student": student, **told[student]}
+    return {"student": student, **summaries[student]}
 
 
 def _versions() -> dict[str, str]:

@@ -105,9 +105,9 @@ class Sweep(Frozen):
             if not count:
                 raise ValueError(f"arm `{name}` tries no setting: a list in its `tune` is empty")
         if len(set(counts.values())) > 1 and not self.unequal_effort:
-            told = ", ".join(f"{name} {count}" for name, count in counts.items())
+            efforts = ", ".join(f"{name} {count}" for name, count in counts.items())
             raise ValueError(
-                f"the arms do not try equally many settings ({told}), which favours those that try more; give each "
+                f"the arms do not try equally many settings ({efforts}), which favours those that try more; give each "
                 "the same number, or set `unequal_effort: true`, and the report will say so"
             )
         first, last = self.chosen_on
@@ -206,9 +206,9 @@ def settings_of(sweep: Sweep, config: Config, student: Student, arm: str) -> lis
         try:
             found.append(Setting(arm, trial, tuned, Student.model_validate(raw)))
         except (ValidationError, ConfigError) as error:
-            told = "\n".join(problems(error, Student)) if isinstance(error, ValidationError) else f"  {error}"
+            faults = "\n".join(problems(error, Student)) if isinstance(error, ValidationError) else f"  {error}"
             tried = f" with {tuned}" if tuned else ""
-            raise BadInput(f"arm `{arm}`{tried} makes no valid student `{student.name}`:\n{told}") from None
+            raise BadInput(f"arm `{arm}`{tried} makes no valid student `{student.name}`:\n{faults}") from None
     return found
 
 

@@ -49,13 +49,13 @@ def show(console: Console, report: dict[str, Any]) -> None:
 def _preface(report: dict[str, Any]) -> list[str]:
     about = report["sweep"]
     rows = sorted(set(about["rows"].values()))
-    told = f"{rows[0]:,}" if len(rows) == 1 else f"{rows[0]:,} to {rows[-1]:,}"
+    count = f"{rows[0]:,}" if len(rows) == 1 else f"{rows[0]:,} to {rows[-1]:,}"
     low, high = about["chosen_on"]
     trials = sorted(set(about["trials"].values()))
     effort = f"{trials[0]} settings tried by every arm" if len(trials) == 1 else f"settings tried: {about['trials']}"
     seeds = ", ".join(map(str, about["seeds"]))
     return [
-        f"{told} settled rows, {about['stream']}; seeds {seeds}. {effort[0].upper()}{effort[1:]}, chosen by NE on "
+        f"{count} settled rows, {about['stream']}; seeds {seeds}. {effort[0].upper()}{effort[1:]}, chosen by NE on "
         f"{low:.0%} to {high:.0%} of the stream under the first condition; judged on the second half, each row before "
         f"it is learned. Gain: per cent of the NE of `{about['baseline']}`, above 0 is better; "
         f"errors: {about['errors']}. Rows/s are of one core. "
@@ -68,7 +68,7 @@ def _tables(report: dict[str, Any]) -> Iterator[tuple[str, list[str], list[list[
         setting = report["sweep"]["conditions"][condition]
         for task, arms in value["overall"].items():
             rows = [_overall(arm, figures) for arm, figures in arms.items()]
-            yield f"{condition} · {task}: mean over students{_said(setting)}", OVERALL, rows
+            yield f"{condition} · {task}: mean over students{_explained(setting)}", OVERALL, rows
         for task in value["overall"]:
             rows = []
             for student, tasks in value["students"].items():
@@ -77,15 +77,15 @@ def _tables(report: dict[str, Any]) -> Iterator[tuple[str, list[str], list[list[
             yield f"{condition} · {task}: by student", HEAD, rows
 
 
-def _said(setting: dict[str, Any]) -> str:
-    told = []
+def _explained(setting: dict[str, Any]) -> str:
+    parts = []
     if setting["behind"]:
-        told.append(f"scored by snapshots {setting['behind']} blocks older")
+        parts.append(f"scored by snapshots {setting['behind']} blocks older")
     if (setting["scale"], setting["shift"]) != (1.0, 0.0):
-        told.append(f"students see {setting['scale']:g} · logit {setting['shift']:+g}")
+        parts.append(f"students see {setting['scale']:g} · logit {setting['shift']:+g}")
     if setting["start"]:
-        told.append(f"students are born at {setting['start']:.0%} of the stream")
-    return f" ({', '.join(told)})" if told else ""
+        parts.append(f"students are born at {setting['start']:.0%} of the stream")
+    return f" ({', '.join(parts)})" if parts else ""
 
 
 def _overall(arm: str, figures: dict[str, Any]) -> list[str]:
@@ -119,8 +119,8 @@ def _student(student: str, value: dict[str, Any]) -> list[list[str]]:
         )
     for name, figures in value["others"].items():
         cells = [_figure(figures[key]) for key in FIGURES]
-        told = [_interval(figures["gain"]), _p(figures["gain"])]
-        rows.append([student, f"*{name}*", *cells, *told, *["–"] * (len(HEAD) - 8)])
+        parts = [_interval(figures["gain"]), _p(figures["gain"])]
+        rows.append([student, f"*{name}*", *cells, *parts, *["–"] * (len(HEAD) - 8)])
     return rows
 
 
@@ -130,39 +130,39 @@ def _figure(figure: dict[str, Any] | None) -> str:
     return f"{figure['mean']:.4f}" + ("" if figure["se"] is None else f" ± {figure['se']:.4f}")
 
 
-def _interval(told: dict[str, Any] | None) -> str:
-    if told is None:
+def _interval(estimate: dict[str, Any] | None) -> str:
+    if estimate is None:
         return "–"
-    interval = "" if told["low"] is None else f" [{told['low']:+.2f}, {told['high']:+.2f}]"
-    return f"{told['value']:+.2f}{interval}"
+    interval = "" if estimate["low"] is None else f" [{estimate['low']:+.2f}, {estimate['high']:+.2f}]"
+    return f"{estimate['value']:+.2f}{interval}"
 
 
-def _share(told: dict[str, Any] | None) -> str:
-    if told is None:
+def _share(estimate: dict[str, Any] | None) -> str:
+    if estimate is None:
         return "–"
-    interval = "" if told["low"] is None else f" [{told['low']:.0%}, {told['high']:.0%}]"
-    return f"{told['value']:.0%}{interval}"
+    interval = "" if estimate["low"] is None else f" [{estimate['low']:.0%}, {estimate['high']:.0%}]"
+    return f"{estimate['value']:.0%}{interval}"
 
 
-def _p(told: dict[str, Any] | None) -> str:
-    if told is None or told["p"] is None:
+def _p(estimate: dict[str, Any] | None) -> str:
+    if estimate is None or estimate["p"] is None:
         return "–"
-    return f"{told['p']:.3f}" if told["p"] >= 0.001 else f"{told['p']:.0e}"
+    return f"{estimate['p']:.3f}" if estimate["p"] >= 0.001 else f"{estimate['p']:.0e}"
 
 
 def _transfers(transfer: dict[str, Any]) -> str:
-    told = [
+    parts = [
         f"{'' if name == 'teacher' else name + ' '}{t['value']:.2f}" + ("" if t["se"] is None else f" ± {t['se']:.2f}")
         for name, t in transfer.items()
         if t is not None
     ]
-    return ", ".join(told) or "–"
+    return ", ".join(parts) or "–"
 
 
 def _setting(chosen: dict[str, Any]) -> str:
     edges = chosen["at_the_edge"]
-    told = [f"{path} {value}" + (" (edge)" if path in edges else "") for path, value in chosen["tuned"].items()]
-    return ", ".join(told) or "as it is"
+    parts = [f"{path} {value}" + (" (edge)" if path in edges else "") for path, value in chosen["tuned"].items()]
+    return ", ".join(parts) or "as it is"
 
 
 def _coloured(cell: str) -> str:

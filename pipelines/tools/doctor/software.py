@@ -76,11 +76,11 @@ def packages(scope: Scope) -> Verdict:
     wrong = {name: pair for name, pair in requirements.differences(pins).items() if pair[1] or name in needed}
     if not wrong:
         return Verdict("ok", f"all {len(pins)} packages are as in requirements/{variant}.txt")
-    told = ", ".join(f"{name} {have or 'absent'} (pinned {pin})" for name, (pin, have) in list(wrong.items())[:5])
+    differing = ", ".join(f"{name} {have or 'absent'} (pinned {pin})" for name, (pin, have) in list(wrong.items())[:5])
     more = f" and {len(wrong) - 5} more" if len(wrong) > 5 else ""
     status: Status = "fail" if any(have is None for _, have in wrong.values()) else "warn"
     remedy = f"{SET_UP} (downloads are kept), or pip install --no-deps -r {pinned_list(variant)}"
-    return Verdict(status, f"{len(wrong)} of {len(pins)} packages differ: {told}{more}", remedy)
+    return Verdict(status, f"{len(wrong)} of {len(pins)} packages differ: {differing}{more}", remedy)
 
 
 class ProbeFailed(Exception):

@@ -78,11 +78,11 @@ class BlockCommit:
         return meta
 
     def __call__(
-        self, block: pa.RecordBatch | None, beside: OpenBlock, *, meta: dict[str, Any], counts: Mapping[str, Any]
+        self, block: pa.RecordBatch | None, closed: OpenBlock, *, meta: dict[str, Any], counts: Mapping[str, Any]
     ) -> None:
         """Commit a block of `schema.augmented`, or progress alone. `meta`: what `resume` returns after a crash."""
         number = max(self.lake.state, (self.lake.epoch << EPOCH_SHIFT) - 1) + 1
-        record = CommitRecord(number, meta, beside.late(self.lake.schema), beside.dead())
+        record = CommitRecord(number, meta, closed.late(self.lake.schema), closed.dead())
         self._save_state(record)  # 1
         self._commit_rows(block, number, counts)  # 2
         self._deliver(record)  # 3

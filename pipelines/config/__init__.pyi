@@ -10,11 +10,14 @@ from .evolve import (
 from .hash import decisive, hash_of, moved
 from .identity import STUDENT, depends_on, identity_of, own_section
 from .lineage import accepted_identities, hashes_of_run, remember
-from .settings import Config, Frozen, Generated, Kafka, Pace, Recorded, Resources, Student, Topic, dump, load, parse
+from .models import Augmentation, StudentSettings, TeacherSettings
+from .sections import Frozen, Generated, Kafka, Pace, Recorded, Resources, Topic
+from .settings import Config, dump, load, parse
 from .text import choices, merged, override, problems, read_settings
 
 __all__ = [
     "STUDENT",
+    "Augmentation",
     "Config",
     "Frozen",
     "Generated",
@@ -22,8 +25,9 @@ __all__ = [
     "Pace",
     "Recorded",
     "Resources",
-    "Student",
     "StudentChanges",
+    "StudentSettings",
+    "TeacherSettings",
     "Topic",
     "accepted_identities",
     "choices",

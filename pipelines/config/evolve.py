@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from exfm.errors import ModelError
 from exfm.growth import MadeWith, feature_changes, fitted_teacher
 from pipelines.config.identity import own_section
-from pipelines.config.settings import Config, Student
+from pipelines.config.settings import Config, StudentSettings
 from streaming.errors import BadInput
 
 
@@ -55,7 +55,7 @@ def made_with_teacher(config: Config) -> MadeWith:
     return MadeWith.of(config.teacher.model, config.teacher_features, config.tasks, config.seed)
 
 
-def made_with_student(config: Config, student: Student) -> MadeWith:
+def made_with_student(config: Config, student: StudentSettings) -> MadeWith:
     """What a student's checkpoints of this config are made with."""
     return MadeWith.of(student.model, config.student_features(student), config.student_tasks(student), config.seed)
 
@@ -102,7 +102,7 @@ def _but_features(now: Config, before: Config) -> Config:
     return now.model_copy(update={"features": before.features, "teacher": teacher})
 
 
-def _same_for_student(before: Config, old: Student, now: Config, new: Student) -> None:
+def _same_for_student(before: Config, old: StudentSettings, now: Config, new: StudentSettings) -> None:
     """A student keeps the features it began with."""
     had, has = before.student_features(old).names, now.student_features(new).names
     if had == has:

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from exfm.metrics import consecutive_blocks, gauc, metrics_of, paired_ne_difference, transfer_ratio
-from pipelines.config import Config, Student
+from pipelines.config import Config, StudentSettings
 from pipelines.run_dir import RunDir
 from pipelines.status import RunStatus, WorkerStatus
 from pipelines.training import count_predictions, read_predictions
@@ -132,7 +132,9 @@ def students_of(config: Config, run_dir: RunDir, last_seq: int) -> dict[str, dic
     return {student.name: _student(config, run_dir, student, truth, last_seq) for student in config.students}
 
 
-def _student(config: Config, run_dir: RunDir, student: Student, truth: Truth | None, last_seq: int) -> dict[str, Any]:
+def _student(
+    config: Config, run_dir: RunDir, student: StudentSettings, truth: Truth | None, last_seq: int
+) -> dict[str, Any]:
     table = read_predictions(run_dir.predictions(student.name))
     if table is None:
         return {}

@@ -3,7 +3,7 @@ from .ahead import Ahead
 from .honest import not_yet_learned
 from .learned import Learned, LeftOutBySampling
 from .live_metrics import TaskMetrics
-from .predictions import MetricsConfig, PredictionLog, count_predictions, predictions_of, read_predictions
+from .predictions import PredictionLog, count_predictions, predictions_of, read_predictions
 from .quarantine import REASONS, Quarantine, reason_of
 from .resume import Found, last_checkpoint, needed_after, upgraded
 from .writer import Watch, Writer
@@ -15,7 +15,6 @@ __all__ = [
     "Found",
     "Learned",
     "LeftOutBySampling",
-    "MetricsConfig",
     "PredictionLog",
     "Quarantine",
     "TaskMetrics",

@@ -15,30 +15,11 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pydantic import BaseModel, ConfigDict, Field
 
 from exfm.data import Batch
 from exfm.step import StepResult
 from streaming.disk import replacing, sync
 from streaming.hashing import hash64
-from streaming.schema import RowSchema
-
-
-class MetricsConfig(BaseModel):
-    """How predictions are judged."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    group_by: str | None = Field(default=None, description="a column, user_id say: GAUC, and errors clustered by it")
-
-    def check(self, rows: RowSchema) -> None:
-        """Raises ValueError where rows cannot be grouped so."""
-        able = [c.name for c in rows.columns if c.type in ("int64", "string") and not c.nullable]
-        if self.group_by is not None and self.group_by not in able:
-            raise ValueError(
-                f"metrics.group_by is `{self.group_by}`; it has to be a column of ids that every row has: "
-                f"{', '.join(able) or 'there is none'}"
-            )
 
 
 def predictions_of(

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from exfm.data import Batch, BatchBuilder, sample_negatives
-from pipelines.config import Config, Student
+from pipelines.config import Config, StudentSettings
 from pipelines.feeds import StudentFeed, TableSource
 from streaming.position import NOTHING_YET
 from streaming.schema import SAMPLE_WEIGHT
@@ -42,7 +42,7 @@ class Data(NamedTuple):
         return int(np.searchsorted(self.places, place)), int(np.searchsorted(batches, place))
 
 
-def places_of(table: pa.Table, config: Config, student: Student) -> np.ndarray:
+def places_of(table: pa.Table, config: Config, student: StudentSettings) -> np.ndarray:
     """Where the rows stand that pass the student's filter."""
     tasks = config.student_tasks(student)
     groups = [group.name for group in config.rows.groups if any(task.name in tasks for task in group.tasks)]
@@ -53,7 +53,7 @@ def places_of(table: pa.Table, config: Config, student: Student) -> np.ndarray:
     return np.flatnonzero(own.to_numpy())
 
 
-def data_of(table: pa.Table, config: Config, student: Student) -> Data:
+def data_of(table: pa.Table, config: Config, student: StudentSettings) -> Data:
     """`table`: the stream as a lake holds it, teacher logits included."""
     places, tasks = places_of(table, config, student), config.student_tasks(student)
     rows = table.take(pa.array(places)).combine_chunks()

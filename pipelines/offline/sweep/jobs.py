@@ -16,7 +16,7 @@ import numpy as np
 from exfm.metrics import cross_entropy
 from exfm.models import StudentEngine
 from exfm.threads import set_threads
-from pipelines.config import Student as StudentSettings
+from pipelines.config import StudentSettings
 from pipelines.offline import Tell, save_part
 from pipelines.offline.sweep.data import Data, data_of
 from pipelines.offline.sweep.place import Place

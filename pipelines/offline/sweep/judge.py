@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from exfm.metrics import Estimate, estimate_ratio
-from pipelines.config import Student
+from pipelines.config import StudentSettings
 from pipelines.offline import OPTIMUM, Tell, load_part
 from pipelines.offline.sweep.data import places_of
 from pipelines.offline.sweep.figures import BySeed, JudgedRows, gain, losses, metrics, over_time
@@ -40,7 +40,7 @@ Parts = Mapping[tuple[str, str, int], Path]
 @dataclass(frozen=True)
 class JudgeJob:
     place: Place
-    student: Student
+    student: StudentSettings
     task: str
     parts: Parts
 
@@ -63,7 +63,7 @@ class _Seen(NamedTuple):
 
 
 class Judge:
-    def __init__(self, place: Place, student: Student, task: str, parts: Parts) -> None:
+    def __init__(self, place: Place, student: StudentSettings, task: str, parts: Parts) -> None:
         self._place, self._sweep, self._parts = place, place.sweep, parts
         self._student, self._task = student, task
         self._own = place.config.student_tasks(student).index(task)

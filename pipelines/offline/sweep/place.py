@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from pipelines.config import Config, Student, merged
+from pipelines.config import Config, StudentSettings, merged
 from pipelines.offline import Rows, load_part, part_name, rows_of
 from pipelines.offline.sweep.settings import Condition, Reference, Sweep, seeded
 from pipelines.offline.sweep.teachers import blocks_of, versions_of
@@ -98,7 +98,7 @@ class Place:
             model = type(model).model_validate(merged(model.model_dump(), reference.model))
         return features, model
 
-    def student_part(self, seed: int, student: Student, condition: Condition, *, tuning: bool) -> Path:
+    def student_part(self, seed: int, student: StudentSettings, condition: Condition, *, tuning: bool) -> Path:
         """The file of a student's logits with this setting, or, with `tuning`, of its losses on the tuning part."""
         config = self.of(seed)
         features = config.student_features(student).model_dump(mode="json")

@@ -15,7 +15,17 @@ from typing import Any, NamedTuple
 from pydantic import Field, ValidationError, model_validator
 
 from exfm.errors import ConfigError
-from pipelines.config import Config, Frozen, Generated, Student, choices, merged, override, problems, read_settings
+from pipelines.config import (
+    Config,
+    Frozen,
+    Generated,
+    StudentSettings,
+    choices,
+    merged,
+    override,
+    problems,
+    read_settings,
+)
 from pipelines.config import load as load_config
 from pipelines.shipped import config_file
 from streaming.errors import BadInput
@@ -142,7 +152,7 @@ class Setting(NamedTuple):
     arm: str
     trial: int
     tuned: dict[str, Any]
-    student: Student
+    student: StudentSettings
 
 
 def load(path: str | Path, overrides: Sequence[str] = ()) -> tuple[Sweep, Config]:
@@ -187,11 +197,11 @@ def _check(sweep: Sweep, config: Config, path: str) -> None:
                 ) from None
 
 
-def students_of(sweep: Sweep, config: Config) -> list[Student]:
+def students_of(sweep: Sweep, config: Config) -> list[StudentSettings]:
     return [student for student in config.students if not sweep.students or student.name in sweep.students]
 
 
-def settings_of(sweep: Sweep, config: Config, student: Student, arm: str) -> list[Setting]:
+def settings_of(sweep: Sweep, config: Config, student: StudentSettings, arm: str) -> list[Setting]:
     """What `student` tries under an arm. Raises BadInput where a setting makes no valid student."""
     changes = sweep.arms[arm]
     found = []
@@ -204,9 +214,9 @@ def settings_of(sweep: Sweep, config: Config, student: Student, arm: str) -> lis
         for path, value in tuned.items():
             raw["model"] = merged(raw["model"], _nested(path, value))
         try:
-            found.append(Setting(arm, trial, tuned, Student.model_validate(raw)))
+            found.append(Setting(arm, trial, tuned, StudentSettings.model_validate(raw)))
         except (ValidationError, ConfigError) as error:
-            faults = "\n".join(problems(error, Student)) if isinstance(error, ValidationError) else f"  {error}"
+            faults = "\n".join(problems(error, StudentSettings)) if isinstance(error, ValidationError) else f"  {error}"
             tried = f" with {tuned}" if tuned else ""
             raise BadInput(f"arm `{arm}`{tried} makes no valid student `{student.name}`:\n{faults}") from None
     return found

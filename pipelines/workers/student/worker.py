@@ -19,8 +19,7 @@ from exfm.growth import MadeWith, fitted_student
 from exfm.models import STUDENT, TWIN, ServedStudent, StudentEngine, under
 from exfm.tensors import Checkpoint, whole_tensor
 from exfm.threads import set_threads
-from pipelines.config import Config, accepted_identities, made_with_student
-from pipelines.config import Student as StudentSettings
+from pipelines.config import Config, StudentSettings, accepted_identities, made_with_student
 from pipelines.feeds import Cut, RowSource, StudentFeed
 from pipelines.run_dir import RunDir, version_name
 from pipelines.training import Account, PredictionLog

@@ -1,0 +1,59 @@
+"""The sections of a run's config that say what is trained: the scoring teacher, the teacher, the students."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from exfm.models import StudentConfig, TeacherConfig
+from exfm.parallel import Sharding
+from pipelines.config.sections import Frozen
+
+
+class Augmentation(Frozen):
+    """How settled rows are scored on their way into the lake."""
+
+    score_rows: int = Field(default=4096, gt=0, description="rows of one scoring batch")
+    buffer_rows: int = Field(default=65_536, gt=0, description="rows read ahead per partition")
+    idle_s: float = Field(
+        default=5.0, gt=0, description="a partition that the broker confirms to be at its end for this long is idle"
+    )
+    ranks: int = Field(default=1, ge=1, description="processes that hold the scoring teacher together")
+    sharding: Sharding = Field(default=Sharding(), description="how the ranks share the tables")
+
+
+class TeacherSettings(Frozen):
+    """The teacher: its batches, its model, when it is published, and the processes that hold it."""
+
+    batch_rows: int = Field(default=2048, gt=0, description="rows of one training step, over all ranks")
+    only: tuple[str, ...] = Field(default=(), description="features that students never see")
+    model: TeacherConfig = Field(default=TeacherConfig(), description="the architecture and its optimizers")
+    publish_every_rows: int = Field(default=16384, gt=0, description="free pace: rows between snapshots")
+    checkpoint_every_blocks: int = Field(default=1, ge=1, description="blocks between two checkpoints")
+    keep_snapshots: int = Field(default=8, ge=3, description="published snapshots that stay on disk")
+    ranks: int = Field(default=1, ge=1, description="processes that hold and train the teacher together")
+    sharding: Sharding = Field(default=Sharding(), description="how the ranks share the tables")
+    read_ahead: int = Field(
+        default=2, ge=0, description="batches that a thread makes ready ahead of the training; 0: no thread"
+    )
+
+
+class StudentSettings(Frozen):
+    """A vertical student: name, row filter (default: the vertical of its name), tasks, features, arm."""
+
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", description="names worker, checkpoints and exports")
+    verticals: tuple[str, ...] = Field(default=(), description="empty: the vertical named like the student")
+    tasks: tuple[str, ...] = Field(default=(), description="empty: all tasks")
+    features: tuple[str, ...] = Field(default=(), description="empty: all but the teacher's own")
+    batch_rows: int = Field(default=512, gt=0, description="rows of one training step")
+    twin: bool = Field(default=False, description="also train a copy without the teacher, on the same rows")
+    checkpoint_every_rows: int = Field(default=50_000, gt=0, description="rows learned between two checkpoints")
+    negative_rate: dict[str, Annotated[float, Field(gt=0, le=1)]] = Field(
+        default={}, description="by task: the share of rows with label 0 that is learned; empty: all"
+    )
+    model: StudentConfig = Field(default=StudentConfig(), description="size, optimizers and arm")
+
+    @property
+    def row_filter(self) -> tuple[str, ...]:
+        return self.verticals or (self.name,)

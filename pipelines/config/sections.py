@@ -1,0 +1,154 @@
+"""The sections of a run's config that say how it runs, each with its own checks. Reading them needs no torch."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from streaming.kafka import KafkaSettings
+from streaming.schema import RowSchema
+from streaming.sources import RecordedConfig
+from streaming.sources.synthetic import GeneratorConfig
+
+
+class Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Pace(Frozen):
+    """How emitted rows, teacher snapshots and scoring keep step."""
+
+    mode: Literal["lockstep", "free"] = Field(
+        default="free", description="lockstep: a function of input, config and seed; free: for live streams"
+    )
+    block_rows: int = Field(default=16384, gt=0, description="rows of a block; in free pace at most this many")
+    lag: int = Field(default=2, ge=1, description="lockstep: block k is scored by the snapshot of blocks <= k - lag")
+    commit_interval_s: float = Field(
+        default=5.0, gt=0, description="free: a block is cut after this time at the latest"
+    )
+    catchup_rows: int = Field(
+        default=200_000, gt=0, description="free: a run that is further behind than this is catching up"
+    )
+    max_rows_ahead: int = Field(
+        default=500_000,
+        gt=0,
+        description="free, catching up: rows past the newest snapshot before scoring waits for the next",
+    )
+    max_age_s: float | None = Field(default=None, gt=0, description="free: older snapshots write null logits")
+
+
+class Topic(Frozen):
+    """A Kafka topic."""
+
+    topic: str = Field(description="its name")
+    partitions: int = Field(default=1, ge=1, description="how many it has")
+    codec: Literal["arrow", "json"] = Field(
+        default="arrow", description="arrow: many rows a message, as Arrow IPC; json: one row a message"
+    )
+
+
+class Kafka(KafkaSettings):
+    """Broker and topics. Without `bootstrap_servers` an embedded broker runs under the run directory."""
+
+    impressions: Topic = Field(default=Topic(topic="impressions", partitions=2), description="ads shown")
+    feedback: Topic = Field(default=Topic(topic="feedback", partitions=2), description="clicks, conversions …")
+    examples: Topic = Field(default=Topic(topic="examples"), description="committed rows, for the teacher")
+    dead_letters: Topic = Field(
+        default=Topic(topic="dead-letters", codec="json"), description="what was refused, with its reason"
+    )
+    port: int | None = Field(default=None, description="embedded broker: a fixed port instead of a free one")
+    heap_mb: int = Field(default=384, ge=128, description="embedded broker: memory of its Java heap")
+    downtime_s: float = Field(
+        default=3600.0, ge=0, description="topics must keep their messages for the longest window and this downtime"
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _names_by_default(cls, data: Any) -> Any:
+        """`kafka.examples.partitions=4` alone leaves the topic its name."""
+        if not isinstance(data, dict):
+            return data
+        defaults = {key: field.default for key, field in cls.model_fields.items() if isinstance(field.default, Topic)}
+        given = {key: data[key] for key in defaults if isinstance(data.get(key), dict)}
+        return data | {key: {"topic": defaults[key].topic} | topic for key, topic in given.items()}
+
+    @model_validator(mode="after")
+    def _co_partitioned(self) -> Kafka:
+        if self.impressions.partitions != self.feedback.partitions:
+            raise ValueError(
+                f"impressions have {self.impressions.partitions} partitions and feedback {self.feedback.partitions}; "
+                "both are keyed by impression_id and need equal counts"
+            )
+        names = [t.topic for t in (self.impressions, self.feedback, self.examples, self.dead_letters)]
+        if len(set(names)) < len(names):
+            raise ValueError(f"topics need distinct names, got {', '.join(names)}")
+        return self
+
+
+class Generated(GeneratorConfig):
+    """The synthetic ads stream."""
+
+    kind: Literal["generated"] = Field(default="generated", description="a synthetic stream")
+    rate: str = Field(default="full", description='"full", rows per second ("5000"), or times event time ("60x")')
+    chunk_rows: int = Field(default=8192, gt=0, description="impressions that are sent, and held back, at a time")
+
+
+class Recorded(RecordedConfig):
+    """A recorded stream from a Parquet file, played as impressions and feedback."""
+
+    kind: Literal["recorded"] = Field(default="recorded", description="a stream from a file")
+    path: str = Field(description="the Parquet file")
+    rate: str = Field(default="full", description='"full", rows per second ("5000"), or times event time ("60x")')
+    chunk_rows: int = Field(default=8192, gt=0, description="impressions that are sent, and held back, at a time")
+
+
+class Metrics(Frozen):
+    """How predictions are judged."""
+
+    group_by: str | None = Field(
+        default=None, description="a column, such as user_id, for GAUC and for errors clustered by it"
+    )
+
+    def check(self, rows: RowSchema) -> None:
+        """Raises ValueError where rows cannot be grouped so."""
+        able = [c.name for c in rows.columns if c.type in ("int64", "string") and not c.nullable]
+        if self.group_by is not None and self.group_by not in able:
+            raise ValueError(
+                f"metrics.group_by is `{self.group_by}`; it has to be a column of ids that every row has: "
+                f"{', '.join(able) or 'there is none'}"
+            )
+
+
+class Tracking(Frozen):
+    """What goes to MLflow, and where that is."""
+
+    enabled: bool = Field(default=True, description="false: no run is tracked and no model registered")
+    uri: str | None = Field(default=None, description="null: sqlite in the run directory")
+    interval_s: float = Field(default=5.0, gt=0, description="metrics are written this often, in batches")
+    queue_entries: int = Field(default=20_000, gt=0, description="waiting for the store; what does not fit is dropped")
+
+
+class Resources(Frozen):
+    """What Ray may use. Threads are per worker and exact; CPU requests are fractions of a core."""
+
+    address: str | None = Field(default=None, description="null: a Ray of this run's own; or a cluster's address")
+    threads: int = Field(default=1, ge=1, description="of each worker's kernels")
+    cpus_per_worker: float = Field(default=0.2, gt=0, description="what each worker asks of Ray, in cores")
+    placement_timeout_s: float = Field(default=60.0, gt=0, description="how long to wait for Ray to place a worker")
+    object_store_mb: int = Field(default=100, ge=80, description="memory of Ray's object store")
+    max_restarts: int = Field(default=5, ge=0, description="restarts of one worker within `restart_window_s`")
+    restart_window_s: float = Field(default=600.0, gt=0, description="the time in which `max_restarts` counts")
+    hang_s: float = Field(
+        default=300.0, gt=0, description="a worker that is silent for this long is killed and restarted"
+    )
+    min_free_disk_gb: float = Field(default=1.0, ge=0, description="a run does not start with less")
+    disk_give_up_s: float = Field(default=600.0, gt=0, description="how long to wait for room on a full disk")
+    checkpoint_queue: int = Field(default=1, ge=1, description="checkpoints of a worker that wait to be written")
+    read_rows: int = Field(default=32_768, gt=0, description="rows a student takes from the lake at a time")
+    read_ahead: int = Field(
+        default=0, ge=0, description="batches that a thread makes ready ahead of a student; 0: no thread"
+    )
+    max_quarantined_in_a_row: int = Field(
+        default=16, ge=1, description="batches that are not finite, one after the other, before a worker gives up"
+    )

@@ -57,7 +57,7 @@ def connect(settings: KafkaSettings, client: Callable[..., Client], **options: A
     can sit in one call for its whole time-out.
 
     Raises BrokerAway naming the address, how long it was tried and what to try; StreamingError where a broker answered
-    and let nobody in.
+    and accept no connection.
     """
     started = time.monotonic()
     addresses = settings.addresses

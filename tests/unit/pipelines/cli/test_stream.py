@@ -70,7 +70,7 @@ def told(answer, code):
         (changed("features.sparse.0.column", "user"), "features read column `user`, which rows do not have"),
         (changed("rows.tasks.1.given", "click"), "is given `click`, which is not a task; tasks: ctr, cvr"),
         (changed("teacher.model.layers", 0), "teacher.model.layers: Input should be greater than"),
-        (changed("students.0.model.trunk", {"name": "wide"}), "there is no trunk `wide`; there are: dlrm"),
+        (changed("students.0.model.trunk", {"name": "wide"}), "there is no trunk `wide`; there are: wukong, dlrm"),
         (["a"], "holds a list, not a mapping of settings"),
     ],
 )

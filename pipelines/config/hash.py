@@ -1,7 +1,7 @@
 """Which settings decide what a run computes, and their hash, by which its checkpoints know it.
 
 Both work on settings as they were written down, of this release or of one before: what a config hashed to when it was
-stored can be told for ever.
+stored stays known for ever.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ RANKS, PLACEMENT = ("teacher", "augmentation"), ("ranks", "sharding", "read_ahea
 """Sections, and in them the settings, that say which processes and threads do the work: a run goes on under others."""
 
 TOPICS, CUT = ("impressions", "feedback", "examples"), ("partitions", "codec")
-"""Of Kafka, what decides: how the topics are cut."""
+"""The Kafka settings that decide what a run computes: how the topics are cut."""
 
 
 def decisive(settings: Mapping[str, Any]) -> dict[str, Any]:

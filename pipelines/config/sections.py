@@ -103,7 +103,7 @@ class Recorded(RecordedConfig):
     chunk_rows: int = Field(default=8192, gt=0, description="impressions that are sent, and held back, at a time")
 
 
-class Metrics(Frozen):
+class MetricsSettings(Frozen):
     """How predictions are judged."""
 
     group_by: str | None = Field(

@@ -19,7 +19,7 @@ from exfm.errors import ConfigError
 from pipelines.config.hash import decisive, hash_of
 from pipelines.config.identity import identity_of
 from pipelines.config.models import Augmentation, StudentSettings, TeacherSettings
-from pipelines.config.sections import Frozen, Generated, Kafka, Metrics, Pace, Recorded, Resources, Tracking
+from pipelines.config.sections import Frozen, Generated, Kafka, MetricsSettings, Pace, Recorded, Resources, Tracking
 from pipelines.config.text import choices, mapping, merged, override, problems, read_settings
 from streaming.errors import BadInput
 from streaming.lake import LakeSettings
@@ -42,7 +42,7 @@ class Config(Frozen):
     lake: LakeSettings = LakeSettings()
     teacher: TeacherSettings = TeacherSettings()
     students: tuple[StudentSettings, ...]
-    metrics: Metrics = Metrics()
+    metrics: MetricsSettings = MetricsSettings()
     tracking: Tracking = Tracking()
     resources: Resources = Resources()
 

@@ -21,7 +21,7 @@ JARS = "+".join(
         "org.apache.logging.log4j:log4j-slf4j-impl:2.25.4",
     ]
 )
-# Of every jar these three resolve to; see `digest`. A new version of JARS needs a new digest.
+# The digest of every jar that these three resolve to (`digest`). A new version of JARS needs a new one.
 JARS_DIGEST = "4a5d4d280a7658161616e4e5d4b80d506de66fb640f0d87ebc6ce9780715f54c"
 
 

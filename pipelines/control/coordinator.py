@@ -18,7 +18,8 @@ from pipelines.control.finishing import Finishing
 from pipelines.control.preflight import GB
 from pipelines.control.reporting import Reporting
 from pipelines.control.signals import stopping
-from pipelines.control.supervised import Supervised, Supervision, Wanted
+from pipelines.control.supervised import Supervised, Supervision
+from pipelines.control.wanted import Wanted
 from pipelines.launch import Launcher
 from pipelines.rules import RUN_TRANSITIONS, Patience, RunState, WorkerState, moved
 from pipelines.run_dir import RunDir
@@ -108,6 +109,12 @@ class Coordinator:
         if not worker.status.kind.may_leave:
             raise BadInput(f"`{name}` cannot leave: the run needs it; stop the run instead")
         self._reporting.pass_on(name, worker.retire(CLOSE_WAIT_S))
+
+    def rebuild(self, jobs: Sequence[Wanted]) -> None:
+        """How workers that are there are built from their next start on."""
+        for wanted in jobs:
+            if (worker := self.workers.get(wanted.name)) is not None:
+                worker.wanted = wanted
 
     def run(self) -> RunState:
         with stopping(self.stop, lambda: self.stop_asked is not None):

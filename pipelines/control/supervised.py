@@ -6,9 +6,9 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
-from pipelines.launch import Build, Handle, Launcher
+from pipelines.control.wanted import Wanted
+from pipelines.launch import Handle, Launcher
 from pipelines.rules import (
     WORKER_TRANSITIONS,
     Death,
@@ -28,15 +28,6 @@ LONGEST_BREATH_S = 5.0
 RATE_WINDOW_S = 2.0
 
 log = logging.getLogger(__name__)
-
-
-class Wanted(NamedTuple):
-    """A worker that is to run, how it is built, and how many processes hold it."""
-
-    name: str
-    kind: Kind
-    build: Build
-    ranks: int = 1
 
 
 @dataclass(frozen=True)

@@ -223,6 +223,7 @@ class _Upkeep:
     ) -> None:
         self._lake, self.paths = lake, (lake, *side_tables)
         self._readers, self._settings, self._awaited, self._clock = readers, settings, awaited, clock
+        self._seen: set[str] = set()  # of `awaited`, those that have registered once
         self._since_s = clock()
         self._tables: dict[Path, TableFiles] = {}
         self._cut_at_ms: int | None = None
@@ -253,13 +254,22 @@ class _Upkeep:
         self._tables.pop(path, None)
 
     def _retain(self, table: TableFiles, done: Housework, now_s: float) -> None:
+        registered = {reader.name for reader in self._readers.all()}
+        self._seen |= registered.intersection(self._awaited)
         keep_ms = self._settings.retention_ms
         newest = retention.newest_event_ms(table)
         if keep_ms is None or newest is None:
             return
         if self._cut_at_ms is not None and newest - self._cut_at_ms < keep_ms / RETENTION_STEP:
             return
-        held = retention_floor(self._readers, self._settings, now_s=now_s, awaited=self._awaited, since_s=self._since_s)
+        held = retention_floor(
+            self._readers,
+            self._settings,
+            now_s=now_s,
+            awaited=self._awaited,
+            without=self._seen - registered,  # retired since: they hold nothing any more
+            since_s=self._since_s,
+        )
         expire_rows(table, self._settings, done, held)
         self._cut_at_ms = newest
 

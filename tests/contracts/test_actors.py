@@ -15,7 +15,7 @@ import pytest
 
 from pipelines.config import Resources
 from pipelines.control.coordinator import Coordinator
-from pipelines.control.supervised import Wanted
+from pipelines.control.wanted import Wanted
 from pipelines.launch import RayLauncher
 from pipelines.rules import Cause, Died, Kind, RunState
 from pipelines.run_dir import RunDir

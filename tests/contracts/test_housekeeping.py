@@ -535,6 +535,21 @@ def test_the_keeper_deletes_old_rows_once_all_readers_are_known(
     whole(lake, lake.open_reader().first_lake_seq)
 
 
+def test_a_reader_that_was_known_and_is_retired_is_awaited_no_more(
+    lake: LakeTable, readers: Readers, keeper: Housekeeper
+) -> None:
+    writer = lake.open_writer()
+    readers.register("teacher", -1, now_s=NOW_S)
+    readers.register("student-feed", 10_000, now_s=NOW_S)
+    for commits, retired in ((20, False), (40, True)):
+        for _ in range(commits):
+            fill(writer, 100)
+            keeper.maybe()
+        assert keeper.wait(30)
+        assert (lake.open_reader().first_lake_seq > 0) is retired
+        readers.retire("teacher")
+
+
 def test_trouble_is_told_and_the_next_try_succeeds(
     lake: LakeTable, keeper: Housekeeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,11 +9,13 @@ import pytest
 import yaml
 
 from exfm.tensors import checkpoint_names
-from pipelines.config import Config, dump, parse
+from pipelines.config import Config, dump, load, parse
 from pipelines.control import run
+from pipelines.control.live_run import LiveRun
 from pipelines.rules import RunState
 from pipelines.run_dir import RunDir
 from pipelines.training import read_predictions
+from streaming.disk import read_json
 from streaming.errors import BadInput
 from streaming.lake import Readers
 from tests.support.pipelines.small_runs import Finished, assert_learned_the_lake, small, stop_after, to_the_end
@@ -55,15 +57,26 @@ def _quick(monkeypatch):
     monkeypatch.setattr("pipelines.control.reporting.STATUS_INTERVAL_S", 0.0)
 
 
-@pytest.mark.slow
-def test_students_join_and_leave_a_stopped_run_and_no_one_else_notices(broker, tmp_path):
-    feed, brand, clicks = ({"name": name} for name in ("feed", "brand", "clicks"))
-    first = small(broker.bootstrap_servers, **STREAM)
-    model = first.students[0].model.model_dump(mode="json")
-    late = {"name": "late", "verticals": ["travel", "shop"], "batch_rows": 100, "model": model}
-    everyone = with_students(small(broker.bootstrap_servers, **STREAM), feed, brand, clicks, late)
-    undisturbed = to_the_end(everyone, tmp_path / "undisturbed")
+FEED, BRAND, CLICKS = ({"name": name} for name in ("feed", "brand", "clicks"))
 
+
+def late_student(config: Config) -> dict[str, Any]:
+    model = config.students[0].model.model_dump(mode="json")
+    return {"name": "late", "verticals": ["travel", "shop"], "batch_rows": 100, "model": model}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(broker, tmp_path_factory) -> Finished:
+    """With all four students from its beginning to its end."""
+    config = small(broker.bootstrap_servers, **STREAM)
+    everyone = with_students(config, FEED, BRAND, CLICKS, late_student(config))
+    return to_the_end(everyone, tmp_path_factory.mktemp("undisturbed") / "run")
+
+
+@pytest.mark.slow
+def test_students_join_and_leave_a_stopped_run_and_no_one_else_notices(undisturbed, broker, tmp_path):
+    first = small(broker.bootstrap_servers, **STREAM)
+    late, feed, brand, clicks = late_student(first), FEED, BRAND, CLICKS
     root, run_dir = tmp_path / "run", RunDir(tmp_path / "run")
     stopped(first, root, 700)
     joined = with_students(first, feed, brand, late, clicks)
@@ -96,3 +109,30 @@ def test_students_join_and_leave_a_stopped_run_and_no_one_else_notices(broker, t
     assert_same_student(again, undisturbed, "brand")
     assert again.summary["students"] == undisturbed.summary["students"]
     assert again.checkpoint("teacher") == finished.checkpoint("teacher")
+
+
+@pytest.mark.slow
+def test_students_join_and_leave_a_run_that_is_up_and_no_one_else_notices(undisturbed, broker, tmp_path):
+    config, run_dir = small(broker.bootstrap_servers, **STREAM), RunDir(tmp_path / "run")
+    late = late_student(config)
+
+    def attend(live: LiveRun) -> None:
+        workers = live.coordinator.workers
+        if "student-late" not in workers and (live.coordinator.status.lake["rows"] or 0) > 700:
+            with pytest.raises(BadInput, match="two students are named `feed`"):
+                live.join(late | {"name": "feed"})
+            live.join(late)
+        states = {name: str(worker.status.state) for name, worker in workers.items()}
+        if states.get("student-late") == "running" and states["student-brand"] != "retired":
+            live.leave("brand")
+
+    finished = to_the_end(config, run_dir.root, attend=attend)
+    assert finished.rows.equals(undisturbed.rows)
+    assert finished.summary["counts"] == undisturbed.summary["counts"]
+    assert finished.checkpoint("teacher")[0] == undisturbed.checkpoint("teacher")[0]
+    for student in ("feed", "clicks", "late"):
+        assert_same_student(finished, undisturbed, student)
+    assert set(finished.summary["students"]) == {"feed", "clicks", "late"}
+    assert [student.name for student in load(run_dir.config).students] == ["feed", "clicks", "late"]
+    assert "student-brand" not in {reader.name for reader in Readers(run_dir.readers).all()}
+    assert read_json(run_dir.status)["workers"]["student-brand"]["state"] == "retired"

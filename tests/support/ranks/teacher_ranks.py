@@ -30,13 +30,13 @@ PATIENCE_S = 150
 RANKS = """
 import dataclasses, json, logging, os, sys
 import pipelines.workers.teacher  # before the ranks part: what takes long is to import torch
-from pipelines.control.lifecycle import build_worker
+from pipelines.control.wanted import build_worker
 from pipelines.workers import Orders, Rendezvous
 
 def learn(asked, rank):
     logging.basicConfig(level=logging.INFO, force=True)
     at = Rendezvous(rank, asked["ranks"], "127.0.0.1", asked["port"])
-    worker = build_worker("teacher", "", asked["config"], asked["root"], asked["servers"], True, at)
+    worker = build_worker(Kind.TEACHER, "", asked["config"], asked["root"], asked["servers"], True, at)
     worker.open()
     figures, finish = worker.tally.figures, worker.tally.finish
     sums = lambda: {key.split("/")[1]: sums for key, sums in figures.state().items() if key.endswith("lifetime/sums")}

@@ -18,7 +18,7 @@ import pytest
 from pipelines.config import Resources
 from pipelines.control.coordinator import Coordinator
 from pipelines.control.preflight import locked
-from pipelines.control.supervised import Wanted
+from pipelines.control.wanted import Wanted
 from pipelines.rules import Cause, Died, Kind, RunState
 from pipelines.run_dir import RunDir
 from pipelines.status import RunStatus
@@ -679,7 +679,7 @@ from pathlib import Path
 from pipelines.launch.ray import LocalLauncher
 from pipelines.config import Resources
 from pipelines.control.coordinator import Coordinator
-from pipelines.control.supervised import Wanted
+from pipelines.control.wanted import Wanted
 from pipelines.rules import Kind
 from pipelines.run_dir.paths import RunDir
 from pipelines.control.preflight import locked

@@ -1,0 +1,117 @@
+"""What a run leaves behind when its workers are done: summary.json, the picture, and its results in MLflow."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime, timedelta
+
+from pipelines.config import STUDENT, Config, hashes_of_run
+from pipelines.config import Student as StudentSettings
+from pipelines.results import Summary, draw, summarise
+from pipelines.rules import RunState
+from pipelines.run_dir import RunDir
+from pipelines.status import RunStatus
+from pipelines.tracking import Tracker
+from streaming.disk import read_json, write_json
+from streaming.errors import StreamingError
+
+FINISHED_WAIT_S = 120.0
+STOPPED_WAIT_S = 5.0
+"""For entries that are still on their way to MLflow."""
+
+log = logging.getLogger(__name__)
+
+Say = Callable[[str], None]
+
+
+def earlier_summary(config: Config, run_dir: RunDir) -> Summary | None:
+    """The summary of a run that is finished. Raises StreamingError for a file that no run wrote."""
+    value = read_json(run_dir.summary)
+    if value is None:
+        return None
+    try:
+        return Summary(value) if value["run"]["config_hash"] in hashes_of_run(run_dir, config) else None
+    except (KeyError, TypeError):
+        raise StreamingError(
+            f"{run_dir.summary} is not a summary that exfm wrote; delete it: the run computes it again"
+        ) from None
+
+
+class Conclusion:
+    """Tracks a run from its start; `conclude` writes its results, and may be called again after a full disk."""
+
+    def __init__(self, run_dir: RunDir, status: RunStatus, tracker: Tracker | None, say: Say) -> None:
+        self._run_dir, self._status, self._tracker, self._say = run_dir, status, tracker, say
+        self._started_at = (datetime.now(UTC) - timedelta(seconds=status.wall_s)).isoformat(timespec="seconds")
+        self.summary: Summary | None = None
+
+    def conclude(self, config: Config) -> None:
+        run_dir, tracker = self._run_dir, self._tracker
+        self._say("computing the summary from every prediction")
+        summary = summarise(config, run_dir, self._status, self._started_at)
+        self._draw(config)
+        if tracker is not None and not tracker.closed:  # once, however often a full disk has this called
+            self._say("writing MLflow")
+            track_results(config, run_dir, tracker, summary)
+            self._close(tracker, FINISHED_WAIT_S)
+        write_json(run_dir.summary, summary.value)  # the mark of a finished run: nothing is left to do
+        self.summary = summary
+
+    def break_off(self, workers: Iterable[str]) -> None:
+        """The run ended without a conclusion: MLflow is told so of every worker."""
+        if self._tracker is None or self.summary is not None:
+            return
+        for name in workers:
+            self._tracker.finish(name, "FAILED" if self._status.state is RunState.FAILED else "KILLED")
+        self._close(self._tracker, STOPPED_WAIT_S)
+
+    def _draw(self, config: Config) -> None:
+        try:
+            draw(config, self._run_dir)
+        except Exception:
+            log.exception("drawing the picture")
+            self._say(f"the picture could not be drawn; {self._run_dir.logs / 'coordinator.log'} says why")
+
+    def _close(self, tracker: Tracker, wait_s: float) -> None:
+        tracker.close(wait_s)
+        if tracker.problem:
+            self._say(f"tracking: {tracker.problem}; {tracker.dropped} entries were dropped, training is not affected")
+
+
+def tracker_of(config: Config, run_dir: RunDir) -> Tracker | None:
+    """The tracker, with what the models are made with; None where tracking is off."""
+    if not config.tracking.enabled:
+        return None
+    uri = config.tracking.uri or f"sqlite:///{run_dir.mlflow.absolute()}"
+    settings, runs = config.tracking, run_dir.root / "mlflow_runs.json"
+    tracker = Tracker(uri, run_dir.artifacts.absolute(), config.name, runs, settings.interval_s, settings.queue_entries)
+    tracker.params("teacher", _of_all(config) | config.teacher.model.model_dump(mode="json"))
+    for student in config.students:
+        track_student(config, student, tracker)
+    return tracker
+
+
+def track_student(config: Config, student: StudentSettings, tracker: Tracker) -> None:
+    values = {"verticals": ",".join(student.row_filter), "tasks": ",".join(config.student_tasks(student))}
+    tracker.params(STUDENT + student.name, _of_all(config) | values | student.model.model_dump(mode="json"))
+
+
+def track_results(config: Config, run_dir: RunDir, tracker: Tracker, summary: Summary) -> None:
+    for student in config.students:
+        worker = STUDENT + student.name
+        newest = max(run_dir.served(student.name).glob("v*"), default=None)
+        if newest is None:
+            continue
+        for task, result in summary.value["students"][student.name].items():
+            tracker.metrics(worker, result["rows"], summary.flat(student.name, task))
+        if run_dir.picture.exists():
+            tracker.artifact(worker, run_dir.picture)
+        lineage = {"config_hash": config.hash, "lake": run_dir.lake, "position": newest.name}
+        tracker.register(worker, f"{config.name}-{student.name}", newest, lineage)
+        tracker.finish(worker)
+    tracker.finish("teacher")
+
+
+def _of_all(config: Config) -> dict[str, object]:
+    return {"config_hash": config.hash, "seed": config.seed, "pace": config.pace.mode}

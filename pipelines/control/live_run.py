@@ -1,0 +1,107 @@
+"""A run that is up: its workers under one coordinator, and students that join and leave it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from pipelines.config import STUDENT, Config, dump, parse
+from pipelines.control.conclusion import Conclusion, track_student, tracker_of
+from pipelines.control.continuation import settle
+from pipelines.control.coordinator import Coordinator
+from pipelines.control.provision import Provision, Say
+from pipelines.control.wanted import wanted_of
+from pipelines.results import Summary
+from pipelines.run_dir import RunDir
+from pipelines.status import RunStatus, StatusFile
+from streaming.disk import sync, write_text
+from streaming.errors import BadInput
+from streaming.lake import Readers
+from streaming.position import NOTHING_YET
+
+
+class LiveRun:
+    """Runs `config` until it ends. `attend(live_run)` is called about every second, from the thread that runs it: the
+    place to let students join and leave."""
+
+    def __init__(
+        self,
+        config: Config,
+        run_dir: RunDir,
+        provision: Provision,
+        status: RunStatus,
+        status_file: StatusFile,
+        *,
+        until_end: bool,
+        watch: Callable[[RunStatus], None],
+        attend: Callable[[LiveRun], None],
+        say: Say,
+    ) -> None:
+        def watch_and_attend(status: RunStatus) -> None:
+            watch(status)
+            attend(self)
+
+        self.config = config
+        self._run_dir, self._servers, self._until_end, self._say = run_dir, provision.servers, until_end, say
+        self._tracker = tracker_of(config, run_dir)
+        self._conclusion = Conclusion(run_dir, status, self._tracker, say)
+        self.coordinator = Coordinator(
+            run_dir,
+            status,
+            wanted_of(config, run_dir, provision.servers, until_end),
+            provision.launcher,
+            self._tracker,
+            config.resources,
+            give_up_s=config.kafka.give_up_s,
+            pace=config.pace.mode,
+            broker=provision.broker,
+            watch=watch_and_attend,
+            finish=lambda: self._conclusion.conclude(self.config),
+            status_file=status_file,
+        )
+
+    def run(self) -> Summary | None:
+        """Until it is over; the summary of a run that is finished."""
+        self.coordinator.run()
+        self._conclusion.break_off(self.coordinator.workers)
+        return self._conclusion.summary
+
+    def join(self, student: dict[str, Any]) -> None:
+        """Let a student join: `student` is its section of the config. It learns the lake from its first row on, or
+        resumes from its checkpoint where it was in this run before. The run directory's config has it from now on.
+
+        Raises BadInput where the run is over, or the section or the student's checkpoints do not fit.
+        """
+        settings = self.config.model_dump(mode="json")
+        self._change(settings | {"students": [*settings["students"], student]})
+        name = STUDENT + self.config.students[-1].name
+        readers = Readers(self._run_dir.readers)
+        if name not in {reader.name for reader in readers.all()}:
+            readers.register(name, NOTHING_YET)  # nothing is deleted before its worker has begun
+        if self._tracker is not None:
+            track_student(self.config, self.config.students[-1], self._tracker)
+        (wanted,) = (w for w in wanted_of(self.config, self._run_dir, self._servers, self._until_end) if w.name == name)
+        self.coordinator.add(wanted)
+
+    def leave(self, name: str) -> None:
+        """Have a student commit and leave. The lake keeps no rows for it any more; its checkpoints stay.
+
+        Raises BadInput where no student of the run has that name.
+        """
+        settings = self.config.model_dump(mode="json")
+        kept = [student for student in settings["students"] if student["name"] != name]
+        self.coordinator.retire(STUDENT + name)  # first: what it commits registers it with the lake once more
+        self._change(settings | {"students": kept})
+        if self._tracker is not None:
+            self._tracker.finish(STUDENT + name, "KILLED")
+
+    def _change(self, settings: dict[str, Any]) -> None:
+        """From now on the run has these settings; workers that are restarted are built with them."""
+        if self.coordinator.over:
+            raise BadInput("the run is over; start it again with the students that it is to have")
+        config = parse(settings)
+        settle(config, self._run_dir, evolve=False, drop=(), say=self._say)
+        write_text(self._run_dir.config, dump(config))
+        sync(self._run_dir.root)
+        self.config = config
+        self.coordinator.rebuild(wanted_of(config, self._run_dir, self._servers, self._until_end))

@@ -1,0 +1,108 @@
+"""What stands before any worker is started: the broker and the launcher, then topics and the lake."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from typing import NamedTuple
+
+from pipelines.config import Config
+from pipelines.control.embedded_broker import EmbeddedBroker
+from pipelines.launch import Launcher, LocalLauncher, RayLauncher
+from pipelines.rules import Patience
+from pipelines.run_dir import RunDir, store_ends
+from pipelines.status import RunStatus
+from streaming.broker import LocalBroker
+from streaming.errors import BadInput
+from streaming.kafka import check_retention, end_offsets, ensure_topics, require_topics
+from streaming.lake import LakeTable
+from streaming.position import Partition
+
+Say = Callable[[str], None]
+
+
+class Provision(NamedTuple):
+    """What a run's workers are started with. `broker`: the embedded one, where there is one."""
+
+    servers: str
+    launcher: Launcher
+    broker: EmbeddedBroker | None
+
+
+@contextmanager
+def provisioned(config: Config, run_dir: RunDir, status: RunStatus, *, local: bool, say: Say) -> Iterator[Provision]:
+    """Start the embedded broker and the launcher side by side; shut both down at the end."""
+    configured = config.kafka.bootstrap_servers
+    status.broker["bootstrap_servers"] = configured
+    with ExitStack() as stack:
+        with ThreadPoolExecutor(1) as starter:
+            broker = starting = None
+            if configured is None:
+                say("starting the embedded Apache Kafka broker")
+                broker = _embedded(config, run_dir, status)
+                starting = starter.submit(stack.enter_context, broker)
+            launcher = _launcher(config, local, say)
+            stack.callback(launcher.shutdown)
+            servers = starting.result() if starting is not None else str(configured)
+        yield Provision(servers, launcher, broker)
+
+
+def make_topics(config: Config, run_dir: RunDir, servers: str, *, until_end: bool, say: Say) -> None:
+    """Make the topics of an embedded broker or of our own source. Where others feed them, check that they exist and
+    keep their messages for as long as they are needed, and record where a bounded run ends.
+
+    Raises BadInput for topics that are absent, or hold nothing although the run is to end where they end.
+    """
+    kafka = config.kafka.model_copy(update={"bootstrap_servers": servers})
+    inputs = {t.topic: t.partitions for t in (kafka.impressions, kafka.feedback)}
+    outputs = {t.topic: t.partitions for t in (kafka.examples, kafka.dead_letters)}
+    if config.source is not None or config.kafka.bootstrap_servers is None:
+        ensure_topics(kafka, inputs | outputs)
+    else:
+        require_topics(kafka, inputs)
+        needed_s = config.rows.groups[-1].window_ms / 1000 + config.settlement.lateness_s + kafka.downtime_s
+        skew_s = config.settlement.max_future_skew_s
+        for warning in check_retention(kafka, inputs, needed_s=needed_s, max_future_skew_s=skew_s):
+            say(warning)
+        ensure_topics(kafka, outputs)
+    if until_end and config.source is None and not run_dir.end_offsets.exists():
+        partitions = [Partition(topic, p) for topic, count in inputs.items() for p in range(count)]
+        ends = end_offsets(kafka, partitions)
+        if not any(ends.values()):
+            raise BadInput(
+                f"--until-end, but {', '.join(inputs)} hold no messages at {servers}; feed them first, or leave it out"
+            )
+        store_ends(run_dir.end_offsets, ends)
+
+
+def make_lake(config: Config, run_dir: RunDir, servers: str) -> None:
+    """Make the lake, so that readers find it and another schema is refused at once.
+
+    Raises BadInput where a new lake meets an examples topic that another run has filled.
+    """
+    examples = config.kafka.examples
+    if not run_dir.lake.exists():
+        kafka = config.kafka.model_copy(update={"bootstrap_servers": servers})
+        held = sum(end_offsets(kafka, [Partition(examples.topic, p) for p in range(examples.partitions)]).values())
+        if held:
+            raise BadInput(
+                f"topic `{examples.topic}` holds {held:,} messages of another run, and {run_dir.root} is a new one; "
+                "give it a topic of its own (--set kafka.examples.topic=…), or delete that topic"
+            )
+    LakeTable(run_dir.lake, config.rows).open_writer()
+
+
+def _launcher(config: Config, local: bool, say: Say) -> Launcher:
+    if local:
+        return LocalLauncher()
+    address = config.resources.address
+    say("starting Ray" if address is None else f"joining Ray at {address}")
+    return RayLauncher(config.resources)
+
+
+def _embedded(config: Config, run_dir: RunDir, status: RunStatus) -> EmbeddedBroker:
+    def make(port: int | None) -> LocalBroker:
+        return LocalBroker(run_dir.broker, port=port or config.kafka.port, heap_mb=config.kafka.heap_mb)
+
+    return EmbeddedBroker(make, status.broker, Patience.of(config.resources, config.kafka.give_up_s))

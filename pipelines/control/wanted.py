@@ -1,0 +1,69 @@
+"""The workers that a config asks for, and how each is built in the process that will run it."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from pipelines.config import STUDENT, Config, dump, parse
+from pipelines.launch import Build
+from pipelines.rules import Kind
+from pipelines.run_dir import RunDir
+from pipelines.workers import Rendezvous, Worker
+
+
+class Wanted(NamedTuple):
+    """A worker that is to run, how it is built, and how many processes hold it."""
+
+    name: str
+    kind: Kind
+    build: Build
+    ranks: int = 1
+
+
+def wanted_of(config: Config, run_dir: RunDir, servers: str, until_end: bool) -> list[Wanted]:
+    """Every worker of a run."""
+    text, root = dump(config), str(run_dir.root.absolute())
+
+    def wanted(kind: Kind, name: str, ranks: int = 1) -> Wanted:
+        student = name.removeprefix(STUDENT)
+        return Wanted(name, kind, partial(build_worker, kind, student, text, root, servers, until_end), ranks)
+
+    return [
+        *([wanted(Kind.INGEST, "ingest")] if config.source is not None else []),
+        wanted(Kind.AUGMENTATION, "augmentation", config.augmentation.ranks),
+        wanted(Kind.TEACHER, "teacher", config.teacher.ranks),
+        *(wanted(Kind.STUDENT, STUDENT + student.name) for student in config.students),
+    ]
+
+
+def build_worker(
+    kind: Kind, student: str, config_yaml: str, root: str, servers: str, until_end: bool, rendezvous: Rendezvous
+) -> Worker:
+    """Make a worker, or one rank of it, in the process that will run it. What is passed is plain text and numbers, so
+    that any process can be reached."""
+    import yaml
+
+    config = parse(yaml.safe_load(config_yaml), f"{root}/config.yaml")
+    config = config.model_copy(update={"kafka": config.kafka.model_copy(update={"bootstrap_servers": servers})})
+    run_dir = RunDir(Path(root))
+    if kind is Kind.INGEST:
+        from pipelines.workers import IngestWorker
+
+        return IngestWorker(config, run_dir)
+    if kind is Kind.AUGMENTATION and rendezvous.rank:
+        from pipelines.workers.augmentation import ScoringWorker
+
+        return ScoringWorker(config, run_dir, rendezvous)
+    if kind is Kind.AUGMENTATION:
+        from pipelines.workers.augmentation import AugmentationWorker
+
+        return AugmentationWorker(config, run_dir, until_end=until_end, at=rendezvous)
+    if kind is Kind.TEACHER:
+        from pipelines.workers.teacher import TeacherWorker
+
+        return TeacherWorker(config, run_dir, rendezvous)
+    from pipelines.workers.student import StudentWorker
+
+    return StudentWorker(config, config.student(student), run_dir)

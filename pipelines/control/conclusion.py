@@ -1,4 +1,5 @@
-"""What a run leaves behind when its workers are done: summary.json, the picture, and its results in MLflow."""
+"""What a run leaves behind when its workers are done: summary.json, the picture, its results in MLflow; and how a full
+disk is waited for meanwhile."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from pipelines.config import STUDENT, Config, hashes_of_run
 from pipelines.config import Student as StudentSettings
 from pipelines.results import Summary, draw, summarise
-from pipelines.rules import RunState
+from pipelines.rules import Cause, Death, GiveUp, Patience, RunState, cause_of, verdict
 from pipelines.run_dir import RunDir
 from pipelines.status import RunStatus
 from pipelines.tracking import Tracker
@@ -77,6 +78,42 @@ class Conclusion:
         tracker.close(wait_s)
         if tracker.problem:
             self._say(f"tracking: {tracker.problem}; {tracker.dropped} entries were dropped, training is not affected")
+
+
+class Finishing:
+    """Calls `finish` until it succeeds. `waiting` says why it has to be called again, `given_up` why it will not be.
+
+    >>> finishing = Finishing(lambda: None, Patience(0, 1.0, 1.0, 1.0), clock=lambda: 0.0)
+    >>> finishing.attempt()
+    True
+    """
+
+    def __init__(self, finish: Callable[[], None], patience: Patience, clock: Callable[[], float]) -> None:
+        self._finish, self._patience, self._clock = finish, patience, clock
+        self._deaths: list[Death] = []
+        self._next_at = float("-inf")
+        self.waiting: str | None = None
+        self.given_up: str | None = None
+
+    def attempt(self) -> bool:
+        """Whether the run is finished now. Raises what `finish` raises unless that is a full disk."""
+        now = self._clock()
+        if now < self._next_at:
+            return False
+        try:
+            self._finish()
+        except Exception as error:
+            if cause_of(error) is not Cause.DISK_FULL:
+                raise
+            self._deaths.append(Death(now, Cause.DISK_FULL, str(error)))
+            decision = verdict(self._deaths, now, self._patience)
+            if isinstance(decision, GiveUp):
+                self.given_up = f"writing the summary: {decision.reason}"
+                return False
+            self._next_at = now + decision.delay_s
+            self.waiting = f"disk full: the summary waits for room ({error})"
+            return False
+        return True
 
 
 def tracker_of(config: Config, run_dir: RunDir) -> Tracker | None:

@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from pipelines.config import Resources
+from pipelines.control.conclusion import Finishing
 from pipelines.control.embedded_broker import EmbeddedBroker
-from pipelines.control.finishing import Finishing
 from pipelines.control.preflight import GB
 from pipelines.control.reporting import Reporting
 from pipelines.control.signals import stopping

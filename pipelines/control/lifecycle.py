@@ -14,9 +14,8 @@ from collections.abc import Callable, Sequence
 
 from pipelines.config import Config
 from pipelines.control.conclusion import earlier_summary
-from pipelines.control.fits import check_ranks
 from pipelines.control.live_run import LiveRun
-from pipelines.control.preflight import locked, prepare
+from pipelines.control.preflight import check_ranks, locked, prepare
 from pipelines.control.provision import Say, make_lake, make_topics, provisioned
 from pipelines.control.signals import interruptible, undisturbed_cleanup
 from pipelines.results import Summary

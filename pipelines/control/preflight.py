@@ -7,10 +7,13 @@ import shutil
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
+from exfm.errors import ConfigError
+from exfm.planning import Shortage, find_plan
 from pipelines.config import Config, dump
 from pipelines.control.continuation import settle
+from pipelines.planning import Part, question_of
 from pipelines.run_dir import RunDir
 from streaming.disk import file_lock, read_json, sync, write_text
 from streaming.errors import BadInput, StreamingError
@@ -83,3 +86,22 @@ def locked(run_dir: RunDir) -> Iterator[None]:
                 f"see `exfm status --run-dir {run_dir.root}`, end it with `exfm stop --run-dir {run_dir.root}`"
             )
         yield
+
+
+def check_ranks(config: Config, *, local: bool) -> None:
+    """Raises BadInput for several ranks in one process, ConfigError for tables that cannot be spread as asked."""
+    for part in get_args(Part):
+        section = config.teacher if part == "teacher" else config.augmentation
+        if local and section.ranks > 1:
+            raise BadInput(
+                f"--local runs every worker in this one process, which can be one rank of a model, and {part}.ranks is "
+                f"{section.ranks}; leave --local out, or set {part}.ranks=1"
+            )
+        if section.ranks == 1 and section.sharding.memory_gb is None:
+            continue
+        found = find_plan(question_of(config, part), quick=True)
+        if isinstance(found, Shortage):
+            raise ConfigError(
+                f"the {part}'s tables do not fit their ranks: {found}. {part}.ranks is {section.ranks}, "
+                f"{part}.sharding.memory_gb {section.sharding.memory_gb}; `exfm plan` shows what would fit"
+            )

@@ -6,7 +6,7 @@ import pytest
 
 from exfm.errors import ConfigError
 from pipelines.control import run
-from pipelines.control.fits import check_ranks
+from pipelines.control.preflight import check_ranks
 from pipelines.run_dir import RunDir
 from streaming.errors import BadInput
 from tests.support.pipelines.small_runs import small

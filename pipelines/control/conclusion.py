@@ -7,8 +7,7 @@ import logging
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 
-from pipelines.config import STUDENT, Config, hashes_of_run
-from pipelines.config import Student as StudentSettings
+from pipelines.config import STUDENT, Config, StudentSettings, hashes_of_run
 from pipelines.results import Summary, draw, summarise
 from pipelines.rules import Cause, Death, GiveUp, Patience, RunState, cause_of, verdict
 from pipelines.run_dir import RunDir

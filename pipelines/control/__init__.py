@@ -1,4 +1,18 @@
-"""Control."""
+"""Running a stream: from the checks before it starts to the summary after it has ended.
+
+lifecycle        `run`: the stages of a run, in order; `start_over`
+preflight        what is checked before anything is started: lock, disk, ranks
+continuation     whether a run directory's run continues under a config, and what is announced
+provision        broker, Ray, topics and lake, made ready for the workers
+embedded_broker  a broker of the run's own, restarted when it dies
+wanted           the workers that a config asks for, and how each is built in its process
+live_run         a run that is up; students join and leave it
+coordinator      the loop that polls all workers and decides what the run does
+supervised       one worker: started, polled, restarted, killed when it hangs, closed
+reporting        status.json, the screen, metrics for the tracker
+conclusion       summary, picture and MLflow, once every worker is done
+signals          what Ctrl-C and SIGTERM do
+"""
 
 import lazy_loader
 

@@ -59,7 +59,7 @@ class Conclusion:
         self.summary = summary
 
     def break_off(self, workers: Iterable[str]) -> None:
-        """The run ended without a conclusion: MLflow is told so of every worker."""
+        """The run ended without a conclusion: MLflow's run of every worker is closed as failed or killed."""
         if self._tracker is None or self.summary is not None:
             return
         for name in workers:

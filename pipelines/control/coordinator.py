@@ -1,4 +1,4 @@
-"""Starts the workers, watches them, asks the policies, acts, and reports what is going on.
+"""Starts the workers, watches them, asks the policies, acts, and reports the run's state.
 
 One loop, no threads: poll every worker, restart those that died, write status.json, pass metrics on. Workers do not
 know each other; all they share is the broker, the lake, the snapshots folder, and the orders given here. Workers may

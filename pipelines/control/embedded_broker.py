@@ -1,7 +1,7 @@
 """The embedded broker of a run: started with it, watched, started again when it dies, stopped with it.
 
-It is watched by a thread of its own, because the coordinator of a `--local` run is inside a worker's step for as long
-as that waits for the broker.
+A thread watches it, because the coordinator of a `--local` run is inside a worker's step for as long as that step waits
+for the broker.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Startable(Protocol):
 
 
 class EmbeddedBroker:
-    """A context in which the broker runs. What is going on stands in `status` (a dictionary that others read):
+    """A context in which the broker runs. Its state is written into `status`, a dictionary that others read:
     `bootstrap_servers, pid, restarts, reason`; pid is None and `reason` says why while there is no process.
 
     make: the broker, at a port (None: the configured one, or any). Once started it keeps its port, which all workers
@@ -79,7 +79,7 @@ class EmbeddedBroker:
                 log.exception("watching the broker")
 
     def attend(self) -> None:
-        """Look whether it runs; start it when that is due."""
+        """Check that it runs; start it when a start is due."""
         if self.given_up is not None:
             return
         if self._start_at is None:
@@ -113,7 +113,7 @@ class EmbeddedBroker:
 
 
 def _cause(error: StreamingError) -> Cause:
-    """Of a start that failed. A port that somebody else has now, say, is none of the broker's own deaths."""
+    """The cause of a start that failed. A port that another process has taken is not a crash of the broker."""
     if isinstance(error, DiskFull):
         return Cause.DISK_FULL
     return Cause.BROKER_AWAY if isinstance(error, BadInput) else Cause.CRASH

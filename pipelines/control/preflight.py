@@ -42,7 +42,7 @@ def prepare(
 
 
 def writable(folder: Path, what: str = "the run directory", option: str = "--run-dir") -> None:
-    """Make a folder, where there is none yet. Raises BadInput where nothing can be written into it."""
+    """Make a folder unless it exists. Raises BadInput where nothing can be written into it."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         probe = folder / f".probe-{os.getpid()}"

@@ -1,4 +1,8 @@
-"""Launch."""
+"""Where workers run: Ray actors, or this process.
+
+ray    the launchers and their handles; the only import of ray
+ranks  a worker that is several processes, polled as one
+"""
 
 import lazy_loader
 

@@ -20,17 +20,17 @@ from pipelines.workers import LOOPBACK, Orders, RankReport, Rendezvous, Report
 
 ADVANCE_S = 0.5  # how long a worker steps before it reports
 GRACE_S = 1.0
-"""Where one rank fails the others fail of it; so long the one that died of something else has to be heard too."""
+"""Grace period to hear the rank that failed first: where one rank fails, the others fail because of it."""
 
 log = logging.getLogger(__name__)
 
 
 class Answer(Protocol):
-    """What a process was asked for, on its way."""
+    """The answer of a process, which may not have arrived yet."""
 
     def here(self) -> bool: ...
     def get(self, wait_s: float | None = None) -> Any:
-        """Raises Died (Gone where the process is no more), TimeoutError after `wait_s`."""
+        """Raises Died (Gone where the process has ended), TimeoutError after `wait_s`."""
 
 
 class Process(Protocol):
@@ -43,8 +43,8 @@ class Process(Protocol):
 class RankHandle:
     """The ranks of one worker.
 
-    unplaced(waited_s): words where there is no hope for a place any more.
-    give_back(): what was reserved for them.
+    unplaced(waited_s): why no place will be found, or None while one may be.
+    give_back(): releases what was reserved for them.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class RankHandle:
         self._ask("place")
 
     def poll(self, orders: Orders) -> Report | None:
-        if not self._asked:  # done, and asked all the same
+        if not self._asked:  # it is done and was polled once more
             self._ask("advance", ADVANCE_S, orders)
         while (answers := self._gathered()) is not None:
             what, self._asked = self._what, []
@@ -124,7 +124,7 @@ class RankHandle:
             if missing and self._clock() - self._failed_at < GRACE_S:
                 return None
             self.kill()
-            raise self._told(failed, missing)
+            raise self._first_death(failed, missing)
         if missing:
             if self._what == "place" and (words := self._unplaced(self._clock() - self._created)):
                 self.kill()
@@ -132,8 +132,8 @@ class RankHandle:
             return None
         return [self._answers[rank] for rank in range(len(self._asked))]
 
-    def _told(self, failed: dict[int, Died], missing: list[int]) -> Died:
-        """Of several deaths the one that the others followed from: a cause with a name, a process that is gone."""
+    def _first_death(self, failed: dict[int, Died], missing: list[int]) -> Died:
+        """The death that the others followed from: one with a specific cause, or a process that is gone."""
         rank = min(failed, key=lambda r: (failed[r].cause is Cause.CRASH, not isinstance(failed[r], Gone), r))
         died, ranks = failed[rank], len(self._processes)
         if ranks == 1:
@@ -142,7 +142,7 @@ class RankHandle:
         return Died(f"rank {rank} of {ranks}: {died}{silent}", died.cause)
 
     def _merged(self, reports: list[Report]) -> Report:
-        """Rank 0's report, and who the others are."""
+        """Rank 0's report, with the processes of all ranks."""
         if len(reports) == 1:
             return reports[0]
         each = [
@@ -157,12 +157,12 @@ class RankHandle:
         )
 
     def ask_to_close(self) -> None:
-        """All at once: what they close together none of them can close alone."""
+        """All ranks at once: none of them can close alone what they close together."""
         if self._opened and not self._closing:
             self._closing = [process.ask("close") for process in self._processes]
 
     def close(self, wait_s: float) -> Report | None:
-        """A worker that is not open yet has nothing to commit, and is not waited for."""
+        """A worker that is not open yet has nothing to commit and is killed at once."""
         self.ask_to_close()
         report: Report | None = None
         if self._closing:

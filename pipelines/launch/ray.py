@@ -1,6 +1,6 @@
 """Where workers run: each in a Ray actor of its own, or all in this process. The only import of ray.
 
-Both launchers give out handles with the same four verbs, and the coordinator cannot tell them apart:
+Both launchers return handles with the same four verbs, and the coordinator does not distinguish them:
 
     handle.poll(orders) -> Report | None      None: nothing new yet. Raises Died when the worker is gone.
     handle.ask_to_close()                     at the end of its step; returns at once
@@ -82,7 +82,7 @@ class LocalHandle:
         if worker is not None:
             try:
                 worker.abandon()
-            except Exception:  # what it died of is told, not this
+            except Exception:  # the cause of its death is reported, not this
                 logging.getLogger(__name__).exception("abandoning a worker")
 
 
@@ -107,11 +107,11 @@ class _Host:
             filename=log, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s", force=True
         )
         logging.getLogger("torchrec").setLevel(logging.WARNING)
-        logging.raiseExceptions = False  # a full disk takes no log, and that is told elsewhere
+        logging.raiseExceptions = False  # a full disk takes no log; the worker's death reports it
         self._build = build
 
     def place(self) -> str:
-        """Answers as soon as there is a process; nothing heavy was imported yet."""
+        """Answers as soon as the process runs; nothing heavy has been imported yet."""
         import ray
 
         logging.info("pid %d on %s", os.getpid(), ray.util.get_node_ip_address())
@@ -188,7 +188,7 @@ class _RayProcess:
 
 
 class _Places(NamedTuple):
-    """Where a worker's ranks are to be started, whether there is such a place, and what lets go of it."""
+    """Where a worker's ranks are to be started, whether the places are held, and how to release them."""
 
     each: list[Any]
     held: Callable[[], bool]
@@ -239,8 +239,8 @@ class RayLauncher:
         return _Places([place], held=lambda: _free_cpus() >= self._resources.cpus_per_worker, give_back=lambda: None)
 
     def _reserved(self, ranks: int) -> _Places:
-        """All or none: half a group would hold its places and never start. On a cluster ranks are for the memory and
-        the cores of several nodes, so they spread as far as it has any."""
+        """All or none: half a group would hold its places and never start. On a cluster, ranks spread over as many
+        nodes as there are, for their memory and cores."""
         import ray
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
@@ -253,7 +253,7 @@ class RayLauncher:
         )
 
     def _unplaced(self, name: str, places: _Places, waited_s: float) -> str | None:
-        """Complain when there is no room for an actor; one that has room and is slow to start is waited for."""
+        """Why an actor will not be placed, once the timeout has passed. One that has a place may start slowly."""
         import ray
 
         timeout_s, cpus = self._resources.placement_timeout_s, self._resources.cpus_per_worker

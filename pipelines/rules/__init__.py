@@ -1,4 +1,10 @@
-"""Rules."""
+"""Pure rules of a run: nothing here acts, waits or looks anything up.
+
+states    the states of a run and of a worker, and which may follow which
+kinds     what each kind of worker's end means to its run
+causes    why a process died, from what it raised
+policies  restart or give up; which snapshot scores the next block
+"""
 
 import lazy_loader
 

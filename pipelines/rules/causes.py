@@ -15,7 +15,7 @@ FULL_WORDS = ("No space left on device", "disk is full", "Disk quota exceeded")
 
 
 class Died(Exception):
-    """A worker is gone, or cannot go on."""
+    """A worker is gone, or cannot continue."""
 
     def __init__(self, reason: str, cause: Cause = Cause.CRASH) -> None:
         super().__init__(reason, cause)  # both, so that it survives the way from one process to another
@@ -30,13 +30,13 @@ class Died(Exception):
 
 
 class Gone(Died):
-    """Its process is no more: it was killed, or nobody can reach it."""
+    """Its process has ended or cannot be reached."""
 
 
 def cause_of(error: BaseException) -> Cause:
-    """The first cause that says something, from the outermost error inwards.
+    """The first specific cause, from the outermost error inwards.
 
-    >>> cause_of(BrokerAway("nobody answers")), cause_of(ZeroDivisionError())
+    >>> cause_of(BrokerAway("no broker answers")), cause_of(ZeroDivisionError())
     (<Cause.BROKER_AWAY: 'broker away'>, <Cause.CRASH: 'crash'>)
     """
     for each in _chain(error):

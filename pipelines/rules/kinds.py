@@ -39,7 +39,7 @@ class Kind(StrEnum):
 
     @property
     def publishes(self) -> bool:
-        """Others use its snapshots, and are to know when there will be no more."""
+        """Others use its snapshots and are informed when no more will come."""
         return self is Kind.TEACHER
 
     @property

@@ -17,12 +17,12 @@ from pipelines.config import Resources
 FIRST_DELAY_S = 0.5
 LONGEST_DELAY_S = 30.0
 LONGEST_WAIT_S = 15.0
-"""Between two tries while a broker or a disk is waited for: when it is back, nobody waits longer than this."""
+"""The longest pause between two tries while a broker is away or a disk is full."""
 WELL_S = 30.0
 
 
 class Cause(StrEnum):
-    """Why a worker or the broker died, as far as it decides what is done about it."""
+    """Why a worker or the broker died, in the terms that decide what is done about it."""
 
     CRASH = "crash"
     BROKER_AWAY = "broker away"
@@ -40,7 +40,7 @@ class Death:
 
 @dataclass(frozen=True)
 class Patience:
-    """How long each cause is put up with; the names are those of the config."""
+    """How long each cause is tolerated; the names are those of the config."""
 
     max_restarts: int
     restart_window_s: float
@@ -66,8 +66,8 @@ class GiveUp:
 def verdict(deaths: Sequence[Death], now: float, patience: Patience) -> Restart | GiveUp:
     """What to do about something that died, given all its deaths that still count (this one included, last).
 
-    Crashes are counted within a window. A broker that is away or a full disk is not the worker's doing: however often
-    it dies of that, it is started again until the cause has lasted too long.
+    Crashes are counted within a window. A broker that is away or a full disk is not the worker's fault: however often
+    the worker dies of it, it is restarted until the cause has lasted too long.
     """
     last = deaths[-1]
     if last.cause is Cause.PERMANENT:
@@ -111,14 +111,14 @@ def still_counting(deaths: Sequence[Death], well_s: float, disk_has_room: bool) 
 
 
 def while_it_lasts(tries: Sequence[float], now: float, patience_s: float, words: str) -> Restart | GiveUp:
-    """Try again, ever less often, until it has lasted longer than `patience_s` since the first time."""
+    """Try again, at growing intervals, until `patience_s` have passed since the first time."""
     if now - tries[0] > patience_s:
         return GiveUp(words.format(now - tries[0], patience_s))
     return Restart(min(LONGEST_WAIT_S, FIRST_DELAY_S * 2 ** min(len(tries) - 1, 10)))
 
 
 def after_death(deaths: list[float], now: float, max_restarts: int, window_s: float) -> Restart | GiveUp:
-    """What to do about a crash, given when there were some before (this time included)."""
+    """What to do about a crash, given the times of all crashes (this one included)."""
     recent = [t for t in deaths if now - t <= window_s]
     if len(recent) > max_restarts:
         return GiveUp(

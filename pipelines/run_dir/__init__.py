@@ -1,4 +1,8 @@
-"""Run dir."""
+"""Where the files of a run lie.
+
+paths        every file and folder of a run directory, by name
+end_offsets  where topics that others feed ended when a bounded run began
+"""
 
 import lazy_loader
 

@@ -1,4 +1,10 @@
-"""Status."""
+"""What a run shows of itself while it lives.
+
+status     the state of the run and of each worker, as one value
+file       status.json, always whole, rewritten on a full disk too
+heartbeat  status.json rewritten every second, whatever the run is busy with
+stored     status.json of another process's run: read, checked, stopped
+"""
 
 import lazy_loader
 

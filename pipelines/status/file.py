@@ -1,4 +1,4 @@
-"""status.json, which tells what is wrong, also when what is wrong is the disk."""
+"""status.json: always whole, and rewritten even when the disk is full."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 from pipelines.rules import FULL
 
 ROOM = 16 * 1024
-"""Bytes that are always taken: as long as the text fits, writing it needs no room that the file does not have."""
+"""Bytes that the file always occupies: as long as the text fits, rewriting it needs no further room."""
 
 log = logging.getLogger(__name__)
 
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 class StatusFile:
     """A JSON file that is always whole, and is rewritten on a full disk.
 
-    The text is written over a spare file, which keeps its blocks, and the two change places. Blanks fill the file up.
+    The text is written over a spare file, which keeps its blocks, and the two are swapped. Blanks fill the rest.
 
     >>> import tempfile
     >>> file = StatusFile(Path(tempfile.mkdtemp()) / "status.json")
@@ -35,7 +35,7 @@ class StatusFile:
         self._lock = threading.Lock()
 
     def write(self, value: Any) -> None:
-        """Where the disk is full and even this finds no room, what was written before stays, and the log says so."""
+        """Where the disk is full and even this finds no room, the text written before stays, and the log says so."""
         text = json.dumps(value, indent=2, allow_nan=False).encode()
         with self._lock:
             try:
@@ -53,7 +53,7 @@ class StatusFile:
             out.truncate()
         self._old.unlink(missing_ok=True)
         if self.path.exists():
-            os.link(self.path, self._old)  # else the move would give its blocks away
+            os.link(self.path, self._old)  # otherwise the move would free its blocks
         self._spare.replace(self.path)
         if self._old.exists():
             self._old.replace(self._spare)

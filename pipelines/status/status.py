@@ -1,4 +1,4 @@
-"""What is going on, as one value: status.json, the screen and `exfm status` all show this."""
+"""The state of a run and its workers as one value, which status.json, the screen and `exfm status` show."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class WorkerStatus:
     recent_rows_per_s: float | None = None
     reason: str | None = None
     cause: Cause | None = None
-    """Of its last death, until it works again."""
+    """The cause of its last death, until it works again."""
     silent_s: float = 0.0
     """How long it has not reported, though it was asked."""
     before: list[Report] = field(default_factory=list)
@@ -35,7 +35,7 @@ class WorkerStatus:
 
     @property
     def whole(self) -> list[Report]:
-        """Of every process that this worker has had in this run of the coordinator."""
+        """The last reports of all processes of this worker since the coordinator started."""
         last = self.report
         return self.before if last is None or last in self.before else [*self.before, last]
 
@@ -76,11 +76,11 @@ class RunStatus:
     lake: dict[str, Any] = field(default_factory=lambda: {"rows": 0, "bytes": 0, "files": 0, "last_lake_seq": None})
     tracking: dict[str, Any] = field(default_factory=lambda: {"dropped": 0, "problem": None})
     waiting: str | None = None
-    """What the run itself waits for, beside its workers."""
+    """What the run itself waits for, apart from its workers."""
 
     @property
     def trouble(self) -> str | None:
-        """What is not well though the run goes on: who waits for what, who is silent, who has given up."""
+        """What is wrong although the run continues: who waits for what, who is silent, who has given up."""
         found = [self.waiting] if self.waiting else []
         if self.broker.get("reason"):
             found.append(f"the embedded broker is being started again: {self.broker['reason']}")

@@ -81,7 +81,7 @@ class _StoredStatus(BaseModel):
 
 
 def read_status(root: Path) -> dict[str, Any]:
-    """What status.json says. Raises BadInput where there is none, or one that no coordinator wrote."""
+    """The content of status.json. Raises BadInput where the file is absent, or not one that a coordinator wrote."""
     value = read_json(RunDir(root).status)
     if value is None:
         raise BadInput(f"no run in {root} (no status.json there); start one with `exfm stream CONFIG --run-dir {root}`")
@@ -98,7 +98,7 @@ def read_status(root: Path) -> dict[str, Any]:
 
 
 def alive(value: dict[str, Any]) -> bool:
-    """Whether the coordinator that wrote this still runs. A pid taken over by somebody else does not count."""
+    """Whether the coordinator that wrote this still runs. A pid that another process has by now does not count."""
     try:
         process = psutil.Process(value["pid"])
         written = datetime.fromisoformat(value["updated_at"]).timestamp()

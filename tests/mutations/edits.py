@@ -198,8 +198,8 @@ MUTATIONS = (
         "the death of a rank leaves the others alone",
         f"{ONCE} (15)",
         "pipelines/launch/ranks.py",
-        "            self.kill()\n            raise self._told",
-        "            raise self._told",
+        "            self.kill()\n            raise self._first_death",
+        "            raise self._first_death",
         "tests/unit/pipelines/launch/test_ranks.py",
     ),
     Mutation(

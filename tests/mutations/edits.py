@@ -382,7 +382,7 @@ MUTATIONS = (
         "the teacher's row-wise AdaGrad begins anew",
         f"{REPLAY} (20)",
         "exfm/models/teacher.py",
-        '        self._accumulators.load(tables_of(tensors, "accumulator"))\n',
+        '        self.accumulators.load(tables_of(tensors, "accumulator"))\n',
         "",
         TEACHER,
     ),

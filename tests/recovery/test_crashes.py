@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import pytest
@@ -13,11 +14,12 @@ from pipelines.control import run
 from pipelines.rules import RunState
 from pipelines.run_dir import RunDir
 from pipelines.training import PredictionLog
-from pipelines.workers.student import StudentWorker
+from pipelines.workers import Keeper
+from pipelines.workers.student import StudentWorker, export
 from pipelines.workers.teacher import TeacherWorker
 from streaming.delivery import CommitRecord, ExamplesPublisher, Outbox
 from streaming.kafka import TopicWriter
-from streaming.lake import SideTable
+from streaming.lake import Readers, SideTable
 from streaming.lake.writer import LakeWriter
 from streaming.settlement import Settlement
 from tests.support.pipelines.small_runs import (
@@ -52,7 +54,7 @@ class Crash(Exception):
 class Point(NamedTuple):
     """Where to crash: once `owner.method` has returned for the `nth` time, of the calls that `when` picks."""
 
-    owner: type
+    owner: type | ModuleType
     method: str
     nth: int
     when: Callable[..., bool] = lambda *args, **kwargs: True
@@ -68,6 +70,15 @@ def end_marker(writer: TopicWriter, number: int, payloads: list[bytes], **kwargs
 
 def to_table(name: str) -> Callable[..., bool]:
     return lambda table, rows, **kwargs: table.path.name == name and rows.num_rows
+
+
+def of_kind(wanted: str) -> Callable[..., bool]:
+    return lambda keeper, *args, kind, **kwargs: kind == wanted
+
+
+def moved_on(worker: str) -> Callable[..., bool]:
+    """A reader has said that it needs rows it once needed no more: the last act of a checkpoint."""
+    return lambda readers, name, position, **kwargs: name == worker and position >= 0
 
 
 POINTS = {
@@ -91,17 +102,17 @@ POINTS = {
     "the teacher": [
         Point(Teacher, "train_step", 5),
         Point(TeacherWorker, "checkpoint", 3),  # the copy is taken, nothing of it may be on disk
-        Point(TeacherWorker, "_save_checkpoint", 3),
-        Point(TeacherWorker, "_save_snapshot", 6),
-        Point(TeacherWorker, "_finish_checkpoint", 1),
+        Point(Keeper, "write", 3, of_kind("teacher-checkpoint")),
+        Point(Keeper, "write", 6, of_kind("teacher-snapshot")),
+        Point(Readers, "register", 1, moved_on("teacher")),
     ],
     "a student": [
         Point(Student, "train_step", 7),
         Point(StudentWorker, "checkpoint", 3),
         Point(PredictionLog, "write", 2),
-        Point(StudentWorker, "_save_checkpoint", 3),
-        Point(StudentWorker, "_save_export", 4),
-        Point(StudentWorker, "_finish_checkpoint", 1),
+        Point(Keeper, "write", 3, of_kind("student-checkpoint")),
+        Point(export, "save_served", 4),
+        Point(Readers, "register", 1, moved_on("student-feed")),
     ],
     "ingest": [
         Point(TopicWriter, "write", 2, to_topic("small-impressions", 1)),

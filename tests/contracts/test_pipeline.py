@@ -20,7 +20,7 @@ from pipelines.control.preflight import prepare
 from pipelines.feeds import StudentFeed
 from pipelines.offline.sweep.data import data_of
 from pipelines.offline.sweep.jobs import TeacherJob, one_life
-from pipelines.offline.sweep.settings import Arm, Condition, Sweep
+from pipelines.offline.sweep.settings import ArmSpec, Condition, Sweep
 from pipelines.offline.sweep.teachers import lockstep_logits
 from pipelines.results import counts_hold
 from pipelines.run_dir import RunDir
@@ -107,7 +107,7 @@ def test_no_row_is_scored_by_a_teacher_that_has_learned_it(finished):
 @pytest.mark.parametrize("of_the_lake", [False, True])
 def test_a_sweep_gives_its_students_the_rows_and_logits_of_the_lake_bit_for_bit(finished, tmp_path, of_the_lake):
     config, lake = finished.config, finished.lake
-    sweep, fresh = Sweep(config="-", seeds=(config.seed,), arms={"none": Arm()}), Condition()
+    sweep, fresh = Sweep(config="-", seeds=(config.seed,), arms={"none": ArmSpec()}), Condition()
     place = AsItIs(sweep, config, tmp_path, finished.run_dir if of_the_lake else None)
     if not of_the_lake:
         TeacherJob(place, config.seed, (0, 2)).run(lambda count: None)
@@ -149,7 +149,7 @@ def test_a_student_learns_the_same_bits_live_in_a_sweep_and_by_hand(finished, tm
     weights = {name: tensor for name, tensor in live.items() if not name.startswith("metrics/")}
     assert same(engine.state(), weights)
     predictions = read_predictions(finished.run_dir.predictions(settings.name))
-    place = AsItIs(Sweep(config="-", seeds=(1,), arms={"none": Arm()}), config, tmp_path, finished.run_dir)
+    place = AsItIs(Sweep(config="-", seeds=(1,), arms={"none": ArmSpec()}), config, tmp_path, finished.run_dir)
     data = data_of(place.lake(1, Condition()), config, settings)
     swept = one_life(place, config.seed, settings, data, (0, 0), lambda count: None)["logits"]
     for t, task in enumerate(tasks):
@@ -161,7 +161,7 @@ def test_a_student_learns_the_same_bits_live_in_a_sweep_and_by_hand(finished, tm
 
 def test_an_older_snapshot_is_the_one_that_scored_so_many_blocks_before(finished, tmp_path):
     config = finished.config
-    place = AsItIs(Sweep(config="-", seeds=(3,), arms={"none": Arm()}), config, tmp_path, None)
+    place = AsItIs(Sweep(config="-", seeds=(3,), arms={"none": ArmSpec()}), config, tmp_path, None)
     table = place.rows(3).table
     given = config, config.features, config.teacher.model
     found = lockstep_logits(*given, table, behinds=(0, 2), advance=lambda done: None)

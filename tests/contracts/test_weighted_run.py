@@ -16,7 +16,7 @@ from pipelines.config import Config, parse
 from pipelines.control import run
 from pipelines.offline.sweep.data import data_of
 from pipelines.offline.sweep.jobs import one_life
-from pipelines.offline.sweep.settings import Arm, Condition, Sweep
+from pipelines.offline.sweep.settings import ArmSpec, Condition, Sweep
 from pipelines.results import counts_hold, rows_hold
 from pipelines.rules import RunState
 from pipelines.run_dir import RunDir
@@ -109,7 +109,7 @@ def test_predictions_say_what_a_row_stands_for_and_the_summary_is_made_of_it(fin
 def test_a_sweep_of_its_lake_cuts_weighs_and_leaves_out_as_its_students_did(finished, tmp_path):
     """With weights, rates, histories of labels and of logits, two settlement groups and a student of one task alone."""
     config = finished.config
-    sweep, fresh = Sweep(config="-", seeds=(config.seed,), arms={"none": Arm()}), Condition()
+    sweep, fresh = Sweep(config="-", seeds=(config.seed,), arms={"none": ArmSpec()}), Condition()
     place = AsItIs(sweep, config, tmp_path, finished.run_dir)
     for student in config.students:
         data = data_of(place.lake(config.seed, fresh), config, student)

@@ -1,7 +1,7 @@
 """Training: what every worker that trains needs, and the offline computations too.
 
 account, learned, quarantine   rows that models were given, learned, left out
-honest                         score before learn: which labels a teacher cannot have learned
+score_before_learn             which labels a teacher cannot have learned when it scores a row
 ahead, writer                  reading before, and writing behind, the training
 resume                         which checkpoint a worker resumes from, and how early formats are read
 predictions, live_metrics      every prediction on disk; figures while the stream runs

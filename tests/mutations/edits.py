@@ -64,7 +64,7 @@ MUTATIONS = (
     Mutation(
         "a logit for a label learned with another window",
         HONEST,
-        "pipelines/training/honest.py",
+        "pipelines/training/score_before_learn.py",
         "settled_N[:, None] <= own_T[None, :]",
         "settled_N[:, None] >= 0 * own_T[None, :]",
         SCORED,

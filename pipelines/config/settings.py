@@ -30,10 +30,12 @@ from streaming.settlement import SettlementConfig
 class Config(Frozen):
     """Everything about a run. `rows` says what the stream holds, the rest what is done with it."""
 
-    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")
-    seed: int = 1
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", description="names the run and its registered models")
+    seed: int = Field(default=1, description="of initial weights, and of which negatives are sampled")
     rows: RowSchema
-    source: Annotated[Generated | Recorded, Field(discriminator="kind")] | None = None
+    source: Annotated[Generated | Recorded, Field(discriminator="kind")] | None = Field(
+        default=None, description="what is fed into the input topics; null: topics that others feed"
+    )
     features: FeatureSet
     pace: Pace = Pace()
     kafka: Kafka = Kafka()

@@ -24,54 +24,10 @@ from streaming.delivery import ExamplesPublisher
 from streaming.kafka import ensure_topics
 from streaming.lake import LakeTable
 from tests.support.pipelines.small_runs import Finished, assert_learned_the_lake
+from tests.support.ranks import learning_ranks
 from tests.support.ranks.ports import free_port
 
 PATIENCE_S = 150
-RANKS = """
-import dataclasses, json, logging, os, sys
-import pipelines.workers.teacher  # before the ranks part: what takes long is to import torch
-from pipelines.control.wanted import build_worker
-from pipelines.workers import Orders, Rendezvous
-
-def learn(asked, rank):
-    logging.basicConfig(level=logging.INFO, force=True)
-    at = Rendezvous(rank, asked["ranks"], "127.0.0.1", asked["port"])
-    worker = build_worker(Kind.TEACHER, "", asked["config"], asked["root"], asked["servers"], True, at)
-    worker.open()
-    figures, finish = worker.tally.figures, worker.tally.finish
-    sums = lambda: {key.split("/")[1]: sums for key, sums in figures.state().items() if key.endswith("lifetime/sums")}
-    before = sums()
-    def told(account):
-        nonlocal before
-        finish(account)
-        now = sums()
-        loss = {t: float((now[t] - before[t])[2] / max((now[t] - before[t])[0], 1)) for t in now}
-        before = now
-        print(json.dumps({"block": worker.place.version - 1, "loss": loss}), flush=True)
-    worker.tally.finish = told
-    report = worker.report()
-    while not report.done and report.teacher_version < asked["until"]:
-        report = worker.advance(0.05, Orders(end_seq=asked["end_seq"]))
-    worker.close()
-    print(json.dumps(dataclasses.asdict(worker.report())), flush=True)
-
-asked = json.loads(sys.argv[1])
-pids = []
-for rank in range(asked["ranks"]):
-    pids.append(os.fork())
-    if not pids[-1]:
-        for stream, name in ((1, "out"), (2, "log")):
-            os.dup2(os.open(f"{asked['root']}/rank{rank}.{name}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), stream)
-        code = 1
-        try:
-            learn(asked, rank)
-            code = 0
-        except BaseException:
-            logging.exception("rank %d", rank)
-        os._exit(code)
-print(json.dumps(pids), flush=True)
-print(json.dumps([os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]), flush=True)
-"""
 
 
 def new_run(finished: Finished, root: Path) -> RunDir:
@@ -162,7 +118,7 @@ def started(finished: Finished, root: Path, ranks: int, *, until: int = 10**9, *
         "end_seq": finished.lake.num_rows - 1,
         "until": until,
     }
-    command = [sys.executable, "-W", "ignore", "-c", RANKS, json.dumps(asked)]
+    command = [sys.executable, "-W", "ignore", "-m", learning_ranks.__name__, json.dumps(asked)]
     with (root / "parent.log").open("w") as log:
         parent = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, env=os.environ)
     pids: list[int] = []

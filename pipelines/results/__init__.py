@@ -1,6 +1,7 @@
 """Results of a finished run.
 
 summary  summary.json: exact metrics over every prediction, and counts
+verdict  what a student's gain over its twin amounts to, in words
 picture  ne.png: normalised entropy over the stream
 """
 

@@ -1,0 +1,39 @@
+"""Commands that messages print, so that they run when pasted into the shell that the message appeared in."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import sys
+from pathlib import Path
+
+
+def command(program: str, *arguments: object) -> str:
+    """A command of a `program` of this environment (`exfm`, `python`, `mlflow`), quoted where a shell needs it.
+
+    The program stands with its path unless its bare name already finds it: as `.venv/bin/exfm` from the folder above.
+
+    >>> command("exfm", "stop", "--run-dir", "runs/my run").endswith("exfm stop --run-dir 'runs/my run'")
+    True
+    """
+    beside = Path(sys.executable).parent / program
+    found = spelled(beside, shutil.which(program), Path.cwd()) if beside.exists() else program
+    return shlex.join([found, *map(str, arguments)])
+
+
+def spelled(path: Path, on_path: str | None, here: Path) -> str:
+    """How a shell in the folder `here` calls the program at `path`, where its bare name calls `on_path`.
+
+    >>> spelled(Path("/home/me/exfm/.venv/bin/exfm"), None, Path("/home/me/exfm"))
+    '.venv/bin/exfm'
+    >>> spelled(Path("/home/me/exfm/.venv/bin/exfm"), "/home/me/exfm/.venv/bin/exfm", Path("/home/me/exfm"))
+    'exfm'
+    >>> spelled(Path("/home/me/exfm/.venv/bin/exfm"), None, Path("/tmp/elsewhere"))
+    '/home/me/exfm/.venv/bin/exfm'
+    """
+    if on_path is not None and Path(on_path).absolute() == path:
+        return path.name
+    relative = os.path.relpath(path, here)
+    relative = relative if "/" in relative else f"./{relative}"  # a bare name would be looked up on PATH
+    return min(relative, str(path), key=len)

@@ -25,12 +25,12 @@ def command(program: str, *arguments: object) -> str:
 def spelled(path: Path, on_path: str | None, here: Path) -> str:
     """How a shell in the folder `here` calls the program at `path`, where its bare name calls `on_path`.
 
-    >>> spelled(Path("/home/me/exfm/.venv/bin/exfm"), None, Path("/home/me/exfm"))
+    >>> spelled(Path("/srv/exfm/.venv/bin/exfm"), None, Path("/srv/exfm"))
     '.venv/bin/exfm'
-    >>> spelled(Path("/home/me/exfm/.venv/bin/exfm"), "/home/me/exfm/.venv/bin/exfm", Path("/home/me/exfm"))
+    >>> spelled(Path("/srv/exfm/.venv/bin/exfm"), "/srv/exfm/.venv/bin/exfm", Path("/srv/exfm"))
     'exfm'
-    >>> spelled(Path("/home/me/exfm/.venv/bin/exfm"), None, Path("/tmp/elsewhere"))
-    '/home/me/exfm/.venv/bin/exfm'
+    >>> spelled(Path("/srv/exfm/.venv/bin/exfm"), None, Path("/var/elsewhere"))
+    '/srv/exfm/.venv/bin/exfm'
     """
     if on_path is not None and Path(on_path).absolute() == path:
         return path.name

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from exfm.data.features import DenseFeature, SequenceFeature, SparseFeature
-from exfm.errors import ModelError
+from exfm.errors import ConfigError
 
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # 2^64 / golden ratio, odd: multiplying by it is a bijection
 
@@ -48,7 +48,7 @@ def hash64(ids: pa.Array) -> np.ndarray:
 def bags_of(feature: SparseFeature, columns: Mapping[str, pa.Array]) -> Bags:
     """Table rows of one sparse feature.
 
-    Raises ModelError for a column whose type the transform cannot take, and for an index outside the table.
+    Raises ConfigError for a column whose type the transform cannot take, and for an index outside the table.
     """
     if feature.columns:
         return _cross(feature, [columns[name] for name in feature.columns])
@@ -61,7 +61,7 @@ def places_of(feature: SequenceFeature, columns: Mapping[str, pa.Array]) -> list
     """Table rows of a sequence by place, the most recent first: bag i of an example holds its i-th most recent id, or
     none where it has fewer.
 
-    Raises ModelError for a column that holds no lists, and as `bags_of` does.
+    Raises ConfigError for a column that holds no lists, and as `bags_of` does.
 
     >>> seen = SequenceFeature(name="seen", rows=10, length=2, transform="index")
     >>> [bags.values.tolist() for bags in places_of(seen, {"seen": pa.array([[7, 8, 9], [5], []])})]
@@ -70,7 +70,7 @@ def places_of(feature: SequenceFeature, columns: Mapping[str, pa.Array]) -> list
     (name,) = feature.reads
     column = columns[name]
     if not (pa.types.is_list(column.type) or pa.types.is_large_list(column.type)):
-        raise ModelError(
+        raise ConfigError(
             f"sequence `{feature.name}` reads column `{name}` of type {column.type}; it needs a list per row, "
             "the most recent id last"
         )
@@ -89,7 +89,7 @@ def dense_of(feature: DenseFeature, columns: Mapping[str, pa.Array]) -> np.ndarr
     (name,) = feature.reads
     column = columns[name]
     if not _is_number(column.type):
-        raise ModelError(
+        raise ConfigError(
             f"dense feature `{feature.name}` reads column `{name}` of type {column.type}; it needs a number"
         )
     x = column.cast(pa.float64()).to_numpy(zero_copy_only=False)
@@ -123,24 +123,24 @@ def _flatten(column: pa.Array) -> tuple[pa.Array, np.ndarray | None]:
 def _rows(feature: SparseFeature | SequenceFeature, name: str, values: pa.Array) -> np.ndarray:
     if isinstance(feature, SparseFeature) and feature.transform == "bucketize":
         if not _is_number(values.type):
-            raise ModelError(f"feature `{feature.name}` buckets column `{name}` of type {values.type}; needs a number")
+            raise ConfigError(f"feature `{feature.name}` buckets column `{name}` of type {values.type}; needs a number")
         return np.searchsorted(np.asarray(feature.boundaries), values.to_numpy(zero_copy_only=False), side="right")
     integer = pa.types.is_integer(values.type)
     if feature.transform == "index":
         if not integer:
-            raise ModelError(
+            raise ConfigError(
                 f"feature `{feature.name}` indexes by column `{name}` of type {values.type}; it needs integers"
             )
         rows = values.cast(pa.int64()).to_numpy()
         if len(rows) and not (rows.min() >= 0 and rows.max() < feature.rows):
             wrong = rows[(rows < 0) | (rows >= feature.rows)][0]
-            raise ModelError(
+            raise ConfigError(
                 f"feature `{feature.name}`: value {wrong} of column `{name}` is outside its table of "
                 f"{feature.rows} rows; give it more `rows`, or use transform `hash`"
             )
         return rows
     if not (integer or pa.types.is_string(values.type) or pa.types.is_large_string(values.type)):
-        raise ModelError(
+        raise ConfigError(
             f"feature `{feature.name}` hashes column `{name}` of type {values.type}; it needs integers or strings, "
             "or `bucketize` for a float"
         )
@@ -151,7 +151,7 @@ def _cross(feature: SparseFeature, columns: list[pa.Array]) -> Bags:
     """h ← hash(h·GOLDEN + hash(next column)), left to right; a null in any of the columns empties the bag."""
     for name, column in zip(feature.columns, columns, strict=True):
         if not (pa.types.is_integer(column.type) or pa.types.is_string(column.type)):
-            raise ModelError(
+            raise ConfigError(
                 f"feature `{feature.name}` crosses column `{name}` of type {column.type}; "
                 "a cross takes columns with one integer or string per row"
             )

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from pipelines.cli.options import Overrides
+
+if TYPE_CHECKING:
+    from pipelines.run_dir import RunDir
+    from pipelines.status import RunStatus
 
 RunDirOption = Annotated[
     Path | None, typer.Option("--run-dir", help="Folder of the run; default: runs/NAME, the config's name.")
@@ -60,11 +64,22 @@ def stream(
     if summary is not None:
         print_closing(Console(), summary.value, where, settings)
     if status.state is RunState.FAILED:
-        typer.echo(f"exfm: the run failed: {status.reason}\nlogs: {where.logs}; the same command resumes", err=True)
-        raise typer.Exit(1)
+        typer.echo(f"exfm: the run failed: {status.reason}\nlogs: {where.logs}; {_next(status, where)}", err=True)
+        raise typer.Exit(2 if status.mistaken else 1)
     if status.state is RunState.STOPPED:
         typer.echo(f"stopped ({status.reason}); the same command resumes it", err=True)
         raise typer.Exit(130)
+
+
+def _next(status: RunStatus, where: RunDir) -> str:
+    """What the same command would do now."""
+    from pipelines.control import failed_before_learning
+
+    if not status.mistaken:
+        return "the same command resumes"
+    if failed_before_learning(where):
+        return "mend that, then run it again: nothing was learned yet, so it starts over"
+    return "mend that first: the same command would fail there again"
 
 
 def status(

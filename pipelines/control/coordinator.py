@@ -21,7 +21,7 @@ from pipelines.control.signals import stopping
 from pipelines.control.supervised import Supervised, Supervision
 from pipelines.control.wanted import Wanted
 from pipelines.launch import Launcher
-from pipelines.rules import RUN_TRANSITIONS, Patience, RunState, WorkerState, moved
+from pipelines.rules import RUN_TRANSITIONS, Cause, Patience, RunState, WorkerState, moved
 from pipelines.run_dir import RunDir
 from pipelines.status import RunStatus, StatusFile
 from pipelines.tracking import Tracker
@@ -171,7 +171,7 @@ class Coordinator:
         if worker.status.kind.publishes:
             self.orders = replace(self.orders, teacher_gone=True)
         if worker.status.kind.ends_run(self._pace) and not self.over:  # the first reason stays
-            self._move(RunState.FAILED, f"{worker.name}: {worker.status.reason}")
+            self._fail([worker])
 
     # --- the run -----------------------------------------------------------------------------------------------
 
@@ -198,13 +198,18 @@ class Coordinator:
         """All workers are done, have failed, or have left."""
         failed = [worker for worker in self.workers.values() if worker.status.state is WorkerState.FAILED]
         if failed:
-            self._move(RunState.FAILED, "; ".join(f"{worker.name}: {worker.status.reason}" for worker in failed))
+            self._fail(failed)
         elif self._finishing.attempt():
             self._move(RunState.DONE)
         elif self._finishing.given_up is not None:
             self._move(RunState.FAILED, self._finishing.given_up)
         else:
             self.status.waiting = self._finishing.waiting
+
+    def _fail(self, workers: Sequence[Supervised]) -> None:
+        """These have given up, and the run with them."""
+        self._move(RunState.FAILED, "; ".join(f"{worker.name}: {worker.status.reason}" for worker in workers))
+        self.status.mistaken = all(worker.status.cause is Cause.MISTAKE for worker in workers)
 
     def _close_all(self) -> None:
         """All are asked before any is waited for."""

@@ -12,10 +12,11 @@ import logging
 import shutil
 from collections.abc import Callable, Sequence
 
-from pipelines.config import Config
+from exfm.tensors import checkpoint_names
+from pipelines.config import STUDENT, Config
 from pipelines.control.conclusion import earlier_summary
 from pipelines.control.live_run import LiveRun
-from pipelines.control.preflight import check_ranks, locked, prepare
+from pipelines.control.preflight import check_ranks, clear, contents, left_as_found, locked, prepare
 from pipelines.control.provision import Say, make_lake, make_topics, provisioned
 from pipelines.control.signals import interruptible, undisturbed_cleanup
 from pipelines.results import Summary
@@ -45,7 +46,13 @@ def run(
     """
     until_end = until_end or config.source is not None
     check_ranks(config, local=local)
-    with locked(run_dir), interruptible():
+    before = contents(run_dir.root)
+    with locked(run_dir), left_as_found(run_dir, before) as found, interruptible():
+        if failed_before_learning(run_dir):
+            say(f"the run in {run_dir.root} failed before it learned anything: starting over")
+            LocalBroker(run_dir.broker).stop()
+            # Topics that others fed are no work of the run.
+            clear(run_dir.root, keep=[run_dir.lock] if config.source is not None else [run_dir.lock, run_dir.broker])
         prepare(config, run_dir, evolve=evolve, drop=drop, say=say)
         if (earlier := earlier_summary(config, run_dir)) is not None:
             say(f"{run_dir.root} holds this run, finished on {earlier.value['run']['started_at']}: nothing left to do.")
@@ -64,6 +71,7 @@ def run(
                 config, run_dir, provision, status, status_file,
                 until_end=until_end, watch=watch, attend=attend, say=say,
             )  # fmt: skip
+            found.begun = True
             summary = live.run()
         return status, summary
 
@@ -79,6 +87,20 @@ def start_over(run_dir: RunDir) -> None:
     with locked(run_dir):
         LocalBroker(run_dir.broker).stop()
         shutil.rmtree(run_dir.root, ignore_errors=True)
+
+
+def failed_before_learning(run_dir: RunDir) -> bool:
+    """Whether the run that was here ended by the caller's mistake, and its lake never had a row: whatever is mended,
+    nothing is lost where it starts over."""
+    try:
+        stored = read_status(run_dir.root) if run_dir.status.exists() else {}
+    except StreamingError:
+        return False
+    if not stored.get("mistaken"):
+        return False
+    rows = (file for file in run_dir.lake.rglob("*.parquet") if "_delta_log" not in file.parts)
+    learners = [run_dir.checkpoints("teacher"), *run_dir.checkpoints("").glob(f"{STUDENT}*/")]
+    return next(rows, None) is None and not any(map(checkpoint_names, learners))
 
 
 def _announce(run_dir: RunDir, say: Say) -> None:

@@ -6,6 +6,7 @@ import os
 import shutil
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
@@ -53,6 +54,41 @@ def writable(folder: Path, what: str = "the run directory", option: str = "--run
             f"cannot write into {what} {folder} ({error.strerror}); "
             f"give another one with {option}, or mend its permissions"
         ) from None
+
+
+@dataclass
+class Found:
+    begun: bool
+    """There is a run: what the directory holds is its own, whatever happens now."""
+
+
+def contents(folder: Path) -> set[Path] | None:
+    """None where there is no folder."""
+    return set(folder.iterdir()) if folder.is_dir() else None
+
+
+@contextmanager
+def left_as_found(run_dir: RunDir, before: set[Path] | None) -> Iterator[Found]:
+    """What fails before it has begun leaves nothing behind in a locked run directory that holds no run. `before`: its
+    contents before it was locked."""
+    found = Found(begun=run_dir.config.exists())
+    try:
+        yield found
+    except Exception:
+        if not found.begun:
+            clear(run_dir.root, keep=before or ())
+            if before is None:
+                run_dir.root.rmdir()
+        raise
+
+
+def clear(folder: Path, keep: Collection[Path]) -> None:
+    """Delete what is in a folder."""
+    for path in set(folder.iterdir()) - set(keep):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
 
 
 def _disk(root: Path, needed_gb: float) -> None:

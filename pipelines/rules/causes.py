@@ -44,7 +44,9 @@ def cause_of(error: BaseException) -> Cause:
             return Cause.DISK_FULL
         if isinstance(each, BrokerAway):
             return Cause.BROKER_AWAY
-        if isinstance(each, BadInput | ConfigError | DataLost | Diverged | Unusable):
+        if isinstance(each, BadInput | ConfigError):
+            return Cause.MISTAKE
+        if isinstance(each, DataLost | Diverged | Unusable):
             return Cause.PERMANENT
     return Cause.CRASH
 

@@ -27,8 +27,10 @@ class Cause(StrEnum):
     CRASH = "crash"
     BROKER_AWAY = "broker away"
     DISK_FULL = "disk full"
+    MISTAKE = "mistake"
+    """The caller's, in the config or in what it names: trying again changes nothing before it is mended."""
     PERMANENT = "permanent"
-    """Trying again changes nothing: a mistake in the config, data that are gone for good."""
+    """Trying again changes nothing: data that are gone for good, a model that diverged."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,7 @@ def verdict(deaths: Sequence[Death], now: float, patience: Patience) -> Restart 
     the worker dies of it, it is restarted until the cause has lasted too long.
     """
     last = deaths[-1]
-    if last.cause is Cause.PERMANENT:
+    if last.cause in (Cause.MISTAKE, Cause.PERMANENT):
         return GiveUp(last.words)
     if last.cause is Cause.CRASH:
         crashes = [death.at_s for death in deaths if death.cause is Cause.CRASH]

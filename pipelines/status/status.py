@@ -70,6 +70,8 @@ class RunStatus:
     name: str
     state: RunState = RunState.STARTING
     reason: str | None = None
+    mistaken: bool = False
+    """It failed by the caller's mistake: the same command would fail again before that is mended."""
     started_monotonic: float = field(default_factory=time.monotonic)
     workers: dict[str, WorkerStatus] = field(default_factory=dict)
     broker: dict[str, Any] = field(default_factory=lambda: {"bootstrap_servers": None, "pid": None})
@@ -129,6 +131,7 @@ class RunStatus:
             "name": self.name,
             "state": str(self.state),
             "reason": self.reason,
+            "mistaken": self.mistaken,
             "pid": os.getpid(),
             "updated_at": datetime.now(UTC).isoformat(timespec="milliseconds"),
             "wall_s": round(self.wall_s, 3),

@@ -134,6 +134,10 @@ class RecordedStream(PlayedStream):
         return self._file.rows
 
     @property
+    def path(self) -> Path:
+        return self._file.path
+
+    @property
     def _vertical_column(self) -> str | None:
         return self.config.vertical if self.config.vertical_value is None else None
 
@@ -144,9 +148,11 @@ class RecordedStream(PlayedStream):
         recorded_until_ms = -1
         tolerance_ms = round(self.config.out_of_order_s * 1000)
         for table, time_N in self._file.read(chunk_rows):
-            impressions = self._impressions(table, time_N, first_row)
-            for task, label in self.config.labels.items():
-                self._hold_label(held, task, label, table, time_N, impressions.column(0), first_row)
+            impressions = _conform(self.named(table, time_N, first_row), self.schema.impression, self.path, first_row)
+            for task in self.config.labels:
+                rows, event_ms = self.positives(task, table, time_N, first_row)
+                events = [impressions.column(0).take(pa.array(rows)), pa.array(event_ms), pa.repeat(task, len(rows))]
+                held.push(pa.RecordBatch.from_arrays(events, schema=self.schema.feedback), event_ms)
             first_row += table.num_rows
             now_ms = max(now_ms, int(time_N.max()))
             while recorded_until_ms <= now_ms and (more := next(recorded, None)) is not None:
@@ -165,7 +171,8 @@ class RecordedStream(PlayedStream):
             if feedback.num_rows:
                 yield Chunk(nothing, feedback, [], now_ms - tolerance_ms, None)
 
-    def _impressions(self, table: pa.Table, time_N: np.ndarray, first_row: int) -> pa.RecordBatch:
+    def named(self, table: pa.Table, time_N: np.ndarray, first_row: int) -> pa.Table:
+        """Impressions under the names of the schema, in the types of the file."""
         config = self.config
         if config.impression_id is None:
             identity = pa.array(np.arange(first_row, first_row + table.num_rows))
@@ -179,20 +186,14 @@ class RecordedStream(PlayedStream):
             pa.repeat(config.vertical_value or "", table.num_rows) if vertical is None else _named(table[vertical]),
             *(table[name] for name in self._names.values()),
         ]
-        named = pa.table(arrays, names=self.schema.impression.names)
-        return _conform(named, self.schema.impression, self._file.path, first_row)
+        return pa.table(arrays, names=self.schema.impression.names)
 
-    def _hold_label(
-        self,
-        held: HeldRows,
-        task: str,
-        label: LabelColumn,
-        table: pa.Table,
-        time_N: np.ndarray,
-        identity: pa.Array,
-        first_row: int,
-    ) -> None:
-        rows = self._positives(table, label)
+    def positives(
+        self, task: str, table: pa.Table, time_N: np.ndarray, first_row: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Rows of `table` whose label is positive, and when that happened, int64 ms."""
+        label = self.config.labels[task]
+        rows = self._positive_rows(table, label)
         event_ms = time_N[rows]
         if label.delay_column is not None:
             event_ms = event_ms + self._file.milliseconds(table, label.delay_column, label.delay_unit, rows, first_row)
@@ -206,11 +207,9 @@ class RecordedStream(PlayedStream):
                 f"before its impression at {time_N[rows][early[0]]} ms; check the unit of "
                 f"`{label.delay_column or label.time_column}`"
             )
-        events = [identity.take(pa.array(rows)), pa.array(event_ms), pa.repeat(task, len(rows))]
-        held.push(pa.RecordBatch.from_arrays(events, schema=self.schema.feedback), event_ms)
+        return rows, event_ms
 
-    def _positives(self, table: pa.Table, label: LabelColumn) -> np.ndarray:
-        """Rows whose label is positive."""
+    def _positive_rows(self, table: pa.Table, label: LabelColumn) -> np.ndarray:
         column = table[label.column].combine_chunks()
         if pa.types.is_boolean(column.type):
             column = column.cast(pa.int8())

@@ -47,12 +47,12 @@ class DeltaError(Exception):
         (raised(RuntimeError("a"), from_=raised(ValueError("b"), from_=OSError(errno.ENOSPC, ""))), Cause.DISK_FULL),
         (DeltaError("Unable to copy data to file: No space left on device (os error 28)"), Cause.DISK_FULL),
         (RuntimeError("database or disk is full"), Cause.DISK_FULL),
-        (BadInput("x"), Cause.PERMANENT),
-        (ConfigError("x"), Cause.PERMANENT),
+        (BadInput("x"), Cause.MISTAKE),
+        (ConfigError("x"), Cause.MISTAKE),
         (DataLost("retention has deleted all before 7"), Cause.PERMANENT),
         (Diverged("16 batches in a row"), Cause.PERMANENT),
         (NewerFormat("format 3"), Cause.PERMANENT),
-        (raised(BadInput("cannot write"), from_=BrokerAway("x")), Cause.PERMANENT),  # the outermost knows best
+        (raised(BadInput("cannot write"), from_=BrokerAway("x")), Cause.MISTAKE),  # the outermost knows best
     ],
 )
 def test_cause(error, cause):

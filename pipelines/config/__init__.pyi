@@ -11,7 +11,7 @@ from .hash import decisive, hash_of, moved
 from .identity import STUDENT, depends_on, identity_of, own_section
 from .lineage import accepted_identities, hashes_of_run, remember
 from .models import Augmentation, StudentSettings, TeacherSettings
-from .sections import Frozen, Generated, Kafka, Pace, Recorded, Resources, Topic
+from .sections import Frozen, Generated, Kafka, LossLimits, Pace, Recorded, Resources, Topic
 from .settings import Config, dump, load, parse
 from .text import choices, merged, override, problems, read_settings
 
@@ -22,6 +22,7 @@ __all__ = [
     "Frozen",
     "Generated",
     "Kafka",
+    "LossLimits",
     "Pace",
     "Recorded",
     "Resources",

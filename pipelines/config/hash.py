@@ -11,8 +11,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-ELSEWHERE = ("tracking", "resources", "lake")
-"""Sections that say where a run runs and how it is watched."""
+ELSEWHERE = ("tracking", "resources", "lake", "losses")
+"""Sections that say where a run runs, and how it is watched and judged."""
 
 RANKS, PLACEMENT = ("teacher", "augmentation"), ("ranks", "sharding", "read_ahead")
 """Sections, and in them the settings, that say which processes and threads do the work: a run goes on under others."""

@@ -120,6 +120,19 @@ class MetricsSettings(Frozen):
             )
 
 
+class LossLimits(Frozen):
+    """How much may be lost before a run says so loudly, and before a bounded run counts as failed.
+
+    Two shares are judged: impressions that are dead letters, of those read; and feedback that is late, unmatched or
+    refused, of that read. They count once a 95 % interval lies above the limit, so that three rows decide nothing.
+    """
+
+    warn_share: float = Field(default=0.01, ge=0, le=1, description="above it, screen, status and the end say so")
+    fail_share: float = Field(
+        default=0.5, ge=0, le=1, description="above it, a bounded run ends with exit code 1; 1: never"
+    )
+
+
 class Tracking(Frozen):
     """What goes to MLflow, and where that is."""
 

@@ -19,7 +19,17 @@ from exfm.errors import ConfigError
 from pipelines.config.hash import decisive, hash_of
 from pipelines.config.identity import identity_of
 from pipelines.config.models import Augmentation, StudentSettings, TeacherSettings
-from pipelines.config.sections import Frozen, Generated, Kafka, MetricsSettings, Pace, Recorded, Resources, Tracking
+from pipelines.config.sections import (
+    Frozen,
+    Generated,
+    Kafka,
+    LossLimits,
+    MetricsSettings,
+    Pace,
+    Recorded,
+    Resources,
+    Tracking,
+)
 from pipelines.config.text import choices, mapping, merged, override, problems, read_settings
 from streaming.errors import BadInput
 from streaming.lake import LakeSettings
@@ -45,6 +55,7 @@ class Config(Frozen):
     teacher: TeacherSettings = TeacherSettings()
     students: tuple[StudentSettings, ...]
     metrics: MetricsSettings = MetricsSettings()
+    losses: LossLimits = LossLimits()
     tracking: Tracking = Tracking()
     resources: Resources = Resources()
 

@@ -3,6 +3,7 @@
 screen    the live screen: a line per worker
 stored    the status of another process's run
 closing   the last screen of a run
+losses    what was lost, and why
 progress  bars of other commands
 """
 

@@ -9,8 +9,9 @@ from rich.console import Console
 from rich.table import Table
 
 from pipelines.config import Config
+from pipelines.display.losses import losses_text
 from pipelines.display.screen import duration
-from pipelines.results import MODELS, counts_hold, rows_hold
+from pipelines.results import MODELS, counts_hold, losses_in, rows_hold
 from pipelines.run_dir import RunDir
 
 HEADS = {"student": "student", "no_teacher": "twin", "teacher": "teacher", "optimum": "optimum"}
@@ -154,6 +155,7 @@ def print_closing(console: Console, summary: dict[str, Any], run_dir: RunDir, co
         )
     console.print(workers_table(summary))
     console.print("\n" + counts_text(summary), highlight=False, markup=False)
+    console.print(losses_text(losses_in(summary, config).as_json()))
     console.print(
         f"\nlake      {run_dir.lake}\n"
         f"summary   {run_dir.summary}\n"

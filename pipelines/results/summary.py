@@ -17,6 +17,9 @@ import pyarrow as pa
 
 from exfm.metrics import consecutive_blocks, gauc, metrics_of, paired_ne_difference, transfer_ratio
 from pipelines.config import Config, StudentSettings
+from pipelines.results.counts import counts_of
+from pipelines.results.losses import Severity, losses_in
+from pipelines.results.lost_feedback import lost_feedback
 from pipelines.run_dir import RunDir
 from pipelines.status import RunStatus, WorkerStatus
 from pipelines.training import count_predictions, read_predictions
@@ -160,22 +163,25 @@ def summarise(config: Config, run_dir: RunDir, status: RunStatus, started_at: st
     }
     for name in workers.keys() & given.keys():
         workers[name] |= _rows_of_model(reports[name].counts or {}, given[name])
-    return Summary(
-        {
-            "run": {
-                "name": config.name,
-                "config_hash": config.hash,
-                "versions": {"python": platform.python_version()} | {p: version(p) for p in PACKAGES},
-                "started_at": started_at,
-                "wall_s": round(status.wall_s, 3),
-                "pace": config.pace.mode,
-                "seed": config.seed,
-            },
-            "counts": _counts(counters),
-            "workers": workers,
-            "students": students_of(config, run_dir, last_seq),
-        }
-    )
+    value = {
+        "run": {
+            "name": config.name,
+            "config_hash": config.hash,
+            "versions": {"python": platform.python_version()} | {p: version(p) for p in PACKAGES},
+            "started_at": started_at,
+            "wall_s": round(status.wall_s, 3),
+            "pace": config.pace.mode,
+            "seed": config.seed,
+        },
+        "counts": counts_of(counters),
+        "workers": workers,
+        "students": students_of(config, run_dir, last_seq),
+        "losses": {"examples": counters["dead_letter_examples"], "feedback": []},
+    }
+    if losses_in(value, config).severity is not Severity.FINE:
+        value["losses"]["feedback"] = [task._asdict() for task in lost_feedback(config, run_dir)]
+    value["losses"] |= losses_in(value, config).as_json()
+    return Summary(value)
 
 
 def _worker(worker: WorkerStatus) -> dict[str, Any]:
@@ -215,29 +221,6 @@ def _rows_of_model(counts: dict[str, Any], given: int) -> dict[str, Any]:
     return found
 
 
-def _counts(counters: dict[str, Any]) -> dict[str, Any]:
-    """Impressions: read = settled + not applicable + pending + dead letters + duplicates, for every group."""
-    dead = counters["dead_letters"]
-    feedback = dict(dead["feedback"])
-    unmatched = feedback.pop("unknown_impression", 0)
-    return {
-        "impressions_read": counters["impressions_read"],
-        "settled": counters["settled"],
-        "not_applicable": counters["not_applicable"],
-        "pending": counters["pending"],
-        "dead_letters": sum(dead["impression"].values()),
-        "dead_letters_by_reason": dead,
-        "duplicates_dropped": counters["duplicates_dropped"],
-        "lake_rows": counters["lake_rows"],
-        "teacher_inferences": counters["teacher_inferences"],
-        "feedback_read": counters["feedback_read"],
-        "late_feedback": counters["late_feedback"],
-        "unmatched_feedback": unmatched,
-        "duplicate_feedback": counters["duplicate_feedback"],
-        "feedback_dead_letters": sum(feedback.values()),
-    }
-
-
 def rows_hold(workers: dict[str, dict[str, Any]]) -> bool:
     """Trained + quarantined + left out by sampling = rows given, for every model."""
     return all(
@@ -246,17 +229,3 @@ def rows_hold(workers: dict[str, dict[str, Any]]) -> bool:
         for worker in workers.values()
         if "trained_rows" in worker
     )
-
-
-def counts_hold(counts: dict[str, Any]) -> bool:
-    """Whether every row read is accounted for, and every settled row is in the lake."""
-    read = all(
-        counts["impressions_read"]
-        == settled
-        + counts["not_applicable"][group]
-        + counts["pending"][group]
-        + counts["dead_letters"]
-        + counts["duplicates_dropped"]
-        for group, settled in counts["settled"].items()
-    )
-    return bool(read and counts["lake_rows"] == sum(counts["settled"].values()))

@@ -3,7 +3,7 @@ from .housekeeping import Housekeeper, Housework, compact_table, expire_rows, pi
 from .reader import LakeReader
 from .readers import Readers
 from .settings import LakeSettings
-from .side_tables import DEAD_LETTERS, LATE_FEEDBACK, SideTable
+from .side_tables import DEAD_LETTERS, LATE_FEEDBACK, SideTable, side_rows
 from .source import LakeSource
 from .writer import LakeTable, LakeWriter
 
@@ -24,4 +24,5 @@ __all__ = [
     "expire_rows",
     "pinned_ranges",
     "retention_floor",
+    "side_rows",
 ]

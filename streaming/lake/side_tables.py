@@ -10,8 +10,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from streaming.delta import CheckedTable, TableCommit, in_schema
+from streaming.delta import CheckedTable, TableCommit, in_schema, open_table
 from streaming.position import NOTHING_YET
 from streaming.schema import POSITION_FIELDS
 
@@ -66,3 +67,14 @@ class SideTable:
         if table.num_rows:
             self._table.commit(prepare)
         return stored
+
+
+def side_rows(
+    folder: str | Path, name: str, schema: pa.Schema, *, limit_rows: int, filter: pc.Expression | None = None
+) -> pa.Table:
+    """Rows of the table `folder/name` that match, at most `limit_rows`; none where there is no table."""
+    handle = open_table(Path(folder) / name, schema)
+    if handle is None:
+        return schema.empty_table()
+    rows: pa.Table = handle.to_pyarrow_dataset().head(limit_rows, filter=filter)
+    return rows.select(schema.names).cast(schema)

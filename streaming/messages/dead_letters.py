@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
 
 import pyarrow as pa
 
@@ -95,6 +96,51 @@ def letters_to_json(letters: Sequence[DeadLetter]) -> list[bytes]:
     '/w=='
     """
     return [_one_json(letter) for letter in letters]
+
+
+MOST_NAMES, OTHER_REASONS = 1000, "other reasons"
+"""At most this many reasons are counted by name: some quote the input, and the tally is bounded."""
+MOST_EXAMPLES, DETAIL_LIMIT = 50, 300
+"""Reasons of each kind with an example, and the length at which its sentence is cut."""
+
+
+def counted_as(name: str, counted: Collection[str], other: str) -> str:
+    """The name under which a bounded counter counts `name`."""
+    return name if name in counted or len(counted) < MOST_NAMES else other
+
+
+class LetterTally:
+    """Dead letters counted by kind and reason, with the first of each reason as its example.
+
+    >>> tally = LetterTally()
+    >>> tally.add(letters_to_batch([DeadLetter("impression", "null:age", "ads", 0, 17, 3, "`age` is null", b"")] * 2))
+    >>> tally.reasons["impression"], tally.examples["impression"]["null:age"]["offset"]
+    (Counter({'null:age': 2}), 17)
+    """
+
+    def __init__(self) -> None:
+        self.reasons: dict[str, Counter[str]] = {"impression": Counter(), "feedback": Counter()}
+        self.examples: dict[str, dict[str, dict[str, Any]]] = {"impression": {}, "feedback": {}}
+
+    def add(self, letters: pa.RecordBatch) -> None:
+        """Count rows of `DEAD_LETTER_SCHEMA`."""
+        kinds, reasons = (letters[name].to_pylist() for name in ("kind", "reason"))
+        for row, (kind, reason) in enumerate(zip(kinds, reasons, strict=True)):
+            counted, examples = self.reasons[kind], self.examples[kind]
+            counted[counted_as(reason, counted, OTHER_REASONS)] += 1
+            if reason not in examples and len(examples) < MOST_EXAMPLES:
+                examples[reason] = _example(letters.slice(row, 1))
+
+    def restore(self, reasons: Mapping[str, Mapping[str, int]], examples: Mapping[str, Mapping[str, Any]]) -> None:
+        for kind in self.reasons:
+            self.reasons[kind] = Counter(reasons.get(kind, {}))
+            self.examples[kind] = dict(examples.get(kind, {}))
+
+
+def _example(letter: pa.RecordBatch) -> dict[str, Any]:
+    """Where a dead letter (one row) came from, and its sentence."""
+    place = {field.name.removeprefix("source_"): letter[field.name][0].as_py() for field in POSITION_FIELDS}
+    return place | {"detail": letter["detail"][0].as_py()[:DETAIL_LIMIT]}
 
 
 def _one_json(letter: DeadLetter) -> bytes:

@@ -27,7 +27,7 @@ import pyarrow as pa
 
 from streaming.disk import make_folder
 from streaming.errors import BadInput, DataLost, StreamingError
-from streaming.messages import DEAD_LETTER_SCHEMA, Kind, refuse_rows
+from streaming.messages import DEAD_LETTER_SCHEMA, LetterTally, counted_as, refuse_rows
 from streaming.schema import POSITION_FIELDS, RowSchema
 from streaming.settlement.config import SettlementConfig
 from streaming.settlement.emission import Emission
@@ -53,8 +53,7 @@ __all__ = ["SettledRows", "Settlement", "SettlementConfig", "SettlementState", "
 
 _NOTHING_REFUSED = empty_batch(REFUSED_SCHEMA)
 
-MOST_REASONS, OTHER_REASONS = 1000, "other reasons"
-"""At most this many reasons of dead letters are counted by name: some quote the input, and the state is bounded."""
+OTHER_VERTICALS = "other verticals"
 
 
 @dataclass(frozen=True)
@@ -106,7 +105,8 @@ class Settlement:
         self._emission = Emission(schema, self._lateness)
         self._open_at(0, 0)
         self._counts: Counter[str] = Counter()
-        self._dead: dict[Kind, Counter[str]] = {"impression": Counter(), "feedback": Counter()}
+        self._verticals: Counter[str] = Counter()
+        self.letters = LetterTally()
 
     def _open_at(self, impression: int, feedback: int) -> None:
         self._pending = RowLog(self._row_schema, impression, readers=len(self.schema.groups))
@@ -212,10 +212,9 @@ class Settlement:
     def _advance(self, late: pa.RecordBatch, dead: list[pa.RecordBatch], max_rows: int | None) -> SettledRows:
         batch, more = self._emission.emit(self._pending, self._labels, self._watermark, max_rows)
         letters = self._letters(pa.concat_batches([_NOTHING_REFUSED, *dead]), self._expire_orphans())
-        for kind, reason in zip(letters["kind"].to_pylist(), letters["reason"].to_pylist(), strict=True):
-            reasons = self._dead[kind]
-            named = reason in reasons or len(reasons) < MOST_REASONS
-            reasons[reason if named else OTHER_REASONS] += 1
+        self.letters.add(letters)
+        for found in batch["vertical"].value_counts().to_pylist():
+            self._verticals[counted_as(found["values"], self._verticals, OTHER_VERTICALS)] += found["counts"]
         self._forget()
         return SettledRows(batch, late, letters, self._watermark, more)
 
@@ -273,6 +272,9 @@ class Settlement:
 
         impressions_read = settled[g] + not_applicable[g] + pending[g] + duplicates_dropped + dead_letters.impression
         feedback_read = matched + duplicate + late + waiting_feedback + dead_letters.feedback (unmatched among them)
+
+        `verticals`: settled rows by vertical, from the run's start; or from where a state of the first release was
+        resumed.
         """
         names = [group.name for group in self.schema.groups]
         counts = ("impressions_read", "duplicates_dropped", "feedback_read", "matched_feedback")
@@ -283,7 +285,8 @@ class Settlement:
             "pending": {name: self.pending(name) for name in names},
             **{name: self._counts[name] for name in (*counts, *late)},
             "waiting_feedback": self.waiting_feedback,
-            "dead_letters": {kind: dict(reasons) for kind, reasons in self._dead.items()},
+            "verticals": dict(self._verticals),
+            "dead_letters": {kind: dict(reasons) for kind, reasons in self.letters.reasons.items()},
         }
 
     # What survives
@@ -303,7 +306,9 @@ class Settlement:
                 "settled": list(self._emission.settled),
                 "not_applicable": list(self._emission.not_applicable),
                 "counts": dict(self._counts),
-                "dead_letters": {kind: dict(reasons) for kind, reasons in self._dead.items()},
+                "dead_letters": {kind: dict(reasons) for kind, reasons in self.letters.reasons.items()},
+                "examples": {kind: dict(examples) for kind, examples in self.letters.examples.items()},
+                "verticals": dict(self._verticals),
             },
         )
 
@@ -320,9 +325,8 @@ class Settlement:
         self._watermark = meta["watermark_ms"]
         self._emission.restore(meta["cursors"], meta["settled"], meta["not_applicable"])
         self._counts = Counter(meta["counts"])
-        self._dead = {"impression": Counter(), "feedback": Counter()}
-        for kind, reasons in meta["dead_letters"].items():
-            self._dead[kind].update(reasons)
+        self._verticals = Counter(meta.get("verticals", {}))  # the first release stored neither these nor examples
+        self.letters.restore(meta["dead_letters"], meta.get("examples", {}))
         self._labels.event_time = self._pending.restore(state.pending)
         self._labels.bits.restore(state.labels, self._pending.stop)
         self._pending.slim(min(self._emission.cursors))

@@ -218,6 +218,6 @@ class AugmentationWorker(Worker):
             report.lag_event_time_s = max(0.0, (self._now_ms() - intake.watermark_ms) / 1000)
         report.note = self._note or intake.note or self._housekeeper.trouble
         bytes_held = {"state_bytes": settlement.state_bytes, "state_disk_bytes": settlement.disk_bytes}
-        report.counts = counts | bytes_held
+        report.counts = counts | bytes_held | {"dead_letter_examples": settlement.letters.examples}
         accounted = counts["impressions_read"] - counts["pending"][self._config.rows.groups[0].name]
         report.progress = (accounted, counts["impressions_read"])

@@ -60,6 +60,7 @@ TABLE = [
     ("students.1.twin", True, SHOP),
     ("metrics.group_by", "user_id", STUDENTS),
     ("lake.retention_days", 3, set()),
+    ("losses.fail_share", 0.9, set()),
     ("tracking.enabled", False, set()),
     ("resources.threads", 2, set()),
 ]

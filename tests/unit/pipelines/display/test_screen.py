@@ -46,8 +46,10 @@ SUMMARY = {
         "not_applicable": {"ctr": 0, "cvr": 519_000},
         "pending": {"ctr": 0, "cvr": 0},
         "dead_letters": 23,
+        "dead_letters_by_reason": {"impression": {"undecodable": 23}, "feedback": {}},
         "duplicates_dropped": 1_100,
         "lake_rows": 679_000,
+        "feedback_read": 99_000,
     },
     "workers": {
         name: {

@@ -20,6 +20,7 @@ from pipelines.status import RunStatus, WorkerStatus
 from pipelines.training import PredictionLog
 from pipelines.workers import Report
 from streaming.disk import write_json
+from streaming.lake import LakeTable
 from streaming.sources.synthetic import Truth, TruthWriter
 from streaming.sources.synthetic.truth import TRUTH_SCHEMA
 from tests.support.pipelines.raw_configs import small
@@ -38,8 +39,12 @@ COUNTERS = {
     "lake_rows": 112,
     "teacher_inferences": 112,
     "feedback_read": 40,
+    "matched_feedback": 30,
     "late_feedback": 1,
     "duplicate_feedback": 2,
+    "waiting_feedback": 0,
+    "verticals": {"feed": 112},
+    "dead_letter_examples": {"impression": {}, "feedback": {}},
 }
 
 
@@ -310,6 +315,7 @@ def finished(run_dir):
     )  # fmt: skip
     table, _ = predictions(rows=112)
     spill(run_dir, "feed", table)
+    LakeTable(run_dir.lake, CONFIG.rows).open_writer()
     return summarise(CONFIG, run_dir, status, "2026-01-01T00:00:00+00:00")
 
 
@@ -317,7 +323,7 @@ def test_the_summary_holds_every_field_that_others_rely_on(run_dir):
     summary = finished(run_dir)
     write_json(run_dir.summary, summary.value)
     value = json.loads(run_dir.summary.read_text())
-    assert value.keys() == {"run", "counts", "workers", "students"}
+    assert value.keys() == {"run", "counts", "workers", "students", "losses"}
     assert value["run"].keys() >= {"name", "config_hash", "versions", "started_at", "wall_s", "pace", "seed"}
     assert value["run"]["config_hash"] == CONFIG.hash
     assert value["workers"]["student-feed"] == {

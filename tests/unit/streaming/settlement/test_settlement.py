@@ -105,7 +105,7 @@ def test_a_click_on_nothing_is_unmatched_and_a_dead_letter():
 
 
 def test_reasons_that_quote_what_was_sent_do_not_fill_the_state(monkeypatch):
-    monkeypatch.setattr("streaming.settlement.settlement.MOST_REASONS", 3)
+    monkeypatch.setattr("streaming.messages.dead_letters.MOST_NAMES", 3)
     letters = [
         DeadLetter("feedback", f"unknown_task:{n % 5}", "clicks", 0, n, 0, "no such task", b"") for n in range(20)
     ]

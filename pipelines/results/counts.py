@@ -1,0 +1,65 @@
+"""The counts of a run: what became of every row that was read, while it lives and in summary.json."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def counts_of(counters: dict[str, Any]) -> dict[str, Any]:
+    """From the counters of settlement and lake. For every settlement group, and for feedback:
+
+    impressions_read = settled + not applicable + pending + dead letters + duplicates
+    feedback_read = joined + duplicate + late + unmatched + dead letters + waiting (0 at the end of a bounded stream)
+    """
+    dead = counters["dead_letters"]
+    feedback = dict(dead["feedback"])
+    unmatched = feedback.pop("unknown_impression", 0)
+    return {
+        "impressions_read": counters["impressions_read"],
+        "settled": counters["settled"],
+        "not_applicable": counters["not_applicable"],
+        "pending": counters["pending"],
+        "dead_letters": sum(dead["impression"].values()),
+        "dead_letters_by_reason": dead,
+        "duplicates_dropped": counters["duplicates_dropped"],
+        "lake_rows": counters["lake_rows"],
+        "verticals": counters["verticals"],
+        "teacher_inferences": counters["teacher_inferences"],
+        "feedback_read": counters["feedback_read"],
+        "joined_feedback": counters["matched_feedback"],
+        "late_feedback": counters["late_feedback"],
+        "unmatched_feedback": unmatched,
+        "duplicate_feedback": counters["duplicate_feedback"],
+        "feedback_dead_letters": sum(feedback.values()),
+        "waiting_feedback": counters["waiting_feedback"],
+    }
+
+
+def counts_hold(counts: dict[str, Any]) -> bool:
+    """Whether every row read is accounted for, and every settled row is in the lake."""
+    read = all(
+        counts["impressions_read"]
+        == settled
+        + counts["not_applicable"][group]
+        + counts["pending"][group]
+        + counts["dead_letters"]
+        + counts["duplicates_dropped"]
+        for group, settled in counts["settled"].items()
+    )
+    return bool(read and counts["lake_rows"] == sum(counts["settled"].values()) and feedback_holds(counts))
+
+
+FEEDBACK = ("joined_feedback", "duplicate_feedback", "late_feedback", "unmatched_feedback", "feedback_dead_letters")
+
+
+def feedback_holds(counts: dict[str, Any]) -> bool:
+    """Whether every row of feedback read is accounted for; earlier releases did not count what was joined.
+
+    >>> feedback_holds({"feedback_read": 5, "joined_feedback": 3, "duplicate_feedback": 1, "late_feedback": 0,
+    ...                 "unmatched_feedback": 0, "feedback_dead_letters": 1, "waiting_feedback": 0})
+    True
+    """
+    if "joined_feedback" not in counts:
+        return True
+    waiting: int = counts["waiting_feedback"]
+    return bool(counts["feedback_read"] == sum(counts[name] for name in FEEDBACK) + waiting)

@@ -1,0 +1,307 @@
+"""What a run lost, in words: impressions that were refused, feedback that set no label, students without a row.
+
+    feedback_read = joined + duplicate + late + unmatched + refused (+ waiting, while the run lives)
+
+Everything here is a function of counts, so that the live screen, `exfm status`, the closing screen and the end of a run
+say the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from math import sqrt
+from typing import Any, NamedTuple
+
+from pipelines.config import Config, LossLimits
+
+MOST_REASONS = 5
+"""Reasons of dead letters that are listed, the most common first."""
+ROWS_BEFORE_STUDENTS = 1000
+"""While a run lives, a student that lacks its verticals is reported once the lake has so many rows."""
+UNMATCHED = "unknown_impression"
+REMEDIES = {
+    "null": "Let the column be empty (nullable: true under rows.columns), or have the producer fill it",
+    "not_finite": "Have the producer send a finite number, or none where the column is nullable",
+    "out_of_range": "Widen minimum and maximum of the column under rows.columns, or correct the producer",
+    "wrong_type": "Declare the column under rows.columns as the type that it has",
+    "missing_column": "Take the column out of rows.columns, let it be empty (nullable: true), or have it sent",
+    "undecodable": "Check the codec of the topic (kafka.impressions.codec, kafka.feedback.codec)",
+    "oversized": "Raise kafka.max_message_bytes, or send smaller messages",
+    "bad_event_time": "Event times are milliseconds since 1970: check the column's unit",
+    "future_event_time": "Correct the producer's clock, or raise settlement.max_future_skew_s",
+    "too_old": "Send the stream in order of event time, or raise settlement.dedup_horizon_s",
+    "bad_vertical": "Give every impression the name of its vertical",
+    "unknown_task": "Name the task under rows.tasks, or do not send its feedback",
+}
+
+
+class Severity(StrEnum):
+    FINE = "fine"
+    WARN = "warn"  # said loudly, wherever the run is shown
+    FAIL = "fail"  # and a bounded run ends with exit code 1
+
+
+@dataclass(frozen=True)
+class Losses:
+    """lines   the account: what became of feedback, and dead letters by reason with an example each
+    words   what is wrong, worst first: what was lost, why, and what to change; empty where all is well"""
+
+    severity: Severity
+    lines: tuple[str, ...]
+    words: tuple[str, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        return {key: value if key == "severity" else list(value) for key, value in asdict(self).items()}
+
+
+class TaskFeedback(NamedTuple):
+    """Feedback of one task in a finished run, by why it set no label.
+
+    joined     it is a label
+    beyond     it came, in event time, after its window
+    in_time    inside its window, and was read after the impression had settled
+    before     before its impression
+    unknown    of an impression that never came
+    within_s   [(share, seconds)], rising: so long after its impression that share of all feedback has come
+    """
+
+    task: str
+    window_s: float
+    joined: int
+    beyond: int
+    in_time: int
+    before: int
+    unknown: int
+    within_s: Sequence[tuple[float, float]]
+
+    @property
+    def lost(self) -> int:
+        return self.beyond + self.in_time + self.before + self.unknown
+
+
+def losses_of(
+    counts: Mapping[str, Any],
+    limits: LossLimits,
+    *,
+    examples: Mapping[str, Mapping[str, Mapping[str, Any]]] | None = None,
+    wanted: Mapping[str, Sequence[str]] | None = None,
+    feedback: Sequence[TaskFeedback] = (),
+    ended: bool = False,
+) -> Losses:
+    """The losses of a run with these `counts` (as in summary.json, and in status.json while it lives).
+
+    examples  by kind and reason: a dead letter's topic, partition, offset, row and detail
+    wanted    by student: the verticals it learns
+    feedback  of a finished run: why feedback set no label
+    ended     the run is over: a lake without rows is a failure
+
+    >>> counts = {"impressions_read": 8000, "lake_rows": 127, "dead_letters": 7873, "feedback_read": 0,
+    ...           "dead_letters_by_reason": {"impression": {"null:bid": 7873}, "feedback": {}}}
+    >>> letter = {"topic": "impressions", "partition": 0, "offset": 17, "row": 3, "detail": "`bid` is null"}
+    >>> found = losses_of(counts, LossLimits(), examples={"impression": {"null:bid": letter}})
+    >>> found.severity, found.lines[0]
+    (<Severity.FAIL: 'fail'>, 'dead letters 7,873 of 8,000 impressions')
+    >>> found.lines[1]
+    '  null:bid 7,873, e.g. impressions/0 offset 17 row 3: `bid` is null'
+    """
+    examples, wanted = examples or {}, wanted or {}
+    problems = [
+        *_empty(counts, ended),
+        *_impressions(counts, limits, examples),
+        *_feedback(counts, limits, examples, feedback, ended),
+        *_students(counts, wanted, ended),
+    ]
+    problems.sort(key=lambda problem: problem[0] is not Severity.FAIL)
+    severity = problems[0][0] if problems else Severity.FINE
+    lines = (*_feedback_line(counts), *_letters(counts, examples))
+    return Losses(severity, lines, tuple(words for _, words in problems))
+
+
+def losses_in(summary: Mapping[str, Any], config: Config) -> Losses:
+    """The losses of a finished run, judged by the limits that `config` has now. Summaries of earlier releases have
+    counts without examples."""
+    more = summary.get("losses", {})
+    return losses_of(
+        summary["counts"],
+        config.losses,
+        examples=more.get("examples"),
+        wanted={student.name: student.row_filter for student in config.students},
+        feedback=[TaskFeedback(**task) for task in more.get("feedback", [])],
+        ended=True,
+    )
+
+
+def sure_share(part: int, whole: int) -> float:
+    """The lower end of the 95 % interval (Wilson) of a share: what is lost for certain, however few rows there are.
+
+    >>> [round(sure_share(*rows), 2) for rows in ((3, 3), (12, 12), (928, 942), (0, 0))]
+    [0.44, 0.76, 0.98, 0.0]
+    """
+    if not whole:
+        return 0.0
+    z2, p = 1.96**2, part / whole
+    middle, spread = p + z2 / (2 * whole), sqrt(z2 * (p * (1 - p) / whole + z2 / (4 * whole**2)))
+    return max(0.0, (middle - spread) / (1 + z2 / whole))
+
+
+Problem = tuple[Severity, str]
+
+
+def _judged(part: int, whole: int, limits: LossLimits) -> Severity:
+    share = sure_share(part, whole)
+    return Severity.FAIL if share > limits.fail_share else Severity.WARN if share > limits.warn_share else Severity.FINE
+
+
+def _empty(counts: Mapping[str, Any], ended: bool) -> Iterator[Problem]:
+    if not ended or counts["lake_rows"]:
+        return
+    read = counts["impressions_read"]
+    if not read:
+        yield Severity.FAIL, "the stream held no impression: the lake is empty, and no model has learned anything"
+    elif counts["dead_letters"] < read:
+        yield Severity.FAIL, f"no row of {read:,} impressions reached the lake, and no model has learned anything"
+
+
+def _impressions(counts: Mapping[str, Any], limits: LossLimits, examples: Mapping[str, Any]) -> Iterator[Problem]:
+    lost, read = counts["dead_letters"], counts["impressions_read"]
+    severity = Severity.FAIL if read and lost == read else _judged(lost, read, limits)
+    if severity is Severity.FINE:
+        return
+    why = _most_common(counts["dead_letters_by_reason"]["impression"], examples.get("impression", {}))
+    yield severity, f"{lost:,} of {read:,} impressions ({_percent(lost, read)}) are dead letters{why}"
+
+
+def _feedback(
+    counts: Mapping[str, Any],
+    limits: LossLimits,
+    examples: Mapping[str, Any],
+    tasks: Sequence[TaskFeedback],
+    ended: bool,
+) -> Iterator[Problem]:
+    if ended and counts["lake_rows"] and not counts["feedback_read"]:
+        yield Severity.WARN, "no feedback was read: every label is 0. Check kafka.feedback.topic, or the label columns"
+    late, unmatched = counts.get("late_feedback", 0), counts.get("unmatched_feedback", 0)
+    refused = counts.get("feedback_dead_letters", 0)
+    lost, read = late + unmatched + refused, counts["feedback_read"] - counts.get("waiting_feedback", 0)
+    severity = _judged(lost, read, limits)
+    if severity is Severity.FINE:
+        return
+    said = f"{lost:,} of {read:,} rows of feedback ({_percent(lost, read)}) set no label"
+    worst = max(tasks, key=lambda task: task.lost, default=None)
+    if refused >= late + unmatched:
+        reasons = {r: n for r, n in counts["dead_letters_by_reason"]["feedback"].items() if r != UNMATCHED}
+        yield severity, f"{said}: {refused:,} were refused{_most_common(reasons, examples.get('feedback', {}))}"
+    elif worst is not None and worst.lost:
+        yield severity, f"{said}: {_why_lost(worst, examples)}"
+    else:
+        yield (
+            severity,
+            f"{said}: {late:,} came after the window of their task, {unmatched:,} met no impression, which is "
+            "forgotten some time after its window. If feedback comes later, lengthen rows.tasks.*.window_s; if ids "
+            "differ, give both topics the same impression_id",
+        )
+
+
+def _why_lost(found: TaskFeedback, examples: Mapping[str, Any]) -> str:
+    """The most common reason, and what to change.
+
+    >>> late = TaskFeedback("ctr", 60.0, 14, beyond=920, in_time=8, before=0, unknown=0, within_s=[(0.95, 3540.0)])
+    >>> print(_why_lost(late, {}).replace(": ", ":\\n"))
+    920 of 942 `ctr` rows came later than the window of 60 s:
+    95 % come within 3,540 s; set rows.tasks.ctr.window_s=3540
+    """
+    rows = f"of {found.joined + found.lost:,} `{found.task}` rows"
+    most = max(found.beyond, found.in_time, found.before, found.unknown)
+    if most == found.beyond:
+        share, seconds = next((each for each in found.within_s if each[1] > found.window_s), found.within_s[-1])
+        return (
+            f"{most:,} {rows} came later than the window of {found.window_s:,g} s: {100 * share:g} % come within "
+            f"{seconds:,.0f} s; set rows.tasks.{found.task}.window_s={seconds:.0f}"
+        )
+    if most == found.in_time:
+        return (
+            f"{most:,} {rows} came inside their window, and were read after it had closed; raise settlement.lateness_s "
+            "by as much as feedback is read behind event time"
+        )
+    if most == found.before:
+        return f"{most:,} {rows} have event times before their impression's; check the clocks of both producers"
+    letter = examples.get("feedback", {}).get(UNMATCHED)
+    return (
+        f"{most:,} {rows} name an impression that never came{f', e.g. {_place(letter)}' if letter else ''}; give both "
+        "topics the same impression_id"
+    )
+
+
+def _students(counts: Mapping[str, Any], wanted: Mapping[str, Sequence[str]], ended: bool) -> Iterator[Problem]:
+    there = counts.get("verticals", {})
+    if not there or not (ended or sum(there.values()) >= ROWS_BEFORE_STUDENTS):
+        return
+    for name, verticals in wanted.items():
+        if verticals and not any(vertical in there for vertical in verticals):
+            asked = ", ".join(f"`{vertical}`" for vertical in verticals)
+            found = ", ".join(f"{vertical} {rows:,}" for vertical, rows in _by_count(there)[:10])
+            more = f" and {len(there) - 10} more" if len(there) > 10 else ""
+            yield Severity.WARN, f"student `{name}` has no row: none is of {asked}; rows by vertical: {found}{more}"
+
+
+# --- the account ---------------------------------------------------------------------------------------------------
+
+
+def _feedback_line(counts: Mapping[str, Any]) -> Iterator[str]:
+    if "joined_feedback" not in counts:  # a summary of an earlier release
+        return
+    parts = {
+        "joined": counts["joined_feedback"],
+        "late": counts["late_feedback"],
+        "unmatched": counts["unmatched_feedback"],
+        "duplicate": counts["duplicate_feedback"],
+        "dead letters": counts["feedback_dead_letters"],
+    }
+    waiting = counts.get("waiting_feedback", 0)
+    said = " + ".join(f"{number:,} {name}" for name, number in parts.items())
+    yield f"feedback {counts['feedback_read']:,} read = {said}" + (f" + {waiting:,} waiting" if waiting else "")
+
+
+def _letters(counts: Mapping[str, Any], examples: Mapping[str, Any]) -> Iterator[str]:
+    for kind, name in (("impression", "impressions"), ("feedback", "rows of feedback")):
+        reasons = _by_count(counts.get("dead_letters_by_reason", {}).get(kind, {}))
+        if not reasons:
+            continue
+        read = counts["impressions_read" if kind == "impression" else "feedback_read"]
+        yield f"dead letters {sum(n for _, n in reasons):,} of {read:,} {name}"
+        for reason, number in reasons[:MOST_REASONS]:
+            letter = examples.get(kind, {}).get(reason)
+            yield f"  {reason} {number:,}" + (f", e.g. {_place(letter)}" if letter else "")
+        if rest := reasons[MOST_REASONS:]:
+            yield f"  {len(rest):,} more reasons {sum(n for _, n in rest):,}"
+
+
+def _most_common(reasons: Mapping[str, int], examples: Mapping[str, Any]) -> str:
+    if not reasons:
+        return ""
+    reason, number = _by_count(reasons)[0]
+    letter, remedy = examples.get(reason), REMEDIES.get(reason.partition(":")[0])
+    said = f", most for `{reason}` ({number:,})"
+    said += f", e.g. {_place(letter)}" if letter else ""
+    return said + (f". {remedy}" if remedy else "")
+
+
+def _place(letter: Mapping[str, Any]) -> str:
+    return "{topic}/{partition} offset {offset} row {row}: {detail}".format_map(letter)
+
+
+def _by_count(numbers: Mapping[str, int]) -> list[tuple[str, int]]:
+    return sorted(numbers.items(), key=lambda item: (-item[1], item[0]))
+
+
+def _percent(part: int, whole: int) -> str:
+    """
+    >>> _percent(7873, 8000), _percent(8000, 8000), _percent(1, 8000)
+    ('98.4 %', '100 %', '0.013 %')
+    """
+    if part >= whole:
+        return "100 %"
+    share = 100 * part / whole
+    return f"{min(share, 99.9):.1f} %" if share >= 1 else f"{share:.2g} %"

@@ -90,7 +90,7 @@ def make_lake(config: Config, run_dir: RunDir, servers: str) -> None:
                 f"topic `{examples.topic}` holds {held:,} messages of another run, and {run_dir.root} is a new one; "
                 "give it a topic of its own (--set kafka.examples.topic=…), or delete that topic"
             )
-    LakeTable(run_dir.lake, config.rows).open_writer()
+    LakeTable(run_dir.lake, config.rows, config.lake.layout).open_writer()
 
 
 def _launcher(config: Config, local: bool, say: Say) -> Launcher:

@@ -22,6 +22,7 @@ from streaming.lake import (
     Readers,
     compact_table,
     expire_rows,
+    lay_out,
     pinned_ranges,
     retention_floor,
 )
@@ -122,6 +123,8 @@ class LakeCare:
             with _alone(path):
                 table, done = TableFiles(path), results.setdefault(path.name, Housework())
                 pinned = pinned_ranges(self.readers, self.config.lake, self._clock(), without=force)
+                if path == self._run_dir.lake:
+                    lay_out(table, self.config.lake, done, pinned=pinned)
 
                 def progress(merge: FileMerge, name: str = path.name) -> bool:
                     place = "/".join(str(value) for _, value in merge.files[0].partition)

@@ -8,6 +8,7 @@ handles of the same age. Appending is unaffected: the writer's commits and these
 from __future__ import annotations
 
 import json
+import os
 import time
 import uuid
 from collections.abc import Mapping, Sequence
@@ -20,11 +21,13 @@ from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Tr
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
 
-from streaming.delta.log import damage
+from streaming.delta.log import LOG, damage
 from streaming.delta.vacuum import retire
+from streaming.disk import sync
 from streaming.errors import BadInput, StreamingError
 
 HOUSEKEEPING = "exfm/housekeeping"
+_STATISTICS = "delta.dataSkippingStatsColumns"
 
 _HOOKS = PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=False)
 
@@ -95,14 +98,19 @@ class TableFiles:
         number: int | None = self._handle.transaction_version(name)
         return number
 
+    @property
+    def partition_by(self) -> tuple[str, ...]:
+        """The columns that the table is partitioned by."""
+        return tuple(self._handle.metadata().partition_columns)
+
     def place(self, file: DataFile) -> Path:
         """Where a file lies on the disk."""
         return self.path / file.path
 
     def new_place(self, neighbour: DataFile) -> str:
-        """A new name below the table, in the folder of another file of the same partition."""
-        folder, slash, _ = neighbour.path.rpartition("/")
-        return f"{folder}{slash}part-00000-{uuid.uuid4()}-c000.zstd.parquet"
+        """A new name below the table, in the folder of another file of the same partition, or of one around it."""
+        folders = neighbour.path.split("/")[:-1][: len(neighbour.partition)]
+        return "/".join([*folders, f"part-00000-{uuid.uuid4()}-c000.zstd.parquet"])
 
     def replace(
         self,
@@ -139,6 +147,65 @@ class TableFiles:
             return False
         self.refresh()
         self._look()
+        return True
+
+    def repartition(self, partition_by: Sequence[str], added: Sequence[DataFile]) -> bool:
+        """Partition the table by fewer columns: `added` hold the rows of all files there are, and take their place. The
+        other columns get statistics instead. False where another commit came first: look at what it brought.
+
+        deltalake has no call for it, so the entry of the log is written here: whole and flushed, under a name that no
+        reader looks at, then linked to the name of the next version, which fails where there is one. Writers that are
+        overtaken by it are refused by Delta, and go on with the table as it is then.
+        """
+        metadata, now_ms = self._handle.metadata(), time.time_ns() // 1_000_000
+        freed = [name for name in metadata.partition_columns if name not in partition_by]
+        with_statistics = filter(None, [metadata.configuration.get(_STATISTICS), *freed])
+        actions: list[dict[str, Any]] = [
+            {"commitInfo": {"timestamp": now_ms, "operation": "REPARTITION", "operationParameters": {}}},
+            {
+                "metaData": {
+                    "id": metadata.id,
+                    "name": metadata.name,
+                    "description": metadata.description,
+                    "format": {"provider": "parquet", "options": {}},
+                    "schemaString": self._handle.schema().to_json(),
+                    "partitionColumns": list(partition_by),
+                    "createdTime": metadata.created_time,
+                    "configuration": metadata.configuration | {_STATISTICS: ",".join(with_statistics)},
+                }
+            },
+            {"txn": {"appId": HOUSEKEEPING, "version": (self.identifier(HOUSEKEEPING) or 0) + 1}},
+        ]
+        paths = pa.table(self._handle.get_add_actions())["path"].to_pylist()
+        spelled = {unquote(part): part for path in paths for part in path.split("/")}  # as the log has them
+        for path in paths:
+            actions.append({"remove": {"path": path, "deletionTimestamp": now_ms, "dataChange": False}})
+        for file in added:
+            path = "/".join(spelled.get(part, part) for part in file.path.split("/"))
+            place = {"path": path, "partitionValues": dict(file.partition), "size": file.bytes}
+            actions.append(
+                {"add": place | {"modificationTime": now_ms, "dataChange": False, "stats": _statistics(file)}}
+            )
+        retire(self.place(file) for file in self.files)
+        for folder in {self.place(file).parent for file in added}:
+            sync(folder)
+        stored = self._store_entry(self.version + 1, actions)
+        self._handle = DeltaTable(self.path)
+        self._look()
+        return stored
+
+    def _store_entry(self, version: int, actions: Sequence[Mapping[str, Any]]) -> bool:
+        entry = self.path / LOG / f"{version:020d}.json"
+        staged = entry.with_name(f"{entry.name}#{os.getpid()}")
+        try:
+            staged.write_text("".join(json.dumps(action) + "\n" for action in actions))
+            sync(staged)
+            os.link(staged, entry)
+        except FileExistsError:
+            return False
+        finally:
+            staged.unlink(missing_ok=True)
+        sync(entry.parent)
         return True
 
 

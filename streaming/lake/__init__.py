@@ -4,11 +4,12 @@ writer        the table and its one writer
 reader        rows after a `lake_seq`
 source        the lake as a source of rows
 readers       the registry of readers, whose rows are kept
+layout        by which columns the lake is partitioned
 compaction    merges small files
 retention     deletes old rows
 housekeeping  does both, and vacuum, in a thread of its own
 side_tables   dead letters and late feedback
-settings      sizes and times of compaction, retention and vacuum
+settings      layout, and sizes and times of compaction, retention and vacuum
 """
 
 import lazy_loader

@@ -1,5 +1,5 @@
 from .compaction import FileMerge
-from .housekeeping import Housekeeper, Housework, compact_table, expire_rows, pinned_ranges, retention_floor
+from .housekeeping import Housekeeper, Housework, compact_table, expire_rows, lay_out, pinned_ranges, retention_floor
 from .reader import LakeReader
 from .readers import Readers
 from .settings import LakeSettings
@@ -22,6 +22,7 @@ __all__ = [
     "SideTable",
     "compact_table",
     "expire_rows",
+    "lay_out",
     "pinned_ranges",
     "retention_floor",
     "side_rows",

@@ -29,8 +29,9 @@ ROW_GROUP_ROWS = 32_768
 """A partition holds a share of the rows of a window, so groups smaller than a window (131,072 rows) read less in vain.
 Rows read per second of CPU, three verticals: 1.3 million with 65,536, 1.9 with 32,768 and 16,384, 1.2 with 8,192."""
 
-COLD_S = 3600.0
-"""A partition that has received no file for this long is compacted as soon as it has two small ones."""
+COLD_S, COLD_ROWS = 3600.0, 131_072
+"""A partition that has received no file for this long, or no row while the lake grew by so many, is compacted as soon
+as it has two small files."""
 
 
 class FileMerge(NamedTuple):
@@ -57,16 +58,22 @@ def plan(
     pinned         ranges (first, last) of `lake_seq` whose files stay as they are
     """
     merges: list[FileMerge] = []
+    end = max((file.last for file in files), default=0)
     by_partition = sorted(files, key=lambda f: (str(f.partition), f.first, f.changed_s, f.path))
     for _, group in groupby(by_partition, key=lambda f: f.partition):
         members = list(group)
         small = [f for f in members if 2 * f.bytes < target_bytes]
-        cold = bool(small) and now_s - max(f.changed_s for f in small) > COLD_S
-        if len(small) < (2 if cold else compact_files):
+        if len(small) < (2 if _cold(members, small, now_s, end) else compact_files):
             continue
         for run in _runs(members, target_bytes, pinned):
             merges += _worthwhile(run, target_bytes)
     return merges
+
+
+def _cold(members: Sequence[DataFile], small: Sequence[DataFile], now_s: float, end: int) -> bool:
+    if not small:
+        return False
+    return now_s - max(f.changed_s for f in small) > COLD_S or end - max(f.last for f in members) > COLD_ROWS
 
 
 def _runs(members: list[DataFile], target_bytes: int, pinned: Sequence[tuple[int, int]]) -> Iterator[list[DataFile]]:
@@ -107,13 +114,25 @@ def merge(table: TableFiles, files: Sequence[DataFile]) -> bool:
         return table.replace(files, [one], {}, rows_change=False)
 
 
-def rewrite(table: TableFiles, files: Sequence[DataFile], *, from_seq: int | None = None) -> DataFile | None:
-    """A new file with the rows of `files`, of those from `from_seq` on; None when there are none. Not committed."""
+def rewrite(
+    table: TableFiles,
+    files: Sequence[DataFile],
+    *,
+    from_seq: int | None = None,
+    partition_by: Sequence[str] | None = None,
+) -> DataFile | None:
+    """A new file with the rows of `files`, of those from `from_seq` on; None when there are none. Not committed.
+
+    partition_by  columns of the new file's partition; default: the table's. Others of the table's become its columns
+    """
+    kept = table.partition_by if partition_by is None else partition_by
+    tables = _tables(table, files, from_seq, kept)
+    files = [_freed(file, kept) for file in files]
     path = table.new_place(files[0])
     place, rows, lowest = table.path / path, 0, None
     writer: pq.ParquetWriter | None = None
     try:
-        for group in _row_groups(_tables(table, files, from_seq)):
+        for group in _row_groups(tables):
             if writer is None:
                 writer = pq.ParquetWriter(place, group.schema, compression="zstd", compression_level=1)
                 lowest = group["lake_seq"][0].as_py() if "lake_seq" in group.column_names else None
@@ -134,7 +153,16 @@ def rewrite(table: TableFiles, files: Sequence[DataFile], *, from_seq: int | Non
     return DataFile(path, files[0].partition, place.stat().st_size, rows, 0.0, low, high, nulls)
 
 
-def _tables(table: TableFiles, files: Sequence[DataFile], from_seq: int | None) -> Iterator[pa.Table]:
+def _freed(file: DataFile, partition_by: Sequence[str]) -> DataFile:
+    """The file as one of a table that is partitioned by these columns alone."""
+    values = {name: value for name, value in file.partition if name not in partition_by}
+    kept = tuple((name, value) for name, value in file.partition if name in partition_by)
+    return file._replace(partition=kept, low={**file.low, **values}, high={**file.high, **values})
+
+
+def _tables(
+    table: TableFiles, files: Sequence[DataFile], from_seq: int | None, partition_by: Sequence[str]
+) -> Iterator[pa.Table]:
     """The files' rows, by `lake_seq` where there is one: file by file, or all at once if their ranges overlap."""
     apart = all(one.last < other.first for one, other in pairwise(files))
     schema: pa.Schema | None = None
@@ -142,6 +170,9 @@ def _tables(table: TableFiles, files: Sequence[DataFile], from_seq: int | None) 
     for file in files:
         with pq.ParquetFile(table.place(file)) as parquet:
             rows = parquet.read(use_threads=False)
+        for name, value in file.partition:
+            if name not in partition_by:
+                rows = rows.append_column(name, pa.array([value] * rows.num_rows, pa.string()))
         schema = schema or rows.schema
         rows = rows if rows.schema.equals(schema) else rows.cast(schema)
         if apart or "lake_seq" not in rows.column_names:

@@ -2,7 +2,8 @@
 
 `Housekeeper` does it in a thread of its own, once in several commits, so that no commit waits for it.
 
-    compaction  moves no row and no position: held up by pinned ranges only
+    layout      lays a lake with too little in its partitions out by verticals, once
+    compaction  moves no row and no position: both are held up by pinned ranges only
     retention   deletes rows up to the lowest position in the registry (`Readers`) of the readers that have not expired
     vacuum      deletes files that no version from the newest on needs; a reader in the middle of a read looks again
 
@@ -23,7 +24,7 @@ from deltalake.exceptions import DeltaError
 
 from streaming.delta import TableFiles, Vacuumed, housekeeping_lock, vacuum_table
 from streaming.errors import StreamingError
-from streaming.lake import compaction, retention
+from streaming.lake import compaction, layout, retention
 from streaming.lake.compaction import FileMerge
 from streaming.lake.readers import Reader, Readers
 from streaming.lake.settings import LakeSettings
@@ -42,6 +43,7 @@ log = logging.getLogger(__name__)
 class Housework:
     """What was done to one table, for the log and for people."""
 
+    laid_out_files: int = 0
     merged_files: int = 0
     made_files: int = 0
     rewritten_bytes: int = 0
@@ -52,6 +54,8 @@ class Housework:
 
     def __str__(self) -> str:
         parts = []
+        if self.laid_out_files:
+            parts.append(f"{self.laid_out_files} files by date laid out by vertical")
         if self.merged_files:
             size = self.rewritten_bytes / 2**20
             parts.append(f"{self.merged_files} files merged into {self.made_files} ({size:.1f} MB)")
@@ -88,6 +92,17 @@ def retention_floor(
     starting = set(awaited).difference(without) if now_s - since_s <= STARTING_S else ()
     holding = readers.holding(now_s=now_s, expiry_s=settings.reader_expiry_s, without=without)
     return next((reader for reader in known if reader in holding or reader.name in starting), None)
+
+
+def lay_out(
+    table: TableFiles, settings: LakeSettings, done: Housework, *, pinned: Sequence[tuple[int, int]] = ()
+) -> None:
+    """Lay the lake out by verticals where the settings ask for it, or its dates hold too little."""
+    if table.partition_by == layout.VERTICALS or settings.layout == "dates" or pinned:
+        return
+    count, wanted = len(table.files), settings.layout == "verticals" or layout.is_sparse(table.files)
+    if wanted and layout.by_verticals(table, target_bytes=settings.target_file_bytes):
+        done.laid_out_files = count
 
 
 def compact_table(
@@ -241,6 +256,7 @@ class _Upkeep:
         if path == self._lake:
             self._retain(table, done, now_s)
             pinned = pinned_ranges(self._readers, self._settings, now_s)
+            lay_out(table, self._settings, done, pinned=pinned)
         compact_table(table, self._settings, done, now_s=now_s, pinned=pinned, go_on=go_on)
         if now_s - self._swept_at_s[path] >= self._settings.vacuum_after_s / 4:
             done.swept = vacuum_table(path, self._settings.vacuum_after_s, wait_s=0.2)

@@ -1,7 +1,7 @@
 """Reading the lake by position: rows after a `lake_seq`, in order, at a cost that does not grow with the lake.
 
 Which files hold a range of `lake_seq` is known from the minima and maxima in the Delta log; no file is opened for it.
-Files overlap (a commit writes one per vertical and date) and may be out of order inside (compaction), so rows are read
+Files overlap (a commit writes one per partition) and may be out of order inside (compaction), so rows are read
 by *window* of `lake_seq`: everything inside a window is read, then sorted. `lake_seq` has no gaps, so a window w wide
 holds at most w rows, whatever the files look like: that bounds the memory.
 """
@@ -214,8 +214,7 @@ class LakeReader:
             self._format.make_fragment(
                 str(self.path / self._files.paths[i]),
                 self._disk,
-                (pc.field("vertical") == str(self._files.verticals[i]))
-                & (pc.field("event_date") == str(self._files.dates[i])),
+                self._files.partition(i),
             )
             for i in chosen
         ]
@@ -266,11 +265,12 @@ class _Window(NamedTuple):
 
 
 class _Files(NamedTuple):
-    """The table's files: paths, partition values, and the range of `lake_seq` in each (unbounded where not known)."""
+    """The table's files: paths, partition values (`dates`: None where it is partitioned by vertical alone), and the
+    range of `lake_seq` in each (unbounded where not known)."""
 
     paths: list[str]
     verticals: np.ndarray
-    dates: np.ndarray
+    dates: np.ndarray | None
     first: np.ndarray
     last: np.ndarray
     bytes: int
@@ -282,19 +282,26 @@ class _Files(NamedTuple):
                 return np.full(actions.num_rows, unknown, np.int64)
             return actions[name].cast(pa.int64()).fill_null(unknown).to_numpy()
 
-        def partition(name: str) -> np.ndarray:
-            if name not in actions.column_names:  # an empty table
-                return np.empty(0, object)
+        def partition(name: str) -> np.ndarray | None:
+            if name not in actions.column_names:
+                return None
             return np.asarray(actions[name].to_pylist(), object)  # not `str`, which forgets a NUL at the end
+
+        verticals = partition("partition.vertical")
 
         return cls(
             [unquote(path) for path in actions["path"].to_pylist()],
-            partition("partition.vertical"),
+            np.empty(0, object) if verticals is None else verticals,  # None: an empty table
             partition("partition.event_date"),
             bound("min.lake_seq", _LOWEST),
             bound("max.lake_seq", _HIGHEST),
             pc.sum(actions["size_bytes"]).as_py() or 0,
         )
+
+    def partition(self, index: int) -> pc.Expression:
+        """What all rows of a file have in common: partition columns are not in the file."""
+        vertical = pc.field("vertical") == str(self.verticals[index])
+        return vertical if self.dates is None else vertical & (pc.field("event_date") == str(self.dates[index]))
 
     def _of(self, verticals: set[str] | None) -> np.ndarray:
         if verticals is None:

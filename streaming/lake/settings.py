@@ -1,16 +1,25 @@
-"""Settings of compaction, retention and vacuum."""
+"""Settings of the lake's layout, of compaction, retention and vacuum."""
 
 from __future__ import annotations
 
+from typing import Literal, TypeAlias
+
 from pydantic import BaseModel, ConfigDict, Field
+
+Layout: TypeAlias = Literal["auto", "dates", "verticals"]
 
 
 class LakeSettings(BaseModel):
-    """Compaction, retention and vacuum of the lake. None of it moves a reader's position or changes a result."""
+    """Layout, compaction, retention, vacuum of the lake. None of it moves a reader's position or changes a result."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    compact_files: int = Field(default=32, ge=2, description="a partition with this many small files is compacted")
+    layout: Layout = Field(
+        default="auto",
+        description="partitions by `vertical` and `event_date` (dates) or by `vertical` alone (verticals); auto: dates "
+        "where a date of a vertical holds many rows",
+    )
+    compact_files: int = Field(default=16, ge=2, description="a partition with this many small files is compacted")
     target_file_mb: float = Field(default=64, gt=0, description="size of the files that compaction makes, about, in MB")
     vacuum_after_s: float = Field(
         default=3600.0, ge=0, description="how long a file stays on the disk after it was replaced, in seconds"

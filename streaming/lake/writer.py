@@ -20,9 +20,11 @@ from typing import Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from streaming.delta import CheckedTable, TableCommit, in_schema
+from streaming.delta import CheckedTable, TableCommit, TableFiles, in_schema
 from streaming.errors import StreamingError
+from streaming.lake.layout import DATES, at_first
 from streaming.lake.reader import LakeReader
+from streaming.lake.settings import Layout
 from streaming.position import NOTHING_YET
 from streaming.schema import RowSchema
 
@@ -32,7 +34,8 @@ Rows: TypeAlias = pa.RecordBatch | pa.Table | Sequence[pa.RecordBatch]
 
 
 class LakeTable:
-    """The lake at `path` (`<run>/lake/augmented_examples`), with rows of `schema.augmented`.
+    """The lake at `path` (`<run>/lake/augmented_examples`), with rows of `schema.augmented`; `layout` is that of a new
+    lake.
 
     >>> import tempfile
     >>> from streaming.schema import Column, RowSchema, Task
@@ -45,16 +48,17 @@ class LakeTable:
     -1
     """
 
-    def __init__(self, path: str | Path, schema: RowSchema) -> None:
+    def __init__(self, path: str | Path, schema: RowSchema, layout: Layout = "auto") -> None:
         self.path = Path(path)
         self.schema = schema
+        self.layout = layout
 
     def open_writer(self) -> LakeWriter:
         """Become the lake's one writer: an earlier one is fenced at its next commit. Creates the table where absent.
 
         Raises BadInput when the table there has other columns, or its folder cannot be written.
         """
-        return LakeWriter(self.path, self.schema)
+        return LakeWriter(self.path, self.schema, self.layout)
 
     def open_reader(self) -> LakeReader:
         """A new reader, independent of the writer. Raises BadInput when there is no lake yet."""
@@ -69,12 +73,13 @@ class LakeWriter:
     settlement state then).
     """
 
-    def __init__(self, path: Path, schema: RowSchema) -> None:
+    def __init__(self, path: Path, schema: RowSchema, layout: Layout = "auto") -> None:
         self.schema = schema
+        self._layout: Layout = layout
         self._table = CheckedTable(
             path,
             schema.augmented,
-            partition_by=("vertical", "event_date"),
+            partition_by=DATES,
             statistics=("lake_seq", "impression_id", "event_time_ms"),
             identifiers={LAKE_SEQ: NOTHING_YET, BLOCK: NOTHING_YET, EPOCH: 0, STATE: NOTHING_YET},
         )
@@ -125,11 +130,19 @@ class LakeWriter:
                 )
             return TableCommit(table, numbers, metadata)
 
+        if table.num_rows and self.last_lake_seq == NOTHING_YET:
+            self._lay_out(table)
         self._table.commit(prepare)
         self.check()
         self.last_lake_seq, self.last_block, self.state = last_seq, last_block, state
         self.metadata = dict(metadata)
         return last_seq
+
+    def _lay_out(self, first_rows: pa.Table) -> None:
+        """Before the first rows are committed, lay the lake out by them."""
+        files, wanted = TableFiles(self._table.path), at_first(self._layout, first_rows)
+        while wanted != files.partition_by and not files.files:
+            files.repartition(wanted, [])
 
     def check(self) -> None:
         """Look whether a newer writer has been opened; raises StreamingError then. To be asked before anything is done

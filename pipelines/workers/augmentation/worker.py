@@ -63,7 +63,7 @@ class AugmentationWorker(Worker):
         self._hold(ranks.close)
         scorer = scorer_of(config, ranks.group)  # at once: the other ranks wait for it
         self._snapshots = Snapshots(run_dir.snapshots, scorer, now_ms=self._now_ms, clock=self._clock)
-        lake = LakeTable(run_dir.lake, config.rows).open_writer()
+        lake = LakeTable(run_dir.lake, config.rows, config.lake.layout).open_writer()
         settlement = Settlement(config.rows, config.settlement, spill=states_folder(run_dir, lake.epoch))
         intake = intake_of(config, run_dir, until_end=self._until_end, watch=self.watch)
         self._feed = SettledFeed(intake, settlement, self.watch)

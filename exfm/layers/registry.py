@@ -106,7 +106,7 @@ _FLAT = ("dlrm", "dcn", "mlp")  # whose settings are fields of `TrunkConfig`, fr
 
 def with_complete_options(data: dict[str, Any], name: Any, flat: tuple[str, ...]) -> dict[str, Any]:
     """Settings whose `options`, those of the interaction `name`, have every default written out."""
-    if name not in INTERACTIONS or name in flat:
+    if not isinstance(name, str) or name not in INTERACTIONS or name in flat:
         return data
     return {**data, "options": interaction_options(name, data.get("options", {})).model_dump(mode="json")}
 

@@ -56,6 +56,12 @@ def batch(seed, features=FEATURES):
     return BatchBuilder(features, TASKS)(pa.table(columns | {"label_ctr": (ad % 2).astype(np.int8)}))
 
 
+@pytest.mark.parametrize(("config", "field"), [(TrunkConfig, "name"), (TeacherConfig, "interaction")])
+def test_a_name_that_is_no_text_is_a_mistake_of_the_settings(config, field):
+    with pytest.raises(ValidationError, match="valid string"):
+        config.model_validate({field: []})
+
+
 def test_its_settings_are_options_complete_in_a_resolved_configuration_and_checked():
     teacher = TeacherConfig(interaction="sum", width=4)
     assert teacher.model_dump()["options"] == {"size": 8}

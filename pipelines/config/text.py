@@ -37,7 +37,13 @@ def read_yaml(text: str) -> Any:
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML in which a key may stand once; plain YAML silently takes the last."""
+    """YAML in which a key may stand once, where plain YAML silently takes the last, and whose text can be written."""
+
+    def construct_scalar(self, node: yaml.ScalarNode) -> str:
+        text: str = super().construct_scalar(node)
+        if any("\ud800" <= character <= "\udfff" for character in text):
+            raise yaml.YAMLError(f"line {node.start_mark.line + 1} holds half of a surrogate pair, no character")
+        return text
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen = set()

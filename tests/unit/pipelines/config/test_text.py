@@ -16,6 +16,7 @@ from pipelines.config.text import MOST_VALUES, read_yaml
         ("!!bool maybe", "kind that its tag names"),
         ("!!timestamp soon", "kind that its tag names"),
         ("{a: 1, a: 2}", "stands twice"),
+        ('{a: 1,\n b: "\\ud800"}', "line 2 holds half of a surrogate pair"),
         ("a: [", "while parsing"),
     ],
 )

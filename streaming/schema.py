@@ -25,6 +25,9 @@ _ARROW: dict[str, pa.DataType] = {
 SAMPLE_WEIGHT = "sample_weight"
 """A column of this name says what its row counts: in every loss and in every metric."""
 
+UNKNOWN = "unknown:"
+"""Before a task's name, in the `task` of feedback: what the label of that task is will never be known."""
+
 POSITION_FIELDS = (
     pa.field("source_topic", pa.string(), nullable=False),
     pa.field("source_partition", pa.int32(), nullable=False),
@@ -82,11 +85,6 @@ class SettlementGroup(BaseModel):
     window_ms: int
     tasks: tuple[Task, ...]
 
-    @property
-    def conditional(self) -> bool:
-        """True when every task of the group has a condition, so that only rows meeting one are emitted."""
-        return all(task.given is not None for task in self.tasks)
-
 
 class RowSchema(BaseModel):
     """The columns and tasks of a stream.
@@ -121,6 +119,8 @@ class RowSchema(BaseModel):
         if len(tasks) != len(self.tasks) or not tasks:
             raise ValueError("tasks need at least one entry and distinct names")
         for task in self.tasks:
+            if task.name.startswith(UNKNOWN):
+                raise ValueError(f"task `{task.name}` begins with `{UNKNOWN}`, which feedback uses; name it otherwise")
             if task.given is not None and task.given not in tasks:
                 raise ValueError(
                     f"task `{task.name}` is given `{task.given}`, which is not a task; tasks: {', '.join(tasks)}"
@@ -148,6 +148,12 @@ class RowSchema(BaseModel):
         grouped = [(w, tuple(t for t in self.tasks if t.window_ms == w)) for w in windows]
         return tuple(SettlementGroup(name=tasks[0].name, window_ms=w, tasks=tasks) for w, tasks in grouped)
 
+    @property
+    def feedback_tasks(self) -> tuple[str, ...]:
+        """What the `task` of feedback may be: every task, then every task as unknown."""
+        names = tuple(task.name for task in self.tasks)
+        return (*names, *(UNKNOWN + name for name in names))
+
     @cached_property
     def _identity(self) -> tuple[pa.Field, ...]:
         return (
@@ -167,7 +173,7 @@ class RowSchema(BaseModel):
 
     @cached_property
     def feedback(self) -> pa.Schema:
-        """A click, conversion…: which impression, when, for which task."""
+        """A click, conversion…: which impression, when, for which of `feedback_tasks`."""
         return pa.schema(
             [
                 pa.field("impression_id", self.id_type, nullable=False),
@@ -178,7 +184,8 @@ class RowSchema(BaseModel):
 
     @cached_property
     def settled(self) -> pa.Schema:
-        """A row whose label is final for one settlement group. Labels of other groups are null."""
+        """A row whose labels are final for one settlement group. Null: a label of another group, one that does not
+        apply, or one that is unknown."""
         labels = (pa.field(f"label_{t.name}", pa.int8()) for t in self.tasks)
         return pa.schema(
             [

@@ -19,6 +19,7 @@ def counts_of(counters: dict[str, Any]) -> dict[str, Any]:
         "settled": counters["settled"],
         "not_applicable": counters["not_applicable"],
         "pending": counters["pending"],
+        "unknown_labels": counters["unknown_labels"],
         "dead_letters": sum(dead["impression"].values()),
         "dead_letters_by_reason": dead,
         "duplicates_dropped": counters["duplicates_dropped"],

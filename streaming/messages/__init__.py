@@ -7,6 +7,7 @@ dead_letters  rows and messages that were refused
 ipc           Arrow IPC streams, read defensively
 declared      the size that an Arrow IPC stream declares, checked before it is read
 json_text     JSON values of Arrow columns
+times         times in every form, as milliseconds
 """
 
 import lazy_loader

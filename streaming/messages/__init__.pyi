@@ -12,7 +12,8 @@ from .dead_letters import (
 )
 from .ipc import MAX_MESSAGE_BYTES
 from .source import EndOfStream, MessageSource, Source
-from .validation import RowRules, conform, without_rows
+from .times import Unit, is_time, is_written_time, milliseconds
+from .validation import RowRules, bisect, conform, convertible, declarable, without_rows
 
 __all__ = [
     "DEAD_LETTER_SCHEMA",
@@ -28,14 +29,21 @@ __all__ = [
     "RawMessage",
     "RowRules",
     "Source",
+    "Unit",
+    "bisect",
     "by_partition",
     "conform",
+    "convertible",
     "counted_as",
+    "declarable",
     "is_end_marker",
+    "is_time",
+    "is_written_time",
     "letters_from_batch",
     "letters_to_batch",
     "letters_to_json",
     "make_codec",
+    "milliseconds",
     "refuse_rows",
     "without_rows",
 ]

@@ -21,8 +21,18 @@ import pyarrow.json
 from streaming.errors import StreamingError
 from streaming.messages.dead_letters import DeadLetter, Kind
 from streaming.messages.ipc import MAX_MESSAGE_BYTES, plain_records, read_ipc, write_ipc
-from streaming.messages.json_text import json_fault, json_kind, json_values
-from streaming.messages.validation import Refusal, Refusals, RowRules, bisect, conform, kept_rows, without_rows
+from streaming.messages.json_text import JsonColumn, json_values
+from streaming.messages.validation import (
+    Refusal,
+    Refusals,
+    RowRules,
+    bisect,
+    conform,
+    if_nullable,
+    kept_rows,
+    nan_as_null,
+    without_rows,
+)
 from streaming.position import Partition
 from streaming.schema import POSITION_FIELDS, RowSchema
 
@@ -187,14 +197,18 @@ class ArrowCodec(Codec):
 
 
 class JsonCodec(Codec):
-    """One JSON object per message, UTF-8. An absent key of a nullable column is null."""
+    """One JSON object per message, UTF-8. An absent key of a nullable column is null.
+
+    Many messages are parsed at once. Where one of them holds a value in a form that a column takes after a change only
+    (`JsonColumn.fit`: true, a time in text, …), they are looked at one by one before.
+    """
 
     def __init__(self, rules: RowRules, max_message_bytes: int = MAX_MESSAGE_BYTES) -> None:
         super().__init__(rules, max_message_bytes)
         # Nulls are accepted here, and distinguished from absent keys when the rules are checked.
         nullable = pa.schema([field.with_nullable(True) for field in rules.schema])
         self._options = pyarrow.json.ParseOptions(explicit_schema=nullable, unexpected_field_behavior="ignore")
-        self._columns = [(field.name, json_kind(field.type), field.nullable) for field in rules.schema]
+        self._columns = [JsonColumn.of(field) for field in rules.schema]
 
     def encode(self, batch: pa.RecordBatch) -> list[bytes]:
         """One message per row. A float that is not finite is written as JavaScript would name it, and is refused when
@@ -211,7 +225,7 @@ class JsonCodec(Codec):
         try:
             batches = [self._parse(values)] if values else []
         except ValueError:
-            faults = self._faults(values)
+            values, faults = self._mended(values)
             index = np.array([n for n in index if n not in faults], np.int64)
             good, bad = bisect(len(index), lambda start, stop: self._parse([values[n] for n in index[start:stop]]))
             batches = [batch for _, _, batch in good]
@@ -236,13 +250,21 @@ class JsonCodec(Codec):
         )
         if table.num_rows != len(values):
             raise ValueError(f"{table.num_rows} objects in {len(values)} messages")
-        return _concatenate(table.to_batches(), self._rules.schema)
+        batch = _concatenate(table.to_batches(), self._rules.schema)
+        columns = map(nan_as_null, batch.columns, batch.schema)
+        return pa.RecordBatch.from_arrays(list(columns), schema=batch.schema)
 
-    def _faults(self, values: list[bytes]) -> dict[int, Refusal]:
-        """Values that cannot be parsed, and why, as far as a row at a time sees it. What parses alone is none of them:
-        a value's fate is its own, whatever it is read together with."""
-        suspected = {n: fault for n, value in enumerate(values) if (fault := self._fault(value)) is not None}
-        return {n: fault for n, fault in suspected.items() if not self._parses(values[n])}
+    def _mended(self, values: list[bytes]) -> tuple[list[bytes], dict[int, Refusal]]:
+        """The values as the columns take them, and which of them cannot be taken, and why, as far as a row at a time
+        sees it. What parses alone is taken as it is: a value's fate is its own, whatever it is read together with."""
+        mended, faults = list(values), {}
+        for n, value in enumerate(values):
+            try:
+                mended[n] = self._mend(value)
+            except _Fault as fault:
+                if not self._parses(value):
+                    faults[n] = fault.refusal
+        return mended, faults
 
     def _parses(self, value: bytes) -> bool:
         try:
@@ -251,21 +273,28 @@ class JsonCodec(Codec):
             return False
         return True
 
-    def _fault(self, value: bytes) -> Refusal | None:
-        """Why one message alone cannot be parsed, None where a row at a time sees nothing wrong."""
+    def _mend(self, value: bytes) -> bytes:
+        """One message, written anew where a column takes a value of it in another form. Raises _Fault."""
         try:
-            record = json.loads(value)
+            record = json.loads(value, object_pairs_hook=_once)
         except (ValueError, RecursionError) as error:
-            return Refusal("undecodable", f"not JSON: {error}")
+            raise _Fault("undecodable", f"not JSON: {error}") from None
         if not isinstance(record, dict):
-            return Refusal("undecodable", f"a JSON {type(record).__name__}, not an object")
-        for name, kind, nullable in self._columns:
+            raise _Fault("undecodable", f"a JSON {type(record).__name__}, not an object")
+        taken, changed = {}, False
+        for column in self._columns:
+            name = column.name
             if name not in record:
-                if not nullable:
-                    return Refusal(f"missing_column:{name}", f"`{name}` is absent")
-            elif (reason := json_fault(record[name], kind)) is not None:
-                return Refusal(f"{reason}:{name}", f"`{name}` is {record[name]!r:.60}, not {kind}")
-        return None
+                if not column.nullable:
+                    raise _Fault(f"missing_column:{name}", f"`{name}` is absent")
+                continue
+            try:
+                taken[name] = column.fit(record[name])
+            except ValueError as error:
+                way = if_nullable(self._rules.schema.field(name)) if str(error) == "not_finite" else ""
+                raise _Fault(f"{error}:{name}", f"`{name}` is {record[name]!r:.60}, not {column.kind}{way}") from None
+            changed |= repr(taken[name]) != repr(record[name])
+        return json.dumps(taken).encode() if changed else value
 
     def _explain(self, message: RawMessage, refusal: Refusal) -> Refusal:
         """Distinguish an absent key from a null."""
@@ -283,6 +312,21 @@ class JsonCodec(Codec):
 
     def _payloads(self, message: RawMessage, rows: list[int]) -> list[bytes]:
         return [message.value]
+
+
+class _Fault(Exception):
+    """Why a message cannot be taken."""
+
+    def __init__(self, reason: str, detail: str) -> None:
+        super().__init__(reason)
+        self.refusal = Refusal(reason, detail)
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object whose keys stand once."""
+    if len(record := dict(pairs)) < len(pairs):
+        raise ValueError("a key stands twice")
+    return record
 
 
 class ExamplesCodec:

@@ -1,12 +1,15 @@
-"""Columns as JSON text, and what is wrong with a JSON value."""
+"""Columns as JSON text, and JSON values as columns take them."""
 
 from __future__ import annotations
 
 import json
-from typing import Any, Literal
+from contextlib import suppress
+from typing import Any, Literal, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from streaming.messages.times import milliseconds
 
 
 def json_values(column: pa.Array) -> pa.Array:
@@ -35,11 +38,39 @@ def _non_finite(column: pa.Array) -> pa.Array:
     return pc.if_else(pc.is_nan(column), "NaN", pc.if_else(pc.greater(column, 0), "Infinity", "-Infinity"))
 
 
-JsonKind = Literal["integer", "float", "string", "integers"]
+JsonKind = Literal["integer", "float", "string", "integers", "time"]
 
 
-def json_kind(kind: pa.DataType) -> JsonKind:
-    """What a JSON value must be to stand in a column of Arrow type `kind`."""
+class JsonColumn(NamedTuple):
+    """What a JSON value must be to stand in a column."""
+
+    name: str
+    kind: JsonKind
+    nullable: bool
+
+    @classmethod
+    def of(cls, field: pa.Field) -> JsonColumn:
+        return cls(field.name, "time" if field.name == "event_time_ms" else _kind(field.type), field.nullable)
+
+    def fit(self, value: Any) -> Any:
+        """`value` as the column takes it: true and false as 1 and 0, an integer of 2^63 or more as itself − 2^64, a
+        time in text (ISO 8601) as its milliseconds, NaN as null where the column is nullable.
+
+        Raises ValueError for any other, with a reason: `wrong_type`, `not_finite`, `out_of_range`.
+
+        >>> [JsonColumn("n", "integer", False).fit(value) for value in (7, True, 2**64 - 1, None)]
+        [7, 1, -1, None]
+        >>> JsonColumn("event_time_ms", "time", False).fit("1970-01-01T00:00:01Z")
+        1000
+        >>> JsonColumn("n", "integer", False).fit("7")
+        Traceback (most recent call last):
+        ...
+        ValueError: wrong_type
+        """
+        return None if value is None else _fit(value, self.kind, self.nullable)
+
+
+def _kind(kind: pa.DataType) -> JsonKind:
     if pa.types.is_list(kind):
         return "integers"
     if pa.types.is_string(kind):
@@ -47,19 +78,23 @@ def json_kind(kind: pa.DataType) -> JsonKind:
     return "float" if pa.types.is_floating(kind) else "integer"
 
 
-def json_fault(value: Any, kind: JsonKind) -> str | None:
-    """Why a parsed JSON value cannot stand in a column: `wrong_type`, `not_finite`, `out_of_range`. A null can.
-
-    >>> json_fault("7", "integer"), json_fault(2**63, "integer"), json_fault(7, "float")
-    ('wrong_type', 'out_of_range', None)
-    """
+def _fit(value: Any, kind: JsonKind, nullable: bool) -> Any:
     given = type(value)
-    if value is None or (kind == "string" and given is str):
-        return None
+    if kind == "string" and given is str:
+        return value
     if kind == "integers" and given is list:
-        return next((fault for item in value if (fault := json_fault(item, "integer")) is not None), None)
-    if kind == "float" and (given is float or given is int):
-        return None if abs(value) < float("inf") else "not_finite"
-    if kind == "integer" and given is int:
-        return None if -(2**63) <= value < 2**63 else "out_of_range"
-    return "wrong_type"
+        return [None if item is None else _fit(item, "integer", False) for item in value]
+    if kind == "float" and given in (float, int, bool):
+        if nullable and value != value:
+            return None
+        if not abs(value) < float("inf"):
+            raise ValueError("not_finite")
+        return int(value) if given is bool else value
+    if kind in ("integer", "time") and given in (int, bool):
+        if not -(2**63) <= value < 2**64:
+            raise ValueError("out_of_range")
+        return int(value) if value < 2**63 else value - 2**64
+    if kind == "time" and given is str:
+        with suppress(ValueError):
+            return milliseconds(pa.array([value]), "ms")[0].as_py()
+    raise ValueError("wrong_type")

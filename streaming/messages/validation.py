@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from streaming.messages.dead_letters import Kind
 from streaming.messages.ipc import short_type
+from streaming.messages.times import is_written_time, milliseconds
 from streaming.schema import SAMPLE_WEIGHT, RowSchema
 
 LONGEST_VERTICAL_BYTES = 64
@@ -53,7 +54,8 @@ class RowRules:
         self.kind: Kind = kind
         self.schema: pa.Schema = schema.impression if kind == "impression" else schema.feedback
         self._bounds = {c.name: (c.minimum, c.maximum) for c in schema.columns} if kind == "impression" else {}
-        self._tasks = pa.array([task.name for task in schema.tasks], pa.string())
+        self._tasks = pa.array(schema.feedback_tasks, pa.string())
+        self._task_names = ", ".join(task.name for task in schema.tasks)
 
     def check(self, batch: pa.RecordBatch) -> Refusals:
         """Which rows break a rule. `batch` has exactly `self.schema`."""
@@ -70,7 +72,7 @@ class RowRules:
     def _broken(self, field: pa.Field, column: pa.Array) -> Iterator[tuple[pa.Array, str, str]]:
         name = field.name
         if column.null_count and not field.nullable:
-            yield column.is_null(), f"null:{name}", "; the column is not nullable"
+            yield column.is_null(), f"null:{name}", f"; the column is not nullable{if_nullable(field)}"
         if name == "event_time_ms":
             if not _inside(column, 0, LATEST_EVENT_TIME_MS):
                 yield _outside(column, 0, LATEST_EVENT_TIME_MS), "bad_event_time", "; milliseconds since 1970 needed"
@@ -83,11 +85,12 @@ class RowRules:
             known = pc.is_in(column, self._tasks)
             if not pc.all(known).as_py():
                 unknown = pc.and_(pc.invert(known), column.is_valid())
-                yield unknown, "unknown_task", f"; tasks: {', '.join(self._tasks.to_pylist())}"
+                yield unknown, "unknown_task", f"; tasks: {self._task_names}"
         elif pa.types.is_floating(column.type):
             finite = pc.is_finite(column)
             if not pc.all(finite, min_count=0).as_py():
-                yield pc.invert(finite).fill_null(False), f"not_finite:{name}", "; a finite number needed"
+                allowed = f"; a finite number needed{'' if field.nullable else if_nullable(field)}"
+                yield pc.invert(finite).fill_null(False), f"not_finite:{name}", allowed
             if name == SAMPLE_WEIGHT and not _inside(column, 0, None):
                 yield _outside(column, 0, None), f"out_of_range:{name}", f"; allowed: {_range_words(0, None)}"
         else:
@@ -114,10 +117,17 @@ class RowRules:
 def conform(table: pa.Table, schema: pa.Schema) -> tuple[pa.RecordBatch, Refusals]:
     """The columns of `schema`, in its types, from a table that may hold more columns, in another order or width.
 
-    Integers of any width become int64; whole floats too. Floats and integers become float32 (rounded). Dictionaries are
-    decoded, large_string and string_view become string. A nullable column may be absent: nulls. Anything else is a
-    refusal, `missing_column:x` or `wrong_type:x`, of each row it touches; such cells are null in the batch.
+    Integers of any width become int64; whole floats and decimals too, and true and false 1 and 0. An unsigned integer
+    of 2^63 or more keeps its 64 bits: it becomes itself − 2^64. Numbers become float32 (rounded). Dictionaries are
+    decoded, large_string and string_view become string. `event_time_ms` may be a timestamp, a date or ISO 8601 text
+    (times.py). NaN in a nullable column is null, and such a column may be absent: nulls. Anything else is a refusal,
+    `missing_column:x` or `wrong_type:x`, of each row it touches; such cells are null in the batch.
     Raises ValueError where one column stands twice in the table.
+
+    >>> read = pa.table({"id": pa.array([2**64 - 5], pa.uint64()), "score": [float("nan")], "seen": [True]})
+    >>> wanted = [("id", pa.int64()), pa.field("score", pa.float32(), nullable=True), ("seen", pa.int64())]
+    >>> conform(read, pa.schema(wanted))[0].to_pylist()
+    [{'id': -5, 'score': None, 'seen': 1}]
     """
     refusals: Refusals = {}
     arrays = []
@@ -131,11 +141,8 @@ def conform(table: pa.Table, schema: pa.Schema) -> tuple[pa.RecordBatch, Refusal
                 _refuse(refusals, range(table.num_rows), f"missing_column:{field.name}", f"`{field.name}` is absent")
             continue
         column = _one_array(table.column(places[0]))
-        if column.type == field.type:
-            arrays.append(column)
-            continue
-        array, failed = _cast(column, field.type)
-        arrays.append(array)
+        array, failed = (column, []) if column.type == field.type else _cast(column, field)
+        arrays.append(nan_as_null(array, field))
         _refuse(
             refusals,
             failed,
@@ -185,15 +192,59 @@ def without_rows(batch: pa.RecordBatch, refusals: Refusals) -> pa.RecordBatch:
     return batch.take(pa.array(kept_rows(batch.num_rows, refusals))) if refusals else batch
 
 
-def _cast(column: pa.Array, target: pa.DataType) -> tuple[pa.Array, list[int]]:
+def convertible(source: pa.DataType, field: pa.Field) -> bool:
+    """Whether `conform` makes the column `field` of one of type `source`, at least where its values allow it.
+
+    >>> price = pa.field("price", pa.float32())
+    >>> [convertible(kind, price) for kind in (pa.int16(), pa.decimal128(9, 2), pa.bool_(), pa.string())]
+    [True, True, True, False]
+    """
+    if pa.types.is_dictionary(source):
+        source = source.value_type
+    if pa.types.is_null(source) or source == field.type:
+        return True
+    return _is_written_event_time(source, field) or _convertible(source, field.type)
+
+
+def declarable(source: pa.DataType) -> str | None:
+    """The type under which a config declares a column that a file or a message has as `source`; None: there is none.
+
+    >>> [declarable(kind) for kind in (pa.uint64(), pa.float64(), pa.large_string(), pa.list_(pa.int32()), pa.date32())]
+    ['int64', 'float32', 'string', 'list<int64>', None]
+    """
+    if pa.types.is_dictionary(source):
+        source = source.value_type
+    floats = pa.types.is_floating(source) or pa.types.is_decimal(source)
+    kinds = {"float32": pa.float32()} if floats else {"int64": pa.int64()}
+    kinds |= {"string": pa.string(), "list<int64>": pa.list_(pa.int64())}
+    return next((name for name, kind in kinds.items() if _convertible(source, kind)), None)
+
+
+def _is_written_event_time(source: pa.DataType, field: pa.Field) -> bool:
+    return bool(field.name == "event_time_ms" and is_written_time(source) and not pa.types.is_duration(source))
+
+
+def _cast(column: pa.Array, field: pa.Field) -> tuple[pa.Array, list[int]]:
+    target = field.type
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
     if pa.types.is_null(column.type):
         return pa.nulls(len(column), target), []
-    if not _convertible(column.type, target):
+    if not convertible(column.type, field):
         return pa.nulls(len(column), target), list(range(len(column)))
-    options = pc.CastOptions(target_type=target, allow_float_truncate=pa.types.is_floating(target))
-    good, bad = bisect(len(column), lambda start, stop: pc.cast(column.slice(start, stop - start), options=options))
+    options = pc.CastOptions(
+        target_type=target,
+        allow_float_truncate=pa.types.is_floating(target),
+        allow_int_overflow=_unsigned(column.type),
+    )
+
+    def cast(start: int, stop: int) -> pa.Array:
+        part = column.slice(start, stop - start)
+        if _is_written_event_time(part.type, field):
+            return milliseconds(part, "ms")
+        return pc.cast(part, options=options)
+
+    good, bad = bisect(len(column), cast)
     if not bad:
         return (good[0][2] if good else pa.nulls(0, target)), []
     parts: list[tuple[int, Any]] = [(start, array) for start, _, array in good]
@@ -207,7 +258,27 @@ def _convertible(source: pa.DataType, target: pa.DataType) -> bool:
         return lists and _convertible(source.value_type, target.value_type)
     if pa.types.is_string(target):
         return pa.types.is_string(source) or pa.types.is_large_string(source) or pa.types.is_string_view(source)
-    return pa.types.is_integer(source) or pa.types.is_floating(source)
+    numbers = pa.types.is_integer(source) or pa.types.is_floating(source) or pa.types.is_decimal(source)
+    return numbers or pa.types.is_boolean(source)
+
+
+def _unsigned(source: pa.DataType) -> bool:
+    return bool(pa.types.is_uint64(source.value_type if pa.types.is_nested(source) else source))
+
+
+def nan_as_null(column: pa.Array, field: pa.Field) -> pa.Array:
+    """NaN in a nullable column is a value that is missing."""
+    if not (field.nullable and pa.types.is_floating(field.type)):
+        return column
+    missing = pc.is_nan(column)
+    return pc.if_else(missing, None, column) if pc.any(missing).as_py() else column
+
+
+def if_nullable(field: pa.Field) -> str:
+    """What becomes of a row without a float where the column is declared nullable."""
+    if not pa.types.is_floating(field.type) or field.name == SAMPLE_WEIGHT:
+        return ""
+    return ": declare it `nullable: true`, and such rows are kept (null in the lake, 0 to the models)"
 
 
 def _one_array(column: pa.ChunkedArray) -> pa.Array:

@@ -1,5 +1,7 @@
 """Which impressions are due, in which order, and what they look like when they leave.
 
+A row leaves for a group if a label of the group is known; otherwise it is counted as not applicable.
+
 An impression admitted at key time k is due for settlement group g once the watermark passes d_g = k + window_g +
 lateness. Per group a cursor runs over the admitted rows, whose key times ascend; what lies behind it was emitted, in
 the order (d_g, g, admission) over all groups.
@@ -7,7 +9,7 @@ the order (d_g, g, admission) over all groups.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -39,9 +41,17 @@ class Emission:
         self.cursors = [0] * len(self._groups)
         self.settled = [0] * len(self._groups)
         self.not_applicable = [0] * len(self._groups)
+        self.unknown = {task.name: 0 for task in schema.tasks}
 
-    def restore(self, cursors: Sequence[int], settled: Sequence[int], not_applicable: Sequence[int]) -> None:
+    def restore(
+        self,
+        cursors: Sequence[int],
+        settled: Sequence[int],
+        not_applicable: Sequence[int],
+        unknown: Mapping[str, int],
+    ) -> None:
         self.cursors, self.settled, self.not_applicable = list(cursors), list(settled), list(not_applicable)
+        self.unknown |= unknown
 
     def emit(
         self, pending: RowLog, labels: LabelJoin, watermark_ms: int, max_rows: int | None = None
@@ -81,10 +91,11 @@ class Emission:
         for g, (group, start, stop) in enumerate(zip(self._groups, starts, stops, strict=True)):
             here = slice(at, at + counts[g])
             at += counts[g]
-            for name, (positive, applicable) in labels.labels(group, start, stop).items():
-                label[name][here], unset[name][here] = positive, ~applicable
-            if group.conditional:
-                emitted[here] = np.any([~unset[task.name][here] for task in group.tasks], axis=0)
+            found = labels.labels(group, start, stop)
+            for name, (applicable, positive, known) in found.items():
+                label[name][here], unset[name][here] = positive, ~known
+                self.unknown[name] += int((applicable & ~known).sum())
+            emitted[here] = np.any([each.known for each in found.values()], axis=0)
             count = int(emitted[here].sum())
             self.settled[g] += count
             self.not_applicable[g] += counts[g] - count

@@ -3,10 +3,13 @@
 Matching takes one piece of the merged stream at a time: D distinct ids, I impressions and F feedback rows. Arrays of
 length D are indexed by an id's place in `Ids.distinct`.
 
-Labels are one bit per impression and task; conditions are applied when the bits are read.
-For an impression with event time e and deadline d_t for task t of window w, feedback with event time f and key time kf:
+Two bits per impression and task: a positive label, and that the label is unknown; conditions are applied when the bits
+are read. For an impression with event time e and deadline d_t for task t of window w, feedback of t, or of `unknown:t`,
+with event time f and key time kf sets its bit
 
-    label = 1   iff   e <= f <= e + w   and   kf <= d_t        (else it is late; after a label, it is a repeat)
+    iff   e <= f <= e + w   and   kf <= d_t        (else it is late; after one that did, it is a repeat)
+
+    label = 1 where the first bit is set, else unknown where the second is, else 0
 """
 
 from __future__ import annotations
@@ -149,25 +152,34 @@ class Joined(NamedTuple):
     late: pa.RecordBatch
 
 
+class Labels(NamedTuple):
+    """Of N impressions for one task, (N,) bool each: whether there is a label, whether it is positive, whether it is
+    known. What is positive applies and is known; what does not apply is not known."""
+
+    applicable: np.ndarray
+    positive: np.ndarray
+    known: np.ndarray
+
+
 class LabelJoin:
     """Labels of numbered impressions.
 
     >>> join = LabelJoin(RowSchema(columns=[], tasks=[{"name": "ctr", "window_s": 1}]), lateness_ms=0)
     >>> join.append(event_time=np.array([100, 200]))
     >>> join.bits.mark(np.array([1]), 1)
-    >>> join.labels(join.schema.groups[0], 0, 2)["ctr"][0].tolist()
+    >>> join.labels(join.schema.groups[0], 0, 2)["ctr"].positive.tolist()
     [False, True]
     """
 
     def __init__(self, schema: RowSchema, lateness_ms: int, first: int = 0) -> None:
         self.schema, self._lateness = schema, lateness_ms
         self._place = {task.name: i for i, task in enumerate(schema.tasks)}
-        self._names = pa.array(list(self._place))
-        self._windows = np.array([task.window_ms for task in schema.tasks])
+        self._names = pa.array(schema.feedback_tasks, pa.string())
+        self._windows = np.array([task.window_ms for task in schema.tasks] * 2)
         self._late_schema = late_schema(schema)
         self.nothing_late = empty_batch(self._late_schema)
         self.event_time = Ledger(np.int64, first)
-        self.bits = Marks(np.min_scalar_type(2 ** len(schema.tasks) - 1), first)
+        self.bits = Marks(np.min_scalar_type(2 ** len(self._names) - 1), first)
 
     def append(self, event_time: np.ndarray) -> None:
         """Impressions admitted: their event times. None has a label yet."""
@@ -187,7 +199,7 @@ class LabelJoin:
         delay = feedback.column("event_time_ms").to_numpy() - impression_time
         counts = (after <= 0) & (delay >= 0) & (delay <= window)
 
-        # The first row that counts sets the label of its (impression, task); whatever follows it is a repeat.
+        # The first row that counts sets the bit of its (impression, task); whatever follows it is a repeat.
         _, pair = np.unique(number * len(self._names) + task, return_inverse=True)
         setter = np.full(len(number), len(number))
         setting = np.flatnonzero(counts)
@@ -195,7 +207,7 @@ class LabelJoin:
         already = (self.bits[number].astype(np.uint64) >> task.astype(np.uint64)) & np.uint64(1) > 0
         repeat = already | (np.arange(len(number)) > setter[pair])
         sets = counts & ~repeat
-        for place in range(len(self._names)):
+        for place in np.unique(task[sets]).tolist():
             self.bits.mark(number[sets & (task == place)], 1 << place)
 
         late = np.flatnonzero(~counts & ~repeat)
@@ -205,13 +217,13 @@ class LabelJoin:
             late=self._late(feedback, late, after, delay, window, impression_time, deadline),
         )
 
-    def labels(self, group: SettlementGroup, start: int, stop: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-        """(label, applicable) of impressions [start, stop) for every task of `group`, both (stop - start,) bool.
+    def labels(self, group: SettlementGroup, start: int, stop: int) -> dict[str, Labels]:
+        """Of impressions [start, stop) for every task of `group`.
 
         Final once the group's deadline has passed: a condition's window is never longer than its task's.
         """
         bits = self.bits.view(start, stop)
-        return {task.name: (self._positive(bits, task.name), self._applicable(bits, task.name)) for task in group.tasks}
+        return {task.name: self._labels(bits, task.name) for task in group.tasks}
 
     def drop(self, before: int) -> None:
         self.event_time.drop(before)
@@ -221,13 +233,12 @@ class LabelJoin:
     def nbytes(self) -> int:
         return self.event_time.nbytes + self.bits.nbytes
 
-    def _positive(self, bits: np.ndarray, task: str) -> np.ndarray:
-        bit = (bits >> bits.dtype.type(self._place[task])) & bits.dtype.type(1)
-        return bit.astype(bool) & self._applicable(bits, task)
-
-    def _applicable(self, bits: np.ndarray, task: str) -> np.ndarray:
-        given = self.schema.tasks[self._place[task]].given
-        return np.ones(len(bits), bool) if given is None else self._positive(bits, given)
+    def _labels(self, bits: np.ndarray, task: str) -> Labels:
+        place = self._place[task]
+        given = self.schema.tasks[place].given
+        applicable = np.ones(len(bits), bool) if given is None else self._labels(bits, given).positive
+        positive = _bit(bits, place) & applicable
+        return Labels(applicable, positive, positive | (applicable & ~_bit(bits, len(self._place) + place)))
 
     def _late(self, feedback: pa.RecordBatch, late: np.ndarray, *measures: np.ndarray) -> pa.RecordBatch:
         if not len(late):
@@ -238,3 +249,7 @@ class LabelJoin:
         late_by = np.where(after > 0, after, np.where(delay < 0, delay, delay - window))
         columns = [*received.columns, reason, pa.array(late_by), pa.array(impression_time), pa.array(deadline)]
         return pa.RecordBatch.from_arrays(columns, schema=self._late_schema)
+
+
+def _bit(bits: np.ndarray, place: int) -> np.ndarray:
+    return ((bits >> bits.dtype.type(place)) & bits.dtype.type(1)).astype(bool)

@@ -6,7 +6,7 @@ at key k waits for group g until its deadline
     d_g = k + window_g + lateness
 
 and is emitted for g once W > d_g, in the order (d_g, g, admission). A feedback row with key time kf and event time f is
-the positive label of its task, with window w, iff
+the positive label of its task, with window w, or says that this label is unknown, iff
 
     e <= f <= e + w    and    kf <= d_g
 
@@ -90,13 +90,13 @@ class Settlement:
     def __init__(self, schema: RowSchema, config: SettlementConfig | None = None, *, spill: Path | None = None) -> None:
         """`spill` is the folder that `save` will use; segments that would fill the memory are stored there earlier.
 
-        Raises BadInput when the horizon is too short, or there are more than 64 tasks.
+        Raises BadInput when the horizon is too short, or there are more than 32 tasks.
         """
         self.schema, self.config = schema, config or SettlementConfig()
         self._horizon = self.config.horizon_ms(schema)
         self._lateness = self.config.lateness_ms
-        if len(schema.tasks) > 64:
-            raise BadInput(f"{len(schema.tasks)} tasks; one settlement joins up to 64, split the stream by tasks")
+        if len(schema.tasks) > 32:
+            raise BadInput(f"{len(schema.tasks)} tasks; one settlement joins up to 32, split the stream by tasks")
         self._row_schema = pa.schema([*schema.impression, *POSITION_FIELDS])
 
         self._spill = spill
@@ -273,6 +273,7 @@ class Settlement:
         impressions_read = settled[g] + not_applicable[g] + pending[g] + duplicates_dropped + dead_letters.impression
         feedback_read = matched + duplicate + late + waiting_feedback + dead_letters.feedback (unmatched among them)
 
+        `unknown_labels`, by task: impressions for which the task applied and its label is unknown.
         `verticals`: settled rows by vertical, from the run's start; or from where a state of the first release was
         resumed.
         """
@@ -283,6 +284,7 @@ class Settlement:
             "settled": dict(zip(names, self._emission.settled, strict=True)),
             "not_applicable": dict(zip(names, self._emission.not_applicable, strict=True)),
             "pending": {name: self.pending(name) for name in names},
+            "unknown_labels": dict(self._emission.unknown),
             **{name: self._counts[name] for name in (*counts, *late)},
             "waiting_feedback": self.waiting_feedback,
             "verticals": dict(self._verticals),
@@ -305,6 +307,7 @@ class Settlement:
                 "cursors": list(self._emission.cursors),
                 "settled": list(self._emission.settled),
                 "not_applicable": list(self._emission.not_applicable),
+                "unknown_labels": dict(self._emission.unknown),
                 "counts": dict(self._counts),
                 "dead_letters": {kind: dict(reasons) for kind, reasons in self.letters.reasons.items()},
                 "examples": {kind: dict(examples) for kind, examples in self.letters.examples.items()},
@@ -323,7 +326,8 @@ class Settlement:
                 )
         self._open_at(state.pending.first, state.orphans.first)
         self._watermark = meta["watermark_ms"]
-        self._emission.restore(meta["cursors"], meta["settled"], meta["not_applicable"])
+        unknown = meta.get("unknown_labels", {})  # a state of an early release has none
+        self._emission.restore(meta["cursors"], meta["settled"], meta["not_applicable"], unknown)
         self._counts = Counter(meta["counts"])
         self._verticals = Counter(meta.get("verticals", {}))  # the first release stored neither these nor examples
         self.letters.restore(meta["dead_letters"], meta.get("examples", {}))

@@ -1,5 +1,6 @@
 from .chunk import Chunk, HeldRows, PlayedStream
 from .in_order import InOrder
+from .label_column import LabelColumn
 from .pacer import Pacer
 from .recorded import FeedbackFile, RecordedConfig, RecordedStream
 from .settled import settled_rows
@@ -9,6 +10,7 @@ __all__ = [
     "FeedbackFile",
     "HeldRows",
     "InOrder",
+    "LabelColumn",
     "Pacer",
     "PlayedStream",
     "RecordedConfig",

@@ -12,42 +12,14 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from streaming.errors import BadInput
-from streaming.messages import conform
-from streaming.schema import RowSchema
+from streaming.messages import Unit, conform, convertible, declarable
+from streaming.schema import UNKNOWN, RowSchema
 from streaming.sources.chunk import Chunk, HeldRows, PlayedStream
-from streaming.sources.timed_parquet import TimedParquet, Unit
-
-
-class LabelColumn(BaseModel):
-    """Where a task's label is in the file. Null is negative.
-
-    The feedback happens `delay_column` after the impression, or at `time_column`, or at once where neither is named.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    column: str = Field(description="the column that holds the label")
-    at_least: float = Field(default=1.0, description="a value of at least this is positive, unless `values` is given")
-    values: tuple[int | float | str, ...] = Field(default=(), description="the values that are positive")
-    delay_column: str | None = Field(
-        default=None, description="the column that holds the time from impression to feedback; null: no delay"
-    )
-    delay_unit: Unit = Field(default="s", description="unit of the delay column")
-    time_column: str | None = Field(
-        default=None, description="the column that holds the time of the feedback, in the unit of the event time"
-    )
-
-    @model_validator(mode="after")
-    def _one_time(self) -> LabelColumn:
-        if self.delay_column is not None and self.time_column is not None:
-            raise ValueError(
-                f"delay_column `{self.delay_column}` and time_column `{self.time_column}` both say when; keep one"
-            )
-        return self
+from streaming.sources.label_column import LabelColumn
+from streaming.sources.timed_parquet import TimedParquet
 
 
 class FeedbackFile(BaseModel):
@@ -59,14 +31,16 @@ class FeedbackFile(BaseModel):
     impression_id: str = Field(default="impression_id", description="the column that holds the impression's id")
     event_time: str = Field(default="event_time_ms", description="the column that holds the time")
     event_time_unit: Unit = Field(default="ms", description="its unit, where it is a number")
-    task: str = Field(default="task", description="the column that holds the name of the task")
+    task: str = Field(
+        default="task", description="the column that holds the name of the task; `unknown:ctr`: that label is unknown"
+    )
 
 
 class RecordedConfig(BaseModel):
     """What the columns of a recorded file mean.
 
     An integer vertical is named by its digits (category 8 is vertical `8`). Units apply to integer and float columns;
-    timestamps have their own.
+    timestamps, dates and ISO 8601 texts need none, and are UTC where they name no zone.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -103,9 +77,9 @@ class RecordedConfig(BaseModel):
 class RecordedStream(PlayedStream):
     """The file at `path`, played in the shape of `schema`.
 
-    Raises BadInput, at once, for a file that is absent or not Parquet, a missing column, a label without a task; and
-    while playing for a column of the wrong type and for rows out of order. Values are not judged here: a row that
-    breaks the schema's rules is passed on and becomes a dead letter.
+    Raises BadInput, at once, for a file that is absent, empty or not Parquet, a missing column or one of the wrong
+    type, a label without a task; and while playing for rows out of order. Values are not judged here: a row that breaks
+    the schema's rules is passed on and becomes a dead letter.
     """
 
     def __init__(self, path: str | Path, config: RecordedConfig, schema: RowSchema) -> None:
@@ -128,6 +102,28 @@ class RecordedStream(PlayedStream):
             self._feedback_file = TimedParquet(
                 feedback.path, needed, feedback.event_time, feedback.event_time_unit, config.out_of_order_s
             )
+        self._check_types()
+
+    def _check_types(self) -> None:
+        """Raises BadInput for what follows from the files' schemas alone."""
+        file, config, schema = self._file, self.config, self.schema
+        fits = [(name, schema.impression.field(column)) for column, name in self._names.items()]
+        if config.impression_id is not None:
+            fits.append((config.impression_id, schema.impression.field("impression_id")))
+        if (vertical := self._vertical_column) is not None and not pa.types.is_integer(
+            file.schema.field(vertical).type
+        ):
+            fits.append((vertical, schema.impression.field("vertical")))
+        for name, field in fits:
+            _require(file, name, field)
+        for label in config.labels.values():
+            self._positive_rows(pa.array([], file.schema.field(label.column).type), label)
+            for time in (label.delay_column, label.time_column):
+                if time is not None:
+                    file.require_times(time)
+        if self._feedback_file is not None and (feedback := config.feedback) is not None:
+            _require(self._feedback_file, feedback.impression_id, schema.feedback.field("impression_id"))
+            _require(self._feedback_file, feedback.task, schema.feedback.field("task"))
 
     @property
     def rows(self) -> int:
@@ -150,9 +146,9 @@ class RecordedStream(PlayedStream):
         for table, time_N in self._file.read(chunk_rows):
             impressions = _conform(self.named(table, time_N, first_row), self.schema.impression, self.path, first_row)
             for task in self.config.labels:
-                rows, event_ms = self.positives(task, table, time_N, first_row)
-                events = [impressions.column(0).take(pa.array(rows)), pa.array(event_ms), pa.repeat(task, len(rows))]
-                held.push(pa.RecordBatch.from_arrays(events, schema=self.schema.feedback), event_ms)
+                self._hold(held, task, impressions.column(0), *self.positives(task, table, time_N, first_row))
+                unknown = self.unknown(task, table)
+                self._hold(held, UNKNOWN + task, impressions.column(0), unknown, time_N[unknown])
             first_row += table.num_rows
             now_ms = max(now_ms, int(time_N.max()))
             while recorded_until_ms <= now_ms and (more := next(recorded, None)) is not None:
@@ -193,7 +189,7 @@ class RecordedStream(PlayedStream):
     ) -> tuple[np.ndarray, np.ndarray]:
         """Rows of `table` whose label is positive, and when that happened, int64 ms."""
         label = self.config.labels[task]
-        rows = self._positive_rows(table, label)
+        rows = self._positive_rows(table[label.column].combine_chunks(), label)
         event_ms = time_N[rows]
         if label.delay_column is not None:
             event_ms = event_ms + self._file.milliseconds(table, label.delay_column, label.delay_unit, rows, first_row)
@@ -209,22 +205,29 @@ class RecordedStream(PlayedStream):
             )
         return rows, event_ms
 
-    def _positive_rows(self, table: pa.Table, label: LabelColumn) -> np.ndarray:
-        column = table[label.column].combine_chunks()
-        if pa.types.is_boolean(column.type):
-            column = column.cast(pa.int8())
+    def unknown(self, task: str, table: pa.Table) -> np.ndarray:
+        """Rows of `table` whose label is unknown, which is known at once. Where the task's condition is a label too,
+        and is not positive, there is nothing to know."""
+        label = self.config.labels[task]
+        if label.nulls == "negative":
+            return np.empty(0, np.int64)
+        missing = table[label.column].combine_chunks().is_null(nan_is_null=True)
+        rows = np.flatnonzero(missing.to_numpy(zero_copy_only=False))
+        given = next(each.given for each in self.schema.tasks if each.name == task)
+        if len(rows) and given in self.config.labels:
+            condition = self.config.labels[given]
+            rows = np.intersect1d(rows, self._positive_rows(table[condition.column].combine_chunks(), condition))
+        return rows
+
+    def _hold(self, held: HeldRows, task: str, identity: pa.Array, rows: np.ndarray, event_ms: np.ndarray) -> None:
+        events = [identity.take(pa.array(rows)), pa.array(event_ms), pa.repeat(task, len(rows))]
+        held.push(pa.RecordBatch.from_arrays(events, schema=self.schema.feedback), event_ms)
+
+    def _positive_rows(self, column: pa.Array, label: LabelColumn) -> np.ndarray:
         try:
-            if label.values:
-                positive = pc.is_in(column, pa.array(label.values).cast(column.type))
-            else:
-                positive = pc.greater_equal(column, pa.scalar(label.at_least))
-        except pa.ArrowException as error:
-            asked = f"values {list(label.values)}" if label.values else f"at least {label.at_least:g}"
-            raise BadInput(
-                f"{self._file.path}: `{label.column}` is {column.type}, which cannot be compared with {asked}; give "
-                "`values` of that type"
-            ) from error
-        return np.flatnonzero(positive.fill_null(False).to_numpy(zero_copy_only=False))
+            return np.flatnonzero(label.positive(column).to_numpy(zero_copy_only=False))
+        except ValueError as error:
+            raise BadInput(f"{self._file.path}: {error}") from None
 
     def _recorded_feedback(self, chunk_rows: int) -> Iterator[tuple[pa.RecordBatch, np.ndarray]]:
         if self._feedback_file is None or self.config.feedback is None:
@@ -242,13 +245,32 @@ def _named(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return column.cast(pa.string()) if pa.types.is_integer(column.type) else column
 
 
+def _require(file: TimedParquet, name: str, field: pa.Field) -> None:
+    """Raises BadInput unless the file's column can be what is declared."""
+    if convertible(kind := file.schema.field(name).type, field):
+        return
+    possible = declarable(kind)
+    if field.name == "impression_id":
+        way = f"set rows.impression_id: {possible}" if possible in ("int64", "string") else "ids are int64 or string"
+    elif field.name in ("vertical", "task"):
+        way = "it is a name, which has to be text"
+    elif possible is not None:
+        way = f"declare it `type: {possible}`"
+    else:
+        way = "columns are int64, float32, string or list<int64>: convert it once"
+    what = "it" if name == field.name else f"`{field.name}`"
+    raise BadInput(
+        f"{file.path}: `{name}` is {kind}, and {what} is declared {field.type}; {way}, or name another column"
+    )
+
+
 def _conform(table: pa.Table, schema: pa.Schema, path: Path, first_row: int) -> pa.RecordBatch:
     """In the schema's types. A cell that has another type is the file's fault, not the row's."""
     batch, refusals = conform(table, schema)
     if refusals:
         row = min(refusals)
         raise BadInput(
-            f"{path}, row {first_row + row:,}: {refusals[row].detail}; declare the column as the file has it, or map "
-            "another one with `columns`"
+            f"{path}, row {first_row + row:,}: {refusals[row].detail}: its value is none of that type; declare the "
+            "column as the file has it (int64, float32, string or list<int64>), or map another one with `columns`"
         )
     return batch

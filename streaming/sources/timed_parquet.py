@@ -4,25 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from streaming.errors import BadInput, DataLost
-from streaming.messages import EndOfStream, Source
+from streaming.messages import EndOfStream, Source, Unit, bisect, is_time, milliseconds
 
-Unit = Literal["s", "ms"]
-MS_PER: dict[Unit, int] = {"s": 1000, "ms": 1}
+TEXT_SUFFIXES = (".csv", ".tsv", ".txt", ".json", ".jsonl")
 
 
 class TimedParquet(Source[int, tuple[pa.Table, np.ndarray]]):
     """The named columns of the Parquet file at `path`, whose rows are in order of `event_time`.
 
     unit: of times that are plain numbers. out_of_order_s: how far behind the latest row before it a row may be.
-    Raises BadInput for a file that is absent or not Parquet and for a missing column; `read` for rows out of order.
+    Raises BadInput for a file that is absent, not Parquet or without rows, for a missing column and for one that holds
+    no times; `read` for rows out of order.
 
     As a source its position is the number of rows before it, and its batches are what `read` gives, `chunk_rows` each.
     Row groups before a position are not read.
@@ -34,18 +32,17 @@ class TimedParquet(Source[int, tuple[pa.Table, np.ndarray]]):
         self, path: str | Path, columns: list[str], event_time: str, unit: Unit, out_of_order_s: float
     ) -> None:
         self.path = Path(path)
-        try:
-            self._file = pq.ParquetFile(self.path)
-        except FileNotFoundError:
-            raise BadInput(f"{self.path}: no such file; give the path of a Parquet file") from None
-        except (pa.ArrowException, OSError) as error:
-            raise BadInput(f"{self.path} cannot be read as Parquet: {error}") from error
-        present = self._file.schema_arrow.names
+        self._file = _opened(self.path)
+        self.schema: pa.Schema = self._file.schema_arrow
+        present = self.schema.names
         if missing := sorted({name for name in columns if name not in present}):
             raise BadInput(f"{self.path} has no column {', '.join(missing)}; it has {', '.join(present)}")
+        if not self.rows:
+            raise BadInput(f"{self.path} has no rows; give a file that has some")
         self._columns = list(dict.fromkeys(columns))
         self._event_time, self._unit = event_time, unit
         self._tolerance_ms = round(out_of_order_s * 1000)
+        self.require_times(event_time)
 
     @property
     def rows(self) -> int:
@@ -108,21 +105,49 @@ class TimedParquet(Source[int, tuple[pa.Table, np.ndarray]]):
             if table.num_rows:
                 yield table
 
+    def require_times(self, name: str) -> None:
+        """Raises BadInput where the column cannot hold times."""
+        if not is_time(kind := self.schema.field(name).type):
+            raise BadInput(
+                f"{self.path}: `{name}` is {kind}, and is to hold times; they may be integers or floats in "
+                "event_time_unit, timestamps, dates, or text such as 2026-11-22T18:00:00Z"
+            )
+
     def milliseconds(self, table: pa.Table, name: str, unit: Unit, rows: np.ndarray, first_row: int) -> np.ndarray:
-        """Times or delays in the given rows: a timestamp or duration, or numbers in `unit`. (N,) -> (N,) int64."""
-        column = table[name].combine_chunks()
-        kind = column.type
-        if pa.types.is_timestamp(kind):
-            column, factor = column.cast(pa.timestamp("ms", kind.tz), safe=False).cast(pa.int64()), 1
-        elif pa.types.is_duration(kind):
-            column, factor = column.cast(pa.duration("ms"), safe=False).cast(pa.int64()), 1
-        elif pa.types.is_integer(kind) or pa.types.is_floating(kind):
-            factor = MS_PER[unit]
-        else:
-            raise BadInput(f"{self.path}: `{name}` is {kind}; a time is an integer, a float or a timestamp")
-        values = column.take(pa.array(rows))
-        unknown = values.is_null(nan_is_null=True)
-        if pc.any(unknown).as_py():
-            row = first_row + rows[unknown.index(True).as_py()]
+        """Times or delays in the given rows, plain numbers in `unit`. (N,) -> (N,) int64."""
+        column = table[name].combine_chunks().take(pa.array(rows))
+        try:
+            found = milliseconds(column, unit)
+        except ValueError:
+            _, strange = bisect(len(column), lambda start, stop: milliseconds(column.slice(start, stop - start), unit))
+            row, value = rows[strange[0]], column[strange[0]].as_py()
+            raise BadInput(
+                f"{self.path}: `{name}` of row {first_row + row:,} is {value!r:.60}, which is no time; text is taken "
+                "as ISO 8601, such as 2026-11-22T18:00:00Z, and a number has to be one"
+            ) from None
+        if found.null_count:
+            row = first_row + rows[found.is_null().index(True).as_py()]
             raise BadInput(f"{self.path}: `{name}` of row {row:,} is null; a time is needed there")
-        return np.rint(values.to_numpy(zero_copy_only=False) * factor).astype(np.int64)
+        return np.asarray(found.to_numpy())
+
+
+def _opened(path: Path) -> pq.ParquetFile:
+    try:
+        return pq.ParquetFile(path)
+    except FileNotFoundError:
+        raise BadInput(f"{path}: no such file; give the path of a Parquet file") from None
+    except (pa.ArrowException, OSError) as error:
+        if path.is_dir():
+            raise BadInput(
+                f"{path} is a folder; give one Parquet file (`pq.write_table(pq.read_table(folder), file)` "
+                "makes one of many)"
+            ) from None
+        if path.suffix.lower() in TEXT_SUFFIXES:
+            kind = "json" if path.suffix.lower().startswith(".json") else "csv"
+            parquet = path.with_suffix(".parquet").name
+            raise BadInput(
+                f'{path} is no Parquet file, and by its name it is text; convert it once: python -c "import '
+                f"pyarrow.{kind} as t, pyarrow.parquet as pq; pq.write_table(t.read_{kind}('{path.name}'), "
+                f"'{parquet}')\""
+            ) from None
+        raise BadInput(f"{path} cannot be read as Parquet: {error}") from error

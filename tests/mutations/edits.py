@@ -294,8 +294,16 @@ MUTATIONS = (
         "conversions of rows that were not clicked",
         f"{ONCE} (9)",
         "streaming/settlement/emission.py",
-        "if group.conditional:",
-        "if False:",
+        "emitted[here] = np.any([each.known for each in found.values()], axis=0)",
+        "pass",
+        SETTLEMENT,
+    ),
+    Mutation(
+        "a label that is unknown is negative",
+        f"{ONCE} (9)",
+        "streaming/settlement/label_join.py",
+        "positive | (applicable & ~_bit(bits, len(self._place) + place))",
+        "applicable",
         SETTLEMENT,
     ),
     Mutation(

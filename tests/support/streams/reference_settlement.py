@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from streaming.schema import RowSchema
+from streaming.schema import UNKNOWN, RowSchema
 
 
 class Row(NamedTuple):
@@ -64,7 +64,7 @@ class Reference:
         self.emitted: list = []
         self.late: list = []
         self.dead: list = []
-        self.count = dict.fromkeys(("duplicates", "repeats", "matched", "not_applicable"), 0)
+        self.count = dict.fromkeys(("duplicates", "repeats", "matched", "not_applicable", "unknown"), 0)
 
     def run(self, keyed: list[Keyed]) -> None:
         for item in keyed:
@@ -106,7 +106,7 @@ class Reference:
             self.orphans.append(item)
 
     def _label(self, item: Keyed, impression: _Impression) -> None:
-        task, window = item.row.task, self.window[item.row.task]
+        task, window = item.row.task, self.window[item.row.task.removeprefix(UNKNOWN)]
         deadline = impression.key + window + self.lateness
         delay = item.row.event_time_ms - impression.event
         if task in impression.labels:
@@ -131,7 +131,9 @@ class Reference:
         labels = {task.name: None for task in self.schema.tasks}
         for task in group.tasks:
             if self._applies(impression, task.name):
-                labels[task.name] = int(task.name in impression.labels)
+                positive, unknown = task.name in impression.labels, UNKNOWN + task.name in impression.labels
+                labels[task.name] = 1 if positive else None if unknown else 0
+                self.count["unknown"] += unknown and not positive
         if all(label is None for label in labels.values()):
             self.count["not_applicable"] += 1
         else:

@@ -31,6 +31,7 @@ COUNTERS = {
     "settled": {"ctr": 100, "cvr": 12},
     "not_applicable": {"ctr": 0, "cvr": 85},
     "pending": {"ctr": 0, "cvr": 3},
+    "unknown_labels": {"ctr": 0, "cvr": 0},
     "dead_letters": {
         "impression": {"null:user_id": 4, "undecodable": 2},
         "feedback": {"unknown_impression": 5, "x": 2},

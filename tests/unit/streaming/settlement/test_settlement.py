@@ -58,6 +58,55 @@ def test_a_conditional_task_beside_an_unconditional_one_is_null_where_its_condit
     assert [(row["label_ctr"], row["label_cvr"]) for row in rows] == [(1, 0), (0, None)]
 
 
+def test_a_label_that_is_unknown_is_null_and_not_negative():
+    settlement = new_settlement([{"name": "ctr", "window_s": 1}, {"name": "like", "window_s": 1}])
+    rows, late, _ = settle(settlement, [(1, 0), (2, 0)], [(1, 0, "unknown:ctr"), (1, 500, "like")])
+    assert [(row["label_ctr"], row["label_like"]) for row in rows] == [(None, 1), (0, 0)]
+    assert settlement.counters()["unknown_labels"] == {"ctr": 1, "like": 0}
+    assert late == []
+
+
+def test_a_row_of_which_no_label_is_known_is_not_applicable_and_the_counts_balance():
+    settlement = new_settlement()
+    rows, _, _ = settle(settlement, [(1, 0), (2, 0)], [(1, 0, "unknown:ctr"), (2, 5, "ctr"), (2, 9, "unknown:cvr")])
+    assert [(row["impression_id"], row["settlement"], row["label_ctr"], row["label_cvr"]) for row in rows] == [
+        (2, "ctr", 1, None)
+    ]
+    counted = settlement.counters()
+    assert (counted["settled"], counted["not_applicable"]) == ({"ctr": 1, "cvr": 0}, {"ctr": 1, "cvr": 2})
+    assert counted["unknown_labels"] == {"ctr": 1, "cvr": 1}  # a sale of 1 does not apply: no click is known
+    assert (counted["feedback_read"], counted["matched_feedback"]) == (3, 3)
+
+
+@pytest.mark.parametrize("order", [("ctr", "unknown:ctr"), ("unknown:ctr", "ctr")])
+def test_a_positive_label_wins_over_an_unknown_one(order):
+    rows, _, _ = settle(new_settlement(), [(1, 0)], [(1, 100 + n, task) for n, task in enumerate(order)])
+    assert labels(rows, "ctr") == {1: 1}
+
+
+def test_what_becomes_unknown_after_its_label_has_settled_is_late():
+    rows, late, _ = settle(new_settlement(), [(1, 0), (2, 5000)], [(1, 1500, "unknown:ctr")])
+    assert labels(rows, "ctr") == {1: 0, 2: 0}
+    assert [(row["task"], row["reason"]) for row in late] == [("unknown:ctr", "after_settlement")]
+
+
+def test_a_state_of_a_release_that_knew_no_unknown_labels_is_taken_up(tmp_path):
+    before = new_settlement()
+    chunk = merged(before.schema, [(1, 0), (2, 900)], [(1, 100, "ctr")])
+    before.step(chunk)
+    state = before.state()
+    old = {key: value for key, value in state.meta.items() if key != "unknown_labels"}
+    after = new_settlement()
+    after.restore(replace(state, meta=old))
+    assert {row["impression_id"]: row["label_ctr"] for row in after.finish().batch.to_pylist()[:2]} == {1: 1, 2: 0}
+    assert after.counters()["unknown_labels"] == {"ctr": 0, "cvr": 0}
+
+
+def test_a_task_cannot_be_named_like_an_unknown_label():
+    with pytest.raises(ValueError, match=r"task `unknown:ctr` begins with `unknown:`, which feedback uses; name it"):
+        schema_of([{"name": "unknown:ctr", "window_s": 1}])
+
+
 def test_a_repeated_click_counts_once():
     settlement = new_settlement()
     rows, late, _ = settle(settlement, [(1, 0)], [(1, 500, "ctr"), (1, 500, "ctr"), (1, 5000, "ctr")])

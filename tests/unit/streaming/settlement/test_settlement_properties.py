@@ -37,6 +37,7 @@ def random_stream(random: Random, longest_partition: int):
     id_type = random.choice(["int64", "string"])
     price = {"name": "price", "type": "float32", "nullable": True}
     schema = RowSchema(impression_id=id_type, columns=[price], tasks=tasks)
+    labels = schema.feedback_tasks
     lateness = random.randint(0, 4)
     horizon = schema.groups[-1].window_ms + lateness + random.randint(0, 8)
     skew = random.choice([None, 6])
@@ -49,7 +50,7 @@ def random_stream(random: Random, longest_partition: int):
             time = max(0, clock + random.choice([0, 0, 0, -2, 1, -12, -60, 40]))
             identity = random.randrange(ids)
             identity = f"i{identity}" if id_type == "string" else identity
-            kind, task = ("impression", "") if topic == "ads" else ("feedback", random.choice(tasks)["name"])
+            kind, task = ("impression", "") if topic == "ads" else ("feedback", random.choice(labels))
             rows.append(Row(kind, topic, partition, n // 3, n % 3, identity, time, task, clock))
         partitions[(topic, partition)] = rows
     return schema, lateness, horizon, skew, partitions
@@ -242,6 +243,7 @@ def test_any_cut_and_any_resume_settles_like_one_row_at_a_time(seed, longest_par
     assert counted["duplicate_feedback"] == expected.count["repeats"]
     assert counted["matched_feedback"] == expected.count["matched"]
     assert sum(counted["not_applicable"].values()) == expected.count["not_applicable"]
+    assert sum(counted["unknown_labels"].values()) == expected.count["unknown"]
     assert all(n == 0 for n in counted["pending"].values())
 
 

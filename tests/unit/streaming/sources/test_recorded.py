@@ -10,8 +10,16 @@ import pytest
 
 from streaming.errors import BadInput
 from streaming.schema import Column, RowSchema, Task
-from streaming.sources import Chunk, FeedbackFile, Pacer, RecordedConfig, RecordedStream
-from streaming.sources.recorded import LabelColumn
+from streaming.settlement import SettlementConfig
+from streaming.sources import (
+    Chunk,
+    FeedbackFile,
+    LabelColumn,
+    Pacer,
+    RecordedConfig,
+    RecordedStream,
+    settled_rows,
+)
 
 SCHEMA = RowSchema(
     columns=(Column(name="user_id"), Column(name="genre", type="string")),
@@ -56,8 +64,42 @@ def test_rows_are_numbered_and_positive_labels_become_feedback(recorded: Path) -
         "genre": "y",
     }
     assert chunk.feedback.schema == SCHEMA.feedback
-    assert _feedback([chunk]) == [(1, 20_000, "ctr"), (2, 30_000, "ctr")]
+    assert _feedback([chunk]) == [(1, 20_000, "ctr"), (2, 30_000, "ctr"), (3, 40_000, "unknown:ctr")]
     assert (chunk.watermark_ms, chunk.truth, chunk.malformed) == (40_000, None, [])
+
+
+def _labels(path: Path, config: RecordedConfig, task: str, schema: RowSchema = SCHEMA) -> dict[int, int | None]:
+    """What settles: label by row, for the group of `task`."""
+    chunks = RecordedStream(path, config, schema).chunks(2)
+    batches = settled_rows(chunks, schema, SettlementConfig())
+    rows = [row for batch in batches for row in batch.to_pylist() if row["settlement"] == task]
+    return {row["impression_id"]: row[f"label_{task}"] for row in rows}
+
+
+@pytest.mark.parametrize(
+    "clicked",
+    [pa.array([0, 1, None, 1]), pa.array([False, True, None, True]), pa.array([0.0, 1.0, float("nan"), 1.0])],
+)
+def test_a_row_without_a_label_is_of_unknown_label_and_not_negative(tmp_path, clicked: pa.Array) -> None:
+    path = _write(tmp_path / "f.parquet", _table(clicked=clicked))
+    assert _labels(path, CLICKS, "ctr") == {0: 0, 1: 1, 3: 1}
+    negative = LabelColumn(column="clicked", nulls="negative")
+    assert _labels(path, CLICKS.model_copy(update={"labels": {"ctr": negative}}), "ctr") == {0: 0, 1: 1, 2: 0, 3: 1}
+
+
+def test_an_unknown_sale_counts_where_there_was_a_click(tmp_path) -> None:
+    path = _write(tmp_path / "f.parquet", _table(clicked=[0, 1, 1, 1], sold=[None, None, 1, 0]))
+    labels = {"ctr": LabelColumn(column="clicked"), "cvr": LabelColumn(column="sold")}
+    config = CLICKS.model_copy(update={"labels": labels})
+    chunks = list(RecordedStream(path, config, SCHEMA).chunks())
+    assert [row for row in _feedback(chunks) if row[2].startswith("unknown:")] == [(1, 20_000, "unknown:cvr")]
+    assert _labels(path, config, "cvr") == {2: 1, 3: 0}
+
+
+def test_a_setting_that_is_not_used_changes_nothing_of_what_a_run_is_known_by() -> None:
+    assert "nulls" not in CLICKS.model_dump()["labels"]["ctr"]
+    negative = LabelColumn(column="clicked", nulls="negative")
+    assert LabelColumn(**negative.model_dump()) == negative
 
 
 def test_verticals_that_are_numbers_are_named_by_their_digits(tmp_path) -> None:
@@ -80,7 +122,7 @@ def test_feedback_waits_for_its_delay_and_the_rest_follows_the_last_row(tmp_path
 
 
 def test_feedback_may_have_a_time_of_its_own(tmp_path) -> None:
-    path = _write(tmp_path / "f.parquet", _table(when=[None, 22, 31, None]))
+    path = _write(tmp_path / "f.parquet", _table(clicked=[0, 1, 1, 0], when=[None, 22, 31, None]))
     config = CLICKS.model_copy(update={"labels": {"ctr": LabelColumn(column="clicked", time_column="when")}})
     assert _feedback(list(RecordedStream(path, config, SCHEMA).chunks())) == [(1, 22_000, "ctr"), (2, 31_000, "ctr")]
 
@@ -121,6 +163,54 @@ def test_timestamps_and_other_widths_are_understood(tmp_path) -> None:
     (chunk,) = RecordedStream(_write(tmp_path / "f.parquet", table), CLICKS, SCHEMA).chunks()
     assert chunk.impressions["event_time_ms"].to_pylist() == [1000, 2000, 3000, 4000]
     assert chunk.impressions["genre"].to_pylist() == ["x", "y", "x", "z"]
+
+
+@pytest.mark.parametrize(
+    ("at", "unit"),
+    [
+        (
+            ["1970-01-01T00:00:10Z", "1970-01-01 01:00:20+01:00", "1970-01-01T00:00:30.0009", "1970-01-01 00:00:40"],
+            "s",
+        ),
+        (pa.array([10, 20, 30, 40], pa.timestamp("s", "Europe/Berlin")), "ms"),
+        (pa.array([10**7, 2 * 10**7, 3 * 10**7, 4 * 10**7]), "us"),
+        (pa.array([10**10, 2 * 10**10, 3 * 10**10, 4 * 10**10], pa.uint64()), "ns"),
+        (pa.array([10.0, 20.0004, 30.0, 40.0]), "s"),
+    ],
+)
+def test_times_are_taken_as_the_file_has_them(tmp_path, at: object, unit: str) -> None:
+    path = _write(tmp_path / "f.parquet", _table(at=at))
+    config = CLICKS.model_copy(update={"event_time_unit": unit})
+    (chunk,) = RecordedStream(path, config, SCHEMA).chunks()
+    assert chunk.impressions["event_time_ms"].to_pylist() == [10_000, 20_000, 30_000, 40_000]
+
+
+def test_dates_are_the_midnights_at_which_they_begin(tmp_path) -> None:
+    path = _write(tmp_path / "f.parquet", _table(at=pa.array([0, 0, 1, 2], pa.date32())))
+    (chunk,) = RecordedStream(path, CLICKS, SCHEMA).chunks()
+    assert chunk.impressions["event_time_ms"].to_pylist() == [0, 0, 86_400_000, 172_800_000]
+
+
+def test_unsigned_ids_flags_and_decimals_are_taken_as_they_are(tmp_path) -> None:
+    table = _table(
+        id=pa.array([1, 2**63, 2**64 - 1, 4], pa.uint64()),
+        user_id=[True, False, True, None],
+        price=pa.array([1, 2, None, 4], pa.decimal128(9, 2)),
+    )
+    columns = (Column(name="user_id", nullable=True), Column(name="price", type="float32", nullable=True))
+    schema = RowSchema(columns=columns, tasks=SCHEMA.tasks)
+    config = CLICKS.model_copy(update={"impression_id": "id"})
+    (chunk,) = RecordedStream(_write(tmp_path / "f.parquet", table), config, schema).chunks()
+    assert chunk.impressions["impression_id"].to_pylist() == [1, -(2**63), -1, 4]  # the same 64 bits
+    assert chunk.impressions["user_id"].to_pylist() == [1, 0, 1, None]
+    assert chunk.impressions["price"].to_pylist() == [1.0, 2.0, None, 4.0]
+
+
+def test_a_float_that_is_missing_or_nan_is_null_where_the_column_is_nullable(tmp_path) -> None:
+    path = _write(tmp_path / "f.parquet", _table(price=[1.5, None, float("nan"), 2.5]))
+    schema = RowSchema(columns=(Column(name="price", type="float32", nullable=True),), tasks=SCHEMA.tasks)
+    (chunk,) = RecordedStream(path, CLICKS, schema).chunks()
+    assert chunk.impressions["price"].to_pylist() == [1.5, None, None, 2.5]
 
 
 def test_the_pieces_do_not_change_what_is_played(tmp_path) -> None:
@@ -195,14 +285,12 @@ def test_a_missing_column_is_named_beside_those_there_are(recorded: Path) -> Non
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"user_id": ["a", "b", "c", "d"]}, "row 0: `user_id` is string, not int64"),
         ({"user_id": [1.0, 2.0, 2.5, 3.0]}, "row 2: `user_id` is double, not int64"),
-        ({"at": ["1", "2", "3", "4"]}, "`at` is string; a time is an integer, a float or a timestamp"),
+        ({"at": ["2026-01-01", "noon", "3", "4"]}, "`at` of row 1 is 'noon', which is no time; text is taken as ISO"),
         ({"at": [1, None, 3, 4]}, "`at` of row 1 is null"),
-        ({"clicked": ["n", "y", "y", "n"]}, "`clicked` is string, which cannot be compared with at least 1"),
     ],
 )
-def test_a_column_of_the_wrong_type_is_refused(tmp_path, changes: dict[str, object], message: str) -> None:
+def test_a_value_of_the_wrong_type_is_refused(tmp_path, changes: dict[str, object], message: str) -> None:
     path = _write(tmp_path / "f.parquet", _table(**changes))
     with pytest.raises(BadInput, match=message):
         list(RecordedStream(path, CLICKS, SCHEMA).chunks())
@@ -227,6 +315,40 @@ def test_what_is_no_parquet_file_is_refused(tmp_path) -> None:
     (tmp_path / "text.parquet").write_text("at,user\n1,2\n")
     with pytest.raises(BadInput, match="cannot be read as Parquet"):
         RecordedStream(tmp_path / "text.parquet", CLICKS, SCHEMA)
+    (tmp_path / "clicks.csv").write_text("at,user\n1,2\n")
+    with pytest.raises(BadInput, match=r"clicks.csv is no Parquet file, and by its name it is text; convert it once: "):
+        RecordedStream(tmp_path / "clicks.csv", CLICKS, SCHEMA)
+    with pytest.raises(BadInput, match="is a folder; give one Parquet file"):
+        RecordedStream(tmp_path, CLICKS, SCHEMA)
+
+
+def test_a_file_without_rows_is_refused(tmp_path) -> None:
+    path = _write(tmp_path / "f.parquet", _table().slice(0, 0))
+    with pytest.raises(BadInput, match=r"f.parquet has no rows; give a file that has some"):
+        RecordedStream(path, CLICKS, SCHEMA)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"user_id": ["a", "b", "c", "d"]}, "`user_id` is string, and it is declared int64; declare it `type: string`"),
+        ({"genre": [1.5, 2, 3, 4]}, "`genre` is double, and it is declared string; declare it `type: float32`"),
+        ({"genre": pa.array([1, 2, 3, 4], pa.date32())}, "columns are int64, float32, string or list<int64>: convert"),
+        ({"vertical": [0.5, 1, 2, 3]}, "`vertical` is double, and it is declared string; it is a name"),
+        ({"at": [True, True, True, True]}, "`at` is bool, and is to hold times; they may be integers or floats"),
+        ({"id": ["p", "q", "r", "s"]}, "`id` is string, and `impression_id` is declared int64; set rows.imp"),
+        (
+            {"clicked": ["n", "y", "y", "n"]},
+            r"`clicked` is string, which cannot be compared with at least 1; say which of its values are positive, for "
+            r"example {column: clicked, values: \[.yes.\]}",
+        ),
+    ],
+)
+def test_a_column_that_can_never_fit_is_refused_before_anything_is_read(tmp_path, changes, message: str) -> None:
+    path = _write(tmp_path / "f.parquet", _table(**changes))
+    config = CLICKS.model_copy(update={"impression_id": "id"} if "id" in changes else {})
+    with pytest.raises(BadInput, match=message):
+        RecordedStream(path, config, SCHEMA)
 
 
 def test_labels_and_columns_must_be_the_schemas(recorded: Path) -> None:

@@ -64,17 +64,23 @@ def stream(
     if summary is not None:
         print_closing(Console(), summary.value, where, settings)
     if status.state is RunState.FAILED:
-        typer.echo(f"exfm: the run failed: {status.reason}\nlogs: {where.logs}; {_next(status, where)}", err=True)
+        then = _next(status, where, finished=summary is not None)
+        typer.echo(f"exfm: the run failed: {status.reason}\nlogs: {where.logs}; {then}", err=True)
         raise typer.Exit(2 if status.mistaken else 1)
     if status.state is RunState.STOPPED:
         typer.echo(f"stopped ({status.reason}); the same command resumes it", err=True)
         raise typer.Exit(130)
 
 
-def _next(status: RunStatus, where: RunDir) -> str:
+def _next(status: RunStatus, where: RunDir, *, finished: bool) -> str:
     """What the same command would do now."""
     from pipelines.control import failed_before_learning
 
+    if finished:
+        return (
+            "no model was registered. The run is finished: mend that and start over with --fresh, or take its figures "
+            "as they are with --set losses.fail_share=1"
+        )
     if not status.mistaken:
         return "the same command resumes"
     if failed_before_learning(where):

@@ -5,10 +5,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from datetime import UTC, datetime, timedelta
 
 from pipelines.config import STUDENT, Config, StudentSettings, hashes_of_run
-from pipelines.results import Summary, draw, summarise
+from pipelines.results import Severity, Summary, draw, losses_in, summarise
 from pipelines.rules import Cause, Death, GiveUp, Patience, RunState, cause_of, verdict
 from pipelines.run_dir import RunDir
 from pipelines.status import RunStatus
@@ -43,17 +42,22 @@ class Conclusion:
 
     def __init__(self, run_dir: RunDir, status: RunStatus, tracker: Tracker | None, say: Say) -> None:
         self._run_dir, self._status, self._tracker, self._say = run_dir, status, tracker, say
-        self._started_at = (datetime.now(UTC) - timedelta(seconds=status.wall_s)).isoformat(timespec="seconds")
         self.summary: Summary | None = None
 
     def conclude(self, config: Config) -> None:
         run_dir, tracker = self._run_dir, self._tracker
         self._say("computing the summary from every prediction")
-        summary = summarise(config, run_dir, self._status, self._started_at)
+        summary = summarise(config, run_dir, self._status)
+        losses = losses_in(summary.value, config)
+        self._status.losses = losses.as_json()
         self._draw(config)
         if tracker is not None and not tracker.closed:  # once, however often a full disk has this called
             self._say("writing MLflow")
-            track_results(config, run_dir, tracker, summary)
+            if losses.severity is Severity.FAIL:  # nothing that learned from such a stream is to be served
+                for name in config.reader_names:
+                    tracker.finish(name, "FAILED")
+            else:
+                track_results(config, run_dir, tracker, summary)
             self._close(tracker, FINISHED_WAIT_S)
         write_json(run_dir.summary, summary.value)  # the mark of a finished run: nothing is left to do
         self.summary = summary

@@ -16,7 +16,7 @@ from pipelines.config import Resources
 from pipelines.control.conclusion import Finishing
 from pipelines.control.embedded_broker import EmbeddedBroker
 from pipelines.control.preflight import GB
-from pipelines.control.reporting import Reporting
+from pipelines.control.reporting import Judge, Reporting
 from pipelines.control.signals import stopping
 from pipelines.control.supervised import Supervised, Supervision
 from pipelines.control.wanted import Wanted
@@ -37,7 +37,8 @@ class Coordinator:
     """Runs workers until they are all done (`until_end`), or until asked to stop.
 
     `watch(status)` is called about every second, and once at the end; `finish()` when every worker is done, before the
-    run is.
+    run is: it leaves the final losses in the status, and a run that lost too much has failed. `judge` makes counts and
+    losses of the counters of the worker that writes the lake, while the run lives.
     """
 
     def __init__(
@@ -53,6 +54,7 @@ class Coordinator:
         pace: str = "lockstep",
         broker: EmbeddedBroker | None = None,
         watch: Callable[[RunStatus], None] = lambda status: None,
+        judge: Judge | None = None,
         finish: Callable[[], None] = lambda: None,
         status_file: StatusFile | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -65,7 +67,7 @@ class Coordinator:
         self._rules = Supervision(launcher, run_dir.logs, patience, resources.hang_s, disk_has_room, clock)
         self._finishing = Finishing(finish, patience, clock)
         file = status_file or StatusFile(run_dir.status)
-        self._reporting = Reporting(status, file, run_dir.lake, tracker, watch, clock)
+        self._reporting = Reporting(status, file, run_dir.lake, tracker, watch, judge, clock)
         self._pace, self._broker = pace, broker
         self._clock, self._sleep = clock, sleep
         self.stop_asked: str | None = None
@@ -92,6 +94,7 @@ class Coordinator:
         if held is not None and held.status.state is not WorkerState.RETIRED:
             raise BadInput(f"`{wanted.name}` is a worker of this run already ({held.status.state}); take another name")
         worker = self.workers[wanted.name] = Supervised(wanted, self._rules)
+        worker.status.earlier = self.status.earlier.of(wanted.name)
         self.status.workers = self.status.workers | {wanted.name: worker.status}  # others read it in their threads
         if self._running:
             worker.start()
@@ -200,7 +203,9 @@ class Coordinator:
         if failed:
             self._fail(failed)
         elif self._finishing.attempt():
-            self._move(RunState.DONE)
+            losses = self.status.losses
+            failed_by_loss = losses["severity"] == "fail"
+            self._move(RunState.FAILED if failed_by_loss else RunState.DONE, "; ".join(losses["words"]) or None)
         elif self._finishing.given_up is not None:
             self._move(RunState.FAILED, self._finishing.given_up)
         else:

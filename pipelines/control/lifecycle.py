@@ -19,10 +19,10 @@ from pipelines.control.live_run import LiveRun
 from pipelines.control.preflight import check_ranks, clear, contents, left_as_found, locked, prepare
 from pipelines.control.provision import Say, make_lake, make_topics, provisioned
 from pipelines.control.signals import interruptible, undisturbed_cleanup
-from pipelines.results import Summary
+from pipelines.results import Severity, Summary, losses_in
 from pipelines.rules import RunState
 from pipelines.run_dir import RunDir
-from pipelines.status import Heartbeat, RunStatus, StatusFile, read_status
+from pipelines.status import Heartbeat, RunStatus, StatusFile, earlier_legs, read_status
 from streaming.broker import LocalBroker
 from streaming.errors import BadInput, StreamingError
 
@@ -56,22 +56,27 @@ def run(
         prepare(config, run_dir, evolve=evolve, drop=drop, say=say)
         if (earlier := earlier_summary(config, run_dir)) is not None:
             say(f"{run_dir.root} holds this run, finished on {earlier.value['run']['started_at']}: nothing left to do.")
-            return RunStatus(config.name, RunState.DONE), earlier
+            losses = losses_in(earlier.value, config)
+            state = RunState.FAILED if losses.severity is Severity.FAIL else RunState.DONE
+            return RunStatus(config.name, state, "; ".join(losses.words) or None), earlier
         _announce(run_dir, say)
         logging.basicConfig(filename=run_dir.logs / "coordinator.log", level=logging.INFO, force=True)
-        status, status_file = RunStatus(config.name), StatusFile(run_dir.status)
+        status = RunStatus.resuming(config.name, earlier_legs(run_dir.root))
+        status_file = StatusFile(run_dir.status)
         with (
             Heartbeat(status_file, status),
             provisioned(config, run_dir, status, local=local, say=say) as provision,
             undisturbed_cleanup(),
         ):
+            status.stage = f"making topics and lake (broker: {provision.servers})"
             make_topics(config, run_dir, provision.servers, until_end=until_end, say=say)
             make_lake(config, run_dir, provision.servers)
             live = LiveRun(
                 config, run_dir, provision, status, status_file,
                 until_end=until_end, watch=watch, attend=attend, say=say,
             )  # fmt: skip
-            found.begun = True
+            found.begun, status.stage = True, None
+            say("waiting for the workers: each process starts and imports torch")
             summary = live.run()
         return status, summary
 

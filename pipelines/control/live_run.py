@@ -11,7 +11,7 @@ from pipelines.control.continuation import settle
 from pipelines.control.coordinator import Coordinator
 from pipelines.control.provision import Provision, Say
 from pipelines.control.wanted import wanted_of
-from pipelines.results import Summary
+from pipelines.results import Summary, losses_now
 from pipelines.run_dir import RunDir
 from pipelines.status import RunStatus, StatusFile
 from streaming.disk import sync, write_text
@@ -56,6 +56,7 @@ class LiveRun:
             pace=config.pace.mode,
             broker=provision.broker,
             watch=watch_and_attend,
+            judge=lambda counters: losses_now(counters, self.config),
             finish=lambda: self._conclusion.conclude(self.config),
             status_file=status_file,
         )

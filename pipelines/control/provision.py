@@ -39,10 +39,11 @@ def provisioned(config: Config, run_dir: RunDir, status: RunStatus, *, local: bo
         with ThreadPoolExecutor(1) as starter:
             broker = starting = None
             if configured is None:
-                say("starting the embedded Apache Kafka broker")
+                status.stage = "starting the embedded Apache Kafka broker"
+                say(status.stage)
                 broker = _embedded(config, run_dir, status)
                 starting = starter.submit(stack.enter_context, broker)
-            launcher = _launcher(config, local, say)
+            launcher = _launcher(config, status, local, say)
             stack.callback(launcher.shutdown)
             servers = starting.result() if starting is not None else str(configured)
         yield Provision(servers, launcher, broker)
@@ -93,11 +94,13 @@ def make_lake(config: Config, run_dir: RunDir, servers: str) -> None:
     LakeTable(run_dir.lake, config.rows, config.lake.layout).open_writer()
 
 
-def _launcher(config: Config, local: bool, say: Say) -> Launcher:
+def _launcher(config: Config, status: RunStatus, local: bool, say: Say) -> Launcher:
     if local:
         return LocalLauncher()
     address = config.resources.address
-    say("starting Ray" if address is None else f"joining Ray at {address}")
+    stage = "starting Ray" if address is None else f"joining Ray at {address}"
+    say(stage)
+    status.stage = stage if status.stage is None else f"{status.stage}, {stage}"
     return RayLauncher(config.resources)
 
 

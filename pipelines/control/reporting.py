@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
+from pipelines.results import Losses
 from pipelines.rules import RunState
 from pipelines.status import RunStatus, StatusFile
 from pipelines.tracking import Tracker
 from pipelines.workers import Report
 
 STATUS_INTERVAL_S = 1.0
+
+
+Judge = Callable[[Mapping[str, Any]], tuple[dict[str, Any], Losses]]
+"""Counts and losses, from the counters of the worker that writes the lake."""
 
 
 class Reporting:
@@ -23,8 +29,10 @@ class Reporting:
         lake: Path,
         tracker: Tracker | None,
         watch: Callable[[RunStatus], None],
+        judge: Judge | None,
         clock: Callable[[], float],
     ) -> None:
+        self._judge = judge
         self._status, self._file, self._lake = status, file, lake
         self._tracker, self._watch, self._clock = tracker, watch, clock
         self._shown_at = 0.0
@@ -38,6 +46,7 @@ class Reporting:
         if self._tracker is not None:
             status.tracking = {"dropped": self._tracker.dropped, "problem": self._tracker.problem}
         if status.state not in (RunState.DONE, RunState.FAILED, RunState.STOPPED):
+            self._account()
             status.reason = status.trouble
         self._file.write(status.as_json())
         self._watch(status)
@@ -47,6 +56,13 @@ class Reporting:
         if report is not None and self._tracker is not None:
             for step, values in report.metrics:
                 self._tracker.metrics(worker, step, values)
+
+    def _account(self) -> None:
+        status = self._status
+        for worker in status.workers.values():
+            if self._judge is not None and worker.kind.writes_lake and worker.report is not None:
+                status.counts, losses = self._judge(worker.report.counts or {})
+                status.losses = losses.as_json()
 
     def _measure_lake(self) -> None:
         files = bytes_ = 0

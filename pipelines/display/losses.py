@@ -11,8 +11,8 @@ from rich.text import Text
 STYLES = {"fine": "", "warn": "yellow", "fail": "bold red"}
 
 
-def losses_text(losses: Mapping[str, Any], *, lines: bool = True) -> Group:
-    """`losses` as status.json and summary.json hold them; `lines`: with the account, not the loud words alone."""
-    account = [Text(line) for line in losses["lines"]] if lines else []
-    loud = [Text(words, style=STYLES[losses["severity"]]) for words in losses["words"]]
+def losses_text(losses: Mapping[str, Any], *, words: bool = True) -> Group:
+    """`losses` as status.json and summary.json hold them; `words`: with the loud ones, not the account alone."""
+    account = [Text(line) for line in losses["lines"]]
+    loud = [Text(said, style=STYLES[losses["severity"]]) for said in losses["words"]] if words else []
     return Group(*account, *loud)

@@ -13,6 +13,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from pipelines.display.losses import STYLES, losses_text
 from pipelines.rules import RunState, WorkerState
 from pipelines.status import RunStatus
 
@@ -115,7 +116,9 @@ def overall(status: RunStatus, width: int) -> Group:
     eta = eta_s(status)
     rest = f"ETA {duration(eta)}" if eta is not None else ""
     head.add_row(Text(status.name, style="bold"), str(status.state), bar, share, duration(status.wall_s), rest)
-    return Group(head, Text(status.reason or "", style="yellow")) if status.reason else Group(head)
+    said = [Text(status.reason, style=STYLES[status.losses["severity"]] or "yellow")] if status.reason else []
+    waits = [Text(status.waits_for, style="dim")] if status.waits_for else []
+    return Group(head, *waits, *said)
 
 
 class Screen:
@@ -143,7 +146,8 @@ class Screen:
         if self._live:
             workers = {name: worker.as_json() for name, worker in status.workers.items()}
             width = self._console.width
-            self._live.update(Group(overall(status, width), worker_table(workers, width)), refresh=True)
+            account = losses_text(status.losses, words=False)  # the loud words are the status's reason
+            self._live.update(Group(overall(status, width), worker_table(workers, width), account), refresh=True)
             return
         ended = status.state in (RunState.DONE, RunState.FAILED, RunState.STOPPED)
         if self._printed_end or (self._clock() - self._printed < PLAIN_INTERVAL_S and not ended):
@@ -159,5 +163,6 @@ class Screen:
             ne = next((f" NE {v:.4f}" for v in ((report.ne if report else None) or {}).values() if v), "")
             parts.append(f"{worker.name} {rate}{ne}")
         self._console.print(" | ".join(parts), highlight=False, markup=False, soft_wrap=True)
-        if status.reason is not None and not ended:
-            self._console.print(f"       {status.reason}", highlight=False, markup=False, soft_wrap=True)
+        for words in (status.waits_for, status.reason):
+            if words is not None and not ended:
+                self._console.print(f"       {words}", highlight=False, markup=False, soft_wrap=True)

@@ -1,5 +1,5 @@
 from .counts import counts_hold, counts_of
-from .losses import Losses, Severity, losses_in, losses_of
+from .losses import Losses, Severity, losses_in, losses_now, losses_of
 from .picture import draw
 from .summary import CLUSTER_ROWS, MODELS, PACKAGES, Summary, rows_hold, summarise
 from .verdict import Outcome, outcome_of
@@ -16,6 +16,7 @@ __all__ = [
     "counts_of",
     "draw",
     "losses_in",
+    "losses_now",
     "losses_of",
     "outcome_of",
     "rows_hold",

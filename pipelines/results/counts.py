@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 
-def counts_of(counters: dict[str, Any]) -> dict[str, Any]:
+def counts_of(counters: Mapping[str, Any]) -> dict[str, Any]:
     """From the counters of settlement and lake. For every settlement group, and for feedback:
 
     impressions_read = settled + not applicable + pending + dead letters + duplicates

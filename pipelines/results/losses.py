@@ -15,6 +15,7 @@ from math import sqrt
 from typing import Any, NamedTuple
 
 from pipelines.config import Config, LossLimits
+from pipelines.results.counts import counts_of
 
 MOST_REASONS = 5
 """Reasons of dead letters that are listed, the most common first."""
@@ -131,6 +132,13 @@ def losses_in(summary: Mapping[str, Any], config: Config) -> Losses:
         feedback=[TaskFeedback(**task) for task in more.get("feedback", [])],
         ended=True,
     )
+
+
+def losses_now(counters: Mapping[str, Any], config: Config) -> tuple[dict[str, Any], Losses]:
+    """The counts and losses of a run that lives, from the counters of the worker that writes its lake."""
+    counts = counts_of(counters)
+    wanted = {student.name: student.row_filter for student in config.students}
+    return counts, losses_of(counts, config.losses, examples=counters["dead_letter_examples"], wanted=wanted)
 
 
 def sure_share(part: int, whole: int) -> float:

@@ -7,7 +7,7 @@ rows: those with a label, a teacher logit, and (where a truth exists) a known pr
 from __future__ import annotations
 
 import platform
-from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
@@ -57,6 +57,11 @@ class Columns:
             None if self.weights is None else self.weights[kept],
             None if self.groups is None else self.groups[kept],
         )
+
+
+def no_rows(models: Sequence[str]) -> Columns:
+    """Of a student that saw no row: it has its line in every table all the same."""
+    return Columns(np.empty(0, np.int64), np.empty(0), {model: np.empty(0) for model in models}, 0)
 
 
 def columns_of(table: pa.Table, task: str, truth: Truth | None) -> Columns:
@@ -139,11 +144,10 @@ def _student(
     config: Config, run_dir: RunDir, student: StudentSettings, truth: Truth | None, last_seq: int
 ) -> dict[str, Any]:
     table = read_predictions(run_dir.predictions(student.name))
-    if table is None:
-        return {}
+    models = ("student", *(["no_teacher"] if student.twin else []), "teacher")
     results = {}
     for task in config.student_tasks(student):
-        columns = columns_of(table, task, truth)
+        columns = no_rows(models) if table is None else columns_of(table, task, truth)
         result = judge(columns)
         result["rows_left_out"] = columns.left_out
         result["last_half"] = judge(columns.after(last_seq // 2))
@@ -151,7 +155,7 @@ def _student(
     return results
 
 
-def summarise(config: Config, run_dir: RunDir, status: RunStatus, started_at: str) -> Summary:
+def summarise(config: Config, run_dir: RunDir, status: RunStatus) -> Summary:
     """All of summary.json."""
     reports = {name: worker.report for name, worker in status.workers.items() if worker.report is not None}
     writer = next(name for name, worker in status.workers.items() if worker.kind.writes_lake)
@@ -168,8 +172,9 @@ def summarise(config: Config, run_dir: RunDir, status: RunStatus, started_at: st
             "name": config.name,
             "config_hash": config.hash,
             "versions": {"python": platform.python_version()} | {p: version(p) for p in PACKAGES},
-            "started_at": started_at,
+            "started_at": status.started_at,
             "wall_s": round(status.wall_s, 3),
+            "legs": status.legs,
             "pace": config.pace.mode,
             "seed": config.seed,
         },
@@ -185,18 +190,15 @@ def summarise(config: Config, run_dir: RunDir, status: RunStatus, started_at: st
 
 
 def _worker(worker: WorkerStatus) -> dict[str, Any]:
-    """What a worker did since the coordinator started, summed over its processes."""
+    """What a worker did since the run began; `rows_per_s` is the rate of this leg, replayed rows included."""
     rows, busy_s = sum(r.rows for r in worker.whole), sum(r.busy_s for r in worker.whole)
-    phases: Counter[str] = Counter()
-    for report in worker.whole:
-        phases.update(report.phases_s)
     return {
-        "rows": rows,
-        "busy_s": round(busy_s, 3),
+        "rows": worker.rows,
+        "busy_s": round(worker.busy_s, 3),
         "rows_per_s": round(rows / busy_s, 1) if busy_s else 0.0,
-        "peak_rss_bytes": max(r.peak_rss_bytes for r in worker.whole),  # of several ranks, their sum
-        "restarts": worker.restarts,
-        "phases_s": {phase: round(s, 3) for phase, s in phases.items()},
+        "peak_rss_bytes": worker.peak_rss_bytes,
+        "restarts": worker.all_restarts,
+        "phases_s": {phase: round(s, 3) for phase, s in worker.phases_s.items()},
     } | _ranks(worker.whole)
 
 

@@ -1,15 +1,19 @@
 from .file import StatusFile
 from .heartbeat import Heartbeat
+from .legs import EarlierLegs, EarlierWork, earlier_legs
 from .status import RunStatus, WorkerStatus
 from .stored import ENDED, alive, read_status, stop_run
 
 __all__ = [
     "ENDED",
+    "EarlierLegs",
+    "EarlierWork",
     "Heartbeat",
     "RunStatus",
     "StatusFile",
     "WorkerStatus",
     "alive",
+    "earlier_legs",
     "read_status",
     "stop_run",
 ]

@@ -7,10 +7,9 @@ from types import TracebackType
 
 from pipelines.rules import RunState
 from pipelines.status.file import StatusFile
-from pipelines.status.status import RunStatus
+from pipelines.status.status import ENDS, RunStatus
 
 INTERVAL_S = 1.0
-ENDS = (RunState.DONE, RunState.FAILED, RunState.STOPPED)
 
 
 class Heartbeat:

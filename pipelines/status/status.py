@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import os
 import time
+from collections import Counter
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
 from pipelines.rules import Cause, Kind, RunState, WorkerState
+from pipelines.status.legs import EarlierLegs, EarlierWork
 from pipelines.workers import Report
 
 WAITS = {Cause.BROKER_AWAY: "broker away", Cause.DISK_FULL: "disk full"}
 PAUSED = (WorkerState.RESTARTING, WorkerState.STARTING)
+ENDS = (RunState.DONE, RunState.FAILED, RunState.STOPPED)
 SILENT_S = 30.0
 
 
@@ -22,6 +25,7 @@ class WorkerStatus:
     kind: Kind
     state: WorkerState = WorkerState.STARTING
     restarts: int = 0
+    """Since the coordinator started; `earlier` has those before."""
     node: str | None = None
     report: Report | None = None
     recent_rows_per_s: float | None = None
@@ -32,6 +36,8 @@ class WorkerStatus:
     """How long it has not reported, though it was asked."""
     before: list[Report] = field(default_factory=list)
     """The last reports of this worker's processes that died."""
+    earlier: EarlierWork = field(default_factory=EarlierWork)
+    """What it did before the run was resumed."""
 
     @property
     def whole(self) -> list[Report]:
@@ -39,22 +45,56 @@ class WorkerStatus:
         last = self.report
         return self.before if last is None or last in self.before else [*self.before, last]
 
+    @property
+    def rows(self) -> int:
+        """Since the run began."""
+        if self.report is None:
+            return self.earlier.rows
+        return self.report.rows if self.report.total_rows is None else self.report.total_rows
+
+    @property
+    def all_restarts(self) -> int:
+        """Since the run began."""
+        return self.earlier.restarts + self.restarts
+
+    @property
+    def busy_s(self) -> float:
+        """Since the run began."""
+        return self.earlier.busy_s + sum(report.busy_s for report in self.whole)
+
+    @property
+    def phases_s(self) -> dict[str, float]:
+        """Since the run began."""
+        phases = Counter(dict(self.earlier.phases_s))
+        for report in self.whole:
+            phases.update(report.phases_s)
+        return dict(phases)
+
+    @property
+    def peak_rss_bytes(self) -> int:
+        """The highest of all its processes; of several ranks, their sum."""
+        return max([self.earlier.peak_rss_bytes, *(report.peak_rss_bytes for report in self.whole)])
+
     def as_json(self) -> dict[str, Any]:
         report = self.report or Report(self.name, str(self.kind))
         lives = self.state in (WorkerState.RUNNING, WorkerState.DONE)
+        done = self.state is WorkerState.DONE
         return {
             "kind": str(self.kind),
             "pid": report.pid or None if lives else None,
             "node": self.node,
             "state": str(self.state),
             "reason": self.reason,
-            "restarts": self.restarts,
+            "restarts": self.all_restarts,
             "silent_s": round(self.silent_s, 1),
-            "rows": report.rows,
+            "rows": self.rows,
             "rows_per_s": self.recent_rows_per_s,
+            "busy_s": round(self.busy_s, 3),
+            "phases_s": {phase: round(seconds, 3) for phase, seconds in self.phases_s.items()},
+            "peak_rss_bytes": self.peak_rss_bytes,
             "lake_seq": report.lake_seq,
-            "lag_rows": report.lag_rows,
-            "lag_event_time_s": report.lag_event_time_s,
+            "lag_rows": 0 if done and report.lag_rows is not None else report.lag_rows,
+            "lag_event_time_s": None if done else report.lag_event_time_s,
             "rss_bytes": report.rss_bytes or None if lives else None,
             "ne": report.ne,
             "teacher_version": report.teacher_version,
@@ -73,12 +113,42 @@ class RunStatus:
     mistaken: bool = False
     """It failed by the caller's mistake: the same command would fail again before that is mended."""
     started_monotonic: float = field(default_factory=time.monotonic)
+    started_at: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
+    """Of the run's first leg."""
+    earlier: EarlierLegs = field(default_factory=EarlierLegs)
+    """The legs before this one, where the run was resumed."""
     workers: dict[str, WorkerStatus] = field(default_factory=dict)
     broker: dict[str, Any] = field(default_factory=lambda: {"bootstrap_servers": None, "pid": None})
     lake: dict[str, Any] = field(default_factory=lambda: {"rows": 0, "bytes": 0, "files": 0, "last_lake_seq": None})
     tracking: dict[str, Any] = field(default_factory=lambda: {"dropped": 0, "problem": None})
+    counts: dict[str, Any] | None = None
+    """What became of every row, as in summary.json; None before the lake's writer has reported."""
+    losses: dict[str, Any] = field(default_factory=lambda: {"severity": "fine", "lines": [], "words": []})
+    """What was lost, as an account and, where it is much, in loud words."""
+    stage: str | None = None
+    """What is being started, before there are workers."""
     waiting: str | None = None
     """What the run itself waits for, apart from its workers."""
+
+    @staticmethod
+    def resuming(name: str, earlier: EarlierLegs) -> RunStatus:
+        """Of a run that goes on where `earlier` ended."""
+        status = RunStatus(name, earlier=earlier)
+        status.started_at = earlier.started_at or status.started_at
+        return status
+
+    @property
+    def waits_for(self) -> str | None:
+        """What is waited for until the first rows are in the lake; None from then on."""
+        if self.state in ENDS or self.lake["rows"]:
+            return None
+        if self.stage is not None:
+            return self.stage
+        starting = [worker.name for worker in self.workers.values() if worker.state is WorkerState.STARTING]
+        if starting:
+            return f"waiting for {', '.join(starting)}: their processes start and import torch"
+        notes = [w.report.note for w in self.workers.values() if w.kind.writes_lake and w.report is not None]
+        return notes[0] if notes else None
 
     @property
     def trouble(self) -> str | None:
@@ -100,15 +170,27 @@ class RunStatus:
             if worker.state is WorkerState.FAILED:
                 stale = "stale_teacher: " if worker.kind.publishes else ""
                 found.append(f"{stale}{worker.name} has given up, the others go on ({worker.reason})")
+        found += self.losses["words"]
         return "; ".join(found) or None
 
     @property
-    def wall_s(self) -> float:
+    def leg_wall_s(self) -> float:
         return time.monotonic() - self.started_monotonic
+
+    @property
+    def wall_s(self) -> float:
+        """Of all legs."""
+        return self.earlier.wall_s + self.leg_wall_s
+
+    @property
+    def legs(self) -> int:
+        return self.earlier.legs + 1
 
     @property
     def fraction(self) -> float | None:
         """How much of a bounded stream has gone all the way; None where its length is unknown."""
+        if self.state is RunState.DONE:
+            return 1.0
         by_kind = {w.kind: w.report for w in self.workers.values() if w.report}
         ingest, augmentation = by_kind.get(Kind.INGEST), by_kind.get(Kind.AUGMENTATION)
         if ingest is None or ingest.progress is None or augmentation is None or augmentation.progress is None:
@@ -117,7 +199,11 @@ class RunStatus:
         settled = augmentation.progress[0]
         lake_rows = 0 if augmentation.lake_seq is None else augmentation.lake_seq + 1
         readers = [
-            w.report.lake_seq if w.report and w.report.lake_seq is not None else -1
+            lake_rows - 1
+            if w.state is WorkerState.DONE  # rows behind its last one are not its own
+            else w.report.lake_seq
+            if w.report and w.report.lake_seq is not None
+            else -1
             for w in self.workers.values()
             if w.kind.reads_lake and w.state is not WorkerState.RETIRED
         ]
@@ -131,13 +217,19 @@ class RunStatus:
             "name": self.name,
             "state": str(self.state),
             "reason": self.reason,
+            "waits_for": self.waits_for,
             "mistaken": self.mistaken,
             "pid": os.getpid(),
             "updated_at": datetime.now(UTC).isoformat(timespec="milliseconds"),
+            "started_at": self.started_at,
             "wall_s": round(self.wall_s, 3),
+            "leg_wall_s": round(self.leg_wall_s, 3),
+            "legs": self.legs,
             "fraction": self.fraction,
             "workers": {name: worker.as_json() for name, worker in self.workers.items()},
             "broker": dict(self.broker),  # others write into these while they are turned into text
             "lake": dict(self.lake),
             "tracking": dict(self.tracking),
+            "counts": self.counts,
+            "losses": self.losses,
         }

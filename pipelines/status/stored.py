@@ -44,6 +44,9 @@ class _StoredWorker(BaseModel):
     lag_rows: Count | None
     rss_bytes: Count | None
     ne: dict[str, Seconds | None] | None
+    busy_s: Seconds = 0.0
+    peak_rss_bytes: Count = 0
+    phases_s: dict[Name, Seconds] = {}
     teacher_version: Count | None
     logit_age_s: Seconds | None
     ranks: list[dict[str, Any]] = []
@@ -63,6 +66,14 @@ class _StoredBroker(BaseModel):
     bootstrap_servers: str | None
 
 
+class _StoredLosses(BaseModel):
+    model_config = ConfigDict(extra="allow")
+
+    severity: Literal["fine", "warn", "fail"]
+    lines: list[str]
+    words: list[str]
+
+
 class _StoredStatus(BaseModel):
     """What is read of status.json, as far as it is relied upon."""
 
@@ -74,6 +85,10 @@ class _StoredStatus(BaseModel):
     pid: Annotated[int, Field(gt=0, lt=2**31)]
     updated_at: Annotated[str, AfterValidator(_a_time)]
     wall_s: Seconds
+    legs: Count = 1
+    started_at: Annotated[str, AfterValidator(_a_time)] | None = None
+    waits_for: str | None = None
+    losses: _StoredLosses | None = None
     fraction: Seconds | None
     workers: dict[Name, _StoredWorker]
     lake: _StoredLake

@@ -221,4 +221,5 @@ class IngestWorker(Worker):
             output.writer.abandon()
 
     def describe(self, report: Report) -> None:
-        report.progress = (self.rows, self._total)
+        report.total_rows = self._total if self._done else self.rows  # a restart plays the stream from its beginning
+        report.progress = (report.total_rows, self._total)

@@ -27,6 +27,9 @@ class Report:
     pid: int = 0
     state: str = "running"
     rows: int = 0
+    """What this process did; a restart does again what was not committed."""
+    total_rows: int | None = None
+    """Since the run began, each row once; None for a worker whose processes do everything once."""
     busy_s: float = 0.0
     phases_s: dict[str, float] = field(default_factory=dict)
     rss_bytes: int = 0

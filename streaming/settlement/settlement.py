@@ -253,6 +253,16 @@ class Settlement:
         return self._watermark
 
     @property
+    def first_wait_s(self) -> tuple[float, float]:
+        """Of a stream of which nothing has settled: how long the first impression waits, in seconds of event time, and
+        how long it has waited."""
+        wait_ms = self.schema.groups[0].window_ms + self._lateness
+        key_time, passed_ms = self._pending.key_time, 0
+        if key_time.stop > key_time.first:
+            passed_ms = self._watermark - int(key_time.view(key_time.first, key_time.first + 1)[0])
+        return wait_ms / 1000, min(wait_ms, max(0, passed_ms)) / 1000
+
+    @property
     def waiting_feedback(self) -> int:
         """Feedback rows whose impression has not come yet."""
         return len(self._orphans)

@@ -129,7 +129,8 @@ class AugmentationWorker(Worker):
         with self.watch("wait for teacher"):
             decision = self._decide(number)
             if isinstance(decision, Score) and not self._snapshots.load(decision.version):
-                decision = Wait(f"waiting for snapshot {decision.version}")
+                which = f"snapshot {decision.version}" if decision.version else "the teacher's first snapshot"
+                decision = Wait(f"waiting for {which}")
             if isinstance(decision, Wait):
                 self._note = decision.reason
                 time.sleep(0.01)
@@ -207,6 +208,21 @@ class AugmentationWorker(Worker):
             "teacher_inferences": self._snapshots.inferences,
         }
 
+    def _awaited(self, counts: dict[str, Any]) -> str | None:
+        """What a lake without rows waits for."""
+        if self._commits.lake.last_lake_seq >= 0 or self._feed.at_end:
+            return None
+        config, settlement = self._config, self._feed.settlement
+        if self._block.num_rows:
+            return f"the first block fills: {self._block.num_rows:,} of {config.pace.block_rows:,} rows"
+        if not counts["impressions_read"]:
+            return f"waiting for the first impression on topic `{config.kafka.impressions.topic}`"
+        window_s, passed_s = settlement.first_wait_s
+        return (
+            f"waiting for the first window to close: {window_s:,g} s of event time, of which {passed_s:,.0f} s have "
+            f"passed ({counts['impressions_read']:,} impressions read)"
+        )
+
     def describe(self, report: Report) -> None:
         counts, lake_seq = self._counts(), self._commits.lake.last_lake_seq
         intake, settlement = self._feed.intake, self._feed.settlement
@@ -216,7 +232,8 @@ class AugmentationWorker(Worker):
         report.lag_rows = intake.lag_rows()
         if self._config.pace.mode == "free" and intake.watermark_ms > 0:
             report.lag_event_time_s = max(0.0, (self._now_ms() - intake.watermark_ms) / 1000)
-        report.note = self._note or intake.note or self._housekeeper.trouble
+        report.note = self._note or intake.note or self._housekeeper.trouble or self._awaited(counts)
+        report.total_rows = counts["impressions_read"] + counts["feedback_read"]
         bytes_held = {"state_bytes": settlement.state_bytes, "state_disk_bytes": settlement.disk_bytes}
         report.counts = counts | bytes_held | {"dead_letter_examples": settlement.letters.examples}
         accounted = counts["impressions_read"] - counts["pending"][self._config.rows.groups[0].name]

@@ -276,6 +276,7 @@ class StudentWorker(Worker):
         report.teacher_version = self.record.teacher_version
         report.logit_age_s = self.record.logit_age_s
         report.ne = self.record.figures.ne
+        report.total_rows = self.account.rows
         report.note = "; ".join(filter(None, [self.keeper.note, *self.account.notes])) or None
         report.counts = self.counts()
         self.keeper.renew()

@@ -341,6 +341,7 @@ class TeacherWorker(Worker):
     def describe(self, report: Report) -> None:
         report.lake_seq, report.teacher_version = self.place.lake_seq, self.place.version
         report.own_rows, report.ne = self.tally.own_rows, self.tally.figures.ne
+        report.total_rows = self.account.rows
         report.note = "; ".join(filter(None, [self.keeper.note, *self.account.notes])) or None
         report.counts = self.account.counts((TEACHER,), {TEACHER: self.tally.trained_rows})
         if not self._ranks.first:

@@ -296,8 +296,13 @@ def test_the_optimum_is_read_from_the_truth_beside_the_stream(run_dir):
     assert found["optimum"]["ne"] == pytest.approx(naive_ne(logit(p), table["label_ctr"].to_numpy()), rel=1e-6)
 
 
-def test_a_student_that_predicted_nothing_has_no_part(run_dir):
-    assert students_of(CONFIG, run_dir, 10) == {"feed": {}, "idle": {}}
+def test_a_student_that_saw_no_row_has_its_line_all_the_same(run_dir):
+    found = students_of(CONFIG, run_dir, 10)
+    assert found.keys() == {"feed", "idle"}
+    for student in found.values():
+        for part in (student["ctr"], student["ctr"]["last_half"]):
+            assert (part["rows"], part["positives"], part["gain"]) == (0, 0, None)
+            assert part["teacher"] is None or part["teacher"]["ne"] is None
 
 
 # --- the whole ------------------------------------------------------------------------------------------------------
@@ -317,7 +322,7 @@ def finished(run_dir):
     table, _ = predictions(rows=112)
     spill(run_dir, "feed", table)
     LakeTable(run_dir.lake, CONFIG.rows).open_writer()
-    return summarise(CONFIG, run_dir, status, "2026-01-01T00:00:00+00:00")
+    return summarise(CONFIG, run_dir, status)
 
 
 def test_the_summary_holds_every_field_that_others_rely_on(run_dir):

@@ -42,7 +42,7 @@ class Column(BaseModel):
     A value outside `minimum` and `maximum` makes its row a dead letter (`out_of_range:<name>`).
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", coerce_numbers_to_str=True)
 
     name: str = Field(description="name of the column, as in the messages")
     type: ColumnType = Field(default="int64", description="type of its values")
@@ -61,7 +61,7 @@ class Task(BaseModel):
     `given` names the task it is conditional on (a conversion is defined on clicked rows only).
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", coerce_numbers_to_str=True)
 
     name: str = Field(description="name of the task, as in the feedback")
     window_s: float = Field(
@@ -96,7 +96,7 @@ class RowSchema(BaseModel):
     ['ctr']
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", coerce_numbers_to_str=True)
 
     impression_id: Literal["int64", "string"] = Field(default="int64", description="type of the ids")
     columns: tuple[Column, ...] = Field(description="the raw feature columns")

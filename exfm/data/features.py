@@ -31,7 +31,7 @@ class SparseFeature(BaseModel):
     4
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", coerce_numbers_to_str=True)
 
     name: str = Field(description="Name of the feature and of its embedding table.")
     column: str | None = Field(default=None, description="Raw column to read; default: the feature's name.")
@@ -84,7 +84,7 @@ class SparseFeature(BaseModel):
 class DenseFeature(BaseModel):
     """One float. Reads `column` (default: the feature's name); null becomes 0 after the transform."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", coerce_numbers_to_str=True)
 
     name: str = Field(description="Name of the feature.")
     column: str | None = Field(default=None, description="Raw column to read; default: the feature's name.")
@@ -120,7 +120,7 @@ class SequenceFeature(BaseModel):
     ('seen:0', 'seen:1', 'seen:2')
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", coerce_numbers_to_str=True)
 
     name: str = Field(description="Name of the feature and of its embedding table.")
     column: str | None = Field(
@@ -161,7 +161,7 @@ class HistoryFeature(BaseModel):
     'ctr'
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", coerce_numbers_to_str=True)
 
     name: str = Field(description="Name of the history.")
     by: str = Field(description="The sparse feature whose ids have a history each.")
@@ -211,7 +211,7 @@ class FeatureSet(BaseModel):
     ('user_id', 'ad_id', 'age')
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", coerce_numbers_to_str=True)
 
     sparse: tuple[SparseFeature, ...] = Field(
         min_length=1, description="Features with an embedding table, looked up by ids."

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pipelines.cli.options import AsJson
+from streaming.program import command
 
 if TYPE_CHECKING:
     from streaming.broker import LocalBroker
@@ -44,9 +45,8 @@ def start(
 ) -> None:
     """Start the broker, or find it running, and wait until it answers. It keeps running after this command."""
     running = _broker(run_dir, port).start()
-    sentence = (
-        f"broker at {running.bootstrap_servers} (pid {running.pid}); end it: exfm broker stop --run-dir {run_dir}"
-    )
+    end = command("exfm", "broker", "stop", "--run-dir", run_dir)
+    sentence = f"broker at {running.bootstrap_servers} (pid {running.pid}); end it: {end}"
     _report(as_json, sentence, running=True, run_dir=str(run_dir), **running._asdict())
 
 
@@ -61,7 +61,7 @@ def status(run_dir: RunDir = HERE, as_json: AsJson = False) -> None:
     """Show whether the broker runs, and where. A directory that never had one is no error."""
     running = _broker(run_dir).status()
     if running is None:
-        sentence = f"no broker runs for {run_dir}; start it: exfm broker start --run-dir {run_dir}"
+        sentence = f"no broker runs for {run_dir}; start it: {command('exfm', 'broker', 'start', '--run-dir', run_dir)}"
         nowhere = {"bootstrap_servers": None, "pid": None, "port": None}
         _report(as_json, sentence, running=False, run_dir=str(run_dir), **nowhere)
     else:

@@ -10,17 +10,20 @@ Exit codes: 0 done, 1 the run failed, 2 a mistake of the caller, 130 interrupted
 from __future__ import annotations
 
 import importlib
+import re
 import sys
 from typing import Annotated, Any
 
 import typer
+
+from streaming.program import command
 
 DONE, FAILED, CALLERS_MISTAKE, INTERRUPTED = 0, 1, 2, 130
 
 app = typer.Typer(
     name="exfm",
     help="One large teacher trains on an ads stream; many small vertical students distil from its logged logits.",
-    epilog="Try: exfm doctor, then exfm stream configs/demo.yaml --until-end",
+    epilog="Try: exfm stream configs/demo.yaml --until-end",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
@@ -83,12 +86,25 @@ def _message(error: BaseException) -> str:
     return str(error) or type(error).__name__
 
 
+def as_called(part: Any, program: str) -> Any:
+    """A command or a group of commands, with examples in its help that call `program`."""
+    for name in ("help", "epilog"):
+        if (text := getattr(part, name, None)) is not None:
+            setattr(part, name, re.sub(r"(Example: |Try: |`)exfm (?=[a-z])", rf"\g<1>{program} ", text))
+    for each in getattr(part, "commands", {}).values():
+        as_called(each, program)
+    return part
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Run `exfm`. An error that the user can fix becomes one paragraph on stderr; a fault of ours shows a traceback."""
     given = sys.argv[1:] if arguments is None else arguments
     debug = "--debug" in given
     try:
-        app(args=[argument for argument in given if argument != "--debug"], prog_name="exfm")
+        program = command("exfm")
+        as_called(typer.main.get_command(app), program)(
+            args=[argument for argument in given if argument != "--debug"], prog_name=program
+        )
     except (Exception, KeyboardInterrupt) as error:
         code = exit_code(error)
         if debug or code is None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pipelines.cli.options import AsJson, Overrides
+from streaming.program import command
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -27,7 +28,7 @@ def generate(
 
     Memory stays constant however long the stream is. A recording is never overwritten; an interrupted one is removed.
 
-    Example: exfm generate data/synthetic --impressions 1000000 --seed 2
+    Example: exfm generate data/synthetic --impressions 100000
     """
     import json
     import time
@@ -42,7 +43,7 @@ def generate(
     settings = load(config, (overrides or []) + [f"source.{key}={value}" for key, value in asked if value is not None])
     if not isinstance(settings.source, Generated):
         kind = "null" if settings.source is None else settings.source.kind
-        raise BadInput(f"{config} has a source of kind {kind}; `exfm generate` needs one of kind generated")
+        raise BadInput(f"{config} has a source of kind {kind}; exfm generate needs one of kind generated")
     stream = generated_stream(settings.source, settings.rows, encoding=settings.kafka.impressions.codec)
     started = time.monotonic()
     with rows_bar("generating", stream.rows) as advance:
@@ -59,9 +60,9 @@ def generate(
         f"{took_s:.1f} s, {written['rows_per_s']:,.0f} impressions/s"
     )
     Console().print(_table(written["verticals"]))
-    files = f"{out_dir / 'impressions.parquet'} --feedback {out_dir / 'feedback.parquet'}"
-    typer.echo(f"play it: exfm ingest {files} --config {config}")
-    typer.echo(f"    and: exfm stream {config} --set source=null --until-end")
+    files = (out_dir / "impressions.parquet", "--feedback", out_dir / "feedback.parquet")
+    typer.echo(f"play it: {command('exfm', 'ingest', *files, '--config', config)}")
+    typer.echo(f"    and: {command('exfm', 'stream', config, '--set', 'source=null', '--until-end')}")
 
 
 def _table(verticals: dict[str, dict[str, Any]]) -> Table:

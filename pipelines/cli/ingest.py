@@ -40,7 +40,7 @@ def ingest(
 
     Then run a config with `source: null` on the same run directory: `exfm stream CONFIG --until-end`.
 
-    Example: exfm ingest ratings.parquet --config configs/movielens.yaml --rate 60x
+    Example: exfm ingest clicks.parquet --config clicks.yaml --rate 60x
     """
     import json
     from contextlib import nullcontext

@@ -36,7 +36,7 @@ def plan(
 
     Nothing is started or allocated. Exit code 2 when the plan does not fit; every remedy it names was planned.
 
-    Example: exfm plan configs/demo.yaml --dry-run --ranks 64 --ranks-per-host 8 --memory-gb 80 --device cuda
+    Example: exfm plan configs/demo.yaml --ranks 4 --memory-gb 2
     """
     from rich.console import Console
 

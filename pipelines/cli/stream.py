@@ -39,7 +39,7 @@ def stream(
 ) -> None:
     """Run a pipeline: augmentation, teacher, students, tracking. Ctrl-C ends it cleanly; the same command resumes it.
 
-    Example: exfm stream configs/demo.yaml --until-end --set source.impressions=100000
+    Example: exfm stream configs/demo.yaml --until-end --set seed=2
     """
     from rich.console import Console
 

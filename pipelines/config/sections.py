@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
+from streaming.errors import BadInput
 from streaming.kafka import KafkaSettings
 from streaming.schema import RowSchema
-from streaming.sources import RecordedConfig
+from streaming.sources import Pacer, RecordedConfig
 from streaming.sources.synthetic import GeneratorConfig
 
 
 class Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", coerce_numbers_to_str=True)
 
 
 class Pace(Frozen):
@@ -57,7 +58,9 @@ class Kafka(KafkaSettings):
     dead_letters: Topic = Field(
         default=Topic(topic="dead-letters", codec="json"), description="what was refused, with its reason"
     )
-    port: int | None = Field(default=None, description="embedded broker: a fixed port instead of a free one")
+    port: int | None = Field(
+        default=None, ge=1, le=65535, description="embedded broker: a fixed port instead of a free one"
+    )
     heap_mb: int = Field(default=384, ge=128, description="embedded broker: memory of its Java heap")
     downtime_s: float = Field(
         default=3600.0, ge=0, description="topics must keep their messages for the longest window and this downtime"
@@ -86,11 +89,22 @@ class Kafka(KafkaSettings):
         return self
 
 
+def _paced(rate: str) -> str:
+    try:
+        Pacer(rate)
+    except BadInput as error:
+        raise ValueError(str(error)) from None
+    return rate
+
+
+Rate = Annotated[str, AfterValidator(_paced)]
+
+
 class Generated(GeneratorConfig):
     """The synthetic ads stream."""
 
     kind: Literal["generated"] = Field(default="generated", description="a synthetic stream")
-    rate: str = Field(default="full", description='"full", rows per second ("5000"), or times event time ("60x")')
+    rate: Rate = Field(default="full", description='"full", rows per second ("5000"), or times event time ("60x")')
     chunk_rows: int = Field(default=8192, gt=0, description="impressions that are sent, and held back, at a time")
 
 
@@ -99,7 +113,7 @@ class Recorded(RecordedConfig):
 
     kind: Literal["recorded"] = Field(default="recorded", description="a stream from a file")
     path: str = Field(description="the Parquet file")
-    rate: str = Field(default="full", description='"full", rows per second ("5000"), or times event time ("60x")')
+    rate: Rate = Field(default="full", description='"full", rows per second ("5000"), or times event time ("60x")')
     chunk_rows: int = Field(default=8192, gt=0, description="impressions that are sent, and held back, at a time")
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+import re
+from datetime import date, datetime
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +54,17 @@ class _Loader(yaml.SafeLoader):
                 raise yaml.YAMLError(f"`{key.value}` stands twice, again on line {key.start_mark.line + 1}")
             seen.add(key.value if isinstance(key, yaml.ScalarNode) else id(key))
         return super().construct_mapping(node, deep)
+
+    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
+        """Whole numbers as everyone reads them: plain YAML takes 010 for 8, and 1:30 for 90."""
+        if re.fullmatch(r"[-+]?0[0-9_]+|.*:.*", node.value):
+            raise yaml.YAMLError(
+                f"`{node.value}` may be a text or a number; put a text in quotes, or leave zeros before a number out"
+            )
+        return int(super().construct_yaml_int(node))
+
+
+_Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
 
 
 def _count(value: Any, before: int = 0) -> int:
@@ -110,9 +123,39 @@ def problems(error: ValidationError, root: type[BaseModel]) -> list[str]:
         elif problem["type"] == "missing":
             lines.append(f"  {where}: missing")
         else:
-            got = "" if isinstance(problem.get("input"), dict | list) else f" (got {problem.get('input')!r})"
-            lines.append(f"  {where}: {problem['msg'].removeprefix('Value error, ')}{got}")
+            lines.append(f"  {where}: {_wanted(problem)}")
     return lines
+
+
+KINDS = {
+    "string": "a text is wanted",
+    "int": "a whole number is wanted",
+    "float": "a number is wanted",
+    "bool": "true or false is wanted",
+    "tuple": "a list is wanted, as in [a, b]",
+    "list": "a list is wanted, as in [a, b]",
+    "dict": "a mapping of settings is wanted, as in {key: value}",
+    "model": "a mapping of settings is wanted, as in {key: value}",
+}
+READ_AS = {bool: "true or false", date: "a date", datetime: "a time", type(None): "nothing (null)"}
+
+
+def _wanted(problem: Any) -> str:
+    """What is wrong with a value, and what was got. `problem`: one of pydantic's.
+
+    >>> _wanted({"type": "string_type", "input": False, "msg": ""})
+    'a text is wanted, and YAML reads this as true or false; put a text in quotes (got False)'
+    """
+    value = problem.get("input")
+    got = "" if isinstance(value, dict | list) else f" (got {value!r})"
+    kind, _, rest = problem["type"].partition("_")
+    if problem["type"] == "union_tag_invalid":
+        context = problem["ctx"]
+        return f"{context['discriminator'].strip(chr(39))} is `{context['tag']}`; there are: {context['expected_tags']}"
+    if kind not in KINDS or not rest.startswith(("type", "parsing", "from_float", "attributes_type")):
+        return f"{problem['msg'].removeprefix('Value error, ')}{got}"
+    read = READ_AS.get(type(value)) if kind == "string" else None
+    return KINDS[kind] + (f", and YAML reads this as {read}; put a text in quotes" if read else "") + got
 
 
 def _keys_at(location: tuple[int | str, ...], root: type[BaseModel]) -> set[str]:

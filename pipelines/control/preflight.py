@@ -18,6 +18,7 @@ from pipelines.planning import Part, question_of
 from pipelines.run_dir import RunDir
 from streaming.disk import file_lock, read_json, sync, write_text
 from streaming.errors import BadInput, StreamingError
+from streaming.program import command
 
 GB = 1 << 30
 
@@ -119,7 +120,8 @@ def locked(run_dir: RunDir) -> Iterator[None]:
         if not held:
             raise BadInput(
                 f"{run_dir.root} is being run by another process (pid {_pid(run_dir)}); "
-                f"see `exfm status --run-dir {run_dir.root}`, end it with `exfm stop --run-dir {run_dir.root}`"
+                f"see `{command('exfm', 'status', '--run-dir', run_dir.root)}`, end it with "
+                f"`{command('exfm', 'stop', '--run-dir', run_dir.root)}`"
             )
         yield
 
@@ -139,5 +141,5 @@ def check_ranks(config: Config, *, local: bool) -> None:
         if isinstance(found, Shortage):
             raise ConfigError(
                 f"the {part}'s tables do not fit their ranks: {found}. {part}.ranks is {section.ranks}, "
-                f"{part}.sharding.memory_gb {section.sharding.memory_gb}; `exfm plan` shows what would fit"
+                f"{part}.sharding.memory_gb {section.sharding.memory_gb}; exfm plan shows what would fit"
             )

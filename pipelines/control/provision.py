@@ -15,7 +15,7 @@ from pipelines.run_dir import RunDir, store_ends
 from pipelines.status import RunStatus
 from streaming.broker import LocalBroker
 from streaming.errors import BadInput
-from streaming.kafka import check_retention, end_offsets, ensure_topics, require_topics
+from streaming.kafka import check_retention, end_offsets, ensure_topics, require_answer, require_topics
 from streaming.lake import LakeTable
 from streaming.position import Partition
 
@@ -32,8 +32,15 @@ class Provision(NamedTuple):
 
 @contextmanager
 def provisioned(config: Config, run_dir: RunDir, status: RunStatus, *, local: bool, say: Say) -> Iterator[Provision]:
-    """Start the embedded broker and the launcher side by side; shut both down at the end."""
+    """Start the embedded broker and the launcher side by side; shut both down at the end.
+
+    Raises BadInput for a port that is taken, BrokerAway where no configured broker answers, before anything is started.
+    """
     configured = config.kafka.bootstrap_servers
+    if configured is None:
+        _local(config, run_dir).check_port()
+    else:
+        require_answer(config.kafka)
     status.broker["bootstrap_servers"] = configured
     with ExitStack() as stack:
         with ThreadPoolExecutor(1) as starter:
@@ -106,6 +113,10 @@ def _launcher(config: Config, status: RunStatus, local: bool, say: Say) -> Launc
 
 def _embedded(config: Config, run_dir: RunDir, status: RunStatus) -> EmbeddedBroker:
     def make(port: int | None) -> LocalBroker:
-        return LocalBroker(run_dir.broker, port=port or config.kafka.port, heap_mb=config.kafka.heap_mb)
+        return _local(config, run_dir, port)
 
     return EmbeddedBroker(make, status.broker, Patience.of(config.resources, config.kafka.give_up_s))
+
+
+def _local(config: Config, run_dir: RunDir, port: int | None = None) -> LocalBroker:
+    return LocalBroker(run_dir.broker, port=port or config.kafka.port, heap_mb=config.kafka.heap_mb)

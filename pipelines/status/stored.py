@@ -15,6 +15,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from pipelines.run_dir import RunDir
 from streaming.disk import read_json
 from streaming.errors import BadInput, StreamingError
+from streaming.program import command
 
 ENDED = ("done", "failed", "stopped")
 
@@ -99,7 +100,8 @@ def read_status(root: Path) -> dict[str, Any]:
     """The content of status.json. Raises BadInput where the file is absent, or not one that a coordinator wrote."""
     value = read_json(RunDir(root).status)
     if value is None:
-        raise BadInput(f"no run in {root} (no status.json there); start one with `exfm stream CONFIG --run-dir {root}`")
+        start = command("exfm", "stream", "configs/demo.yaml", "--run-dir", root)
+        raise BadInput(f"no run in {root} (no status.json there); start one with `{start}`, or another config")
     try:
         _StoredStatus.model_validate(value, strict=True)
     except ValidationError as error:
@@ -136,4 +138,4 @@ def stop_run(value: dict[str, Any], root: Path, wait_s: float) -> str:
                 "or wait longer with --wait"
             )
         time.sleep(0.2)
-    return f"stopped {value['name']}; `exfm stream` with the same config and --run-dir resumes it"
+    return f"stopped {value['name']}; resume it: {command('exfm', 'stream', RunDir(root).config, '--run-dir', root)}"

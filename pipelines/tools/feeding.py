@@ -105,7 +105,7 @@ def alone(run_dir: RunDir) -> Iterator[None]:
     with file_lock(run_dir.root / "ingest.lock") as held:
         if not held:
             raise BadInput(
-                f"another `exfm ingest` feeds {run_dir.root}; wait for it, end it, or choose another --run-dir"
+                f"another process (exfm ingest) feeds {run_dir.root}; wait for it, end it, or choose another --run-dir"
             )
         yield
 

@@ -26,6 +26,7 @@ from streaming.lake import (
     pinned_ranges,
     retention_floor,
 )
+from streaming.program import command
 
 WAIT_S = 30.0
 """How long to wait for the run's own housekeeping, and for a moment without a commit in flight."""
@@ -43,7 +44,8 @@ class LakeCare:
     def __init__(self, root: Path, clock: Callable[[], float] = time.time) -> None:
         self._run_dir = RunDir(root)
         if not self._run_dir.config.exists():
-            raise BadInput(f"no run in {root} (no config.yaml there); `exfm stream CONFIG --run-dir {root}` starts one")
+            start = command("exfm", "stream", "configs/demo.yaml", "--run-dir", root)
+            raise BadInput(f"no run in {root} (no config.yaml there); start one with `{start}`, or another config")
         self.config: Config = load(self._run_dir.config)
         self.readers = Readers(self._run_dir.readers)
         self._clock = clock

@@ -86,6 +86,11 @@ class LocalBroker:
             self._wait_until_open(running, wait_s)
             return running
 
+    def check_port(self) -> None:
+        """Raises BadInput where it would be started at a port that another process has."""
+        if self.status() is None:
+            self._port(self._state())
+
     def stop(self, wait_s: float = 20.0) -> bool:
         """Ask the broker to end, and end it after `wait_s`. Returns False when none ran. Its data stay."""
         process = self._process(self._state())
@@ -172,8 +177,9 @@ class LocalBroker:
             occupant = _listener(wanted)
             if occupant is not None:
                 raise BadInput(
-                    f"port {wanted} on {HOST} is occupied by {occupant}; stop that process, set the broker's port to a "
-                    "free one or leave it out (any free port will do), or set `bootstrap_servers` if that is your Kafka"
+                    f"port {wanted} on {HOST} is occupied by {occupant}; stop that process, set the broker's port "
+                    "(`kafka.port`) to a free one or leave it out (any free port will do), or set "
+                    "`kafka.bootstrap_servers` if that is your Kafka"
                 )
             return wanted
         kept: int | None = state.get("port")

@@ -1,3 +1,4 @@
+from .client import require_answer
 from .reader import TopicReader
 from .retention import check_retention
 from .settings import KafkaSettings
@@ -13,6 +14,7 @@ __all__ = [
     "end_offsets",
     "ensure_topics",
     "last_message",
+    "require_answer",
     "require_topics",
     "topic_config",
 ]

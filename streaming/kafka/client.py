@@ -44,6 +44,7 @@ __all__ = [
     "from_kafka",
     "no_answer",
     "raw_message",
+    "require_answer",
     "to_kafka",
 ]
 
@@ -52,25 +53,32 @@ logging.getLogger("kafka").setLevel(logging.CRITICAL)  # an absent broker is rep
 Client = TypeVar("Client")
 
 
+def require_answer(settings: KafkaSettings) -> None:
+    """Wait until a broker answers, for the time that a new connection has.
+
+    Raises BrokerAway naming the address, how long it was tried and what to try.
+    """
+    started = time.monotonic()
+    while not any(_open(address) for address in settings.addresses):
+        if time.monotonic() - started > settings.connect_timeout_s:
+            raise BrokerAway(
+                f"no Kafka broker answers at {settings.bootstrap_servers} (tried {settings.connect_timeout_s:g} s); "
+                "start it, set `kafka.bootstrap_servers` to the HOST:PORT of one that runs, or leave that out: a run "
+                "then starts a broker of its own"
+            )
+        time.sleep(0.1)
+
+
 def connect(settings: KafkaSettings, client: Callable[..., Client], **options: Any) -> Client:
     """A client of a broker that answers. Its port is waited for first: a client made while the broker is still starting
     can sit in one call for its whole time-out.
 
-    Raises BrokerAway naming the address, how long it was tried and what to try; StreamingError where a broker answered
-    and accept no connection.
+    Raises BrokerAway as `require_answer` does; StreamingError where a broker answered and accepts no connection.
     """
-    started = time.monotonic()
-    addresses = settings.addresses
-    while not any(_open(address) for address in addresses):
-        if time.monotonic() - started > settings.connect_timeout_s:
-            raise BrokerAway(
-                f"no Kafka broker answers at {settings.bootstrap_servers} (tried {settings.connect_timeout_s:g} s); "
-                "start the embedded one with `exfm broker start`, or set `bootstrap_servers` to the HOST:PORT of yours"
-            )
-        time.sleep(0.1)
+    require_answer(settings)
     try:
         return client(
-            bootstrap_servers=[f"{host}:{port}" for host, port in addresses],
+            bootstrap_servers=[f"{host}:{port}" for host, port in settings.addresses],
             bootstrap_timeout_ms=round(settings.connect_timeout_s * 1000),
             request_timeout_ms=round(settings.request_timeout_s * 1000),
             reconnect_backoff_max_ms=1000,
@@ -93,7 +101,7 @@ def explained(settings: KafkaSettings, doing: str) -> Iterator[None]:
     except KafkaError as error:
         failed = f"{doing} at {settings.bootstrap_servers} failed: {error!r}"
         if no_answer(error):
-            raise BrokerAway(f"{failed}; see that it runs (`exfm broker status`), then try again") from error
+            raise BrokerAway(f"{failed}; see that it runs, then try again") from error
         raise StreamingError(f"{failed}; it answered, and refused") from error
 
 

@@ -227,7 +227,7 @@ class TopicReader(MessageSource):
             if silent_s > self._settings.give_up_s:
                 raise BrokerAway(
                     f"the Kafka broker at {self._settings.bootstrap_servers} has not answered for {silent_s:.0f} s; "
-                    "see that it runs (`exfm broker status`, `exfm broker start`), then resume: nothing is lost"
+                    "see that it runs, then resume: nothing is lost"
                 ) from error
 
     def _set_ends(self, answer: Mapping[TopicPartition, int]) -> None:

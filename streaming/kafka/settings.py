@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from streaming.errors import BadInput
 from streaming.messages import MAX_MESSAGE_BYTES
+from streaming.program import command
 
 SECURITY_KEYS = frozenset(
     {
@@ -36,7 +37,7 @@ class KafkaSettings(BaseModel):
     [('kafka', 9092)]
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", coerce_numbers_to_str=True)
 
     bootstrap_servers: str | None = Field(
         default=None,
@@ -98,7 +99,8 @@ class KafkaSettings(BaseModel):
     def addresses(self) -> list[tuple[str, int]]:
         if self.bootstrap_servers is None:
             raise BadInput(
-                "no Kafka broker is known; start one with `exfm broker start`, or set `bootstrap_servers` to HOST:PORT"
+                f"no Kafka broker is known; start one with `{command('exfm', 'broker', 'start')}`, then give its "
+                "HOST:PORT, or that of your own, as `kafka.bootstrap_servers`"
             )
         pairs = (server.strip().rpartition(":") for server in self.bootstrap_servers.split(","))
         return [(host, int(port)) for host, _, port in pairs]

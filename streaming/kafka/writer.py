@@ -136,7 +136,7 @@ class TopicWriter:
         if no_answer(self._failure):
             raise BrokerAway(
                 f"{what} was not written within {self._settings.delivery_timeout_s:g} s: {self._failure!r}; see that "
-                "the broker runs (`exfm broker status`), then resume"
+                "the broker runs, then resume"
             ) from self._failure
         raise StreamingError(
             f"{what} was refused: {self._failure!r}; see what the topic allows, then resume"

@@ -109,7 +109,7 @@ def merge(table: TableFiles, files: Sequence[DataFile]) -> bool:
         if one is None or one.rows != sum(file.rows for file in files):
             raise StreamingError(
                 f"{len(files)} files of {table.path} should hold {sum(file.rows for file in files)} rows and hold "
-                f"{one.rows if one else 0}; they are left as they are. See `exfm lake status`"
+                f"{one.rows if one else 0}; they are left as they are"
             )
         return table.replace(files, [one], {}, rows_change=False)
 

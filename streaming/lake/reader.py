@@ -60,7 +60,7 @@ class LakeReader:
         handle = open_table(self.path, self.schema.augmented)
         if handle is None:
             raise BadInput(
-                f"no lake at {self.path}; `exfm stream CONFIG` makes one, and `--run-dir` says where an existing run is"
+                f"no lake at {self.path}; a run makes one (exfm stream), and --run-dir says where an existing run is"
             )
         self._handle = handle
         self._look()
@@ -155,7 +155,7 @@ class LakeReader:
             raise DataLost(
                 f"rows lake_seq {after + 1:,} to {self.first_lake_seq - 1:,} of the lake {self.path} are deleted "
                 f"(lake.retention_days); it begins at {self.first_lake_seq:,}, and this reader stands at {after:,}. "
-                "A reader that is registered (`exfm lake readers`) holds its rows until it expires; this one starts "
+                "A reader that is registered with the lake holds its rows until it expires; this one starts "
                 f"anew, from {self.first_lake_seq - 1:,}, or not at all"
             )
         return after

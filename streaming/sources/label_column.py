@@ -18,7 +18,7 @@ class LabelColumn(BaseModel):
     The feedback happens `delay_column` after the impression, or at `time_column`, or at once where neither is named.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", coerce_numbers_to_str=True)
 
     column: str = Field(description="the column that holds the label")
     at_least: float = Field(default=1.0, description="a value of at least this is positive, unless `values` is given")

@@ -25,7 +25,7 @@ from streaming.sources.timed_parquet import TimedParquet
 class FeedbackFile(BaseModel):
     """A Parquet file of feedback, in order of time."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", coerce_numbers_to_str=True)
 
     path: str = Field(description="a Parquet file of feedback, in order of time")
     impression_id: str = Field(default="impression_id", description="the column that holds the impression's id")
@@ -43,7 +43,7 @@ class RecordedConfig(BaseModel):
     timestamps, dates and ISO 8601 texts need none, and are UTC where they name no zone.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", coerce_numbers_to_str=True)
 
     impression_id: str | None = Field(
         default=None, description="the column that holds the ids; null: the rows are numbered"

@@ -284,7 +284,7 @@ def test_a_writer_holds_a_bounded_number_of_bytes_for_a_broker_that_stands_still
         monkeypatch.setattr(KafkaProducer, "send", lambda self, *record: sent.append(record) or send(self, *record))
         os.kill(broker.pid, signal.SIGSTOP)
         try:
-            with pytest.raises(BrokerAway, match=rf"`{topic}` .* not written within 2 s.*exfm broker status"):
+            with pytest.raises(BrokerAway, match=rf"`{topic}` .* not written within 2 s.*see that the broker runs"):
                 writer.write(0, [b"x" * 1000] * 50)
             assert len(sent) == 6
             with pytest.raises(BrokerAway):
@@ -325,7 +325,10 @@ def test_no_broker_is_named_with_what_to_do():
         probe.bind(("127.0.0.1", 0))
         nobody = f"127.0.0.1:{probe.getsockname()[1]}"
     settings = KafkaSettings(bootstrap_servers=nobody, connect_timeout_s=0.3)
-    with pytest.raises(BrokerAway, match=rf"no Kafka broker answers at {nobody} \(tried 0\.3 s\).*exfm broker start"):
+    with pytest.raises(
+        BrokerAway,
+        match=rf"no Kafka broker answers at {nobody} \(tried 0\.3 s\); start it, set `kafka.bootstrap_servers`",
+    ):
         require_topics(settings, ["any"])
 
 

@@ -289,7 +289,7 @@ def test_a_vertical_of_any_name_is_read_back_as_it_is(lake: LakeTable) -> None:
 
 
 def test_an_absent_lake_is_told_with_what_starts_one(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match=r"no lake at .*exfm stream CONFIG"):
+    with pytest.raises(BadInput, match=r"no lake at .*a run makes one"):
         LakeReader(tmp_path / "lake", SCHEMA)
 
 

@@ -158,7 +158,7 @@ def test_an_unreachable_broker_is_named_with_what_to_try(broker, tmp_path, capsy
     code, error = command(capsys, tmp_path, config)
     assert code == 1
     assert address in error
-    assert "exfm broker start" in error
+    assert "start it, set `kafka.bootstrap_servers`" in error
 
 
 def test_an_absent_topic_is_named_beside_those_that_exist(broker, tmp_path, capsys):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import shlex
 import subprocess
 import tempfile
 import time
@@ -10,6 +11,7 @@ from collections.abc import Mapping
 
 from pipelines.tools.doctor.verdict import Check, Scope, Verdict
 from streaming.errors import StreamingError
+from streaming.program import command
 
 OWN_KAFKA = "or name your own Kafka: --set kafka.bootstrap_servers=HOST:PORT"
 
@@ -38,11 +40,13 @@ def jars(scope: Scope) -> Verdict:
     try:
         place = fetch_jars()
     except StreamingError as error:
-        return Verdict("fail", str(error), f"exfm broker fetch where there is a network, {OWN_KAFKA}")
+        return Verdict(
+            "fail", str(error), f"{command('exfm', 'broker', 'fetch')} where there is a network, {OWN_KAFKA}"
+        )
     took_s = time.perf_counter() - started
     if jars_digest(place) != JARS_DIGEST:
         said = f"the jars at {place} are not the ones that were fetched: damaged, or changed since"
-        return Verdict("fail", said, f"rm -r {place}; exfm broker fetch")
+        return Verdict("fail", said, f"rm -r {shlex.quote(str(place))}; {command('exfm', 'broker', 'fetch')}")
     fetched = f", fetched in {took_s:.0f} s" if took_s > 2 else ""
     return Verdict("ok", f"Apache Kafka's jars are whole, at {place}{fetched}")
 
@@ -50,7 +54,7 @@ def jars(scope: Scope) -> Verdict:
 def start(scope: Scope) -> Verdict:
     """With `--deep`: a broker starts in a directory of its own, answers and stops."""
     if not scope.deep:
-        return Verdict("ok", "not tried; exfm doctor --deep starts one")
+        return Verdict("ok", f"not tried; `{command('exfm', 'doctor', '--deep')}` starts one")
     from streaming.broker import LocalBroker
 
     with tempfile.TemporaryDirectory(prefix="exfm-doctor-") as directory:

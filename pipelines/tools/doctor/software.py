@@ -17,6 +17,7 @@ from typing import Any
 from pipelines.shipped import pinned_list
 from pipelines.tools.doctor import requirements
 from pipelines.tools.doctor.verdict import Check, Scope, Status, Verdict
+from streaming.program import command
 
 SUPPORTED = ((3, 11), (3, 13))  # the pinned lists were installed and run on these
 CONTENTION_RATIO = 1.5
@@ -29,7 +30,7 @@ def python(scope: Scope) -> Verdict:
     lowest, highest = (".".join(map(str, version)) for version in SUPPORTED)
     if SUPPORTED[0] <= sys.version_info[:2] <= SUPPORTED[1]:
         return Verdict("ok", f"{name}, {platform.machine()}")
-    remedy = f"install one of them, then: make clean; make setup PYTHON=python{lowest}"
+    remedy = f"install one of them, then: make clean && make setup PYTHON=python{lowest}"
     return Verdict("fail", f"{name}; the pinned packages are for CPython {lowest} to {highest}", remedy)
 
 
@@ -79,7 +80,8 @@ def packages(scope: Scope) -> Verdict:
     differing = ", ".join(f"{name} {have or 'absent'} (pinned {pin})" for name, (pin, have) in list(wrong.items())[:5])
     more = f" and {len(wrong) - 5} more" if len(wrong) > 5 else ""
     status: Status = "fail" if any(have is None for _, have in wrong.values()) else "warn"
-    remedy = f"{SET_UP} (downloads are kept), or pip install --no-deps -r {pinned_list(variant)}"
+    install = command("python", "-m", "pip", "install", "--no-deps", "-r", pinned_list(variant))
+    remedy = f"{SET_UP} (downloads are kept), or {install}"
     return Verdict(status, f"{len(wrong)} of {len(pins)} packages differ: {differing}{more}", remedy)
 
 
@@ -135,7 +137,7 @@ def checksums(scope: Scope) -> Verdict:
     """`crc32c`, without which the Kafka client computes checksums in Python."""
     if importlib.util.find_spec("crc32c") is None:
         said = "crc32c is missing: the Kafka client would read at 10 MB/s instead of 366"
-        return Verdict("fail", said, f"{SET_UP}, or pip install crc32c")
+        return Verdict("fail", said, f"{SET_UP}, or {command('python', '-m', 'pip', 'install', 'crc32c')}")
     return Verdict("ok", f"crc32c {requirements.installed_version('crc32c')}")
 
 

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 class Vertical(BaseModel):
     """A slice of the traffic. Delays are lognormal: a median, and the standard deviation of the logarithm."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", coerce_numbers_to_str=True)
 
     name: str = Field(min_length=1, max_length=64, description="name of the vertical")
     share: float = Field(gt=0, description="share of the impressions; shares are scaled to sum to 1")
@@ -50,7 +50,7 @@ class GeneratorConfig(BaseModel):
     20000
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", coerce_numbers_to_str=True)
 
     seed: int = Field(default=1, ge=0, description="the same seed, and otherwise equal settings, give the same bytes")
     impressions: int = Field(default=600_000, ge=1, description="number of impressions, duplicates not counted")

@@ -325,7 +325,7 @@ def test_a_student_without_a_row_has_no_figures_and_keeps_nobody_from_theirs(cap
 
 
 MISTAKES = {
-    "no lake": (["--from", "nowhere"], "exfm: no lake at nowhere/lake/augmented_examples; `exfm stream CONFIG` makes"),
+    "no lake": (["--from", "nowhere"], "exfm: no lake at nowhere/lake/augmented_examples; a run makes one"),
     "no file": ([], "exfm: cannot read the recorded stream nowhere.parquet: No such file or directory; source.path"),
     "no folder": (["--out", "a file"], "exfm: cannot write into the sweep's folder a file (File exists)"),
 }

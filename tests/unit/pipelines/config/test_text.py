@@ -18,6 +18,8 @@ from pipelines.config.text import MOST_VALUES, read_yaml
         ("{a: 1, a: 2}", "stands twice"),
         ('{a: 1,\n b: "\\ud800"}', "line 2 holds half of a surrogate pair"),
         ("a: [", "while parsing"),
+        ("vertical: 010", "`010` may be a text or a number"),
+        ("rate: 1:30", "`1:30` may be a text or a number"),
     ],
 )
 def test_what_is_no_yaml_is_refused_in_words(text, words):

@@ -19,6 +19,7 @@ import typer
 from streaming.program import command
 
 DONE, FAILED, CALLERS_MISTAKE, INTERRUPTED = 0, 1, 2, 130
+COMPLETION = {"--install-completion", "--show-completion"}
 
 app = typer.Typer(
     name="exfm",
@@ -103,7 +104,9 @@ def main(arguments: list[str] | None = None) -> None:
     try:
         program = command("exfm")
         as_called(typer.main.get_command(app), program)(
-            args=[argument for argument in given if argument != "--debug"], prog_name=program
+            args=[argument for argument in given if argument != "--debug"],
+            prog_name="exfm" if COMPLETION & set(given) else program,  # a shell completes names, not paths
+            complete_var="_EXFM_COMPLETE",
         )
     except (Exception, KeyboardInterrupt) as error:
         code = exit_code(error)

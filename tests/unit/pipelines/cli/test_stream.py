@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -171,7 +172,7 @@ def test_stop_ends_a_process_and_says_how_to_go_on(exfm, tmp_path):
         stored(tmp_path, "running", coordinator.pid)
         code, out, _ = exfm("stop", "--run-dir", tmp_path)
         assert (code, coordinator.wait(10)) == (0, -signal.SIGTERM)
-    assert "resumes it" in out
+    assert re.search(rf"stopped demo; resume it: \S*exfm stream {tmp_path}/config.yaml --run-dir {tmp_path}\n", out)
 
 
 def test_stop_says_when_a_process_does_not_end(exfm, tmp_path):

@@ -15,7 +15,9 @@ PYTHON ?= python3 python3.11 python3.12 python3.13
 DRIVER_FOUND = [ -e /proc/driver/nvidia/version ] || command -v nvidia-smi || ldconfig -p | grep -F libnvidia-ml.so.1
 VARIANT ?= $(shell if { $(DRIVER_FOUND); } >/dev/null 2>&1; then echo cuda; else echo cpu; fi)
 LIST := requirements/$(VARIANT).txt
-NEEDED_GB := 9
+OTHER := requirements/$(if $(filter cpu,$(VARIANT)),cuda,cpu).txt
+INSTALLED_GB := $(if $(filter cpu,$(VARIANT)),5,6)
+NEEDED_GB := $(if $(filter cpu,$(VARIANT)),7,9)
 
 # fbgemm and OpenMP threads busy-wait: more of them than free cores costs a factor of 100. Workers set their own.
 export OMP_NUM_THREADS ?= 1
@@ -28,7 +30,7 @@ JOBS ?= 2
 QUICK_SETTINGS := --set source.impressions=80000
 
 help:  ## this list
-	@echo "ExFM. Start with \`make demo\`. The first call of a target installs $(VENV) (6 GB, minutes); later calls find it done."
+	@echo "ExFM. Start with \`make demo\`. The first call of a target installs $(VENV) ($(INSTALLED_GB) GB, minutes); later calls find it done."
 	echo
 	sed -n 's/^\([a-z]*\):[^#]*## /  make \1@/p' Makefile | awk -F@ '{ printf "%-14s %s\n", $$1, $$2 }'
 	echo
@@ -80,12 +82,16 @@ setup:  ## install environment, pinned packages, command exfm and the broker; in
 	else
 	    free=$$(df -Pk . | awk 'NR == 2 { print int($$4 / 1048576) }')
 	    [ -e $$done/packages ] || [ "$$free" -ge $(NEEDED_GB) ] || fail "the packages need $(NEEDED_GB) GB, this disk has $$free GB free"
-	    say "2/4: installing the $(VARIANT) packages of $(LIST) (6 GB; a minute the first time)"
+	    say "2/4: installing the $(VARIANT) packages of $(LIST) ($(INSTALLED_GB) GB; a minute the first time)"
 	    : > $$done/installing
+	    # What only the other list has goes first: it is gigabytes, and of two builds of fbgemm neither is whole.
+	    names() { sed -n 's/^\([a-z0-9-]*\)==.*/\1/p' "$$1"; }
+	    surplus=$$(names $(OTHER) | grep -vxF -e "$$(names $(LIST))")
 	    case "$$(fbgemm)" in
 	        "fbgemm_gpu*"* | "" | $$right) ;;
-	        *) $(PY) -m pip uninstall -qq --yes fbgemm-gpu fbgemm-gpu-cpu ;;
+	        *) surplus="$$surplus fbgemm-gpu fbgemm-gpu-cpu" ;;
 	    esac
+	    $(PY) -m pip uninstall -qq --yes $$surplus
 	    pin=$$(sed -n 's/^\(uv==[^ ]*\).*/\1/p' $(LIST))
 	    $(PY) -m pip install --quiet --disable-pip-version-check --retries 1 "$$pin" || say "2/4: $$pin could not be fetched"
 	    { [ -x $(VENV)/bin/uv ] && $(VENV)/bin/uv pip install --python $(PY) --quiet --no-deps --compile-bytecode -r $(LIST); } \

@@ -1,8 +1,9 @@
 from .files import DataFile, TableFiles
 from .lock import housekeeping_lock, in_flight_lock
 from .log import LogFiles
-from .table import CheckedTable, TableCommit, in_schema, last_metadata, open_table
+from .table import CheckedTable, TableCommit, in_schema, open_table
 from .vacuum import Vacuumed, unneeded_files, vacuum_table
+from .view import TableView
 
 __all__ = [
     "CheckedTable",
@@ -10,11 +11,11 @@ __all__ = [
     "LogFiles",
     "TableCommit",
     "TableFiles",
+    "TableView",
     "Vacuumed",
     "housekeeping_lock",
     "in_flight_lock",
     "in_schema",
-    "last_metadata",
     "open_table",
     "unneeded_files",
     "vacuum_table",

@@ -54,6 +54,20 @@ class DataFile(NamedTuple):
         return int(self.high.get("lake_seq") or 0)
 
 
+def data_file(action: Mapping[str, Any]) -> DataFile:
+    """From a row of deltalake's `get_add_actions`."""
+    return DataFile(
+        unquote(action["path"]),
+        tuple((action.get("partition") or {}).items()),
+        action["size_bytes"],
+        action["num_records"],
+        action["modification_time"] / 1000,
+        _known(action.get("min")),
+        _known(action.get("max")),
+        _known(action.get("null_count")),
+    )
+
+
 class TableFiles:
     """A handle of its own on the table at `path`. Raises BadInput where there is no table."""
 
@@ -69,20 +83,7 @@ class TableFiles:
         self._look()
 
     def _look(self) -> None:
-        actions = pa.table(self._handle.get_add_actions()).to_pylist()
-        self.files = [
-            DataFile(
-                unquote(action["path"]),
-                tuple((action.get("partition") or {}).items()),
-                action["size_bytes"],
-                action["num_records"],
-                action["modification_time"] / 1000,
-                _known(action.get("min")),
-                _known(action.get("max")),
-                _known(action.get("null_count")),
-            )
-            for action in actions
-        ]
+        self.files = [data_file(action) for action in pa.table(self._handle.get_add_actions()).to_pylist()]
 
     def refresh(self) -> None:
         version = self._handle.version()

@@ -9,13 +9,14 @@ from __future__ import annotations
 import json
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from streaming.disk import sync
+from streaming.errors import StreamingError
 
 LOG = "_delta_log"
 
@@ -34,6 +35,25 @@ class LogFiles(NamedTuple):
 def _versions(table: Path, ending: str) -> list[int]:
     names = (path.name.removesuffix(ending) for path in (table / LOG).glob(f"*{ending}"))
     return sorted(int(name) for name in names if name.isdigit())
+
+
+def entry(table: Path, version: int) -> list[dict[str, Any]] | None:
+    """The actions of a version; None where the log has no entry for it, not yet or no longer.
+
+    Raises StreamingError where it is damaged."""
+    path = table / LOG / f"{version:020d}.json"
+    try:
+        return [json.loads(line) for line in path.read_bytes().splitlines()]
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise StreamingError(f"the table at {table} cannot be read: {damage(table) or path}") from error
+
+
+def checkpointed(table: Path) -> int:
+    """The version of the newest checkpoint; -1 before the first."""
+    named = _named(table / LOG / "_last_checkpoint")
+    return -1 if named is None else named
 
 
 def flush(table: Path, versions: range) -> None:

@@ -11,15 +11,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.parse import unquote
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.fs
+from deltalake import DeltaTable
 
-from streaming.delta import last_metadata, open_table
+from streaming.delta import DataFile, TableView, open_table
 from streaming.errors import BadInput, DataLost, StreamingError
 from streaming.schema import RowSchema
 
@@ -54,29 +54,29 @@ class LakeReader:
         self._ahead: _Window | None = None
         self._format = ds.ParquetFileFormat()
         self._disk = pyarrow.fs.LocalFileSystem()
-        self._open()
+        self._view = TableView(self.path, self._handle)
+        self._look()
 
-    def _open(self) -> None:
+    def _handle(self) -> DeltaTable:
         handle = open_table(self.path, self.schema.augmented)
         if handle is None:
             raise BadInput(
                 f"no lake at {self.path}; a run makes one (exfm stream), and --run-dir says where an existing run is"
             )
-        self._handle = handle
-        self._look()
+        return handle
 
     def _look(self) -> None:
-        number = self._handle.transaction_version("exfm/lake_seq")
+        number = self._view.identifier("exfm/lake_seq")
         if number is None:
             raise BadInput(f"the table at {self.path} has no `exfm/lake_seq`: it is not a lake of exfm")
         self.last_lake_seq: int = number
-        self.first_lake_seq: int = self._handle.transaction_version(FIRST_SEQ) or 0
-        self._files = _Files.of(pa.table(self._handle.get_add_actions(flatten=True)))
+        self.first_lake_seq: int = self._view.identifier(FIRST_SEQ) or 0
+        self._files = _Files.of(self._view.files)
 
     @property
     def id(self) -> str:
         """The lake's unique id."""
-        return str(self._handle.metadata().id)
+        return self._view.id
 
     @property
     def rows(self) -> int:
@@ -92,13 +92,11 @@ class LakeReader:
 
     def metadata(self) -> dict[str, Any] | None:
         """What the writer said with its last commit, as of the last look; None where the log no longer has it."""
-        return last_metadata(self._handle)
+        return self._view.metadata()
 
     def refresh(self) -> bool:
-        """Look for new commits; True when there were any. Costs a listing of the log where there were none."""
-        version = self._handle.version()
-        self._handle.update_incremental()
-        if self._handle.version() == version:
+        """Look for new commits; True when there were any."""
+        if not self._view.refresh():
             return False
         self._look()
         return True
@@ -145,7 +143,8 @@ class LakeReader:
                         f"a file of the lake is gone: {error}. Files must be removed through Delta (vacuum) only"
                     ) from error
                 tried.add(str(error))
-                self._open()  # compacted and vacuumed since the last look: the rows are in newer files
+                self._view.reload()  # compacted and vacuumed since the last look: the rows are in newer files
+                self._look()
 
     def _start(self, after: int | None) -> int:
         """The position to read from. Raises DataLost where rows after `after` are gone."""
@@ -276,26 +275,16 @@ class _Files(NamedTuple):
     bytes: int
 
     @classmethod
-    def of(cls, actions: pa.Table) -> _Files:
-        def bound(name: str, unknown: int) -> np.ndarray:
-            if name not in actions.column_names:
-                return np.full(actions.num_rows, unknown, np.int64)
-            return actions[name].cast(pa.int64()).fill_null(unknown).to_numpy()
-
-        def partition(name: str) -> np.ndarray | None:
-            if name not in actions.column_names:
-                return None
-            return np.asarray(actions[name].to_pylist(), object)  # not `str`, which forgets a NUL at the end
-
-        verticals = partition("partition.vertical")
-
+    def of(cls, files: Sequence[DataFile]) -> _Files:
+        partitions = [dict(file.partition) for file in files]
+        by_date = bool(partitions) and "event_date" in partitions[0]
         return cls(
-            [unquote(path) for path in actions["path"].to_pylist()],
-            np.empty(0, object) if verticals is None else verticals,  # None: an empty table
-            partition("partition.event_date"),
-            bound("min.lake_seq", _LOWEST),
-            bound("max.lake_seq", _HIGHEST),
-            pc.sum(actions["size_bytes"]).as_py() or 0,
+            [file.path for file in files],
+            _objects([partition["vertical"] for partition in partitions]),
+            _objects([partition["event_date"] for partition in partitions]) if by_date else None,
+            np.array([file.low.get("lake_seq", _LOWEST) for file in files], np.int64),
+            np.array([file.high.get("lake_seq", _HIGHEST) for file in files], np.int64),
+            sum(file.bytes for file in files),
         )
 
     def partition(self, index: int) -> pc.Expression:
@@ -317,3 +306,7 @@ class _Files(NamedTuple):
         """The lowest `lake_seq` beyond `low` that a file of these verticals can hold."""
         ahead = (self.last > low) & self._of(verticals)
         return max(int(self.first[ahead].min()), low + 1) if ahead.any() else _HIGHEST
+
+
+def _objects(values: Sequence[str | None]) -> np.ndarray:
+    return np.asarray(values, object)  # not `str`, which forgets a NUL at the end

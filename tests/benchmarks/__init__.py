@@ -6,6 +6,7 @@ What a step, a row, a request costs:
     python -m tests.benchmarks.bench_settlement      rows merged and settled a second, bytes of a pending impression
     python -m tests.benchmarks.bench_pending         what a tenth of a day at 1,000 impressions a second takes
     python -m tests.benchmarks.bench_lake            commits, polls and reads of the lake
+    python -m tests.benchmarks.bench_slow_stream     years of event time: files, and the share of reading, by layout
     python -m tests.benchmarks.bench_checkpoint      training while a checkpoint is written
     python -m tests.benchmarks.bench_restore         saving and restoring windows of tables that others cut
     python -m tests.benchmarks.bench_reader_ahead    reading ahead of training, on and off

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from deltalake import DeltaTable
 
 from pipelines.run_dir import RunDir
 from streaming.lake import LakeReader
@@ -34,3 +35,20 @@ def test_housekeeping_changes_no_weight_and_no_figure(broker, tmp_path: Path) ->
         (tensors, meta), (others, other_meta) = quiet.checkpoint(worker), kept.checkpoint(worker)
         assert tensors == others, worker
         assert meta["learned"] == other_meta["learned"], worker
+
+
+@pytest.mark.slow
+@pytest.mark.broker
+def test_the_layout_of_the_lake_changes_no_weight_and_no_figure(broker, tmp_path: Path) -> None:
+    runs = {
+        layout: to_the_end(small(broker.bootstrap_servers, lake={"layout": layout}), tmp_path / layout)
+        for layout in ("dates", "verticals")
+    }
+    dates, verticals = runs.values()
+    for layout, columns in (("dates", ["vertical", "event_date"]), ("verticals", ["vertical"])):
+        assert DeltaTable(runs[layout].run_dir.lake).metadata().partition_columns == columns
+    assert verticals.rows.equals(dates.rows)
+    assert verticals.summary["students"] == dates.summary["students"]
+    assert verticals.summary["counts"] == dates.summary["counts"]
+    for worker in dates.models:
+        assert verticals.checkpoint(worker)[0] == dates.checkpoint(worker)[0], worker

@@ -56,9 +56,7 @@ def run(
         prepare(config, run_dir, evolve=evolve, drop=drop, say=say)
         if (earlier := earlier_summary(config, run_dir)) is not None:
             say(f"{run_dir.root} holds this run, finished on {earlier.value['run']['started_at']}: nothing left to do.")
-            losses = losses_in(earlier.value, config)
-            state = RunState.FAILED if losses.severity is Severity.FAIL else RunState.DONE
-            return RunStatus(config.name, state, "; ".join(losses.words) or None), earlier
+            return _finished(config, earlier), earlier
         _announce(run_dir, say)
         logging.basicConfig(filename=run_dir.logs / "coordinator.log", level=logging.INFO, force=True)
         status = RunStatus.resuming(config.name, earlier_legs(run_dir.root))
@@ -79,6 +77,15 @@ def run(
             say("waiting for the workers: each process starts and imports torch")
             summary = live.run()
         return status, summary
+
+
+def _finished(config: Config, summary: Summary) -> RunStatus:
+    """Of a run that has ended, judged by the limits that `config` has now; what an earlier release finished is done."""
+    if "losses" not in summary.value:
+        return RunStatus(config.name, RunState.DONE)
+    losses = losses_in(summary.value, config)
+    state = RunState.FAILED if losses.severity is Severity.FAIL else RunState.DONE
+    return RunStatus(config.name, state, "; ".join(losses.words) or None)
 
 
 def start_over(run_dir: RunDir) -> None:

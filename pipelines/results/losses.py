@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from pipelines.config import Config, LossLimits
 from pipelines.results.counts import counts_of
+from streaming.settlement import OTHER_VERTICALS
 
 MOST_REASONS = 5
 """Reasons of dead letters that are listed, the most common first."""
@@ -244,7 +245,9 @@ def _why_lost(found: TaskFeedback, examples: Mapping[str, Any]) -> str:
 
 def _students(counts: Mapping[str, Any], wanted: Mapping[str, Sequence[str]], ended: bool) -> Iterator[Problem]:
     there = counts.get("verticals", {})
-    if not there or not (ended or sum(there.values()) >= ROWS_BEFORE_STUDENTS):
+    counted = sum(there.values())
+    known = counted and OTHER_VERTICALS not in there and counted == sum(counts["settled"].values())
+    if not (known and (ended or counted >= ROWS_BEFORE_STUDENTS)):
         return
     for name, verticals in wanted.items():
         if verticals and not any(vertical in there for vertical in verticals):

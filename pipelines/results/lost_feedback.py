@@ -91,9 +91,8 @@ def _unmatched(config: Config, run_dir: RunDir) -> pa.Table:
         filter=pc.field("reason") == UNMATCHED,
         limit_rows=MOST_ROWS,
     )
-    schema = config.rows.feedback
-    rows = [json.loads(payload) for payload in letters["payload"].to_pylist()]
-    return pa.Table.from_pylist([{name: row[name] for name in schema.names} for row in rows], schema=schema)
+    schema = pa.schema([config.rows.feedback.field(name) for name in ("impression_id", "event_time_ms", "task")])
+    return pa.Table.from_pylist([json.loads(payload) for payload in letters["payload"].to_pylist()], schema=schema)
 
 
 def _event_times(lake: LakeReader, ids: pa.ChunkedArray) -> pa.ChunkedArray:

@@ -248,6 +248,43 @@ def test_exfm_status_shows_the_same_table(width, monkeypatch, capsys):
     assert "600,000 rows in 12 files, 5.0 MB" in text
 
 
+LOST = {
+    "severity": "warn",
+    "lines": ["feedback 942 read = 14 joined + 8 late + 920 unmatched + 0 duplicate + 0 dead letters"],
+    "words": ["928 of 942 rows of feedback (98.5 %) set no label"],
+}
+
+
+def test_exfm_status_accounts_for_feedback_and_says_what_is_waited_for(capsys):
+    status = running(losses=LOST, reason=LOST["words"][0], stage="starting Ray")
+    show_status(status.as_json() | {"legs": 3, "wall_s": 600.0}, running=True)
+    text = " ".join(capsys.readouterr().out.split())
+    assert "10m00s in 3 starts" in text
+    assert "starting Ray" in text
+    assert LOST["lines"][0] in text
+    assert text.count(LOST["words"][0]) == 1
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_the_live_screen_accounts_for_feedback_and_says_loudly_what_is_lost(width):
+    status = running(losses=LOST, reason=LOST["words"][0])
+    file = io.StringIO()
+    with Screen(Console(width=width, file=file, force_terminal=True)) as screen:
+        screen.show(status)
+    words = " ".join(re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", file.getvalue()).split())
+    assert LOST["lines"][0] in words
+    assert LOST["words"][0] in words
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_the_closing_screen_accounts_for_dead_letters_with_an_example(width):
+    letter = {"topic": "impressions", "partition": 0, "offset": 17, "row": 3, "detail": "not JSON"}
+    text = closing(width, SUMMARY | {"losses": {"examples": {"impression": {"undecodable": letter}}, "feedback": []}})
+    words = " ".join(text.split())
+    assert "dead letters 23 of 600,123 impressions" in words
+    assert "undecodable 23, e.g. impressions/0 offset 17 row 3: not JSON" in words
+
+
 # --- no terminal ----------------------------------------------------------------------------------------------------
 
 
@@ -269,6 +306,11 @@ def test_without_a_terminal_a_line_is_printed_every_few_seconds_and_at_the_end(p
     assert plain(running(), 4.9) == []
     assert len(plain(running(), 5.1)) == 1
     assert len(plain(running(RunState.DONE), 5.2)) == 1
+
+
+def test_what_is_waited_for_and_what_is_lost_stand_below_the_line(plain):
+    status = running(stage="starting Ray", losses=LOST, reason=LOST["words"][0])
+    assert [line.strip() for line in plain(status, 0)[1:]] == ["starting Ray", LOST["words"][0]]
 
 
 def test_the_line_holds_everyones_rate_and_figure_unbroken(plain):

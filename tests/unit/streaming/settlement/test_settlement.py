@@ -266,3 +266,24 @@ class TestStateOnDisk:
         segment.write_bytes(segment.read_bytes()[:100])
         with pytest.raises(StreamingError, match=f"{segment.name} of a settlement state cannot be read"):
             new_settlement().load(tmp_path, "a")
+
+
+def test_the_first_dead_letter_of_each_reason_is_its_example_also_after_a_restart(tmp_path):
+    settlement = new_settlement()
+    settle(settlement, [(1, 0)], [(2, 500, "ctr"), (3, 600, "ctr")])
+    settlement.save(tmp_path, "1")
+    again = new_settlement()
+    again.load(tmp_path, "1")
+    for each in (settlement, again):
+        example = each.letters.examples["feedback"]["unknown_impression"]
+        assert example["detail"].startswith("no impression of this id within")
+        assert example.keys() == {"topic", "partition", "offset", "row", "detail"}
+        assert each.counters()["verticals"] == settlement.counters()["verticals"] != {}
+
+
+def test_it_is_known_how_long_the_first_window_is_still_open():
+    settlement = new_settlement()
+    wait_s, passed_s = settlement.first_wait_s
+    assert (wait_s > 0, passed_s) == (True, 0)
+    settlement.step(merged(settlement.schema, [(1, 100), (2, 350)], []))
+    assert settlement.first_wait_s == (wait_s, 0.25)

@@ -26,6 +26,11 @@ class RunDir:
         return self.root / "config.yaml"
 
     @property
+    def stream(self) -> Path:
+        """The name of the stream that a recorded source plays."""
+        return self.root / "stream"
+
+    @property
     def lineage(self) -> Path:
         return self.root / "lineage.json"
 

@@ -4,6 +4,7 @@ from .label_column import LabelColumn
 from .pacer import Pacer
 from .recorded import FeedbackFile, RecordedConfig, RecordedStream
 from .settled import settled_rows
+from .timed_parquet import TimedParquet, Unit
 
 __all__ = [
     "Chunk",
@@ -15,5 +16,7 @@ __all__ = [
     "PlayedStream",
     "RecordedConfig",
     "RecordedStream",
+    "TimedParquet",
+    "Unit",
     "settled_rows",
 ]

@@ -167,6 +167,10 @@ class RecordedStream(PlayedStream):
             if feedback.num_rows:
                 yield Chunk(nothing, feedback, [], now_ms - tolerance_ms, None)
 
+    def read(self, chunk_rows: int, first_row: int = 0) -> Iterator[tuple[pa.Table, np.ndarray]]:
+        """Pieces of the file and the event times of their rows, as `TimedParquet.read` gives them."""
+        return self._file.read(chunk_rows, first_row)
+
     def named(self, table: pa.Table, time_N: np.ndarray, first_row: int) -> pa.Table:
         """Impressions under the names of the schema, in the types of the file."""
         config = self.config

@@ -65,6 +65,7 @@ ORDER = [
     "pipelines.offline.sweep",
     "pipelines.tools",
     "pipelines.tools.doctor",
+    "pipelines.checks",
     "pipelines.cli",
 ]
 MOST_FILES = 13

@@ -1,0 +1,108 @@
+"""A config and its data, checked before anything is started."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from pipelines.checks.features import judge_features
+from pipelines.checks.finding import Finding, Severity, stop, verdict_line
+from pipelines.checks.labels import judge_labels
+from pipelines.checks.memory import judge_memory
+from pipelines.checks.recorded import sample_file
+from pipelines.checks.rows import judge_rows
+from pipelines.checks.sample import Sample
+from pipelines.checks.times import judge_times
+from pipelines.checks.topics import sample_topics
+from pipelines.checks.verticals import judge_verticals
+from pipelines.config import Config, Generated, Recorded
+from pipelines.run_dir import RunDir
+from pipelines.tools.doctor import total_memory
+from pipelines.workers import stream_name
+from streaming.errors import BadInput
+
+SAMPLE_ROWS = 100_000
+
+
+@dataclass
+class Report:
+    """All findings about `name`, the gravest first, and what was seen of its data."""
+
+    name: str
+    sample: Sample | None = None
+    findings: list[Finding] = field(default_factory=list)
+
+    def add(self, findings: list[Finding]) -> None:
+        order = list(Severity)
+        self.findings = sorted([*self.findings, *findings], key=lambda finding: order.index(finding.severity))
+
+    @property
+    def stops(self) -> bool:
+        return any(finding.severity is Severity.STOP for finding in self.findings)
+
+    @property
+    def verdict(self) -> str:
+        return verdict_line(self.findings)
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "stops": self.stops,
+            "verdict": self.verdict,
+            "findings": [{**finding._asdict(), "severity": str(finding.severity)} for finding in self.findings],
+            "sample": None if self.sample is None else self.sample.as_json(),
+        }
+
+
+def check_config(config: Config, *, rows: int = SAMPLE_ROWS, local: bool = False) -> Report:
+    """Everything about a config that can be known before it runs; `rows` of its data are looked at in every column."""
+    report = Report(config.name)
+    source, sample, wrong = config.source, None, []
+    if isinstance(source, Recorded):
+        sample, wrong = sample_file(source, config.rows, rows)
+    elif source is None and config.kafka.bootstrap_servers is not None:
+        sample, wrong = sample_topics(config, rows)
+    report.sample = sample
+    report.add(wrong)
+    report.add(list(judge_features(config, sample.batch if sample is not None else None)))
+    report.add(list(judge_memory(config, total_memory(), local=local)))
+    if isinstance(source, Generated):
+        verticals = Counter({vertical.name: 1 for vertical in source.verticals})
+        report.add(list(judge_verticals(config, verticals, whole=False)))
+    if sample is not None:
+        recorded = isinstance(source, Recorded)
+        where = f"event time `{source.event_time if isinstance(source, Recorded) else 'event_time_ms'}`"
+        unit = "source.event_time_unit" if recorded else None
+        report.add(list(judge_times(sample, datetime.now(UTC).year, where, unit)))
+        report.add(list(judge_rows(sample, config.rows)))
+        report.add(list(judge_labels(config, sample)))
+        whole = sample.whole and recorded
+        report.add(list(judge_verticals(config, sample.verticals, whole=whole)))
+    return report
+
+
+def check_again(config: Config, run_dir: RunDir) -> Report:
+    """Of a run that was begun only what can have changed: its file is there, and the one it was begun with."""
+    report = Report(config.name)
+    source = config.source
+    if run_dir.summary.exists() or not isinstance(source, Recorded):
+        return report
+    try:
+        now = stream_name(config, source)
+    except BadInput as error:
+        report.add([stop("source.path", str(error))])
+        return report
+    begun = run_dir.stream.read_text() if run_dir.stream.exists() else now
+    if begun != now:
+        report.add(
+            [
+                stop(
+                    "source.path",
+                    f"{source.path} is not the file that the run in {run_dir.root} was begun with",
+                    "put that one back, give another --run-dir, or start over with --fresh (deletes what is there)",
+                )
+            ]
+        )
+    return report

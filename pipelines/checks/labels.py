@@ -1,0 +1,95 @@
+"""Whether there is something to learn: label rates, and how much feedback comes within its window."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from pipelines.checks.finding import Finding, note, percent, stop, warn
+from pipelines.checks.rows import WARN_SHARE, severity_of
+from pipelines.checks.sample import LabelSeen, Sample
+from pipelines.config import Config
+from streaming.schema import Task
+
+FEW_POSITIVES = 100
+MOSTLY = 0.5
+
+
+def judge_labels(config: Config, sample: Sample) -> Iterator[Finding]:
+    tasks = {task.name: task for task in config.rows.tasks}
+    labels = {name: seen for name, seen in sample.labels.items() if name in tasks}
+    for name in tasks.keys() - labels.keys():
+        yield warn(
+            f"rows.tasks.{name}",
+            f"nothing says where the labels of task `{name}` are: every one of them will be 0",
+            f"add it to source.labels, or take it out; labels are given for {', '.join(labels) or 'none'}",
+        )
+    yield from _rates(labels, sample.whole)
+    for name, seen in labels.items():
+        yield from judge_delays(tasks[name], seen.delays_s)
+    if sample.whole and sample.matched + sample.unmatched:
+        share = sample.unmatched / (sample.matched + sample.unmatched)
+        if share >= WARN_SHARE:
+            yield Finding(
+                severity_of(share),
+                "feedback",
+                f"{percent(share)} of feedback ({sample.unmatched:,} of {sample.matched + sample.unmatched:,}) belongs "
+                "to no impression that is there",
+                "see that both carry the same impression_id",
+            )
+
+
+def _rates(labels: Mapping[str, LabelSeen], whole: bool) -> Iterator[Finding]:
+    known = {name: seen for name, seen in labels.items() if seen.rows - seen.unknown > 0}
+    for name in labels.keys() - known.keys():
+        if labels[name].rows:
+            yield warn(f"task {name}", "its label is null in every row: unknown", "name another column")
+    constant = [name for name, seen in known.items() if seen.rate in (0.0, 1.0)]
+    for name, seen in known.items():
+        rows = seen.rows - seen.unknown
+        if name in constant:
+            every = "positive" if seen.rate else "negative"
+            kind = stop if whole and len(constant) == len(labels) else warn
+            yield kind(
+                f"task {name}",
+                f"every label is {every} ({seen.positives:,} positives in {rows:,} rows): nothing can be learned",
+                "check the label's column, and `at_least` or `values`",
+            )
+        elif seen.rate > MOSTLY:
+            yield warn(
+                f"task {name}",
+                f"{percent(seen.rate)} of labels are positive ({seen.positives:,} of {rows:,})",
+                "that is much for clicks: check `at_least` or `values`",
+            )
+        elif whole and seen.positives < FEW_POSITIVES:
+            yield warn(
+                f"task {name}",
+                f"{seen.positives:,} positives in {rows:,} rows are too few to tell models apart",
+                "use a longer stream",
+            )
+        if seen.unknown:
+            yield note(f"task {name}", f"{percent(seen.unknown / seen.rows)} of labels are null: unknown, not learned")
+
+
+def judge_delays(task: Task, delays_s: np.ndarray) -> Iterator[Finding]:
+    """Feedback counts only up to the end of its window.
+
+    >>> (found,) = judge_delays(Task(name="ctr", window_s=600), np.array([60.0, 3000, 4000, 5000]))
+    >>> print(found.seen)
+    75 % of the ctr feedback (3 of 4) comes later than its window of 600 s, and would not count
+    >>> print(found.remedy)
+    window_s: 5000 catches 99 % of it (half of it comes within 3,500 s)
+    """
+    late = int((delays_s > task.window_s).sum())
+    if not late:
+        return
+    share = late / len(delays_s)
+    enough = np.quantile(delays_s, 0.99, method="higher")
+    yield Finding(
+        severity_of(share),
+        f"rows.tasks.{task.name}.window_s",
+        f"{percent(share)} of the {task.name} feedback ({late:,} of {len(delays_s):,}) comes later than its window of "
+        f"{task.window_s:,g} s, and would not count",
+        f"window_s: {np.ceil(enough):.0f} catches 99 % of it (half of it comes within {np.median(delays_s):,.0f} s)",
+    )

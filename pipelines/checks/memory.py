@@ -1,0 +1,62 @@
+"""What a run takes of the machine's memory, roughly."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from exfm.data import FeatureSet
+from pipelines.checks.finding import Finding, stop, warn
+from pipelines.config import Config
+
+GB = 1 << 30
+LIBRARIES = GB
+"""Of a worker's process: torch and what comes with it."""
+AROUND = GB * 3 // 2
+"""Broker and Ray."""
+
+
+def judge_memory(config: Config, have: int, *, local: bool) -> Iterator[Finding]:
+    """`have`: bytes of this machine. Nothing is said of a cluster."""
+    if config.resources.address is not None:
+        return
+    tables, processes = tables_bytes(config), 1 if local else worker_count(config)
+    takes = tables + processes * LIBRARIES + (0 if config.kafka.bootstrap_servers and local else AROUND)
+    if takes <= have:
+        return
+    words = (
+        f"about {_gb(takes)} are needed: {_gb(tables)} for tables and their optimizers, "
+        f"{processes} process{'es' * (processes != 1)} at about {_gb(LIBRARIES)}; this machine has "
+        f"{_gb(have)}"
+    )
+    if tables > have:
+        yield stop("resources", words, "give the largest tables fewer `rows`, or a smaller `width`")
+    else:
+        yield warn("resources", words, "fewer students, smaller tables, or --local: one process for all workers")
+
+
+def worker_count(config: Config) -> int:
+    ingest = config.source is not None
+    return ingest + config.augmentation.ranks + config.teacher.ranks + len(config.students)
+
+
+def tables_bytes(config: Config) -> int:
+    """Weights and accumulators of the tables of the teacher, of the one that scores, and of students and their
+    twins."""
+    model, features = config.teacher.model, config.teacher_features
+    scoring = _bytes(features, model.width, accumulators=0)
+    learning = _bytes(features, model.width, accumulators=model.width if model.sparse_optimizer == "adagrad" else 1)
+    students = sum(
+        (1 + student.twin) * _bytes(config.student_features(student), student.model.width, accumulators=1)
+        for student in config.students
+    )
+    return scoring + learning + students
+
+
+def _bytes(features: FeatureSet, width: int, *, accumulators: int) -> int:
+    """fp32 weights, and so many accumulators a row."""
+    tables = [(f.rows, f.width or width) for f in features.sparse] + [(f.rows, width) for f in features.sequence]
+    return sum(4 * rows * (wide + accumulators) for rows, wide in tables)
+
+
+def _gb(count: int) -> str:
+    return f"{count / GB:,.1f} GB"

@@ -1,0 +1,115 @@
+"""Whether event times are what they are said to be: their range, and the unit in which they would make sense."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+from pipelines.checks.finding import Finding, stop, warn
+from pipelines.checks.sample import Sample, TimeSeen
+from streaming.sources import Unit
+
+FIRST_YEAR = 2000
+MS_PER: dict[Unit, int] = {"s": 1000, "ms": 1}
+WRITTEN = {
+    "YYMMDD": "%y%m%d",
+    "YYMMDDHH": "%y%m%d%H",
+    "YYYYMMDD": "%Y%m%d",
+    "YYYYMMDDHH": "%Y%m%d%H",
+    "YYYYMMDDHHMM": "%Y%m%d%H%M",
+    "YYYYMMDDHHMMSS": "%Y%m%d%H%M%S",
+}
+"""Dates that people write as one number, by how they call them."""
+
+
+def judge_times(sample: Sample, this_year: int, where: str, unit_setting: str | None) -> Iterator[Finding]:
+    """`where`: the column of the time. `unit_setting` says in what unit it is; None: it has to be in milliseconds."""
+    seen = sample.time
+    if seen is None:
+        return
+    last_year = this_year + 1
+    if _plausible(seen.lowest_ms, last_year) and _plausible(seen.highest_ms, last_year):
+        if seen.lowest_ms == seen.highest_ms and (sample.rows or 0) > 1:
+            yield warn(where, f"every row happened at {day(seen.lowest_ms)}", "a stream needs the times of its rows")
+        return
+    shown = f"times go from {day(seen.lowest_ms)} to {day(seen.highest_ms)}"
+    if (kind := written_as(seen, last_year)) is not None:
+        number = seen.lowest_ms // MS_PER[seen.unit or "ms"]
+        yield stop(
+            where,
+            f"{number} looks like a date written as {kind}, and is read as a count of {_words(seen.unit)}: {shown}",
+            f"make a time of it first (pandas: `pd.to_datetime(column.astype(str), format=\"{WRITTEN[kind]}\")`)",
+        )
+    elif (unit := other_unit(seen, last_year)) is not None:
+        yield stop(
+            where,
+            f"read as {_words(seen.unit)}, {shown}; as {_words(unit)} they would be of "
+            f"{_in_unit(seen.lowest_ms, seen.unit, unit)} to {_in_unit(seen.highest_ms, seen.unit, unit)}",
+            f"set {unit_setting}: {unit}" if unit_setting else "send milliseconds since 1970",
+        )
+    else:
+        yield warn(
+            where,
+            f"{shown}; dates of {FIRST_YEAR} to {last_year} are usual",
+            "see that this is the column of the time, and its unit; times that count from the start of a log are fine",
+        )
+
+
+def day(time_ms: int) -> str:
+    """
+    >>> day(1_700_000_000_000), day(10**17)
+    ('2023-11-14 22:13', 'after the year 9999')
+    """
+    try:
+        return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M")
+    except (ValueError, OverflowError, OSError):
+        return "after the year 9999" if time_ms > 0 else "before the year 1"
+
+
+def written_as(seen: TimeSeen, last_year: int) -> str | None:
+    """How a date is written as one number, where both the lowest and the highest time can be read so.
+
+    >>> hours = TimeSeen(14102100 * 1000, 14103023 * 1000, "s")
+    >>> written_as(hours, 2027), written_as(TimeSeen(0, 86_400_000, "s"), 2027)
+    ('YYMMDDHH', None)
+    """
+    if seen.unit is None:
+        return None
+    numbers = [time_ms // MS_PER[seen.unit] for time_ms in (seen.lowest_ms, seen.highest_ms)]
+    for name, form in WRITTEN.items():
+        try:
+            if all(
+                len(str(n)) == len(name) and FIRST_YEAR <= datetime.strptime(str(n), form).year <= last_year
+                for n in numbers
+            ):
+                return name
+        except ValueError:
+            continue
+    return None
+
+
+def other_unit(seen: TimeSeen, last_year: int) -> Unit | None:
+    """The unit in which the times would be of our days, where they are not in the one they were read in.
+
+    >>> other_unit(TimeSeen(1_700_000_000, 1_700_086_400, "ms"), 2027), other_unit(TimeSeen(0, 9, "ms"), 2027)
+    ('s', None)
+    """
+    for unit in MS_PER:
+        if seen.unit is not None and unit != seen.unit:
+            times = (time_ms // MS_PER[seen.unit] * MS_PER[unit] for time_ms in (seen.lowest_ms, seen.highest_ms))
+            if all(_plausible(time_ms, last_year) for time_ms in times):
+                return unit
+    return None
+
+
+def _plausible(time_ms: int, last_year: int) -> bool:
+    first = datetime(FIRST_YEAR, 1, 1, tzinfo=UTC).timestamp() * 1000
+    return first <= time_ms < datetime(last_year + 1, 1, 1, tzinfo=UTC).timestamp() * 1000
+
+
+def _in_unit(time_ms: int, read_as: Unit | None, unit: Unit) -> str:
+    return day(time_ms // MS_PER[read_as or "ms"] * MS_PER[unit])[:10]
+
+
+def _words(unit: Unit | None) -> str:
+    return {"s": "seconds", "ms": "milliseconds", None: "times"}[unit]

@@ -1,0 +1,142 @@
+"""Kafka topics that others feed as a sample: messages from their begin and end, decoded as augmentation does. No group is joined and nothing is committed: other readers do not notice."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pyarrow as pa
+
+from pipelines.checks.finding import Finding, stop, warn
+from pipelines.checks.sample import (
+    ColumnSeen,
+    Refused,
+    Sample,
+    TimeSeen,
+    count_refused,
+    count_verticals,
+    match_feedback,
+)
+from pipelines.config import Config, Kafka, Topic
+from streaming.errors import BadInput, BrokerAway, StreamingError
+from streaming.kafka import TopicReader, beginning_offsets, end_offsets, require_topics
+from streaming.messages import EndOfStream, Kind, RawMessage, make_codec
+from streaming.position import Partition, SourcePosition
+
+CONNECT_S = 5.0
+PATIENCE_S = 30.0
+"""A topic is read for no longer."""
+
+Piece = dict[Partition, tuple[int, int]]
+"""Of each partition the offsets to read, the second one exclusive."""
+
+
+def sample_topics(config: Config, wanted: int) -> tuple[Sample | None, list[Finding]]:
+    """A sample of at most about `wanted` messages of each input topic, and what kept them from being read."""
+    kafka = config.kafka.model_copy(update={"connect_timeout_s": min(CONNECT_S, config.kafka.connect_timeout_s)})
+    reader = _Reader(config, kafka)
+    try:
+        return reader.read(wanted), reader.findings
+    except BrokerAway as error:
+        return None, [*reader.findings, stop("kafka.bootstrap_servers", str(error))]
+    except BadInput as error:
+        return None, [*reader.findings, stop("kafka", str(error))]
+    except StreamingError as error:
+        return None, [*reader.findings, warn("kafka", f"the topics could not be looked at: {error}")]
+
+
+class _Reader:
+    def __init__(self, config: Config, kafka: Kafka) -> None:
+        self._config, self._kafka = config, kafka
+        self.findings: list[Finding] = []
+
+    def read(self, wanted: int) -> Sample | None:
+        kafka, schema = self._kafka, self._config.rows
+        topics: list[tuple[Topic, Kind]] = [(kafka.impressions, "impression"), (kafka.feedback, "feedback")]
+        counts = require_topics(kafka, [topic.topic for topic, _ in topics])
+        for topic, kind in topics:
+            if counts[topic.topic] != topic.partitions:
+                setting = f"kafka.{kind}{'s' * (kind == 'impression')}.partitions"
+                self.findings.append(
+                    stop(
+                        setting,
+                        f"topic `{topic.topic}` has {counts[topic.topic]} partitions, and {topic.partitions} would be "
+                        "read",
+                        f"set {setting} to {counts[topic.topic]}, for both topics",
+                    )
+                )
+        if self.findings:
+            return None
+        names = f"topics {kafka.impressions.topic} and {kafka.feedback.topic} at {kafka.bootstrap_servers}"
+        sample = Sample(names, None, 0, False, schema.impression.empty_table())
+        whole, rows = self._rows(kafka.impressions, "impression", wanted, sample.refused)
+        sample.batch = rows.select(schema.impression.names)
+        sample.looked_at = rows.num_rows + sum(refused.rows for refused in sample.refused.values())
+        whole_feedback, feedback = self._rows(kafka.feedback, "feedback", wanted, sample.feedback_refused)
+        sample.feedback_looked_at = feedback.num_rows + sum(r.rows for r in sample.feedback_refused.values())
+        for (topic, _), looked_at in zip(topics, (sample.looked_at, sample.feedback_looked_at), strict=True):
+            if not looked_at:
+                self.findings.append(warn(f"topic {topic.topic}", "it holds no messages yet: nothing to check"))
+        sample.whole = whole and whole_feedback
+        sample.rows = sample.looked_at if sample.whole else None
+        sample.labels = match_feedback(sample, schema, feedback.select(schema.feedback.names).to_batches())
+        if rows.num_rows:
+            sample.columns = [ColumnSeen.of(name, sample.batch[name]) for name in sample.batch.column_names]
+            times = sample.batch["event_time_ms"].to_numpy()
+            sample.time = TimeSeen(int(times.min()), int(times.max()), "ms")
+            count_verticals(sample.verticals, sample.batch["vertical"])
+        return sample
+
+    def _rows(self, topic: Topic, kind: Kind, wanted: int, refused: dict[str, Refused]) -> tuple[bool, pa.Table]:
+        """Whether those are all, and the good rows; the others are counted."""
+        codec = make_codec(topic.codec, kind, self._config.rows, max_message_bytes=self._kafka.max_message_bytes)
+        whole, pieces = self._pieces(topic, wanted)
+        batches = []
+        for piece in pieces:
+            left = wanted // len(pieces) or 1
+            for messages in self._messages(piece):
+                batch, dead = codec.decode(messages)
+                batches.append(batch)
+                count_refused(refused, ((letter.reason, letter.detail) for letter in dead))
+                self._look_at_codec(topic, kind, messages, [letter.reason for letter in dead])
+                left -= batch.num_rows + len(dead)
+                if left <= 0:
+                    whole = whole and len(pieces) == 1 and messages[-1].offset + 1 >= max(e for _, e in piece.values())
+                    break
+        return whole, pa.Table.from_batches(batches, codec.schema)
+
+    def _pieces(self, topic: Topic, wanted: int) -> tuple[bool, list[Piece]]:
+        """The whole topic, or its begin and its end."""
+        partitions = [Partition(topic.topic, number) for number in range(topic.partitions)]
+        begins, ends = beginning_offsets(self._kafka, partitions), end_offsets(self._kafka, partitions)
+        if sum(ends[p] - begins[p] for p in partitions) <= wanted:
+            return True, [{p: (begins[p], ends[p]) for p in partitions}]
+        each = max(1, wanted // 2 // len(partitions))
+        return False, [
+            {p: (begins[p], min(begins[p] + each, ends[p])) for p in partitions},
+            {p: (max(begins[p], ends[p] - each), ends[p]) for p in partitions},
+        ]
+
+    def _messages(self, piece: Piece) -> Iterator[list[RawMessage]]:
+        deadline = time.monotonic() + PATIENCE_S
+        with TopicReader(self._kafka, list(piece), ends={p: end for p, (_, end) in piece.items()}) as reader:
+            reader.open({p: SourcePosition(begin) for p, (begin, _) in piece.items()})
+            while time.monotonic() < deadline:
+                try:
+                    messages = reader.next_batch(0.5, max_messages=2000)
+                except EndOfStream:
+                    return
+                if messages:
+                    yield messages
+
+    def _look_at_codec(self, topic: Topic, kind: Kind, messages: list[RawMessage], reasons: list[str]) -> None:
+        """A topic of JSON that is read as Arrow, or the other way round."""
+        if len(reasons) < len(messages) or set(reasons) != {"undecodable"} or self.findings:
+            return
+        other = "json" if topic.codec == "arrow" else "arrow"
+        looks = messages[0].value.lstrip()[:1] == b"{"
+        if looks == (other == "json"):
+            setting = f"kafka.{kind}{'s' * (kind == 'impression')}.codec"
+            self.findings.append(
+                stop(setting, f"messages of topic `{topic.topic}` are not {topic.codec}", f"set {setting} to {other}")
+            )

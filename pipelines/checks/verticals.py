@@ -1,0 +1,49 @@
+"""What students select of the verticals that there are."""
+
+from __future__ import annotations
+
+import difflib
+from collections import Counter
+from collections.abc import Iterator
+
+from pipelines.checks.finding import Finding, stop, warn
+from pipelines.config import Config
+
+MANY = 200
+
+
+def judge_verticals(config: Config, verticals: Counter[str], *, whole: bool) -> Iterator[Finding]:
+    """`whole`: no other vertical will come."""
+    if not verticals:
+        return
+    there = _with_counts(verticals)
+    for student in config.students:
+        asked = student.row_filter
+        absent = [vertical for vertical in asked if vertical not in verticals]
+        if not absent:
+            continue
+        nothing = len(absent) == len(asked)
+        near = difflib.get_close_matches(absent[0], verticals, n=1)
+        meant = f"did you mean `{near[0]}`? " if near else ""
+        kind = stop if nothing and whole else warn
+        consequence = ": it would learn nothing" if nothing else ""
+        yield kind(
+            f"students.{student.name}",
+            f"no row has the vertical {', '.join(f'`{v}`' for v in absent)}{consequence}",
+            f"{meant}there are: {there}",
+        )
+    if len(verticals) > MANY:
+        yield warn(
+            "source.vertical",
+            f"{len(verticals):,} verticals, which each get files of their own in the lake",
+            "name a column with few values",
+        )
+
+
+def _with_counts(verticals: Counter[str], most: int = 12) -> str:
+    """
+    >>> _with_counts(Counter(feed=1200, shop=30))
+    'feed (1,200), shop (30)'
+    """
+    shown = ", ".join(f"{name} ({rows:,})" for name, rows in verticals.most_common(most))
+    return shown + (f", and {len(verticals) - most:,} more" if len(verticals) > most else "")

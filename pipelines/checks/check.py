@@ -20,7 +20,7 @@ from pipelines.checks.verticals import judge_verticals
 from pipelines.config import Config, Generated, Recorded
 from pipelines.run_dir import RunDir
 from pipelines.tools.doctor import total_memory
-from pipelines.workers import stream_name
+from pipelines.workers import files_name
 from streaming.errors import BadInput
 
 SAMPLE_ROWS = 100_000
@@ -59,7 +59,9 @@ class Report:
 def check_config(config: Config, *, rows: int = SAMPLE_ROWS, local: bool = False) -> Report:
     """Everything about a config that can be known before it runs; `rows` of its data are looked at in every column."""
     report = Report(config.name)
-    source, sample, wrong = config.source, None, []
+    source = config.source
+    sample: Sample | None = None
+    wrong: list[Finding] = []
     if isinstance(source, Recorded):
         sample, wrong = sample_file(source, config.rows, rows)
     elif source is None and config.kafka.bootstrap_servers is not None:
@@ -84,25 +86,18 @@ def check_config(config: Config, *, rows: int = SAMPLE_ROWS, local: bool = False
 
 
 def check_again(config: Config, run_dir: RunDir) -> Report:
-    """Of a run that was begun only what can have changed: its file is there, and the one it was begun with."""
+    """Of a run that was begun, what can have changed: that its files are there, and are those it was begun with."""
     report = Report(config.name)
     source = config.source
     if run_dir.summary.exists() or not isinstance(source, Recorded):
         return report
     try:
-        now = stream_name(config, source)
+        now = files_name(source)
     except BadInput as error:
         report.add([stop("source.path", str(error))])
         return report
-    begun = run_dir.stream.read_text() if run_dir.stream.exists() else now
-    if begun != now:
-        report.add(
-            [
-                stop(
-                    "source.path",
-                    f"{source.path} is not the file that the run in {run_dir.root} was begun with",
-                    "put that one back, give another --run-dir, or start over with --fresh (deletes what is there)",
-                )
-            ]
-        )
+    if run_dir.source_files.exists() and run_dir.source_files.read_text() != now:
+        seen = f"{source.path} is not the file that the run in {run_dir.root} was begun with, or was changed since"
+        remedy = "put that one back, give another --run-dir, or start over with --fresh (deletes what is there)"
+        report.add([stop("source.path", seen, remedy)])
     return report

@@ -63,7 +63,7 @@ def _not_parquet(path: Path) -> str:
     if b"," in head.splitlines()[0]:
         words = "it looks like CSV"
     return (
-        f"{words}; make a Parquet file of it (pyarrow: `pq.write_table(csv.read_csv(\"{path.name}\"), "
+        f'{words}; make a Parquet file of it (pyarrow: `pq.write_table(csv.read_csv("{path.name}"), '
         f'"{path.stem}.parquet")`)'
     )
 

@@ -183,5 +183,5 @@ def count_verticals(into: Counter[str], column: pa.ChunkedArray | pa.Array) -> N
 
 
 def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
-    plain = int | float | type(None)
+    plain = (int, float, type(None))
     return {name: value if isinstance(value, plain) else str(value) for name, value in values.items()}

@@ -38,7 +38,7 @@ def judge_times(sample: Sample, this_year: int, where: str, unit_setting: str | 
         yield stop(
             where,
             f"{number} looks like a date written as {kind}, and is read as a count of {_words(seen.unit)}: {shown}",
-            f"make a time of it first (pandas: `pd.to_datetime(column.astype(str), format=\"{WRITTEN[kind]}\")`)",
+            f'make a time of it first (pandas: `pd.to_datetime(column.astype(str), format="{WRITTEN[kind]}")`)',
         )
     elif (unit := other_unit(seen, last_year)) is not None:
         yield stop(

@@ -1,4 +1,6 @@
-"""Kafka topics that others feed as a sample: messages from their begin and end, decoded as augmentation does. No group is joined and nothing is committed: other readers do not notice."""
+"""Kafka topics that others feed as a sample: messages from their begin and end, decoded as augmentation does.
+
+No group is joined and nothing is committed: other readers do not notice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`exfm stream`, `exfm status`, `exfm stop`: run a pipeline, show what it is doing, end it."""
+"""`exfm check`, `exfm stream`, `exfm status`, `exfm stop`: look before a run, run it, show what it is doing, end it."""
 
 from __future__ import annotations
 
@@ -7,15 +7,46 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipelines.cli.options import Overrides
+from pipelines.cli.options import AsJson, Overrides
 
 if TYPE_CHECKING:
+    from pipelines.config import Config
     from pipelines.run_dir import RunDir
     from pipelines.status import RunStatus
 
 RunDirOption = Annotated[
     Path | None, typer.Option("--run-dir", help="Folder of the run; default: runs/NAME, the config's name.")
 ]
+
+
+def check(
+    what: Annotated[Path, typer.Argument(help="A YAML file; see configs/.")],
+    sample: Annotated[
+        int, typer.Option("--sample", min=3, help="Rows, or messages of a topic, that are looked at in every column.")
+    ] = 100_000,
+    overrides: Overrides = None,
+    local: Annotated[bool, typer.Option("--local", help="As for a run with --local: one process.")] = False,
+    json_: AsJson = False,
+) -> None:
+    """Check a config and its data: columns, times, labels, delays, verticals, tables, memory. Nothing is started.
+
+    `exfm stream` does the same first. Exit code 2 where something stops a run, 0 with warnings.
+
+    Example: exfm check configs/demo.yaml
+    """
+    import json
+    import shutil
+
+    from pipelines.checks import check_config, report_text
+    from pipelines.config import load
+
+    report = check_config(load(what, overrides), rows=sample, local=local)
+    if json_:
+        typer.echo(json.dumps(report.as_json(), indent=2))
+    else:
+        typer.echo(report_text(report, min(100, shutil.get_terminal_size().columns)))
+    if report.stops:
+        raise typer.Exit(2)
 
 
 def stream(
@@ -52,10 +83,11 @@ def stream(
 
     settings = load(config, overrides)
     where = RunDir(run_dir or Path("runs") / settings.name)
-    if fresh and where.root.exists():
-        start_over(where)
     if drop and not evolve:
         raise BadInput(f"--drop {drop[0]} needs --evolve; give both, or neither")
+    _check(settings, where, fresh=fresh, local=local)
+    if fresh and where.root.exists():
+        start_over(where)
     with Screen() as screen:
         status, summary = run(
             settings, where, local=local, until_end=until_end, evolve=evolve, drop=drop or (),
@@ -70,6 +102,24 @@ def stream(
     if status.state is RunState.STOPPED:
         typer.echo(f"stopped ({status.reason}); the same command resumes it", err=True)
         raise typer.Exit(130)
+
+
+def _check(settings: Config, where: RunDir, *, fresh: bool, local: bool) -> None:
+    """Before anything is made or started. Of a run that was begun only what can have changed since.
+
+    Raises BadInput, one line and more per problem; prints warnings.
+    """
+    from pipelines.checks import Severity, check_again, check_config, finding_lines
+    from pipelines.control import failed_before_learning
+    from streaming.errors import BadInput
+
+    begun = where.config.exists() and not fresh and not failed_before_learning(where)
+    report = check_again(settings, where) if begun else check_config(settings, local=local)
+    lines = finding_lines([finding for finding in report.findings if finding.severity is not Severity.NOTE])
+    if report.stops:
+        raise BadInput("\n".join([report.verdict, *lines]))
+    for line in lines:
+        typer.echo(line, err=True)
 
 
 def _next(status: RunStatus, where: RunDir, *, finished: bool) -> str:
@@ -122,6 +172,7 @@ def stop(
 
 
 def register(app: typer.Typer) -> None:
+    app.command()(check)
     app.command()(stream)
     app.command()(status)
     app.command()(stop)

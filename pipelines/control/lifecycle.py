@@ -13,7 +13,7 @@ import shutil
 from collections.abc import Callable, Sequence
 
 from exfm.tensors import checkpoint_names
-from pipelines.config import STUDENT, Config
+from pipelines.config import STUDENT, Config, Recorded
 from pipelines.control.conclusion import earlier_summary
 from pipelines.control.live_run import LiveRun
 from pipelines.control.preflight import check_ranks, clear, contents, left_as_found, locked, prepare
@@ -23,7 +23,9 @@ from pipelines.results import Severity, Summary, losses_in
 from pipelines.rules import RunState
 from pipelines.run_dir import RunDir
 from pipelines.status import Heartbeat, RunStatus, StatusFile, earlier_legs, read_status
+from pipelines.workers import files_name
 from streaming.broker import LocalBroker
+from streaming.disk import write_text
 from streaming.errors import BadInput, StreamingError
 
 
@@ -58,6 +60,8 @@ def run(
             say(f"{run_dir.root} holds this run, finished on {earlier.value['run']['started_at']}: nothing left to do.")
             return _finished(config, earlier), earlier
         _announce(run_dir, say)
+        if isinstance(config.source, Recorded) and not run_dir.source_files.exists():
+            write_text(run_dir.source_files, files_name(config.source))
         logging.basicConfig(filename=run_dir.logs / "coordinator.log", level=logging.INFO, force=True)
         status = RunStatus.resuming(config.name, earlier_legs(run_dir.root))
         status_file = StatusFile(run_dir.status)

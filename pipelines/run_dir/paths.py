@@ -26,9 +26,9 @@ class RunDir:
         return self.root / "config.yaml"
 
     @property
-    def stream(self) -> Path:
-        """The name of the stream that a recorded source plays."""
-        return self.root / "stream"
+    def source_files(self) -> Path:
+        """Which files the run was begun with."""
+        return self.root / "source_files"
 
     @property
     def lineage(self) -> Path:

@@ -1,4 +1,4 @@
-from .ingest import IngestWorker, stream_name
+from .ingest import IngestWorker, files_name, stream_name
 from .keeper import REGISTER_EVERY_S, Keeper
 from .ranks import LOOPBACK, Ranks, Rendezvous
 from .report import RankReport, Report
@@ -17,6 +17,7 @@ __all__ = [
     "Report",
     "Stopwatch",
     "Worker",
+    "files_name",
     "seconds_since",
     "stream_name",
 ]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -42,19 +42,30 @@ def stream_name(config: Config, source: Generated | Recorded) -> str:
     digest.update(f"{source.model_dump_json(exclude=left_out)} {config.rows.model_dump_json()}".encode())
     if isinstance(source, Generated):
         return f"generated-{digest.hexdigest()}"
+    for end in _ends(source):
+        digest.update(end)
+    return f"{Path(source.path).name}-{digest.hexdigest()}"
+
+
+def files_name(source: Recorded) -> str:
+    """One name for the files of a source, whatever is made of them. Raises BadInput where one does not exist."""
+    return hashlib.blake2b(b"".join(_ends(source)), digest_size=8).hexdigest()
+
+
+def _ends(source: Recorded) -> Iterator[bytes]:
+    """Of each file its size and its end."""
     paths = [source.path] if source.feedback is None else [source.path, source.feedback.path]
     for path in paths:
         try:
             with open(path, "rb") as file:
                 size = file.seek(0, 2)
                 file.seek(max(0, size - FOOTER_BYTES))
-                digest.update(str(size).encode() + file.read())
+                yield str(size).encode() + file.read()
         except OSError as error:
             raise BadInput(
                 f"cannot read the recorded stream {path}: {error.strerror}; source.path, and source.feedback, "
                 "say where it is"
             ) from None
-    return f"{Path(source.path).name}-{digest.hexdigest()}"
 
 
 class _Output:

@@ -14,7 +14,7 @@ SMALL = {
     "source": {
         "kind": "generated",
         "impressions": 1000,
-        "verticals": [{"name": "feed", "share": 1, "base_rate": 0.1}],
+        "verticals": [{"name": name, "share": 0.5, "base_rate": 0.1} for name in ("feed", "shop")],
     },
     "rows": {
         "columns": [{"name": "user_id"}, {"name": "ad_id"}, {"name": "bid", "type": "float32"}],

@@ -4,12 +4,10 @@ and end. Rows are read by the code that plays the file, so that what is found he
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pipelines.checks.finding import Finding, stop
@@ -24,7 +22,7 @@ from pipelines.checks.sample import (
 )
 from pipelines.config import Recorded
 from streaming.errors import BadInput
-from streaming.messages import RowRules, conform, without_rows
+from streaming.messages import RowRules, conform, is_written_time, without_rows
 from streaming.schema import RowSchema
 from streaming.sources import RecordedStream, TimedParquet
 
@@ -39,33 +37,13 @@ def sample_file(source: Recorded, schema: RowSchema, wanted: int) -> tuple[Sampl
     try:
         RecordedStream(source.path, source, schema)
     except BadInput as error:
-        return None, [stop("source", str(error), _not_parquet(Path(source.path)))]
+        return None, [stop("source", problem) for problem in str(error).splitlines()]
     reader = _Reader(source, schema)
-    if not reader.stream.rows:
-        return None, [stop("source.path", f"{source.path} has no rows", "give a file with one row per impression")]
     reader.look_at_rows(wanted)
     if reader.stream.rows <= MOST_ROWS:
         reader.look_along()
     reader.look_at_feedback()
     return reader.sample, reader.findings
-
-
-def _not_parquet(path: Path) -> str:
-    """What to do about a file that is no Parquet file."""
-    try:
-        with open(path, "rb") as file:
-            head = file.read(512)
-    except OSError:
-        return ""
-    if head[:4] == b"PAR1" or not head or b"\0" in head:
-        return ""
-    words = "it is text"
-    if b"," in head.splitlines()[0]:
-        words = "it looks like CSV"
-    return (
-        f'{words}; make a Parquet file of it (pyarrow: `pq.write_table(csv.read_csv("{path.name}"), '
-        f'"{path.stem}.parquet")`)'
-    )
 
 
 class _Reader:
@@ -187,14 +165,13 @@ class _Reader:
                 continue
             seen.rows += table.num_rows
             seen.positives += len(rows)
-            seen.unknown += pc.sum(table[self._source.labels[task].column].is_null(nan_is_null=True)).as_py() or 0
+            seen.unknown += len(self.stream.unknown(task, table))
             seen.note_delays(event_ms - time_N[rows])
 
     def _time_seen(self, time_N: np.ndarray) -> TimeSeen:
         kind = self._types.field(self._source.event_time).type
-        number = pa.types.is_integer(kind) or pa.types.is_floating(kind)
-        unit = self._source.event_time_unit
-        return TimeSeen(int(time_N.min()), int(time_N.max()), unit if number else None)
+        unit = None if is_written_time(kind) else self._source.event_time_unit
+        return TimeSeen(int(time_N.min()), int(time_N.max()), unit)
 
     # --- feedback in a file of its own ------------------------------------------------------------------------------
 

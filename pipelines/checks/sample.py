@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from streaming.messages import Unit
 from streaming.schema import RowSchema
-from streaming.sources import Unit
 
 MOST_DELAYS = 1_000_000
 """So many delays of a task are kept; of more, those that come first."""

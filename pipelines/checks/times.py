@@ -7,10 +7,9 @@ from datetime import UTC, datetime
 
 from pipelines.checks.finding import Finding, stop, warn
 from pipelines.checks.sample import Sample, TimeSeen
-from streaming.sources import Unit
+from streaming.messages import PER_MS, Unit
 
 FIRST_YEAR = 2000
-MS_PER: dict[Unit, int] = {"s": 1000, "ms": 1}
 WRITTEN = {
     "YYMMDD": "%y%m%d",
     "YYMMDDHH": "%y%m%d%H",
@@ -34,7 +33,7 @@ def judge_times(sample: Sample, this_year: int, where: str, unit_setting: str | 
         return
     shown = f"times go from {day(seen.lowest_ms)} to {day(seen.highest_ms)}"
     if (kind := written_as(seen, last_year)) is not None:
-        number = seen.lowest_ms // MS_PER[seen.unit or "ms"]
+        number = _number(seen.lowest_ms, seen.unit)
         yield stop(
             where,
             f"{number} looks like a date written as {kind}, and is read as a count of {_words(seen.unit)}: {shown}",
@@ -44,7 +43,7 @@ def judge_times(sample: Sample, this_year: int, where: str, unit_setting: str | 
         yield stop(
             where,
             f"read as {_words(seen.unit)}, {shown}; as {_words(unit)} they would be of "
-            f"{_in_unit(seen.lowest_ms, seen.unit, unit)} to {_in_unit(seen.highest_ms, seen.unit, unit)}",
+            f"{day(_as(seen.lowest_ms, seen.unit, unit))[:10]} to {day(_as(seen.highest_ms, seen.unit, unit))[:10]}",
             f"set {unit_setting}: {unit}" if unit_setting else "send milliseconds since 1970",
         )
     else:
@@ -75,7 +74,7 @@ def written_as(seen: TimeSeen, last_year: int) -> str | None:
     """
     if seen.unit is None:
         return None
-    numbers = [time_ms // MS_PER[seen.unit] for time_ms in (seen.lowest_ms, seen.highest_ms)]
+    numbers = [_number(time_ms, seen.unit) for time_ms in (seen.lowest_ms, seen.highest_ms)]
     for name, form in WRITTEN.items():
         try:
             if all(
@@ -94,9 +93,9 @@ def other_unit(seen: TimeSeen, last_year: int) -> Unit | None:
     >>> other_unit(TimeSeen(1_700_000_000, 1_700_086_400, "ms"), 2027), other_unit(TimeSeen(0, 9, "ms"), 2027)
     ('s', None)
     """
-    for unit in MS_PER:
+    for unit in PER_MS:
         if seen.unit is not None and unit != seen.unit:
-            times = (time_ms // MS_PER[seen.unit] * MS_PER[unit] for time_ms in (seen.lowest_ms, seen.highest_ms))
+            times = (_as(time_ms, seen.unit, unit) for time_ms in (seen.lowest_ms, seen.highest_ms))
             if all(_plausible(time_ms, last_year) for time_ms in times):
                 return unit
     return None
@@ -107,9 +106,15 @@ def _plausible(time_ms: int, last_year: int) -> bool:
     return first <= time_ms < datetime(last_year + 1, 1, 1, tzinfo=UTC).timestamp() * 1000
 
 
-def _in_unit(time_ms: int, read_as: Unit | None, unit: Unit) -> str:
-    return day(time_ms // MS_PER[read_as or "ms"] * MS_PER[unit])[:10]
+def _number(time_ms: int, unit: Unit | None) -> int:
+    """As the file has it."""
+    return round(time_ms * PER_MS[unit or "ms"])
+
+
+def _as(time_ms: int, read_as: Unit | None, unit: Unit) -> int:
+    """A time that was read in one unit, had it been read in another."""
+    return round(_number(time_ms, read_as) / PER_MS[unit])
 
 
 def _words(unit: Unit | None) -> str:
-    return {"s": "seconds", "ms": "milliseconds", None: "times"}[unit]
+    return {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds", None: "times"}[unit]

@@ -12,13 +12,14 @@ from .dead_letters import (
 )
 from .ipc import MAX_MESSAGE_BYTES
 from .source import EndOfStream, MessageSource, Source
-from .times import Unit, is_time, is_written_time, milliseconds
+from .times import PER_MS, Unit, is_time, is_written_time, milliseconds
 from .validation import RowRules, bisect, conform, convertible, declarable, without_rows
 
 __all__ = [
     "DEAD_LETTER_SCHEMA",
     "END_HEADER",
     "MAX_MESSAGE_BYTES",
+    "PER_MS",
     "CodecName",
     "DeadLetter",
     "EndOfStream",

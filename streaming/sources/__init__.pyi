@@ -4,7 +4,7 @@ from .label_column import LabelColumn
 from .pacer import Pacer
 from .recorded import FeedbackFile, RecordedConfig, RecordedStream
 from .settled import settled_rows
-from .timed_parquet import TimedParquet, Unit
+from .timed_parquet import TimedParquet
 
 __all__ = [
     "Chunk",
@@ -17,6 +17,5 @@ __all__ = [
     "RecordedConfig",
     "RecordedStream",
     "TimedParquet",
-    "Unit",
     "settled_rows",
 ]

@@ -6,7 +6,8 @@ feedback has a file of its own. Files are read a piece at a time, in their order
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -105,7 +106,7 @@ class RecordedStream(PlayedStream):
         self._check_types()
 
     def _check_types(self) -> None:
-        """Raises BadInput for what follows from the files' schemas alone."""
+        """Raises BadInput for what follows from the files' schemas alone, a line per problem."""
         file, config, schema = self._file, self.config, self.schema
         fits = [(name, schema.impression.field(column)) for column, name in self._names.items()]
         if config.impression_id is not None:
@@ -114,16 +115,23 @@ class RecordedStream(PlayedStream):
             file.schema.field(vertical).type
         ):
             fits.append((vertical, schema.impression.field("vertical")))
-        for name, field in fits:
-            _require(file, name, field)
+        checks: list[Callable[[], object]] = [partial(_require, file, name, field) for name, field in fits]
         for label in config.labels.values():
-            self._positive_rows(pa.array([], file.schema.field(label.column).type), label)
-            for time in (label.delay_column, label.time_column):
-                if time is not None:
-                    file.require_times(time)
+            empty = pa.array([], file.schema.field(label.column).type)
+            checks.append(partial(self._positive_rows, empty, label))
+            times = [name for name in (label.delay_column, label.time_column) if name is not None]
+            checks += [partial(file.require_times, name) for name in times]
         if self._feedback_file is not None and (feedback := config.feedback) is not None:
-            _require(self._feedback_file, feedback.impression_id, schema.feedback.field("impression_id"))
-            _require(self._feedback_file, feedback.task, schema.feedback.field("task"))
+            for name, field in ((feedback.impression_id, "impression_id"), (feedback.task, "task")):
+                checks.append(partial(_require, self._feedback_file, name, schema.feedback.field(field)))
+        problems = []
+        for check in checks:
+            try:
+                check()
+            except BadInput as error:
+                problems.append(str(error))
+        if problems:
+            raise BadInput("\n".join(problems))
 
     @property
     def rows(self) -> int:

@@ -78,7 +78,7 @@ def check_config(config: Config, *, rows: int = SAMPLE_ROWS, local: bool = False
         where = f"event time `{source.event_time if isinstance(source, Recorded) else 'event_time_ms'}`"
         unit = "source.event_time_unit" if recorded else None
         report.add(list(judge_times(sample, datetime.now(UTC).year, where, unit)))
-        report.add(list(judge_rows(sample, config.rows)))
+        report.add(list(judge_rows(config, sample)))
         report.add(list(judge_labels(config, sample)))
         whole = sample.whole and recorded
         report.add(list(judge_verticals(config, sample.verticals, whole=whole)))

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from pipelines.checks.finding import Finding, note, percent, stop, warn
-from pipelines.checks.rows import WARN_SHARE, severity_of
+from pipelines.checks.finding import Finding, Severity, note, percent, stop, warn
+from pipelines.checks.rows import severity_of
 from pipelines.checks.sample import LabelSeen, Sample
-from pipelines.config import Config
+from pipelines.config import Config, LossLimits
 from streaming.schema import Task
 
 FEW_POSITIVES = 100
@@ -27,17 +27,17 @@ def judge_labels(config: Config, sample: Sample) -> Iterator[Finding]:
         )
     yield from _rates(labels, sample.whole)
     for name, seen in labels.items():
-        yield from judge_delays(tasks[name], seen.delays_s)
-    if sample.whole and sample.matched + sample.unmatched:
-        share = sample.unmatched / (sample.matched + sample.unmatched)
-        if share >= WARN_SHARE:
-            yield Finding(
-                severity_of(share),
-                "feedback",
-                f"{percent(share)} of feedback ({sample.unmatched:,} of {sample.matched + sample.unmatched:,}) belongs "
-                "to no impression that is there",
-                "see that both carry the same impression_id",
-            )
+        yield from judge_delays(tasks[name], seen.delays_s, config.losses)
+    feedback = sample.matched + sample.unmatched
+    severity = severity_of(sample.unmatched, feedback, config.losses)
+    if sample.whole and severity is not Severity.NOTE:
+        yield Finding(
+            severity,
+            "feedback",
+            f"{percent(sample.unmatched / feedback)} of feedback ({sample.unmatched:,} of {feedback:,}) belongs to no "
+            "impression that is there",
+            "see that both carry the same impression_id",
+        )
 
 
 def _rates(labels: Mapping[str, LabelSeen], whole: bool) -> Iterator[Finding]:
@@ -72,10 +72,10 @@ def _rates(labels: Mapping[str, LabelSeen], whole: bool) -> Iterator[Finding]:
             yield note(f"task {name}", f"{percent(seen.unknown / seen.rows)} of labels are null: unknown, not learned")
 
 
-def judge_delays(task: Task, delays_s: np.ndarray) -> Iterator[Finding]:
+def judge_delays(task: Task, delays_s: np.ndarray, limits: LossLimits) -> Iterator[Finding]:
     """Feedback counts only up to the end of its window.
 
-    >>> (found,) = judge_delays(Task(name="ctr", window_s=600), np.array([60.0, 3000, 4000, 5000]))
+    >>> (found,) = judge_delays(Task(name="ctr", window_s=600), np.array([60.0, 3000, 4000, 5000]), LossLimits())
     >>> print(found.seen)
     75 % of the ctr feedback (3 of 4) comes later than its window of 600 s, and would not count
     >>> print(found.remedy)
@@ -84,12 +84,11 @@ def judge_delays(task: Task, delays_s: np.ndarray) -> Iterator[Finding]:
     late = int((delays_s > task.window_s).sum())
     if not late:
         return
-    share = late / len(delays_s)
     enough = np.quantile(delays_s, 0.99, method="higher")
     yield Finding(
-        severity_of(share),
+        severity_of(late, len(delays_s), limits),
         f"rows.tasks.{task.name}.window_s",
-        f"{percent(share)} of the {task.name} feedback ({late:,} of {len(delays_s):,}) comes later than its window of "
-        f"{task.window_s:,g} s, and would not count",
+        f"{percent(late / len(delays_s))} of the {task.name} feedback ({late:,} of {len(delays_s):,}) comes later than "
+        f"its window of {task.window_s:,g} s, and would not count",
         f"window_s: {np.ceil(enough):.0f} catches 99 % of it (half of it comes within {np.median(delays_s):,.0f} s)",
     )

@@ -6,10 +6,8 @@ from collections.abc import Iterator, Mapping
 
 from pipelines.checks.finding import Finding, Severity, note, percent, warn
 from pipelines.checks.sample import Refused, Sample
-from streaming.schema import RowSchema
-
-WARN_SHARE, STOP_SHARE = 0.01, 0.5
-"""From these shares of rows, or of feedback, on a loss is worth a warning, and is taken for a mistake."""
+from pipelines.config import Config, LossLimits
+from pipelines.results import sure_share
 
 REMEDIES = {
     "null": "declare the column with `nullable: true`, or give a value in every row",
@@ -23,22 +21,24 @@ REMEDIES = {
 }
 
 
-def severity_of(share: float) -> Severity:
-    """How grave it is to lose a share of all rows.
+def severity_of(lost: int, of: int, limits: LossLimits) -> Severity:
+    """How grave it is to lose a part of all rows, or of feedback: by the limits at which a run would say so.
 
-    >>> [str(severity_of(share)) for share in (0.001, 0.02, 0.98)]
+    >>> [str(severity_of(lost, 1000, LossLimits())) for lost in (1, 30, 980)]
     ['note', 'warn', 'stop']
     """
-    if share >= STOP_SHARE:
+    share = sure_share(lost, of)
+    if share > limits.fail_share:
         return Severity.STOP
-    return Severity.WARN if share >= WARN_SHARE else Severity.NOTE
+    return Severity.WARN if share > limits.warn_share else Severity.NOTE
 
 
-def judge_rows(sample: Sample, schema: RowSchema) -> Iterator[Finding]:
-    yield from _refused(sample.refused, sample.looked_at, "rows")
-    yield from _refused(sample.feedback_refused, sample.feedback_looked_at, "rows of feedback")
-    yield from _repeated_ids(sample)
-    known = {column.name: column for column in schema.columns}
+def judge_rows(config: Config, sample: Sample) -> Iterator[Finding]:
+    limits = config.losses
+    yield from _refused(sample.refused, sample.looked_at, "rows", limits)
+    yield from _refused(sample.feedback_refused, sample.feedback_looked_at, "rows of feedback", limits)
+    yield from _repeated_ids(sample, limits)
+    known = {column.name for column in config.rows.columns}
     empty = [c.name for c in sample.columns if c.rows and c.null_share == 1 and c.name in known]
     if empty:
         yield warn(f"rows.columns.{empty[0]}", f"no row has a value of {_names(empty)}", "leave it out of the features")
@@ -47,30 +47,29 @@ def judge_rows(sample: Sample, schema: RowSchema) -> Iterator[Finding]:
         yield note("rows.columns", f"one value in all rows looked at: {_names(same)}")
 
 
-def _refused(refused: Mapping[str, Refused], looked_at: int, what: str) -> Iterator[Finding]:
+def _refused(refused: Mapping[str, Refused], looked_at: int, what: str, limits: LossLimits) -> Iterator[Finding]:
     for reason, seen in sorted(refused.items(), key=lambda item: -item[1].rows):
-        share = seen.rows / looked_at
         rule, _, name = reason.partition(":")
         yield Finding(
-            severity_of(share),
+            severity_of(seen.rows, looked_at, limits),
             f"rows.columns.{name}" if name and what == "rows" else what,
-            f"{percent(share)} of {what} ({seen.rows:,} of {looked_at:,}) would become dead letters: "
+            f"{percent(seen.rows / looked_at)} of {what} ({seen.rows:,} of {looked_at:,}) would become dead letters: "
             f"{reason}; for example {seen.example}",
             REMEDIES.get(rule, ""),
         )
 
 
-def _repeated_ids(sample: Sample) -> Iterator[Finding]:
+def _repeated_ids(sample: Sample, limits: LossLimits) -> Iterator[Finding]:
     ids = next((c for c in sample.columns if c.name == "impression_id"), None)
     if ids is None or not ids.distinct or not ids.rows:
         return
-    share = 1 - (ids.distinct + bool(ids.nulls)) / ids.rows
-    if share >= WARN_SHARE:
+    repeats = ids.rows - ids.nulls - ids.distinct
+    if (severity := severity_of(repeats, ids.rows, limits)) is not Severity.NOTE:
         yield Finding(
-            severity_of(share),
+            severity,
             "source.impression_id",
-            f"{percent(share)} of rows repeat the id of another one ({ids.distinct:,} ids in {ids.rows:,} rows), and "
-            "repeats are dropped",
+            f"{percent(repeats / ids.rows)} of rows repeat the id of another one ({ids.distinct:,} ids in "
+            f"{ids.rows:,} rows), and repeats are dropped",
             "name a column that is different in every row; without `impression_id` rows are numbered",
         )
 

@@ -1,5 +1,5 @@
 from .counts import counts_hold, counts_of
-from .losses import Losses, Severity, losses_in, losses_now, losses_of
+from .losses import Losses, Severity, losses_in, losses_now, losses_of, sure_share
 from .picture import draw
 from .summary import CLUSTER_ROWS, MODELS, PACKAGES, Summary, rows_hold, summarise
 from .verdict import Outcome, outcome_of
@@ -21,4 +21,5 @@ __all__ = [
     "outcome_of",
     "rows_hold",
     "summarise",
+    "sure_share",
 ]

@@ -1,0 +1,297 @@
+"""`exfm check` of a config with a Parquet file: each mistake that a first file has, and the words that name it."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+from pipelines.checks import Severity, check_config, report_text
+from pipelines.cli import console
+from pipelines.config import parse
+
+ROWS = 4000
+CONFIG: dict[str, Any] = {
+    "name": "mine",
+    "source": {
+        "kind": "recorded",
+        "event_time": "shown_at",
+        "event_time_unit": "s",
+        "vertical": "surface",
+        "labels": {"ctr": {"column": "clicked", "delay_column": "delay_s"}},
+    },
+    "rows": {
+        "columns": [{"name": "user", "minimum": 0}, {"name": "price", "type": "float32"}],
+        "tasks": [{"name": "ctr", "window_s": 600}],
+    },
+    "features": {"sparse": [{"name": "user", "rows": 2000}], "dense": [{"name": "price"}]},
+    "students": [{"name": "home"}, {"name": "all", "verticals": ["home", "search"]}],
+}
+
+
+def stream(**columns: Any) -> pa.Table:
+    """A file without a flaw, with columns replaced."""
+    random = np.random.default_rng(1)
+    good = {
+        "shown_at": 1_700_000_000 + np.sort(random.integers(0, 86_400, ROWS)),
+        "surface": ["home", "search"] * (ROWS // 2),
+        "user": random.integers(0, 500, ROWS),
+        "price": random.random(ROWS).astype(np.float32),
+        "clicked": (np.arange(ROWS) % 20 == 0).astype(np.int8),
+        "delay_s": random.integers(1, 500, ROWS),
+    }
+    return pa.table(good | columns)
+
+
+@pytest.fixture
+def check(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    def report(table: pa.Table | None, **settings: Any):
+        raw = copy.deepcopy(CONFIG)
+        raw["source"]["path"] = "clicks.parquet"
+        for path, value in settings.items():
+            *parents, last = path.split("__")
+            node = raw
+            for parent in parents:
+                node = node[parent]
+            node[last] = value
+        if table is not None:
+            pq.write_table(table, "clicks.parquet", row_group_size=1000)
+        Path("run.yaml").write_text(yaml.safe_dump(raw))
+        return check_config(parse(raw))
+
+    return report
+
+
+def said(report, severity: Severity) -> str:
+    found = [f for f in report.findings if f.severity is severity]
+    return " | ".join(f"{f.where}: {f.seen}; {f.remedy}" for f in found)
+
+
+def test_a_good_file_has_nothing_in_its_way(check):
+    report = check(stream())
+    assert (report.findings, report.verdict) == ([], "nothing stands in the way of this run")
+    assert report.sample.labels["ctr"].positives == ROWS // 20
+    assert report.sample.verticals == {"home": ROWS // 2, "search": ROWS // 2}
+
+
+def missing(every: int, values: np.ndarray) -> pa.Array:
+    return pa.array(values, mask=np.arange(len(values)) % every != 0)
+
+
+@pytest.mark.parametrize(
+    ("columns", "settings", "words"),
+    [
+        pytest.param(
+            {"delay_s": np.full(ROWS, 5000)},
+            {},
+            ["rows.tasks.ctr.window_s", "100 % of the ctr feedback (200 of 200) comes later than its window of 600 s"]
+            + ["window_s: 5000 catches 99 % of it"],
+            id="click delays longer than the window",
+        ),
+        pytest.param(
+            {"price": missing(50, np.ones(ROWS, np.float32))},
+            {},
+            [
+                "98 % of rows (3,920 of 4,000) would become dead letters: null:price",
+                "declare the column with `nullable",
+            ],
+            id="dense columns with missing values",
+        ),
+        pytest.param(
+            {"user": np.full(ROWS, -1)},
+            {},
+            ["100 % of rows (4,000 of 4,000) would become dead letters: out_of_range:user", "`user` is -1", "minimum"],
+            id="negative ids",
+        ),
+        pytest.param(
+            {},
+            {"students": [{"name": "home", "verticals": ["hmoe"]}]},
+            ["no row has the vertical `hmoe`: it would learn nothing", "did you mean `home`?", "home (2,000)"],
+            id="a student of a vertical that never occurs",
+        ),
+        pytest.param(
+            {"shown_at": np.sort(14_102_100 + np.arange(ROWS) % 24)},
+            {},
+            ["14102100 looks like a date written as YYMMDDHH", "1970-06-13", "pd.to_datetime"],
+            id="integer hours as time",
+        ),
+        pytest.param(
+            {},
+            {"source__event_time_unit": "ms"},
+            ["read as milliseconds, times go from 1970-01-20", "as seconds they would be of 2023-11-14"]
+            + ["set source.event_time_unit: s"],
+            id="seconds declared as milliseconds",
+        ),
+        pytest.param(
+            {"shown_at": 1_700_000_000_000 + np.arange(ROWS)},
+            {},
+            ["read as seconds", "as milliseconds they would be of 2023-11-14"],
+            id="milliseconds declared as seconds",
+        ),
+        pytest.param(
+            {"shown_at": 1_700_000_000 + np.random.default_rng(2).permutation(ROWS)},
+            {},
+            ["clicks.parquet is not in order of `shown_at`: row ", "sort it once"],
+            id="unsorted",
+        ),
+        pytest.param(
+            {},
+            {"source__columns": {"user": "uid"}},
+            ["clicks.parquet has no column uid; it has shown_at, surface, user"],
+            id="wrong column",
+        ),
+        pytest.param({"clicked": ["yes", "no"] * (ROWS // 2)}, {}, ["values: ["], id="string labels"),
+        pytest.param({"shown_at": ["yesterday"] * ROWS}, {}, ["'yesterday'", "ISO 8601"], id="text that is no time"),
+        pytest.param(
+            {},
+            {"features__sparse": [{"name": "price", "rows": 10}]},
+            ["feature `price` hashes column `price` of type float", "`bucketize` for a float"],
+            id="sparse feature on a float",
+        ),
+        pytest.param(
+            {},
+            {"features__sparse": [{"name": "user", "rows": 100, "transform": "index"}]},
+            ["of column `user` is outside its table of 100 rows", "give it more `rows`"],
+            id="an index outside its table",
+        ),
+        pytest.param(
+            {},
+            {"source__labels": {"click": {"column": "clicked"}}},
+            ["labels name task click; the schema has ctr"],
+            id="unknown task",
+        ),
+        pytest.param({"clicked": np.zeros(ROWS, np.int8)}, {}, ["every label is negative (0 positives"], id="no label"),
+        pytest.param(
+            {"user": ["a"] * ROWS, "price": ["cheap"] * ROWS},
+            {},
+            ["`user` is string, and it is declared int64; declare it `type: string`", "`price` is string"],
+            id="two columns of other types, both named",
+        ),
+    ],
+)
+def test_what_stops_a_run_is_named_with_what_to_do(check, columns, settings, words):
+    report = check(stream(**columns), **settings)
+    stops = said(report, Severity.STOP)
+    assert all(word in stops for word in words), stops
+
+
+@pytest.mark.parametrize(
+    ("columns", "settings", "words"),
+    [
+        pytest.param(
+            {"clicked": (np.arange(ROWS) < 9).astype(np.int8)},
+            {},
+            "9 positives in 4,000 rows are too few to tell models apart",
+            id="nine positives",
+        ),
+        pytest.param({"clicked": np.minimum(np.arange(ROWS) % 5, 1)}, {}, "80 % of labels are positive", id="many"),
+        pytest.param(
+            {},
+            {"features__sparse": [{"name": "user", "rows": 50}]},
+            "distinct ids among the rows looked at share 50 rows of its table",
+            id="a small hash table",
+        ),
+        pytest.param(
+            {"price": missing(1, np.ones(ROWS, np.float32)), "user": np.where(np.arange(ROWS) % 40, 1, -5)},
+            {},
+            "2.5 % of rows (100 of 4,000) would become dead letters: out_of_range:user",
+            id="some dead letters",
+        ),
+        pytest.param(
+            {"shown_at": np.arange(ROWS)}, {}, "times that count from the start of a log are fine", id="relative times"
+        ),
+        pytest.param({"surface": [f"v{n}" for n in range(ROWS)]}, {}, "4,000 verticals, which each get files", id="v"),
+        pytest.param(
+            {}, {"source__impression_id": "user"}, "rows repeat the id of another one", id="users as impressions"
+        ),
+    ],
+)
+def test_what_a_run_can_live_with_is_a_warning(check, columns, settings, words):
+    report = check(stream(**columns), **settings)
+    assert words in said(report, Severity.WARN) + said(report, Severity.STOP)
+
+
+def test_null_labels_are_unknown_and_said_so(check):
+    clicked = missing(2, (np.arange(ROWS) % 20 == 0).astype(np.int8))
+    assert "50 % of labels are null: unknown, not learned" in said(check(stream(clicked=clicked)), Severity.NOTE)
+
+
+def test_a_wrong_order_far_from_the_rows_looked_at_is_found(check):
+    times = 1_700_000_000 + np.arange(ROWS)
+    times[1100] -= 500
+    report = check(stream(shown_at=times))
+    assert "row 1,100 is 499.000 s behind an earlier one" in said(report, Severity.STOP)
+
+
+def test_files_that_are_no_parquet_files(check, tmp_path):
+    assert "clicks.parquet: no such file" in said(check(None), Severity.STOP)
+    Path("clicks.parquet").write_text("a,b\n1,2\n")
+    assert "cannot be read as Parquet" in said(check(None), Severity.STOP)
+    assert "has no rows" in said(check(stream().slice(0, 0)), Severity.STOP)
+    Path("clicks.csv").write_text("a,b\n1,2\n")
+    assert "convert it once" in said(check(None, source__path="clicks.csv"), Severity.STOP)
+
+
+def test_feedback_in_a_file_of_its_own_is_matched_by_id(check):
+    when = 1_700_000_000 + np.arange(ROWS)
+    clicks = pa.table(
+        {
+            "impression_id": np.arange(0, 1000, 5),
+            "event_time_ms": (when[::5][:200] + 3600) * 1000,
+            "task": ["ctr"] * 200,
+        }
+    )
+    pq.write_table(clicks, "feedback.parquet")
+    report = check(
+        stream(shown_at=when, id=np.arange(ROWS)),
+        source__labels={},
+        source__impression_id="id",
+        source__feedback={"path": "feedback.parquet"},
+    )
+    assert report.sample.labels["ctr"].positives == 200
+    assert "100 % of the ctr feedback (200 of 200) comes later than its window" in said(report, Severity.STOP)
+
+
+def call(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as left:
+        console.main(list(arguments))
+    return int(left.value.code or 0)
+
+
+def test_the_command_fits_80_columns_and_ends_with_the_verdict(check, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    check(stream(delay_s=np.full(ROWS, 5000)))
+    assert call("check", "run.yaml") == 2
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert lines[-1] == "1 problem stops this run"
+    check(stream())
+    assert call("check", "run.yaml") == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "nothing stands in the way of this run"
+
+
+def test_the_command_as_json(check, capsys):
+    check(stream(user=np.full(ROWS, -1)))
+    assert call("check", "run.yaml", "--json", "--sample", "300") == 2
+    value = json.loads(capsys.readouterr().out)
+    assert value["stops"]
+    assert value["findings"][0]["severity"] == "stop"
+    assert value["sample"]["rows"] == ROWS
+    assert value["sample"]["looked_at"] == 300
+    assert value["sample"]["columns"][0]["name"] == "impression_id"
+
+
+def test_a_report_names_every_column_once(check):
+    text = report_text(check(stream()))
+    assert [line.split()[0] for line in text.splitlines() if " int64 " in line or "float" in line] == [
+        "impression_id", "event_time_ms", "user", "price",
+    ]  # fmt: skip

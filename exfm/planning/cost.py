@@ -8,10 +8,10 @@ of bandwidth; so the tables are left out, too.
 
 from __future__ import annotations
 
+import logging
 from typing import NamedTuple
 
 import torch
-from torch.utils.flop_counter import FlopCounterMode
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
@@ -45,6 +45,9 @@ def flops_per_example(cfg: TeacherConfig, features: FeatureSet, tasks: int) -> i
     >>> flops_per_example(cfg, features, tasks=1)  # pairs 2·2·2·4, top 2·1·8, head 2·8·1
     64
     """
+    logging.getLogger("torch.utils.flop_counter").setLevel(logging.ERROR)  # its import warns where triton is not
+    from torch.utils.flop_counter import FlopCounterMode
+
     net = _dense_part(cfg, features, tasks)
     width = sum(table.embedding_dim * len(table.feature_names) for table in bag_configs(features, cfg.width))
     keys = list(features.keys)

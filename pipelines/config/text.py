@@ -41,7 +41,7 @@ def read_yaml(text: str) -> Any:
 class _Loader(yaml.SafeLoader):
     """YAML in which a key may stand once, where plain YAML silently takes the last, and whose text can be written."""
 
-    def construct_scalar(self, node: yaml.ScalarNode) -> str:
+    def construct_scalar(self, node: yaml.ScalarNode | yaml.MappingNode) -> str:
         text: str = super().construct_scalar(node)
         if any("\ud800" <= character <= "\udfff" for character in text):
             raise yaml.YAMLError(f"line {node.start_mark.line + 1} holds half of a surrogate pair, no character")

@@ -129,6 +129,7 @@ class Screen:
         self._live = Live(console=self._console, auto_refresh=False) if self._console.is_terminal else None
         self._clock = clock
         self._printed, self._printed_end = -PLAIN_INTERVAL_S, False
+        self._waited_for: str | None = None
 
     def __enter__(self) -> Screen:
         if self._live:
@@ -163,6 +164,7 @@ class Screen:
             ne = next((f" NE {v:.4f}" for v in ((report.ne if report else None) or {}).values() if v), "")
             parts.append(f"{worker.name} {rate}{ne}")
         self._console.print(" | ".join(parts), highlight=False, markup=False, soft_wrap=True)
-        for words in (status.waits_for, status.reason):
+        waited_for, self._waited_for = self._waited_for, status.waits_for
+        for words in (self._waited_for if self._waited_for != waited_for else None, status.reason):
             if words is not None and not ended:
                 self._console.print(f"       {words}", highlight=False, markup=False, soft_wrap=True)

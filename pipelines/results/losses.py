@@ -276,8 +276,11 @@ def _feedback_line(counts: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _letters(counts: Mapping[str, Any], examples: Mapping[str, Any]) -> Iterator[str]:
+    if counts.get("unmatched_feedback") and (letter := examples.get("feedback", {}).get(UNMATCHED)):
+        yield f"  unmatched, e.g. {_place(letter)}"
     for kind, name in (("impression", "impressions"), ("feedback", "rows of feedback")):
-        reasons = _by_count(counts.get("dead_letters_by_reason", {}).get(kind, {}))
+        found = counts.get("dead_letters_by_reason", {}).get(kind, {})
+        reasons = _by_count({reason: number for reason, number in found.items() if reason != UNMATCHED})
         if not reasons:
             continue
         read = counts["impressions_read" if kind == "impression" else "feedback_read"]

@@ -311,6 +311,7 @@ def test_without_a_terminal_a_line_is_printed_every_few_seconds_and_at_the_end(p
 def test_what_is_waited_for_and_what_is_lost_stand_below_the_line(plain):
     status = running(stage="starting Ray", losses=LOST, reason=LOST["words"][0])
     assert [line.strip() for line in plain(status, 0)[1:]] == ["starting Ray", LOST["words"][0]]
+    assert [line.strip() for line in plain(status, 6)[1:]] == [LOST["words"][0]]  # a wait is said once, a loss again
 
 
 def test_the_line_holds_everyones_rate_and_figure_unbroken(plain):

@@ -114,6 +114,14 @@ def test_dead_letters_are_listed_by_reason_with_an_example_and_a_remedy():
     )
 
 
+def test_unmatched_feedback_has_an_example_and_is_no_second_time_among_the_dead_letters():
+    letter = PLACE | {"topic": "feedback", "detail": "no impression of this id within 120000 ms of event time"}
+    found = losses_of(delayed(), LossLimits(), examples={"feedback": {"unknown_impression": letter}})
+    assert found.lines[1:] == (
+        "  unmatched, e.g. feedback/1 offset 17 row 3: no impression of this id within 120000 ms of event time",
+    )
+
+
 def test_feedback_that_is_refused_is_named_by_its_reason():
     letters = {"impression": {}, "feedback": {"unknown_task:klick": 900}}
     found = losses_of(counts(matched_feedback=42, dead_letters=letters), LossLimits(), ended=True)

@@ -31,9 +31,25 @@ def decisive(settings: Mapping[str, Any]) -> dict[str, Any]:
     for section in RANKS:
         if isinstance(kept.get(section), Mapping):
             kept[section] = {key: value for key, value in kept[section].items() if key not in PLACEMENT}
+    if isinstance(source := kept.get("source"), Mapping):
+        kept["source"] = _as_written(source)
     if isinstance(kafka := kept.get("kafka"), Mapping):
         topics = {name: kafka[name] for name in TOPICS if isinstance(kafka.get(name), Mapping)}
         kept["kafka"] = {name: {key: topic.get(key) for key in CUT} for name, topic in topics.items()}
+    return kept
+
+
+def _as_written(source: Mapping[str, Any]) -> dict[str, Any]:
+    """A source whose files are named as its config names them: where that config lies decides nothing.
+
+    >>> _as_written({"path": "/data/clicks.parquet", "written_path": "clicks.parquet"})
+    {'path': 'clicks.parquet'}
+    """
+    kept = {key: value for key, value in source.items() if key != "written_path"}
+    if "written_path" in source:
+        kept["path"] = source["written_path"]
+    if isinstance(feedback := source.get("feedback"), Mapping):
+        kept["feedback"] = _as_written(feedback)
     return kept
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from exfm.models import StudentConfig, TeacherConfig
 from exfm.parallel import Sharding
@@ -40,10 +40,16 @@ class TeacherSettings(Frozen):
 
 
 class StudentSettings(Frozen):
-    """A vertical student: name, row filter (default: the vertical of its name), tasks, features, arm."""
+    """A vertical student: name, row filter (default: the vertical of its name), tasks, features, arm.
+
+    >>> [StudentSettings(name="feed", verticals=asked).row_filter for asked in ((), ("feed", "shop"), "all")]
+    [('feed',), ('feed', 'shop'), ()]
+    """
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", description="names worker, checkpoints and exports")
-    verticals: tuple[str, ...] = Field(default=(), description="empty: the vertical named like the student")
+    verticals: tuple[str, ...] | Literal["all"] = Field(
+        default=(), description="whose rows it learns; `all`: those of every vertical; left out: the one of its name"
+    )
     tasks: tuple[str, ...] = Field(default=(), description="empty: all tasks")
     features: tuple[str, ...] = Field(default=(), description="empty: all but the teacher's own")
     batch_rows: int = Field(default=512, gt=0, description="rows of one training step")
@@ -54,6 +60,14 @@ class StudentSettings(Frozen):
     )
     model: StudentConfig = Field(default=StudentConfig(), description="size, optimizers and arm")
 
+    @field_validator("verticals", mode="before")
+    @classmethod
+    def _a_list_or_all(cls, verticals: Any) -> Any:
+        if isinstance(verticals, str) and verticals != "all":
+            raise ValueError(f"write a list, [{verticals}], or all")
+        return verticals
+
     @property
     def row_filter(self) -> tuple[str, ...]:
-        return self.verticals or (self.name,)
+        """The verticals whose rows it learns; empty: all that there are."""
+        return () if self.verticals == "all" else self.verticals or (self.name,)

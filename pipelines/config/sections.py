@@ -112,7 +112,12 @@ class Recorded(RecordedConfig):
     """A recorded stream from a Parquet file, played as impressions and feedback."""
 
     kind: Literal["recorded"] = Field(default="recorded", description="a stream from a file")
-    path: str = Field(description="the Parquet file")
+    path: str = Field(description="the Parquet file, relative to the folder of the config")
+    written_path: str | None = Field(
+        default=None,
+        exclude_if=lambda path: path is None,
+        description="written by a run: `path` as the config had it, relative to its folder",
+    )
     rate: Rate = Field(default="full", description='"full", rows per second ("5000"), or times event time ("60x")')
     chunk_rows: int = Field(default=8192, gt=0, description="impressions that are sent, and held back, at a time")
 

@@ -16,6 +16,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from exfm.data import FeatureSet, unfit_history
 from exfm.errors import ConfigError
+from pipelines.config.files import place_files
 from pipelines.config.hash import decisive, hash_of
 from pipelines.config.identity import identity_of
 from pipelines.config.models import Augmentation, StudentSettings, TeacherSettings
@@ -31,10 +32,14 @@ from pipelines.config.sections import (
     Tracking,
 )
 from pipelines.config.text import choices, mapping, merged, override, problems, read_settings
+from pipelines.shipped import config_file
 from streaming.errors import BadInput
 from streaming.lake import LakeSettings
 from streaming.schema import RowSchema
 from streaming.settlement import SettlementConfig
+
+WRITTEN_DOWN = {"tasks", "features", "negative_rate", "checkpoint_every_rows"}
+"""Settings of a student that its section has in every config that a run wrote down."""
 
 
 class Config(Frozen):
@@ -170,18 +175,35 @@ class Config(Frozen):
         return decisive(self.model_dump(mode="json"))
 
 
-def load(path: str | Path, overrides: list[str] | None = None) -> Config:
+def load(path: str | Path, overrides: list[str] | None = None, *, overridden_in: str | Path = ".") -> Config:
     """Read YAML, apply `path=value` overrides, validate.
 
-    `student_defaults` in the file is merged under every student. Raises BadInput, one line per problem.
+    `student_defaults` in the file is merged under every student. Files that the config names lie relative to its own
+    folder, those that an override names relative to `overridden_in`, by default the working directory.
+    Raises BadInput, one line per problem.
     """
     raw = read_settings(path, "config")
     for text in overrides or []:
         override(raw, text)
+    overridden = [text.partition("=")[0] for text in overrides or []]
+    place_files(raw, config_file(path).parent, overridden, Path(overridden_in))
     defaults = mapping(raw.pop("student_defaults", None) or {}, f"{path}: student_defaults")
     if isinstance(raw.get("students"), list):
         raw["students"] = [merged(defaults, s) if isinstance(s, dict) else s for s in raw["students"]]
+        _refuse_no_verticals(raw["students"], str(path))
     return parse(raw, str(path))
+
+
+def _refuse_no_verticals(students: list[Any], origin: str) -> None:
+    """An empty list reads like all or none, and is neither. A section with every setting in it is one that a run has
+    written down, where it stands for the default."""
+    for student in students:
+        if isinstance(student, dict) and student.get("verticals") == [] and not student.keys() >= WRITTEN_DOWN:
+            name = student.get("name")
+            raise BadInput(
+                f"{origin} is not a valid config:\n  students.{name}.verticals: is empty; leave it out for the "
+                f"vertical `{name}`, list some, or write `verticals: all`"
+            )
 
 
 def parse(raw: dict[str, Any], origin: str = "config") -> Config:

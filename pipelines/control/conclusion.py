@@ -133,7 +133,7 @@ def tracker_of(config: Config, run_dir: RunDir) -> Tracker | None:
 
 
 def track_student(config: Config, student: StudentSettings, tracker: Tracker) -> None:
-    values = {"verticals": ",".join(student.row_filter), "tasks": ",".join(config.student_tasks(student))}
+    values = {"verticals": ",".join(student.row_filter) or "all", "tasks": ",".join(config.student_tasks(student))}
     tracker.params(STUDENT + student.name, _of_all(config) | values | student.model.model_dump(mode="json"))
 
 

@@ -18,7 +18,7 @@ from streaming.broker import LocalBroker
 from streaming.disk import file_lock
 from streaming.errors import BadInput
 from streaming.kafka import ensure_topics
-from streaming.sources import FeedbackFile, Pacer, RecordedConfig, RecordedStream
+from streaming.sources import FeedbackFile, Pacer, RecordedStream
 
 IDLE_S = 0.02
 
@@ -50,21 +50,20 @@ def recorded_source(config: Config, file: Path, feedback: Path | None, rate: str
             f"where are the labels of {file}? The config has no source of kind recorded that names their columns; add "
             "one, or name the file of feedback with --feedback"
         )
-    changed: dict[str, Any] = {"path": str(file)}
+    changed: dict[str, Any] = {"path": str(file), "written_path": None}
     if rate is not None:
         changed["rate"] = rate
     if feedback is not None:
         names = FeedbackFile(path="") if source is None or source.feedback is None else source.feedback
-        changed |= {"feedback": names.model_copy(update={"path": str(feedback)}), "labels": {}}
+        own = names.model_copy(update={"path": str(feedback), "written_path": None})
+        changed |= {"feedback": own, "labels": {}}
     if source is None:
         source = Recorded(path="", impression_id="impression_id", feedback=FeedbackFile(path=""))
     elif feedback is not None and source.impression_id is None:
         changed["impression_id"] = "impression_id"
     source = source.model_copy(update=changed)
     Pacer(source.rate)
-    RecordedStream(
-        source.path, RecordedConfig(**source.model_dump(exclude={"kind", "path", "rate", "chunk_rows"})), config.rows
-    )
+    RecordedStream(source.path, source, config.rows)
     return source
 
 

@@ -38,7 +38,8 @@ def stream_name(config: Config, source: Generated | Recorded) -> str:
     Raises BadInput where a file does not exist.
     """
     digest = hashlib.blake2b(digest_size=8)
-    left_out: Any = {"rate": True, "path": True, "feedback": {"path"}}
+    files = {"path", "written_path"}
+    left_out: Any = {"rate": True, **dict.fromkeys(files, True), "feedback": files}
     digest.update(f"{source.model_dump_json(exclude=left_out)} {config.rows.model_dump_json()}".encode())
     if isinstance(source, Generated):
         return f"generated-{digest.hexdigest()}"

@@ -28,7 +28,12 @@ class FeedbackFile(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", coerce_numbers_to_str=True)
 
-    path: str = Field(description="a Parquet file of feedback, in order of time")
+    path: str = Field(description="a Parquet file of feedback, in order of time, relative to the folder of the config")
+    written_path: str | None = Field(
+        default=None,
+        exclude_if=lambda path: path is None,
+        description="written by a run: `path` as the config had it, relative to its folder",
+    )
     impression_id: str = Field(default="impression_id", description="the column that holds the impression's id")
     event_time: str = Field(default="event_time_ms", description="the column that holds the time")
     event_time_unit: Unit = Field(default="ms", description="its unit, where it is a number")

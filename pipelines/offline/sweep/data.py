@@ -46,10 +46,9 @@ def places_of(table: pa.Table, config: Config, student: StudentSettings) -> np.n
     """Where the rows stand that pass the student's filter."""
     tasks = config.student_tasks(student)
     groups = [group.name for group in config.rows.groups if any(task.name in tasks for task in group.tasks)]
-    own = pc.and_(
-        pc.is_in(table["vertical"], value_set=pa.array(student.row_filter)),
-        pc.is_in(table["settlement"], value_set=pa.array(groups)),
-    )
+    own = pc.is_in(table["settlement"], value_set=pa.array(groups))
+    if student.row_filter:
+        own = pc.and_(own, pc.is_in(table["vertical"], value_set=pa.array(student.row_filter)))
     return np.flatnonzero(own.to_numpy())
 
 

@@ -156,7 +156,8 @@ class Setting(NamedTuple):
 
 
 def load(path: str | Path, overrides: Sequence[str] = ()) -> tuple[Sweep, Config]:
-    """A sweep file and the config it names, checked together. Raises BadInput."""
+    """A sweep file and the config it names, checked together. Files that its `set` names lie relative to the sweep
+    file, or to the working directory where an override says what is set. Raises BadInput."""
     raw = read_settings(path, "sweep")
     for text in overrides:
         override(raw, text)
@@ -164,7 +165,9 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> tuple[Sweep, Config
         sweep = Sweep.model_validate(raw)
     except ValidationError as error:
         raise BadInput(f"{path} is not a valid sweep:\n" + "\n".join(problems(error, Sweep))) from None
-    config = load_config(config_file(path).parent / sweep.config, list(sweep.set))
+    folder = config_file(path).parent
+    given = any(text.partition("=")[0].partition(".")[0] == "set" for text in overrides)
+    config = load_config(folder / sweep.config, list(sweep.set), overridden_in=Path() if given else folder)
     _check(sweep, config, str(path))
     return sweep, config
 

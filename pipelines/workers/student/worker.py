@@ -114,7 +114,7 @@ class StudentWorker(Worker):
             LakeReader(self._run_dir.lake, config.rows) if threaded else self._lake,  # each is for one thread
             batch_rows=config.resources.read_rows,
             columns=self._columns,
-            verticals=set(settings.row_filter),
+            verticals=set(settings.row_filter) or None,
             filter=pc.field("settlement").isin(groups),
         )
 

@@ -197,7 +197,10 @@ def assert_learned_the_lake(finished: Finished) -> None:
     lake, config = finished.lake, finished.config
     verticals = np.asarray(lake["vertical"].to_pylist())
     hashes = hash64(lake["impression_id"].combine_chunks())
-    filters = {f"student-{student.name}": np.isin(verticals, student.row_filter) for student in config.students}
+    filters = {
+        f"student-{student.name}": np.isin(verticals, student.row_filter or np.unique(verticals))
+        for student in config.students
+    }
     tasks = {f"student-{student.name}": config.student_tasks(student) for student in config.students}
     for worker in finished.models:
         learned, (left_out, *_) = finished.learned(worker), finished.left_out(worker)

@@ -207,7 +207,71 @@ def test_a_student_reads_all_features_but_the_teachers_own_and_its_own_vertical(
     assert (config.student_tasks(feed), config.student_tasks(shop)) == (("ctr", "cvr"), ("ctr",))
     wide = parse(changed("students.0", {"name": "brand", "verticals": ["feed", "shop"], "features": ["user_id"]}))
     assert wide.students[0].row_filter == ("feed", "shop")
+    assert parse(changed("students.0.verticals", "all")).students[0].row_filter == ()  # every one
     assert wide.student_features(wide.students[0]).names == ("user_id",)
+
+
+def test_an_empty_list_of_verticals_is_refused_with_the_ways_out(file):
+    with pytest.raises(BadInput) as refused:
+        load(file(changed("students.0.verticals", [])))
+    assert str(refused.value).endswith(
+        "students.feed.verticals: is empty; leave it out for the vertical `feed`, list some, or write `verticals: all`"
+    )
+    assert load(file(dump(parse(small())))).students[0].row_filter == ("feed",)  # as a run writes it down
+
+
+def test_a_vertical_that_is_no_list_is_refused_with_the_list():
+    assert "students.0.verticals: write a list, [shop], or all (got 'shop')" in refusal(
+        changed("students.0.verticals", "shop")
+    )
+
+
+# --- files that a config names --------------------------------------------------------------------------------------
+
+RECORDED = {"kind": "recorded", "path": "clicks.parquet", "labels": {"ctr": {"column": "clicked"}}}
+
+
+def written(folder, source):
+    folder.mkdir(exist_ok=True)
+    (folder / "mine.yaml").write_text(yaml.safe_dump(small(source=source)))
+    return folder / "mine.yaml"
+
+
+def test_a_path_in_a_config_is_relative_to_the_config_and_one_of_the_command_line_to_where_it_was_typed(
+    tmp_path, monkeypatch
+):
+    (elsewhere := tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(elsewhere)
+    feedback = {"path": "../events.parquet"}
+    source = {k: v for k, v in RECORDED.items() if k != "labels"} | {"feedback": feedback, "impression_id": "id"}
+    path = written(tmp_path / "here", source)
+    config = load(path)
+    assert config.source.path == str(tmp_path / "here/clicks.parquet")
+    assert config.source.feedback.path == str(tmp_path / "here/../events.parquet")
+    typed = load(path, ["source.path=other.parquet"])
+    assert typed.source.path == str(elsewhere / "other.parquet")
+    assert typed.source.feedback.path == config.source.feedback.path
+    assert load(path, ["source.path=/data/a.parquet"]).source.path == "/data/a.parquet"
+
+
+def test_what_a_run_writes_down_names_its_file_from_anywhere(tmp_path, monkeypatch):
+    config = load(written(tmp_path / "here", RECORDED))
+    again = tmp_path / "run" / "config.yaml"
+    again.parent.mkdir()
+    again.write_text(dump(config))
+    monkeypatch.chdir(tmp_path / "run")
+    assert load(again) == config
+
+
+def test_a_run_is_known_by_its_path_as_written_wherever_the_config_lies(tmp_path):
+    """As before 0.2, when the path stayed as it was: checkpoints of those runs are taken up."""
+    here, there = (load(written(tmp_path / name, RECORDED)) for name in ("here", "there"))
+    assert here.source.path != there.source.path
+    before = parse(small(source=RECORDED))
+    assert here.hash == there.hash == before.hash
+    assert here.decisive == before.decisive
+    for worker in ("augmentation", "teacher", "student-feed"):
+        assert here.identity(worker) == before.identity(worker)
 
 
 # --- overrides ------------------------------------------------------------------------------------------------------

@@ -1,0 +1,30 @@
+"""Where the files lie that a config names."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+
+def place_files(
+    settings: dict[str, Any], folder: Path, overridden: Collection[str] = (), overridden_in: Path = Path()
+) -> None:
+    """Make the paths of a source's files absolute. One that is relative lies in `folder`; where it, or what holds it,
+    is among the `overridden` settings, in `overridden_in`. It is kept as `written_path`, by which the run is known.
+
+    >>> settings = {"source": {"path": "clicks.parquet", "feedback": {"path": "/data/events.parquet"}}}
+    >>> place_files(settings, Path("/home/ads"))
+    >>> settings["source"]["path"], settings["source"]["written_path"], settings["source"]["feedback"]
+    ('/home/ads/clicks.parquet', 'clicks.parquet', {'path': '/data/events.parquet'})
+    """
+    source = settings.get("source")
+    feedback = source.get("feedback") if isinstance(source, dict) else None
+    for setting, named in (("source.path", source), ("source.feedback.path", feedback)):
+        if not isinstance(named, dict) or not isinstance(path := named.get("path"), str):
+            continue
+        again = any(f"{setting}.".startswith(f"{name}.") for name in overridden)
+        if again:
+            named.pop("written_path", None)
+        if not Path(path).is_absolute():
+            named |= {"path": str((overridden_in if again else folder).absolute() / path), "written_path": path}

@@ -14,9 +14,9 @@ def place_files(
     is among the `overridden` settings, in `overridden_in`. It is kept as `written_path`, by which the run is known.
 
     >>> settings = {"source": {"path": "clicks.parquet", "feedback": {"path": "/data/events.parquet"}}}
-    >>> place_files(settings, Path("/home/ads"))
+    >>> place_files(settings, Path("/ads"))
     >>> settings["source"]["path"], settings["source"]["written_path"], settings["source"]["feedback"]
-    ('/home/ads/clicks.parquet', 'clicks.parquet', {'path': '/data/events.parquet'})
+    ('/ads/clicks.parquet', 'clicks.parquet', {'path': '/data/events.parquet'})
     """
     source = settings.get("source")
     feedback = source.get("feedback") if isinstance(source, dict) else None

@@ -64,7 +64,7 @@ class StudentSettings(Frozen):
     @classmethod
     def _a_list_or_all(cls, verticals: Any) -> Any:
         if isinstance(verticals, str) and verticals != "all":
-            raise ValueError(f"write a list, [{verticals}], or all")
+            raise ValueError("a list is wanted, as in [a, b], or all")
         return verticals
 
     @property

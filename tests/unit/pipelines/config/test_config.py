@@ -221,7 +221,7 @@ def test_an_empty_list_of_verticals_is_refused_with_the_ways_out(file):
 
 
 def test_a_vertical_that_is_no_list_is_refused_with_the_list():
-    assert "students.0.verticals: write a list, [shop], or all (got 'shop')" in refusal(
+    assert "students.0.verticals: a list is wanted, as in [a, b], or all (got 'shop')" in refusal(
         changed("students.0.verticals", "shop")
     )
 
@@ -343,7 +343,7 @@ def test_a_list_of_plain_values_can_be_overridden_by_its_values(file):
         ("source.kind=generatd", "source: kind is `generatd`; there are: 'generated', 'recorded'"),
         ("name=2024-01-01", "name: a text is wanted, and YAML reads this as a date; put a text in quotes"),
         ("students.feed.verticals=[no]", "a text is wanted, and YAML reads this as true or false"),
-        ("students.feed.verticals=feed", "students.0.verticals: a list is wanted, as in [a, b] (got 'feed')"),
+        ("students.feed.verticals=feed", "students.0.verticals: a list is wanted, as in [a, b], or all (got 'feed')"),
         ("students=null", "students: a list is wanted, as in [a, b] (got None)"),
         ("seed=2.5", "seed: a whole number is wanted (got 2.5)"),
         ("tracking.enabled=maybe", "tracking.enabled: true or false is wanted (got 'maybe')"),

@@ -93,8 +93,10 @@ def missing(every: int, values: np.ndarray) -> pa.Array:
         pytest.param(
             {"delay_s": np.full(ROWS, 5000)},
             {},
-            ["rows.tasks.ctr.window_s", "100 % of the ctr feedback (200 of 200) comes later than its window of 600 s"]
-            + ["window_s: 5000 catches 99 % of it"],
+            [
+                "100 % of the ctr feedback (200 of 200) comes later than its window of 600 s",
+                "window_s: 5000 catches 99",
+            ],
             id="click delays longer than the window",
         ),
         pytest.param(
@@ -127,8 +129,7 @@ def missing(every: int, values: np.ndarray) -> pa.Array:
         pytest.param(
             {},
             {"source__event_time_unit": "ms"},
-            ["read as milliseconds, times go from 1970-01-20", "as seconds they would be of 2023-11-14"]
-            + ["set source.event_time_unit: s"],
+            ["read as milliseconds, times go from 1970", "as seconds they would be of 2023", "event_time_unit: s"],
             id="seconds declared as milliseconds",
         ),
         pytest.param(

@@ -311,6 +311,15 @@ def test_what_no_restart_can_mend_ends_the_run_at_once(tmp_path):
     assert run.written["reason"] == f"augmentation: {words}"
 
 
+@pytest.mark.parametrize(("cause", "mistaken"), [(Cause.MISTAKE, True), (Cause.PERMANENT, False)])
+def test_a_mistake_of_the_caller_is_told_from_data_that_are_lost(tmp_path, cause, mistaken):
+    run = Run(tmp_path, ENDLESS | {"ingest": [[Died("BadInput: clicks.parquet is not in order", cause)]]})
+    assert run.to_the_end() is RunState.FAILED
+    assert len(run.launcher.handles["ingest"]) == 1
+    assert run.written["workers"]["ingest"]["restarts"] == 0
+    assert run.written["mistaken"] is mistaken
+
+
 def test_of_two_fatal_deaths_the_first_is_the_reason(tmp_path):
     run = Run(
         tmp_path,

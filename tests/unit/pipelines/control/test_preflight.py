@@ -12,8 +12,10 @@ import pytest
 import yaml
 
 from pipelines.config import dump, load, parse
-from pipelines.control import preflight
+from pipelines.control import failed_before_learning, preflight
+from pipelines.rules import RunState
 from pipelines.run_dir import RunDir
+from pipelines.status import RunStatus
 from streaming.disk import write_json
 from streaming.errors import BadInput, StreamingError
 from tests.support.pipelines.locks import HOLDER
@@ -162,3 +164,54 @@ def test_a_config_left_half_written_is_refused_in_words(run_dir):
     assert str(run_dir.config) in said
     assert "--fresh" in said
     assert os.path.exists(run_dir.config)
+
+
+# --- what fails before it has learned, or begun --------------------------------------------------------------------
+
+
+def failed(run_dir, *, mistaken):
+    prepare(small(), run_dir)
+    status = RunStatus("small", RunState.FAILED, "ingest: BadInput: not in order", mistaken=mistaken)
+    write_json(run_dir.status, status.as_json())
+
+
+def test_a_run_that_failed_by_a_mistake_before_it_learned_may_start_over(run_dir):
+    failed(run_dir, mistaken=True)
+    assert failed_before_learning(run_dir)
+    (run_dir.lake / "vertical=feed").mkdir(parents=True)
+    (run_dir.lake / "vertical=feed" / "part-0.parquet").touch()
+    assert not failed_before_learning(run_dir)
+
+
+def test_a_run_that_failed_otherwise_is_resumed(run_dir):
+    assert not failed_before_learning(run_dir)
+    failed(run_dir, mistaken=False)
+    assert not failed_before_learning(run_dir)
+
+
+@pytest.mark.parametrize("was_there", [False, True])
+def test_what_fails_before_it_has_begun_leaves_nothing_behind(run_dir, was_there):
+    if was_there:
+        run_dir.broker.mkdir(parents=True)
+    before = preflight.contents(run_dir.root)
+
+    def begin():
+        with preflight.locked(run_dir), preflight.left_as_found(run_dir, before):
+            preflight.prepare(parse(small()), run_dir)
+            raise BadInput("no topic")
+
+    with pytest.raises(BadInput, match="no topic"):
+        begin()
+    assert preflight.contents(run_dir.root) == before
+
+
+def test_a_run_that_was_there_is_left_alone(run_dir):
+    prepare(small(), run_dir)
+    before = preflight.contents(run_dir.root)
+    with (
+        pytest.raises(BadInput, match="no topic"),
+        preflight.locked(run_dir),
+        preflight.left_as_found(run_dir, set()),
+    ):
+        raise BadInput("no topic")
+    assert preflight.contents(run_dir.root) == before

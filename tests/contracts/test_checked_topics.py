@@ -1,0 +1,76 @@
+"""`exfm check` of topics that others feed: read from begin and end, as augmentation would."""
+
+from __future__ import annotations
+
+import json
+import socket
+
+import pytest
+
+from pipelines.checks import Severity, check_config
+from streaming.kafka import ensure_topics
+from tests.support.pipelines.small_runs import small
+from tests.support.pipelines.topics import make_inputs, send
+
+pytestmark = pytest.mark.broker
+
+DAY_MS = 1_700_000_000_000
+
+
+def fed_by_hand(broker, *, delay_s: int = 60, **changes):
+    """A config, and its topics with 400 impressions and 40 clicks as JSON."""
+    json_topics = {f"kafka__{topic}__codec": "json" for topic in ("impressions", "feedback")}
+    config = small(broker.bootstrap_servers, source=None, **(json_topics | changes))
+    make_inputs(config)
+    shown = [
+        {"impression_id": n, "event_time_ms": DAY_MS + n * 1000, "vertical": "feed", "user_id": n, "ad_id": n % 9}
+        | {"bid": 0.5, "interest_0": n % 5}
+        for n in range(400)
+    ]
+    clicks = [
+        {"impression_id": n, "event_time_ms": DAY_MS + (n + delay_s) * 1000, "task": "ctr"} for n in range(0, 400, 10)
+    ]
+    by_topic = ((config.kafka.impressions.topic, shown), (config.kafka.feedback.topic, clicks))
+    messages = [(topic, row["impression_id"] % 2, json.dumps(row).encode()) for topic, rows in by_topic for row in rows]
+    send(broker.bootstrap_servers, messages)
+    return config
+
+
+def said(report) -> str:
+    return " | ".join(f"{f.severity} {f.where}: {f.seen}; {f.remedy}" for f in report.findings)
+
+
+def test_topics_are_looked_at_and_left_as_they_were(broker):
+    report = check_config(fed_by_hand(broker))
+    assert report.sample.looked_at == 400
+    assert report.sample.labels["ctr"].positives == 40
+    assert not report.stops, said(report)
+    some = check_config(fed_by_hand(broker), rows=100)
+    assert 90 <= some.sample.looked_at <= 110
+    assert not some.sample.whole
+
+
+def test_clicks_later_than_their_window_stop_a_run(broker):
+    report = check_config(fed_by_hand(broker, delay_s=7200))
+    assert "100 % of the ctr feedback (40 of 40) comes later than its window of 3,600 s" in said(report)
+    assert report.stops
+
+
+def test_a_topic_read_with_another_codec_is_named(broker):
+    config = fed_by_hand(broker)
+    wrong = config.kafka.impressions.model_copy(update={"codec": "arrow"})
+    config = config.model_copy(update={"kafka": config.kafka.model_copy(update={"impressions": wrong})})
+    assert "set kafka.impressions.codec to json" in said(check_config(config))
+
+
+def test_other_partition_counts_absent_topics_and_an_absent_broker_are_named(broker):
+    config = small(broker.bootstrap_servers, source=None)
+    assert f"no topic `{config.kafka.impressions.topic}`" in said(check_config(config))
+    ensure_topics(config.kafka, {config.kafka.impressions.topic: 3, config.kafka.feedback.topic: 2})
+    assert "has 3 partitions, and 2 would be read" in said(check_config(config))
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        away = small(f"127.0.0.1:{unused.getsockname()[1]}", source=None, kafka__connect_timeout_s=1)
+        report = check_config(away)
+    assert "no Kafka broker answers" in said(report)
+    assert report.findings[0].severity is Severity.STOP

@@ -16,6 +16,7 @@ from pipelines.tools.doctor import broker, machine, requirements, software
 from pipelines.tools.doctor import checks as doctor
 from pipelines.tools.doctor.verdict import Scope, Verdict
 from streaming.errors import StreamingError
+from streaming.program import command
 
 HERE = Scope(Path("."))
 
@@ -193,7 +194,7 @@ def test_jars_damaged_since_they_were_fetched_are_told(monkeypatch, tmp_path):
     monkeypatch.setattr("streaming.broker.fetch_jars", lambda: tmp_path)
     verdict = broker.jars(HERE)
     assert (verdict.status, "damaged" in verdict.message) == ("fail", True)
-    assert verdict.remedy == f"rm -r {tmp_path}; exfm broker fetch"
+    assert verdict.remedy == f"rm -r {tmp_path}; {command('exfm', 'broker', 'fetch')}"
 
 
 def test_jars_that_cannot_be_fetched_name_the_way_round_them(monkeypatch):

@@ -39,7 +39,13 @@ def check(
 
     from pipelines.checks import check_config, report_text
     from pipelines.config import load
+    from streaming.errors import BadInput
 
+    if what.is_dir() or what.suffix in (".parquet", ".csv"):
+        raise BadInput(
+            f"{what} is data; `exfm check` takes a config that says what its columns are: see source.path and rows in "
+            "docs/tutorials/your-parquet-file.md"
+        )
     report = check_config(load(what, overrides), rows=sample, local=local)
     if json_:
         typer.echo(json.dumps(report.as_json(), indent=2))

@@ -296,3 +296,9 @@ def test_a_report_names_every_column_once(check):
     assert [line.split()[0] for line in text.splitlines() if " int64 " in line or "float" in line] == [
         "impression_id", "event_time_ms", "user", "price",
     ]  # fmt: skip
+
+
+def test_a_bare_file_needs_a_config(check, capsys):
+    check(stream())
+    assert call("check", "clicks.parquet") == 2
+    assert "clicks.parquet is data; `exfm check` takes a config" in capsys.readouterr().err

@@ -55,7 +55,9 @@ class _Reader:
         self.stream = RecordedStream(source.path, source.model_copy(update={"out_of_order_s": ANY_ORDER_S}), schema)
         self._types = pq.ParquetFile(source.path).schema_arrow
         self.findings: list[Finding] = []
-        self.sample = Sample(source.written_path or source.path, self.stream.rows, 0, False, schema.impression.empty_table())
+        self.sample = Sample(
+            source.written_path or source.path, self.stream.rows, 0, False, schema.impression.empty_table()
+        )
 
     def _problem(self, where: str, error: BadInput) -> None:
         if where not in {finding.where for finding in self.findings}:

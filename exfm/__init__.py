@@ -8,7 +8,7 @@ use, so `import exfm` is instant, and code that uses the losses alone needs torc
     rows       BatchBuilder makes a Batch from Arrow
     models     Student (StudentConfig), Teacher (TeacherConfig); what is served: ServedStudent, save_served, load_served
     metrics    normalised_entropy, auc, gauc, calibration; metrics_of gives all at once, Progressive keeps running sums,
-               paired_ne_difference compares two models on the same rows
+               paired_gain compares two models on the same rows
     errors     ModelError, ConfigError
 
 Each folder offers more through its own façade: data, distillation, embeddings, growth, layers, metrics, models,

@@ -10,7 +10,7 @@ from .data import (
 )
 from .distillation import Arm, objective, scale_gradient
 from .errors import ConfigError, ModelError
-from .metrics import Progressive, auc, calibration, gauc, metrics_of, normalised_entropy, paired_ne_difference
+from .metrics import Progressive, auc, calibration, gauc, metrics_of, normalised_entropy, paired_gain
 from .models import (
     ServedStudent,
     Student,
@@ -53,7 +53,7 @@ __all__ = [
     "models",
     "normalised_entropy",
     "objective",
-    "paired_ne_difference",
+    "paired_gain",
     "parallel",
     "planning",
     "save_served",

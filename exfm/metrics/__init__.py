@@ -3,7 +3,8 @@
 classification   log-loss, normalised entropy, calibration
 ranking          AUC and its mean over groups
 progressive      running figures of a stream, each row judged before it is learned
-paired           the difference of two models on the same rows, with an interval
+paired           what one model gains over another on the same rows, with an interval
+limits           counts below which a figure is not worth printing
 estimates        means over seeds and clusters that carry their errors
 """
 

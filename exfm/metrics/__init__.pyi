@@ -8,12 +8,16 @@ from .classification import (
     transfer_ratio,
 )
 from .estimates import Estimate, average_estimates, estimate_ratio, mean_of_seeds
-from .paired import consecutive_blocks, paired_ne_difference
+from .limits import MIN_CLUSTERS, MIN_POSITIVES, too_few
+from .paired import PairedGain, consecutive_blocks, paired_gain
 from .progressive import Progressive
 from .ranking import auc, gauc
 
 __all__ = [
+    "MIN_CLUSTERS",
+    "MIN_POSITIVES",
     "Estimate",
+    "PairedGain",
     "Progressive",
     "auc",
     "average_estimates",
@@ -26,7 +30,8 @@ __all__ = [
     "metrics_of",
     "normalise_loss",
     "normalised_entropy",
-    "paired_ne_difference",
+    "paired_gain",
     "sigmoid",
+    "too_few",
     "transfer_ratio",
 ]

@@ -154,15 +154,21 @@ def _print_fit(value: dict[str, Any]) -> None:
     for task, judged in value["judged"].items():
         optimum = judged["optimum"]
         floor = "" if optimum is None or optimum["ne"] is None else f"; optimum NE {optimum['ne']:.4f}"
-        typer.echo(f"\n{task}: judged on {judged['rows']:,} rows, {judged['positives']:,} positive{floor}")
-        head = ["teacher", "seed", "rate", "FLOPs/example", "rows/s", "NE", "AUC", "against smallest", "against Wukong"]
+        if judged["too_few"] is not None:
+            typer.echo(f"\n{task}: too few {judged['too_few']} to tell; give more --rows")
+            continue
+        typer.echo(
+            f"\n{task}: judged on the second half: {judged['rows']:,} rows, {judged['positives']:,} positives{floor}; "
+            "gains in % of the other's NE, above 0 is better"
+        )
+        head = ["teacher", "seed", "rate", "FLOPs/example", "rows/s", "NE", "AUC", "% over smallest", "% over Wukong"]
         table = []
         for member in value["members"]:
             figures = member["tasks"][task]
             cost = [f"{member['flops_per_example']:,}", f"{member['rows_per_s']:,.0f}"]
-            against = [_difference(figures[other]) for other in ("against_smallest", "against_wukong")]
+            gains = [_gain(figures[other]) for other in ("gain_over_smallest", "gain_over_wukong")]
             own = [member["name"], str(member["seed"]), f"{member['dense_lr']:g}"]
-            table.append([*own, *cost, _figure(figures["ne"]), _figure(figures["auc"]), *against])
+            table.append([*own, *cost, _figure(figures["ne"]), _figure(figures["auc"]), *gains])
         _print(head, table)
         for interaction, laws in value["laws"].items():
             law = laws[task]
@@ -176,10 +182,12 @@ def _figure(value: float | None) -> str:
     return "–" if value is None else f"{value:.4f}"
 
 
-def _difference(paired: dict[str, Any] | None) -> str:
-    if paired is None or paired["low"] is None:
+def _gain(gain: dict[str, Any] | None) -> str:
+    if gain is None:
         return "–"
-    return f"{paired['difference']:+.4f} [{paired['low']:+.4f}, {paired['high']:+.4f}]"
+    if gain["low"] is None:
+        return f"too few {gain['too_few']} to tell"
+    return f"{gain['difference']:+.2f} [{gain['low']:+.2f}, {gain['high']:+.2f}]"
 
 
 def _print(head: list[str], rows: list[list[str]]) -> None:

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Iterable
 
 from pipelines.config import STUDENT, Config, StudentSettings, hashes_of_run
-from pipelines.results import Severity, Summary, draw, losses_in, summarise
+from pipelines.results import JUDGED, Severity, Summary, current, draw, losses_in, summarise
 from pipelines.rules import Cause, Death, GiveUp, Patience, RunState, cause_of, verdict
 from pipelines.run_dir import RunDir
 from pipelines.status import RunStatus
@@ -30,7 +30,8 @@ def earlier_summary(config: Config, run_dir: RunDir) -> Summary | None:
     if value is None:
         return None
     try:
-        return Summary(value) if value["run"]["config_hash"] in hashes_of_run(run_dir, config) else None
+        known = value["run"]["config_hash"] in hashes_of_run(run_dir, config)
+        return Summary(current(value, run_dir.summary)) if known else None
     except (KeyError, TypeError):
         raise StreamingError(
             f"{run_dir.summary} is not a summary that exfm wrote; delete it: the run computes it again"
@@ -134,6 +135,7 @@ def tracker_of(config: Config, run_dir: RunDir) -> Tracker | None:
 
 def track_student(config: Config, student: StudentSettings, tracker: Tracker) -> None:
     values = {"verticals": ",".join(student.row_filter) or "all", "tasks": ",".join(config.student_tasks(student))}
+    values["final_window"] = f"{JUDGED.replace('_', ' ')} of the stream"  # of every metric `final/…`
     tracker.params(STUDENT + student.name, _of_all(config) | values | student.model.model_dump(mode="json"))
 
 

@@ -1,123 +1,99 @@
-"""The last screen of a run: tables of students, where the time went, where the results are, what to try next."""
+"""The last screen of a run: the verdict on every student, what to try next, one table, and where everything is."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+import textwrap
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
+from rich.text import Text
 
 from pipelines.config import Config
 from pipelines.display.losses import losses_text
 from pipelines.display.screen import duration
-from pipelines.results import MODELS, counts_hold, losses_in, rows_hold
+from pipelines.display.tables import COLOURS, WINDOWS, ne_table
+from pipelines.results import (
+    JUDGED,
+    WARM_IMPRESSIONS,
+    Outcome,
+    counts_hold,
+    losses_in,
+    next_step,
+    outcome_of,
+    rows_hold,
+    verdict,
+)
 from pipelines.run_dir import RunDir
+from streaming.program import command
 
-HEADS = {"student": "student", "no_teacher": "twin", "teacher": "teacher", "optimum": "optimum"}
-COMPARED = ("student", "no_teacher", "teacher")
+KEPT = "\N{NO-BREAK SPACE}"
 
 
-def _table(title: str, gap: int) -> Table:
-    """A table that fits 80 columns: long names fold, figures never do."""
-    table = Table(
-        title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, gap, 0, 0)
+def print_closing(console: Console, summary: dict[str, Any], run_dir: RunDir, config: Config) -> None:
+    losses = losses_in(summary, config).as_json()
+    console.print(losses_text(losses | {"lines": []}))
+    if too_short(summary):
+        _print_short(console, summary, run_dir)
+    else:
+        print_verdicts(console, summary)
+        console.print(ne_table(summary))
+        _say(console, f"\nmore      {command('exfm', 'report', run_dir.root)}")
+    _say(console, "\n" + counts_text(summary))
+    console.print(losses_text(losses, words=False))
+    _say(console, _places(run_dir, config))
+    if config.source is not None:
+        _say(console, f"again, with another seed\n  {_another_seed(run_dir, config)}")
+
+
+def too_short(summary: dict[str, Any]) -> bool:
+    """Whether the stream was generated to show that everything runs, and is too short to learn anything from."""
+    generated = summary["run"].get("source") == "generated"
+    return generated and bool(summary["counts"]["impressions_read"] < WARM_IMPRESSIONS)
+
+
+def _print_short(console: Console, summary: dict[str, Any], run_dir: RunDir) -> None:
+    longer = command(
+        "exfm", "stream", run_dir.config, "--until-end", "--run-dir", f"{run_dir.root}-long",
+        "--set", f"source.impressions={2 * WARM_IMPRESSIONS}",
+    )  # fmt: skip
+    console.print(
+        f"\nEverything ran: {summary['counts']['impressions_read']:,} generated impressions went through broker, "
+        "settlement, lake, teacher and students. That is what so short a stream is for: nothing can be learned from "
+        f"it, so no figures are shown (below {WARM_IMPRESSIONS:,} impressions teacher and students are still cold).",
+        highlight=False,
     )
-    table.add_column("student", style="bold", overflow="fold", min_width=10)
-    table.add_column("task", overflow="fold", min_width=4)
-    return table
+    _say(console, f"\ntry a longer stream\n  {longer}")
 
 
-def ne_table(summary: dict[str, Any]) -> Table:
-    """Student × task: NE of every model on the last half, and the paired gain with its 95 % interval."""
-    table = _table("\nNE on the last half of the stream, predicted before learned (lower is better)", 2)
-    for model in MODELS:
-        table.add_column(HEADS[model], justify="right", no_wrap=True)
-    table.add_column("student − twin, 95 %", justify="right", no_wrap=True)
-    for name, task, half in _halves(summary):
-        table.add_row(name, task, *(_figure(half[model], "ne") for model in MODELS), _gain(half))
-    return table
-
-
-def auc_table(summary: dict[str, Any]) -> Table:
-    """Student × task: rows, AUC and calibration on the last half."""
-    table = _table("\nthe same rows: AUC (higher is better), calibration (1 is right)", 1)
-    table.add_column("rows", justify="right", no_wrap=True)
-    for figure in ("AUC", "calibr."):
-        for model in COMPARED:
-            table.add_column(f"{figure}\n{HEADS[model]}", justify="right", no_wrap=True)
-    for name, task, half in _halves(summary):
-        auc = (_figure(half[model], "auc") for model in COMPARED)
-        calibration = (_figure(half[model], "calibration", 3) for model in COMPARED)
-        table.add_row(name, task, f"{half['rows']:,}", *auc, *calibration)
-    return table
-
-
-def teaching_table(summary: dict[str, Any], group_by: str | None) -> Table:
-    """Student × task: the share of the teacher's lead that the student got; where rows have groups, also GAUC and the
-    paired gain with groups as clusters."""
-    table = _table("\nthe same rows: share of the teacher's lead that the student got (–: it has none)", 1)
-    table.add_column("share", justify="right", no_wrap=True)
-    if group_by is not None:
-        for model in COMPARED:
-            table.add_column(f"GAUC\n{HEADS[model]}", justify="right", no_wrap=True)
-        table.add_column(f"student − twin,\n95 % by {group_by}", justify="right", no_wrap=True)
-    for name, task, half in _halves(summary):
-        ratio = half.get("transfer_ratio")  # earlier releases wrote neither this nor figures by group
-        cells = ["–" if ratio is None else f"{ratio:.2f}"]
-        if group_by is not None:
-            cells += [*(_figure(half[model], "gauc") for model in COMPARED), _gain(half, "gain_by_group")]
-        table.add_row(name, task, *cells)
-    return table
-
-
-def _halves(summary: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
+def print_verdicts(console: Console, summary: dict[str, Any]) -> None:
+    """Each student's verdict in words, and the most useful next step."""
+    console.print(
+        f"\nVerdict on the {WINDOWS[JUDGED]}, each row predicted before it was learned. A gain is in % of the NE "
+        "of the twin, the same student without a teacher; above 0 is good; [95 % interval].",
+        style="bold",
+        highlight=False,
+    )
+    indent = " " * min(24, 2 + max((len(name) for name in summary["students"]), default=0))
     for name, tasks in summary["students"].items():
-        for task, result in tasks.items():
-            yield name, task, result["last_half"]
+        _paragraph(console, f"{name}: {verdict(tasks)}", indent, _colour(tasks))
+    step = next_step(summary)
+    if step is not None:
+        _paragraph(console, f"try {step}", indent)
 
 
-def _figure(model: dict[str, Any] | None, key: str, digits: int = 4) -> str:
-    return "–" if model is None or model.get(key) is None else f"{model[key]:.{digits}f}"
+def _paragraph(console: Console, words: str, indent: str, style: str = "") -> None:
+    """Words with a hanging indent; figures, intervals and counts are never broken inside."""
+    kept = re.sub(r"\d %( \[.*?\])?|\(.*?\)", lambda found: found[0].replace(" ", KEPT), words)
+    lines = textwrap.wrap(kept, console.width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    console.print(Text("\n".join(lines).replace(KEPT, " "), style=style), soft_wrap=True)
 
 
-def _gain(half: dict[str, Any], key: str = "gain") -> str:
-    gain = half.get(key)
-    if gain is None or gain["low"] is None:
-        return "–"
-    relative = 100 * gain["difference"] / half["no_teacher"]["ne"]
-    low, high = (100 * gain[key] / half["no_teacher"]["ne"] for key in ("low", "high"))
-    colour = "green" if high < 0 else "red" if low > 0 else "yellow"
-    return f"[{colour}]{relative:+.2f} % [{low:+.2f}, {high:+.2f}][/{colour}]"
-
-
-def workers_table(summary: dict[str, Any]) -> Table:
-    """Where each worker's time went."""
-    table = Table(
-        title="\nwhere the time went, by worker",
-        title_justify="left",
-        title_style="bold",
-        box=None,
-        pad_edge=False,
-        padding=(0, 1, 0, 0),
-    )
-    table.add_column("worker", overflow="fold", min_width=10)
-    for head in ("rows", "busy", "rows/s", "MB"):
-        table.add_column(head, justify="right", no_wrap=True)
-    table.add_column("of its time", min_width=20)
-    for name, worker in summary["workers"].items():
-        phases = sorted(worker["phases_s"].items(), key=lambda item: -item[1])
-        total_s = sum(worker["phases_s"].values()) or 1.0
-        shares = ", ".join(f"{seconds / total_s:.0%} {phase}" for phase, seconds in phases[:5])
-        table.add_row(
-            name,
-            f"{worker['rows']:,}",
-            duration(worker["busy_s"]),
-            f"{worker['rows_per_s']:,.0f}",
-            f"{worker['peak_rss_bytes'] / 2**20:,.0f}",
-            shares,
-        )
-    return table
+def _colour(tasks: dict[str, Any]) -> str:
+    """That of the outcome of all tasks; yellow where they differ."""
+    outcomes = {outcome_of(result[JUDGED]["gain"]) for result in tasks.values()}
+    (outcome, *others) = outcomes or {Outcome.TOO_FEW}
+    return "yellow" if others else COLOURS.get(outcome, "")
 
 
 def counts_text(summary: dict[str, Any]) -> str:
@@ -139,33 +115,28 @@ def counts_text(summary: dict[str, Any]) -> str:
     return " · ".join(pieces) + f" (the counts {'balance' if hold else 'DO NOT BALANCE'})"
 
 
-WARM_IMPRESSIONS = 300_000
-
-
-def print_closing(console: Console, summary: dict[str, Any], run_dir: RunDir, config: Config) -> None:
-    if any(summary["students"].values()):
-        console.print(ne_table(summary))
-        console.print(auc_table(summary))
-        console.print(teaching_table(summary, config.metrics.group_by))
-    if summary["counts"]["impressions_read"] < WARM_IMPRESSIONS:
-        console.print(
-            f"A stream of under {WARM_IMPRESSIONS:,} impressions shows that everything runs. Teacher and students are "
-            "still cold at its end: judge them on a longer one.",
-            style="yellow",
-        )
-    console.print(workers_table(summary))
-    console.print("\n" + counts_text(summary), highlight=False, markup=False)
-    console.print(losses_text(losses_in(summary, config).as_json()))
-    console.print(
-        f"\nlake      {run_dir.lake}\n"
+def _places(run_dir: RunDir, config: Config) -> str:
+    store = config.tracking.uri or f"sqlite:///{run_dir.mlflow}"
+    return (
+        f"lake      {run_dir.lake}\n"
         f"summary   {run_dir.summary}\n"
         f"picture   {run_dir.picture}\n"
-        f"MLflow    mlflow ui --backend-store-uri {config.tracking.uri or f'sqlite:///{run_dir.mlflow}'}\n"
-        f"\ntry next  another seed: exfm stream {run_dir.config} --run-dir {run_dir.root}-again --set seed=2"
-        f"{' --set source.seed=2' if config.source is not None and config.source.kind == 'generated' else ''}\n"
-        f'          read the lake: python -c "import polars as pl; '
-        f"print(pl.scan_delta('{run_dir.lake}').collect())\"",
-        highlight=False,
-        markup=False,
-        soft_wrap=True,
+        f"MLflow    {command('mlflow', 'ui', '--backend-store-uri', store)}"
     )
+
+
+def _another_seed(run_dir: RunDir, config: Config) -> str:
+    """The run again in a folder of its own, with a seed that neither the models nor the stream had."""
+    used = [config.seed]
+    if config.source is not None and config.source.kind == "generated":
+        used.append(config.source.seed)
+    seed = max(used) + 1
+    settings = [f"seed={seed}", f"source.seed={seed}"][: len(used)]
+    options = [word for setting in settings for word in ("--set", setting)]
+    where = re.sub(r"-seed-\d+$", "", str(run_dir.root)) + f"-seed-{seed}"
+    return command("exfm", "stream", run_dir.config, "--until-end", "--run-dir", where, *options)
+
+
+def _say(console: Console, words: str) -> None:
+    """Words as they are, never broken inside: what is copied from here runs."""
+    console.print(words, highlight=False, markup=False, soft_wrap=True)

@@ -1,25 +1,36 @@
 from .counts import counts_hold, counts_of
+from .figures import CLUSTER_ROWS, MODELS
 from .losses import Losses, Severity, losses_in, losses_now, losses_of, sure_share
+from .next_step import WARM_IMPRESSIONS, next_step
 from .picture import draw
-from .summary import CLUSTER_ROWS, MODELS, PACKAGES, Summary, rows_hold, summarise
-from .verdict import Outcome, outcome_of
+from .stored import current, read_summary
+from .summary import PACKAGES, Summary, rows_hold, summarise
+from .verdict import JUDGED, NO_ROW, Outcome, outcome_of, saw_no_row, verdict
 
 __all__ = [
     "CLUSTER_ROWS",
+    "JUDGED",
     "MODELS",
+    "NO_ROW",
     "PACKAGES",
+    "WARM_IMPRESSIONS",
     "Losses",
     "Outcome",
     "Severity",
     "Summary",
     "counts_hold",
     "counts_of",
+    "current",
     "draw",
     "losses_in",
     "losses_now",
     "losses_of",
+    "next_step",
     "outcome_of",
+    "read_summary",
     "rows_hold",
+    "saw_no_row",
     "summarise",
     "sure_share",
+    "verdict",
 ]

@@ -11,15 +11,14 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
 
-from exfm.metrics import normalised_entropy
+from exfm.metrics import normalised_entropy, too_few
 from pipelines.config import Config
-from pipelines.results.summary import Columns, columns_of
+from pipelines.results.figures import Columns, columns_of
 from pipelines.run_dir import RunDir
 from pipelines.training import read_predictions
 from streaming.sources.synthetic import load_truth
 
 WINDOWS = 30
-MIN_POSITIVES = 50
 COLOURS = {"no_teacher": "#999999", "student": "#d1495b", "teacher": "#30638e", "optimum": "#2e8b57"}
 LABELS = {"no_teacher": "twin without teacher", "student": "student", "teacher": "teacher", "optimum": "optimum"}
 
@@ -34,7 +33,8 @@ def draw(config: Config, run_dir: RunDir) -> Path | None:
             continue
         task = config.student_tasks(student)[0]
         columns = columns_of(table, task, truth)
-        if columns.labels.sum() >= MIN_POSITIVES:
+        positives = int(columns.labels.sum())
+        if too_few(positives, len(columns.labels) - positives) is None:
             panels[f"{student.name} · {task}"] = columns
     if not panels:
         return None

@@ -1,10 +1,15 @@
-"""What a student's gain over its twin amounts to: gained, lost, or not to be told."""
+"""What a student's gain over its twin amounts to: gained, lost, or not to be told; and in words."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
+
+JUDGED = "last_half"
+"""The window, by its key in summary.json, on which a student is judged wherever one window is shown."""
+
+NO_ROW = "saw no row"
 
 
 class Outcome(StrEnum):
@@ -34,3 +39,74 @@ def outcome_of(gain: Mapping[str, Any] | None) -> Outcome:
     if gain["low"] > 0:
         return Outcome.GAINED
     return Outcome.LOST if gain["high"] < 0 else Outcome.UNDECIDED
+
+
+def saw_no_row(tasks: Mapping[str, Mapping[str, Any]]) -> bool:
+    """Whether no row of the stream passed a student's filter. Earlier releases wrote nothing of such a student."""
+    return all(result["rows"] == 0 for result in tasks.values())
+
+
+def verdict(tasks: Mapping[str, Mapping[str, Any]]) -> str:
+    """The verdict on one student in words, from its part of summary.json: {task: {`last_half`: figures, …}}.
+
+    >>> gain = {"difference": 2.1, "low": 1.8, "high": 2.4, "too_few": None}
+    >>> half = {"rows": 99999, "positives": 12345, "gain": gain, "lead": gain | {"difference": 3.6}}
+    >>> verdict({"ctr": {"rows": 200000, "last_half": half}})
+    'the teacher leads by 3.6 %; this student gained 2.1 % [1.8, 2.4] on ctr (12,345 positives)'
+    >>> unknown = {"low": None, "high": None, "too_few": "positives (9)"}
+    >>> verdict({"cvr": {"rows": 900, "last_half": {"positives": 9, "gain": unknown, "lead": unknown}}})
+    'this student has too few positives (9) to tell on cvr'
+    >>> verdict({"ctr": {"rows": 0}})
+    'saw no row'
+    """
+    if saw_no_row(tasks):
+        return NO_ROW
+    halves = {task: result[JUDGED] for task, result in tasks.items()}
+    leads = [_lead(half["lead"], f" on {task}" if len(halves) > 1 else "") for task, half in halves.items()]
+    lead = _joined([found for found in leads if found is not None])
+    own = _joined([_own(task, half) for task, half in halves.items()])
+    return (f"the teacher {lead}; " if lead else "") + f"this student {own}"
+
+
+class _Clause(NamedTuple):
+    verb: str
+    rest: str
+
+
+def _joined(clauses: Sequence[_Clause]) -> str:
+    """A verb is said once for the clauses in a row that share it.
+
+    >>> _joined([_Clause("gained", "2 %"), _Clause("gained", "3 %"), _Clause("lost", "1 %")])
+    'gained 2 %, 3 %, lost 1 %'
+    """
+    before = [None, *(clause.verb for clause in clauses)]
+    pairs = zip(before, clauses, strict=False)
+    return ", ".join(rest if verb == last else f"{verb} {rest}" for last, (verb, rest) in pairs)
+
+
+def _lead(lead: Mapping[str, Any] | None, where: str) -> _Clause | None:
+    """What the teacher is to the twin; None where that is not known."""
+    outcome = outcome_of(lead)
+    if lead is None or outcome is Outcome.TOO_FEW:
+        return None
+    if outcome is Outcome.UNDECIDED:
+        return _Clause("is", f"level with the twin{where}")
+    verb = "leads by" if outcome is Outcome.GAINED else "trails by"
+    return _Clause(verb, f"{abs(lead['difference']):.1f} %{where}")
+
+
+def _own(task: str, half: Mapping[str, Any]) -> _Clause:
+    gain, outcome = half["gain"], outcome_of(half["gain"])
+    positives = f"({half['positives']:,} positives)"
+    if outcome is Outcome.NO_TWIN:
+        return _Clause("has", f"no twin to be compared with on {task} {positives}")
+    if outcome is Outcome.TOO_FEW:
+        return _Clause("has", f"too few {gain['too_few']} to tell on {task}")
+    digits = 1 if gain["high"] - gain["low"] >= 0.3 else 2
+    value, low, high = (gain[key] for key in ("difference", "low", "high"))
+    if outcome is Outcome.UNDECIDED:
+        figures = f"{value:+.{digits}f} % [{low:+.{digits}f}, {high:+.{digits}f}]"
+        return _Clause("is", f"undecided on {task}: {figures} {positives}")
+    if outcome is Outcome.LOST:
+        value, low, high = -value, -high, -low
+    return _Clause(outcome, f"{value:.{digits}f} % [{low:.{digits}f}, {high:.{digits}f}] on {task} {positives}")

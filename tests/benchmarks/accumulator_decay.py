@@ -18,7 +18,7 @@ from scipy.special import stdtrit
 
 from exfm.data import BatchBuilder
 from exfm.embeddings import AccumulatorConfig
-from exfm.metrics import consecutive_blocks, normalised_entropy, paired_ne_difference
+from exfm.metrics import consecutive_blocks, normalised_entropy, paired_gain
 from exfm.models import Teacher, TeacherConfig
 from exfm.parallel import RankGroup
 from exfm.threads import set_threads
@@ -79,20 +79,20 @@ def main() -> None:
         print(f"| {way} | {' | '.join(cells)} |")
 
     others = list(chosen)[1:]
-    print("\nrelative difference from growing, 95 %:\n")
+    print("\ngain over growing in % of its NE, above 0 is better, 95 %:\n")
     print(f"| seed | {' | '.join(others)} |\n|---{'|---' * len(others)}|")
-    relative: dict[str, list[float]] = {way: [] for way in others}
+    gains: dict[str, list[float]] = {way: [] for way in others}
     for seed, (z, y) in runs.items():
         y, base = y[judge], z["grow", chosen["grow"]][judge]
-        clusters, percent = consecutive_blocks(len(y), len(y) // CLUSTERS), 100 / normalised_entropy(base, y)
+        clusters = consecutive_blocks(len(y), len(y) // CLUSTERS)
         cells = []
         for way in others:
-            d = paired_ne_difference(z[way, chosen[way]][judge], base, y, clusters)
-            relative[way].append(d.difference * percent)
-            cells.append(f"{d.difference * percent:+.2f} % [{d.low * percent:+.2f}, {d.high * percent:+.2f}]")
+            gain = paired_gain(z[way, chosen[way]][judge], base, y, clusters)
+            gains[way].append(gain.difference)
+            cells.append(f"{gain.difference:+.2f} % [{gain.low:+.2f}, {gain.high:+.2f}]")
         print(f"| {seed} | {' | '.join(cells)} |")
     print("\nmean over seeds, with the 95 % interval that their spread gives:")
-    for way, d in relative.items():
+    for way, d in gains.items():
         reach = stdtrit(len(d) - 1, 0.975) * np.std(d, ddof=1) / len(d) ** 0.5 if len(d) > 1 else float("nan")
         print(f"- {way}: {np.mean(d):+.2f} % ± {reach:.2f}")
 

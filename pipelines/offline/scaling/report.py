@@ -1,4 +1,5 @@
-"""What the passes of a family show, as one JSON value: figures of every member, what size buys, and paired differences.
+"""What the passes of a family show, as one JSON value: figures of every member, what size buys, and gains
+over others, in % of their NE (above 0 is better).
 
 Everything is judged on the second half of the rows; where several learning rates were tried, a member's own is the one
 that was best on the first half, for all its tasks together.
@@ -11,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from exfm.metrics import consecutive_blocks, metrics_of, normalised_entropy, paired_ne_difference
+from exfm.metrics import consecutive_blocks, metrics_of, normalised_entropy, paired_gain, too_few
 from exfm.planning import TRAINING_OVER_FORWARD, ScalingLaw, fit_scaling_law, loss_blocks
 from pipelines.config import Config
 from pipelines.offline import OPTIMUM, Rows
@@ -80,11 +81,11 @@ class JudgedTask:
         found = metrics_of(logits, self.labels, self.weights)._asdict()
         return {name: found[name] for name in FIGURES}
 
-    def against(self, logits: np.ndarray, other: np.ndarray) -> dict[str, Any] | None:
+    def gain(self, logits: np.ndarray, other: np.ndarray) -> dict[str, Any] | None:
         if not (np.isfinite(logits).all() and np.isfinite(other).all()):
             return None
         clusters = consecutive_blocks(len(self.labels), self.block_rows)
-        return paired_ne_difference(logits, other, self.labels, clusters, self.weights)._asdict()
+        return paired_gain(logits, other, self.labels, clusters, self.weights)._asdict()
 
 
 def report(config: Config, rows: Rows, passes: Mapping[Trial, Passed]) -> dict[str, Any]:
@@ -101,11 +102,11 @@ def report(config: Config, rows: Rows, passes: Mapping[Trial, Passed]) -> dict[s
         for task in judged:
             mine, figures = task.logits(passed), dict[str, Any](task.figures(task.logits(passed)))
             for key, interaction, dial in (
-                ("against_smallest", trial.member.interaction, smallest),
-                ("against_wukong", "wukong", trial.member.dial),
+                ("gain_over_smallest", trial.member.interaction, smallest),
+                ("gain_over_wukong", "wukong", trial.member.dial),
             ):
                 other = _one(chosen, interaction, dial, trial.seed)
-                figures[key] = None if other is None or other is passed else task.against(mine, task.logits(other))
+                figures[key] = None if other is None or other is passed else task.gain(mine, task.logits(other))
             entry["tasks"][task.task] = figures
         entries.append(entry)
     return {
@@ -114,7 +115,8 @@ def report(config: Config, rows: Rows, passes: Mapping[Trial, Passed]) -> dict[s
             task.task: {
                 "on": "second half of the rows",
                 "rows": len(task.rows),
-                "positives": int(task.labels.sum()),
+                "positives": (positives := int(task.labels.sum())),
+                "too_few": too_few(positives, len(task.rows) - positives),
                 "blocks": -(-len(task.rows) // task.block_rows),
                 "optimum": None if task.optimum is None else task.figures(task.optimum),
             }

@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from exfm.metrics import Estimate, estimate_ratio
+from exfm.metrics import Estimate, estimate_ratio, too_few
 from pipelines.config import StudentSettings
 from pipelines.offline import OPTIMUM, Tell, load_part
 from pipelines.offline.sweep.data import places_of
@@ -124,6 +124,8 @@ class Judge:
         return {
             "rows": [int(w.sum()) for w in windows],
             "positives": [int(r.labels[w].sum()) for r, w in zip(self.rows, windows, strict=True)],
+            "too_few": self._too_few(windows),
+            "early_too_few": self._too_few(early),
             "rows_left_out": [r.left_out for r in self.rows],
             "early_rows": [int(w.sum()) for w in early],
             "others": {
@@ -131,6 +133,16 @@ class Judge:
             },
             "arms": {arm: self._arm(condition, arm, seen) for arm in self._sweep.arms},
         }
+
+    def _too_few(self, windows: BySeed) -> str | None:
+        """Of what there is too little for an interval; streams of one seed each are all evidence together."""
+        if self._cluster_count is None:
+            positives = sum(int(r.labels[w].sum()) for r, w in zip(self.rows, windows, strict=True))
+            return too_few(positives, sum(int(w.sum()) for w in windows) - positives)
+        positive, clusters = self.rows[0].labels[windows[0]] > 0, self.rows[0].clusters[windows[0]]
+        positives, negatives = int(positive.sum()), int((~positive).sum())
+        rarer = positive if positives <= negatives else ~positive
+        return too_few(positives, negatives, len(np.unique(clusters[rarer])))
 
     def _arm(self, condition: str, arm: str, seen: _Seen) -> dict[str, Any]:
         """Figures of one arm; for all but the baseline, what it gains."""

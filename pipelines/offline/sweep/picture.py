@@ -48,7 +48,7 @@ def _gains(report: dict[str, Any], arms: list[str], path: Path) -> Path:
             for place, figures in enumerate(panel.values()):
                 for at, arm in enumerate(arms):
                     gain = figures[arm]
-                    if gain is None:
+                    if gain is None or gain["too_few"] is not None:
                         continue
                     y = place * (len(arms) + 1) + at
                     reach = (

@@ -14,6 +14,8 @@ from pipelines.offline.sweep.choice import Chosen
 from pipelines.offline.sweep.place import Place
 from pipelines.results import PACKAGES
 
+LIMITS = ("too_few", "early_too_few")
+
 
 def report(
     place: Place,
@@ -112,15 +114,23 @@ def _students(condition: str, judged: Mapping[tuple[str, str], Any], place: Plac
     for (student, task), by_condition in judged.items():
         value, arms = by_condition[condition], {}
         base = _seconds_per_row(value["arms"][place.sweep.baseline]["cost"])
+        lacking = value["too_few"]
         for arm, figures in value["arms"].items():
             seconds = _seconds_per_row(figures["cost"])
             entry = _plain({key: item for key, item in figures.items() if key != "figures"}) | figures["figures"]
+            if "gain" in figures:
+                entry["gain"] = _limited(figures["gain"], lacking)
+                entry["early_gain"] = _limited(figures["early_gain"], value["early_too_few"])
+            if lacking is not None:
+                entry["transfer"] = {}
             entry |= {"rows_per_s": 1 / seconds if seconds else None, "cost_ratio": seconds / base if base else None}
             if arm != place.sweep.baseline:
                 fresh = by_condition[place.sweep.tuned_under]["arms"][arm]["gain"]
-                entry["lost"] = _plain(_lost(condition, place, figures["gain"], fresh))
+                entry["lost"] = None if lacking else _plain(_lost(condition, place, figures["gain"], fresh))
             arms[arm] = entry
-        others = {name: _plain({"gain": made["gain"]}) | made["figures"] for name, made in value["others"].items()}
+        others = {
+            name: {"gain": _limited(made["gain"], lacking)} | made["figures"] for name, made in value["others"].items()
+        }
         found.setdefault(student, {})[task] = value | {"others": others, "arms": arms}
     return found
 
@@ -135,6 +145,14 @@ def _lost(condition: str, place: Place, gain: Estimate | None, fresh: Estimate |
 
 def _seconds_per_row(cost: Mapping[str, Any]) -> float:
     return float(cost["seconds"] / cost["rows"]) if cost["rows"] else 0.0
+
+
+def _limited(estimate: Estimate | None, lacking: str | None) -> dict[str, Any] | None:
+    """An estimate as plain numbers; without an error where there is too little to tell, and `too_few` says of what."""
+    if estimate is None:
+        return None
+    unknown = dict.fromkeys(("se", "low", "high", "p")) if lacking is not None else {}
+    return estimate.summary() | unknown | {"too_few": lacking}
 
 
 def _plain(item: Any) -> Any:
@@ -156,13 +174,26 @@ def _overall(condition: str, judged: Mapping[tuple[str, str], Any], place: Place
                 continue
             each = {student: judged[student, task][condition]["arms"][arm] for student in students}
             gain, early = (_average([e[key] for e in each.values()]) for key in ("gain", "early_gain"))
+            lacking, early_lacking = (_first({s: judged[s, task][condition][key] for s in students}) for key in LIMITS)
             fresh = _average([judged[s, task][place.sweep.tuned_under]["arms"][arm]["gain"] for s in students])
-            entry = _plain({"gain": gain, "early_gain": early, "lost": _lost(condition, place, gain, fresh)})
-            names = dict.fromkeys(name for e in each.values() for name in e["transfer"])
+            entry: dict[str, Any] = {"gain": _limited(gain, lacking), "early_gain": _limited(early, early_lacking)}
+            entry["lost"] = None if lacking else _plain(_lost(condition, place, gain, fresh))
+            names = dict.fromkeys(name for e in each.values() for name in e["transfer"] if lacking is None)
             entry["transfer"] = {name: _plain(_average([e["transfer"][name] for e in each.values()])) for name in names}
-            entry["worst"] = _worst({s: e["gain"] for s, e in each.items()})
+            entry["worst"] = _worst(
+                {s: e["gain"] for s, e in each.items() if not judged[s, task][condition]["too_few"]}
+            )
             found.setdefault(task, {})[arm] = entry
     return found
+
+
+def _first(lacking: Mapping[str, str | None]) -> str | None:
+    """What a mean over students lacks: what one of them lacks.
+
+    >>> _first({"feed": None, "shop": "positives (9)"})
+    'positives (9) of shop'
+    """
+    return next((f"{words} of {student}" for student, words in lacking.items() if words is not None), None)
 
 
 def _average(estimates: Sequence[Estimate | None]) -> Estimate | None:

@@ -9,9 +9,9 @@ from rich.console import Console
 from rich.table import Table
 
 FIGURES = ("ne", "auc", "gauc", "calibration")
-HEAD = ["student", "arm", "NE", "AUC", "GAUC", "calibration", "gain %, 95 %", "p", "transfer", "first 5 %"]
+HEAD = ["student", "positives", "arm", "NE", "AUC", "GAUC", "calibration", "gain %, 95 %", "p", "transfer", "first 5 %"]
 HEAD += ["rows/s", "cost ×"]
-OVERALL = ["arm", "gain %, 95 %", "p", "transfer", "first 5 %", "of the gain lost", "worst student, 95 %"]
+OVERALL = ["arm", "positives", "gain %, 95 %", "p", "transfer", "first 5 %", "of the gain lost", "worst student, 95 %"]
 
 
 def markdown(report: dict[str, Any]) -> str:
@@ -67,7 +67,8 @@ def _tables(report: dict[str, Any]) -> Iterator[tuple[str, list[str], list[list[
     for condition, value in report["conditions"].items():
         setting = report["sweep"]["conditions"][condition]
         for task, arms in value["overall"].items():
-            rows = [_overall(arm, figures) for arm, figures in arms.items()]
+            counts = [n for s in value["students"].values() if task in s for n in s[task]["positives"]]
+            rows = [_overall(arm, _range(counts), figures) for arm, figures in arms.items()]
             yield f"{condition} · {task}: mean over students{_explained(setting)}", OVERALL, rows
         for task in value["overall"]:
             rows = []
@@ -88,10 +89,21 @@ def _explained(setting: dict[str, Any]) -> str:
     return f" ({', '.join(parts)})" if parts else ""
 
 
-def _overall(arm: str, figures: dict[str, Any]) -> list[str]:
+def _range(counts: list[int]) -> str:
+    """Positives of every seed.
+
+    >>> _range([1200, 9, 30]), _range([77, 77])
+    ('9 to 1,200', '77')
+    """
+    low, high = min(counts), max(counts)
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
+
+
+def _overall(arm: str, positives: str, figures: dict[str, Any]) -> list[str]:
     worst = figures["worst"]
     return [
         arm,
+        positives,
         _interval(figures["gain"]),
         _p(figures["gain"]),
         _transfers(figures["transfer"]),
@@ -102,13 +114,14 @@ def _overall(arm: str, figures: dict[str, Any]) -> list[str]:
 
 
 def _student(student: str, value: dict[str, Any]) -> list[list[str]]:
-    rows = []
+    rows, positives, few = [], _range(value["positives"]), value["too_few"] is not None
     for arm, figures in value["arms"].items():
         rows.append(
             [
                 student,
+                positives,
                 arm,
-                *(_figure(figures[name]) for name in FIGURES),
+                *(_figure(figures[name], few) for name in FIGURES),
                 _interval(figures.get("gain")),
                 _p(figures.get("gain")),
                 _transfers(figures.get("transfer", {})),
@@ -118,14 +131,14 @@ def _student(student: str, value: dict[str, Any]) -> list[list[str]]:
             ]
         )
     for name, figures in value["others"].items():
-        cells = [_figure(figures[key]) for key in FIGURES]
+        cells = [_figure(figures[key], few) for key in FIGURES]
         parts = [_interval(figures["gain"]), _p(figures["gain"])]
-        rows.append([student, f"*{name}*", *cells, *parts, *["–"] * (len(HEAD) - 8)])
+        rows.append([student, positives, f"*{name}*", *cells, *parts, *["–"] * (len(HEAD) - 9)])
     return rows
 
 
-def _figure(figure: dict[str, Any] | None) -> str:
-    if figure is None:
+def _figure(figure: dict[str, Any] | None, few: bool) -> str:
+    if figure is None or few:
         return "–"
     return f"{figure['mean']:.4f}" + ("" if figure["se"] is None else f" ± {figure['se']:.4f}")
 
@@ -133,6 +146,8 @@ def _figure(figure: dict[str, Any] | None) -> str:
 def _interval(estimate: dict[str, Any] | None) -> str:
     if estimate is None:
         return "–"
+    if estimate.get("too_few") is not None:
+        return f"too few {estimate['too_few']} to tell"
     interval = "" if estimate["low"] is None else f" [{estimate['low']:+.2f}, {estimate['high']:+.2f}]"
     return f"{estimate['value']:+.2f}{interval}"
 

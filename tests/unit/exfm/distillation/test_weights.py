@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from exfm.distillation import Arm
 from exfm.distillation.loss import cross_entropy, mean_over
-from exfm.metrics import auc, calibration, gauc, normalised_entropy, paired_ne_difference
+from exfm.metrics import auc, calibration, gauc, normalised_entropy, paired_gain
 from exfm.metrics.classification import log_loss
 from exfm.metrics.progressive import Tally
 from exfm.planning import loss_blocks
@@ -48,17 +48,26 @@ def test_every_figure_is_that_of_the_rows_repeated(case):
     for name in ("ne", "auc", "log_loss", "calibration"):
         assert same(getattr(one.metrics(), name), getattr(two.metrics(), name)), name
     assert (one.metrics().rows, one.metrics().positives) == (len(y), y.sum())  # rows are counted, not weighed
-    apart, expected = paired_ne_difference(z, other, y, groups, w), paired_ne_difference(z2, other2, y2, groups2)
-    assert all(same(a, b) for a, b in zip(apart[:5], expected[:5], strict=True))
-    assert apart.rows == len(y)
+    gain, expected = paired_gain(z, other, y, groups, w), paired_gain(z2, other2, y2, groups2)
+    assert same(gain.difference, expected.difference)
+    assert (gain.clusters, gain.rows) == (expected.clusters, len(y))
+
+
+def test_a_gain_and_its_error_are_those_of_the_rows_repeated():
+    rng = np.random.default_rng(6)
+    z, other = rng.normal(-1, 1.5, (2, 900))
+    y, groups, w = rng.integers(0, 2, 900), rng.integers(0, 30, 900), rng.integers(0, 4, 900)
+    found = paired_gain(z, other, y, groups, w.astype(float))
+    repeated = paired_gain(*(np.repeat(column, w) for column in (z, other, y, groups)))
+    assert found[:5] == pytest.approx(repeated[:5], rel=1e-9)
 
 
 def test_rows_that_count_nothing_are_no_clusters():
     z, y = np.array([0.0, 1.0, -1.0, 9.0, 9.0]), np.array([0, 1, 0, 1, 0])
-    found = paired_ne_difference(z, z + 1, y, np.array([0, 0, 1, 2, 3]), np.array([1.0, 1, 1, 0, 0]))
-    without = paired_ne_difference(z[:3], z[:3] + 1, y[:3], np.array([0, 0, 1]))
-    assert (found.clusters, found.rows) == (2, 5)
-    assert found[:4] == pytest.approx(without[:4])
+    found = paired_gain(z, z + 1, y, np.array([0, 0, 1, 2, 3]), np.array([1.0, 1, 1, 0, 0]))
+    without = paired_gain(z[:3], z[:3] + 1, y[:3], np.array([0, 0, 1]))
+    assert (found.clusters, found.rows, found.positives) == (2, 5, 1)
+    assert found.difference == pytest.approx(without.difference)
 
 
 def test_blocks_of_a_scaling_law_weigh_their_rows():

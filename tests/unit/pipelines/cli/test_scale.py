@@ -91,8 +91,8 @@ def test_a_family_is_trained_once_judged_and_drawn(capsys, tmp_path, config, tra
     for member in value["members"]:
         assert member["tasks"]["ctr"]["ne"] > value["judged"]["ctr"]["optimum"]["ne"]
         assert member["rows_left_out"] == 0
-        assert (member["tasks"]["ctr"]["against_smallest"] is None) == (member["dial"] == 0)
-        assert (member["tasks"]["ctr"]["against_wukong"] is None) == (member["interaction"] == "wukong")
+        assert (member["tasks"]["ctr"]["gain_over_smallest"] is None) == (member["dial"] == 0)
+        assert (member["tasks"]["ctr"]["gain_over_wukong"] is None) == (member["interaction"] == "wukong")
     law = value["laws"]["wukong"]["ctr"]
     assert law["gain_per_4x_percent"]["low"] < law["gain_per_4x_percent"]["value"] < law["gain_per_4x_percent"]["high"]
     assert "3 sizes fix the three numbers" in law["not_determined"]

@@ -19,6 +19,7 @@ from pipelines.offline.sweep.data import data_of
 from pipelines.offline.sweep.figures import losses
 from pipelines.offline.sweep.judge import Judge
 from pipelines.offline.sweep.settings import Setting, settings_of
+from pipelines.offline.sweep.text import markdown
 from streaming.errors import BadInput
 
 SWEEP = {
@@ -318,8 +319,15 @@ def test_a_student_without_a_row_has_no_figures_and_keeps_nobody_from_theirs(cap
     )
     code, told, err = run(capsys, sweep, "--out", str(tmp_path), "--jobs", "1", "--json")
     assert code == 0, err
-    students = json.loads(told)["conditions"]["fresh"]["students"]
+    report = json.loads(told)
+    students = report["conditions"]["fresh"]["students"]
     assert students["feed"]["ctr"]["rows"] == [0]
+    assert students["feed"]["ctr"]["too_few"] == "positives (0)"
+    positives = students["shop"]["ctr"]["positives"][0]
+    assert students["shop"]["ctr"]["arms"]["single"]["gain"]["too_few"] == f"positives ({positives})"
+    assert f"| shop | {positives} | single | – | – | – | – | too few positives ({positives}) to tell |" in markdown(
+        report
+    )
     assert students["feed"]["ctr"]["arms"]["single"]["gain"] is None
     assert students["shop"]["ctr"]["arms"]["single"]["gain"]["value"] != 0
 

@@ -175,7 +175,7 @@ def test_a_run_of_an_earlier_release_goes_on_where_settings_that_came_since_chan
 def test_a_run_that_an_earlier_release_finished_is_finished(run_dir):
     written = of_a_release_before(yaml.safe_load(dump(BEFORE)))
     run_dir.config.write_text(yaml.safe_dump(written))
-    write_json(run_dir.summary, {"run": {"config_hash": hash_of(written), "started_at": "then"}})
+    write_json(run_dir.summary, {"run": {"config_hash": hash_of(written), "started_at": "then"}, "students": {}})
     said: list[str] = []
     assert run(BEFORE, run_dir, local=True, until_end=True, say=said.append)[0].state is RunState.DONE
     assert said[-1].endswith("nothing left to do.")

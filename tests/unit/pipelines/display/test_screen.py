@@ -1,71 +1,20 @@
-"""What people see: the live screen, `exfm status`, and the tables of a finished run, on narrow and wide terminals."""
+"""What people see of a run that lives: the live screen and `exfm status`, on narrow and wide terminals."""
 
 from __future__ import annotations
 
-import copy
 import io
 import re
-from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-from pipelines.config import load
-from pipelines.display import Screen, duration, print_closing, show_status, worker_table
-from pipelines.display.closing import ne_table
+from pipelines.display import Screen, duration, show_status, worker_table
 from pipelines.display.screen import ne_text, overall
 from pipelines.rules import Kind, RunState, WorkerState
-from pipelines.run_dir import RunDir
 from pipelines.status import RunStatus, WorkerStatus
 from pipelines.workers import Report
 
 WIDTHS = (80, 180)
-
-
-def figures(ne, auc, calibration):
-    grouped = None if auc is None else auc - 0.1
-    return {"ne": ne, "auc": auc, "log_loss": 0.3, "calibration": calibration, "gauc": grouped}
-
-
-HALF = {
-    "rows": 1_234_567,
-    "positives": 98_765,
-    "student": figures(0.9123, 0.7345, 1.023),
-    "no_teacher": figures(0.9234, 0.7234, 0.987),
-    "teacher": figures(0.8765, 0.7456, 1.111),
-    "optimum": figures(0.7654, 0.8123, 1.001),
-    "gain": {"difference": -0.0111, "low": -0.0131, "high": -0.0091, "standard_error": 0.001, "clusters": 9, "rows": 9},
-    "gain_by_group": {"difference": -0.0111, "low": -0.015, "high": -0.0073, "clusters": 9, "rows": 9},
-    "transfer_ratio": 0.231,
-}
-SUMMARY = {
-    "run": {"wall_s": 754.0},
-    "counts": {
-        "impressions_read": 600_123,
-        "settled": {"ctr": 599_000, "cvr": 80_000},
-        "not_applicable": {"ctr": 0, "cvr": 519_000},
-        "pending": {"ctr": 0, "cvr": 0},
-        "dead_letters": 23,
-        "dead_letters_by_reason": {"impression": {"undecodable": 23}, "feedback": {}},
-        "duplicates_dropped": 1_100,
-        "lake_rows": 679_000,
-        "feedback_read": 99_000,
-    },
-    "workers": {
-        name: {
-            "rows": 1_234_567,
-            "busy_s": 500.0,
-            "rows_per_s": 12_345.6,
-            "peak_rss_bytes": 1_234 << 20,
-            "restarts": 0,
-            "phases_s": {"wait for teacher": 300.0, "score": 100.0, "settle": 50.0, "save state": 40.0, "commit": 10.0},
-        }
-        for name in ("augmentation", "teacher", "student-feed", "student-brand_de.v2")
-    },
-    "students": {
-        name: {task: HALF | {"last_half": HALF} for task in ("ctr", "cvr")} for name in ("feed", "brand_de.v2")
-    },
-}
 
 
 def rendered(show, width):
@@ -74,95 +23,10 @@ def rendered(show, width):
     return console.file.getvalue()
 
 
-def closing(width, summary=SUMMARY, root="runs/demo"):
-    return rendered(lambda c: print_closing(c, summary, RunDir(Path(root)), load("configs/demo.yaml")), width)
-
-
 def row(text, *starts):
     """The one line that begins with these words."""
     pattern = r"\s+".join(map(re.escape, starts))
     return next(line for line in text.splitlines() if re.match(pattern, line))
-
-
-# --- the closing tables ---------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("width", WIDTHS)
-def test_the_closing_tables_tell_every_figure_on_one_line(width):
-    text = closing(width)
-    ne, auc, teaching = (line for line in text.splitlines() if re.match(r"feed\s+ctr", line))
-    assert ne.split()[2:] == ["0.9123", "0.9234", "0.8765", "0.7654", "-1.20", "%", "[-1.42,", "-0.99]"]
-    assert auc.split()[2:] == ["1,234,567", "0.7345", "0.7234", "0.7456", "1.023", "0.987", "1.111"]
-    assert teaching.split()[2:] == ["0.23", "0.6345", "0.6234", "0.6456", "-1.20", "%", "[-1.62,", "-0.79]"]
-    teacher = row(text, "teacher", "1,234,567")
-    assert teacher.split()[1:5] == ["1,234,567", "8m20s", "12,346", "1,234"]
-    assert "60% wait for teacher, 20% score" in " ".join(text.split())
-
-
-@pytest.mark.parametrize("width", WIDTHS)
-def test_no_line_of_a_table_is_too_long_or_broken_to_pieces(width):
-    tables = closing(width).partition("impressions in")[0]
-    for line in tables.splitlines():
-        assert len(line) <= width
-        assert "…" not in line
-        assert not re.fullmatch(r"\s*\S\s*", line), "a single character on a line of its own"
-    assert "brand_de.v2" in tables
-
-
-@pytest.mark.parametrize("width", WIDTHS)
-def test_the_counts_are_told_with_a_verdict(width):
-    words = " ".join(closing(width).split())
-    assert "600,123 impressions in 12m34s" in words
-    assert "settled ctr 599,000, cvr 80,000 · not applicable ctr 0, cvr 519,000" in words
-    assert "duplicates 1,100 · dead letters 23 (the counts balance)" in words
-    assert "pending" not in words
-    broken = copy.deepcopy(SUMMARY)
-    broken["counts"]["lake_rows"] -= 1
-    assert "DO NOT BALANCE" in " ".join(closing(width, broken).split())
-
-
-def test_a_run_that_the_release_before_finished_is_told_too():
-    """Its summary has no GAUC, no gain by group, and no share of the teacher's lead."""
-    half = {key: value for key, value in HALF.items() if key not in ("gain_by_group", "transfer_ratio")}
-    for model in ("student", "no_teacher", "teacher", "optimum"):
-        half[model] = {key: value for key, value in half[model].items() if key != "gauc"}
-    text = closing(180, SUMMARY | {"students": {"feed": {"ctr": half | {"last_half": half}}}})
-    teaching = [line for line in text.splitlines() if re.match(r"feed\s+ctr", line)][2]
-    assert teaching.split()[2:] == ["–"] * 5
-
-
-def test_what_is_not_known_is_a_dash():
-    absent = dict.fromkeys(("no_teacher", "optimum", "gain", "gain_by_group", "transfer_ratio"))
-    half = HALF | absent | {"teacher": figures(None, None, None)}
-    text = closing(80, SUMMARY | {"students": {"feed": {"ctr": half | {"last_half": half}}}})
-    assert row(text, "feed", "ctr").split()[2:] == ["0.9123", "–", "–", "–", "–"]
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "colour"), [(-0.02, -0.01, "32"), (0.01, 0.02, "31"), (-0.01, 0.01, "33")], ids=str
-)
-def test_a_gain_is_green_a_loss_red_and_an_open_question_yellow(low, high, colour):
-    half = HALF | {"gain": HALF["gain"] | {"low": low, "high": high, "difference": (low + high) / 2}}
-    console = Console(width=80, force_terminal=True, color_system="standard")
-    with console.capture() as captured:
-        console.print(ne_table({"students": {"feed": {"ctr": {"last_half": half}}}}))
-    assert f"\x1b[{colour}m" in captured.get()
-
-
-def test_a_run_without_predictions_has_no_table_of_students():
-    text = closing(80, SUMMARY | {"students": {"feed": {}}})
-    assert "twin" not in text
-    assert "student-feed" in text  # its worker
-
-
-def test_a_folder_named_like_markup_is_told_as_it_is():
-    assert "runs/[bold]x/summary.json" in closing(80, root="runs/[bold]x")
-
-
-def test_commands_to_copy_are_never_broken():
-    lines = closing(80, root="runs/" + "long" * 20).splitlines()
-    assert any("mlflow ui --backend-store-uri" in line and line.endswith("mlflow.db") for line in lines)
-    assert any(line.endswith("--set seed=2 --set source.seed=2") for line in lines)
 
 
 # --- the live screen ------------------------------------------------------------------------------------------------
@@ -274,15 +138,6 @@ def test_the_live_screen_accounts_for_feedback_and_says_loudly_what_is_lost(widt
     words = " ".join(re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", file.getvalue()).split())
     assert LOST["lines"][0] in words
     assert LOST["words"][0] in words
-
-
-@pytest.mark.parametrize("width", WIDTHS)
-def test_the_closing_screen_accounts_for_dead_letters_with_an_example(width):
-    letter = {"topic": "impressions", "partition": 0, "offset": 17, "row": 3, "detail": "not JSON"}
-    text = closing(width, SUMMARY | {"losses": {"examples": {"impression": {"undecodable": letter}}, "feedback": []}})
-    words = " ".join(text.split())
-    assert "dead letters 23 of 600,123 impressions" in words
-    assert "undecodable 23, e.g. impressions/0 offset 17 row 3: not JSON" in words
 
 
 # --- no terminal ----------------------------------------------------------------------------------------------------

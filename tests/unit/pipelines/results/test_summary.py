@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from exfm.metrics import gauc
 from pipelines.config import parse
-from pipelines.results import Summary, counts_hold, rows_hold, summarise
-from pipelines.results.summary import columns_of, judge, students_of
+from pipelines.results import Outcome, Summary, counts_hold, outcome_of, rows_hold, summarise, verdict
+from pipelines.results.figures import columns_of, judge
+from pipelines.results.summary import students_of
 from pipelines.rules import Kind, WorkerState
 from pipelines.run_dir import RunDir
 from pipelines.status import RunStatus, WorkerStatus
@@ -25,7 +26,7 @@ from streaming.sources.synthetic import Truth, TruthWriter
 from streaming.sources.synthetic.truth import TRUTH_SCHEMA
 from tests.support.pipelines.raw_configs import small
 
-ROWS = 4000
+ROWS = 8000
 COUNTERS = {
     "impressions_read": 110,
     "settled": {"ctr": 100, "cvr": 12},
@@ -102,16 +103,17 @@ def test_the_figures_of_every_model_are_those_of_the_definition():
     assert set(found["student"]) == {"ne", "auc", "log_loss", "calibration", "gauc"}
 
 
-def test_a_gain_below_zero_is_the_students_and_is_the_difference_of_the_two_figures():
+def test_a_gain_above_zero_is_the_students_in_per_cent_of_its_twins_ne():
     table, _ = predictions()
     found = judge(columns_of(table, "ctr", None))
-    gain = found["gain"]
-    assert gain["difference"] == pytest.approx(found["student"]["ne"] - found["no_teacher"]["ne"], rel=1e-9)
-    assert gain["low"] < gain["difference"] < gain["high"] < 0
+    gain, ne, twin = found["gain"], found["student"]["ne"], found["no_teacher"]["ne"]
+    assert gain["difference"] == pytest.approx(100 * (twin - ne) / twin, rel=1e-9)
+    assert 0 < gain["low"] < gain["difference"] < gain["high"]
+    assert gain["positives"] == found["positives"]
     swapped = table.rename_columns(
         [{"student_ctr": "no_teacher_ctr", "no_teacher_ctr": "student_ctr"}.get(n, n) for n in table.schema.names]
     )
-    assert judge(columns_of(swapped, "ctr", None))["gain"]["difference"] == pytest.approx(-gain["difference"])
+    assert judge(columns_of(swapped, "ctr", None))["gain"]["high"] < 0
 
 
 def test_without_a_twin_there_is_no_gain_and_without_a_truth_no_optimum():
@@ -142,19 +144,19 @@ def test_all_models_are_judged_on_the_rows_that_all_of_them_have():
 
 
 def test_a_row_that_counts_twice_is_as_two_rows_and_one_that_counts_nothing_is_not_there():
-    table, p = predictions(rows=1500)
-    table = table.append_column("group", pa.array(np.arange(1500) % 40, pa.uint64()))
-    times = np.random.default_rng(1).integers(0, 4, 1500)
+    table, p = predictions(rows=12_000)
+    table = table.append_column("group", pa.array(np.arange(12_000) % 40, pa.uint64()))
+    times = np.random.default_rng(1).integers(0, 4, 12_000)
     weighted = table.append_column("weight_ctr", pa.array(times, pa.float32()))
-    repeated = table.take(pa.array(np.repeat(np.arange(1500), times)))
+    repeated = table.take(pa.array(np.repeat(np.arange(12_000), times)))
     found, expected = (judge(columns_of(t, "ctr", truth_of(table, p))) for t in (weighted, repeated))
     for model in ("student", "no_teacher", "teacher", "optimum"):
         assert found[model] == pytest.approx(expected[model], rel=1e-9)
     assert found["transfer_ratio"] == pytest.approx(expected["transfer_ratio"], rel=1e-9)
     by_group, expected_by_group = found["gain_by_group"], expected["gain_by_group"]
-    assert by_group.pop("rows") == found["rows"] == 1500  # rows are counted, whatever they weigh
-    del expected_by_group["rows"]
-    assert by_group == pytest.approx(expected_by_group, rel=1e-9)
+    assert by_group["rows"] == found["rows"] == 12_000  # rows are counted, whatever they weigh
+    for key in ("difference", "low", "high", "standard_error", "clusters"):
+        assert by_group[key] == pytest.approx(expected_by_group[key], rel=1e-9)
     assert found["positives"] == int(table["label_ctr"].to_numpy().sum())
     assert found["student"]["ne"] != pytest.approx(judge(columns_of(table, "ctr", None))["student"]["ne"], rel=1e-4)
 
@@ -184,7 +186,7 @@ def test_groups_give_gauc_and_a_gain_whose_error_knows_that_users_are_of_one_pie
     assert (found["gauc_groups"], found["gauc_rows"]) == (50, ROWS)
     gain, by_group = found["gain"], found["gain_by_group"]
     assert by_group["difference"] == gain["difference"]
-    assert (gain["clusters"], by_group["clusters"]) == (8, 50)
+    assert (gain["clusters"], by_group["clusters"]) == (50, 50)  # of the two intervals the wider one
     assert by_group["standard_error"] > 1.3 * judge(columns_of(
         table.append_column("group", pa.array(np.arange(ROWS), pa.uint64())), "ctr", None
     ))["gain_by_group"]["standard_error"]  # fmt: skip
@@ -216,7 +218,7 @@ def test_what_is_undefined_is_null_and_never_nan(label, tmp_path):
     found = judge(columns_of(table, "ctr", truth_of(table, p)))
     assert found["student"]["ne"] is None
     assert found["student"]["auc"] is None
-    assert found["gain"] is None
+    assert found["gain"]["difference"] is found["gain"]["low"] is None
     assert (found["student"]["calibration"] is None) == (label == 0)
     write_json(tmp_path / "found.json", found)  # refuses NaN and infinity
 
@@ -224,15 +226,31 @@ def test_what_is_undefined_is_null_and_never_nan(label, tmp_path):
 def test_no_rows_at_all_are_no_error():
     table, p = predictions()
     found = judge(columns_of(table.slice(0, 0), "ctr", truth_of(table, p)))
-    assert (found["rows"], found["positives"], found["gain"]) == (0, 0, None)
+    assert (found["rows"], found["positives"], found["too_few"]) == (0, 0, "positives (0)")
+    assert outcome_of(found["gain"]) is Outcome.TOO_FEW
     assert set(found["student"].values()) == {None}
 
 
-def test_one_cluster_gives_a_difference_without_an_interval():
+def test_one_stretch_of_the_stream_gives_no_interval():
     table, _ = predictions(rows=300)
     gain = judge(columns_of(table, "ctr", None))["gain"]
     assert gain["difference"] is not None
     assert (gain["low"], gain["high"]) == (None, None)
+    assert gain["too_few"] == "clusters with positives (1)"
+
+
+def test_nine_positives_are_too_few_to_tell():
+    """They had an interval, [.92, 6.58], and an AUC to four digits."""
+    table, _ = predictions()
+    labels = np.zeros(ROWS, np.int8)
+    labels[:: ROWS // 8] = 1
+    labels[5] = 1
+    found = judge(columns_of(with_column(table, "label_ctr", pa.array(labels)), "ctr", None))
+    assert (found["positives"], found["too_few"]) == (9, "positives (9)")
+    assert (found["gain"]["low"], found["gain"]["high"], found["transfer_ratio"]) == (None, None, None)
+    assert verdict({"ctr": found | {"last_half": found}}) == "this student has too few positives (9) to tell on ctr"
+    summary = Summary({"students": {"feed": {"ctr": {"last_half": found}}}})
+    assert summary.flat("feed", "ctr") == {"final/ctr/positives": 9.0}
 
 
 @given(st.integers(0, 2**32), st.integers(1, 200), st.floats(0, 1), st.booleans())
@@ -275,7 +293,7 @@ def test_the_last_half_is_that_of_the_stream_not_of_the_students_rows(run_dir):
     table = with_column(table, "lake_seq", pa.array(np.arange(ROWS) + 7000))  # a student whose rows came late
     spill(run_dir, "feed", table)
     found = students_of(CONFIG, run_dir, last_seq=15_999)["feed"]["ctr"]
-    assert (found["rows"], found["last_half"]["rows"]) == (4000, 3000)
+    assert (found["rows"], found["last_half"]["rows"]) == (8000, 7000)
     kept = slice(1000, None)  # lake_seq 8000 and later
     expected = naive_ne(table["student_ctr"].to_numpy()[kept], table["label_ctr"].to_numpy()[kept])
     assert found["last_half"]["student"]["ne"] == pytest.approx(expected, rel=1e-9)
@@ -301,8 +319,9 @@ def test_a_student_that_saw_no_row_has_its_line_all_the_same(run_dir):
     assert found.keys() == {"feed", "idle"}
     for student in found.values():
         for part in (student["ctr"], student["ctr"]["last_half"]):
-            assert (part["rows"], part["positives"], part["gain"]) == (0, 0, None)
+            assert (part["rows"], part["positives"], part["too_few"]) == (0, 0, "positives (0)")
             assert part["teacher"] is None or part["teacher"]["ne"] is None
+        assert verdict(student) == "saw no row"
 
 
 # --- the whole ------------------------------------------------------------------------------------------------------
@@ -329,7 +348,7 @@ def test_the_summary_holds_every_field_that_others_rely_on(run_dir):
     summary = finished(run_dir)
     write_json(run_dir.summary, summary.value)
     value = json.loads(run_dir.summary.read_text())
-    assert value.keys() == {"run", "counts", "workers", "students", "losses"}
+    assert value.keys() == {"format", "run", "counts", "workers", "students", "losses"}
     assert value["run"].keys() >= {"name", "config_hash", "versions", "started_at", "wall_s", "pace", "seed"}
     assert value["run"]["config_hash"] == CONFIG.hash
     assert value["workers"]["student-feed"] == {
@@ -380,14 +399,22 @@ def test_rows_that_sampling_left_out_are_of_those_given():
     assert not rows_hold({"student-feed": worker | {"left_out_by_sampling": 67}})
 
 
-def test_figures_for_mlflow_leave_out_what_is_undefined(run_dir):
-    summary = finished(run_dir)
-    flat = summary.flat("feed", "ctr")
-    result = summary.value["students"]["feed"]["ctr"]
-    assert flat["final/ctr/student/ne"] == result["student"]["ne"]
-    assert flat["final/ctr/gain"] == result["gain"]["difference"]
-    assert flat["final/ctr/transfer_ratio"] == result["transfer_ratio"]
+def test_figures_for_mlflow_leave_out_what_is_undefined():
+    half = dict.fromkeys(("no_teacher", "teacher", "optimum", "gain", "transfer_ratio", "too_few"))
+    half |= {"student": {"ne": None, "auc": 0.5}, "positives": 70}
+    bare = Summary({"students": {"feed": {"ctr": {"last_half": half}}}})
+    assert bare.flat("feed", "ctr") == {"final/ctr/student/auc": 0.5, "final/ctr/positives": 70.0}
+
+
+def test_figures_for_mlflow_are_of_the_window_that_the_screen_shows(run_dir):
+    table, _ = predictions()
+    spill(run_dir, "feed", table)
+    summary = Summary({"students": students_of(CONFIG, run_dir, last_seq=3999)})
+    flat, result = summary.flat("feed", "ctr"), summary.value["students"]["feed"]["ctr"]
+    half = result["last_half"]
+    assert half["rows"] < result["rows"]
+    assert flat["final/ctr/gain"] == half["gain"]["difference"] > 0
+    assert (flat["final/ctr/gain_low"], flat["final/ctr/gain_high"]) == (half["gain"]["low"], half["gain"]["high"])
+    assert flat["final/ctr/student/ne"] == half["student"]["ne"]
+    assert flat["final/ctr/transfer_ratio"] == half["transfer_ratio"]
     assert all(isinstance(value, float) for value in flat.values())
-    result = {"student": {"ne": None, "auc": 0.5}, "no_teacher": None, "teacher": None, "optimum": None, "gain": None}
-    bare = Summary({"students": {"feed": {"ctr": result}}})
-    assert bare.flat("feed", "ctr") == {"final/ctr/student/auc": 0.5}

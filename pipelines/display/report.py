@@ -1,0 +1,35 @@
+"""All figures of a finished run, from its summary."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Console
+
+from pipelines.display.closing import counts_text, print_verdicts, too_short
+from pipelines.display.losses import losses_text
+from pipelines.display.tables import auc_table, gauc_table, ne_table, teaching_table, workers_table
+from pipelines.results import JUDGED, WARM_IMPRESSIONS
+
+
+def print_report(console: Console, summary: dict[str, Any], *, whole: bool) -> None:
+    """`whole`: the tables of the whole stream, too."""
+    if too_short(summary):
+        console.print(
+            f"A generated stream of under {WARM_IMPRESSIONS:,} impressions shows that everything runs. Teacher and "
+            "students are cold at its end, so what follows says nothing about them.",
+            style="yellow",
+        )
+    losses = summary.get("losses")  # earlier releases wrote none
+    if losses is not None:
+        console.print(losses_text(losses | {"lines": []}))
+    print_verdicts(console, summary)
+    for window in (JUDGED, None) if whole else (JUDGED,):
+        for table in (ne_table, auc_table, teaching_table):
+            console.print(table(summary, window))
+        if summary["run"].get("group_by") is not None:
+            console.print(gauc_table(summary, window))
+    console.print(workers_table(summary))
+    console.print("\n" + counts_text(summary), highlight=False, markup=False)
+    if losses is not None:
+        console.print(losses_text(losses, words=False))

@@ -1,0 +1,96 @@
+"""Summaries of finished runs, in this format and in the one before."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+
+def figures(ne: float | None, auc: float | None, calibration: float | None) -> dict[str, Any]:
+    grouped = None if auc is None else auc - 0.1
+    return {"ne": ne, "auc": auc, "log_loss": 0.3, "calibration": calibration, "gauc": grouped}
+
+
+def gain(low: float, high: float, positives: int = 98_765) -> dict[str, Any]:
+    counts = {"clusters": 900, "rows": 1_234_567, "positives": positives, "too_few": None}
+    return {"difference": (low + high) / 2, "low": low, "high": high, "standard_error": (high - low) / 4} | counts
+
+
+def unknown(positives: int) -> dict[str, Any]:
+    """A gain of too few positives."""
+    absent = dict.fromkeys(("low", "high", "standard_error"))
+    return gain(3, 4, positives) | absent | {"too_few": f"positives ({positives})"}
+
+
+HALF = {
+    "rows": 1_234_567,
+    "positives": 98_765,
+    "too_few": None,
+    "student": figures(0.9123, 0.7345, 1.023),
+    "no_teacher": figures(0.9234, 0.7234, 0.987),
+    "teacher": figures(0.8765, 0.7456, 1.111),
+    "optimum": figures(0.7654, 0.8123, 1.001),
+    "gain": gain(0.98, 1.42),
+    "gain_by_group": gain(0.79, 1.62),
+    "lead": gain(4.88, 5.28),
+    "gauc_groups": 12_345,
+    "gauc_rows": 999_999,
+    "transfer_ratio": 0.231,
+}
+FEW = HALF | {
+    "positives": 9, "too_few": "positives (9)", "gain": unknown(9), "gain_by_group": unknown(9), "lead": unknown(9),
+    "transfer_ratio": None,
+}  # fmt: skip
+SUMMARY: dict[str, Any] = {
+    "format": 2,
+    "run": {"wall_s": 754.0, "seed": 1, "source": "generated", "group_by": "user_id", "arms": {}},
+    "counts": {
+        "impressions_read": 600_123,
+        "settled": {"ctr": 599_000, "cvr": 80_000},
+        "not_applicable": {"ctr": 0, "cvr": 519_000},
+        "pending": {"ctr": 0, "cvr": 0},
+        "dead_letters": 23,
+        "dead_letters_by_reason": {"impression": {"undecodable": 23}, "feedback": {}},
+        "duplicates_dropped": 1_100,
+        "lake_rows": 679_000,
+        "feedback_read": 99_000,
+        "late_feedback": 0,
+        "unmatched_feedback": 0,
+    },
+    "workers": {
+        name: {
+            "rows": 1_234_567,
+            "busy_s": 500.0,
+            "rows_per_s": 12_345.6,
+            "peak_rss_bytes": 1_234 << 20,
+            "restarts": 0,
+            "phases_s": {"wait for teacher": 300.0, "score": 100.0, "settle": 50.0, "save state": 40.0, "commit": 10.0},
+        }
+        for name in ("augmentation", "teacher", "student-feed", "student-brand_de.v2")
+    },
+    "students": {
+        name: {task: HALF | {"last_half": HALF} for task in ("ctr", "cvr")} for name in ("feed", "brand_de.v2")
+    },
+}
+
+
+def summary_of(**students: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """{student: {task: figures of the last half}}, and what else a summary holds."""
+    return SUMMARY | {
+        "students": {
+            name: {task: half | {"last_half": half} for task, half in tasks.items()} for name, tasks in students.items()
+        }
+    }
+
+
+def format_1(positives: int = 98_765, clusters: int = 900) -> dict[str, Any]:
+    """As the release before wrote it: gains are differences of NE, below 0 good; nothing by group, no lead."""
+    half: dict[str, Any] = {key: HALF[key] for key in ("rows", "student", "no_teacher", "teacher", "optimum")}
+    for model in ("student", "no_teacher", "teacher", "optimum"):
+        half[model] = {key: value for key, value in half[model].items() if key != "gauc"}
+    difference = {"difference": -0.0111, "low": -0.0131, "high": -0.0091, "standard_error": 0.001}
+    half |= {"positives": positives, "gain": difference | {"clusters": clusters, "rows": HALF["rows"]}}
+    value = copy.deepcopy(SUMMARY | {"students": {"feed": {"ctr": half | {"last_half": half}}}})
+    del value["format"]
+    value["run"] = {"wall_s": 754.0, "seed": 1}
+    return value

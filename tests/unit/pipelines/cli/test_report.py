@@ -1,0 +1,82 @@
+"""`exfm report` as a person uses it, on finished and unfinished runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+from datetime import UTC, datetime
+
+import pytest
+
+from pipelines.cli import console as cli
+from pipelines.rules import RunState
+from pipelines.run_dir import RunDir
+from pipelines.status import RunStatus
+from streaming.disk import write_json
+from tests.support.pipelines.summaries import SUMMARY, format_1
+
+
+@pytest.fixture
+def report(capsys, tmp_path, monkeypatch):
+    """Run `exfm report` in an empty folder: (exit code, stdout, stderr)."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "120")
+    (tmp_path / "run").mkdir()
+
+    def call(*arguments):
+        with pytest.raises(SystemExit) as left:
+            cli.main(["report", *arguments])
+        said = capsys.readouterr()
+        return int(left.value.code or 0), said.out, said.err
+
+    return call
+
+
+def test_a_finished_run_is_told_from_its_summary_alone(report, tmp_path):
+    write_json(tmp_path / "run" / "summary.json", SUMMARY)
+    code, out, _ = report("run")
+    assert code == 0
+    assert "this student gained 1.2 % [1.0, 1.4] on ctr (98,765 positives)" in " ".join(out.split())
+    for head in ("NE (lower is better)", "AUC (higher is better), calibration", "the teacher's lead", "(GAUC)"):
+        assert head in out
+    assert "where the time went, by worker" in out
+    assert "whole stream" not in out
+    assert "whole stream: AUC" in report("run", "--all")[1]
+
+
+def test_json_is_the_summary_with_verdicts_in_words(report, tmp_path):
+    write_json(tmp_path / "run" / "summary.json", format_1())
+    code, out, _ = report("run", "--json")
+    value = json.loads(out)
+    assert code == 0
+    assert value["verdicts"] == {"feed": "this student gained 1.2 % [1.0, 1.4] on ctr (98,765 positives)"}
+    assert value["students"]["feed"]["ctr"]["last_half"]["gain"]["low"] == pytest.approx(0.9855, abs=1e-3)
+    assert value["format"] == 2
+
+
+def test_a_run_without_results_says_how_to_get_them(report, tmp_path):
+    status = RunStatus("demo", RunState.STOPPED).as_json() | {"pid": 2**22 + 5}
+    status["updated_at"] = datetime.now(UTC).isoformat()
+    write_json(RunDir(tmp_path / "run").status, status)
+    code, _, err = report("run")
+    assert code == 2
+    assert "no results yet: it is stopped, and writes summary.json when its stream has ended" in err
+    words = shlex.split(err.partition("resume it: ")[2])
+    assert words[1:] == ["stream", "run/config.yaml", "--run-dir", "run", "--until-end"]
+
+
+def test_a_run_that_still_runs_is_looked_at_with_status(report, tmp_path):
+    status = RunStatus("demo", RunState.RUNNING).as_json() | {"pid": os.getpid()}
+    status["updated_at"] = datetime.now(UTC).isoformat()
+    write_json(RunDir(tmp_path / "run").status, status)
+    code, _, err = report("run")
+    assert (code, "it is running" in err) == (2, True)
+    assert err.rstrip().endswith("exfm status --run-dir run")
+
+
+def test_a_folder_without_a_run_and_a_summary_of_a_later_release_are_refused(report, tmp_path):
+    assert report("nowhere")[0] == 2
+    write_json(tmp_path / "run" / "summary.json", SUMMARY | {"format": 9})
+    code, _, err = report("run")
+    assert (code, "has format 9, and this release reads up to 2" in err) == (2, True)

@@ -26,7 +26,7 @@ def closing_screen(run_dir: RunDir, width: int) -> str:
     """The screen with its colours, with paths as they are in the folder of the Makefile."""
     said = io.StringIO()
     console = Console(file=said, width=width, force_terminal=True, color_system="standard")
-    print_closing(console, read_summary(run_dir), RunDir(Path("runs/demo")), load(run_dir.config))
+    print_closing(console, read_summary(run_dir), RunDir(Path("runs/demo")), load(ROOT / "configs" / "demo.yaml"))
     return said.getvalue().replace(f"{Path(sys.executable).parent}/", ".venv/bin/")
 
 

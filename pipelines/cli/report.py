@@ -27,12 +27,12 @@ def report(
     from rich.console import Console
 
     from pipelines.display import print_report
-    from pipelines.results import next_step, read_summary, verdict
+    from pipelines.results import next_step, read_summary, verdict_on
     from pipelines.run_dir import RunDir
 
     summary = read_summary(RunDir(run_dir))
     if json_:
-        verdicts = {name: verdict(tasks) for name, tasks in summary["students"].items()}
+        verdicts = {name: verdict_on(tasks) for name, tasks in summary["students"].items()}
         typer.echo(json.dumps(summary | {"verdicts": verdicts, "try": next_step(summary)}, indent=2))
     else:
         print_report(Console(), summary, whole=all_)

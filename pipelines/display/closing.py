@@ -22,7 +22,7 @@ from pipelines.results import (
     next_step,
     outcome_of,
     rows_hold,
-    verdict,
+    verdict_on,
 )
 from pipelines.run_dir import RunDir
 from streaming.program import command
@@ -76,7 +76,7 @@ def print_verdicts(console: Console, summary: dict[str, Any]) -> None:
     )
     indent = " " * min(24, 2 + max((len(name) for name in summary["students"]), default=0))
     for name, tasks in summary["students"].items():
-        _paragraph(console, f"{name}: {verdict(tasks)}", indent, _colour(tasks))
+        _paragraph(console, f"{name}: {verdict_on(tasks)}", indent, _colour(tasks))
     step = next_step(summary)
     if step is not None:
         _paragraph(console, f"try {step}", indent)

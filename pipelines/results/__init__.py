@@ -3,7 +3,7 @@
 summary    summary.json: figures of every student, counts, workers
 figures    exact metrics over every prediction of one student and task
 verdict    what a student's gain over its twin amounts to, in words
-next_step  what to try after a run
+advice     what to try after a run
 counts     what became of every row that was read
 losses     what was lost, why, and what to change
 stored     the summary of a finished run, of whichever release

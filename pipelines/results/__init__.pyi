@@ -1,11 +1,11 @@
+from .advice import WARM_IMPRESSIONS, next_step
 from .counts import counts_hold, counts_of
 from .figures import CLUSTER_ROWS, MODELS
 from .losses import Losses, Severity, losses_in, losses_now, losses_of, sure_share
-from .next_step import WARM_IMPRESSIONS, next_step
 from .picture import draw
 from .stored import current, read_summary
 from .summary import PACKAGES, Summary, rows_hold, summarise
-from .verdict import JUDGED, NO_ROW, Outcome, outcome_of, saw_no_row, verdict
+from .verdict import JUDGED, NO_ROW, Outcome, outcome_of, saw_no_row, verdict_on
 
 __all__ = [
     "CLUSTER_ROWS",
@@ -32,5 +32,5 @@ __all__ = [
     "saw_no_row",
     "summarise",
     "sure_share",
-    "verdict",
+    "verdict_on",
 ]

@@ -46,17 +46,17 @@ def saw_no_row(tasks: Mapping[str, Mapping[str, Any]]) -> bool:
     return all(result["rows"] == 0 for result in tasks.values())
 
 
-def verdict(tasks: Mapping[str, Mapping[str, Any]]) -> str:
+def verdict_on(tasks: Mapping[str, Mapping[str, Any]]) -> str:
     """The verdict on one student in words, from its part of summary.json: {task: {`last_half`: figures, …}}.
 
     >>> gain = {"difference": 2.1, "low": 1.8, "high": 2.4, "too_few": None}
     >>> half = {"rows": 99999, "positives": 12345, "gain": gain, "lead": gain | {"difference": 3.6}}
-    >>> verdict({"ctr": {"rows": 200000, "last_half": half}})
+    >>> verdict_on({"ctr": {"rows": 200000, "last_half": half}})
     'the teacher leads by 3.6 %; this student gained 2.1 % [1.8, 2.4] on ctr (12,345 positives)'
     >>> unknown = {"low": None, "high": None, "too_few": "positives (9)"}
-    >>> verdict({"cvr": {"rows": 900, "last_half": {"positives": 9, "gain": unknown, "lead": unknown}}})
+    >>> verdict_on({"cvr": {"rows": 900, "last_half": {"positives": 9, "gain": unknown, "lead": unknown}}})
     'this student has too few positives (9) to tell on cvr'
-    >>> verdict({"ctr": {"rows": 0}})
+    >>> verdict_on({"ctr": {"rows": 0}})
     'saw no row'
     """
     if saw_no_row(tasks):

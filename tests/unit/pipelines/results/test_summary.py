@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from exfm.metrics import gauc
 from pipelines.config import parse
-from pipelines.results import Outcome, Summary, counts_hold, outcome_of, rows_hold, summarise, verdict
+from pipelines.results import Outcome, Summary, counts_hold, outcome_of, rows_hold, summarise, verdict_on
 from pipelines.results.figures import columns_of, judge
 from pipelines.results.summary import students_of
 from pipelines.rules import Kind, WorkerState
@@ -248,7 +248,7 @@ def test_nine_positives_are_too_few_to_tell():
     found = judge(columns_of(with_column(table, "label_ctr", pa.array(labels)), "ctr", None))
     assert (found["positives"], found["too_few"]) == (9, "positives (9)")
     assert (found["gain"]["low"], found["gain"]["high"], found["transfer_ratio"]) == (None, None, None)
-    assert verdict({"ctr": found | {"last_half": found}}) == "this student has too few positives (9) to tell on ctr"
+    assert verdict_on({"ctr": found | {"last_half": found}}) == "this student has too few positives (9) to tell on ctr"
     summary = Summary({"students": {"feed": {"ctr": {"last_half": found}}}})
     assert summary.flat("feed", "ctr") == {"final/ctr/positives": 9.0}
 
@@ -321,7 +321,7 @@ def test_a_student_that_saw_no_row_has_its_line_all_the_same(run_dir):
         for part in (student["ctr"], student["ctr"]["last_half"]):
             assert (part["rows"], part["positives"], part["too_few"]) == (0, 0, "positives (0)")
             assert part["teacher"] is None or part["teacher"]["ne"] is None
-        assert verdict(student) == "saw no row"
+        assert verdict_on(student) == "saw no row"
 
 
 # --- the whole ------------------------------------------------------------------------------------------------------

@@ -50,7 +50,7 @@ def _options(
     """Options of every sub-command. `main` has already removed `--debug` from the arguments."""
 
 
-NOUNS = ("broker", "doctor", "generate", "ingest", "lake", "plan", "report", "scale", "stream", "sweep")
+NOUNS = ("broker", "doctor", "generate", "ingest", "lake", "plan", "scale", "stream", "sweep")
 for _noun in NOUNS:
     importlib.import_module(f"{__package__}.{_noun}").register(app)
 

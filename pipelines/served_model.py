@@ -1,10 +1,14 @@
 """A served student as MLflow loads it: `mlflow.pyfunc.load_model("models:/demo-feed@champion").predict(rows)`.
 
-Registered models store the name of this module, so it keeps its place.
+    rows (pandas) ──► columns of the row schema ──► the rules of ingestion ──► tensors ──► a probability per task
+
+Rows are checked by the code that checks them on their way into the lake, so that a model is never asked about rows
+that it could not have learned from. Registered models store the name of this module, so it keeps its place.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -14,21 +18,50 @@ import pyarrow as pa
 from exfm.data import BatchBuilder
 from exfm.metrics import sigmoid
 from exfm.models import ServedStudent, load_served
+from pipelines.served_rows import NULL, ON_BAD_ROWS, RAISE, ROWS, checked, refusal_text, serving_rules
+from streaming.errors import BadInput
+from streaming.messages import kept_rows, without_rows
+from streaming.schema import RowSchema
 
 
 class ServedModel:
-    """Raw feature columns in, one probability per task out."""
+    """Raw feature columns in, one probability per task out.
 
-    def __init__(self, served: ServedStudent) -> None:
+    With a row schema `rows` are checked first; models that 0.1 registered have none.
+    """
+
+    def __init__(self, served: ServedStudent, schema: RowSchema | None = None) -> None:
         self._served = served
         self._build = BatchBuilder(served.features, served.tasks)
+        self._rules = None if schema is None else serving_rules(schema, served.features.needs_columns())
 
-    def predict(self, rows: pd.DataFrame, params: dict[str, Any] | None = None) -> pd.DataFrame:
-        """`rows` holds the columns the student's features read; the result has a column per task."""
-        logits = self._served.score(self._build(pa.Table.from_pandas(rows, preserve_index=False)))
-        return pd.DataFrame(np.asarray(sigmoid(logits)), columns=list(self._served.tasks), index=rows.index)
+    def predict(self, rows: Any, params: Mapping[str, Any] | None = None) -> pd.DataFrame:
+        """`rows` holds the columns that the student's features read, as a DataFrame, a list of records, or lists by
+        column; the result has a column per task. NaN is a missing value, except where a number is required.
+
+        Raises BadInput where a row is refused. `params={"on_bad_rows": "null"}` has NaN predicted for such rows.
+        """
+        frame = rows if isinstance(rows, pd.DataFrame) else pd.DataFrame(rows, dtype=object)
+        asked = (params or {}).get(ON_BAD_ROWS, RAISE)
+        if asked not in (RAISE, NULL):
+            raise BadInput(f"{ON_BAD_ROWS} is `{asked}`; it can be `{RAISE}` or `{NULL}`")
+        if self._rules is None:
+            return self._answer(frame, self._probabilities(pa.Table.from_pandas(frame, preserve_index=False)))
+        batch, refusals = checked(frame, self._rules)
+        if refusals and asked == RAISE:
+            raise BadInput(refusal_text(refusals, len(frame)))
+        found = np.full((len(frame), len(self._served.tasks)), np.nan)
+        found[kept_rows(len(frame), refusals)] = self._probabilities(without_rows(batch, refusals))
+        return self._answer(frame, found)
+
+    def _probabilities(self, rows: pa.Table | pa.RecordBatch) -> np.ndarray:
+        return np.asarray(sigmoid(self._served.score(self._build(rows))))
+
+    def _answer(self, asked: pd.DataFrame, found: np.ndarray) -> pd.DataFrame:
+        return pd.DataFrame(found, columns=list(self._served.tasks), index=asked.index)
 
 
-def _load_pyfunc(path: str) -> ServedModel:
-    """The entry point that MLflow calls."""
-    return ServedModel(load_served(path))
+def _load_pyfunc(path: str, config: Mapping[str, Any] | None = None) -> ServedModel:
+    """The entry point that MLflow calls, with what the model was registered with."""
+    schema = (config or {}).get(ROWS)
+    return ServedModel(load_served(path), None if schema is None else RowSchema.model_validate(schema))

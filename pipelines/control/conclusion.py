@@ -11,7 +11,7 @@ from pipelines.results import JUDGED, Severity, Summary, current, draw, losses_i
 from pipelines.rules import Cause, Death, GiveUp, Patience, RunState, cause_of, verdict
 from pipelines.run_dir import RunDir
 from pipelines.status import RunStatus
-from pipelines.tracking import Tracker
+from pipelines.tracking import Tracker, champion_lines, registration_of
 from streaming.disk import read_json, write_json
 from streaming.errors import StreamingError
 
@@ -58,7 +58,7 @@ class Conclusion:
                 for name in config.reader_names:
                     tracker.finish(name, "FAILED")
             else:
-                track_results(config, run_dir, tracker, summary)
+                track_results(config, run_dir, tracker, summary, self._say)
             self._close(tracker, FINISHED_WAIT_S)
         write_json(run_dir.summary, summary.value)  # the mark of a finished run: nothing is left to do
         self.summary = summary
@@ -139,20 +139,25 @@ def track_student(config: Config, student: StudentSettings, tracker: Tracker) ->
     tracker.params(STUDENT + student.name, _of_all(config) | values | student.model.model_dump(mode="json"))
 
 
-def track_results(config: Config, run_dir: RunDir, tracker: Tracker, summary: Summary) -> None:
+def track_results(config: Config, run_dir: RunDir, tracker: Tracker, summary: Summary, say: Say) -> None:
+    """Final figures into MLflow, and every student that learned a row into its registry, with its twin."""
+    registered = []
     for student in config.students:
-        worker = STUDENT + student.name
-        newest = max(run_dir.served(student.name).glob("v*"), default=None)
-        if newest is None:
-            continue
-        for task, result in summary.value["students"][student.name].items():
-            tracker.metrics(worker, result["rows"], summary.flat(student.name, task))
-        if run_dir.picture.exists():
-            tracker.artifact(worker, run_dir.picture)
-        lineage = {"config_hash": config.hash, "lake": run_dir.lake, "position": newest.name}
-        tracker.register(worker, f"{config.name}-{student.name}", newest, lineage)
+        worker, results = STUDENT + student.name, summary.value["students"][student.name]
+        registration = registration_of(config, run_dir, student, results)
+        if registration is None:
+            say(f"student `{student.name}` saw no row: it is not registered")
+        else:
+            for task, result in results.items():
+                tracker.metrics(worker, result["rows"], summary.flat(student.name, task))
+            if run_dir.picture.exists():
+                tracker.artifact(worker, run_dir.picture)
+            tracker.register(worker, registration)
+            registered.append(registration)
         tracker.finish(worker)
     tracker.finish("teacher")
+    for line in champion_lines(registered):
+        say(line)
 
 
 def _of_all(config: Config) -> dict[str, object]:

@@ -113,7 +113,7 @@ def _announced(found: StudentChanges, run_dir: RunDir) -> Iterator[str]:
 
 def _traces(run_dir: RunDir, student: str) -> list[Path]:
     """Folders of a student that has learned something."""
-    folders = (run_dir.checkpoints(STUDENT + student), run_dir.served(student))
+    folders = (run_dir.checkpoints(STUDENT + student), run_dir.served(student), run_dir.served_twin(student))
     return [folder for folder in folders if checkpoint_names(folder)]
 
 

@@ -1,13 +1,14 @@
 """Results of a finished run.
 
-summary    summary.json: figures of every student, counts, workers
-figures    exact metrics over every prediction of one student and task
-verdict    what a student's gain over its twin amounts to, in words
-advice     what to try after a run
-counts     what became of every row that was read
-losses     what was lost, why, and what to change
-stored     the summary of a finished run, of whichever release
-picture    ne.png: normalised entropy over the stream
+summary   summary.json: figures of every student, counts, workers
+figures   exact metrics over every prediction of one student and task
+verdict   what a student's gain over its twin amounts to, in words
+champion  which of a student and its twin is served
+advice    what to try after a run
+counts    what became of every row that was read
+losses    what was lost, why, and what to change
+stored    the summary of a finished run, of whichever release
+picture   ne.png: normalised entropy over the stream
 """
 
 import lazy_loader

@@ -1,3 +1,4 @@
+from .champion import Champion, champion_of, gain_tags, outcomes_of
 from .advice import WARM_IMPRESSIONS, next_step
 from .counts import counts_hold, counts_of
 from .figures import CLUSTER_ROWS, MODELS
@@ -14,19 +15,23 @@ __all__ = [
     "NO_ROW",
     "PACKAGES",
     "WARM_IMPRESSIONS",
+    "Champion",
     "Losses",
     "Outcome",
     "Severity",
     "Summary",
+    "champion_of",
     "counts_hold",
     "counts_of",
     "current",
     "draw",
+    "gain_tags",
     "losses_in",
     "losses_now",
     "losses_of",
     "next_step",
     "outcome_of",
+    "outcomes_of",
     "read_summary",
     "rows_hold",
     "saw_no_row",

@@ -66,6 +66,9 @@ class RunDir:
     def served(self, student: str) -> Path:
         return self.root / "snapshots" / "students" / student
 
+    def served_twin(self, student: str) -> Path:
+        return self.root / "snapshots" / "twins" / student
+
     @property
     def truth(self) -> Path:
         return self.root / "truth"

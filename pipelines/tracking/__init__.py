@@ -1,7 +1,8 @@
 """MLflow: metrics, parameters, registered models.
 
-    mlflow  the queue in front of a store, and everything that is written to it
-    wheel   the environment of a registered model
+    mlflow         the queue in front of a store, and everything that is written to it
+    registration   what is registered of a student: its versions, their tags, the champion
+    wheel          the environment of a registered model
 
 What MLflow loads a registered model with lies in `pipelines/served_model.py`: stored models name it.
 """

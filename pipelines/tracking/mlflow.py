@@ -18,6 +18,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
+from pipelines.served_rows import ON_BAD_ROWS, RAISE
+from pipelines.tracking.registration import Registration
 from pipelines.tracking.wheel import own_wheel, serving_requirements
 from streaming.disk import read_json, write_json
 
@@ -75,9 +79,9 @@ class Tracker:
     def artifact(self, worker: str, path: Path) -> None:
         self._put(lambda client: client.log_artifact(self._run(client, worker), str(path)))
 
-    def register(self, worker: str, model: str, served: Path, tags: dict[str, Any]) -> None:
-        """Register a served student as the next version of `model`, alias `champion`; load it with mlflow.pyfunc."""
-        self._put(lambda client: self._register(client, worker, model, served, tags))
+    def register(self, worker: str, registration: Registration) -> None:
+        """Register the next versions of a model; `mlflow.pyfunc` loads them."""
+        self._put(lambda client: self._register(client, worker, registration))
 
     def finish(self, worker: str, status: str = "FINISHED") -> None:
         self._put(lambda client: client.set_terminated(self._run(client, worker), status))
@@ -208,22 +212,55 @@ class Tracker:
     def _log_metrics(self, client: Any, worker: str, batch: list[Any]) -> None:
         client.log_batch(self._run(client, worker), metrics=batch)
 
-    def _register(self, client: Any, worker: str, model: str, served: Path, tags: dict[str, Any]) -> None:
+    def _register(self, client: Any, worker: str, registration: Registration) -> None:
         import mlflow
 
-        run_id = self._run(client, worker)
-        with mlflow.start_run(run_id=run_id), tempfile.TemporaryDirectory(prefix="exfm-wheel-") as folder:
-            wheel = own_wheel(Path(folder))
-            info = mlflow.pyfunc.log_model(
-                name="served",
-                loader_module=LOADER,
-                data_path=str(served),
-                code_paths=[str(wheel)],
-                pip_requirements=[f"code/{wheel.name}", *serving_requirements()],
-            )
+        model, run_id = registration.model, self._run(client, worker)
         if not client.search_registered_models(f"name = '{model}'"):
             client.create_registered_model(model)
-        version = client.create_model_version(
-            model, info.model_uri, run_id, tags={key: str(value) for key, value in tags.items()}
-        )
-        client.set_registered_model_alias(model, "champion", version.version)
+        with tempfile.TemporaryDirectory(prefix="exfm-wheel-") as folder:
+            wheel = own_wheel(Path(folder))
+            for version in registration.versions:
+                with mlflow.start_run(run_id=run_id):
+                    info = mlflow.pyfunc.log_model(
+                        name=version.role,
+                        loader_module=LOADER,
+                        data_path=str(version.export),
+                        model_config=registration.settings,
+                        signature=_signature(registration),
+                        input_example=registration.example or None,
+                        code_paths=[str(wheel)],
+                        pip_requirements=[f"code/{wheel.name}", *serving_requirements()],
+                    )
+                number = client.create_model_version(model, info.model_uri, run_id, tags=version.tags).version
+                for alias in version.aliases:
+                    client.set_registered_model_alias(model, alias, number)
+
+
+def _signature(registration: Registration) -> Any:
+    """What a caller gives and gets, as MLflow shows it.
+
+    MLflow would enforce it before the model sees a row, and refuse what ingestion takes (whole floats and unsigned
+    integers as ids, integers as floats, missing integers) in words of its own. So the model says that it checks its
+    rows itself: that is what MLflow takes this mark for.
+    """
+    from mlflow.models import ModelSignature
+    from mlflow.types import ColSpec, ParamSchema, ParamSpec, Schema
+
+    inputs = Schema([ColSpec(_type(field.type), field.name, not field.nullable) for field in registration.inputs])
+    outputs = Schema([ColSpec("double", task) for task in registration.tasks])
+    signature = ModelSignature(inputs, outputs, ParamSchema([ParamSpec(ON_BAD_ROWS, "string", RAISE)]))
+    signature._is_signature_from_type_hint = True
+    return signature
+
+
+def _type(kind: pa.DataType) -> Any:
+    """MLflow's type of a column. A float that Python or JSON writes is a double, whatever the lake keeps of it."""
+    from mlflow.types import DataType
+    from mlflow.types.schema import Array
+
+    if pa.types.is_list(kind):
+        return Array(_type(kind.value_type))
+    if pa.types.is_string(kind):
+        return DataType.string
+    return DataType.double if pa.types.is_floating(kind) else DataType.long

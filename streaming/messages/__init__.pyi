@@ -13,7 +13,17 @@ from .dead_letters import (
 from .ipc import MAX_MESSAGE_BYTES
 from .source import EndOfStream, MessageSource, Source
 from .times import PER_MS, Unit, is_time, is_written_time, milliseconds
-from .validation import RowRules, bisect, conform, convertible, declarable, without_rows
+from .validation import (
+    Refusal,
+    Refusals,
+    RowRules,
+    bisect,
+    conform,
+    convertible,
+    declarable,
+    kept_rows,
+    without_rows,
+)
 
 __all__ = [
     "DEAD_LETTER_SCHEMA",
@@ -28,6 +38,8 @@ __all__ = [
     "LetterTally",
     "MessageSource",
     "RawMessage",
+    "Refusal",
+    "Refusals",
     "RowRules",
     "Source",
     "Unit",
@@ -40,6 +52,7 @@ __all__ = [
     "is_end_marker",
     "is_time",
     "is_written_time",
+    "kept_rows",
     "letters_from_batch",
     "letters_to_batch",
     "letters_to_json",

@@ -6,7 +6,7 @@ values (`RowRules`). Both name the rows at fault and leave the others alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -50,9 +50,11 @@ class RowRules:
     {0: Refusal(reason='out_of_range:age', detail='`age` is 200; allowed: at most 120')}
     """
 
-    def __init__(self, kind: Kind, schema: RowSchema) -> None:
+    def __init__(self, kind: Kind, schema: RowSchema, *, only: Collection[str] | None = None) -> None:
+        """`only`: the columns that records have here; default: all of their kind."""
         self.kind: Kind = kind
-        self.schema: pa.Schema = schema.impression if kind == "impression" else schema.feedback
+        whole: pa.Schema = schema.impression if kind == "impression" else schema.feedback
+        self.schema = whole if only is None else pa.schema([field for field in whole if field.name in only])
         self._bounds = {c.name: (c.minimum, c.maximum) for c in schema.columns} if kind == "impression" else {}
         self._tasks = pa.array(schema.feedback_tasks, pa.string())
         self._task_names = ", ".join(task.name for task in schema.tasks)

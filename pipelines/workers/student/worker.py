@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from exfm.data import Batch, BatchBuilder, sample_negatives
 from exfm.errors import Diverged
 from exfm.growth import MadeWith, fitted_student
-from exfm.models import STUDENT, TWIN, ServedStudent, StudentEngine, under
+from exfm.models import STUDENT, TWIN, StudentEngine, under
 from exfm.tensors import Checkpoint, whole_tensor
 from exfm.threads import set_threads
 from pipelines.config import Config, StudentSettings, accepted_identities, made_with_student
@@ -24,7 +24,7 @@ from pipelines.feeds import Cut, RowSource, StudentFeed
 from pipelines.run_dir import RunDir, version_name
 from pipelines.training import Account, PredictionLog
 from pipelines.workers import Keeper, Report, Worker, seconds_since
-from pipelines.workers.student.export import Export
+from pipelines.workers.student.export import Exports
 from pipelines.workers.student.record import Record
 from streaming.lake import LakeReader, LakeSource
 from streaming.messages import EndOfStream
@@ -72,8 +72,8 @@ class StudentWorker(Worker):
             identity=config.identity(self.name),
             watch=self.watch,
         )
-        served = ServedStudent(settings.model.trunk, settings.model.width, features, tasks)
-        self._export = Export(served, self._run_dir.served(settings.name))
+        folders = {STUDENT: self._run_dir.served(settings.name), TWIN: self._run_dir.served_twin(settings.name)}
+        self._exports = Exports(self.engine, folders)
         self.build = BatchBuilder(features, tasks, settings.negative_rate)
         older = partial(accepted_identities, self._run_dir, config, self.name)
         stored = self.keeper.open(self.engine, older)
@@ -224,7 +224,7 @@ class StudentWorker(Worker):
         export: Callable[[], None] = lambda: None  # nothing was learned since the last export  # noqa: E731
         if self._last_batch is not None:
             with self.watch("export"):
-                export = self._export.of(self.engine, self._last_batch, name, tensors)
+                export = self._exports.of(self._last_batch, name, tensors)
         before = partial(self.record.predictions.write, predictions)
         self.keeper.commit(name, tensors, meta, kind="student-checkpoint", before=before, after=export)
         self._saved_position, self._saved_rows = self._position, 0
@@ -247,7 +247,7 @@ class StudentWorker(Worker):
         if rows.num_rows:
             name, tensors = version_name(self._position + 1), self.engine.state()
             with self.watch("export"):
-                self.keeper.put(self._export.of(self.engine, self.build(rows), name, tensors))
+                self.keeper.put(self._exports.of(self.build(rows), name, tensors))
 
     def close(self) -> None:
         self._stop_reading()

@@ -1,4 +1,4 @@
-"""A tiny student that is served, and raw rows for it."""
+"""A tiny student that is served, raw rows for it, and what it is registered with."""
 
 from __future__ import annotations
 
@@ -9,6 +9,10 @@ import pyarrow as pa
 from exfm.data import BatchBuilder, DenseFeature, FeatureSet, SparseFeature
 from exfm.layers import TrunkConfig
 from exfm.models import ServedStudent, save_served
+from pipelines.results import Champion
+from pipelines.served_rows import serving_rules
+from pipelines.tracking import Registration, Version
+from streaming.schema import Column, RowSchema, Task
 
 FEATURES = FeatureSet(
     sparse=[SparseFeature(name="user_id", rows=50), SparseFeature(name="ad_id", rows=20)],
@@ -17,6 +21,17 @@ FEATURES = FeatureSet(
 
 
 TASKS = ("ctr", "cvr")
+
+
+SCHEMA = RowSchema(
+    columns=(
+        Column(name="user_id", minimum=0),
+        Column(name="ad_id", nullable=True),
+        Column(name="bid", type="float32"),
+        Column(name="not_read", type="string"),
+    ),
+    tasks=tuple(Task(name=task, window_s=60) for task in TASKS),
+)
 
 
 ROWS = pd.DataFrame({"user_id": [1, 2, 99], "ad_id": [5, 6, 7], "bid": np.float32([0.1, 2.0, 30.0])})
@@ -30,3 +45,22 @@ def save_student(root, name, seed=3):
 
 def batch_of(rows):
     return BatchBuilder(FEATURES, TASKS)(pa.Table.from_pandas(rows, preserve_index=False))
+
+
+def registration(model, served, *, tags=None, twin=None, champion="student"):
+    """As a run's end has it: the student, and a twin where there is one."""
+    exports = {"twin": twin, "student": served}
+    return Registration(
+        model=model,
+        versions=tuple(
+            Version(role, export, dict(tags or {}, role=role), (role, "champion") if role == champion else (role,))
+            for role, export in exports.items()
+            if export is not None
+        ),
+        inputs=serving_rules(SCHEMA, FEATURES.needs_columns()).schema,
+        tasks=TASKS,
+        example=ROWS.to_dict("records"),
+        settings={"rows": SCHEMA.model_dump(mode="json")},
+        champion=Champion(champion),
+        why="",
+    )

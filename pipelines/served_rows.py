@@ -78,8 +78,8 @@ def _absent(field: pa.Field, count: int) -> tuple[pa.Array, Refusals]:
 
 def _column(values: pd.Series, field: pa.Field) -> tuple[pa.Array, Refusals]:
     """One column of the frame in the schema's type. Where its values are of several types, it is taken in pieces."""
-    required = pa.types.is_floating(field.type) and not field.nullable and isinstance(values.dtype, np.dtype)
-    nan_is_missing = not (required and values.dtype.kind == "f")
+    floats = isinstance(values.dtype, np.dtype) and values.dtype.kind == "f"
+    nan_is_missing = not (floats and pa.types.is_floating(field.type))  # there `conform` knows what NaN stands for
 
     def attempt(start: int, stop: int) -> tuple[pa.RecordBatch, Refusals]:
         try:

@@ -1,5 +1,5 @@
-from .champion import Champion, champion_of, gain_tags, outcomes_of
 from .advice import WARM_IMPRESSIONS, next_step
+from .champion import Champion, champion_of, gain_tags, outcomes_of
 from .counts import counts_hold, counts_of
 from .figures import CLUSTER_ROWS, MODELS
 from .losses import Losses, Severity, losses_in, losses_now, losses_of, sure_share

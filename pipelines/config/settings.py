@@ -38,8 +38,8 @@ from streaming.lake import LakeSettings
 from streaming.schema import RowSchema
 from streaming.settlement import SettlementConfig
 
-WRITTEN_DOWN = {"tasks", "features", "negative_rate", "checkpoint_every_rows"}
-"""Settings of a student that its section has in every config that a run wrote down."""
+WRITTEN_DOWN = {"tasks", "features", "checkpoint_every_rows"}
+"""Settings of a student that its section has in every config that a run wrote down, of whichever release."""
 
 
 class Config(Frozen):

@@ -101,7 +101,8 @@ def _cells(summary: dict[str, Any], window: str | None) -> Iterator[tuple[str, s
     """Student, task and its figures; None for a student that saw no row."""
     for name, tasks in summary["students"].items():
         if saw_no_row(tasks):
-            yield name, "–", None
+            for task in tasks or ("–",):
+                yield name, task, None
             continue
         for task, result in tasks.items():
             yield name, task, result if window is None else result[window]

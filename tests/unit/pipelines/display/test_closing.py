@@ -136,7 +136,7 @@ def test_a_student_that_saw_no_row_is_a_line_in_the_verdict_and_in_the_table():
     text = closing(80, summary_of(feed={"ctr": HALF}, typo={"ctr": nothing, "cvr": nothing}, older={}))
     assert re.search(r"^typo: saw no row", text, re.MULTILINE)
     assert re.search(r"^older: saw no row", text, re.MULTILINE)
-    assert re.search(r"^typo\s+– +0 .* saw no row", text, re.MULTILINE)
+    assert re.search(r"^typo\s+cvr +0 .* saw no row", text, re.MULTILINE)
     assert "another seed" in words(text)  # the others are judged
     assert "try" not in closing(80, summary_of(typo={"ctr": nothing}))
 

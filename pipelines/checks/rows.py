@@ -48,6 +48,16 @@ def judge_rows(config: Config, sample: Sample) -> Iterator[Finding]:
 
 
 def _refused(refused: Mapping[str, Refused], looked_at: int, what: str, limits: LossLimits) -> Iterator[Finding]:
+    lost = sum(seen.rows for seen in refused.values())  # a row has one reason
+    together = severity_of(lost, looked_at, limits)
+    if all(severity_of(seen.rows, looked_at, limits) is not together for seen in refused.values()) and refused:
+        yield Finding(
+            together,
+            what,
+            f"{percent(lost / looked_at)} of {what} ({lost:,} of {looked_at:,}) would become dead letters in all, for "
+            f"{len(refused)} reasons",
+            "mend the columns named for them",
+        )
     for reason, seen in sorted(refused.items(), key=lambda item: -item[1].rows):
         rule, _, name = reason.partition(":")
         yield Finding(

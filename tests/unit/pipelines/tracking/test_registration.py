@@ -66,7 +66,12 @@ def registered(tmp_path_factory):
     """The store after the runs' end, and what was said on the screen."""
     run_dir = RunDir(tmp_path_factory.mktemp("run"))
     settings = [
-        {"name": name, "tasks": list(tasks), "twin": tasks["ctr"][1] is not None, "verticals": "all" if name == "better" else ["feed"]}
+        {
+            "name": name,
+            "tasks": list(tasks),
+            "twin": tasks["ctr"][1] is not None,
+            "verticals": "all" if name == "better" else ["feed"],
+        }
         for name, tasks in STUDENTS.items()
     ]
     raw = small(students=settings, features=FEATURES, teacher={})

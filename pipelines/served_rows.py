@@ -84,6 +84,8 @@ def _column(values: pd.Series, field: pa.Field) -> tuple[pa.Array, Refusals]:
     def attempt(start: int, stop: int) -> tuple[pa.RecordBatch, Refusals]:
         try:
             column = pa.array(values.iloc[start:stop], from_pandas=nan_is_missing)
+            if pa.types.is_large_string(column.type):  # what pandas makes of any text
+                column = column.cast(pa.string())
         except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
             raise ValueError(str(error)) from None
         return conform(pa.table({field.name: column}), pa.schema([field]))

@@ -228,6 +228,11 @@ def test_what_ingestion_refuses_is_refused_with_its_words(model, row, words):
     assert predicted["ctr"][0] == pytest.approx(model.predict([ROW])["ctr"][0], abs=1e-6)
 
 
+def test_ids_that_are_all_text_are_refused_once_with_their_number(model):
+    with pytest.raises(BadInput, match=r"row 0: `user_id` is string, not int64 \(2 more like it\)"):
+        model.predict(pd.DataFrame([ROW] * 3).astype({"user_id": str}))
+
+
 def test_a_missing_column_is_named_once_and_its_rows_counted(model):
     with pytest.raises(BadInput, match=r"row 0: `bid` is absent \(2 more like it\)"):
         model.predict(pd.DataFrame([ROW] * 3).drop(columns="bid"))

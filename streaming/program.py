@@ -17,8 +17,8 @@ def command(program: str, *arguments: object) -> str:
     >>> command("exfm", "stop", "--run-dir", "runs/my run").endswith("exfm stop --run-dir 'runs/my run'")
     True
     """
-    beside = Path(sys.executable).parent / program
-    found = spelled(beside, shutil.which(program), Path.cwd()) if beside.exists() else program
+    installed = Path(sys.executable).parent / program
+    found = spelled(installed, shutil.which(program), Path.cwd()) if installed.exists() else program
     return shlex.join([found, *map(str, arguments)])
 
 

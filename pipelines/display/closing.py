@@ -41,7 +41,7 @@ def print_closing(console: Console, summary: dict[str, Any], run_dir: RunDir, co
         _say(console, f"\nmore      {command('exfm', 'report', run_dir.root)}")
     _say(console, "\n" + counts_text(summary))
     console.print(losses_text(losses, words=False))
-    _say(console, _places(run_dir, config))
+    _say(console, "\n" + _places(run_dir, config))
     if config.source is not None:
         _say(console, f"again, with another seed\n  {_another_seed(run_dir, config)}")
 

@@ -1,7 +1,7 @@
 """One stream that many models learn from: settled rows in a file, made once and mapped by whoever reads them.
 
 Rows are those that the pipeline's lake would hold, in its order: of the config's source, settled here, or of a run's
-lake. Beside features and labels, the logit of the truth where it is known.
+lake. With features and labels comes the logit of the truth where it is known.
 """
 
 from __future__ import annotations

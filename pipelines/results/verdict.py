@@ -1,4 +1,4 @@
-"""What a student's gain over its twin amounts to: gained, lost, or not to be told; and in words."""
+"""What a student's gain over its twin amounts to: gained, lost or undecided; and in words."""
 
 from __future__ import annotations
 

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping
 from pipelines.checks.finding import Finding, Severity, note, percent, warn
 from pipelines.checks.sample import Refused, Sample
 from pipelines.config import Config, LossLimits
-from pipelines.results import sure_share
+from pipelines.results import Severity as Loss
+from pipelines.results import judged
 
 REMEDIES = {
     "null": "declare the column with `nullable: true`, or give a value in every row",
@@ -20,6 +21,8 @@ REMEDIES = {
     "wrong_type": "declare the column with the type that it has",
 }
 
+GRAVITY = {Loss.FAIL: Severity.STOP, Loss.WARN: Severity.WARN, Loss.FINE: Severity.NOTE}
+
 
 def severity_of(lost: int, of: int, limits: LossLimits) -> Severity:
     """How grave it is to lose a part of all rows, or of feedback: by the limits at which a run would say so.
@@ -27,10 +30,7 @@ def severity_of(lost: int, of: int, limits: LossLimits) -> Severity:
     >>> [str(severity_of(lost, 1000, LossLimits())) for lost in (1, 30, 980)]
     ['note', 'warn', 'stop']
     """
-    share = sure_share(lost, of)
-    if share > limits.fail_share:
-        return Severity.STOP
-    return Severity.WARN if share > limits.warn_share else Severity.NOTE
+    return GRAVITY[judged(lost, of, limits)]
 
 
 def judge_rows(config: Config, sample: Sample) -> Iterator[Finding]:

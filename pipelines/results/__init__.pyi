@@ -2,7 +2,7 @@ from .advice import WARM_IMPRESSIONS, next_step
 from .champion import Champion, champion_of, gain_tags, outcomes_of
 from .counts import counts_hold, counts_of
 from .figures import CLUSTER_ROWS, MODELS
-from .losses import Losses, Severity, losses_in, losses_now, losses_of, sure_share
+from .losses import Losses, Severity, judged, losses_in, losses_now, losses_of
 from .picture import draw
 from .stored import current, read_summary
 from .summary import PACKAGES, Summary, rows_hold, summarise
@@ -26,6 +26,7 @@ __all__ = [
     "current",
     "draw",
     "gain_tags",
+    "judged",
     "losses_in",
     "losses_now",
     "losses_of",
@@ -36,6 +37,5 @@ __all__ = [
     "rows_hold",
     "saw_no_row",
     "summarise",
-    "sure_share",
     "verdict_on",
 ]

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+UNMATCHED = "unknown_impression"
+"""The reason of feedback that met no impression, counted apart from what was refused."""
+
 
 def counts_of(counters: Mapping[str, Any]) -> dict[str, Any]:
     """From the counters of settlement and lake. For every settlement group, and for feedback:
@@ -14,7 +17,7 @@ def counts_of(counters: Mapping[str, Any]) -> dict[str, Any]:
     """
     dead = counters["dead_letters"]
     feedback = dict(dead["feedback"])
-    unmatched = feedback.pop("unknown_impression", 0)
+    unmatched = feedback.pop(UNMATCHED, 0)
     return {
         "impressions_read": counters["impressions_read"],
         "settled": counters["settled"],

@@ -15,14 +15,13 @@ from math import sqrt
 from typing import Any, NamedTuple
 
 from pipelines.config import Config, LossLimits
-from pipelines.results.counts import counts_of
+from pipelines.results.counts import UNMATCHED, counts_of
 from streaming.settlement import OTHER_VERTICALS
 
 MOST_REASONS = 5
 """Reasons of dead letters that are listed, the most common first."""
 ROWS_BEFORE_STUDENTS = 1000
 """While a run lives, a student that lacks its verticals is reported once the lake has so many rows."""
-UNMATCHED = "unknown_impression"
 REMEDIES = {
     "null": "Let the column be empty (nullable: true under rows.columns), or have the producer fill it",
     "not_finite": "Have the producer send a finite number, or none where the column is nullable",
@@ -158,7 +157,8 @@ def sure_share(part: int, whole: int) -> float:
 Problem = tuple[Severity, str]
 
 
-def _judged(part: int, whole: int, limits: LossLimits) -> Severity:
+def judged(part: int, whole: int, limits: LossLimits) -> Severity:
+    """How grave it is to lose a part of all rows, or of feedback."""
     share = sure_share(part, whole)
     return Severity.FAIL if share > limits.fail_share else Severity.WARN if share > limits.warn_share else Severity.FINE
 
@@ -175,7 +175,7 @@ def _empty(counts: Mapping[str, Any], ended: bool) -> Iterator[Problem]:
 
 def _impressions(counts: Mapping[str, Any], limits: LossLimits, examples: Mapping[str, Any]) -> Iterator[Problem]:
     lost, read = counts["dead_letters"], counts["impressions_read"]
-    severity = Severity.FAIL if read and lost == read else _judged(lost, read, limits)
+    severity = Severity.FAIL if read and lost == read else judged(lost, read, limits)
     if severity is Severity.FINE:
         return
     why = _most_common(counts["dead_letters_by_reason"]["impression"], examples.get("impression", {}))
@@ -194,7 +194,7 @@ def _feedback(
     late, unmatched = counts.get("late_feedback", 0), counts.get("unmatched_feedback", 0)
     refused = counts.get("feedback_dead_letters", 0)
     lost, read = late + unmatched + refused, counts["feedback_read"] - counts.get("waiting_feedback", 0)
-    severity = _judged(lost, read, limits)
+    severity = judged(lost, read, limits)
     if severity is Severity.FINE:
         return
     said = f"{lost:,} of {read:,} rows of feedback ({_percent(lost, read)}) set no label"

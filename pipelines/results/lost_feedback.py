@@ -14,7 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipelines.config import Config
-from pipelines.results.losses import UNMATCHED, TaskFeedback
+from pipelines.results.counts import UNMATCHED
+from pipelines.results.losses import TaskFeedback
 from pipelines.run_dir import RunDir
 from streaming.lake import DEAD_LETTERS, LATE_FEEDBACK, LakeReader, side_rows
 from streaming.messages import DEAD_LETTER_SCHEMA

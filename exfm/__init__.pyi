@@ -1,4 +1,17 @@
-from . import data, distillation, embeddings, errors, growth, layers, metrics, models, parallel, planning, tensors
+from . import (
+    baselines,
+    data,
+    distillation,
+    embeddings,
+    errors,
+    growth,
+    layers,
+    metrics,
+    models,
+    parallel,
+    planning,
+    tensors,
+)
 from .data import (
     Batch,
     BatchBuilder,
@@ -39,6 +52,7 @@ __all__ = [
     "Teacher",
     "TeacherConfig",
     "auc",
+    "baselines",
     "calibration",
     "data",
     "distillation",

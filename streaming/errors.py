@@ -13,6 +13,11 @@ class BrokerAway(StreamingError):
     """No Kafka broker answers. Nothing is lost; workers wait for it (`kafka.give_up_s`)."""
 
 
+class NotAdmitted(StreamingError):
+    """A Kafka broker answers and does not let us in: a user, a password or a certificate that it does not accept. The
+    command line exits with 2; a worker of a run that was let in before is started again, as after a crash."""
+
+
 class DiskFull(StreamingError):
     """The disk is full. No half-written file is ever read; workers wait for space (`resources.disk_give_up_s`)."""
 

@@ -3,7 +3,7 @@
 features     which raw columns a model reads and what becomes of them, as config
 transforms   hashing, crosses, buckets, scaling: raw Arrow columns to table rows and floats
 batch        `BatchBuilder` makes a `Batch` of tensors from Arrow rows
-history      running averages of a student's own earlier rows, as inputs of the next
+history      running averages of a student's earlier rows, as inputs of the next
 sampling     negative downsampling: which rows are kept, and what each then counts
 """
 

@@ -1,23 +1,29 @@
-from .batch import Batch, BatchBuilder
+from .batch import OWN, Batch, BatchBuilder, own_rows_of
 from .features import DenseFeature, FeatureSet, HistoryFeature, SequenceFeature, SparseFeature
-from .history import Histories, unfit_history
+from .history import Histories, HistoryValues, bag_means, bags_in, unfit_history
 from .sampling import SampledRows, label_shift, label_weights, row_weights, sample_negatives
-from .transforms import bags_of, dense_of, places_of
+from .transforms import GOLDEN, bags_of, dense_of, places_of
 
 __all__ = [
+    "GOLDEN",
+    "OWN",
     "Batch",
     "BatchBuilder",
     "DenseFeature",
     "FeatureSet",
     "Histories",
     "HistoryFeature",
+    "HistoryValues",
     "SampledRows",
     "SequenceFeature",
     "SparseFeature",
+    "bag_means",
+    "bags_in",
     "bags_of",
     "dense_of",
     "label_shift",
     "label_weights",
+    "own_rows_of",
     "places_of",
     "row_weights",
     "sample_negatives",

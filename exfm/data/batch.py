@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +21,9 @@ from exfm.data.features import FeatureSet
 from exfm.data.sampling import label_weights
 from exfm.data.transforms import Bags, bags_of, dense_of, places_of
 from exfm.errors import ModelError
+
+OWN = "own row"
+"""A column, bool: whether a row is the student's own (`Batch.own`). It is made while rows are read."""
 
 # TorchRec asks whether it is being traced, and torch warns once per process that the question is ambiguous.
 logging.getLogger("torch.fx._symbolic_trace").setLevel(logging.ERROR)
@@ -41,6 +46,9 @@ class Batch:
     weights: Tensor  # (B,) float32, sample weights
     teacher_age: Tensor  # (B,) float32, rows between what the scoring snapshot had learned and this row; see `_age`
     negative_rate: Tensor | None = None  # (T,) float32, the share of rows with label 0 that is here; None: all of them
+    own: Tensor | None = None  # (B,) bool, the rows that a student is for, and judged on; None: all of them
+    shown_ms: Tensor | None = None  # (B,) int64, event times; None: not asked for, as settled_ms
+    settled_ms: Tensor | None = None  # (B,) int64, when the row's labels had settled, in event time
 
     @property
     def label_weights(self) -> Tensor:
@@ -52,20 +60,49 @@ class Batch:
     def __len__(self) -> int:
         return self.dense.shape[0]
 
+    @cached_property
+    def own_rows(self) -> Batch:
+        """The student's own rows alone: cut out once, for all models that learn the batch."""
+        return self if self.own is None else replace(self.only(self.own), own=None)
+
+    def only(self, rows: Tensor) -> Batch:
+        """The rows that are True in (B,), in order: bit for bit what `BatchBuilder` makes of them alone."""
+        shared = ("sparse", "negative_rate")
+        kept = {name: value[rows] for name, value in self._given().items() if name not in shared}
+        return replace(self, sparse=_only(self.sparse, rows), **kept)
+
     def to(self, device: torch.device) -> Batch:
         """The same batch there."""
         if self.dense.device == device:
             return self
-        there = {name: value for name, value in vars(self).items() if value is not None}
-        return Batch(**{name: value.to(device, non_blocking=True) for name, value in there.items()})
+        return Batch(**{name: value.to(device, non_blocking=True) for name, value in self._given().items()})
+
+    def _given(self) -> dict[str, Any]:
+        """The fields that are not None."""
+        return {f.name: value for f in fields(self) if (value := getattr(self, f.name)) is not None}
+
+
+def _only(sparse: KeyedJaggedTensor, rows: Tensor) -> KeyedJaggedTensor:
+    lengths_FB, values = sparse.lengths().view(-1, len(rows)), sparse.values()
+    bags = rows.expand(lengths_FB.shape).reshape(-1)
+    lengths = lengths_FB.reshape(-1)[bags]
+    return KeyedJaggedTensor(
+        keys=sparse.keys(),
+        values=values[bags.repeat_interleave(lengths_FB.reshape(-1))],
+        lengths=lengths,
+        offsets=torch.cat([lengths.new_zeros(1), lengths.cumsum(0)]),
+        stride=int(rows.sum()),
+    )
 
 
 class BatchBuilder:
     """Arrow rows to a Batch, for the features and tasks of one model; `negative_rate` is what the rows were sampled
-    with (exfm/data/sampling.py), by task.
+    with (exfm/data/sampling.py), by task. With `delays_ms`, by settlement group, a batch knows when its rows were shown
+    and when they had settled.
 
-    Reads the columns of `features`, and where they exist `label_<task>`, `teacher_logit_<task>`, `sample_weight`, and
-    of the lake's positions `lake_seq`, `block` and `teacher_version`.
+    Reads the columns of `features`, and where they exist `label_<task>`, `teacher_logit_<task>`, `sample_weight`,
+    `own row`, and of the lake's positions `lake_seq`, `block` and `teacher_version`; with `delays_ms` also
+    `event_time_ms` and `settlement`.
 
     Raises ModelError where a feature's column is missing or has a type its transform cannot take.
 
@@ -76,8 +113,15 @@ class BatchBuilder:
     ([3, 7, 3], [[1.0], [0.0], [0.0]], [True, False, True])
     """
 
-    def __init__(self, features: FeatureSet, tasks: Sequence[str], negative_rate: Mapping[str, float] | None = None):
+    def __init__(
+        self,
+        features: FeatureSet,
+        tasks: Sequence[str],
+        negative_rate: Mapping[str, float] | None = None,
+        delays_ms: Mapping[str, int] | None = None,
+    ):
         self.features = features
+        self._delays_ms = delays_ms or {}
         self.tasks = tuple(tasks)
         rates = negative_rate or {}
         self._negative_rate = torch.tensor([rates.get(task, 1.0) for task in tasks]) if rates else None
@@ -89,6 +133,7 @@ class BatchBuilder:
         logits, teacher_mask = self._targets(rows, "teacher_logit_")
         teacher_mask &= logits.isfinite()
         logits[~teacher_mask] = 0.0
+        shown, settled = self._times(rows)
         dense = np.empty((count, len(self.features.dense)), dtype=np.float32)
         for d, feature in enumerate(self.features.dense):
             dense[:, d] = dense_of(feature, columns)
@@ -102,6 +147,9 @@ class BatchBuilder:
             weights=self._weights(rows),
             teacher_age=self._age(rows),
             negative_rate=self._negative_rate,
+            own=torch.from_numpy(own_rows_of(rows)) if OWN in rows.schema.names else None,
+            shown_ms=shown,
+            settled_ms=settled,
         )
 
     def _columns(self, rows: pa.RecordBatch | pa.Table) -> dict[str, pa.Array]:
@@ -153,6 +201,16 @@ class BatchBuilder:
             return torch.ones(rows.num_rows)
         return torch.from_numpy(_array(rows, "sample_weight").to_numpy(zero_copy_only=False).astype(np.float32))
 
+    def _times(self, rows: pa.RecordBatch | pa.Table) -> tuple[Tensor | None, Tensor | None]:
+        """When rows were shown and when they had settled: their group's delay later."""
+        if not self._delays_ms:
+            return None, None
+        shown = _array(rows, "event_time_ms").to_numpy().astype(np.int64)
+        groups = _array(rows, "settlement").dictionary_encode()
+        delays = np.array([self._delays_ms[group] for group in groups.dictionary.to_pylist()], dtype=np.int64)
+        settled = shown + delays[groups.indices.to_numpy()]
+        return torch.from_numpy(shown.copy()), torch.from_numpy(settled)
+
     def _age(self, rows: pa.RecordBatch | pa.Table) -> Tensor:
         """Rows between what the snapshot that scored a row had learned and the row, up to about half a block.
 
@@ -161,7 +219,9 @@ class BatchBuilder:
 
             age = lake_seq − v · lake_seq / (k + ½)
 
-        0 where no snapshot scored the row, or it is not known which.
+        0 where no snapshot scored the row, or it is not known which. Blocks that grow with the stream make it too
+        small: while they grow to 16 times their first size by a factor of 4 or less, 20 blocks later by .7. What reads
+        it, the adapter's context, takes its logarithm.
         """
         if not {"lake_seq", "block", "teacher_version"} <= set(rows.schema.names):
             return torch.zeros(rows.num_rows)
@@ -170,6 +230,13 @@ class BatchBuilder:
         known = version.is_valid().to_numpy(zero_copy_only=False)
         share = version.fill_null(0).to_numpy(zero_copy_only=False) / (block + 0.5)
         return torch.from_numpy(np.where(known, np.maximum(seq * (1 - share), 0.0), 0.0).astype(np.float32))
+
+
+def own_rows_of(rows: pa.RecordBatch | pa.Table) -> np.ndarray:
+    """(N,) bool, the column `own row`; all True where there is none."""
+    if OWN not in rows.schema.names:
+        return np.ones(rows.num_rows, dtype=bool)
+    return np.asarray(_array(rows, OWN).to_numpy(zero_copy_only=False)).copy()
 
 
 def _array(rows: pa.RecordBatch | pa.Table, name: str) -> pa.Array:

@@ -148,7 +148,7 @@ class SequenceFeature(BaseModel):
 
 
 class HistoryFeature(BaseModel):
-    """What a student's own earlier rows with the same id were, as two dense inputs (exfm/data/history.py).
+    """What a student's earlier rows with the same id were, as two dense inputs (exfm/data/history.py).
 
     by          the sparse feature whose ids have a history each, by their rows in its table;
     of          what is averaged: `label_<task>` or `teacher_logit_<task>` of a task of the student. None: of nothing,
@@ -156,6 +156,7 @@ class HistoryFeature(BaseModel):
     prior_rows  an id's average is drawn towards that of all ids as if it had this many more rows of that average;
     half_life_rows  after this many further rows of the same id a row counts half, for streams that run for months.
                 None: all count alike. On MovieLens-1M 10, 20 and None do about equally well.
+    rows        whose rows are averaged: the student's `own`, or those of `all` verticals that its batches hold.
 
     >>> HistoryFeature(name="user_ctr", by="user_id", of="label_ctr").task
     'ctr'
@@ -179,6 +180,12 @@ class HistoryFeature(BaseModel):
         gt=0,
         allow_inf_nan=False,
         description="After this many further rows of an id, a row counts half; null: all rows count alike.",
+    )
+    rows: Literal["own", "all"] = Field(
+        default="own",
+        exclude_if=lambda whose: whose == "own",
+        description="`own`: the average of the student's own rows; `all`: of the rows of all verticals. Its twin has "
+        "the same.",
     )
 
     @model_validator(mode="after")
@@ -219,7 +226,7 @@ class FeatureSet(BaseModel):
     dense: tuple[DenseFeature, ...] = Field(default=(), description="Features that are one float each.")
     sequence: tuple[SequenceFeature, ...] = Field(default=(), description="Features that are ids in order of time.")
     history: tuple[HistoryFeature, ...] = Field(
-        default=(), description="Running averages of a student's own earlier rows; teachers do without."
+        default=(), description="Running averages of a student's earlier rows; teachers do without."
     )
 
     @model_validator(mode="after")

@@ -1,4 +1,5 @@
-"""Histories: what a student's own earlier rows with the same id were, as dense inputs of the next.
+"""Histories: what a student's earlier rows with the same id were, as dense inputs of the next. They are its own rows,
+or those of all verticals that its batches hold.
 
 For row r of a sparse feature's table, x_1 … x_n the values of the rows so far that had it, f = 2^(−1/half-life) or 1,
 k = `prior_rows`, μ and σ the mean and standard deviation of all values of all ids:
@@ -38,7 +39,7 @@ DEVIATIONS, COUNTS = 2.0, 5.0  # multiplies the deviation; divides log(1 + c)
 LEAST_VARIANCE = 1e-12  # values that are all the same have none
 
 
-class Values(NamedTuple):
+class HistoryValues(NamedTuple):
     """What a batch adds: of every history that counts, the table rows (I,) and values (I,) float64 that are known, and
     how many each stands for (I,) float64."""
 
@@ -133,37 +134,39 @@ class Histories(nn.Module):
         if not self._features:
             return dense
         B, counting, inputs = len(dense), iter(self._counting), [dense]
-        bags = _bags(sparse, self._keys, B)
+        bags = bags_in(sparse, self._keys, B)
         for feature in self._features:
             if feature.of is None:
                 inputs.append(dense.new_zeros(B, 2))
             else:
                 ids, owner = bags[feature.by]
                 x_I2 = next(counting)(ids)
-                inputs.append(x_I2 if owner is None else _means(x_I2, owner, B))
+                inputs.append(x_I2 if owner is None else bag_means(x_I2, owner, B))
         return torch.cat(inputs, dim=1)
 
-    def values(self, batch: Batch, *, every_logit: bool = False) -> Values:
+    def values(self, batch: Batch, *, every_logit: bool = False) -> HistoryValues:
         """What a batch has to add: labels, and logits of rows that settle the label (once per impression and task) or,
         with `every_logit`, of all that have one. What is not known adds nothing."""
         found: list[tuple[History, np.ndarray, np.ndarray, np.ndarray]] = []
         if not self._counting:
-            return Values(found)
-        bags = _bags(batch.sparse, self._keys, len(batch))
+            return HistoryValues(found)
+        bags = bags_in(batch.sparse, self._keys, len(batch))
         for history in self._counting:
             t = self._tasks[history.feature.task]
             x, known = batch.labels.numpy()[:, t], batch.label_mask.numpy()[:, t]
             if history.feature.of_teacher:
                 x, there = batch.teacher_logits.numpy()[:, t], batch.teacher_mask.numpy()[:, t]
                 known = there if every_logit else there & known
+            if batch.own is not None and history.feature.rows == "own":
+                known = known & batch.own.numpy()
             ids, owner = bags[history.feature.by]
             n = _standing_for(batch, t, by_row=history.feature.of_teacher and every_logit)
             if owner is not None:
                 x, known, n = x[owner.numpy()], known[owner.numpy()], n[owner.numpy()]
             found.append((history, ids.numpy()[known], x[known].astype(np.float64), n[known]))
-        return Values(found)
+        return HistoryValues(found)
 
-    def add(self, values: Values) -> None:
+    def add(self, values: HistoryValues) -> None:
         for history, ids, x, n in values.of:
             history.add(ids, x, n)
 
@@ -214,7 +217,8 @@ class BagIds(NamedTuple):
     owner: Tensor | None
 
 
-def _bags(sparse: KeyedJaggedTensor, keys: Collection[str], B: int) -> dict[str, BagIds]:
+def bags_in(sparse: KeyedJaggedTensor, keys: Collection[str], B: int) -> dict[str, BagIds]:
+    """The bags of some keys of a batch."""
     values, names = sparse.values(), sparse.keys()
     lengths_FB = sparse.lengths().view(len(names), B)
     if len(values) == lengths_FB.numel() and bool((lengths_FB == 1).all()):
@@ -227,7 +231,7 @@ def _bags(sparse: KeyedJaggedTensor, keys: Collection[str], B: int) -> dict[str,
     return found
 
 
-def _means(x_I2: Tensor, owner: Tensor, B: int) -> Tensor:
-    """(I, 2) -> (B, 2): the mean over every bag, 0 over an empty one."""
-    sums = [torch.zeros(B).index_add_(0, owner, column) for column in x_I2.unbind(1)]
+def bag_means(x: Tensor, owner: Tensor, B: int) -> Tensor:
+    """(I, n) -> (B, n): the mean over every bag, 0 over an empty one."""
+    sums = [torch.zeros(B).index_add_(0, owner, column) for column in x.unbind(1)]
     return torch.stack(sums, dim=1) / torch.bincount(owner, minlength=B).clamp(min=1).unsqueeze(1)

@@ -5,7 +5,7 @@
     correction    what a correction of the teacher is: learn, apply, state
     corrections   those of one student, in their order
     platt, adapter, advantage   one correction each
-    logistic      the online regression behind two of them
+    residuals     what a teacher got wrong of late, by user, by item …
 
 The objective needs torch and pydantic alone. In a training loop of your own:
 

@@ -2,6 +2,7 @@ from .arm import Arm
 from .correction import Correction, SeenBatch
 from .corrections import Corrections
 from .loss import Lesson, Objective, RowMasks, objective, scale_gradient
+from .residuals import Residuals
 
 __all__ = [
     "Arm",
@@ -9,6 +10,7 @@ __all__ = [
     "Corrections",
     "Lesson",
     "Objective",
+    "Residuals",
     "RowMasks",
     "SeenBatch",
     "objective",

@@ -13,7 +13,7 @@ A teacher whose logits are off in scale and shift has the same share as a calibr
 its student, or repeats it, has a small share. b starts at 0 and a at 1: a teacher gains weight once it has shown that
 it knows something.
 
-It is learned as exfm/distillation/logistic.py says, with θ = (a, b, c), x = (z_S, z_F, 1), θ₀ = (1, 0, 0).
+It is learned as exfm/logistic.py says, with θ = (a, b, c), x = (z_S, z_F, 1), θ₀ = (1, 0, 0).
 
 B examples, T tasks.
 """
@@ -27,8 +27,8 @@ import torch
 from torch import Tensor
 
 from exfm.distillation.correction import SeenBatch
-from exfm.distillation.logistic import Regression, Terms, initial, learned, prior
 from exfm.distillation.loss import Lesson
+from exfm.logistic import Regression, Terms, initial, learned, prior
 
 LOW, FULL = 0.25, 0.5
 HALF_LIFE_ROWS = 10_000  # of those that have the task's label and a teacher logit

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -94,10 +94,19 @@ class Arm(BaseModel):
         description="`logit`: the adapter sees the teacher's logit. `context`: it sees the age of the scoring snapshot "
         "and the trunk's output, too.",
     )
-    recalibration: Literal["none", "platt"] = Field(
+    recalibration: Literal["none", "platt", "residuals"] = Field(
         default="none",
         description="`platt`: distil a·z_F + b, fitted online to recent labels. An adapter reads it, too. It corrects "
-        "a miscalibrated teacher within a few hundred rows; the adapter takes thousands.",
+        "a miscalibrated teacher within a few hundred rows; the adapter takes thousands. `residuals`: correct it by "
+        "what the teacher got wrong of late for the row's user, item …, too (`residuals_by`): for teachers that are "
+        "stale.",
+    )
+    residuals_by: dict[str, Annotated[float, Field(gt=0, allow_inf_nan=False)]] = Field(
+        default={},
+        exclude_if=lambda by: not by,
+        description="For recalibration `residuals`: sparse features of the student whose ids have a running mean of "
+        "the teacher's residuals, each with the rows of one id after which a row counts half: "
+        "{user_id: 10, ad_id: 40}.",
     )
     platt_half_life_rows: int = Field(
         default=10_000, gt=0, description="After this many labelled rows, a row counts half in Platt scaling."
@@ -110,6 +119,13 @@ class Arm(BaseModel):
     )
     single_head_weight: float = Field(
         default=1.0, ge=0, allow_inf_nan=False, description="w during the rows of the schedule."
+    )
+    extra_steps: int = Field(
+        default=0,
+        ge=0,
+        exclude_if=lambda steps: steps == 0,
+        description="After every step, so many further ones on the same batch that learn from the teacher alone. Each "
+        "costs about what the step costs; labels are never learned twice.",
     )
     follows: Literal["nothing", "advantage"] = Field(
         default="nothing",
@@ -130,7 +146,13 @@ class Arm(BaseModel):
 
     @model_validator(mode="after")
     def _consistent(self) -> Arm:
-        for problem in (self._without_teacher(), self._of_one_head(), self._without_adapter(), self._unscheduled()):
+        for problem in (
+            self._without_teacher(),
+            self._of_one_head(),
+            self._without_adapter(),
+            self._unscheduled(),
+            self._of_residuals(),
+        ):
             if problem is not None:
                 raise ConfigError(problem)
         return self
@@ -138,7 +160,7 @@ class Arm(BaseModel):
     def _without_teacher(self) -> str | None:
         if self.kind != "none":
             return None
-        for name, off in (("recalibration", "none"), ("follows", "nothing")):
+        for name, off in (("recalibration", "none"), ("follows", "nothing"), ("extra_steps", 0)):
             if (asked := getattr(self, name)) != off:
                 return (
                     f"{name} `{asked}` in arm `none` has no teacher to work on; leave it out, or use kind "
@@ -183,6 +205,19 @@ class Arm(BaseModel):
                 "`single_head_rows`, or use `weight`"
             )
         return None
+
+    def _of_residuals(self) -> str | None:
+        if (self.recalibration == "residuals") == bool(self.residuals_by):
+            return None
+        if self.residuals_by:
+            return (
+                f"residuals_by {dict(self.residuals_by)} belongs to recalibration `residuals`, and this is "
+                f"`{self.recalibration}`; set `recalibration: residuals`, or leave it out"
+            )
+        return (
+            "recalibration `residuals` needs `residuals_by`: sparse features with a half-life in rows each, such as "
+            "{user_id: 10, ad_id: 40}; or use `platt`"
+        )
 
     @property
     def distils(self) -> bool:

@@ -30,11 +30,14 @@ class SeenBatch:
     batch: Batch
     student_logits: Tensor  # (B, T), before the step
     trunk_output: Tensor  # (B, H)
+    label_rows: Tensor | None = None  # (B,) bool: rows whose labels the student learns; None: all
+    residuals: Tensor | None = None  # (B, T, F): what the teacher got wrong of late (residuals.py); None: not asked for
 
     @cached_property
     def known(self) -> Tensor:
-        """(B, T) bool: rows with a label and a teacher logit. Corrections learn from these."""
-        return self.batch.label_mask & self.batch.teacher_mask
+        """(B, T) bool: rows with a teacher logit and a label that the student learns. Corrections learn from these."""
+        both = self.batch.label_mask & self.batch.teacher_mask
+        return both if self.label_rows is None else both & self.label_rows.unsqueeze(1)
 
     @cached_property
     def teacher_logits(self) -> Tensor:

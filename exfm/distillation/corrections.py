@@ -1,6 +1,6 @@
 """The corrections of one student's teacher, in their order.
 
-    z_F' = a·z_F + b          exfm/distillation/platt.py, else z_F
+    z_F' = a·z_F + b          exfm/distillation/platt.py, else z_F; with residuals.py, + Σ c·r
     SA(z_F', …)               exfm/distillation/adapter.py
     f, f'                     factors on the two distillation weights, exfm/distillation/advantage.py, else 1
 
@@ -36,8 +36,8 @@ class Corrections(NamedTuple):
     def of(cls, arm: Arm, tasks: Sequence[str], width: int, seed: int) -> Corrections:
         """Those of an arm before the first batch, which repeat the teacher. `width` is that of the trunk's output."""
         each: list[Correction] = []
-        if arm.recalibration == "platt":
-            each.append(PlattScaling.initial(len(tasks), arm.platt_half_life_rows))
+        if arm.recalibration != "none":
+            each.append(PlattScaling.initial(len(tasks), arm.platt_half_life_rows, tuple(arm.residuals_by)))
         if arm.adapter:
             each.append(StudentAdapter.initial(arm, tasks, width, seed))
         if arm.follows == "advantage":
@@ -67,9 +67,9 @@ class Corrections(NamedTuple):
         return {name: tensor for correction in self.each for name, tensor in correction.state().items()}
 
     def figures(self, tasks: Sequence[str]) -> dict[str, float]:
-        """What is worth watching, by name and task: Platt's `platt_scale` a and `platt_shift` b; the adapter's
-        correction SA(0) − 0 of a teacher that says ½ as `adapter_shift` (without context); the factors
-        `teacher_weight` and `adapter_weight`."""
+        """What is worth watching, by name and task: Platt's `platt_scale` a, `platt_shift` b and
+        `residual_weight_<feature>` c_f; the adapter's correction SA(0) − 0 of a teacher that says ½ as `adapter_shift`
+        (without context); the factors `teacher_weight` and `adapter_weight`."""
         found = {name: T for correction in self.each for name, T in correction.figures(tasks).items()}
         return {
             f"{name}_{task}": value for name, T in found.items() for task, value in zip(tasks, T.tolist(), strict=True)

@@ -23,6 +23,12 @@ gradient of Σ weight · h. Divided by Σ weight, every batch would pull alike, 
 ones, and the result would depend on where batches are cut. A task without such rows contributes 0. A row whose target
 is not known (no label, no teacher logit) is masked and counted; no other value stands in for it.
 
+A student may learn from rows of other verticals, too: from their teacher logits, or from their labels as well. Whose
+labels and whose logits count are two masks: h(z_S, y) is a mean over the label rows, a distillation term one over the
+distillation rows that have a logit,
+
+    L = Σ_{label rows} h(z_S, y) / n_label + w · Σ_{distillation rows} h(z_D, p_F) / n_distilled
+
 Where only a share r of the rows with label 0 was kept, h(z_S, y) is h(z_S − log r, y), and in the other terms a row
 with label 0 counts 1/r (exfm/data/sampling.py says why). So all logits hold for the full stream.
 
@@ -65,6 +71,8 @@ class RowMasks(NamedTuple):
     weights        (B,), sample weights
     negative_rate  (T,), the share of the rows with label 0 that was kept (exfm/data/sampling.py)
     cold           (B,) bool, rows of a schedule on which the serving head learns from the teacher
+    label_rows         (B,) bool, rows whose labels are learned
+    distillation_rows  (B,) bool, rows whose teacher logits are
     """
 
     label_mask: Tensor | None = None
@@ -72,6 +80,8 @@ class RowMasks(NamedTuple):
     weights: Tensor | None = None
     negative_rate: Tensor | None = None
     cold: Tensor | None = None
+    label_rows: Tensor | None = None
+    distillation_rows: Tensor | None = None
 
 
 class Objective(NamedTuple):
@@ -79,6 +89,7 @@ class Objective(NamedTuple):
 
     total: Tensor
     label: Tensor
+    of_teacher: Tensor  # all terms but the label's, with their weights
     distillation: Tensor  # before the weight w
     adapted: Tensor
     single_head: Tensor  # that of a schedule, before its weight
@@ -167,11 +178,12 @@ def objective(
     True
     """
     lesson = teacher if isinstance(teacher, Lesson) else Lesson(teacher)
-    known = torch.ones_like(labels, dtype=torch.bool) if rows.label_mask is None else rows.label_mask
-    taught = torch.ones_like(known) if rows.teacher_mask is None else rows.teacher_mask
-    wanted = known if arm.rows == "labelled" else torch.ones_like(known)
+    settled = torch.ones_like(labels, dtype=torch.bool) if rows.label_mask is None else rows.label_mask
+    taught = torch.ones_like(settled) if rows.teacher_mask is None else rows.teacher_mask
+    known = _within(settled, rows.label_rows)
+    wanted = _within(settled if arm.rows == "labelled" else torch.ones_like(settled), rows.distillation_rows)
     distilled = wanted & taught
-    counts = _counts(arm, labels, known, rows)
+    counts = _counts(arm, labels, settled, rows)
 
     z = z_S if rows.negative_rate is None else z_S + label_shift(rows.negative_rate)
     label = mean_over(cross_entropy(z, torch.where(known, labels, 0.0)), known, rows.weights)
@@ -189,10 +201,13 @@ def objective(
         target = torch.where(distilled, torch.sigmoid(sa.detach()), 0.0)
         adaptation = mean_over(cross_entropy(z, target), distilled, counts, lesson.adapted_factors)
 
-    total = label + arm.weight * distillation + adaptation if arm.distils else label
+    of_teacher = arm.weight * distillation + adaptation
+    if rows.cold is not None:
+        of_teacher = of_teacher + arm.single_head_weight * single_head
     return Objective(
-        total=total if rows.cold is None else total + arm.single_head_weight * single_head,
+        total=label + of_teacher if arm.distils else label,
         label=label,
+        of_teacher=of_teacher,
         distillation=distillation,
         adapted=adaptation,
         single_head=single_head,
@@ -202,13 +217,17 @@ def objective(
     )
 
 
-def _counts(arm: Arm, labels: Tensor, known: Tensor, rows: RowMasks) -> Tensor | None:
+def _within(mask: Tensor, rows: Tensor | None) -> Tensor:
+    return mask if rows is None else mask & rows.unsqueeze(1)
+
+
+def _counts(arm: Arm, labels: Tensor, settled: Tensor, rows: RowMasks) -> Tensor | None:
     """What each row counts in the distillation terms; None: 1."""
     if rows.negative_rate is None:
         return rows.weights
     weights = labels.new_ones(len(labels)) if rows.weights is None else rows.weights
     counted = label_weights if arm.rows == "labelled" else row_weights
-    return counted(weights, labels, known, rows.negative_rate)
+    return counted(weights, labels, settled, rows.negative_rate)
 
 
 def _given(logits: Tensor | None, name: str, arm: Arm) -> Tensor:

@@ -1,11 +1,13 @@
 """Platt scaling of the teacher's logit, online: it corrects shift and scale.
 
-    platt(z_F) = a·z_F + b, a ≥ 0      for one task;    (a, b) by logistic regression on y (logistic.py)
+    platt(z_F) = a·z_F + b, a ≥ 0               for one task;    (a, b) by logistic regression on y (exfm/logistic.py)
+    platt(z_F, r) = a·z_F + Σ_f c_f·r_f + b     with residuals r of the row's user, item … (residuals.py), c_f ≥ 0
 
 It starts with the teacher's own logit, a = 1 and b = 0. Two weights per task are fitted within a few hundred rows of
 the task, long before a student adapter is. A negative slope would fit noise, so a stays at 0 or above.
+Residuals let the correction differ between users or items: each c_f starts at 0 and says how far its own is followed.
 
-B examples, T tasks.
+B examples, T tasks, F features whose ids have residuals.
 """
 
 from __future__ import annotations
@@ -18,21 +20,22 @@ from torch import Tensor
 
 from exfm.data import label_shift
 from exfm.distillation.correction import SeenBatch
-from exfm.distillation.logistic import Regression, Terms, initial, learned
 from exfm.distillation.loss import Lesson
+from exfm.logistic import Regression, Terms, initial, learned
 
 
-def _terms(half_life_rows: int) -> Terms:
-    return Terms(start=(1.0, 0.0), least=(0.0, -10.0), largest=(3.0, 10.0), half_life_rows=half_life_rows)
+def _terms(half_life_rows: int, weights: int = 2) -> Terms:
+    zeros, threes = (0.0,) * (weights - 1), (3.0,) * (weights - 1)
+    return Terms((1.0, *zeros), least=(*zeros, -10.0), largest=(*threes, 10.0), half_life_rows=half_life_rows)
 
 
-def initial_platt(tasks: int) -> Regression:
-    """The scaling of T tasks before the first row: theta (T, 2) holds a and b."""
-    return initial(_terms(1), tasks)
+def initial_platt(tasks: int, features: int = 0) -> Regression:
+    """The scaling of T tasks before the first row: theta (T, 2 + F) holds a, every c_f, and b."""
+    return initial(_terms(1, 2 + features), tasks)
 
 
-def recalibrated(state: Regression, teacher_logits: Tensor) -> Tensor:
-    """a·z_F + b: (B, T) float32, from teacher logits (B, T).
+def recalibrated(state: Regression, teacher_logits: Tensor, residuals: Tensor | None = None) -> Tensor:
+    """a·z_F + Σ c_f·r_f + b: (B, T) float32, from teacher logits (B, T) and residuals (B, T, F).
 
     >>> generator = torch.Generator().manual_seed(0)
     >>> truth = torch.randn(4096, 1, generator=generator)
@@ -43,8 +46,9 @@ def recalibrated(state: Regression, teacher_logits: Tensor) -> Tensor:
     >>> [round(z) for z in recalibrated(state, torch.tensor([[-1.0], [2.0]])).flatten().tolist()]
     [0, 2]
     """
-    a, b = state.theta.float().unbind(1)
-    return a * teacher_logits + b
+    a, *c, b = state.theta.float().unbind(1)
+    scaled = a * teacher_logits + b
+    return scaled if residuals is None else scaled + (residuals * torch.stack(c, dim=1)).sum(2)
 
 
 def updated(
@@ -55,39 +59,43 @@ def updated(
     mask: Tensor,
     weights: Tensor,
     negative_rate: Tensor | None = None,
+    residuals: Tensor | None = None,
 ) -> Regression:
     """With one more batch, over the rows of mask (B, T), those with a label and a teacher logit.
 
-    Teacher logits and labels (B, T), weights (B,), negative_rate (T,) as `objective` takes it. Values under a False
-    mask are not looked at. A task without rows stays as it is. The result is not checked: a caller that finds it not
-    finite keeps the old one.
+    Teacher logits and labels (B, T), residuals (B, T, F), weights (B,), negative_rate (T,) as `objective` takes it.
+    Values under a False mask are not looked at. A task without rows stays as it is. The result is not checked: a caller
+    that finds it not finite keeps the old one.
     """
-    z_F = torch.where(mask, teacher_logits, 0.0).T
-    x = torch.stack([z_F, mask.T], dim=1).double()  # (T, 2, B)
+    inputs = [teacher_logits, *(residuals.unbind(2) if residuals is not None else ())]
+    x = torch.stack([*(torch.where(mask, column, 0.0).T for column in inputs), mask.T], dim=1).double()  # (T, 2 + F, B)
     shift = None if negative_rate is None else label_shift(negative_rate)
-    return learned(state, _terms(half_life_rows), x, labels, mask, weights, shift)
+    return learned(state, _terms(half_life_rows, x.shape[1]), x, labels, mask, weights, shift)
 
 
 class PlattScaling(NamedTuple):
-    """The correction z_F' = a·z_F + b (exfm/distillation/correction.py)."""
+    """The correction z_F' = a·z_F + Σ c_f·r_f + b (exfm/distillation/correction.py)."""
 
     regression: Regression
     half_life_rows: int
+    residuals_by: tuple[str, ...] = ()
 
     @classmethod
-    def initial(cls, tasks: int, half_life_rows: int) -> PlattScaling:
-        return cls(initial_platt(tasks), half_life_rows)
+    def initial(cls, tasks: int, half_life_rows: int, residuals_by: Sequence[str] = ()) -> PlattScaling:
+        """`residuals_by`: the features whose residuals r_f are."""
+        return cls(initial_platt(tasks, len(residuals_by)), half_life_rows, tuple(residuals_by))
 
     def learn(self, seen: SeenBatch, lesson: Lesson, before: Callable[[], Lesson]) -> PlattScaling:
-        taught = (seen.labels, seen.known, seen.batch.weights, seen.batch.negative_rate)
+        taught = (seen.labels, seen.known, seen.batch.weights, seen.batch.negative_rate, seen.residuals)
         return self._replace(regression=updated(self.regression, self.half_life_rows, lesson.teacher_logits, *taught))
 
     def apply(self, lesson: Lesson, seen: SeenBatch) -> Lesson:
-        return lesson._replace(teacher_logits=recalibrated(self.regression, lesson.teacher_logits))
+        return lesson._replace(teacher_logits=recalibrated(self.regression, lesson.teacher_logits, seen.residuals))
 
     def state(self) -> dict[str, Tensor]:
         return {f"platt/{key}": value for key, value in self.regression._asdict().items()}
 
     def figures(self, tasks: Sequence[str]) -> dict[str, Tensor]:
-        a, b = self.regression.theta.unbind(1)
-        return {"platt_scale": a, "platt_shift": b}
+        a, *c, b = self.regression.theta.unbind(1)
+        followed = {f"residual_weight_{name}": weight for name, weight in zip(self.residuals_by, c, strict=True)}
+        return {"platt_scale": a, "platt_shift": b} | followed

@@ -5,7 +5,7 @@
     table grown, `index`    new rows start from the seed, their accumulators from 0
     feature added           its table, and what else it alone has, start from the seed; its slices of the dense part
                             (which the layers declare as `feature_axes`) from 0, so that they add nothing yet; Adam's
-                            moments of them are 0
+                            moments of them are 0; its weights in the linear part are 0
     feature dropped         its table and slices are left out; what the model says changes, so it has to be asked for
 
 Whatever stays is kept bit for bit: weights, accumulators, Adam's moments and counts of steps. What a teacher says after
@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor, nn
+from torchrec.modules.embedding_configs import EmbeddingBagConfig
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 
 from exfm.data import DenseFeature, FeatureSet, HistoryFeature, SequenceFeature, SparseFeature
@@ -32,7 +33,7 @@ from exfm.embeddings import bag_configs
 from exfm.errors import ModelError
 from exfm.growth.grown_tables import Appended, Initial, Repeated, zeros
 from exfm.layers import Axes, input_labels
-from exfm.models import TeacherConfig, TeacherNet
+from exfm.models import TeacherConfig, TeacherNet, has_wide, wide_configs
 from exfm.tensors import Checkpoint, StoredTensor, TensorSource, whole_tensor
 
 Feature = SparseFeature | DenseFeature | SequenceFeature | HistoryFeature
@@ -125,7 +126,7 @@ def fitted_teacher(
     }
     learned = any(name.startswith("adam/") for name in tensors)
 
-    fitted = {n: t for n, t in tensors.items() if n.partition("/")[0] not in ("dense", "adam", "table")}
+    fitted = {n: t for n, t in tensors.items() if n.partition("/")[0] not in ("dense", "adam", "table", "wide")}
     for name, start in fresh.items():
         axes = before.get(name), after.get(name)
         if f"dense/{name}" in tensors:
@@ -138,7 +139,10 @@ def fitted_teacher(
             fitted[f"adam/{name}/{moment}"] = _refitted(adam, *axes, torch.zeros_like(start))
         if learned:
             fitted[f"adam/{name}/step"] = tensors.get(f"adam/{name}/step", torch.zeros(()))
-    return fitted | _tables(tensors, was, now, cfg.width)
+    fitted |= _tables(tensors, was, now, bag_configs(now.features, cfg.width))
+    if has_wide(tensors):
+        fitted |= _tables(tensors, was, now, wide_configs(now.features, len(now.tasks)), of="wide")
+    return fitted
 
 
 def stored_teacher(stored: Checkpoint[StoredTensor], now: MadeWith) -> dict[str, TensorSource]:
@@ -151,7 +155,8 @@ def stored_teacher(stored: Checkpoint[StoredTensor], now: MadeWith) -> dict[str,
 
 
 def fitted_student(tensors: Mapping[str, TensorSource], was: MadeWith, now: MadeWith) -> dict[str, TensorSource]:
-    """A student's state of `was`, as one of `now`: its tables may have grown, its histories with them, nothing else.
+    """A student's state of `was`, as one of `now`: its tables may have grown, histories and
+    residuals with them, nothing else.
     Raises ModelError as `fitted_teacher` does."""
     if was == now:
         return dict(tensors)
@@ -161,7 +166,7 @@ def fitted_student(tensors: Mapping[str, TensorSource], was: MadeWith, now: Made
     if was.features.names != now.features.names:
         raise ModelError(f"a student reads its features in the order {was.features.names}, not {now.features.names}")
     kept = {name: source for name, source in tensors.items() if not name.startswith("table/")}
-    return kept | _tables(tensors, was, now, now.model["width"]) | _histories(tensors, now)
+    return kept | _tables(tensors, was, now, bag_configs(now.features, now.model["width"])) | _by_id(tensors, now)
 
 
 # --- features --------------------------------------------------------------------------------------------------------
@@ -171,10 +176,10 @@ def _impossible(old: Feature, new: Feature) -> str | None:
     """Why a feature cannot become this one of the same name; None where it can."""
     if type(old) is not type(new):
         return f"`{new.name}` was another kind of feature: {_ANOTHER_NAME}"
-    before, after = old.model_dump(), new.model_dump()
-    for key in before:
-        if key != "rows" and before[key] != after[key]:
-            return f"`{new.name}`: {key} was {before[key]}, is {after[key]}: {_ANOTHER_NAME}"
+    for key in type(new).model_fields:
+        grows = key == "rows" and isinstance(new, Tabled)
+        if not grows and (was := getattr(old, key)) != (now := getattr(new, key)):
+            return f"`{new.name}`: {key} was {was}, is {now}: {_ANOTHER_NAME}"
     if not isinstance(old, Tabled) or not isinstance(new, Tabled) or old.rows == new.rows:
         return None
     if new.rows < old.rows:
@@ -265,20 +270,28 @@ def _refitted(source: TensorSource, was: Axes | None, now: Axes | None, start: T
     return new
 
 
-def _tables(tensors: Mapping[str, TensorSource], was: MadeWith, now: MadeWith, width: int) -> dict[str, TensorSource]:
+def _tables(
+    tensors: Mapping[str, TensorSource],
+    was: MadeWith,
+    now: MadeWith,
+    tables: Sequence[EmbeddingBagConfig],
+    *,
+    of: str = "table",
+) -> dict[str, TensorSource]:
+    """The tensors `<of>/<table>/…`. Those of a linear part start from 0."""
     tabled: list[SparseFeature | SequenceFeature] = [*now.features.sparse, *now.features.sequence]
     kind = {feature.name: feature.transform for feature in tabled}
     learned = any(name.endswith("/accumulator") for name in tensors)
-    per_row = slice(2 if now.model.get("sparse_optimizer") == "adagrad" else 1)
+    per_row = slice(2 if of == "wide" or now.model.get("sparse_optimizer") == "adagrad" else 1)
     fitted: dict[str, TensorSource] = {}
-    for table in bag_configs(now.features, width):
+    for table in tables:
         name, shape = table.name, (table.num_embeddings, table.embedding_dim)
-        start: dict[str, TensorSource] = {"weight": Initial(name, *shape, now.seed)}
+        start: dict[str, TensorSource] = {"weight": zeros(shape) if of == "wide" else Initial(name, *shape, now.seed)}
         if learned:
-            stored = tensors.get(f"table/{name}/accumulator")
+            stored = tensors.get(f"{of}/{name}/accumulator")
             start["accumulator"] = zeros(shape[per_row] if stored is None else (shape[0], *stored.shape[1:]))
         for what, initial in start.items():
-            key = f"table/{name}/{what}"
+            key = f"{of}/{name}/{what}"
             stored = tensors.get(key)
             if stored is None:
                 fitted[key] = initial
@@ -289,15 +302,16 @@ def _tables(tensors: Mapping[str, TensorSource], was: MadeWith, now: MadeWith, w
     return fitted
 
 
-def _histories(tensors: Mapping[str, TensorSource], now: MadeWith) -> dict[str, TensorSource]:
-    """Sums and counts grow as the table does whose ids they belong to: an id that is hashed finds its own again."""
+def _by_id(tensors: Mapping[str, TensorSource], now: MadeWith) -> dict[str, TensorSource]:
+    """Sums, counts and residuals grow as the table does whose ids they belong to: an id that is hashed finds its own
+    again."""
     by = {feature.name: feature for feature in now.features.sparse}
+    of = {f"history/{h.name}/{key}": by[h.by] for h in now.features.history for key in ("sum", "count")}
+    of |= {f"residuals/{name}/mean": feature for name, feature in by.items()}
     fitted: dict[str, TensorSource] = {}
-    for history in now.features.history:
-        feature = by[history.by]
-        for key in (f"history/{history.name}/sum", f"history/{history.name}/count"):
-            if (stored := tensors.get(key)) is None or stored.shape[0] == feature.rows:
-                continue
-            grown = Appended(stored, zeros((feature.rows,)))
-            fitted[key] = Repeated(stored, feature.rows) if feature.transform == "hash" else grown
+    for key, feature in of.items():
+        if (stored := tensors.get(key)) is None or stored.shape[0] == feature.rows:
+            continue
+        grown = Appended(stored, zeros((feature.rows, *stored.shape[1:])))
+        fitted[key] = Repeated(stored, feature.rows) if feature.transform == "hash" else grown
     return fitted

@@ -1,11 +1,13 @@
-"""What lies between embeddings and heads.
+"""What lies between embeddings and heads, and the prior that is added to what heads say.
 
-interaction   what an interaction is: options that build a network
-registry      the interactions by name, and a student's trunk
+interaction    what an interaction is: options that build a network
+registry       the interactions by name, and a student's trunk
 wukong, dlrm, dcn, mlp   one interaction each
-units         from looked-up embeddings to embeddings of one width
-pooling       attention over the places of a sequence
-dense         linear layers and MLPs whose weights follow from a generator
+units          from looked-up embeddings to embeddings of one width
+hashed_linear  a linear model of ids and pairs of them, hashed
+prior          the log-odds of the label rate so far
+pooling        attention over the places of a sequence
+dense          linear layers and MLPs whose weights follow from a generator
 """
 
 import lazy_loader

@@ -1,7 +1,9 @@
 from .dcn import DCN, CrossConfig, DCNOptions
 from .dense import seeded_linear, seeded_mlp
 from .dlrm import DLRM, DLRMOptions
+from .hashed_linear import SLOTS, Coordinates, HashedLinear, Hashing
 from .interaction import Axes, InputLabels, Interaction, InteractionOptions, Labels, widen
+from .prior import Prior, label_sums, with_prior
 from .registry import INTERACTIONS, TrunkConfig, build_trunk, interaction_options, with_complete_options
 from .units import Units, input_labels, unit_count
 from .wukong import Wukong, WukongOptions, WukongSizes
@@ -10,14 +12,19 @@ __all__ = [
     "DCN",
     "DLRM",
     "INTERACTIONS",
+    "SLOTS",
     "Axes",
+    "Coordinates",
     "CrossConfig",
     "DCNOptions",
     "DLRMOptions",
+    "HashedLinear",
+    "Hashing",
     "InputLabels",
     "Interaction",
     "InteractionOptions",
     "Labels",
+    "Prior",
     "TrunkConfig",
     "Units",
     "Wukong",
@@ -26,9 +33,11 @@ __all__ = [
     "build_trunk",
     "input_labels",
     "interaction_options",
+    "label_sums",
     "seeded_linear",
     "seeded_mlp",
     "unit_count",
     "widen",
     "with_complete_options",
+    "with_prior",
 ]

@@ -7,6 +7,7 @@ from .classification import (
     sigmoid,
     transfer_ratio,
 )
+from .clusters import Clusters, Sums, Variance, variance_of
 from .estimates import Estimate, average_estimates, estimate_ratio, mean_of_seeds
 from .limits import MIN_CLUSTERS, MIN_POSITIVES, too_few
 from .paired import PairedGain, consecutive_blocks, paired_gain
@@ -16,9 +17,12 @@ from .ranking import auc, gauc
 __all__ = [
     "MIN_CLUSTERS",
     "MIN_POSITIVES",
+    "Clusters",
     "Estimate",
     "PairedGain",
     "Progressive",
+    "Sums",
+    "Variance",
     "auc",
     "average_estimates",
     "calibration",
@@ -34,4 +38,5 @@ __all__ = [
     "sigmoid",
     "too_few",
     "transfer_ratio",
+    "variance_of",
 ]

@@ -3,8 +3,8 @@
 An estimate E is a function of means, so that its error follows from the influence ψ of each piece on it (delta method).
 Pieces are of two kinds: clusters of rows (users, stretches of the stream), and the seeds of the models:
 
-    V = G/(G − 1) · Σ_clusters ψ_c²  +  S/(S − 1) · Σ_seeds ψ_s²            E ± t_{.975, ν} · √V
-    ν = V² / (V_c²/(G − 1) + V_s²/(S − 1))                                   (Welch, Satterthwaite)
+    V = V_c  +  S/(S − 1) · Σ_seeds ψ_s²            E ± t_{.975, ν} · √V            V_c, ν_c: clusters.py
+    ν = V² / (V_c²/ν_c + V_s²/(S − 1))                                       (Welch, Satterthwaite)
 
 Where every seed has a stream of its own, seeds alone are the pieces, and with ψ_s = (x_s − x̄)/S this is the usual
 standard error of a mean, sd/√S, with S − 1 degrees of freedom. Where all seeds share one recorded stream, the rows are
@@ -21,18 +21,30 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.special import stdtr, stdtrit
 
+from exfm.metrics.clusters import Sums, variance_of
+
 
 class Estimate(NamedTuple):
-    """`clusters` (G,) and `seeds` (S,): influences; empty where there are no such pieces. A cluster that has no row has
-    influence NaN, and does not count."""
+    """Influences of clusters, as `Clusters.sums` gives them, and of `seeds` (S,); empty where there are no such
+    pieces."""
 
     value: float
-    clusters: np.ndarray
+    clusters: Sums
     seeds: np.ndarray
+
+    @property
+    def seed_sd(self) -> float | None:
+        """The standard deviation of one seed's value, which the seeds' influences tell; None with fewer than two.
+
+        >>> mean_of_seeds([1.0, 2.0, 3.0]).seed_sd
+        1.0
+        """
+        count = len(self.seeds)
+        return float(count * np.sqrt((self.seeds**2).sum() / (count - 1))) if count > 1 else None
 
     def summary(self) -> dict[str, Any]:
         """{value, se, low, high, p}; None where it is unknown: a single piece gives no error."""
-        terms = [_variance(pieces) for pieces in (self.clusters, self.seeds)]
+        terms = [variance_of(self.clusters), variance_of([self.seeds])]
         known = [(v, freedom) for v, freedom in terms if freedom > 0]
         variance = sum(v for v, _ in known)
         if not known or not np.isfinite(variance):
@@ -46,12 +58,6 @@ class Estimate(NamedTuple):
         return {"value": self.value, "se": se, "low": self.value - reach, "high": self.value + reach, "p": p}
 
 
-def _variance(pieces: np.ndarray) -> tuple[float, int]:
-    pieces = pieces[~np.isnan(pieces)]
-    n = len(pieces)
-    return (float(n / (n - 1) * (pieces**2).sum()), n - 1) if n > 1 else (0.0, 0)
-
-
 def mean_of_seeds(values: Sequence[float]) -> Estimate:
     """The mean of one figure per seed, each of a stream of its own.
 
@@ -60,7 +66,7 @@ def mean_of_seeds(values: Sequence[float]) -> Estimate:
     (2.0, 0.5774, -0.484, 0.0742)
     """
     x = np.asarray(values, dtype=np.float64)
-    return Estimate(float(x.mean()), np.empty(0), (x - x.mean()) / len(x))
+    return Estimate(float(x.mean()), (), (x - x.mean()) / len(x))
 
 
 def estimate_ratio(numerator: Estimate, denominator: Estimate) -> Estimate | None:
@@ -73,20 +79,22 @@ def estimate_ratio(numerator: Estimate, denominator: Estimate) -> Estimate | Non
     if not denominator.value > 0:
         return None
     value = numerator.value / denominator.value
-    clusters, seeds = (
-        (n - value * d) / denominator.value
-        for n, d in ((numerator.clusters, denominator.clusters), (numerator.seeds, denominator.seeds))
-    )
-    return Estimate(value, clusters, seeds)
+
+    def ratio(above: np.ndarray, below: np.ndarray) -> np.ndarray:
+        return (above - value * below) / denominator.value
+
+    clusters = tuple(map(ratio, numerator.clusters, denominator.clusters))
+    return Estimate(value, clusters, ratio(numerator.seeds, denominator.seeds))
 
 
 def average_estimates(estimates: Sequence[Estimate]) -> Estimate:
     """The mean of several estimates of the same pieces."""
 
-    def mean(pieces: list[np.ndarray]) -> np.ndarray:
+    def mean(*pieces: np.ndarray) -> np.ndarray:
         stacked = np.stack(pieces)
         absent = np.isnan(stacked).all(0)
         return np.where(absent, np.nan, np.nansum(stacked, axis=0) / len(pieces))
 
     value = float(np.mean([estimate.value for estimate in estimates]))
-    return Estimate(value, mean([e.clusters for e in estimates]), mean([e.seeds for e in estimates]))
+    clusters = tuple(map(mean, *(estimate.clusters for estimate in estimates)))
+    return Estimate(value, clusters, mean(*(estimate.seeds for estimate in estimates)))

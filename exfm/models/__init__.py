@@ -1,11 +1,17 @@
 """Teachers and students: networks, training steps, and what is served.
 
-teacher_net   the teacher's network and its config
-teacher       a teacher in training, on one or several ranks
-scorer        a teacher that only scores
-student       a student in training, and its config
-served        what is served of a student
-engine        what learns, in one form for live workers and offline runs
+teacher_net     the teacher's network and its config
+teacher         a teacher in training, on one or several ranks
+scorer          a teacher that only scores
+teacher_wide    the teacher's linear part
+student         a student in training
+student_config  its settings
+student_wide    its linear part
+stack           a network's logit and a linear model's, weighed online
+learned_rows    whose rows a student learns from
+served          what is served of a student
+as_shown        what a student would have predicted when its rows were shown
+engine          what learns, in one form for live workers and offline runs
 """
 
 import lazy_loader

@@ -1,16 +1,39 @@
-from .engine import STUDENT, TEACHER, TWIN, Engine, Judged, StudentEngine, TeacherEngine, under
+from .as_shown import AsShown, AsShownConfig
+from .engine import (
+    AS_SHOWN,
+    LOGISTIC,
+    RATE,
+    STUDENT,
+    TEACHER,
+    TWIN,
+    Engine,
+    Judged,
+    StudentEngine,
+    TeacherEngine,
+    under,
+)
+from .learned_rows import LearnedRows, Whose
 from .scorer import ShardedScorer, TeacherScorer, snapshot_of
 from .served import ServedStudent, check_logits, load_served, load_student, save_served
-from .student import Student, StudentConfig
+from .stack import has_wide
+from .student import Student
+from .student_config import StudentConfig
 from .teacher import SentBatch, Teacher
 from .teacher_net import TeacherConfig, TeacherNet
+from .teacher_wide import all_tables, wide_columns, wide_configs
 
 __all__ = [
+    "AS_SHOWN",
+    "LOGISTIC",
+    "RATE",
     "STUDENT",
     "TEACHER",
     "TWIN",
+    "AsShown",
+    "AsShownConfig",
     "Engine",
     "Judged",
+    "LearnedRows",
     "SentBatch",
     "ServedStudent",
     "ShardedScorer",
@@ -22,10 +45,15 @@ __all__ = [
     "TeacherEngine",
     "TeacherNet",
     "TeacherScorer",
+    "Whose",
+    "all_tables",
     "check_logits",
+    "has_wide",
     "load_served",
     "load_student",
     "save_served",
     "snapshot_of",
     "under",
+    "wide_columns",
+    "wide_configs",
 ]

@@ -2,6 +2,8 @@
 
     batch ──► step ──► Judged: what every model of the engine predicted before it learned the batch
 
+A student's batch may hold rows of other verticals, to learn from (learned_rows.py); they are not judged.
+
 A live worker is an engine with a feed and a keeper (pipelines/workers); a sweep, a scaling family and a replay are an
 engine and a feed. All of them learn through `step`, so the same batches give the same bits, whoever runs them.
 """
@@ -15,32 +17,42 @@ from typing import NamedTuple, Protocol, TypeVar
 import numpy as np
 from torch import Tensor
 
+from exfm.baselines import Baseline, Constant, Logistic
 from exfm.data import Batch, FeatureSet
-from exfm.models.student import Student, StudentConfig
+from exfm.models.as_shown import AsShown, AsShownConfig
+from exfm.models.learned_rows import LearnedRows
+from exfm.models.student import Student
+from exfm.models.student_config import StudentConfig
 from exfm.models.teacher import SentBatch, Teacher
 from exfm.step import StepResult
 from exfm.tensors import TensorPieces, TensorSource
 
 S = TypeVar("S")
 Watch = Callable[[str], AbstractContextManager[None]]
+State = Mapping[str, TensorSource]
 
 STUDENT, TWIN, TEACHER = "student", "no_teacher", "teacher"
+LOGISTIC, RATE = "ftrl", "constant"
 """The models of engines, by the names that their states, counts and figures carry."""
+
+AS_SHOWN = "as_shown"
 
 
 class Judged(NamedTuple):
     """One step: its result by model. The logits of each result were made before the model learned the batch."""
 
     results: Mapping[str, StepResult]
+    as_shown: Mapping[str, np.ndarray] = {}
+    """Logits (B, T) float32 of the same rows by what had settled when they were shown, where an engine makes them."""
 
     @property
     def logits(self) -> np.ndarray:
-        """(B, T) float32 of the engine's first model: the teacher's, or the student's."""
+        """(B, T) float32 of the engine's first model: the teacher's, or the student's on its own rows."""
         return self._first.logits
 
     @property
     def finite_rows(self) -> int:
-        """Rows that the engine's first model learned: all of the batch, or none where the step was not finite."""
+        """Rows that the engine's first model was judged on and learned: all, or none where the step was not finite."""
         return len(self._first.logits) if self._first.finite else 0
 
     @property
@@ -65,9 +77,12 @@ class Engine(Protocol):
 
 
 class StudentEngine:
-    """A student and, with `twin`, a copy of it that learns the same batches without the teacher.
+    """A student and, with `twin`, a copy of it that learns the same batches without the teacher; with `baselines`, a
+    logistic regression and the label rate so far (exfm/baselines), which learn the rows whose labels it learns. The
+    regression is the student's own linear part, where it has one.
 
-    The state holds the student's tensors as `student/…` and the twin's as `no_teacher/…`.
+    The state holds the student's tensors as `student/…`, the twin's as `no_teacher/…`, the baselines' as `ftrl/…` and
+    `constant/…`, and what predicts as shown as `as_shown/…`.
     """
 
     def __init__(
@@ -78,14 +93,32 @@ class StudentEngine:
         seed: int,
         *,
         twin: bool = False,
+        baselines: bool = False,
+        learned_rows: LearnedRows = LearnedRows(),
+        as_shown: AsShownConfig | None = None,
+        full_batch: int | None = None,
         identity: str = "",
         watch: Watch = lambda phase: nullcontext(),
     ) -> None:
-        """`watch` times the phases `train` and `train twin`. Raises ConfigError as `Student` does."""
+        """`watch` times the phases `train`, `train twin`, `baselines` and `as shown`. Raises ConfigError as `Student`
+        does."""
         self.identity, self._watch = identity, watch
-        self.models = {STUDENT: Student(cfg, features, tasks, seed)}
+        self.models = {STUDENT: Student(cfg, features, tasks, seed, learned_rows, full_batch=full_batch)}
         if twin:
-            self.models[TWIN] = Student(cfg.without_teacher(), features, tasks, seed)
+            alone = cfg.without_teacher()
+            self.models[TWIN] = Student(alone, features, tasks, seed, learned_rows, full_batch=full_batch)
+        self.baselines: dict[str, Baseline] = {}
+        if baselines and not cfg.wide:
+            self.baselines[LOGISTIC] = Logistic(features, tasks)
+        if baselines:
+            self.baselines[RATE] = Constant(tasks)
+        self._labels_alone = learned_rows.without_teacher
+        self.as_shown: AsShown | None = None
+        self.as_shown_is_off: str | None = None
+        if as_shown is not None:
+            self.as_shown_is_off = as_shown.too_large(self.models)
+        if as_shown is not None and self.as_shown_is_off is None:
+            self.as_shown = AsShown(self.models, as_shown.delays_ms.values())
 
     @property
     def student(self) -> Student:
@@ -94,6 +127,12 @@ class StudentEngine:
     @property
     def twin(self) -> Student | None:
         return self.models.get(TWIN)
+
+    @property
+    def names(self) -> list[str]:
+        """Of all that a step judges. A student's linear part is the logistic regression among its baselines."""
+        linear = [LOGISTIC] if RATE in self.baselines and self.student.wide is not None else []
+        return [*self.models, *linear, *self.baselines]
 
     @property
     def random_states(self) -> dict[str, Tensor]:
@@ -105,23 +144,49 @@ class StudentEngine:
         for name, model in self.models.items():
             with self._watch("train" if name == STUDENT else "train twin"):
                 results[name] = model.train_step(batch)
-        return Judged(results)
+        if LOGISTIC in self.names and (wide := results[STUDENT].wide) is not None:
+            results[LOGISTIC] = results[STUDENT]._replace(logits=wide, loss=0.0)
+        shown = {}
+        if self.as_shown is not None:
+            with self._watch("as shown"):
+                shown = self.as_shown.note(batch, {name: results[name].logits for name in self.models})
+        if self.baselines:
+            with self._watch("baselines"):
+                labelled = self._labels_alone.of(batch)
+                results |= {name: baseline.train_step(labelled) for name, baseline in self.baselines.items()}
+        return Judged(results, shown)
 
     def score(self, batch: Batch) -> np.ndarray:
         """The student's logits (B, T) float32, without learning."""
         return self.student.score(batch)
 
     def state(self) -> dict[str, Tensor]:
-        return {f"{name}/{key}": tensor for name, model in self.models.items() for key, tensor in model.state().items()}
+        states = {name: model.state() for name, model in (self.models | self.baselines).items()}
+        if self.as_shown is not None:
+            states[AS_SHOWN] = self.as_shown.state()
+        return {f"{name}/{key}": tensor for name, state in states.items() for key, tensor in state.items()}
 
-    def load(self, tensors: Mapping[str, TensorSource]) -> None:
+    def load(
+        self, tensors: Mapping[str, TensorSource], fitted: Callable[[State], State] = lambda tensors: tensors
+    ) -> None:
+        """`fitted` makes a student's state, where it is of other sizes, one of this engine's.
+
+        Baselines that the state does not have are left out from here on: they would be judged on other rows than the
+        student, and younger than it.
+        """
         for name, model in self.models.items():
-            model.load_state(under(name, tensors))
+            model.load_state(fitted(under(name, tensors)))
+        self.baselines = {name: baseline for name, baseline in self.baselines.items() if under(name, tensors)}
+        for name, baseline in self.baselines.items():
+            baseline.load_state(under(name, tensors))
+        if self.as_shown is not None:
+            self.as_shown.load(under(AS_SHOWN, tensors))
 
     @property
     def trained_rows(self) -> dict[str, int]:
         """Rows of finite steps, by model."""
-        return {name: model.rows for name, model in self.models.items()}
+        models = self.models | {LOGISTIC: self.student} | self.baselines
+        return {name: models[name].rows for name in self.names}
 
 
 class TeacherEngine:

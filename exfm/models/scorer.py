@@ -7,13 +7,18 @@ from typing import TypeVar
 
 import numpy as np
 import torch
+from torch import Tensor
+from torchrec.distributed.embeddingbag import ShardedEmbeddingBagCollection
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
+from torchrec.sparse.jagged_tensor import KeyedTensor
 
 from exfm.data import Batch, FeatureSet
 from exfm.embeddings import bag_configs, load_table_weights
+from exfm.models.stack import has_wide, stacked
 from exfm.models.teacher_net import TeacherConfig, TeacherNet
+from exfm.models.teacher_wide import all_tables, summed, wide_configs, wide_tables
 from exfm.parallel import RankGroup, Sharding, plan_sharding, shard_tables, sharded_weights
-from exfm.tensors import TensorSource, copy_tensors
+from exfm.tensors import TensorSource, copy_tensors, whole_tensor
 
 S = TypeVar("S")
 
@@ -25,8 +30,8 @@ def snapshot_of(state: Mapping[str, S]) -> dict[str, S]:
     >>> list(snapshot_of(state))
     ['table/ad/weight']
     """
-    kept = {name: t for name, t in state.items() if name.startswith("dense/")}
-    return kept | {n: t for n, t in state.items() if n.startswith("table/") and n.endswith("/weight")}
+    kept = {name: t for name, t in state.items() if name.startswith(("dense/", "prior/")) or name == "stack/theta"}
+    return kept | {n: t for n, t in state.items() if n.startswith(("table/", "wide/")) and n.endswith("/weight")}
 
 
 class TeacherScorer:
@@ -39,18 +44,27 @@ class TeacherScorer:
         self.tasks = tuple(tasks)
         tables = EmbeddingBagCollection(bag_configs(features, cfg.width))  # drawn in place, not copied: they are loaded
         self._net = TeacherNet(cfg, features, tasks, seed=0, tables=tables).eval()
+        self._wide = wide_tables(features, len(self.tasks)) if cfg.wide else None
+        self._theta: Tensor | None = None
 
     def load(self, snapshot: Mapping[str, TensorSource]) -> None:
         """Score with these weights from now on. Raises ModelError where they are not of this configuration."""
         _load_dense(self._net, snapshot)
         load_table_weights(self._net.tables, tables_of(snapshot, "weight"))
+        self._theta = None
+        if self._wide is not None and has_wide(snapshot):
+            load_table_weights(self._wide, tables_of(snapshot, "weight", of="wide"))
+            self._theta = whole_tensor(snapshot["stack/theta"])
 
     def score(self, batch: Batch) -> np.ndarray:
         """Logits (B, T) float32."""
         if not len(batch):  # TorchRec's unsharded collections cannot look up nothing
             return np.empty((0, len(self.tasks)), dtype=np.float32)
         with torch.inference_mode():
-            return self._net(batch.sparse, batch.dense).float().numpy()
+            z = self._net(batch.sparse, batch.dense).float()
+            if self._theta is not None and self._wide is not None:
+                z = _on_wide(self._theta, self._net, z, self._wide(batch.sparse))
+            return z.numpy()
 
 
 class ShardedScorer:
@@ -75,12 +89,22 @@ class ShardedScorer:
         self.tasks = tuple(tasks)
         tables = EmbeddingBagCollection(bag_configs(features, cfg.width), device=torch.device("meta"))
         self._net = TeacherNet(cfg, features, tasks, seed=0, tables=tables).eval()
-        self.plan = plan_sharding(tables, group, sharding, None, batch_rows)
-        for table in self.plan.plan["tables"].values():
-            table.compute_kernel = "dense"  # the one that has no optimizer
+        self.plan = plan_sharding(all_tables(cfg, features, len(tasks), learns=False), group, sharding, batch_rows)
+        for part in self.plan.plan.values():
+            for table in part.values():
+                table.compute_kernel = "dense"  # the one that has no optimizer
         self._net.tables = shard_tables(tables, self.plan.plan["tables"], group, sharding)
         self._weights = sharded_weights(self._net.tables, tables.embedding_bag_configs(), group)
-        self.held = [piece for windows in self._weights.windows.values() for _, piece in windows]  # in this process
+        self._wide: ShardedEmbeddingBagCollection | None = None
+        self._theta: Tensor | None = None
+        held = [self._weights]
+        if cfg.wide:
+            configs = wide_configs(features, len(self.tasks))
+            linear = EmbeddingBagCollection(configs, device=torch.device("meta"))
+            self._wide = shard_tables(linear, self.plan.plan["wide"], group, sharding)
+            self._wide_weights = sharded_weights(self._wide, configs, group)
+            held.append(self._wide_weights)
+        self.held = [piece for of in held for windows in of.windows.values() for _, piece in windows]  # in this process
 
     def load(self, snapshot: Mapping[str, TensorSource]) -> None:
         """Score with these weights from now on; of the tables only this rank's windows are read. No collective.
@@ -88,18 +112,31 @@ class ShardedScorer:
         Raises ModelError where they are not of this configuration, or damaged: what is loaded is then undefined."""
         _load_dense(self._net, snapshot)
         self._weights.load(tables_of(snapshot, "weight"))
+        self._theta = None
+        if self._wide is not None and has_wide(snapshot):
+            self._wide_weights.load(tables_of(snapshot, "weight", of="wide"))
+            self._theta = whole_tensor(snapshot["stack/theta"])
 
     def score(self, batch: Batch) -> np.ndarray:
         """Logits (B, T) float32 of this rank's own rows. A collective."""
         with torch.inference_mode():
-            return self._net(batch.sparse, batch.dense).float().numpy()
+            z = self._net(batch.sparse, batch.dense).float()
+            if self._theta is not None and self._wide is not None:
+                z = _on_wide(self._theta, self._net, z, self._wide(batch.sparse))
+            return z.numpy()
+
+
+def _on_wide(theta: Tensor, net: TeacherNet, deep: Tensor, wide: KeyedTensor) -> Tensor:
+    offset = net.prior.offset().float()
+    return stacked(theta, offset, deep, summed(wide, len(theta)) + offset)
 
 
 def _load_dense(net: TeacherNet, snapshot: Mapping[str, TensorSource]) -> None:
     dense = {f"dense/{n}": p.detach() for n, p in net.named_parameters() if not n.startswith("tables.")}
     copy_tensors(dense, {k: v for k, v in snapshot.items() if k.startswith("dense/")})
+    net.prior.load(snapshot)
 
 
-def tables_of(tensors: Mapping[str, S], what: str) -> dict[str, S]:
-    """The tensors of a state called `table/<name>/<what>`, by name."""
-    return {k.split("/")[1]: v for k, v in tensors.items() if k.startswith("table/") and k.endswith(f"/{what}")}
+def tables_of(tensors: Mapping[str, S], what: str, *, of: str = "table") -> dict[str, S]:
+    """The tensors of a state called `<of>/<name>/<what>`, by name."""
+    return {k.split("/")[1]: v for k, v in tensors.items() if k.startswith(f"{of}/") and k.endswith(f"/{what}")}

@@ -1,5 +1,5 @@
-"""What is served of a student: tables, trunk and serving heads, the same whether or not it ever had a teacher, and the
-histories that it reads, as they are at the moment.
+"""What is served of a student: tables, trunk, serving heads, prior and linear part, the same whether or not it ever had
+a teacher, and the histories that it reads, as they are at the moment.
 
 The auxiliary head and the student adapter (ExFM, arXiv 2502.17494) exist in training only. Every export is checked
 against the student it came from: the same batch must give the same predictions.
@@ -22,7 +22,9 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from exfm.data import Batch, FeatureSet, Histories
 from exfm.embeddings import embedding_bags, load_table_weights
 from exfm.errors import ModelError
-from exfm.layers import TrunkConfig, Units, build_trunk
+from exfm.layers import Prior, TrunkConfig, Units, build_trunk, with_prior
+from exfm.models.stack import has_wide
+from exfm.models.student_wide import ServedWide
 from exfm.tensors import check_fit, copy_tensors, load_checkpoint, save_checkpoint
 
 if TYPE_CHECKING:
@@ -37,12 +39,21 @@ class ServedStudent(nn.Module):
 
     >>> from exfm.data import SparseFeature
     >>> features = FeatureSet(sparse=[SparseFeature(name="ad", rows=10), SparseFeature(name="user", rows=20)])
-    >>> served = ServedStudent(TrunkConfig(mlp=(4,)), width=2, features=features, tasks=["ctr"])
+    >>> served = ServedStudent(TrunkConfig(mlp=(4,)), width=2, features=features, tasks=["ctr"], wide=False)
     >>> served.parameter_count  # tables 60, trunk 1 × 4 + 4, head 4 + 1
     73
     """
 
-    def __init__(self, trunk: TrunkConfig, width: int, features: FeatureSet, tasks: Sequence[str], seed: int = 0):
+    def __init__(
+        self,
+        trunk: TrunkConfig,
+        width: int,
+        features: FeatureSet,
+        tasks: Sequence[str],
+        seed: int = 0,
+        *,
+        wide: bool = True,
+    ) -> None:
         super().__init__()
         self.trunk_config, self.features, self.tasks = trunk, features, tuple(tasks)
         self.units, self.width = Units(features, width, seed), width
@@ -50,12 +61,15 @@ class ServedStudent(nn.Module):
         with torch.random.fork_rng(devices=[]):  # what is drawn here is overwritten when weights are loaded
             self.tables = embedding_bags(features, width, seed)
             self.serving = nn.Linear(self.trunk.out_width, len(self.tasks))  # type: ignore[arg-type]
+        self.prior = Prior(len(self.tasks))
+        self.wide = ServedWide(features, len(self.tasks)) if wide else None
         self.histories = Histories(features, self.tasks)
         self.eval()
 
     def forward(self, sparse: KeyedJaggedTensor, dense: Tensor) -> Tensor:
         e_BND = self.units(self.tables(sparse).values(), sparse)
-        return self.serving(self.trunk(e_BND, self.histories(sparse, dense)))
+        z_S = self.prior(self.serving(self.trunk(e_BND, self.histories(sparse, dense))))
+        return z_S if self.wide is None else self.wide(self.prior.offset().float(), z_S, sparse, dense)
 
     @property
     def parameter_count(self) -> int:
@@ -68,10 +82,16 @@ class ServedStudent(nn.Module):
             return self(batch.sparse, batch.dense).numpy()
 
 
+def new_served(student: Student) -> ServedStudent:
+    """Of the student's sizes, with initial weights."""
+    cfg = student.cfg
+    return ServedStudent(cfg.trunk, cfg.width, student.features, student.tasks, wide=student.wide is not None)
+
+
 def export_student(student: Student) -> ServedStudent:
     """A copy of what is served of a student, at this moment."""
-    served = ServedStudent(student.cfg.trunk, student.cfg.width, student.features, student.tasks)
-    load_student(served, student.state())
+    served = new_served(student)
+    load_student(served, student.tensors())
     return served
 
 
@@ -84,6 +104,11 @@ def load_student(served: ServedStudent, state: Mapping[str, Tensor]) -> None:
     for part in ("units", "trunk", "serving"):
         served.get_submodule(part).load_state_dict(_under(f"dense/{part}.", state))
     copy_tensors(served.histories.tensors(), _under("history/", state))
+    served.prior.load(state)
+    if not has_wide(state):
+        served.wide = None
+    elif served.wide is not None:
+        served.wide.load(state)
 
 
 def check_parity(student: Student, served: ServedStudent, batch: Batch) -> float:
@@ -112,6 +137,7 @@ def save_served(served: ServedStudent, root: str | os.PathLike[str], name: str) 
         "width": served.width,
         "features": served.features.model_dump(mode="json"),
         "tasks": list(served.tasks),
+        "wide": served.wide is not None,
     }
     return save_checkpoint(root, name, served.state_dict(), meta, kind=KIND)
 
@@ -127,9 +153,11 @@ def load_served(path: str | os.PathLike[str]) -> ServedStudent:
         meta["width"],
         FeatureSet.model_validate(meta["features"]),
         meta["tasks"],
+        wide=meta.get("wide", False),  # releases before had none
     )
-    check_fit({k: v.shape for k, v in served.state_dict().items()}, stored.tensors)
-    served.load_state_dict(stored.tensors)
+    tensors = with_prior(stored.tensors, len(served.tasks), prefix="prior.")
+    check_fit({k: v.shape for k, v in served.state_dict().items()}, tensors)
+    served.load_state_dict(tensors)
     return served
 
 

@@ -1,7 +1,10 @@
 """A vertical student (the paper's vertical model): small, served, distilled from logged logits (arXiv 2502.17494).
 
-    e = tables(sparse)      x = trunk(units(e), dense)      z_S = serving(x)
-    z_D = auxiliary(scale_gradient(x, β))            z_D2 = adapted(scale_gradient(x, β))        in training only
+    e = tables(sparse)      x = trunk(units(e), dense)      z_S = prior + serving(x)
+    z_D = prior + auxiliary(scale_gradient(x, β))    z_D2 = prior + adapted(scale_gradient(x, β))    in training only
+
+The prior is the log-odds of the label rate so far (exfm/layers/prior.py): heads learn what differs from it. What is
+served, and judged, is z_S stacked on a linear model of the same row (student_wide.py).
 
 One step, of a student with adapter:
 
@@ -9,6 +12,10 @@ One step, of a student with adapter:
     2. SA' = SA after one update on this batch's labels, and so for all that corrects the teacher (corrections.py)
     3. L of the arm (exfm/distillation/loss.py), with SA' run again and its gradient stopped
     4. gradients; if they and L are finite: 5. SA ← SA', tables ← row-wise AdaGrad, all else ← Adam
+    6. as often as the arm has `extra_steps`: 1, 3, 4 and 5 again without h(z_S, y), and with the same SA'
+
+With rows of other verticals in its batches, what is said of labels holds for its label rows, and what is said of the
+teacher for its distillation rows (learned_rows.py). It is judged on its own rows.
 
 B examples, T tasks, H width of the trunk's output.
 """
@@ -16,82 +23,40 @@ B examples, T tasks, H width of the trunk's output.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
-from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
-from exfm.data import Batch, FeatureSet, Histories
-from exfm.distillation import Arm, Corrections, Lesson, Objective, RowMasks, SeenBatch, objective, scale_gradient
+from exfm.data import Batch, FeatureSet, Histories, HistoryValues
+from exfm.distillation import (
+    Corrections,
+    Lesson,
+    Objective,
+    Residuals,
+    RowMasks,
+    SeenBatch,
+    objective,
+    scale_gradient,
+)
 from exfm.embeddings import (
-    AccumulatorConfig,
     fused_embedding_bags,
     scale_accumulator,
     set_table_learning_rate,
     table_accumulators,
     table_weights,
 )
-from exfm.layers import TrunkConfig, Units, build_trunk, seeded_linear
+from exfm.errors import ModelError
+from exfm.layers import Prior, Units, build_trunk, label_sums, seeded_linear, with_prior
+from exfm.models.learned_rows import LearnedRows
 from exfm.models.served import ServedStudent, export_student
+from exfm.models.stack import has_wide
+from exfm.models.student_config import StudentConfig
+from exfm.models.student_wide import Stacked, StudentWide
 from exfm.randomness import StepRandomness, named_generator
-from exfm.step import LARGEST, StepResult
+from exfm.step import LARGEST, StepResult, share_of_full
 from exfm.tensors import TensorSource, copy_tensors
-
-
-class LearningRate(BaseModel):
-    """A factor on both learning rates, a function of the rows seen and of nothing else.
-
-        factor(n) = min(1, n / warmup_rows) · min(1, √(decay_rows / n))
-
-    >>> rate = LearningRate(warmup_rows=100, decay_rows=1000)
-    >>> rate.factor(50), rate.factor(500), rate.factor(4000)
-    (0.5, 1.0, 0.5)
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    warmup_rows: int = Field(default=0, ge=0, description="Rows over which the rates rise from 0.")
-    decay_rows: int | None = Field(
-        default=None,
-        gt=0,
-        description="Rows after which the rates fall with the square root of the rows seen; null: they do not.",
-    )
-
-    def factor(self, rows: int) -> float:
-        """The factor of a step that ends `rows` rows (≥ 1) into the student's life."""
-        warm = min(1.0, rows / self.warmup_rows) if self.warmup_rows else 1.0
-        return warm * (min(1.0, (self.decay_rows / rows) ** 0.5) if self.decay_rows else 1.0)
-
-
-class StudentConfig(BaseModel):
-    """Size, optimizers and arm of a student.
-
-    >>> StudentConfig(width=4).without_teacher().arm.kind
-    'none'
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    trunk: TrunkConfig = Field(default=TrunkConfig(), description="What lies between embeddings and heads.")
-    width: int = Field(default=8, gt=0, multiple_of=4, description="Width of the embeddings.")
-    dense_lr: float = Field(default=4e-3, gt=0, description="Learning rate of Adam, for all but the tables.")
-    sparse_lr: float = Field(default=0.24, gt=0, description="Learning rate of the tables' row-wise AdaGrad.")
-    sparse_eps: float = Field(default=1e-8, gt=0, description="ε of the tables' AdaGrad.")
-    accumulators: AccumulatorConfig = Field(
-        default=AccumulatorConfig(), description="How the tables' AdaGrad forgets; by default it never does."
-    )
-    learning_rate: LearningRate = Field(
-        default=LearningRate(), description="A factor on both learning rates that follows the rows seen."
-    )
-    arm: Arm = Field(
-        default=Arm.model_validate("recommended"),
-        description="How the student uses its teacher; `recommended`, or settings.",
-    )
-
-    def without_teacher(self) -> StudentConfig:
-        """The twin's: all the same, learning from labels only."""
-        return self.model_copy(update={"arm": Arm(kind="none")})
 
 
 class StudentNet(nn.Module):
@@ -112,6 +77,18 @@ class StudentNet(nn.Module):
             self.adapted = _heads("adapted" if own else "serving", H, tasks, seed)  # type: ignore[arg-type]
 
 
+class _Way(NamedTuple):
+    """A batch on its way through the net.
+
+    pooled: what the tables give; e: the same, where the gradient stops; x (B, H): the trunk's; logits (B, T): z_S
+    """
+
+    pooled: Tensor
+    e: Tensor
+    x: Tensor
+    logits: Tensor
+
+
 class Student:
     """A student in training, in one process. A twin is `Student(cfg.without_teacher(), …)` with the same seed: the same
     initial tables, trunk and serving heads, bit for bit.
@@ -120,26 +97,46 @@ class Student:
 
         dense/<parameter>  adam/<parameter>/{exp_avg,exp_avg_sq,step}  table/<feature>/{weight,accumulator}
         adapter/{weights,exp_avg,exp_avg_sq,steps}  {platt,advantage}/{theta,information}
-        history/<name>/{sum,count,total}  progress/{rows,labelled,distilled,without_teacher}  rng
+        prior/{positive,negative}  history/<name>/{sum,count,total}
+        wide/{s,n,modulus}  stack/{theta,information}      not for a student that is made without
+        residuals/{<feature>/mean,total}
+        progress/{rows,labelled,distilled,without_teacher}  rng
 
     Loading a state and continuing gives the same bits as never having stopped.
 
     A student that does not distil has no history of a teacher's logits either: those inputs are 0 (and its first layer
-    is drawn as its twin's is).
+    is drawn as its twin's is). It leaves out rows that a batch holds for distillation only: a twin learns what a
+    student of its own rows would learn by itself.
 
     Raises ConfigError where the trunk cannot be made of these features, or a history is of no task of the student.
     """
 
-    def __init__(self, cfg: StudentConfig, features: FeatureSet, tasks: Sequence[str], seed: int):
+    def __init__(
+        self,
+        cfg: StudentConfig,
+        features: FeatureSet,
+        tasks: Sequence[str],
+        seed: int,
+        learned_rows: LearnedRows = LearnedRows(),
+        *,
+        full_batch: int | None = None,
+    ):
+        """`full_batch`: label rows of the batches that the learning rates are meant for (exfm/step.py); None: any."""
+        self._full_batch, self._share = full_batch, 1.0
+        self._learned_rows = learned_rows if cfg.arm.distils else learned_rows.without_teacher
         self.features = features if cfg.arm.distils else features.without_teacher()
         self.cfg, self.tasks = cfg, tuple(tasks)
         self.net = StudentNet(cfg, self.features, tasks, seed).train()
+        self.prior = Prior(len(self.tasks), on=cfg.prior)
+        self.wide = StudentWide(self.features, len(self.tasks)) if cfg.wide else None
         self.histories = Histories(self.features, self.tasks)
         self._dense = {name: p for name, p in self.net.named_parameters() if not name.startswith("tables.")}
         self._adam = torch.optim.Adam(self._dense.values(), lr=cfg.dense_lr, fused=True)
         for p in self._dense.values():  # what Adam itself would start from, there to be saved and loaded from the start
             zeros = {"exp_avg": torch.zeros_like(p), "exp_avg_sq": torch.zeros_like(p)}
             self._adam.state[p].update(step=torch.zeros((), dtype=torch.float32), **zeros)
+        tables = {feature.name: feature.rows for feature in features.sparse}
+        self.residuals = Residuals(cfg.arm.residuals_by, tables, len(self.tasks))
         self._corrections = Corrections.of(cfg.arm, self.tasks, self.net.serving.in_features, seed)
         self.random = StepRandomness(seed)
         self._factor = 1.0
@@ -147,62 +144,81 @@ class Student:
         self._labelled, self._distilled, self._without_teacher = torch.zeros(3, len(self.tasks), dtype=torch.int64)
 
     def train_step(self, batch: Batch) -> StepResult:
-        """Score the batch, then learn from it.
+        """Score the batch, then learn from it. The result's logits are those of the student's own rows.
 
         A batch without any target changes nothing but the count of rows (and histories of what it does have). Where a
         logit, the loss or a gradient is not finite, nothing at all changes.
         """
-        T = len(self.tasks)
-        if not len(batch):
-            return StepResult(np.zeros((0, T), np.float32), 0.0, np.zeros(T, np.int64), True)
+        past = self.histories.values(batch, every_logit=self.cfg.arm.rows == "all")  # of all rows, learned from or not
+        used = self._learned_rows.of(batch)
+        if not len(used):
+            if past.finite:
+                self.histories.add(past)
+            T = len(self.tasks)
+            none = np.zeros((0, T), np.float32)
+            return StepResult(none, 0.0, np.zeros(T, np.int64), past.finite, none if self.wide is not None else None)
         with self.random.step():
-            return self._step(batch)
+            return self._step(used, past)
 
-    def _step(self, batch: Batch) -> StepResult:
-        B = len(batch)
-        self._set_rates(self.cfg.learning_rate.factor(int(self._rows) + B))
-        pooled = self.net.tables(batch.sparse).values()
-        e = pooled.detach().requires_grad_()
-        x_BH = self.net.trunk(self.net.units(e, batch.sparse), self.histories(batch.sparse, batch.dense))
-        z_S = self.net.serving(x_BH)
-        corrections, lesson = self._corrections.learn(SeenBatch(batch, z_S.detach(), x_BH.detach()))
-        losses = self._objective(batch, x_BH, z_S, lesson)
+    def _step(self, batch: Batch, past: HistoryValues) -> StepResult:
+        label_rows = self._learned_rows.label_rows(batch)
+        count = len(batch) if label_rows is None else int(label_rows.sum())
+        self._share = share_of_full(count, self._full_batch)
+        self._set_rates(self.cfg.learning_rate.factor(self.rows + count))
+        way = self._forward(batch)
+        seen = SeenBatch(batch, way.logits.detach(), way.x.detach(), label_rows, self.residuals(batch))
+        corrections, lesson = self._corrections.learn(seen)
+        losses = self._objective(batch, way, lesson)
 
-        logits, loss = z_S.detach(), losses.total.item()
-        past = self.histories.values(batch, every_logit=self.cfg.arm.rows == "all")
-        finite = bool(np.isfinite(loss)) and bool(torch.isfinite(logits).all()) and past.finite
+        z_S, loss = way.logits.detach(), losses.total.item()
+        labelled = self._learned_rows.without_teacher.of(batch)  # of the rows in label_rows
+        deep = z_S if label_rows is None else z_S[label_rows]
+        stacked = self._on_wide(deep, labelled)
+        logits = deep if stacked is None else stacked.logits
+        residuals = self.residuals.seen(batch, label_rows)
+        finite = bool(np.isfinite(loss)) and _finite(z_S) and _finite(logits) and past.finite
         if finite and bool(losses.labelled_rows.any() or losses.distilled_rows.any()):
-            finite = self._learn(losses.total, pooled, e, corrections)
+            finite = self._learn(losses.total, way, corrections)
+            for _ in range(self.cfg.arm.extra_steps if finite else 0):
+                self._distil_again(batch, lesson)
         if finite:
-            self._scale_accumulators(self.cfg.accumulators.factor(self.rows, self.rows + B))
+            self._scale_accumulators(self.cfg.accumulators.factor(self.rows, self.rows + count))
+            self.prior.add(label_sums(batch))
+            if stacked is not None and self.wide is not None:
+                self.wide.learn(stacked, self.prior.offset().float())
             self.histories.add(past)
-            self._rows += B
+            self.residuals.add(residuals)
+            self._rows += count
             self._labelled += losses.labelled_rows
             self._distilled += losses.distilled_rows
             self._without_teacher += losses.rows_without_teacher
-        return StepResult(logits.numpy(), loss, losses.labelled_rows.numpy(), finite)
+        own = slice(None) if labelled.own is None else labelled.own
+        wide = None if stacked is None else stacked.wide[own].numpy()
+        return StepResult(logits[own].numpy(), loss, losses.labelled_rows.numpy(), finite, wide)
 
     def score(self, batch: Batch) -> np.ndarray:
-        """Logits (B, T) float32 of the serving heads, without learning."""
+        """Logits (B, T) float32, without learning: what is served says the same."""
         self.net.eval()
         with torch.no_grad():
             e = self.net.units(self.net.tables(batch.sparse).values(), batch.sparse)
-            logits = self.net.serving(self.net.trunk(e, self.histories(batch.sparse, batch.dense))).numpy()
+            x_BH = self.net.trunk(e, self.histories(batch.sparse, batch.dense))
+            z_S = self.prior(self.net.serving(x_BH))
         self.net.train()
-        return logits
+        stacked = self._on_wide(z_S, batch)
+        return (z_S if stacked is None else stacked.logits).numpy()
 
     def export(self) -> ServedStudent:
-        """What is served: tables, trunk and serving heads, as they are now."""
+        """What is served: tables, trunk, serving heads and linear part, as they are now."""
         return export_student(self)
 
     @property
     def rows(self) -> int:
-        """Rows seen in steps that were finite."""
+        """Label rows seen in steps that were finite."""
         return int(self._rows)
 
     @property
     def progress(self) -> dict[str, int | list[int]]:
-        """Rows seen; by task, rows `labelled`, rows `distilled`, and rows `without_teacher` where one was wanted."""
+        """Label rows seen; by task, rows `labelled`, `distilled`, and `without_teacher` where one was wanted."""
         return {key: value.tolist() for key, value in self._progress().items()}
 
     def correction_figures(self) -> dict[str, float]:
@@ -211,53 +227,99 @@ class Student:
 
     def state(self) -> dict[str, Tensor]:
         """Copies of everything that the next step depends on."""
-        return {name: tensor.clone() for name, tensor in self._tensors().items()}
+        return {name: tensor.clone() for name, tensor in self.tensors().items()}
 
     def load_state(self, tensors: Mapping[str, TensorSource]) -> None:
         """Continue from a state. Raises ModelError, and changes nothing, where the state does not fit this student."""
-        copy_tensors(self._tensors(), tensors)
+        wide = self.wide
+        if not has_wide(tensors):  # of a release before, or of a student that was taken up from one
+            self.wide = None
+        try:
+            copy_tensors(self.tensors(), with_prior(tensors, len(self.tasks)))
+        except ModelError:
+            self.wide = wide
+            raise
 
-    def _objective(self, batch: Batch, x_BH: Tensor, z_S: Tensor, lesson: Lesson) -> Objective:
-        arm, own_heads = self.cfg.arm, self.cfg.arm.kind == "auxiliary_head"
-        cold = self._cold(len(batch))
+    def _forward(self, batch: Batch) -> _Way:
+        pooled = self.net.tables(batch.sparse).values()
+        e = pooled.detach().requires_grad_()
+        x_BH = self.net.trunk(self.net.units(e, batch.sparse), self.histories(batch.sparse, batch.dense))
+        return _Way(pooled, e, x_BH, self.prior(self.net.serving(x_BH)))
+
+    def _on_wide(self, z_S: Tensor, batch: Batch) -> Stacked | None:
+        """z_S (B, T) of a batch, stacked on what the linear part says of it."""
+        return None if self.wide is None else self.wide.on(z_S, self.prior.offset().float(), batch)
+
+    def _objective(self, batch: Batch, way: _Way, lesson: Lesson) -> Objective:
+        x_BH, arm, own_heads = way.x, self.cfg.arm, self.cfg.arm.kind == "auxiliary_head"
+        label_rows = self._learned_rows.label_rows(batch)
+        cold = self._cold(batch, label_rows)
         if cold is not None:
             x_BH = torch.where(cold.unsqueeze(1), x_BH.detach(), x_BH)
         scaled = scale_gradient(x_BH, arm.gradient_scale) if own_heads else x_BH
         return objective(
             arm,
-            z_S,
+            way.logits,
             batch.labels,
             lesson,
-            z_D=self.net.auxiliary(scaled) if own_heads else None,
-            z_D2=self.net.adapted(scaled) if arm.adapter else None,
-            rows=RowMasks(batch.label_mask, batch.teacher_mask, batch.weights, batch.negative_rate, cold),
+            z_D=self.prior(self.net.auxiliary(scaled)) if own_heads else None,
+            z_D2=self.prior(self.net.adapted(scaled)) if arm.adapter else None,
+            rows=RowMasks(
+                batch.label_mask,
+                batch.teacher_mask,
+                batch.weights,
+                batch.negative_rate,
+                cold,
+                label_rows,
+                self._learned_rows.distillation_rows(batch),
+            ),
         )
 
-    def _cold(self, rows: int) -> Tensor | None:
-        """Which of the next rows (B,) the schedule gives to the single head; None where none of them."""
+    def _cold(self, batch: Batch, label_rows: Tensor | None) -> Tensor | None:
+        """Which of the rows (B,) the schedule gives to the single head: those with fewer than so many label rows before
+        them. None where none of them."""
         left = self.cfg.arm.single_head_rows - self.rows
-        return torch.arange(rows) < left if left > 0 else None
+        if left <= 0:
+            return None
+        if label_rows is None:
+            return torch.arange(len(batch)) < left
+        return label_rows.cumsum(0) - label_rows.long() < left
 
-    def _learn(self, loss: Tensor, pooled: Tensor, e: Tensor, corrections: Corrections) -> bool:
-        """Update everything, or nothing: the tables learn last, once every gradient was seen finite."""
-        self._adam.zero_grad(set_to_none=True)
-        loss.backward()
-        assert e.grad is not None
-        gradients = [e.grad, *(p.grad for p in self._dense.values() if p.grad is not None)]
-        gradients += [tensor.float() for tensor in corrections.state().values()]
-        if not nn.utils.get_total_norm(gradients) < LARGEST:
+    def _learn(self, loss: Tensor, way: _Way, corrections: Corrections) -> bool:
+        """Update everything, or nothing."""
+        if not self._update(loss, way, corrections):
             return False
-        pooled.backward(e.grad)
-        self._adam.step()
         self._corrections = corrections
         self.random.advance()
         return True
 
+    def _distil_again(self, batch: Batch, lesson: Lesson) -> None:
+        """A further step on a batch that was just learned, by its distillation terms alone: labels are learned once.
+
+        Where these weigh nothing, or are not finite, nothing changes."""
+        way = self._forward(batch)
+        loss = self._objective(batch, way, lesson).of_teacher
+        if 0 < loss.item() < LARGEST:
+            self._update(loss, way)
+
+    def _update(self, loss: Tensor, way: _Way, corrections: Corrections = Corrections(())) -> bool:
+        """One step on all weights, or on none: the tables learn last, once every gradient was seen finite."""
+        self._adam.zero_grad(set_to_none=True)
+        loss.backward()
+        assert way.e.grad is not None
+        gradients = [way.e.grad, *(p.grad for p in self._dense.values() if p.grad is not None)]
+        gradients += [tensor.float() for tensor in corrections.state().values()]
+        if not nn.utils.get_total_norm(gradients) < LARGEST:
+            return False
+        way.pooled.backward(way.e.grad * self._share)
+        self._adam.step()
+        return True
+
     def _set_rates(self, factor: float) -> None:
         # Before forward: FBGEMM's backward takes the rate that forward saw.
+        self._adam.param_groups[0]["lr"] = self.cfg.dense_lr * factor * self._share
         if factor != self._factor:
             self._factor = factor
-            self._adam.param_groups[0]["lr"] = self.cfg.dense_lr * factor
             set_table_learning_rate(self.net.tables, self.cfg.sparse_lr * factor)
 
     def _scale_accumulators(self, factor: float) -> None:
@@ -273,17 +335,23 @@ class Student:
             "without_teacher": self._without_teacher,
         }
 
-    def _tensors(self) -> dict[str, Tensor]:
+    def tensors(self) -> dict[str, Tensor]:
         """The state itself, not a copy: to write into it is to load it."""
         tensors = {f"dense/{k}": v for k, v in self.net.state_dict().items() if not k.startswith("tables.")}
         for name, p in self._dense.items():
             tensors |= {f"adam/{name}/{key}": value for key, value in self._adam.state[p].items()}
         tensors |= {f"table/{name}/weight": w for name, w in table_weights(self.net.tables).items()}
         tensors |= {f"table/{name}/accumulator": m for name, m in table_accumulators(self.net.tables).items()}
-        tensors |= self._corrections.state()
+        tensors |= self._corrections.state() | self.prior.tensors()
+        tensors |= {} if self.wide is None else self.wide.tensors()
         tensors |= {f"history/{key}": tensor for key, tensor in self.histories.tensors().items()}
+        tensors |= {f"residuals/{key}": tensor for key, tensor in self.residuals.tensors().items()}
         tensors |= {f"progress/{key}": value for key, value in self._progress().items()}
         return tensors | {"rng": self.random.state}
+
+
+def _finite(logits: Tensor) -> bool:
+    return bool(logits.isfinite().all())
 
 
 def _heads(name: str, width: int, tasks: Sequence[str], seed: int) -> nn.Linear:

@@ -2,8 +2,11 @@
 
     loss = Σ_t ( Σ_b mask_bt · weight_b · h(z_bt, label_bt) ) / (rows of the global batch whose label for t is known)
 
-h is binary cross-entropy of a logit; a task without known labels contributes 0. Embeddings: FBGEMM's AdaGrad fused in
-backward, sharded over ranks by TorchRec. All else: Adam, data-parallel: gradients are summed over ranks.
+h is binary cross-entropy of a logit, to which the prior belongs (exfm/layers/prior.py): the log-odds of the label rate
+so far, over all ranks. A task without known labels contributes 0. Embeddings: FBGEMM's AdaGrad fused in backward,
+sharded over ranks by TorchRec. All else: Adam, data-parallel: gradients are summed over ranks.
+
+What the teacher says is that logit, stacked with a linear model's of the same ids (teacher_wide.py, stack.py).
 
 B examples, F sparse features, N embeddings (F, more where a feature is several units wide), D width, T tasks.
 """
@@ -21,11 +24,14 @@ from torchrec.modules.embedding_modules import EmbeddingBagCollection
 
 from exfm.data import Batch, FeatureSet
 from exfm.embeddings import bag_configs, draw_initial_weights
+from exfm.layers import label_sums, with_prior
 from exfm.models.scorer import tables_of
+from exfm.models.stack import Stack, has_wide
 from exfm.models.teacher_net import TeacherConfig, TeacherNet
+from exfm.models.teacher_wide import Pooled, ShardedWide, all_tables
 from exfm.parallel import Lookup, ParallelTables, RankGroup, Sharding, plan_sharding
 from exfm.randomness import StepRandomness
-from exfm.step import LARGEST, StepResult
+from exfm.step import LARGEST, StepResult, share_of_full
 from exfm.tensors import TensorPieces, TensorSource, copy_tensors
 
 
@@ -34,6 +40,7 @@ class SentBatch(NamedTuple):
 
     batch: Batch
     lookup: Lookup
+    wide: Lookup | None
 
 
 class Teacher:
@@ -41,7 +48,9 @@ class Teacher:
 
     State is one flat dictionary of tensors:
 
-        dense/<parameter>  adam/<parameter>/{exp_avg,exp_avg_sq,step}  table/<feature>/{weight,accumulator}  rng
+        dense/<parameter>  adam/<parameter>/{exp_avg,exp_avg_sq,step}  table/<feature>/{weight,accumulator}
+        wide/<feature>/{weight,accumulator}  stack/{theta,information}      not for a teacher that is made without
+        prior/{positive,negative}  rng
         progress/rows      only where accumulators are made to forget: rows learned, of all ranks
 
     On one of several ranks a table is the pieces that this rank holds (windows.py), and everything else, which all
@@ -60,14 +69,18 @@ class Teacher:
         group: RankGroup | None = None,
         sharding: Sharding = Sharding(),
         batch_rows: int = 2048,  # of a step over all ranks, which is what the plan's costs are counted in
+        full_batch: int | None = None,
     ):
+        """`full_batch`: rows, over all ranks, of the steps that the learning rates are meant for (exfm/step.py); None:
+        of any."""
+        self._full_batch = full_batch
         self.cfg, self.features, self.tasks = cfg, features, tuple(tasks)
         tables = EmbeddingBagCollection(bag_configs(features, cfg.width), device=torch.device("meta"))
         self._net = TeacherNet(cfg, features, tasks, seed, tables=tables)
         self._group, self._owns_group = group or RankGroup(), group is None
         self.random = StepRandomness(seed, self._group.rank)
         configs = tables.embedding_bag_configs()
-        self.plan = plan_sharding(tables, self._group, sharding, cfg.sparse_optimizer, batch_rows)
+        self.plan = plan_sharding(all_tables(cfg, features, len(tasks)), self._group, sharding, batch_rows)
         self._tables = ParallelTables(
             self._net,
             self.plan,
@@ -84,6 +97,8 @@ class Teacher:
         self.dense = {name: p for name, p in self._net.named_parameters() if not name.startswith("tables.")}
         self._adam = torch.optim.Adam(self.dense.values(), lr=cfg.dense_lr, fused=True)
         self._rows = torch.zeros((), dtype=torch.int64)
+        self.wide = ShardedWide(features, tasks, self._group, sharding, self.plan) if cfg.wide else None
+        self._stack = Stack(len(self.tasks))
 
     def prepare(self, batch: Batch) -> SentBatch:
         """Start to send the batch's ids to the ranks that hold their rows, so that they travel during another step.
@@ -91,7 +106,8 @@ class Teacher:
         Every rank prepares the same batches in the same order, and learns from them in that order. A collective.
         """
         batch = batch.to(self._group.device)
-        return SentBatch(batch, self._tables.send(batch.sparse))
+        wide = None if self.wide is None else self.wide.send(batch.sparse)
+        return SentBatch(batch, self._tables.send(batch.sparse), wide)
 
     def train_step(self, batch: Batch | SentBatch) -> StepResult:
         """Score the batch, then learn from it. A collective.
@@ -110,28 +126,50 @@ class Teacher:
         z = self._net.predict(self._tables.look_up(prepared.lookup), batch.sparse, batch.dense)
         mask = batch.label_mask
         local_rows = mask.sum(0)
-        rows = self._group.sum(local_rows)
+        own = torch.stack([local_rows.double(), torch.full_like(local_rows, len(batch), dtype=torch.float64)])
+        rows, given, *sums = self._group.sum(torch.cat([own, label_sums(batch)]))  # (4, T)
+        share = share_of_full(int(given[0]), self._full_batch)
         h = nnf.binary_cross_entropy_with_logits(z, batch.labels.to(z.dtype), reduction="none")
         h = h * batch.weights.unsqueeze(1)
-        local_loss = (torch.where(mask, h, 0.0).sum(0) / rows.clamp(min=1)).sum()
+        local_loss = (torch.where(mask, h, 0.0).sum(0) / rows.clamp(min=1).to(z.dtype)).sum()
         loss = self._group.sum(local_loss.detach())
-        logits = z.detach()
+        offset, pooled = self._net.prior.offset().float(), self._look_up_wide(prepared)
+        deep = logits = z.detach()
+        if pooled is not None:
+            wide = pooled.logits + offset
+            logits = self._stack(offset, deep, wide)
         finite = self._agree(logits, loss)
         if finite:
-            finite = self._learn(local_loss)
+            finite = self._learn(local_loss, share)
         if finite:
+            self._net.prior.add(sums)
+            if pooled is not None and self.wide is not None:
+                counted = self._net.prior.offset().float()
+                self._stack.learn(offset, deep, wide, batch, counted, self._total)
+                residuals = (torch.sigmoid(wide - offset + counted) - batch.labels) * batch.label_weights
+                self.wide.learn(pooled, torch.where(mask, residuals, 0.0))
             self._forget(len(batch))
         return StepResult(logits.float().cpu().numpy(), loss.item(), local_rows.cpu().numpy(), finite)
 
-    def _learn(self, local_loss: Tensor) -> bool:
+    def _total(self, sums: Tensor) -> Tensor:
+        """Sums over all ranks of what stands in the CPU's memory. A collective."""
+        return self._group.sum(sums.to(self._group.device)).cpu()
+
+    def _look_up_wide(self, prepared: SentBatch) -> Pooled | None:
+        if self.wide is None or prepared.wide is None:
+            return None
+        return self.wide.look_up(prepared.wide)
+
+    def _learn(self, local_loss: Tensor, share: float) -> bool:
         local_loss.backward()
         pooled, e = self._net.cut
         assert e.grad is not None
         grads = self._sum_gradients()
         if not self._agree(*torch._foreach_norm([e.grad, *grads])):
             return False
-        pooled.backward(e.grad.to(pooled.dtype))
+        pooled.backward((e.grad * share).to(pooled.dtype))
         self._tables.update_replicated()
+        self._adam.param_groups[0]["lr"] = self.cfg.dense_lr * share
         self._adam.step()
         return True
 
@@ -153,7 +191,10 @@ class Teacher:
             return
         before = int(self._rows)
         self._rows += self._group.sum(torch.tensor(local_rows))
-        self.accumulators.scale(self.cfg.accumulators.factor(before, int(self._rows)))
+        factor = self.cfg.accumulators.factor(before, int(self._rows))
+        self.accumulators.scale(factor)
+        if self.wide is not None:
+            self.wide.accumulators.scale(factor)
 
     def _progress(self) -> dict[str, Tensor]:
         return {} if self.cfg.accumulators.only_grow else {"progress/rows": self._rows}
@@ -168,13 +209,20 @@ class Teacher:
         with torch.no_grad():
             prepared = self.prepare(batch)
             sparse, dense = prepared.batch.sparse, prepared.batch.dense
-            return self._net.predict(self._tables.look_up(prepared.lookup), sparse, dense).float().cpu().numpy()
+            z = self._net.predict(self._tables.look_up(prepared.lookup), sparse, dense)
+            if (pooled := self._look_up_wide(prepared)) is not None:
+                offset = self._net.prior.offset().float()
+                z = self._stack(offset, z, pooled.logits + offset)
+            return z.float().cpu().numpy()
 
     def state(self) -> dict[str, Tensor | TensorPieces]:
         """Copies, in the CPU's memory, of everything that the next step depends on; no collective."""
         tensors = self.snapshot()
         for name, m in self.accumulators.copies().items():
             tensors[f"table/{name}/accumulator"] = m
+        if self.wide is not None:
+            tensors |= {f"wide/{name}/accumulator": n for name, n in self.wide.accumulators.copies().items()}
+            tensors |= {name: t.clone() for name, t in self._stack.tensors().items()}
         for name, p in self.dense.items():
             for key, value in self._adam_state(p).items():
                 tensors[f"adam/{name}/{key}"] = _copy(value)
@@ -189,16 +237,28 @@ class Teacher:
         """
         adam = {f"adam/{n}/{k}": v for n, p in self.dense.items() for k, v in self._adam_state(p).items()}
         dense = {f"dense/{n}": p.detach() for n, p in self.dense.items()}
-        mine = dense | adam | {"rng": self.random.state} | self._progress()
-        copy_tensors(mine, {k: v for k, v in tensors.items() if not k.startswith("table/")})
+        mine = dense | adam | self._net.prior.tensors() | {"rng": self.random.state} | self._progress()
+        if not has_wide(tensors):  # of a release before, or of a teacher that was taken up from one
+            self.wide = None
+        given = {k: v for k, v in tensors.items() if not k.startswith(("table/", "wide/", "stack/"))}
+        copy_tensors(mine, with_prior(given, len(self.tasks)))
         self.weights.load(tables_of(tensors, "weight"))
         self.accumulators.load(tables_of(tensors, "accumulator"))
+        if self.wide is not None:
+            self.wide.weights.load(tables_of(tensors, "weight", of="wide"))
+            self.wide.accumulators.load(tables_of(tensors, "accumulator", of="wide"))
+            self._stack.load(tensors)
 
     def snapshot(self) -> dict[str, Tensor | TensorPieces]:
-        """Copies, in the CPU's memory, of what scoring needs: `dense/…` and `table/…/weight`; no collective."""
+        """Copies, in the CPU's memory, of what scoring needs: `dense/…`, `prior/…`, `table/…/weight`, and of the linear
+        part `wide/…/weight` and `stack/theta`; no collective."""
         tensors: dict[str, Tensor | TensorPieces] = {f"dense/{name}": _copy(p) for name, p in self.dense.items()}
+        tensors |= {name: _copy(sums) for name, sums in self._net.prior.tensors().items()}
         for name, weight in self.weights.copies().items():
             tensors[f"table/{name}/weight"] = weight
+        if self.wide is not None:
+            tensors |= {f"wide/{name}/weight": weight for name, weight in self.wide.weights.copies().items()}
+            tensors["stack/theta"] = self._stack.theta.clone()
         return tensors
 
     def close(self) -> None:

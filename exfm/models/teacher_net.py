@@ -22,6 +22,7 @@ from exfm.layers import (
     DCNOptions,
     DLRMOptions,
     InteractionOptions,
+    Prior,
     Units,
     WukongOptions,
     WukongSizes,
@@ -64,6 +65,17 @@ class TeacherConfig(WukongSizes):
     sparse_eps: float = Field(default=1e-8, gt=0, description="ε of the tables' AdaGrad.")
     accumulators: AccumulatorConfig = Field(
         default=AccumulatorConfig(), description="How the tables' AdaGrad forgets; by default it never does."
+    )
+    wide: bool = Field(
+        default=True,
+        exclude_if=lambda wide: wide,
+        description="Stack the network on a linear model of the same ids (FTRL-proximal): a teacher that has seen few "
+        "rows is then as good as that. It takes a weight and an accumulator per row and task, four at least.",
+    )
+    prior: bool = Field(
+        default=True,
+        description="Whether the log-odds of the label rate so far is part of every logit.",
+        exclude_if=lambda on: on,
     )
     dense_dtype: Literal["float32", "float64"] = Field(
         default="float32", description="Precision of all but the tables; float64 is for comparing plans."
@@ -121,7 +133,7 @@ _OWN_FIELDS: dict[str, tuple[str, ...]] = {
 
 
 class TeacherNet(nn.Module):
-    """Tables, units, interaction and a head per task: (KeyedJaggedTensor, (B, dense)) -> logits (B, T).
+    """Tables, units, interaction, a head per task and the prior: (KeyedJaggedTensor, (B, dense)) -> logits (B, T).
 
     All but the tables are of `dense_dtype`, and so are the logits.
 
@@ -157,6 +169,7 @@ class TeacherNet(nn.Module):
             nn.init.zeros_(head[-1].weight)  # type: ignore[arg-type]
             nn.init.zeros_(head[-1].bias)  # type: ignore[arg-type]
             self.heads[task] = head
+        self.prior = Prior(len(tasks), on=cfg.prior)
         self.dtype = getattr(torch, cfg.dense_dtype)
         for part in (self.units, self.trunk, self.heads):
             part.to(self.dtype)
@@ -171,7 +184,7 @@ class TeacherNet(nn.Module):
         e = pooled.detach().to(self.dtype).requires_grad_(self.training)
         self.cut = (pooled, e)
         h = self.trunk(self.units(e, sparse), dense.to(self.dtype))
-        return torch.cat([head(h) for head in self.heads.values()], dim=1)
+        return self.prior(torch.cat([head(h) for head in self.heads.values()], dim=1))
 
     def feature_axes(self, features: FeatureSet) -> dict[str, Axes]:
         """The axes of the dense part that depend on the features, by parameter, for a net like this over `features`.

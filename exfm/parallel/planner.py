@@ -137,15 +137,19 @@ _HARDWARE: dict[Device, Hardware] = {
 
 
 def make_planner(
-    world: RankLayout, constraints: Mapping[str, ParameterConstraints], optimizer: str | None = "row_wise_adagrad"
+    world: RankLayout, constraints: Mapping[str, ParameterConstraints], optimizers: Mapping[str, str | None]
 ) -> EmbeddingShardingPlanner:
-    """A planner for `world`, of tables that learn by `optimizer` (or `adagrad`, or None); needs no process group."""
+    """A planner for `world`; needs no process group.
+
+    `constraints` by table, `optimizers` by the part of the model that tables are in: `row_wise_adagrad`, `adagrad` or
+    None, for tables that do not learn.
+    """
     with quiet_torchrec():
-        return _planner(world, constraints, optimizer)
+        return _planner(world, constraints, optimizers)
 
 
 def _planner(
-    world: RankLayout, constraints: Mapping[str, ParameterConstraints], optimizer: str | None
+    world: RankLayout, constraints: Mapping[str, ParameterConstraints], optimizers: Mapping[str, str | None]
 ) -> EmbeddingShardingPlanner:
     hardware = Hardware.of(world.device)
     topology = Topology(
@@ -162,12 +166,12 @@ def _planner(
     )
     batch = max(1, math.ceil(world.batch_rows / world.ranks))
     given = {name: _in_fast_memory(constraint) for name, constraint in constraints.items()}
-    costs = Costs(world.device, learns=optimizer is not None)
+    costs = Costs(world.device, learns=any(optimizers.values()))
     enumerator = InOneOrder(
         topology,
         batch,
         given,
-        [EmbeddingPerfEstimator(topology, given, config=costs), TableBytes(topology, given, optimizer)],
+        [EmbeddingPerfEstimator(topology, given, config=costs), TableBytes(topology, given, optimizers)],
     )
     return EmbeddingShardingPlanner(
         topology=topology,
@@ -201,17 +205,20 @@ class TableBytes(EmbeddingStorageEstimator):
     TorchRec counts none.
     """
 
-    def __init__(self, topology: Topology, constraints: dict[str, ParameterConstraints], optimizer: str | None):
+    def __init__(
+        self, topology: Topology, constraints: dict[str, ParameterConstraints], optimizers: Mapping[str, str | None]
+    ):
         super().__init__(topology=topology, constraints=constraints)
-        self._optimizer = optimizer
+        self._optimizers = optimizers
 
     def estimate(self, sharding_options: list[ShardingOption], sharder_data_map: Any) -> None:
         super().estimate(sharding_options, sharder_data_map)
         on_cpu = self._topology.compute_device == "cpu"
         for option in sharding_options:
+            optimizer = self._optimizers[option.path]
             for shard in option.shards:
-                missing = optimizer_bytes(shard.size, self._optimizer) - _counted(option, shard.size)
-                if option.sharding_type == ShardingType.DATA_PARALLEL.value and self._optimizer:
+                missing = optimizer_bytes(shard.size, optimizer) - _counted(option, shard.size)
+                if option.sharding_type == ShardingType.DATA_PARALLEL.value and optimizer:
                     missing += 2 * weight_bytes(shard.size)
                 shard.storage += Storage(hbm=0 if on_cpu else missing, ddr=missing if on_cpu else 0)
 

@@ -6,9 +6,10 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection
-from typing import Annotated, Literal
+from collections.abc import Collection, Mapping
+from typing import Annotated, Literal, NamedTuple
 
+import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import nn
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
@@ -68,7 +69,8 @@ class Sharding(BaseModel):
     memory_gb: float | None = Field(
         default=None,
         gt=0,
-        description="Memory of a rank for tables, their optimizer and a step's exchange; null: no limit.",
+        description="Memory of a rank for tables, those of a linear part too, their optimizer and a step's exchange; "
+        "null: no limit.",
     )
     comms: Comms = Field(
         default="fp32",
@@ -116,6 +118,14 @@ class Sharding(BaseModel):
                 )
 
 
+class Tables(NamedTuple):
+    """One part of a model's tables: those that are looked up together and learn by one optimizer."""
+
+    configs: Collection[EmbeddingBagConfig]
+    optimizer: SparseOptimizer | None  # None: they do not learn
+    called: str = ""  # what messages add to a table's name, where another part has one of the same name
+
+
 class TableSharder(EmbeddingBagCollectionSharder):
     """TorchRec's sharder with all cuts on CPU too: those by rows work there, but are offered on CUDA only."""
 
@@ -139,26 +149,33 @@ class TableSharder(EmbeddingBagCollectionSharder):
         return ["dense"] if sharding_type == "data_parallel" else ["fused"]
 
 
-def sharding_planner(
-    tables: Collection[EmbeddingBagConfig], sharding: Sharding, world: RankLayout, optimizer: SparseOptimizer | None
-) -> EmbeddingShardingPlanner:
+def sharding_planner(parts: Mapping[str, Tables], sharding: Sharding, world: RankLayout) -> EmbeddingShardingPlanner:
     """TorchRec's planner for these tables: what `exfm plan` asks without any ranks is what training asks with them.
 
-    Raises ConfigError where `sharding` does not suit the tables or their optimizer (None: they do not learn).
+    Parts share the memory of their ranks. A table is spread by the settings of its name, whatever part it is in.
+
+    Raises ConfigError where `sharding` does not suit the tables or their optimizer.
     """
-    sharding.check([table.name for table in tables], optimizer)
-    for table in tables:
-        if table.embedding_dim % 4:
-            raise ConfigError(f"table `{table.name}` is {table.embedding_dim} wide; FBGEMM needs a multiple of 4")
-    constraints = {
-        table.name: ParameterConstraints(
-            sharding_types=cuts_of(table, sharding, world),
-            min_partition=sharding.min_partition,
-            pooling_factors=[sharding.ids_per_row.get(table.name, 1.0)] * len(table.feature_names),
-        )
-        for table in tables
-    }
-    return make_planner(world, constraints, optimizer)
+    constraints = {}
+    for tables in parts.values():
+        sharding.check([table.name for table in tables.configs], tables.optimizer)
+        for table in tables.configs:
+            if table.embedding_dim % 4:
+                raise ConfigError(f"table `{table.name}` is {table.embedding_dim} wide; FBGEMM needs a multiple of 4")
+            constraints[table.name] = ParameterConstraints(
+                sharding_types=cuts_of(table, sharding, world),
+                min_partition=sharding.min_partition,
+                pooling_factors=[sharding.ids_per_row.get(table.name, 1.0)] * len(table.feature_names),
+            )
+    return make_planner(world, constraints, {part: tables.optimizer for part, tables in parts.items()})
+
+
+def planned_model(parts: Mapping[str, Tables]) -> nn.Module:
+    """What a planner is asked about: the tables of all parts, without memory."""
+    model = nn.Module()
+    for part, tables in parts.items():
+        model.add_module(part, EmbeddingBagCollection(list(tables.configs), device=torch.device("meta")))
+    return model
 
 
 def cuts_of(table: EmbeddingBagConfig, sharding: Sharding, world: RankLayout) -> list[str]:
@@ -192,31 +209,24 @@ def _reaches(rows: int, ranks: int) -> bool:
 
 
 def plan_sharding(
-    tables: EmbeddingBagCollection,
-    group: RankGroup,
-    sharding: Sharding,
-    optimizer: SparseOptimizer | None,
-    batch_rows: int = 2048,
+    parts: Mapping[str, Tables], group: RankGroup, sharding: Sharding, batch_rows: int = 2048
 ) -> ShardingPlan:
-    """Where every row of `tables` goes, which are to be called `tables` in their model; the same plan on all ranks.
+    """Where every row of a model's tables goes, by part; the same plan on all ranks.
 
-    A collective. `optimizer`: None for tables that do not learn; `batch_rows` of a step, over all ranks.
+    A collective. `batch_rows` of a step, over all ranks.
 
-    Raises ConfigError where `sharding` does not suit the tables, their optimizer or the number of ranks, or where they
-    do not fit into memory.
+    Raises ConfigError where `sharding` does not suit the tables, their optimizer or the number of ranks, or where all
+    parts together do not fit into memory.
     """
-    configs = tables.embedding_bag_configs()
     world = sharding.world(group.world_size, "cuda" if group.device.type == "cuda" else "cpu", batch_rows)
-    planner = sharding_planner(configs, sharding, world, optimizer)
-    model = nn.Module()
-    model.add_module("tables", tables)
+    planner = sharding_planner(parts, sharding, world)
     planned: list[ShardingPlan | str] = [""]  # or why there is none: the others would wait for a rank that raises
     if group.rank == 0:
         try:
             with quiet_torchrec():
-                planned = [planner.plan(model, [TableSharder.of(sharding)])]
+                planned = [planner.plan(planned_model(parts), [TableSharder.of(sharding)])]
         except PlannerError:
-            planned = [does_not_fit(configs, sharding, group.world_size, optimizer)]
+            planned = [does_not_fit(parts.values(), sharding, group.world_size)]
         except Exception as error:
             planned = [f"TorchRec's planner failed: {error!r}"]
     group.broadcast(planned)
@@ -231,17 +241,16 @@ def table_bytes(config: EmbeddingBagConfig, optimizer: SparseOptimizer | None) -
     return 4 * config.num_embeddings * per_row
 
 
-def does_not_fit(
-    configs: Collection[EmbeddingBagConfig], sharding: Sharding, ranks: int, optimizer: SparseOptimizer | None
-) -> str:
+def does_not_fit(parts: Collection[Tables], sharding: Sharding, ranks: int) -> str:
     """What to say when the planner finds no plan: the largest table's need, what there is, what to try."""
     if sharding.memory_gb is None:
         return f"TorchRec's planner found no way to spread the tables over {ranks} ranks by {', '.join(sharding.types)}"
-    largest = max(configs, key=lambda c: table_bytes(c, optimizer))
-    need, total = table_bytes(largest, optimizer) / GB, sum(table_bytes(c, optimizer) for c in configs) / GB
+    every = [(table_bytes(table, of.optimizer) / GB, table, of.called) for of in parts for table in of.configs]
+    need, largest, called = max(every, key=lambda one: one[0])
     return (
-        f"the tables do not fit on {ranks} ranks of {sharding.memory_gb:.3g} GB: the largest, `{largest.name}` "
+        f"the tables do not fit on {ranks} ranks of {sharding.memory_gb:.3g} GB: the largest, `{largest.name}`{called} "
         f"({largest.num_embeddings} rows, may be {' or '.join(sharding.of(largest.name))}), needs {need:.3g} GB, all "
-        f"need {total:.3g} GB and a step's buffers, and there are {ranks * sharding.memory_gb:.3g} GB on all ranks. "
+        f"need {sum(one[0] for one in every):.3g} GB and a step's buffers, and there are "
+        f"{ranks * sharding.memory_gb:.3g} GB on all ranks. "
         f"Try row_wise for `{largest.name}`, more ranks, a larger memory_gb, or fewer rows"
     )

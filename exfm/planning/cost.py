@@ -3,7 +3,7 @@
 Both are read off the network itself, made on the meta device, where tensors have shapes but no memory. FLOPs are those
 that torch.utils.flop_counter counts in one example's forward pass: two per multiplication and addition of a product of
 matrices. It leaves out norms, activations and biases, and it has no count for looking up embeddings, which is a matter
-of bandwidth; so the tables are left out, too.
+of bandwidth; so the tables are left out, too, and with them the teacher's linear part, which is nothing but tables.
 """
 
 from __future__ import annotations
@@ -24,14 +24,15 @@ TRAINING_OVER_FORWARD = 3  # FLOPs of a training step over those of its forward 
 
 
 class Parameters(NamedTuple):
-    """Numbers that a teacher learns. Adam holds two more per dense parameter, the tables' AdaGrad one more per row."""
+    """Numbers that a teacher's network learns. Adam holds two more per dense parameter, the tables' AdaGrad one more
+    per row."""
 
     dense: int
     tables: int
 
 
 def parameter_count(cfg: TeacherConfig, features: FeatureSet, tasks: int) -> Parameters:
-    """How many parameters a teacher has: those of its dense part, and those of its tables."""
+    """How many parameters a teacher's network has: those of its dense part, and those of its tables."""
     tables = sum(table.num_embeddings * table.embedding_dim for table in bag_configs(features, cfg.width))
     return Parameters(sum(p.numel() for p in _dense_part(cfg, features, tasks).parameters()), tables)
 

@@ -12,28 +12,25 @@ training asks (exfm/parallel/planner.py). So any world can be asked about from o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple, cast
 
-import torch
-from torch import nn
 from torchrec.distributed.planner.partitioners import GreedyPerfPartitioner
 from torchrec.distributed.planner.proposers import GreedyProposer, GridSearchProposer, UniformProposer
 from torchrec.distributed.planner.types import PartitionByType, PlannerError, ShardingOption, Topology
-from torchrec.modules.embedding_configs import EmbeddingBagConfig
-from torchrec.modules.embedding_modules import EmbeddingBagCollection
 
 from exfm.data import FeatureSet
-from exfm.embeddings import SparseOptimizer, bag_configs
-from exfm.models import TeacherConfig
+from exfm.models import TeacherConfig, all_tables
 from exfm.parallel import (
     Device,
     RankLayout,
     Sharding,
+    Tables,
     TableSharder,
     optimizer_bytes,
+    planned_model,
     quiet_torchrec,
     sharding_planner,
     weight_bytes,
@@ -57,12 +54,9 @@ class PlanQuestion:
     learns: bool = True  # False: it only scores, without optimizer and gradients
 
     @cached_property
-    def tables(self) -> list[EmbeddingBagConfig]:
-        return bag_configs(self.features, self.teacher.width)
-
-    @property
-    def optimizer(self) -> SparseOptimizer | None:
-        return self.teacher.sparse_optimizer if self.learns else None
+    def parts(self) -> dict[str, Tables]:
+        """All tables that ranks hold: `tables` of the network, and `wide` of the linear part, where there is one."""
+        return all_tables(self.teacher, self.features, len(self.tasks), learns=self.learns)
 
     @property
     def world(self) -> RankLayout:
@@ -160,13 +154,14 @@ class Plan:
     """A plan that fits, by table and by rank. A step costs what its slowest rank costs."""
 
     question: PlanQuestion
-    tables: tuple[TablePlan, ...]
+    tables: tuple[TablePlan, ...]  # of the network
+    linear: tuple[TablePlan, ...]  # of the linear part, one for each of the network's
     proposals: int = field(compare=False)  # how many the planner evaluated
 
     @cached_property
     def ranks(self) -> list[RankLoad]:
         pieces: list[list[PlannedShard]] = [[] for _ in range(self.question.ranks)]
-        for table in self.tables:
+        for table in (*self.tables, *self.linear):
             for piece in table.pieces:
                 pieces[piece.rank].append(piece)
         return [
@@ -210,13 +205,15 @@ class Shortage:
     place: str  # `device` or `host`
     total: int  # bytes of all tables in this proposal
     capacity: int  # bytes of all ranks
+    called: str = ""  # what follows the table's name: which part of the teacher it is of
     reason: str = ""  # set when memory is not the cause
 
     def __str__(self) -> str:
+        table = f"table `{self.table}`{self.called}"
         if self.reason:
-            return f"table `{self.table}` cannot be cut {self.strategy} here: {self.reason}"
+            return f"{table} cannot be cut {self.strategy} here: {self.reason}"
         return (
-            f"table `{self.table}` ({self.strategy}) needs {format_bytes(self.needs)} on one {self.place}, "
+            f"{table} ({self.strategy}) needs {format_bytes(self.needs)} on one {self.place}, "
             f"the largest free {self.place} has {format_bytes(self.free)}"
         )
 
@@ -228,18 +225,17 @@ def find_plan(question: PlanQuestion, *, quick: bool = False, timeout_s: int | N
 
     Raises ConfigError where `sharding` does not suit the tables or the ranks.
     """
-    model = nn.Module()
-    model.add_module("tables", EmbeddingBagCollection(question.tables, device=torch.device("meta")))
     with quiet_torchrec():
-        asked: Any = sharding_planner(question.tables, question.sharding, question.world, question.optimizer)
+        asked: Any = sharding_planner(question.parts, question.sharding, question.world)
         asked._partitioner = partitioner = _RecordingPartitioner()
+        partitioner.parts = question.parts
         asked._timeout_seconds = timeout_s
         if quick:
             asked._timeout_seconds = QUICK_S
             partitioner.placed = lambda: setattr(asked, "_timeout_seconds", 1e-9)  # one plan is enough
             asked._proposers = [UniformProposer(), GridSearchProposer(max_proposals=100), GreedyProposer(threshold=20)]
         try:
-            asked.plan(model, [TableSharder.of(question.sharding)])
+            asked.plan(planned_model(question.parts), [TableSharder.of(question.sharding)])
         except PlannerError:
             assert partitioner.shortage is not None
             return partitioner.shortage
@@ -248,11 +244,11 @@ def find_plan(question: PlanQuestion, *, quick: bool = False, timeout_s: int | N
 
 def _plan_of(question: PlanQuestion, planner: Any) -> Plan:
     """The planner's best plan, by table."""
-    found: dict[str, TablePlan] = {}
+    found: dict[str, dict[str, TablePlan]] = {part: {} for part in ("tables", "wide")}
     for option in cast(list[ShardingOption], planner._best_plan):
-        pieces = []
+        kind, pieces = question.parts[option.path].optimizer, []
         for shard in option.shards:
-            weights, optimizer = weight_bytes(shard.size), optimizer_bytes(shard.size, question.optimizer)
+            weights, optimizer = weight_bytes(shard.size), optimizer_bytes(shard.size, kind)
             stored = shard.storage.hbm + shard.storage.ddr
             perf = shard.perf
             pieces.append(
@@ -267,13 +263,18 @@ def _plan_of(question: PlanQuestion, planner: Any) -> Plan:
                 )
             )
         rows, width = option.tensor.shape
-        found[option.name] = TablePlan(option.name, rows, width, option.sharding_type, tuple(pieces))
-    return Plan(question, tuple(found[c.name] for c in question.tables), planner._num_proposals)
+        found[option.path][option.name] = TablePlan(option.name, rows, width, option.sharding_type, tuple(pieces))
+    tables, linear = (
+        tuple(found[part][c.name] for c in question.parts[part].configs) if part in question.parts else ()
+        for part in found
+    )
+    return Plan(question, tables, linear, planner._num_proposals)
 
 
 class _RecordingPartitioner(GreedyPerfPartitioner):
     """TorchRec's partitioner, which also records the shard that it could not place."""
 
+    parts: Mapping[str, Tables]
     shortage: Shortage | None = None
     placed: Callable[[], None] = staticmethod(lambda: None)  # called when a proposal found its places
 
@@ -285,7 +286,7 @@ class _RecordingPartitioner(GreedyPerfPartitioner):
             self.placed()
             return found
         except PlannerError as error:
-            shortage = _shortage(proposal, storage_constraint)
+            shortage = _shortage(proposal, storage_constraint, self.parts)
             if shortage.needs <= shortage.free:
                 shortage = replace(shortage, reason=str(error))
             if self.shortage is None or shortage.needs - shortage.free < self.shortage.needs - self.shortage.free:
@@ -293,7 +294,7 @@ class _RecordingPartitioner(GreedyPerfPartitioner):
             raise
 
 
-def _shortage(proposal: list[ShardingOption], topology: Topology) -> Shortage:
+def _shortage(proposal: list[ShardingOption], topology: Topology, parts: Mapping[str, Tables]) -> Shortage:
     """What was not placed. The partitioner has written ranks into the shards it placed, largest tables first."""
 
     def held(option_or_device: Any) -> int:
@@ -308,15 +309,17 @@ def _shortage(proposal: list[ShardingOption], topology: Topology) -> Shortage:
     free = [held(device) for device in topology.devices]
     total, capacity = sum(map(whole, proposal)), sum(free)
     for option in [*uniform, *others]:
+        called = parts[option.path].called
         lacking = [shard for shard in option.shards if shard.rank is None]
         if option.partition_by in (PartitionByType.HOST.value, PartitionByType.MULTI_HOST.value) and lacking:
             host = topology.local_world_size
             most = max(sum(free[i : i + host]) for i in range(0, len(free), host))
-            return Shortage(option.name, option.sharding_type, whole(option), most, "host", total, capacity)
+            return Shortage(option.name, option.sharding_type, whole(option), most, "host", total, capacity, called)
         for shard in option.shards:
             if shard.rank is None:
                 needs = held(shard)
-                return Shortage(option.name, option.sharding_type, needs, max(free), "device", total, capacity)
+                most = max(free)
+                return Shortage(option.name, option.sharding_type, needs, most, "device", total, capacity, called)
             free[shard.rank] -= held(shard)
     raise AssertionError("every shard was placed")
 

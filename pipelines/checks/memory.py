@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from exfm.data import FeatureSet
+from exfm.models import wide_columns
 from pipelines.checks.finding import Finding, stop, warn
 from pipelines.config import Config
 
@@ -41,10 +42,12 @@ def worker_count(config: Config) -> int:
 
 def tables_bytes(config: Config) -> int:
     """Weights and accumulators of the tables of the teacher, of the one that scores, and of students and their
-    twins."""
+    twins; a teacher's linear part has a weight and an accumulator per row and task, four at least."""
     model, features = config.teacher.model, config.teacher_features
-    scoring = _bytes(features, model.width, accumulators=0)
-    learning = _bytes(features, model.width, accumulators=model.width if model.sparse_optimizer == "adagrad" else 1)
+    linear = wide_columns(len(config.tasks)) if model.wide else 0
+    scoring = _bytes(features, model.width, accumulators=linear)
+    accumulators = model.width if model.sparse_optimizer == "adagrad" else 1
+    learning = _bytes(features, model.width, accumulators=accumulators + 2 * linear)
     students = sum(
         (1 + student.twin) * _bytes(config.student_features(student), student.model.width, accumulators=1)
         for student in config.students

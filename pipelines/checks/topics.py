@@ -121,7 +121,8 @@ class _Reader:
 
     def _messages(self, piece: Piece) -> Iterator[list[RawMessage]]:
         deadline = time.monotonic() + PATIENCE_S
-        with TopicReader(self._kafka, list(piece), ends={p: end for p, (_, end) in piece.items()}) as reader:
+        ends = {partition: end for partition, (_, end) in piece.items()}
+        with TopicReader(self._kafka, list(piece), ends=ends, markers_end=False) as reader:
             reader.open({p: SourcePosition(begin) for p, (begin, _) in piece.items()})
             while time.monotonic() < deadline:
                 try:

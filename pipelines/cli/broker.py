@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pipelines.cli.options import AsJson
+from pipelines.cli.options import AsJson, private_files
 from streaming.program import command
 
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ def start(
     as_json: AsJson = False,
 ) -> None:
     """Start the broker, or find it running, and wait until it answers. It keeps running after this command."""
+    private_files()
     running = _broker(run_dir, port).start()
     end = command("exfm", "broker", "stop", "--run-dir", run_dir)
     sentence = f"broker at {running.bootstrap_servers} (pid {running.pid}); end it: {end}"

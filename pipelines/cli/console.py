@@ -50,7 +50,7 @@ def _options(
     """Options of every sub-command. `main` has already removed `--debug` from the arguments."""
 
 
-NOUNS = ("broker", "doctor", "generate", "ingest", "lake", "plan", "scale", "stream", "sweep")
+NOUNS = ("broker", "dead_letters", "doctor", "generate", "ingest", "lake", "mend", "plan", "scale", "stream", "sweep")
 for _noun in NOUNS:
     importlib.import_module(f"{__package__}.{_noun}").register(app)
 
@@ -64,6 +64,7 @@ def exit_code(error: BaseException) -> int | None:
     """
     kinds: list[tuple[str, str, int]] = [
         ("streaming.errors", "BadInput", CALLERS_MISTAKE),
+        ("streaming.errors", "NotAdmitted", CALLERS_MISTAKE),
         ("exfm.errors", "ConfigError", CALLERS_MISTAKE),
         ("streaming.errors", "StreamingError", FAILED),
         ("exfm.errors", "ModelError", FAILED),

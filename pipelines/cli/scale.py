@@ -47,6 +47,8 @@ def scale(
 ) -> None:
     """Show a family of teachers: layers first, then n_F, n_L, k and MLP together; parameters and FLOPs per example.
 
+    Both are the network's: the linear part next to it, of the same size in all of them, is left out.
+
     With --fit, each is trained in one pass over the same rows, like DLRM and DCN-V2 of equal FLOPs, and judged on the
     second half, each row before it is learned. All use one learning rate unless --dense-lr names more. Ctrl-C stops the
     command; the same command resumes it.
@@ -141,7 +143,10 @@ def _show(settings: Any, dials: list[int], interactions: list[str], json_: bool)
         cost = [f"{number:,}" for number in (count["dense"], count["tables"], member["flops_per_example"])]
         table.append([member["name"], *shape, *cost, f"{member['relative_flops']:.2f}"])
     _print(head, table)
-    typer.echo("FLOPs are those of the forward pass; training costs three times as much. What they gain: --fit")
+    typer.echo(
+        "FLOPs are those of the network's forward pass, without the linear part; training costs three times as much. "
+        "What they gain: --fit"
+    )
 
 
 def _sizes(sizes: list[int]) -> str:

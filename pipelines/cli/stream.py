@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipelines.cli.options import AsJson, Overrides
+from pipelines.cli.options import AsJson, Overrides, private_files
 
 if TYPE_CHECKING:
     from pipelines.config import Config
@@ -87,6 +87,7 @@ def stream(
     from pipelines.run_dir import RunDir
     from streaming.errors import BadInput
 
+    private_files()
     settings = load(config, overrides)
     where = RunDir(run_dir or Path("runs") / settings.name)
     if drop and not evolve:

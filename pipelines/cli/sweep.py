@@ -61,7 +61,11 @@ def sweep(
     if not console.is_terminal:
         console.width = 220  # a file has no right edge
     show(console, value)
-    typer.echo("  ".join(str(folder / name) for name in ("sweep.md", "sweep.json", "gains.png", "over_time.png")))
+    typer.echo(
+        "  ".join(
+            str(folder / name) for name in ("sweep.md", "sweep.json", "gains.png", "over_time.png", "ne_by_age.png")
+        )
+    )
 
 
 def _cores() -> int:

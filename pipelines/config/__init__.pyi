@@ -11,9 +11,9 @@ from .hash import decisive, hash_of, moved
 from .identity import STUDENT, depends_on, identity_of, own_section
 from .lineage import accepted_identities, hashes_of_run, remember
 from .models import Augmentation, StudentSettings, TeacherSettings
-from .sections import Frozen, Generated, Kafka, LossLimits, Pace, Recorded, Resources, Topic
+from .sections import Frozen, Generated, Kafka, LossLimits, MetricsSettings, Pace, Recorded, Resources, Topic
 from .settings import Config, dump, load, parse
-from .text import choices, merged, override, problems, read_settings
+from .text import choices, merged, override, passwords_in, problems, read_settings
 
 __all__ = [
     "STUDENT",
@@ -23,6 +23,7 @@ __all__ = [
     "Generated",
     "Kafka",
     "LossLimits",
+    "MetricsSettings",
     "Pace",
     "Recorded",
     "Resources",
@@ -48,6 +49,7 @@ __all__ = [
     "override",
     "own_section",
     "parse",
+    "passwords_in",
     "problems",
     "read_settings",
     "remember",

@@ -6,9 +6,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
-from exfm.models import StudentConfig, TeacherConfig
+from exfm.models import LearnedRows, StudentConfig, TeacherConfig, Whose
 from exfm.parallel import Sharding
 from pipelines.config.sections import Frozen
+from pipelines.feeds import Growth, batch_growth
+
+FIRST_BATCH_ROWS = 32
 
 
 class Augmentation(Frozen):
@@ -27,9 +30,17 @@ class TeacherSettings(Frozen):
     """The teacher: its batches, its model, when it is published, and the processes that hold it."""
 
     batch_rows: int = Field(default=2048, gt=0, description="rows of one training step, over all ranks")
+    first_batch_rows: int = Field(
+        default=FIRST_BATCH_ROWS,
+        gt=0,
+        exclude_if=lambda rows: rows == FIRST_BATCH_ROWS,
+        description="rows of the first steps: they double up to `batch_rows` as the lake grows",
+    )
     only: tuple[str, ...] = Field(default=(), description="features that students never see")
     model: TeacherConfig = Field(default=TeacherConfig(), description="the architecture and its optimizers")
-    publish_every_rows: int = Field(default=16384, gt=0, description="free pace: rows between snapshots")
+    publish_every_rows: int = Field(
+        default=16384, gt=0, description="free pace: rows between snapshots; fewer while blocks grow"
+    )
     checkpoint_every_blocks: int = Field(default=1, ge=1, description="blocks between two checkpoints")
     keep_snapshots: int = Field(default=8, ge=3, description="published snapshots that stay on disk")
     ranks: int = Field(default=1, ge=1, description="processes that hold and train the teacher together")
@@ -38,9 +49,17 @@ class TeacherSettings(Frozen):
         default=2, ge=0, description="batches that a thread makes ready ahead of the training; 0: no thread"
     )
 
+    @property
+    def batches(self) -> Growth:
+        """Rows of a training step, by the rows of the lake before it."""
+        return batch_growth(self.first_batch_rows, self.batch_rows)
+
 
 class StudentSettings(Frozen):
     """A vertical student: name, row filter (default: the vertical of its name), tasks, features, arm.
+
+    The rows that pass its filter are its own: it is for them, and judged on them. `label_rows` and `distillation_rows`
+    say what it learns from the rows of the other verticals in the lake.
 
     >>> [StudentSettings(name="feed", verticals=asked).row_filter for asked in ((), ("feed", "shop"), "all")]
     [('feed',), ('feed', 'shop'), ()]
@@ -48,12 +67,33 @@ class StudentSettings(Frozen):
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", description="names worker, checkpoints and exports")
     verticals: tuple[str, ...] | Literal["all"] = Field(
-        default=(), description="whose rows it learns; `all`: those of every vertical; left out: the one of its name"
+        default=(), description="whose rows it is for; `all`: those of every vertical; left out: the one of its name"
+    )
+    label_rows: Whose = Field(
+        default="own",
+        exclude_if=lambda whose: whose == "own",
+        description="`own`: it learns the labels of its own rows; `all`: those of every row in the lake",
+    )
+    distillation_rows: Whose = Field(
+        default="own",
+        exclude_if=lambda whose: whose == "own",
+        description="`own`: it distils on its own rows; `all`: on every row in the lake that has a teacher logit",
     )
     tasks: tuple[str, ...] = Field(default=(), description="empty: all tasks")
     features: tuple[str, ...] = Field(default=(), description="empty: all but the teacher's own")
     batch_rows: int = Field(default=512, gt=0, description="rows of one training step")
+    first_batch_rows: int = Field(
+        default=FIRST_BATCH_ROWS,
+        gt=0,
+        exclude_if=lambda rows: rows == FIRST_BATCH_ROWS,
+        description="rows of the first steps: they double up to `batch_rows` as the student learns",
+    )
     twin: bool = Field(default=False, description="also train a copy without the teacher, on the same rows")
+    baselines: bool = Field(
+        default=True,
+        exclude_if=lambda on: on,
+        description="also train a logistic regression, and count the label rate, on the rows whose labels it learns",
+    )
     checkpoint_every_rows: int = Field(default=50_000, gt=0, description="rows learned between two checkpoints")
     negative_rate: dict[str, Annotated[float, Field(gt=0, le=1)]] = Field(
         default={}, description="by task: the share of rows with label 0 that is learned; empty: all"
@@ -68,6 +108,21 @@ class StudentSettings(Frozen):
         return verticals
 
     @property
+    def batches(self) -> Growth:
+        """Rows of a training step, by the rows that it learned before."""
+        return batch_growth(self.first_batch_rows, self.batch_rows)
+
+    @property
     def row_filter(self) -> tuple[str, ...]:
-        """The verticals whose rows it learns; empty: all that there are."""
+        """The verticals whose rows are its own; empty: all that there are."""
         return () if self.verticals == "all" else self.verticals or (self.name,)
+
+    @property
+    def learned_rows(self) -> LearnedRows:
+        """Whose labels and logits it learns."""
+        return LearnedRows(self.label_rows, self.distillation_rows if self.model.arm.distils else "own")
+
+    @property
+    def learns_from_others(self) -> bool:
+        """Whether it learns from rows that are not its own."""
+        return bool(self.row_filter) and "all" in self.learned_rows

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
+from pipelines.feeds import Growth, block_growth
 from streaming.errors import BadInput
 from streaming.kafka import KafkaSettings
 from streaming.schema import RowSchema
@@ -17,6 +18,9 @@ class Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", coerce_numbers_to_str=True)
 
 
+FIRST_BLOCK_ROWS = 1024
+
+
 class Pace(Frozen):
     """How emitted rows, teacher snapshots and scoring keep step."""
 
@@ -24,6 +28,13 @@ class Pace(Frozen):
         default="free", description="lockstep: a function of input, config and seed; free: for live streams"
     )
     block_rows: int = Field(default=16384, gt=0, description="rows of a block; in free pace at most this many")
+    first_block_rows: int = Field(
+        default=FIRST_BLOCK_ROWS,
+        gt=0,
+        exclude_if=lambda rows: rows == FIRST_BLOCK_ROWS,
+        description="rows of the first blocks: they double up to `block_rows` as the lake grows, so that a young "
+        "teacher's snapshots are not old",
+    )
     lag: int = Field(default=2, ge=1, description="lockstep: block k is scored by the snapshot of blocks <= k - lag")
     commit_interval_s: float = Field(
         default=5.0, gt=0, description="free: a block is cut after this time at the latest"
@@ -37,6 +48,11 @@ class Pace(Frozen):
         description="free, catching up: rows past the newest snapshot before scoring waits for the next",
     )
     max_age_s: float | None = Field(default=None, gt=0, description="free: older snapshots write null logits")
+
+    @property
+    def blocks(self) -> Growth:
+        """Rows of a block, by the rows of the lake before it."""
+        return block_growth(self.first_block_rows, self.block_rows)
 
 
 class Topic(Frozen):
@@ -62,6 +78,18 @@ class Kafka(KafkaSettings):
         default=None, ge=1, le=65535, description="embedded broker: a fixed port instead of a free one"
     )
     heap_mb: int = Field(default=384, ge=128, description="embedded broker: memory of its Java heap")
+    dead_letter_days: float | None = Field(
+        default=30.0,
+        gt=0,
+        description="how long the dead-letter topic keeps its messages, where the run makes it (retention.ms); the "
+        "table `lake/dead_letters` keeps them all; null: for ever",
+    )
+    examples_keep_rows: int | None = Field(
+        default=1_000_000,
+        ge=0,
+        description="rows of the examples topic before the slowest registered reader that are kept; older ones are "
+        "deleted from it, the lake has them; null: all are kept",
+    )
     downtime_s: float = Field(
         default=3600.0, ge=0, description="topics must keep their messages for the longest window and this downtime"
     )
@@ -128,14 +156,46 @@ class MetricsSettings(Frozen):
     group_by: str | None = Field(
         default=None, description="a column, such as user_id, for GAUC and for errors clustered by it"
     )
+    cluster_by: tuple[str, ...] = Field(
+        default=(),
+        max_length=2,
+        description="one or two columns, such as [user_id, ad_id], that intervals are clustered by: rows that share a "
+        "user or an ad are not independent; empty: group_by alone, or without it stretches of neighbouring rows",
+        exclude_if=lambda columns: not columns,
+    )
+    as_shown: bool = Field(
+        default=False,
+        description="also predict every row with what had settled when it was shown; up to 28 versions of student and "
+        "twin are kept for it, in every checkpoint, and a student takes about half as long again",
+        exclude_if=lambda on: not on,
+    )
+    as_shown_bytes: int = Field(
+        default=512_000_000,
+        gt=0,
+        description="memory of one student for these versions; one that needs more is not predicted as shown, and the "
+        "run says so",
+        exclude_if=lambda most: most == 512_000_000,
+    )
+
+    @property
+    def clusters(self) -> tuple[str, ...]:
+        """The columns that intervals are clustered by; none: by stretches of neighbouring rows."""
+        return self.cluster_by or ((self.group_by,) if self.group_by is not None else ())
 
     def check(self, rows: RowSchema) -> None:
         """Raises ValueError where rows cannot be grouped so."""
         able = [c.name for c in rows.columns if c.type in ("int64", "string") and not c.nullable]
-        if self.group_by is not None and self.group_by not in able:
+        named = [("group_by", self.group_by)] if self.group_by is not None else []
+        for setting, column in [*named, *(("cluster_by", column) for column in self.cluster_by)]:
+            if column not in able:
+                raise ValueError(
+                    f"metrics.{setting} is `{column}`; it has to be a column of ids that every row has: "
+                    f"{', '.join(able) or 'there is none'}"
+                )
+        if len(set(self.cluster_by)) < len(self.cluster_by):
             raise ValueError(
-                f"metrics.group_by is `{self.group_by}`; it has to be a column of ids that every row has: "
-                f"{', '.join(able) or 'there is none'}"
+                f"metrics.cluster_by is `{self.cluster_by[0]}` twice; name one column, or two that differ, such as "
+                "a user and an item"
             )
 
 
@@ -176,6 +236,13 @@ class Resources(Frozen):
     )
     min_free_disk_gb: float = Field(default=1.0, ge=0, description="a run does not start with less")
     disk_give_up_s: float = Field(default=600.0, gt=0, description="how long to wait for room on a full disk")
+    predictions_mb: float | None = Field(
+        default=None,
+        gt=0,
+        description="of each student's `predictions/`, so much is kept, the newest; summary.json has the figures of "
+        "the rows that are left; null: all",
+    )
+    log_mb: float = Field(default=10.0, gt=0, description="a log in `logs/` is rotated at this size; 3 older are kept")
     checkpoint_queue: int = Field(default=1, ge=1, description="checkpoints of a worker that wait to be written")
     read_rows: int = Field(default=32_768, gt=0, description="rows a student takes from the lake at a time")
     read_ahead: int = Field(
@@ -184,3 +251,8 @@ class Resources(Frozen):
     max_quarantined_in_a_row: int = Field(
         default=16, ge=1, description="batches that are not finite, one after the other, before a worker gives up"
     )
+
+    @property
+    def predictions_bytes(self) -> int | None:
+        """Of one student's predictions; None: all of them."""
+        return None if self.predictions_mb is None else round(self.predictions_mb * 2**20)

@@ -14,8 +14,9 @@ from typing import Annotated, Any
 import yaml
 from pydantic import Field, ValidationError, model_validator
 
-from exfm.data import FeatureSet, unfit_history
+from exfm.data import FeatureSet, SequenceFeature, SparseFeature, unfit_history
 from exfm.errors import ConfigError
+from exfm.models import AsShownConfig
 from pipelines.config.files import place_files
 from pipelines.config.hash import decisive, hash_of
 from pipelines.config.identity import identity_of
@@ -36,7 +37,7 @@ from pipelines.shipped import config_file
 from streaming.errors import BadInput
 from streaming.lake import LakeSettings
 from streaming.schema import RowSchema
-from streaming.settlement import SettlementConfig
+from streaming.settlement import FUTURE_SKEW_S, SettlementConfig
 
 WRITTEN_DOWN = {"tasks", "features", "checkpoint_every_rows"}
 """Settings of a student that its section has in every config that a run wrote down, of whichever release."""
@@ -131,9 +132,42 @@ class Config(Frozen):
                 f"student `{student.name}` reads no sparse feature, and needs 1 or more; sparse features: "
                 f"{', '.join(self.features.sparse_names)}, of which teacher.only keeps {list(self.teacher.only)}"
             )
+        if student.learns_from_others and not any("vertical" in f.reads for f in self.student_features(student).all):
+            setting = "label_rows" if student.label_rows == "all" else "distillation_rows"
+            raise ValueError(
+                f"student `{student.name}` learns from rows of other verticals ({setting}: all), and none of its "
+                "features reads the column `vertical`: it could not tell them from its own. Add a sparse feature "
+                f"`vertical` to what it reads, or set {setting}: own"
+            )
         arm = student.model.arm
+        sparse = set(reads) & set(self.features.sparse_names)
+        for feature in arm.residuals_by:
+            if feature not in sparse:
+                raise ValueError(
+                    f"student `{student.name}`: arm.residuals_by names `{feature}`, which is no sparse feature that it "
+                    f"reads; {choices(feature, sparse)}"
+                )
         if problem := unfit_history(self.features, reads, self.student_tasks(student), arm.distils):
             raise ValueError(f"student `{student.name}` {problem}")
+
+    @property
+    def index_rows(self) -> dict[str, int]:
+        """Columns that are used as an index, and the rows of the smallest table that each is an index into."""
+        tables: list[SparseFeature | SequenceFeature] = [*self.features.sparse, *self.features.sequence]
+        indexes = [feature for feature in tables if feature.transform == "index"]
+        columns = {column for feature in indexes for column in feature.reads}
+        return {name: min(f.rows for f in indexes if name in f.reads) for name in sorted(columns)}
+
+    @property
+    def reads_live(self) -> bool:
+        """Whether others feed the topics while it runs: the clock here says what lies in the future."""
+        return self.source is None and self.pace.mode == "free"
+
+    @property
+    def max_future_skew_s(self) -> float | None:
+        """How far event times may be in the future; None: they are not bounded."""
+        named = self.settlement.max_future_skew_s
+        return FUTURE_SKEW_S if named is None and self.pace.mode == "free" else named
 
     @property
     def tasks(self) -> tuple[str, ...]:
@@ -153,10 +187,26 @@ class Config(Frozen):
     def student_features(self, student: StudentSettings) -> FeatureSet:
         return self.features.select(self._feature_names(student))
 
+    def as_shown(self, student: StudentSettings) -> AsShownConfig | None:
+        """How a student's predictions as shown are made; None where they are not wanted."""
+        return self.as_shown_of(student) if self.metrics.as_shown else None
+
+    def as_shown_of(self, student: StudentSettings) -> AsShownConfig:
+        """How they would be made, wanted or not."""
+        tasks, lateness_ms = self.student_tasks(student), self.settlement.lateness_ms
+        groups = [group for group in self.rows.groups if any(task.name in tasks for task in group.tasks)]
+        delays_ms = {group.name: group.window_ms + lateness_ms for group in groups}
+        return AsShownConfig(delays_ms, self.metrics.as_shown_bytes)
+
     @property
     def teacher_features(self) -> FeatureSet:
         """All that are made of a row alone: histories are a student's own."""
         return self.features.select([feature.name for feature in self.features.all])
+
+    def reads_all_rows(self, student: StudentSettings) -> bool:
+        """Whether a student reads rows that are not its own, to learn from or to keep histories of."""
+        of_all = any(history.rows == "all" for history in self.student_features(student).history)
+        return student.learns_from_others or (of_all and bool(student.row_filter))
 
     def _feature_names(self, student: StudentSettings) -> tuple[str, ...]:
         return student.features or tuple(n for n in self.features.names if n not in self.teacher.only)

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ValidationError
 
 from pipelines.shipped import CONFIGS, config_file, config_names
 from streaming.errors import BadInput
+from streaming.kafka import SECRET_KEYS
 
 MOST_VALUES = 100_000
 """References (`*name`) written out, a text may hold so many values; a few lines could hold 2^100."""
@@ -185,8 +186,10 @@ def override(raw: dict[str, Any], assignment: str) -> None:
     try:
         value = read_yaml(text)
     except ValueError:
-        raise BadInput(f"--set {assignment}: `{text}` is not a YAML value; put quotes around a text") from None
+        shown = "…" if last in SECRET_KEYS else text
+        raise BadInput(f"--set {name}={shown}: `{shown}` is not a YAML value; put quotes around a text") from None
     node: Any = raw
+    assignment = f"{name}=…" if last in SECRET_KEYS else assignment
     for part in parents:
         node = node[_index(node, part, assignment)] if isinstance(node, list) else node.setdefault(part, {})
         if not isinstance(node, dict | list):
@@ -195,6 +198,26 @@ def override(raw: dict[str, Any], assignment: str) -> None:
         node[_index(node, last, assignment)] = value
     else:
         node[last] = value
+
+
+def passwords_in(assignment: str) -> list[str]:
+    """The secret settings that a `--set` gives as plain text, where every process of the machine can read them.
+
+    >>> passwords_in("kafka.security.sasl_plain_password=s3cret")
+    ['kafka.security.sasl_plain_password']
+    >>> passwords_in("kafka.security={sasl_plain_password: {env: KAFKA_PASSWORD}, sasl_plain_username: exfm}")
+    []
+    """
+    raw: dict[str, Any] = {}
+    try:
+        override(raw, assignment)
+    except BadInput:  # said where it is applied
+        return []
+    found: Any = raw
+    for part in ("kafka", "security"):
+        found = found.get(part) if isinstance(found, dict) else {}
+    given = found if isinstance(found, dict) else {}
+    return [f"kafka.security.{name}" for name in SECRET_KEYS if isinstance(given.get(name), str | int)]
 
 
 def _index(node: list[Any], part: str, assignment: str) -> int:

@@ -1,8 +1,9 @@
 from .lifecycle import failed_before_learning, run, start_over
-from .preflight import writable
+from .preflight import locked, writable
 
 __all__ = [
     "failed_before_learning",
+    "locked",
     "run",
     "start_over",
     "writable",

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Iterable
 
 from pipelines.config import STUDENT, Config, StudentSettings, hashes_of_run
-from pipelines.results import JUDGED, Severity, Summary, current, draw, losses_in, summarise
+from pipelines.results import JUDGED, Severity, Summary, clustered_by, current, draw, losses_in, summarise
 from pipelines.rules import Cause, Death, GiveUp, Patience, RunState, cause_of, verdict
 from pipelines.run_dir import RunDir
 from pipelines.status import RunStatus
@@ -136,6 +136,7 @@ def tracker_of(config: Config, run_dir: RunDir) -> Tracker | None:
 def track_student(config: Config, student: StudentSettings, tracker: Tracker) -> None:
     values = {"verticals": ",".join(student.row_filter) or "all", "tasks": ",".join(config.student_tasks(student))}
     values["final_window"] = f"{JUDGED.replace('_', ' ')} of the stream"  # of every metric `final/…`
+    values["intervals_clustered_by"] = clustered_by({"cluster_by": config.metrics.clusters})
     tracker.params(STUDENT + student.name, _of_all(config) | values | student.model.model_dump(mode="json"))
 
 

@@ -67,7 +67,7 @@ class Coordinator:
         self._rules = Supervision(launcher, run_dir.logs, patience, resources.hang_s, disk_has_room, clock)
         self._finishing = Finishing(finish, patience, clock)
         file = status_file or StatusFile(run_dir.status)
-        self._reporting = Reporting(status, file, run_dir.lake, tracker, watch, judge, clock)
+        self._reporting = Reporting(status, file, run_dir, tracker, watch, judge, clock)
         self._pace, self._broker = pace, broker
         self._clock, self._sleep = clock, sleep
         self.stop_asked: str | None = None

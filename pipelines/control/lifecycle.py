@@ -8,7 +8,6 @@ concluded     summary.json, the picture, MLflow                                 
 
 from __future__ import annotations
 
-import logging
 import shutil
 from collections.abc import Callable, Sequence
 
@@ -21,7 +20,7 @@ from pipelines.control.provision import Say, make_lake, make_topics, provisioned
 from pipelines.control.signals import interruptible, undisturbed_cleanup
 from pipelines.results import Severity, Summary, losses_in
 from pipelines.rules import RunState
-from pipelines.run_dir import RunDir
+from pipelines.run_dir import RunDir, log_to
 from pipelines.status import Heartbeat, RunStatus, StatusFile, earlier_legs, read_status
 from pipelines.workers import files_name
 from streaming.broker import LocalBroker
@@ -62,7 +61,7 @@ def run(
         _announce(run_dir, say)
         if isinstance(config.source, Recorded) and not run_dir.source_files.exists():
             write_text(run_dir.source_files, files_name(config.source))
-        logging.basicConfig(filename=run_dir.logs / "coordinator.log", level=logging.INFO, force=True)
+        log_to(run_dir.logs / "coordinator.log", config.resources.log_mb)
         status = RunStatus.resuming(config.name, earlier_legs(run_dir.root))
         status_file = StatusFile(run_dir.status)
         with (

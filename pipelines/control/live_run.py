@@ -100,7 +100,7 @@ class LiveRun:
         """From now on the run has these settings; workers that are restarted are built with them."""
         if self.coordinator.over:
             raise BadInput("the run is over; start it again with the students that it is to have")
-        config = parse(settings)
+        config = parse(settings).model_copy(update={"kafka": self.config.kafka})  # with its passwords
         settle(config, self._run_dir, evolve=False, drop=(), say=self._say)
         write_text(self._run_dir.config, dump(config))
         sync(self._run_dir.root)

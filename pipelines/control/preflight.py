@@ -34,9 +34,13 @@ def prepare(
     """Make a locked run directory ready, or say what stands in the way. Raises BadInput or StreamingError (disk).
 
     A run directory that holds a run is resumed where `continuation.settle` finds that `config` continues it. `evolve`:
-    features may differ from those the run was started with, where there is a rule; those in `drop` may be dropped.
+    features may differ from those the run was started with, where there is a rule; those in `drop` may be dropped. The
+    folder of a new run is its user's alone, and the config that is written there holds no password.
     """
     _disk(run_dir.root, config.resources.min_free_disk_gb)
+    if not run_dir.config.exists():
+        _indexes_fit(config)
+        run_dir.root.chmod(0o700)  # who opens it to others later has it stay so
     settle(config, run_dir, evolve=evolve, drop=drop, say=say)
     run_dir.logs.mkdir(exist_ok=True)
     write_text(run_dir.config, dump(config))
@@ -99,6 +103,18 @@ def _disk(root: Path, needed_gb: float) -> None:
             f"{free:.1f} GB are free on the disk of {root}, {needed_gb:g} GB are wanted before a run starts "
             "(resources.min_free_disk_gb); free some, or give another disk with --run-dir"
         )
+
+
+def _indexes_fit(config: Config) -> None:
+    """Raises BadInput for a column that may be larger than the table that it is an index into."""
+    for column in config.rows.columns:
+        rows = config.index_rows.get(column.name)
+        if rows is not None and column.maximum is not None and column.maximum >= rows:
+            raise BadInput(
+                f"column `{column.name}` may be up to {column.maximum} (rows.columns: maximum), and is an index into a "
+                f"table of {rows} rows: make the maximum {rows - 1}, give the feature {column.maximum + 1} rows, or "
+                "use transform `hash`"
+            )
 
 
 def _pid(run_dir: RunDir) -> Any:

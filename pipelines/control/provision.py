@@ -15,11 +15,13 @@ from pipelines.run_dir import RunDir, store_ends
 from pipelines.status import RunStatus
 from streaming.broker import LocalBroker
 from streaming.errors import BadInput
-from streaming.kafka import check_retention, end_offsets, ensure_topics, require_answer, require_topics
+from streaming.kafka import check_retention, end_offsets, ensure_topics, require_answer, source_topics
 from streaming.lake import LakeTable
 from streaming.position import Partition
 
 Say = Callable[[str], None]
+
+DAY_MS = 86_400_000
 
 
 class Provision(NamedTuple):
@@ -34,12 +36,14 @@ class Provision(NamedTuple):
 def provisioned(config: Config, run_dir: RunDir, status: RunStatus, *, local: bool, say: Say) -> Iterator[Provision]:
     """Start the embedded broker and the launcher side by side; shut both down at the end.
 
-    Raises BadInput for a port that is taken, BrokerAway where no configured broker answers, before anything is started.
+    Raises BadInput for a port that is taken or a password that is not there, BrokerAway where no configured broker
+    answers, before anything is started.
     """
     configured = config.kafka.bootstrap_servers
     if configured is None:
         _local(config, run_dir).check_port()
     else:
+        config.kafka.client_security()
         require_answer(config.kafka)
     status.broker["bootstrap_servers"] = configured
     with ExitStack() as stack:
@@ -60,20 +64,23 @@ def make_topics(config: Config, run_dir: RunDir, servers: str, *, until_end: boo
     """Make the topics of an embedded broker or of our own source. Where others feed them, check that they exist and
     keep their messages for as long as they are needed, and record where a bounded run ends.
 
-    Raises BadInput for topics that are absent, or hold nothing although the run is to end where they end.
+    Raises BadInput for topics that are absent, have other numbers of partitions than configured, or hold nothing
+    although the run is to end where they end.
     """
     kafka = config.kafka.model_copy(update={"bootstrap_servers": servers})
     inputs = {t.topic: t.partitions for t in (kafka.impressions, kafka.feedback)}
-    outputs = {t.topic: t.partitions for t in (kafka.examples, kafka.dead_letters)}
+    outputs = {kafka.examples.topic: kafka.examples.partitions}
     if config.source is not None or config.kafka.bootstrap_servers is None:
         ensure_topics(kafka, inputs | outputs)
     else:
-        require_topics(kafka, inputs)
+        source_topics(kafka, inputs)
         needed_s = config.rows.groups[-1].window_ms / 1000 + config.settlement.lateness_s + kafka.downtime_s
-        skew_s = config.settlement.max_future_skew_s
+        skew_s = None if config.reads_live else config.max_future_skew_s  # a live run asks its own clock, too
         for warning in check_retention(kafka, inputs, needed_s=needed_s, max_future_skew_s=skew_s):
             say(warning)
         ensure_topics(kafka, outputs)
+    kept_ms = -1 if kafka.dead_letter_days is None else round(kafka.dead_letter_days * DAY_MS)
+    ensure_topics(kafka, {kafka.dead_letters.topic: kafka.dead_letters.partitions}, retention_ms=kept_ms)
     if until_end and config.source is None and not run_dir.end_offsets.exists():
         partitions = [Partition(topic, p) for topic, count in inputs.items() for p in range(count)]
         ends = end_offsets(kafka, partitions)

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 from pipelines.results import Losses
 from pipelines.rules import RunState
-from pipelines.status import RunStatus, StatusFile
+from pipelines.run_dir import RunDir
+from pipelines.status import RunStatus, StatusFile, disk_use
 from pipelines.tracking import Tracker
 from pipelines.workers import Report
 
 STATUS_INTERVAL_S = 1.0
+DISK_INTERVAL_S = 60.0
 
 
 Judge = Callable[[Mapping[str, Any]], tuple[dict[str, Any], Losses]]
@@ -26,16 +27,17 @@ class Reporting:
         self,
         status: RunStatus,
         file: StatusFile,
-        lake: Path,
+        run_dir: RunDir,
         tracker: Tracker | None,
         watch: Callable[[RunStatus], None],
         judge: Judge | None,
         clock: Callable[[], float],
     ) -> None:
         self._judge = judge
-        self._status, self._file, self._lake = status, file, lake
+        self._status, self._file, self._run_dir = status, file, run_dir
         self._tracker, self._watch, self._clock = tracker, watch, clock
         self._shown_at = 0.0
+        self._measured_at: float | None = None
 
     def show(self, *, force: bool = False) -> None:
         now, status = self._clock(), self._status
@@ -43,6 +45,9 @@ class Reporting:
             return
         self._shown_at = now
         self._measure_lake()
+        if force or self._measured_at is None or now - self._measured_at >= DISK_INTERVAL_S:
+            self._measured_at = now
+            status.disk = disk_use(self._run_dir.root)
         if self._tracker is not None:
             status.tracking = {"dropped": self._tracker.dropped, "problem": self._tracker.problem}
         if status.state not in (RunState.DONE, RunState.FAILED, RunState.STOPPED):
@@ -66,7 +71,7 @@ class Reporting:
 
     def _measure_lake(self) -> None:
         files = bytes_ = 0
-        for path in self._lake.glob("*/*/*.parquet"):
+        for path in self._run_dir.lake.glob("*/*/*.parquet"):
             try:
                 bytes_ += path.stat().st_size
             except FileNotFoundError:  # vacuumed meanwhile

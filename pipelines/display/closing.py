@@ -12,17 +12,19 @@ from rich.text import Text
 from pipelines.config import Config
 from pipelines.display.losses import losses_text
 from pipelines.display.screen import duration
-from pipelines.display.tables import COLOURS, WINDOWS, ne_table
+from pipelines.display.tables import COLOURS, WINDOWS, baselines_text, ne_table
 from pipelines.results import (
     JUDGED,
     WARM_IMPRESSIONS,
     Outcome,
+    clustered_by,
     counts_hold,
     losses_in,
     next_step,
     outcome_of,
     rows_hold,
     verdict_on,
+    worse_by_age,
 )
 from pipelines.run_dir import RunDir
 from streaming.program import command
@@ -38,6 +40,7 @@ def print_closing(console: Console, summary: dict[str, Any], run_dir: RunDir, co
     else:
         print_verdicts(console, summary)
         console.print(ne_table(summary))
+        print_baselines(console, summary)
         _say(console, f"\nmore      {command('exfm', 'report', run_dir.root)}")
     _say(console, "\n" + counts_text(summary))
     console.print(losses_text(losses, words=False))
@@ -70,16 +73,25 @@ def print_verdicts(console: Console, summary: dict[str, Any]) -> None:
     """Each student's verdict in words, and the most useful next step."""
     console.print(
         f"\nVerdict on the {WINDOWS[JUDGED]}, each row predicted before it was learned. A gain is in % of the NE "
-        "of the twin, the same student without a teacher; above 0 is good; [95 % interval].",
+        f"of the twin, the same student without a teacher; above 0 is good; [95 % interval, clustered by "
+        f"{clustered_by(summary['run'])}].",
         style="bold",
         highlight=False,
     )
     indent = " " * min(24, 2 + max((len(name) for name in summary["students"]), default=0))
     for name, tasks in summary["students"].items():
         _paragraph(console, f"{name}: {verdict_on(tasks)}", indent, _colour(tasks))
+        if (worse := worse_by_age(tasks)) is not None:
+            _paragraph(console, f"{' ' * len(indent)}{worse}", indent, "yellow")
     step = next_step(summary)
     if step is not None:
         _paragraph(console, f"try {step}", indent)
+
+
+def print_baselines(console: Console, summary: dict[str, Any], window: str | None = JUDGED) -> None:
+    """NE of the baselines, where a run has them."""
+    if (words := baselines_text(summary, window)) is not None:
+        _paragraph(console, words, "  ")
 
 
 def _paragraph(console: Console, words: str, indent: str, style: str = "") -> None:

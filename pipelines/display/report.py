@@ -6,9 +6,17 @@ from typing import Any
 
 from rich.console import Console
 
-from pipelines.display.closing import counts_text, print_verdicts, too_short
+from pipelines.display.closing import counts_text, print_baselines, print_verdicts, too_short
 from pipelines.display.losses import losses_text
-from pipelines.display.tables import auc_table, gauc_table, ne_table, teaching_table, workers_table
+from pipelines.display.tables import (
+    as_shown_table,
+    auc_table,
+    gauc_table,
+    ne_table,
+    teaching_table,
+    tenths_table,
+    workers_table,
+)
 from pipelines.results import JUDGED, WARM_IMPRESSIONS
 
 
@@ -25,10 +33,16 @@ def print_report(console: Console, summary: dict[str, Any], *, whole: bool) -> N
         console.print(losses_text(losses | {"lines": []}))
     print_verdicts(console, summary)
     for window in (JUDGED, None) if whole else (JUDGED,):
-        for table in (ne_table, auc_table, teaching_table):
+        console.print(ne_table(summary, window))
+        print_baselines(console, summary, window)
+        for table in (auc_table, teaching_table):
             console.print(table(summary, window))
         if summary["run"].get("group_by") is not None:
             console.print(gauc_table(summary, window))
+        if any(result.get("as_shown") for tasks in summary["students"].values() for result in tasks.values()):
+            console.print(as_shown_table(summary, window))
+    if any("by_tenth" in result for tasks in summary["students"].values() for result in tasks.values()):
+        console.print(tenths_table(summary))
     console.print(workers_table(summary))
     console.print("\n" + counts_text(summary), highlight=False, markup=False)
     if losses is not None:

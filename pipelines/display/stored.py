@@ -34,3 +34,6 @@ def show_status(value: dict[str, Any], running: bool) -> None:
         f"broker: {escape(str(broker['bootstrap_servers']))}{restarts}",
         highlight=False,
     )
+    if disk := value.get("disk"):  # releases before did not write it
+        used = ", ".join(f"{part} {size / 2**20:,.1f}" for part, size in disk.items() if size)
+        console.print(f"disk, MB: {used}", highlight=False)

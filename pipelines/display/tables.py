@@ -11,7 +11,15 @@ from rich.text import Text
 from pipelines.display.screen import duration
 from pipelines.results import JUDGED, MODELS, NO_ROW, Outcome, outcome_of, saw_no_row
 
-HEADS = {"student": "student", "no_teacher": "twin", "teacher": "teacher", "optimum": "optimum"}
+HEADS = {
+    "student": "student",
+    "no_teacher": "twin",
+    "teacher": "teacher",
+    "optimum": "optimum",
+    "ftrl": "FTRL",
+    "constant": "rate",
+}
+BASELINES = ("ftrl", "constant")
 COMPARED = ("student", "no_teacher", "teacher")
 COLOURS = {Outcome.GAINED: "green", Outcome.LOST: "red", Outcome.UNDECIDED: "yellow"}
 WINDOWS = {JUDGED: "last half of the stream", None: "whole stream"}
@@ -37,7 +45,8 @@ def _figures_table(title: str) -> Table:
 
 def ne_table(summary: dict[str, Any], window: str | None = JUDGED) -> Table:
     """Student × task: positives, NE of every model, and the student's gain over its twin with its 95 % interval."""
-    models = [m for m in MODELS if any(figures[m] for _, _, figures in _cells(summary, window) if figures)]
+    there = {m for _, _, figures in _cells(summary, window) if figures for m in MODELS if figures.get(m)}
+    models = [m for m in MODELS if m in there and m not in BASELINES]  # which have a line of their own
     table = _figures_table(f"{WINDOWS[window]}: NE (lower is better); gain in % of the twin's NE")
     for head in (HEADS[model] for model in models):
         table.add_column(head, justify="right", no_wrap=True)
@@ -49,6 +58,22 @@ def ne_table(summary: dict[str, Any], window: str | None = JUDGED) -> Table:
         ne = (_figure(figures, model, "ne") for model in models)
         table.add_row(name, task, *_counts(figures, "positives"), *ne, gain_text(figures["gain"]))
     return table
+
+
+def baselines_text(summary: dict[str, Any], window: str | None = JUDGED) -> str | None:
+    """NE of a logistic regression and of the label rate so far, in one sentence each; None where there are none.
+
+    >>> result = {"rows": 9, "last_half": {"ftrl": {"ne": 0.94321}, "constant": {"ne": 1.0004}, "too_few": None}}
+    >>> baselines_text({"students": {"feed": {"ctr": result}}})
+    'NE of FTRL (a logistic regression): feed ctr 0.9432; of the label rate so far: feed ctr 1.0004'
+    """
+    found: dict[str, list[str]] = {}
+    for name, task, figures in _cells(summary, window):
+        for model in BASELINES:
+            if figures is not None and figures.get(model) is not None:
+                found.setdefault(model, []).append(f"{name} {task} {_figure(figures, model, 'ne')}")
+    words = {"ftrl": "FTRL (a logistic regression)", "constant": "the label rate so far"}
+    return "NE " + "; ".join(f"of {words[m]}: {', '.join(cells)}" for m, cells in found.items()) if found else None
 
 
 def auc_table(summary: dict[str, Any], window: str | None = JUDGED) -> Table:
@@ -95,6 +120,47 @@ def gauc_table(summary: dict[str, Any], window: str | None = JUDGED) -> Table:
             counts = _counts(figures, "positives", "gauc_groups", "gauc_rows")
             table.add_row(name, task, *counts, *(_figure(figures, model, "gauc") for model in COMPARED))
     return table
+
+
+def as_shown_table(summary: dict[str, Any], window: str | None = JUDGED) -> Table:
+    """Student × task: NE of student and twin as settled and as shown, and the gain as shown."""
+    table = _figures_table(f"{WINDOWS[window]}: NE with what had settled when a row was shown")
+    for model in ("student", "no_teacher"):
+        for kind in ("settled", "shown"):
+            table.add_column(f"{HEADS[model]}\n{kind}", justify="right", no_wrap=True)
+    table.add_column("gain as shown, 95 %", justify="right", min_width=20)
+    for name, task, figures in _cells(summary, window):
+        if figures is None or (shown := figures.get("as_shown")) is None:
+            continue
+        ne = (_figure(f, m, "ne") for m in ("student", "no_teacher") for f in (figures, shown))
+        table.add_row(name, task, *_counts(shown, "positives"), *ne, gain_text(shown["gain"]))
+    return table
+
+
+def tenths_table(summary: dict[str, Any]) -> Table:
+    """Student × task × model: NE by tenth of the stream."""
+    table = _table("NE by tenth of the stream: 10 is its first 10 % (lower is better)", "student", "task", "model")
+    for n in range(10):
+        table.add_column(f"{10 * (n + 1)}", justify="right", no_wrap=True)
+    for name, tasks in summary["students"].items():
+        for task, result in tasks.items():
+            tenths = result.get("by_tenth") or ()
+            for model in MODELS:
+                if any(tenth.get(model) is not None for tenth in tenths):
+                    table.add_row(name, task, HEADS[model], *(_four_wide(tenth.get(model)) for tenth in tenths))
+                    name = task = ""
+    return table
+
+
+def _four_wide(ne: float | None) -> str:
+    """A figure in 4 places.
+
+    >>> _four_wide(0.81234), _four_wide(1.11), _four_wide(57.12), _four_wide(None)
+    ('.812', '1.11', '57.1', '–')
+    """
+    if ne is None:
+        return "–"
+    return f"{ne:.3f}"[1:] if ne < 0.9995 else f"{ne:.2f}" if ne < 9.995 else f"{ne:.1f}" if ne < 99.95 else f"{ne:.0f}"
 
 
 def _cells(summary: dict[str, Any], window: str | None) -> Iterator[tuple[str, str, dict[str, Any] | None]]:

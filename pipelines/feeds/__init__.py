@@ -1,5 +1,6 @@
 """Feeds: what an engine learns from, in order, from a topic, a lake or a table. A feed knows its position.
 
+growth    sizes of batches and blocks that grow with the stream
 cuts      where a batch ends, for students and for the teacher
 student   rows of a lake or a table: filtered, sampled, cut, built
 teacher   a rank's partitions of every block of the examples topic, cut into steps

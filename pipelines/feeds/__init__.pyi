@@ -1,10 +1,12 @@
 from .cuts import StudentCuts, block_cuts
+from .growth import Growth, batch_growth, block_growth
 from .student import Cut, RowSource, StudentFeed
 from .table import TableSource
 from .teacher import Portion, Step, TeacherFeed, portion_of
 
 __all__ = [
     "Cut",
+    "Growth",
     "Portion",
     "RowSource",
     "Step",
@@ -12,6 +14,8 @@ __all__ = [
     "StudentFeed",
     "TableSource",
     "TeacherFeed",
+    "batch_growth",
     "block_cuts",
+    "block_growth",
     "portion_of",
 ]

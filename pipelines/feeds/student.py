@@ -9,15 +9,18 @@ training: nothing here depends on how far, and what was left out waits until it 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import nullcontext
 from typing import NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from exfm.data import Batch, BatchBuilder, SampledRows
+from exfm.data import OWN, Batch, BatchBuilder, SampledRows
+from exfm.models import Whose
 from pipelines.feeds.cuts import StudentCuts
+from pipelines.feeds.growth import Growth
 from pipelines.training import Ahead, Watch
 from streaming.messages import EndOfStream
 from streaming.position import NOTHING_YET
@@ -27,10 +30,16 @@ WAIT_S = 0.05
 
 
 class Cut(NamedTuple):
-    """One batch: its rows, in order, and the tensors made of them."""
+    """One batch: its rows, in order, and the tensors made of them. Where it holds rows of other verticals, the column
+    `own row` says which are the student's own."""
 
     rows: pa.Table
     batch: Batch
+
+    @property
+    def own_rows(self) -> Cut:
+        """The student's own rows alone."""
+        return self if self.batch.own is None else Cut(self.rows.filter(self.rows[OWN]), self.batch.own_rows)
 
 
 class RowSource(Protocol):
@@ -41,12 +50,10 @@ class RowSource(Protocol):
     def open(self, position: int | None = None) -> None: ...
     def next_batch(self) -> pa.Table | None: ...
     def position(self) -> int: ...
-    @property
-    def caught_up(self) -> bool: ...
 
 
 class LeftOut:
-    """Rows that sampling took away, on their way from the thread that reads to the one that learns and counts."""
+    """Labels that sampling took away, on their way from the thread that reads to the one that learns and counts."""
 
     READS = ("lake_seq", "impression_id")  # and labels
 
@@ -54,9 +61,12 @@ class LeftOut:
         self._chunks: list[pa.Table] = []
         self._lock = threading.Lock()
 
-    def put(self, sampled: SampledRows) -> None:
+    def put(self, sampled: SampledRows, *, own_only: bool = False) -> None:
+        """With `own_only`, those of own rows: the others' are not learned either way."""
         counted = [n for n in sampled.lost.schema.names if n in self.READS or n.startswith("label_")]
         lost = sampled.lost.select(counted).append_column("gone", pa.array(sampled.gone))
+        if own_only:
+            lost = lost.filter(sampled.lost[OWN])
         with self._lock:
             self._chunks.append(lost)
 
@@ -84,24 +94,31 @@ class StudentFeed:
         source: RowSource,
         build: BatchBuilder,
         *,
-        batch_rows: int,
+        batches: Growth,
+        own: Collection[str] = (),
+        label_rows: Whose = "own",
         sampling: Callable[[pa.Table], SampledRows] | None = None,
         ahead: int = 0,
         watch: Watch = lambda phase: nullcontext(),
     ) -> None:
-        """With `ahead` > 0, do not share `source` with another thread. `watch` times the thread that reads, in the
-        phases `read`, `cut` and `batch`."""
+        """`batches`: the rows of a batch, by the rows learned before it. `own`: the verticals whose rows are the
+        student's own, where the source has others, too; `label_rows`: whether labels of those are learned. With `ahead`
+        > 0, do not share `source` with another thread. `watch` times the thread that reads, in the phases `read`,
+        `cut` and `batch`."""
         self._source, self._build, self._sampling, self._watch = source, build, sampling, watch
-        self._cuts = StudentCuts(batch_rows)
-        self._given = NOTHING_YET
+        self._own = pa.array(own, pa.string()) if own else None
+        self._batches, self._own_only = batches, self._own is not None and label_rows == "own"
+        self._cuts = StudentCuts(batches)
+        self._given = self._read_upto = NOTHING_YET
         self._bound = ahead
         self._ahead: Ahead[Cut] = Ahead("student", self._next, 0)
         self._left_out = LeftOut()
 
-    def open(self, position: int) -> None:
-        """Begin behind `position`."""
+    def open(self, position: int, learned_rows: int = 0) -> None:
+        """Begin behind `position`; `learned_rows` were learned up to there."""
         self._source.open(position)
-        self._given = position
+        self._cuts = StudentCuts(self._batches, learned_rows, own_only=self._own_only)
+        self._given = self._read_upto = position
         self._ahead = Ahead("student", self._next, self._bound)
 
     def end_at(self, seq: int | None) -> None:
@@ -127,6 +144,12 @@ class StudentFeed:
         given = self._given  # read first: whatever was given before that lies ready by now, or was learned
         return learned if self._ahead.ready else max(given, learned)
 
+    def reached(self, learned: int) -> int:
+        """As `passed`, and past the rows that wait for their batch to fill: the student lags behind the lake by what
+        comes after."""
+        upto = self._read_upto
+        return learned if self._ahead.ready else max(upto, learned)
+
     def left_out(self, upto: int) -> pa.Table | None:
         """Rows up to this `lake_seq` that sampling left out, each once."""
         return self._left_out.take(upto) if self._sampling is not None else None
@@ -151,25 +174,40 @@ class StudentFeed:
 
     def _next(self) -> Cut | None:
         while True:
-            with self._watch("cut"):
-                # Commits hold whole blocks: what was read up to the lake's end ends with a block.
-                rows = self._cuts.take(block_is_whole=self._source.caught_up)
-            if rows is not None:
-                with self._watch("batch"):
-                    return Cut(rows, self._build(rows))
-            if not self._cuts.waiting_rows:
-                self._given = self._source.position()
-            with self._watch("read"):
-                if not self._read_more():
-                    return None
+            if (cut := self._cut(at_end=False)) is not None:
+                return cut
+            self._note_place()
+            try:
+                with self._watch("read"):
+                    if not self._read_more():
+                        return None
+            except EndOfStream:
+                if (rest := self._cut(at_end=True)) is None:
+                    raise
+                return rest
+
+    def _cut(self, *, at_end: bool) -> Cut | None:
+        with self._watch("cut"):
+            rows = self._cuts.take(at_end=at_end)
+        if rows is None:
+            return None
+        with self._watch("batch"):
+            return Cut(rows, self._build(rows))
+
+    def _note_place(self) -> None:
+        """Every batch that is full was given out: what was read is passed, but for the rows that wait."""
+        waiting, self._read_upto = self._cuts.first_waiting_seq, self._source.position()
+        self._given = self._read_upto if waiting is None else waiting - 1
 
     def _read_more(self) -> bool:
         rows = self._source.next_batch()
         if rows is None:
             return False
+        if self._own is not None:
+            rows = rows.append_column(OWN, pc.is_in(rows["vertical"], value_set=self._own))
         if self._sampling is not None:
             sampled = self._sampling(rows)
-            self._left_out.put(sampled)
+            self._left_out.put(sampled, own_only=self._own_only)
             rows = sampled.kept
         self._cuts.put(rows)
         return True

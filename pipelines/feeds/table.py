@@ -25,7 +25,7 @@ class TableSource(Source[int, pa.Table]):
         self._at = int(np.searchsorted(self._seq, position, side="right"))
 
     def next_batch(self, max_wait_s: float = 0.0) -> pa.Table:
-        if self.caught_up:
+        if self._at >= len(self._seq):
             raise EndOfStream
         rows = self._table.slice(self._at, self._batch_rows)
         self._at += rows.num_rows
@@ -33,8 +33,3 @@ class TableSource(Source[int, pa.Table]):
 
     def position(self) -> int:
         return int(self._seq[self._at - 1]) if self._at else NOTHING_YET
-
-    @property
-    def caught_up(self) -> bool:
-        """Every row was handed out."""
-        return self._at >= len(self._seq)

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from exfm.data import Batch
 from pipelines.feeds.cuts import block_cuts
+from pipelines.feeds.growth import Growth
 from pipelines.training import Ahead, Watch
 from streaming.delivery import Block, BlockPosition, ExamplesReader, partition_of
 from streaming.lake import LakeReader
@@ -46,9 +47,13 @@ class Portion(NamedTuple):
         parts = [self.rows.slice(ahead[p] + start[p], stop[p] - start[p]) for p in own]
         return parts[0] if len(parts) == 1 else pa.concat_tables(parts) if parts else self.rows.slice(0, 0)
 
-    def steps(self, batch_rows: int) -> Iterator[pa.Table]:
+    def step_ends(self, batches: Growth) -> list[int]:
+        """Where the steps of the block end, in rows of all ranks."""
+        return batches.ends(self.block.first_seq, self.block_rows)
+
+    def steps(self, batches: Growth) -> Iterator[pa.Table]:
         """The rank's rows of every step of the block; a step may have none."""
-        for start, stop in pairwise(block_cuts(self.counts, batch_rows, self.block_rows)):
+        for start, stop in pairwise(block_cuts(self.counts, self.step_ends(batches))):
             yield self.slice(start, stop)
 
 
@@ -76,14 +81,15 @@ class TeacherFeed:
         *,
         partitions: int,
         mine: range,
-        batch_rows: int,
+        batches: Growth,
         ahead: int = 0,
         watch: Watch = lambda phase: nullcontext(),
     ) -> None:
-        """With `ahead` > 0, do not share `reader` and `lake` with another thread. `watch` times the thread that reads,
+        """`batches`: the rows of a step over all ranks, by the rows of the lake before it.
+        With `ahead` > 0, do not share `reader` and `lake` with another thread. `watch` times the thread that reads,
         in the phases `read` and `batch`."""
         self._reader, self._lake, self._build, self._watch = reader, lake, build, watch
-        self._partitions, self._mine, self._batch_rows = partitions, mine, batch_rows
+        self._partitions, self._mine, self._batches = partitions, mine, batches
         self._missed: Iterator[pa.Table] = iter(())
         self._portion: Portion | None = None
         self._steps: Iterator[tuple[int, pa.Table]] = iter(())
@@ -117,7 +123,7 @@ class TeacherFeed:
                 self._portion = self._next_portion()
             if self._portion is None:
                 return None
-            self._steps = enumerate(self._portion.steps(self._batch_rows))
+            self._steps = enumerate(self._portion.steps(self._batches))
             following = next(self._steps)
         assert self._portion is not None
         number, rows = following

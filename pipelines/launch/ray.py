@@ -22,6 +22,7 @@ from typing import Any, NamedTuple, Protocol
 from pipelines.config import Resources
 from pipelines.launch.ranks import ADVANCE_S, RankHandle
 from pipelines.rules import Died, Gone
+from pipelines.run_dir import log_to
 from pipelines.workers import Orders, Rendezvous, Report, Worker
 from streaming.errors import BadInput
 
@@ -102,10 +103,8 @@ class LocalLauncher:
 class _Host:
     """The actor around a worker: builds it in its own process and passes the calls on."""
 
-    def __init__(self, build: Build, log: str) -> None:
-        logging.basicConfig(
-            filename=log, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s", force=True
-        )
+    def __init__(self, build: Build, log: str, log_mb: float) -> None:
+        log_to(Path(log), log_mb)
         logging.getLogger("torchrec").setLevel(logging.WARNING)
         logging.raiseExceptions = False  # a full disk takes no log; the worker's death reports it
         self._build = build
@@ -232,7 +231,7 @@ class RayLauncher:
 
         cpus = self._resources.cpus_per_worker
         host = ray.remote(_Host).options(num_cpus=cpus, max_restarts=0, name=None, scheduling_strategy=place)
-        return _RayProcess(host.remote(build, str(log)))
+        return _RayProcess(host.remote(build, str(log), self._resources.log_mb))
 
     def _anywhere(self) -> _Places:
         place = "SPREAD" if self._resources.address else "DEFAULT"

@@ -18,8 +18,12 @@ import numpy as np
 import exfm
 from streaming.disk import replacing
 
-FORMAT = 1
-"""To be raised when a part of the same name would hold something else."""
+FORMAT = 2
+"""To be raised when a part of the same name would hold something else, as where rows are cut by other rules.
+
+1  0.1.0: blocks and batches of one size
+2  batches and blocks that grow with the stream, remainders that are carried over; further teachers of a sweep
+"""
 
 
 def part_name(decisive: Any) -> str:

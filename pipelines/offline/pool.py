@@ -88,13 +88,13 @@ class Pool:
         """End the processes, also in the middle of a job."""
         if self._executor is None:
             return
-        self._executor.shutdown(wait=False, cancel_futures=True)
         for child in self._children:
             child.terminate()
         for child in self._children:
             child.join(END_S)
             if child.is_alive():
                 child.kill()
+        self._executor.shutdown(cancel_futures=True)  # its thread waits for the processes, too: both are done after this
         self._executor = None
 
 

@@ -81,7 +81,8 @@ class PlanReport:
             "batch_rows": asked.batch_rows,
             "hardware": Hardware.of(asked.device).source,
             "dense_bytes": asked.dense_bytes,
-            "tables": [_table_json(table) for table in plan.tables] if plan else tables_to_place(asked),
+            "tables": [_table_json(table) for table in plan.tables] if plan else tables_to_place(asked, "tables"),
+            "linear_part": _linear_json(asked, plan),
             "ranks": [_rank_json(load) for load in plan.ranks] if plan else [],
             "cost_ms": plan and plan.cost_ms,
             "imbalance": plan and plan.imbalance,
@@ -101,8 +102,12 @@ def _yaml(value: Any) -> str:
     return f"[{', '.join(value)}]" if isinstance(value, list) else "{}" if value == {} else f"{value:g}"
 
 
-def tables_to_place(question: PlanQuestion) -> list[dict[str, Any]]:
-    """The tables of a question, with the fields of a plan's and no ranks."""
+def tables_to_place(question: PlanQuestion, part: str) -> list[dict[str, Any]]:
+    """The tables of one part of a question, with the fields of a plan's and no ranks; none where there is no such
+    part."""
+    if part not in question.parts:
+        return []
+    tables, optimizer = question.parts[part].configs, question.parts[part].optimizer
     return [
         {
             "name": table.name,
@@ -111,11 +116,26 @@ def tables_to_place(question: PlanQuestion) -> list[dict[str, Any]]:
             "strategy": None,
             "ranks": [],
             "weight_bytes": table_bytes(table, None),
-            "optimizer_bytes": table_bytes(table, question.optimizer) - table_bytes(table, None),
+            "optimizer_bytes": table_bytes(table, optimizer) - table_bytes(table, None),
             "pieces": [],
         }
-        for table in question.tables
+        for table in tables
     ]
+
+
+def _linear_json(question: PlanQuestion, plan: Plan | None) -> dict[str, Any] | None:
+    """All tables of the linear part in one; None for a teacher without."""
+    tables = [_table_json(table) for table in plan.linear] if plan else tables_to_place(question, "wide")
+    if not tables:
+        return None
+    return {
+        "rows": sum(table["rows"] for table in tables),
+        "width": tables[0]["width"],
+        "strategies": sorted({table["strategy"] for table in tables if table["strategy"]}),
+        "ranks": sorted({rank for table in tables for rank in table["ranks"]}),
+        "weight_bytes": sum(table["weight_bytes"] for table in tables),
+        "optimizer_bytes": sum(table["optimizer_bytes"] for table in tables),
+    }
 
 
 def _table_json(table: TablePlan) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from rich.console import Console
 from rich.markup import escape
@@ -18,6 +18,7 @@ from pipelines.planning.report import PlanReport, tables_to_place
 MOST_TABLES, MOST_RANKS = 24, 16
 SHADES, BLUES = " ░▒▓█", ("", "blue", "cyan", "yellow", "red")
 BAR = 24
+LINEAR = "linear part"
 
 
 class Glyph(NamedTuple):
@@ -39,7 +40,8 @@ def show_plan(report: PlanReport, console: Console) -> None:
     hosts = "" if asked.world.hosts == 1 else f" on {asked.world.hosts} hosts"
     who = "the teacher" if asked.learns else "the scoring teacher"
     console.print(
-        f"[bold]{escape(report.name)}[/]: {who}'s {len(asked.tables)} tables over {asked.ranks} ranks{hosts} "
+        f"[bold]{escape(report.name)}[/]: {who}'s {len(asked.parts['tables'].configs)} tables"
+        f"{' and linear part' if 'wide' in asked.parts else ''} over {asked.ranks} ranks{hosts} "
         f"({asked.device}, {memory} each), steps of {asked.batch_rows} rows",
         highlight=False,
     )
@@ -62,7 +64,7 @@ def show_plan(report: PlanReport, console: Console) -> None:
 
 def _show_costs(plan: Plan, console: Console) -> None:
     asked = plan.question
-    console.print(tables_table(plan.tables))
+    console.print(tables_table(plan))
     console.print(ranks_table(plan))
     console.print(
         *(Text(f"{glyph.text} {part.replace('_', ' ')}", glyph.colour) for part, glyph in PARTS.items()), sep="  "
@@ -90,15 +92,16 @@ def by_bytes(tables: Sequence[TablePlan]) -> list[TablePlan]:
     return sorted(tables, key=lambda t: (-t.weight_bytes, t.name))
 
 
-def tables_table(tables: Sequence[TablePlan]) -> Table:
-    """The largest tables, one line each, and one line for the rest."""
+def tables_table(plan: Plan) -> Table:
+    """The largest tables, one line each, one line for the rest, and one for the linear part."""
     table = _plain("tables")
     table.add_column("table", style="bold", overflow="fold", min_width=8)
     for head in ("rows × width", "weights", "optimizer"):
         table.add_column(head, justify="right", no_wrap=True)
     table.add_column("strategy", no_wrap=True)
     table.add_column("pieces, and their ranks", overflow="fold")
-    shown, rest = by_bytes(tables)[:MOST_TABLES], by_bytes(tables)[MOST_TABLES:]
+    tables = by_bytes(plan.tables)
+    shown, rest = tables[:MOST_TABLES], tables[MOST_TABLES:]
     for t in shown:
         rows, columns = max(t.pieces, key=lambda piece: piece.weight_bytes).size
         pieces = "whole" if (rows, columns) == (t.rows, t.width) else f"{len(t.pieces)} of {rows:,} × {columns}"
@@ -106,12 +109,18 @@ def tables_table(tables: Sequence[TablePlan]) -> Table:
         where = f"{pieces} on {numbers(t.ranks)}"
         table.add_row(escape(t.name), f"{t.rows:,} × {t.width}", weights, optimizer, t.strategy, where)
     if rest:
-        weights, optimizer = (
-            format_bytes(sum(t.weight_bytes for t in rest)),
-            format_bytes(sum(t.optimizer_bytes for t in rest)),
-        )
-        table.add_row(f"{len(rest)} more", "", weights, optimizer, ", ".join(sorted({t.strategy for t in rest})), "")
+        table.add_row(f"{len(rest)} more", "", *_in_sum(rest), "")
+    if plan.linear:
+        shape = f"{sum(t.rows for t in plan.linear):,} × {plan.linear[0].width}"
+        where = f"on {numbers(sorted({rank for t in plan.linear for rank in t.ranks}))}"
+        table.add_row(LINEAR, shape, *_in_sum(plan.linear), where)
     return table
+
+
+def _in_sum(tables: Sequence[TablePlan]) -> tuple[str, str, str]:
+    """Weights, optimizer and strategies of several tables."""
+    weights, optimizer = sum(t.weight_bytes for t in tables), sum(t.optimizer_bytes for t in tables)
+    return format_bytes(weights), format_bytes(optimizer), ", ".join(sorted({t.strategy for t in tables}))
 
 
 def wanted_table(question: PlanQuestion) -> Table:
@@ -120,14 +129,20 @@ def wanted_table(question: PlanQuestion) -> Table:
     table.add_column("table", style="bold", overflow="fold", min_width=8)
     for head in ("rows × width", "weights", "optimizer"):
         table.add_column(head, justify="right", no_wrap=True)
-    tables = sorted(tables_to_place(question), key=lambda t: -t["weight_bytes"])
+    tables = sorted(tables_to_place(question, "tables"), key=lambda t: -t["weight_bytes"])
     shown, rest = tables[:MOST_TABLES], tables[MOST_TABLES:]
     for t in shown:
         shape = f"{t['rows']:,} × {t['width']}"
         table.add_row(escape(t["name"]), shape, format_bytes(t["weight_bytes"]), format_bytes(t["optimizer_bytes"]))
+
+    def add(name: str, shape: str, tables: list[dict[str, Any]]) -> None:
+        weights, optimizer = (format_bytes(sum(t[key] for t in tables)) for key in ("weight_bytes", "optimizer_bytes"))
+        table.add_row(name, shape, weights, optimizer)
+
     if rest:
-        weights, optimizer = (format_bytes(sum(t[key] for t in rest)) for key in ("weight_bytes", "optimizer_bytes"))
-        table.add_row(f"{len(rest)} more", "", weights, optimizer)
+        add(f"{len(rest)} more", "", rest)
+    if linear := tables_to_place(question, "wide"):
+        add(LINEAR, f"{sum(t['rows'] for t in linear):,} × {linear[0]['width']}", linear)
     return table
 
 
@@ -195,6 +210,8 @@ def picture(plan: Plan, width: int) -> Text:
     rows = [(t.name, [t]) for t in tables[:MOST_TABLES]]
     if tables[MOST_TABLES:]:
         rows.append((f"{len(tables) - MOST_TABLES} more", tables[MOST_TABLES:]))
+    if plan.linear:
+        rows.append((LINEAR, list(plan.linear)))
     label = min(20, max(len(name) for name, _ in rows)) + 2
     ranks = list(range(plan.question.ranks))
     cell = next((c for c in (3, 2) if c * len(ranks) <= width - label - 1), 1)
@@ -259,7 +276,7 @@ def tried_table(tried: Sequence[Attempt], found: Plan | Shortage) -> Table:
             notes.append(", ".join(f"{kinds.count(kind)} {kind}" for kind in sorted(set(kinds))))
         if plan.cost_ms == best:
             notes.append("least cost")
-        if isinstance(found, Plan) and plan.tables == found.tables:
+        if isinstance(found, Plan) and (plan.tables, plan.linear) == (found.tables, found.linear):
             notes.append("the plan above")
         table.add_row(attempt.name, f"{plan.cost_ms:.3g}", format_bytes(plan.fullest.bytes), "; ".join(notes))
     return table

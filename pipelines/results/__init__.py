@@ -5,8 +5,10 @@ figures   exact metrics over every prediction of one student and task
 verdict   what a student's gain over its twin amounts to, in words
 champion  which of a student and its twin is served
 advice    what to try after a run
+age       NE by tenth of the stream, and where a model is worse than the label rate or the regression
 counts    what became of every row that was read
 losses    what was lost, why, and what to change
+lost_feedback  which feedback was lost, and when
 stored    the summary of a finished run, of whichever release
 picture   ne.png: normalised entropy over the stream
 """

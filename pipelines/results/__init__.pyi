@@ -1,7 +1,8 @@
 from .advice import WARM_IMPRESSIONS, next_step
+from .age import TENTHS, worse_by_age
 from .champion import Champion, champion_of, gain_tags, outcomes_of
 from .counts import counts_hold, counts_of
-from .figures import CLUSTER_ROWS, MODELS
+from .figures import CLUSTER_ROWS, MODELS, clustered_by
 from .losses import Losses, Severity, judged, losses_in, losses_now, losses_of
 from .picture import draw
 from .stored import current, read_summary
@@ -14,6 +15,7 @@ __all__ = [
     "MODELS",
     "NO_ROW",
     "PACKAGES",
+    "TENTHS",
     "WARM_IMPRESSIONS",
     "Champion",
     "Losses",
@@ -21,6 +23,7 @@ __all__ = [
     "Severity",
     "Summary",
     "champion_of",
+    "clustered_by",
     "counts_hold",
     "counts_of",
     "current",
@@ -38,4 +41,5 @@ __all__ = [
     "saw_no_row",
     "summarise",
     "verdict_on",
+    "worse_by_age",
 ]

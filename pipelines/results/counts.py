@@ -14,6 +14,10 @@ def counts_of(counters: Mapping[str, Any]) -> dict[str, Any]:
 
     impressions_read = settled + not applicable + pending + dead letters + duplicates
     feedback_read = joined + duplicate + late + unmatched + dead letters + waiting (0 at the end of a bounded stream)
+
+    and for the offsets of both, over all partitions, from where reading began (`offsets`; earlier releases have none):
+
+    offsets = messages + without_rows + end_markers + transaction_records;  rows + rows_before = what was read
     """
     dead = counters["dead_letters"]
     feedback = dict(dead["feedback"])
@@ -37,7 +41,7 @@ def counts_of(counters: Mapping[str, Any]) -> dict[str, Any]:
         "duplicate_feedback": counters["duplicate_feedback"],
         "feedback_dead_letters": sum(feedback.values()),
         "waiting_feedback": counters["waiting_feedback"],
-    }
+    } | ({"offsets": counters["offsets"]} if "offsets" in counters else {})
 
 
 def counts_hold(counts: dict[str, Any]) -> bool:
@@ -51,7 +55,27 @@ def counts_hold(counts: dict[str, Any]) -> bool:
         + counts["duplicates_dropped"]
         for group, settled in counts["settled"].items()
     )
-    return bool(read and counts["lake_rows"] == sum(counts["settled"].values()) and feedback_holds(counts))
+    in_lake = counts["lake_rows"] == sum(counts["settled"].values())
+    return bool(read and in_lake and feedback_holds(counts) and offsets_hold(counts))
+
+
+PARTS_OF_OFFSETS = ("messages", "without_rows", "end_markers", "transaction_records")
+
+
+def offsets_hold(counts: Mapping[str, Any]) -> bool:
+    """Whether every offset is accounted for, and its messages hold just the rows that were read.
+
+    >>> ads = {"offsets": 7, "messages": 4, "rows": 40, "rows_before": 0, "without_rows": 0, "end_markers": 1,
+    ...        "transaction_records": 2}
+    >>> offsets_hold({"impressions_read": 40, "offsets": {"impression": ads}})
+    True
+    """
+    read = {"impression": "impressions_read", "feedback": "feedback_read"}
+    return all(
+        each["offsets"] == sum(each[part] for part in PARTS_OF_OFFSETS)
+        and each["rows"] + each["rows_before"] == counts[read[kind]]
+        for kind, each in counts.get("offsets", {}).items()
+    )
 
 
 FEEDBACK = ("joined_feedback", "duplicate_feedback", "late_feedback", "unmatched_feedback", "feedback_dead_letters")

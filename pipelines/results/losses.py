@@ -25,13 +25,15 @@ ROWS_BEFORE_STUDENTS = 1000
 REMEDIES = {
     "null": "Let the column be empty (nullable: true under rows.columns), or have the producer fill it",
     "not_finite": "Have the producer send a finite number, or none where the column is nullable",
-    "out_of_range": "Widen minimum and maximum of the column under rows.columns, or correct the producer",
+    "out_of_range": "Widen minimum and maximum of the column under rows.columns, and the table that it is an index "
+    "into, or correct the producer",
     "wrong_type": "Declare the column under rows.columns as the type that it has",
     "missing_column": "Take the column out of rows.columns, let it be empty (nullable: true), or have it sent",
     "undecodable": "Check the codec of the topic (kafka.impressions.codec, kafka.feedback.codec)",
+    "row_too_large": "Send shorter lists and texts, or raise kafka.max_message_bytes",
     "oversized": "Raise kafka.max_message_bytes, or send smaller messages",
     "bad_event_time": "Event times are milliseconds since 1970: check the column's unit",
-    "future_event_time": "Correct the producer's clock, or raise settlement.max_future_skew_s",
+    "in_the_future": "Correct the producer's clock, or raise settlement.max_future_skew_s",
     "too_old": "Send the stream in order of event time, or raise settlement.dedup_horizon_s",
     "bad_vertical": "Give every impression the name of its vertical",
     "unknown_task": "Name the task under rows.tasks, or do not send its feedback",

@@ -54,7 +54,7 @@ def _figures(old: Mapping[str, Any]) -> dict[str, Any]:
     """Format 1: a gain was the difference of two NE, below 0 good, and of any number of positives."""
     lacking = too_few(old["positives"], old["rows"] - old["positives"])
     found = dict.fromkeys(("gain_by_group", "lead", "transfer_ratio", "gauc_groups", "gauc_rows")) | dict(old)
-    found |= {model: old[model] and {"gauc": None, **old[model]} for model in MODELS}
+    found |= {m: {"gauc": None, **old[m]} if old.get(m) else None for m in MODELS}
     twin = None if old["no_teacher"] is None else old["no_teacher"]["ne"]
     for key in ("gain", "gain_by_group"):
         found[key] = None if old.get(key) is None else _gain(old[key], twin, old["positives"])

@@ -8,8 +8,9 @@ from importlib.metadata import version
 from typing import Any
 
 from pipelines.config import Config, StudentSettings
+from pipelines.results.age import by_tenth
 from pipelines.results.counts import counts_of
-from pipelines.results.figures import MODELS, columns_of, judge, no_rows
+from pipelines.results.figures import MODELS, columns_of, judge, judge_as_shown, no_rows
 from pipelines.results.losses import Severity, losses_in
 from pipelines.results.lost_feedback import lost_feedback
 from pipelines.results.verdict import JUDGED
@@ -34,10 +35,13 @@ class Summary:
         half = self.value["students"][student][task][JUDGED]
         flat = {"positives": half["positives"]}
         if half["too_few"] is None:
-            flat |= {f"{model}/{key}": figure for model in MODELS for key, figure in (half[model] or {}).items()}
+            flat |= {f"{model}/{key}": figure for model in MODELS for key, figure in (half.get(model) or {}).items()}
             flat["transfer_ratio"] = half["transfer_ratio"]
         if (gain := half["gain"]) is not None and gain["low"] is not None:
             flat |= {"gain": gain["difference"], "gain_low": gain["low"], "gain_high": gain["high"]}
+        if (shown := half.get("as_shown")) is not None and shown["too_few"] is None:
+            flat |= {f"{model}/ne_as_shown": (shown[model] or {}).get("ne") for model in ("student", "no_teacher")}
+            flat["gain_as_shown"] = (shown["gain"] or {}).get("difference")
         return {f"final/{task}/{name}": float(figure) for name, figure in flat.items() if figure is not None}
 
 
@@ -54,9 +58,11 @@ def _student(
     results = {}
     for task in config.student_tasks(student):
         columns = no_rows(models) if table is None else columns_of(table, task, truth)
-        result = judge(columns)
+        result = judge(columns) | {"as_shown": judge_as_shown(columns)}
         result["rows_left_out"] = columns.left_out
-        result[JUDGED] = judge(columns.after(last_seq // 2))
+        half = columns.after(last_seq // 2)
+        result[JUDGED] = judge(half) | {"as_shown": judge_as_shown(half)}
+        result["by_tenth"] = by_tenth(columns, last_seq + 1)
         results[task] = result
     return results
 
@@ -71,6 +77,9 @@ def summarise(config: Config, run_dir: RunDir, status: RunStatus) -> Summary:
     given = {"teacher": counters["lake_rows"]} | {
         f"student-{student.name}": count_predictions(run_dir.predictions(student.name)) for student in config.students
     }
+    for student in config.students:
+        if student.label_rows == "all" and (report := reports.get(name := f"student-{student.name}")) is not None:
+            given[name] += (report.counts or {}).get("other_rows", 0)
     for name in workers.keys() & given.keys():
         workers[name] |= _rows_of_model(reports[name].counts or {}, given[name])
     value: dict[str, Any] = {
@@ -86,6 +95,7 @@ def summarise(config: Config, run_dir: RunDir, status: RunStatus) -> Summary:
             "seed": config.seed,
             "source": None if config.source is None else config.source.kind,
             "group_by": config.metrics.group_by,
+            "cluster_by": list(config.metrics.clusters),
             "arms": {student.name: student.model.arm.model_dump(mode="json") for student in config.students},
         },
         "counts": counts_of(counters),
@@ -124,10 +134,18 @@ def _ranks(whole: list[Report]) -> dict[str, Any]:
 
 
 def _rows_of_model(counts: dict[str, Any], given: int) -> dict[str, Any]:
-    """Rows of the whole run that a model was given (a teacher: the lake's; a student: those with a prediction and
-    those that sampling left out), trained on, and left out because a logit, the loss or a gradient was not finite."""
+    """Rows of the whole run whose labels a model was given (a teacher: the lake's; a student: those with a prediction,
+    those of other verticals where it learns their labels, and those that sampling left out), trained on, and left out
+    because a logit, the loss or a gradient was not finite."""
     found = {"given_rows": given + counts.get("left_out_by_sampling", 0)}
-    for key in ("trained_rows", "quarantined_rows", "quarantined_rows_no_teacher", "left_out_by_sampling"):
+    for key in (
+        "trained_rows",
+        "quarantined_rows",
+        "quarantined_rows_no_teacher",
+        "left_out_by_sampling",
+        "other_rows",
+        "not_as_shown",
+    ):
         if key in counts:
             found[key] = counts[key]
     return found

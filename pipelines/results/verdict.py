@@ -65,7 +65,24 @@ def verdict_on(tasks: Mapping[str, Mapping[str, Any]]) -> str:
     leads = [_lead(half["lead"], f" on {task}" if len(halves) > 1 else "") for task, half in halves.items()]
     lead = _joined([found for found in leads if found is not None])
     own = _joined([_own(task, half) for task, half in halves.items()])
-    return (f"the teacher {lead}; " if lead else "") + f"this student {own}"
+    better = [words for task, half in halves.items() if (words := _better(task, half)) is not None]
+    return "; ".join([*([f"the teacher {lead}"] if lead else []), f"this student {own}", *better])
+
+
+def _better(task: str, half: Mapping[str, Any]) -> str | None:
+    """The baseline that does better than the student, if one does; the simplest one.
+
+    >>> _better("ctr", {"too_few": None, "student": {"ne": 0.96}, "ftrl": {"ne": 0.94}, "constant": {"ne": 1.0}})
+    'a logistic regression does better on ctr: NE 0.9400, this student 0.9600'
+    """
+    if half.get("too_few") is not None or not half.get("student"):
+        return None
+    own = half["student"]["ne"]
+    for model, name in (("constant", "the label rate alone"), ("ftrl", "a logistic regression")):
+        ne = (half.get(model) or {}).get("ne")
+        if ne is not None and own is not None and ne < own:
+            return f"{name} does better on {task}: NE {ne:.4f}, this student {own:.4f}"
+    return None
 
 
 class _Clause(NamedTuple):

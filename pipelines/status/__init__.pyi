@@ -1,3 +1,4 @@
+from .disk import disk_use
 from .file import StatusFile
 from .heartbeat import Heartbeat
 from .legs import EarlierLegs, EarlierWork, earlier_legs
@@ -13,6 +14,7 @@ __all__ = [
     "StatusFile",
     "WorkerStatus",
     "alive",
+    "disk_use",
     "earlier_legs",
     "read_status",
     "stop_run",

@@ -120,6 +120,8 @@ class RunStatus:
     workers: dict[str, WorkerStatus] = field(default_factory=dict)
     broker: dict[str, Any] = field(default_factory=lambda: {"bootstrap_servers": None, "pid": None})
     lake: dict[str, Any] = field(default_factory=lambda: {"rows": 0, "bytes": 0, "files": 0, "last_lake_seq": None})
+    disk: dict[str, int] = field(default_factory=dict)
+    """Bytes in the run directory, by what grows in it."""
     tracking: dict[str, Any] = field(default_factory=lambda: {"dropped": 0, "problem": None})
     counts: dict[str, Any] | None = None
     """What became of every row, as in summary.json; None before the lake's writer has reported."""
@@ -229,6 +231,7 @@ class RunStatus:
             "workers": {name: worker.as_json() for name, worker in self.workers.items()},
             "broker": dict(self.broker),  # others write into these while they are turned into text
             "lake": dict(self.lake),
+            "disk": dict(self.disk),
             "tracking": dict(self.tracking),
             "counts": self.counts,
             "losses": self.losses,

@@ -2,6 +2,7 @@
 
 feeding    a recorded file into the input topics
 recording  the synthetic stream as Parquet files
+event_time of a run that a record from the future has moved, set back by hand
 lake       a run's lake: contents, readers, housekeeping by hand
 doctor/    checks of this machine
 """

@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from pipelines.config import Config, StudentSettings
-from pipelines.results import Champion, champion_of, gain_tags, outcomes_of, verdict_on
+from pipelines.results import Champion, champion_of, clustered_by, gain_tags, outcomes_of, verdict_on
 from pipelines.run_dir import RunDir
 from pipelines.served_rows import ROWS, serving_rules
 from pipelines.training import count_predictions
@@ -65,6 +65,7 @@ def registration_of(
     champion = champion_of(outcomes_of(result), twin=of_twin.exists())
     why = verdict_on(result)
     lineage = {"config_hash": config.hash, "lake": str(run_dir.lake), "position": newest.name}
+    lineage["intervals_clustered_by"] = clustered_by({"cluster_by": config.metrics.clusters})
     tags = {**lineage, "champion": str(champion), "why": why, **gain_tags(result)}
     inputs = serving_rules(config.rows, config.student_features(student).needs_columns()).schema
     return Registration(

@@ -16,10 +16,10 @@ WINDOW_ROWS = 20_000
 
 
 class TaskMetrics:
-    """One `Progressive` per task; its state travels in checkpoints as tensors `metrics/<task>/<key>`."""
+    """One `Progressive` per task; its state travels in checkpoints as tensors `<name>/<task>/<key>`."""
 
-    def __init__(self, tasks: Sequence[str]) -> None:
-        self._tasks = tuple(tasks)
+    def __init__(self, tasks: Sequence[str], name: str = "metrics") -> None:
+        self._tasks, self._name = tuple(tasks), name
         self._progress = {task: Progressive(WINDOW_ROWS) for task in tasks}
 
     def judge(self, batch: Batch, result: StepResult) -> None:
@@ -48,12 +48,14 @@ class TaskMetrics:
 
     def state(self) -> dict[str, Tensor]:
         return {
-            f"metrics/{task}/{key}": torch.as_tensor(value)
+            f"{self._name}/{task}/{key}": torch.as_tensor(value)
             for task, progress in self._progress.items()
             for key, value in progress.state().items()
         }
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         for task, progress in self._progress.items():
-            prefix = f"metrics/{task}/"
-            progress.load({k.removeprefix(prefix): v.numpy() for k, v in tensors.items() if k.startswith(prefix)})
+            prefix = f"{self._name}/{task}/"
+            state = {k.removeprefix(prefix): v.numpy() for k, v in tensors.items() if k.startswith(prefix)}
+            if state:  # a release before may have kept none of this name
+                progress.load(state)

@@ -3,46 +3,62 @@
 A student writes a part at each of its checkpoints, so parts and weights always agree: after a crash the parts past the
 checkpoint are dropped, and the rows come again.
 
-Columns: lake_seq, impression_id, event_time_ms, and per task `label_`, `student_`, `no_teacher_`, `teacher_` (logits).
+Columns: lake_seq, impression_id, event_time_ms, and per task `label_`, and logits: `student_`, `no_teacher_`, `ftrl_`,
+`constant_`, `teacher_`.
 Where rows are weighted, `weight_` per task: how many rows of the stream this one stands for. Where figures are grouped
-(`metrics.group_by`), `group`: the hash64 of that column.
+(`metrics.group_by`), `group`: the hash64 of that column; where intervals are clustered (`metrics.cluster_by`),
+`cluster_<column>`: those of its columns. Where rows are also predicted as shown (exfm/models/as_shown.py),
+`student_as_shown_` and `no_teacher_as_shown_`, NaN where no version was old enough.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from exfm.data import Batch
 from exfm.step import StepResult
-from streaming.disk import replacing, sync
+from streaming.disk import read_json, replacing, sync, write_json
 from streaming.hashing import hash64
+from streaming.position import NOTHING_YET
+
+CLUSTER = "cluster_"
+"""Before the name of a column in `metrics.cluster_by`."""
+
+PRUNED = "pruned.json"
+NEVER_PRUNED = 4
+"""The newest parts, which a checkpoint before the newest may be resumed at, stay whatever their size."""
 
 
 def predictions_of(
     tasks: Sequence[str],
     rows: pa.Table,
     batch: Batch,
-    result: StepResult,
-    twin: StepResult | None,
+    results: Mapping[str, StepResult],
     *,
     weighted: bool,
     group_by: str | None,
+    cluster_by: Sequence[str] = (),
+    as_shown: Mapping[str, np.ndarray] = {},
 ) -> pa.RecordBatch:
-    """A step's rows as they are logged."""
+    """A step's rows as they are logged; `results` by model."""
     columns: dict[str, pa.Array] = {}
     for name in ("lake_seq", "impression_id", "event_time_ms"):
         columns[name] = rows[name].combine_chunks()
     if group_by is not None:
         columns["group"] = pa.array(hash64(rows[group_by].combine_chunks()))
+    for column in cluster_by:
+        columns[CLUSTER + column] = pa.array(hash64(rows[column].combine_chunks()))
     for index, task in enumerate(tasks):
         columns[f"label_{task}"] = rows[f"label_{task}"].combine_chunks()
-        columns[f"student_{task}"] = pa.array(result.logits[:, index])
-        if twin is not None:
-            columns[f"no_teacher_{task}"] = pa.array(twin.logits[:, index])
+        for model, result in results.items():
+            columns[f"{model}_{task}"] = pa.array(result.logits[:, index])
+        for model, logits in as_shown.items():
+            columns[f"{model}_as_shown_{task}"] = pa.array(logits[:, index])
         columns[f"teacher_{task}"] = rows[f"teacher_logit_{task}"].combine_chunks()
         if weighted:
             columns[f"weight_{task}"] = pa.array(batch.label_weights[:, index].numpy())
@@ -50,10 +66,14 @@ def predictions_of(
 
 
 class PredictionLog:
-    """Predictions of one student, in parts named by the first and last `lake_seq` they cover."""
+    """Predictions of one student, in parts named by the first and last `lake_seq` they cover.
 
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
+    keep_bytes  the oldest parts beyond so many bytes are deleted; `pruned.json` keeps how many rows they had. None: all
+                parts stay
+    """
+
+    def __init__(self, directory: Path, keep_bytes: int | None = None) -> None:
+        self._directory, self._keep_bytes = directory, keep_bytes
         self._waiting: list[pa.RecordBatch] = []
 
     def open(self, position: int) -> None:
@@ -61,7 +81,7 @@ class PredictionLog:
         self._directory.mkdir(parents=True, exist_ok=True)
         self._waiting = []
         for part in self._directory.glob("*.parquet"):
-            if int(part.stem.split("-")[1]) > position:
+            if _last(part) > position:
                 part.unlink()
         for leftover in self._directory.glob(".*"):
             leftover.unlink()
@@ -83,14 +103,47 @@ class PredictionLog:
         with replacing(self._directory / f"{first:014d}-{last:014d}.parquet") as out:
             pq.write_table(table, out, compression="zstd")
         sync(self._directory)
+        if self._keep_bytes is not None:
+            self._prune(self._keep_bytes)
+
+    def _prune(self, keep_bytes: int) -> None:
+        """What goes is counted first: a kill in between leaves parts that are counted, and not read, twice."""
+        pruned, parts = _pruned(self._directory), _parts(self._directory)
+        sizes = [part.stat().st_size for part in parts]
+        going = 0
+        while going < len(parts) - NEVER_PRUNED and sum(sizes[going:]) > keep_bytes:
+            going += 1
+        if going:
+            rows = pruned["rows"] + sum(pq.read_metadata(part).num_rows for part in parts[:going])
+            pruned = {"rows": rows, "upto": _last(parts[going - 1])}
+            write_json(self._directory / PRUNED, pruned)
+        for part in self._directory.glob("*.parquet"):
+            if _last(part) <= pruned["upto"]:
+                part.unlink()
 
 
 def read_predictions(directory: Path) -> pa.Table | None:
-    """All parts in order of `lake_seq`; None where there are none."""
-    parts = sorted(directory.glob("*.parquet"))
-    return pa.concat_tables([pq.read_table(part) for part in parts]) if parts else None
+    """All parts there are, in order of `lake_seq`; None where there are none. A column that parts of a release before
+    lack is null there."""
+    parts = _parts(directory)
+    return pa.concat_tables([pq.read_table(part) for part in parts], promote_options="default") if parts else None
 
 
 def count_predictions(directory: Path) -> int:
-    """Rows in all parts, from their footers alone."""
-    return sum(pq.read_metadata(part).num_rows for part in directory.glob("*.parquet"))
+    """Rows in all parts, from their footers alone, and in those that were pruned."""
+    return _pruned(directory)["rows"] + sum(pq.read_metadata(part).num_rows for part in _parts(directory))
+
+
+def _pruned(directory: Path) -> dict[str, int]:
+    """Rows of the parts that were deleted, and their last `lake_seq`."""
+    return read_json(directory / PRUNED) or {"rows": 0, "upto": NOTHING_YET}
+
+
+def _parts(directory: Path) -> list[Path]:
+    """In order of `lake_seq`, without those that are counted as pruned."""
+    upto = _pruned(directory)["upto"]
+    return [part for part in sorted(directory.glob("*.parquet")) if _last(part) > upto]
+
+
+def _last(part: Path) -> int:
+    return int(part.stem.split("-")[1])

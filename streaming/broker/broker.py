@@ -20,6 +20,7 @@ import socket
 import subprocess
 import time
 import uuid
+from collections.abc import Mapping
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -57,10 +58,15 @@ class LocalBroker:
         heap_mb: int = 512,
         max_message_bytes: int = 16 * 2**20,
         retention_ms: int = -1,
+        properties: Mapping[str, str] | None = None,
     ) -> None:
         self.directory = Path(directory).absolute()
         self.settings = BrokerSettings(
-            port=port, heap_mb=heap_mb, max_message_bytes=max_message_bytes, retention_ms=retention_ms
+            port=port,
+            heap_mb=heap_mb,
+            max_message_bytes=max_message_bytes,
+            retention_ms=retention_ms,
+            properties=dict(properties or {}),
         )
         self._state_file = self.directory / "broker.json"
 

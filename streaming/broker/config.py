@@ -32,6 +32,9 @@ class BrokerSettings(BaseModel):
     retention_ms: int = Field(
         default=-1, ge=-1, description="how long messages are kept, by their timestamps; -1: for ever"
     )
+    properties: dict[str, str] = Field(
+        default_factory=dict, description="further server properties, or others in place of those set here"
+    )
     min_free_bytes: int = Field(
         default=512 * 2**20, ge=0, description="free disk space without which the broker is not started"
     )
@@ -105,6 +108,7 @@ def server_properties(settings: BrokerSettings, port: int, controller_port: int)
         "message.max.bytes": settings.max_message_bytes,
         "replica.fetch.max.bytes": settings.max_message_bytes,
         "socket.request.max.bytes": max(100 * 2**20, 2 * settings.max_message_bytes),
+        **settings.properties,
     }
     return "".join(f"{name}={value}\n" for name, value in properties.items())
 

@@ -41,6 +41,11 @@ class ExamplesPublisher:
         return header.block - 1, header.first_seq - 1
 
     @property
+    def row_bytes(self) -> int:
+        """How large a row's texts and lists may be, so that it fits into a message with all that belongs to it."""
+        return self._part_bytes // 2
+
+    @property
     def published_seq(self) -> int:
         return min(seq for _, seq in self._held)
 

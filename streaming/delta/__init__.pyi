@@ -2,6 +2,7 @@ from .files import DataFile, TableFiles
 from .lock import housekeeping_lock, in_flight_lock
 from .log import LogFiles
 from .table import CheckedTable, TableCommit, in_schema, open_table
+from .torn import TornFile, torn_files
 from .vacuum import Vacuumed, unneeded_files, vacuum_table
 from .view import TableView
 
@@ -12,11 +13,13 @@ __all__ = [
     "TableCommit",
     "TableFiles",
     "TableView",
+    "TornFile",
     "Vacuumed",
     "housekeeping_lock",
     "in_flight_lock",
     "in_schema",
     "open_table",
+    "torn_files",
     "unneeded_files",
     "vacuum_table",
 ]

@@ -1,11 +1,16 @@
 """Reading and writing Kafka topics.
 
 settings   addresses, security, time-outs
-client     the only file that imports the Kafka client; explains its errors
-topics     creates topics, asks for offsets
-reader     reads partitions from given positions
-writer     writes messages, idempotent and acknowledged
-retention  checks that topics keep their messages for long enough
+client        the only file that imports the Kafka client; explains its errors
+rights        what a client may do, and how a right that is missing is granted
+topics        creates topics, asks for offsets
+identity      whether topics are those that a run began with
+transactions  offsets that are no messages: records of transactions, holes
+reader        reads partitions from given positions
+lag           shows positions to monitors
+writer        writes messages, idempotent and acknowledged
+retention     checks that topics keep their messages for long enough
+snappy        a codec that the client lacks
 """
 
 import lazy_loader

@@ -1,20 +1,39 @@
-from .client import require_answer
+from .client import codecs_missing, require_answer
+from .identity import SourceTopics, SourceWatch, TopicIdentity, source_topics
 from .reader import TopicReader
 from .retention import check_retention
+from .secrets import SECRET_KEYS
 from .settings import KafkaSettings
-from .topics import beginning_offsets, end_offsets, ensure_topics, last_message, require_topics, topic_config
+from .topics import (
+    beginning_offsets,
+    delete_records,
+    end_offsets,
+    ensure_topics,
+    last_message,
+    messages_at,
+    require_topics,
+    topic_config,
+)
 from .writer import TopicWriter
 
 __all__ = [
+    "SECRET_KEYS",
     "KafkaSettings",
+    "SourceTopics",
+    "SourceWatch",
+    "TopicIdentity",
     "TopicReader",
     "TopicWriter",
     "beginning_offsets",
     "check_retention",
+    "codecs_missing",
+    "delete_records",
     "end_offsets",
     "ensure_topics",
     "last_message",
+    "messages_at",
     "require_answer",
     "require_topics",
+    "source_topics",
     "topic_config",
 ]

@@ -7,28 +7,43 @@ import socket
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, NamedTuple, TypeVar
 
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
+from kafka import codec as codecs
 from kafka.admin import ConfigResource, ConfigResourceType
 from kafka.errors import (
+    AuthorizationError,
     BrokerResponseError,
+    GroupAuthorizationFailedError,
+    IllegalSaslStateError,
     KafkaError,
     LogTruncationError,
     OffsetOutOfRangeError,
     RetriableError,
+    SaslAuthenticationFailedError,
     TopicAlreadyExistsError,
+    TopicAuthorizationFailedError,
+    UnsupportedCodecError,
+    UnsupportedSaslMechanismError,
 )
 from kafka.structs import OffsetAndMetadata
 
-from streaming.errors import BrokerAway, StreamingError
+from streaming.errors import BrokerAway, NotAdmitted, StreamingError
+from streaming.kafka import snappy
+from streaming.kafka.rights import Right
+from streaming.kafka.secrets import written
 from streaming.kafka.settings import KafkaSettings
 from streaming.messages import RawMessage
 from streaming.position import Partition
 
 __all__ = [
+    "AuthorizationError",
     "ConfigResource",
     "ConfigResourceType",
+    "GroupAuthorizationFailedError",
     "KafkaAdminClient",
     "KafkaConsumer",
     "KafkaError",
@@ -38,7 +53,11 @@ __all__ = [
     "OffsetOutOfRangeError",
     "RetriableError",
     "TopicAlreadyExistsError",
+    "TopicAuthorizationFailedError",
     "TopicPartition",
+    "UnsupportedCodecError",
+    "codecs_missing",
+    "concerned",
     "connect",
     "explained",
     "from_kafka",
@@ -49,8 +68,40 @@ __all__ = [
 ]
 
 logging.getLogger("kafka").setLevel(logging.CRITICAL)  # an absent broker is reported by what is raised here
+if codecs.snappy is None:
+    codecs.snappy = SimpleNamespace(compress=snappy.compress, decompress=snappy.decompress)
 
 Client = TypeVar("Client")
+
+
+class _Lost(NamedTuple):
+    """A connection that was lost, why, and whether the broker had said its version before: then it lacked a user."""
+
+    at_s: float
+    error: BaseException
+    greeted: bool
+
+
+class _Losses(logging.Handler):
+    """Keeps the last connection that was lost: the client says so in its log alone, and tries on."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self._last: _Lost | None = None
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if isinstance(record.args, tuple) and isinstance(error := record.args[-1], Exception):
+            self._last = _Lost(time.monotonic(), error, "broker_version=unknown" not in str(record.args[0]))
+
+    def since(self, started: float) -> _Lost | None:
+        return self._last if self._last is not None and self._last.at_s >= started else None
+
+
+_losses = _Losses()
+_connections = logging.getLogger("kafka.net.connection")
+_connections.setLevel(logging.ERROR)
+_connections.addHandler(_losses)
+_connections.propagate = False
 
 
 def require_answer(settings: KafkaSettings) -> None:
@@ -73,19 +124,25 @@ def connect(settings: KafkaSettings, client: Callable[..., Client], **options: A
     """A client of a broker that answers. Its port is waited for first: a client made while the broker is still starting
     can sit in one call for its whole time-out.
 
-    Raises BrokerAway as `require_answer` does; StreamingError where a broker answered and accepts no connection.
+    Raises BrokerAway as `require_answer` does; NotAdmitted where a broker answered and does not accept the user, its
+    password or the certificates; StreamingError where it accepts no connection; and what `client_security` raises.
     """
+    security = settings.client_security()
     require_answer(settings)
+    started = time.monotonic()
     try:
         return client(
             bootstrap_servers=[f"{host}:{port}" for host, port in settings.addresses],
             bootstrap_timeout_ms=round(settings.connect_timeout_s * 1000),
             request_timeout_ms=round(settings.request_timeout_s * 1000),
             reconnect_backoff_max_ms=1000,
-            **settings.security,
+            **security,
             **options,
         )
-    except KafkaError as error:
+    except (KafkaError, OSError) as error:  # OSError: of a file with certificates or a key
+        lost = _losses.since(started) or _Lost(started, error, greeted=False)
+        if (words := _not_admitted(settings, lost)) is not None:
+            raise NotAdmitted(words) from error
         raise (BrokerAway if no_answer(error) else StreamingError)(
             f"{settings.bootstrap_servers} is open, but no Kafka client gets through ({error!r}); see that it is a "
             "Kafka broker, and that `security` (TLS, SASL) is what it asks for"
@@ -93,16 +150,68 @@ def connect(settings: KafkaSettings, client: Callable[..., Client], **options: A
 
 
 @contextmanager
-def explained(settings: KafkaSettings, doing: str) -> Iterator[None]:
+def explained(settings: KafkaSettings, doing: str, needs: Right | None = None) -> Iterator[None]:
     """What the client raises inside becomes a BrokerAway, or a StreamingError where the broker answered and refused,
-    that says what was being done, where, and what to try."""
+    that says what was being done, where, and what to try. `needs`: the right that this takes; BadInput where it is
+    missing."""
     try:
         yield
+    except AuthorizationError as error:
+        if needs is None:
+            raise StreamingError(f"{doing} at {settings.bootstrap_servers} is not allowed: {error!r}") from error
+        raise concerned(needs, error).missing(settings) from error
     except KafkaError as error:
         failed = f"{doing} at {settings.bootstrap_servers} failed: {error!r}"
         if no_answer(error):
             raise BrokerAway(f"{failed}; see that it runs, then try again") from error
         raise StreamingError(f"{failed}; it answered, and refused") from error
+
+
+def _not_admitted(settings: KafkaSettings, lost: _Lost) -> str | None:
+    """Who was not let in and why, in one line; None where nothing is known of it."""
+    where, security, said = settings.bootstrap_servers, settings.security, " ".join(str(lost.error).split())
+    protocol = str(security.get("security_protocol", "PLAINTEXT"))
+    refused = isinstance(lost.error, SaslAuthenticationFailedError | UnsupportedSaslMechanismError)
+    if isinstance(lost.error, IllegalSaslStateError):  # it asks nobody for a password
+        return None
+    if protocol.startswith("SASL") and (refused or lost.greeted):
+        return (
+            f"{where} does not admit the user `{security.get('sasl_plain_username')}` with this password "
+            f"({security.get('sasl_mechanism')}: {said}); check kafka.security.sasl_plain_username, sasl_mechanism and "
+            f"sasl_plain_password ({written(security.get('sasl_plain_password'))})"
+        )
+    if protocol.endswith("SSL") and (isinstance(lost.error, OSError) or "Handshake failed" in said):
+        return (
+            f"{where} and this machine agree on no TLS connection ({said}); see that TLS is what it asks for, "
+            "and check kafka.security.ssl_cafile, who signed its certificate, and ssl_certfile and ssl_keyfile, by "
+            "which the broker is to know us"
+        )
+    return None
+
+
+def concerned(right: Right, error: BaseException) -> Right:
+    """The right for those topics alone that `error` names."""
+    named = error.args[0] if error.args else None
+    return replace(right, names=named) if isinstance(named, set) and named else right
+
+
+def codecs_missing() -> dict[str, str]:
+    """Codecs of Kafka that do not bring back here what they were given, with the package that they take.
+
+    >>> codecs_missing()
+    {}
+    """
+    packages = {"gzip": "Python's gzip module", "snappy": "pyarrow", "lz4": "lz4", "zstd": "zstandard"}
+    missing, said = {}, b"impressions " * 100
+    for name, package in packages.items():
+        try:
+            works = getattr(codecs, f"{name}_decode")(getattr(codecs, f"{name}_encode")(said)) == said
+        except Exception as error:
+            missing[name] = f"the package {package} is missing or broken ({error!r})"
+        else:
+            if not works:
+                missing[name] = f"the package {package} is broken: other bytes came back"
+    return missing
 
 
 def no_answer(error: BaseException) -> bool:

@@ -9,33 +9,42 @@ from typing import Any
 
 from streaming.errors import BadInput, BrokerAway, DataLost, StreamingError
 from streaming.kafka.client import (
+    AuthorizationError,
     KafkaConsumer,
     KafkaError,
     LogTruncationError,
-    OffsetAndMetadata,
     OffsetOutOfRangeError,
     RetriableError,
     TopicPartition,
+    UnsupportedCodecError,
+    concerned,
     connect,
     explained,
     from_kafka,
     raw_message,
     to_kafka,
 )
+from streaming.kafka.lag import LagDisplay
+from streaming.kafka.rights import Right
 from streaming.kafka.settings import KafkaSettings
 from streaming.kafka.topics import require_topics
+from streaming.kafka.transactions import TransactionRecords, watch_transactions
 from streaming.messages import EndOfStream, MessageSource, RawMessage, is_end_marker
 from streaming.position import Partition, Positions, SourcePosition
+from streaming.program import command
 
 ALL_THAT_WAS_FETCHED = 1 << 30
+ALL_THAT_IS_TO_COME = 1 << 63
 
 
 class TopicReader(MessageSource):
     """Reads partitions of our choice from positions of our choice. One thread at a time.
 
     While the broker is away `next_batch` returns None and `reachable` is False; after `give_up_s` it raises BrokerAway.
-    Offsets that retention deleted before they were read are an error, never skipped. It reads ahead at most 32 MiB in
-    one fetch, 4 MiB of each partition (or one message, where that is larger), and nothing of a paused partition.
+    Offsets that retention or compaction deleted before they were read are an error, never skipped. Of transactions it
+    reads what was committed, and ends are last stable offsets: nothing before them is undecided. It reads ahead at most
+    32 MiB in one fetch, 4 MiB of each partition (or one message, where that is larger), and nothing of a paused
+    partition.
 
     Fetched messages that were not requested yet wait here, not in the client: kafka-python 3.0 stops fetching a
     partition that is paused with some of its messages handed out, for as long as the other partitions are silent.
@@ -51,17 +60,22 @@ class TopicReader(MessageSource):
         *,
         group: str | None = None,
         ends: Mapping[Partition, int] | None = None,
+        markers_end: bool = True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`group` names the consumer group under which `commit_for_display` shows how far we are; `ends` are offsets at
-        which partitions end, for topics without end markers.
+        which partitions end, for topics without end markers. Without `markers_end` an end marker is a message like
+        others, and the partition continues after it.
 
         Raises BadInput for a topic or partition that does not exist, BrokerAway when no broker answers."""
         self.partitions = tuple(partitions)
         self.reachable = True
-        self._settings, self._group, self._clock = settings, group, clock
+        self._settings, self._markers_end, self._clock = settings, markers_end, clock
+        self._read = Right("Read", "topic", {partition.topic for partition in partitions})
+        self._lag = None if group is None else LagDisplay(settings, group)
         self._given_ends = dict(ends or {})
         self._ended: set[Partition] = set()
+        self._marked: set[Partition] = set()
         self._waiting: dict[Partition, deque[RawMessage]] = {}
         self._keys = to_kafka(partitions)
         counts = require_topics(settings, {partition.topic for partition in partitions})
@@ -71,9 +85,9 @@ class TopicReader(MessageSource):
         self._consumer: Any = connect(
             settings,
             KafkaConsumer,
-            group_id=group,
             enable_auto_commit=False,
             auto_offset_reset="none",
+            isolation_level="read_committed",
             allow_auto_create_topics=False,
             fetch_max_wait_ms=200,
             fetch_max_bytes=32 * 2**20,
@@ -81,6 +95,10 @@ class TopicReader(MessageSource):
             receive_message_max_bytes=max(100_000_000, 2 * settings.max_message_bytes),
         )
         self._consumer.assign(self._keys)
+        self._transactions = TransactionRecords()
+        watch_transactions(self._consumer, self._transactions)
+        self._explained: dict[Partition, int] = {}  # what became of every offset before it is known
+        self._undecided: set[Partition] = set()
         self._ends: dict[Partition, int] = {}
         self._ends_at = float("-inf")
         self._answered_at = self._away_since = clock()
@@ -91,14 +109,17 @@ class TopicReader(MessageSource):
         Raises DataLost when retention has deleted a position, or the topic ends before it.
         """
         position = position or {}
-        with explained(self._settings, "opening topics"):
+        with explained(self._settings, "opening topics", self._read):
             begins = from_kafka(self._consumer.beginning_offsets(self._keys))
             self._set_ends(self._consumer.end_offsets(self._keys))
         for partition, begin in begins.items():
             offset = position[partition].offset if partition in position else begin
             _check_range(partition, offset, begin, self._ends[partition])
             self._consumer.seek(TopicPartition(*partition), offset)
+            self._transactions.forget(partition)
+            self._explained[partition] = offset
         self._ended.clear()
+        self._marked.clear()
         self._waiting.clear()
         self._look_for_ends()
 
@@ -106,7 +127,10 @@ class TopicReader(MessageSource):
         """Other partitions stay where they are. The next batch raises DataLost for a position that is gone."""
         for partition, at in position.items():
             self._consumer.seek(TopicPartition(*partition), at.offset)
+            self._transactions.forget(partition)
+            self._explained[partition] = at.offset
             self._ended.discard(partition)
+            self._marked.discard(partition)
             self._waiting.pop(partition, None)
         self._look_for_ends()
 
@@ -115,7 +139,8 @@ class TopicReader(MessageSource):
     ) -> list[RawMessage] | None:
         """Messages as they come, in order within each partition; while the broker is away the wait is at least 0.1 s.
 
-        Raises DataLost for a retention gap, BrokerAway once the broker has been away for `give_up_s`.
+        Raises DataLost for a gap, BrokerAway once the broker has been away for `give_up_s`, BadInput for a right that
+        is missing and for a compression that cannot be read here.
         """
         if len(self._ended) == len(self.partitions):
             raise EndOfStream
@@ -136,6 +161,14 @@ class TopicReader(MessageSource):
             raise DataLost(f"the broker lost messages that were already read: {error}") from error
         except RetriableError:
             found = {}
+        except AuthorizationError as error:
+            raise concerned(self._read, error).missing(self._settings) from error
+        except UnsupportedCodecError as error:
+            raise BadInput(
+                f"a topic of {', '.join(sorted(self._read.names))} is compressed with what cannot be read here "
+                f"({error}); install the package that `{command('exfm', 'doctor')}` names under `compression`, or "
+                "produce with another compression.type"
+            ) from error
         except KafkaError as error:
             raise StreamingError(f"reading from {self._settings.bootstrap_servers} failed: {error!r}") from error
         if found:
@@ -150,12 +183,17 @@ class TopicReader(MessageSource):
         given: list[RawMessage] = []
         for partition in [p for p in self._waiting if p in wanted]:
             messages = self._waiting.pop(partition)
+            end = self._given_ends.get(partition, ALL_THAT_IS_TO_COME)
             while messages and len(given) < max_messages and partition not in self._ended:
                 message = messages.popleft()
-                if is_end_marker(message) or message.offset >= self._given_ends.get(partition, message.offset + 1):
+                self._explain(partition, min(message.offset, end))
+                marked = self._markers_end and message.offset < end and is_end_marker(message)
+                if marked or message.offset >= end:
                     self._consumer.seek(TopicPartition(*partition), message.offset)
                     self._ended.add(partition)
+                    self._marked |= {partition} if marked else set()
                 else:
+                    self._explained[partition] = message.offset + 1
                     given.append(message)
             if messages and partition not in self._ended:
                 self._waiting[partition] = messages
@@ -166,11 +204,23 @@ class TopicReader(MessageSource):
         """Also past what is no message (a transaction's marker), and where nothing was left to read."""
         if still_open := self._given_ends.keys() - self._ended:
             position = self.position()
-            self._ended |= {p for p in still_open if position[p].offset >= self._given_ends[p]}
+            for partition in still_open:
+                if position[partition].offset >= (end := self._given_ends[partition]):
+                    self._explain(partition, end)
+                    self._ended.add(partition)
+
+    def _explain(self, partition: Partition, stop: int) -> None:
+        """Raises DataLost for offsets before `stop` that brought no message, and are no records of transactions."""
+        self._transactions.explain(partition, self._explained[partition], stop)
+        self._explained[partition] = max(self._explained[partition], stop)
 
     @property
     def ended(self) -> frozenset[Partition]:
         return frozenset(self._ended)
+
+    @property
+    def marked(self) -> frozenset[Partition]:
+        return frozenset(self._marked)
 
     def position(self) -> Positions:
         """For each partition the message that the next batch begins with, or its end."""
@@ -186,7 +236,18 @@ class TopicReader(MessageSource):
     def at_end(self, partition: Partition, max_age_s: float = 0.25) -> bool:
         if not self.reachable or self._clock() - self._ends_at > max_age_s:
             self._ask_ends(1.0)
-        return self.reachable and self._offset(partition) >= self._ends[partition]
+        if not self.reachable or (offset := self._offset(partition)) < self._ends[partition]:
+            return False
+        newest = self._consumer.highwater(TopicPartition(*partition))
+        if newest is not None and newest > max(offset, self._ends[partition]):
+            self._undecided.add(partition)  # what a transaction has written may yet be committed
+            return False
+        self._undecided.discard(partition)
+        return True
+
+    @property
+    def undecided(self) -> frozenset[Partition]:
+        return frozenset(self._undecided)
 
     def behind(self) -> int:
         position = self.position()
@@ -199,15 +260,15 @@ class TopicReader(MessageSource):
         return dict(self._ends)
 
     def commit_for_display(self, positions: Positions) -> None:
-        """Show the group's positions to lag monitors; not waited for, and never read back. Nothing without a group."""
-        if self._group is not None:
-            offsets = {
-                TopicPartition(*p): OffsetAndMetadata(position.offset, "", -1) for p, position in positions.items()
-            }
-            self._consumer.commit_async(offsets)
+        """Show the group's positions to lag monitors; not waited for, never read back, and never an error. Nothing
+        without a group."""
+        if self._lag is not None and self.reachable:
+            self._lag.show(positions)
 
     def close(self) -> None:
         self._consumer.close(autocommit=False, timeout_ms=2000)
+        if self._lag is not None:
+            self._lag.close()
 
     def _pause_all_but(self, wanted: set[Partition]) -> None:
         paused = {Partition(*key) for key in self._consumer.paused()}

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_serializer, field_validator, model_validator
 
 from streaming.errors import BadInput
+from streaming.kafka.secrets import SECRET_KEYS, SecretFrom, read_secrets, secret, written
 from streaming.messages import MAX_MESSAGE_BYTES
 from streaming.program import command
 
@@ -43,8 +44,11 @@ class KafkaSettings(BaseModel):
         default=None,
         description="addresses of a Kafka of yours, HOST:PORT separated by commas; null: the embedded broker",
     )
-    security: dict[str, str | int | bool] = Field(
-        default_factory=dict, description="passed to the Kafka client as given: security_protocol, ssl_*, sasl_*"
+    security: dict[str, str | int | bool | SecretStr | SecretFrom] = Field(
+        default_factory=dict,
+        description="passed to the Kafka client: security_protocol, ssl_*, sasl_*. The passwords in it "
+        "(`sasl_plain_password`, `ssl_password`) are {env: NAME}, {file: PATH} or {command: [PROGRAM, ARGUMENT, …]}; "
+        "a plain text is taken, and never stored",
     )
     connect_timeout_s: float = Field(
         default=15.0, gt=0, description="how long a new connection waits for the first answer of a broker"
@@ -70,6 +74,25 @@ class KafkaSettings(BaseModel):
     )
     compression: Literal["lz4", "zstd", "none"] = Field(default="lz4", description="of the messages written")
 
+    @field_validator("security", mode="before")
+    @classmethod
+    def _secrets(cls, security: Any) -> Any:
+        """Before anything else looks at them: an error would quote a password."""
+        if not isinstance(security, dict):
+            return security
+        found = dict(security)
+        for name in SECRET_KEYS:
+            if name in found:
+                try:
+                    found[name] = secret(found[name])
+                except ValueError as error:
+                    raise ValueError(f"{name}: {error}") from None
+        return found
+
+    @field_serializer("security", when_used="json")
+    def _without_secrets(self, security: dict[str, Any]) -> dict[str, Any]:
+        return {name: written(value) for name, value in security.items()}
+
     @field_validator("security")
     @classmethod
     def _known_to_the_client(cls, security: dict[str, Any]) -> dict[str, Any]:
@@ -94,6 +117,15 @@ class KafkaSettings(BaseModel):
             if not re.fullmatch(r".+:[0-9]{1,5}", server.strip()):
                 raise ValueError(f"`{server}` is not HOST:PORT")
         return servers
+
+    @property
+    def given(self) -> dict[str, SecretStr]:
+        """The passwords that were given as plain text: what these settings lose when they are written down."""
+        return {name: value for name, value in self.security.items() if isinstance(value, SecretStr)}
+
+    def client_security(self) -> dict[str, Any]:
+        """`security` with its passwords read, for the client. Raises BadInput or StreamingError, naming the setting."""
+        return read_secrets(self.security)
 
     @property
     def addresses(self) -> list[tuple[str, int]]:

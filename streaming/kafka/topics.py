@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
 from streaming.errors import BadInput, BrokerAway
 from streaming.kafka.client import (
+    AuthorizationError,
     ConfigResource,
     ConfigResourceType,
     KafkaAdminClient,
@@ -21,9 +22,13 @@ from streaming.kafka.client import (
     raw_message,
     to_kafka,
 )
+from streaming.kafka.rights import Right
 from streaming.kafka.settings import KafkaSettings
 from streaming.messages import RawMessage
 from streaming.position import Partition
+
+NOT_ALLOWED = 29
+"""The broker's word for a topic that the client may not see, whether or not it exists."""
 
 
 def ensure_topics(settings: KafkaSettings, topics: Mapping[str, int], *, retention_ms: int = -1) -> set[str]:
@@ -48,17 +53,23 @@ def ensure_topics(settings: KafkaSettings, topics: Mapping[str, int], *, retenti
         }
         if new:
             with suppress(TopicAlreadyExistsError):  # somebody else created it meanwhile
-                admin.create_topics(new)
+                try:
+                    admin.create_topics(new)
+                except AuthorizationError as error:
+                    raise Right("Create", "topic", set(new)).missing(settings) from error
             admin.wait_for_topics(list(new))
         return set(new)
 
 
 def require_topics(settings: KafkaSettings, topics: Iterable[str]) -> dict[str, int]:
     """Topic -> number of partitions. Raises BadInput for absent ones, naming those that exist."""
+    names = list(topics)
     with _admin(settings) as admin:
         existing = _partitions_of(admin)
-    names = list(topics)
-    absent = [name for name in names if name not in existing]
+        absent = [name for name in names if name not in existing]
+        hidden = {t["name"] for t in admin.describe_topics(absent) if t["error_code"] == NOT_ALLOWED} if absent else ()
+    if hidden:
+        raise Right("Describe", "topic", hidden).missing(settings)
     if absent:
         there = ", ".join(sorted(name for name in existing if not name.startswith("__"))) or "none"
         raise BadInput(
@@ -68,29 +79,53 @@ def require_topics(settings: KafkaSettings, topics: Iterable[str]) -> dict[str, 
     return {name: existing[name] for name in names}
 
 
+def cluster_and_topics(
+    settings: KafkaSettings, topics: Sequence[str]
+) -> tuple[str | None, dict[str, tuple[str | None, int]]]:
+    """The cluster's id, and of each topic that is there its id (None where the broker has none) and its number of
+    partitions. Raises BadInput where a topic may not be seen."""
+    with _admin(settings) as admin:
+        cluster_id = admin.describe_cluster()["cluster_id"]
+        found = {topic["name"]: topic for topic in admin.describe_topics(list(topics))}
+    if hidden := {name for name, topic in found.items() if topic["error_code"] == NOT_ALLOWED}:
+        raise Right("Describe", "topic", hidden).missing(settings)
+    return cluster_id, {
+        name: (str(topic["topic_id"]) if topic.get("topic_id") else None, len(topic["partitions"]))
+        for name, topic in found.items()
+        if topic["partitions"]
+    }
+
+
 def topic_config(settings: KafkaSettings, topic: str) -> dict[str, str]:
-    """A topic's settings as the broker has them (`retention.ms`, `max.message.bytes`, …)."""
+    """A topic's settings as the broker has them (`retention.ms`, `max.message.bytes`, …).
+
+    Raises BadInput where they may not be read: the broker then names none.
+    """
     with _admin(settings) as admin:
         described = admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, topic)], config_filter="all")
-    return {name: entry["value"] for name, entry in described["topic"][topic].items()}
+    entries = described["topic"][topic]
+    if not entries:
+        raise Right("DescribeConfigs", "topic", {topic}).missing(settings)
+    return {name: entry["value"] for name, entry in entries.items()}
 
 
 def end_offsets(settings: KafkaSettings, partitions: Sequence[Partition]) -> dict[Partition, int]:
-    """For each partition the offset that its next message will get."""
-    with _consumer(settings) as consumer:
+    """For each partition its last stable offset: what lies before it is decided, by commit or by abort. Without an
+    open transaction, the offset that its next message will get."""
+    with _consumer(settings, {partition.topic for partition in partitions}) as consumer:
         return from_kafka(consumer.end_offsets(to_kafka(partitions)))
 
 
 def beginning_offsets(settings: KafkaSettings, partitions: Sequence[Partition]) -> dict[Partition, int]:
     """For each partition the first offset that retention has left."""
-    with _consumer(settings) as consumer:
+    with _consumer(settings, {partition.topic for partition in partitions}) as consumer:
         return from_kafka(consumer.beginning_offsets(to_kafka(partitions)))
 
 
 def last_message(settings: KafkaSettings, topic: str, partition: int) -> RawMessage | None:
     """The newest message of a partition, None for an empty one."""
     key = TopicPartition(topic, partition)
-    with _consumer(settings) as consumer:
+    with _consumer(settings, {topic}) as consumer:
         begin, end = consumer.beginning_offsets([key])[key], consumer.end_offsets([key])[key]
         consumer.assign([key])
         deadline = time.monotonic() + settings.request_timeout_s
@@ -105,6 +140,37 @@ def last_message(settings: KafkaSettings, topic: str, partition: int) -> RawMess
                         f"from {settings.bootstrap_servers} within {settings.request_timeout_s:g} s; try again"
                     )
     return None
+
+
+def messages_at(settings: KafkaSettings, partition: Partition, offsets: Iterable[int]) -> dict[int, RawMessage]:
+    """The messages at these offsets of a partition; those that the topic no longer holds, or never held, are left out.
+
+    Raises BrokerAway where they do not come within `request_timeout_s` each."""
+    key, found = TopicPartition(*partition), {}
+    with _consumer(settings, {partition.topic}) as consumer:
+        begin, end = consumer.beginning_offsets([key])[key], consumer.end_offsets([key])[key]
+        consumer.assign([key])
+        for offset in sorted(wanted for wanted in set(offsets) if begin <= wanted < end):
+            consumer.seek(key, offset)
+            deadline = time.monotonic() + settings.request_timeout_s
+            while consumer.position(key) <= offset:
+                for record in (
+                    each for records in consumer.poll(timeout_ms=200, max_records=1).values() for each in records
+                ):
+                    if record.offset == offset:
+                        found[offset] = raw_message(record)
+                if time.monotonic() > deadline:
+                    raise BrokerAway(
+                        f"message {offset} of topic `{partition.topic}`, partition {partition.partition}, did not come "
+                        f"from {settings.bootstrap_servers} within {settings.request_timeout_s:g} s; try again"
+                    )
+    return found
+
+
+def delete_records(settings: KafkaSettings, before: Mapping[Partition, int]) -> None:
+    """Delete the messages of partitions below these offsets. Raises StreamingError where the broker refuses."""
+    with _admin(settings) as admin:
+        admin.delete_records({TopicPartition(*partition): offset for partition, offset in before.items()})
 
 
 def _partitions_of(admin: Any) -> dict[str, int]:
@@ -122,10 +188,16 @@ def _admin(settings: KafkaSettings) -> Iterator[Any]:
 
 
 @contextmanager
-def _consumer(settings: KafkaSettings) -> Iterator[Any]:
-    consumer: Any = connect(settings, KafkaConsumer, enable_auto_commit=False, auto_offset_reset="none")
+def _consumer(settings: KafkaSettings, topics: Collection[str]) -> Iterator[Any]:
+    consumer: Any = connect(
+        settings,
+        KafkaConsumer,
+        enable_auto_commit=False,
+        auto_offset_reset="none",
+        isolation_level="read_committed",
+    )
     try:
-        with explained(settings, "reading offsets"):
+        with explained(settings, "reading offsets", Right("Read", "topic", topics)):
             yield consumer
     finally:
         consumer.close(autocommit=False)

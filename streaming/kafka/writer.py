@@ -8,7 +8,8 @@ from contextlib import suppress
 from typing import Any
 
 from streaming.errors import BrokerAway, StreamingError
-from streaming.kafka.client import KafkaError, KafkaProducer, connect, explained, no_answer
+from streaming.kafka.client import AuthorizationError, KafkaError, KafkaProducer, connect, explained, no_answer
+from streaming.kafka.rights import Right
 from streaming.kafka.settings import KafkaSettings
 from streaming.kafka.topics import require_topics, topic_config
 from streaming.messages import END_HEADER
@@ -132,6 +133,8 @@ class TopicWriter:
     def _raise_failure(self) -> None:
         if self._failure is None:
             return
+        if isinstance(self._failure, AuthorizationError):
+            raise Right("Write", "topic", {self.topic}).missing(self._settings) from self._failure
         what = f"a message for topic `{self.topic}` at {self._settings.bootstrap_servers}"
         if no_answer(self._failure):
             raise BrokerAway(

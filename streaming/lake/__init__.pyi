@@ -5,11 +5,12 @@ from .readers import Readers
 from .settings import LakeSettings
 from .side_tables import DEAD_LETTERS, LATE_FEEDBACK, SideTable, side_rows
 from .source import LakeSource
-from .writer import LakeTable, LakeWriter
+from .writer import STATE, LakeTable, LakeWriter
 
 __all__ = [
     "DEAD_LETTERS",
     "LATE_FEEDBACK",
+    "STATE",
     "FileMerge",
     "Housekeeper",
     "Housework",

@@ -19,8 +19,9 @@ import pyarrow.dataset as ds
 import pyarrow.fs
 from deltalake import DeltaTable
 
-from streaming.delta import DataFile, TableView, open_table
+from streaming.delta import DataFile, TableFiles, TableView, open_table, torn_files
 from streaming.errors import BadInput, DataLost, StreamingError
+from streaming.position import NOTHING_YET
 from streaming.schema import RowSchema
 
 WINDOW_ROWS = 131_072
@@ -72,6 +73,12 @@ class LakeReader:
         self.last_lake_seq: int = number
         self.first_lake_seq: int = self._view.identifier(FIRST_SEQ) or 0
         self._files = _Files.of(self._view.files)
+
+    @property
+    def state(self) -> int:
+        """The number of the settlement state that belongs to the last row, as of the last look; -1 before the first."""
+        number = self._view.identifier("exfm/state")
+        return NOTHING_YET if number is None else number
 
     @property
     def id(self) -> str:
@@ -218,13 +225,26 @@ class LakeReader:
             for i in chosen
         ]
         inside = (pc.field("lake_seq") > low) & (pc.field("lake_seq") <= high)
-        rows = ds.FileSystemDataset(fragments, self.schema.augmented, self._format, self._disk).to_table(
-            columns=ask.read, filter=inside if ask.filter is None else inside & ask.filter
-        )
+        data = ds.FileSystemDataset(fragments, self.schema.augmented, self._format, self._disk)
+        try:
+            rows = data.to_table(columns=ask.read, filter=inside if ask.filter is None else inside & ask.filter)
+        except FileNotFoundError:
+            raise
+        except (pa.ArrowInvalid, OSError) as error:
+            raise self._torn(error) from error
         seq = rows["lake_seq"].to_numpy()
         if (np.diff(seq) < 0).any():
             rows = rows.take(pa.array(np.argsort(seq, kind="stable")))
         return _Window(ask, low, high, rows)
+
+    def _torn(self, error: Exception) -> StreamingError:
+        """Which file cannot be read, and what it held."""
+        torn = torn_files(TableFiles(self.path), decoded_bytes=sum(file.bytes for file in self._view.files))
+        names = "; ".join(map(str, torn)) or " ".join(str(error).split())
+        return StreamingError(
+            f"the lake {self.path} cannot be read: {names}. Its writer makes such files again from the examples topic "
+            "when the run is started, or says what is lost"
+        )
 
 
 class _Ask(NamedTuple):

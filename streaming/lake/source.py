@@ -69,8 +69,3 @@ class LakeSource(Source[int, pa.Table]):
 
     def position(self) -> int:
         return self._upto
-
-    @property
-    def caught_up(self) -> bool:
-        """Everything that was committed when we last looked has been read."""
-        return self._upto >= self._lake.last_lake_seq

@@ -1,4 +1,13 @@
-from .codecs import END_HEADER, CodecName, ExamplesCodec, RawMessage, by_partition, is_end_marker, make_codec
+from .codecs import (
+    END_HEADER,
+    CodecName,
+    Decoded,
+    ExamplesCodec,
+    RawMessage,
+    by_partition,
+    is_end_marker,
+    make_codec,
+)
 from .dead_letters import (
     DEAD_LETTER_SCHEMA,
     DeadLetter,
@@ -10,10 +19,12 @@ from .dead_letters import (
     letters_to_json,
     refuse_rows,
 )
-from .ipc import MAX_MESSAGE_BYTES
+from .ipc import MAX_MESSAGE_BYTES, read_ipc, write_ipc
 from .source import EndOfStream, MessageSource, Source
 from .times import PER_MS, Unit, is_time, is_written_time, milliseconds
 from .validation import (
+    LATEST_EVENT_TIME_MS,
+    Limits,
     Refusal,
     Refusals,
     RowRules,
@@ -28,14 +39,17 @@ from .validation import (
 __all__ = [
     "DEAD_LETTER_SCHEMA",
     "END_HEADER",
+    "LATEST_EVENT_TIME_MS",
     "MAX_MESSAGE_BYTES",
     "PER_MS",
     "CodecName",
     "DeadLetter",
+    "Decoded",
     "EndOfStream",
     "ExamplesCodec",
     "Kind",
     "LetterTally",
+    "Limits",
     "MessageSource",
     "RawMessage",
     "Refusal",
@@ -58,6 +72,8 @@ __all__ = [
     "letters_to_json",
     "make_codec",
     "milliseconds",
+    "read_ipc",
     "refuse_rows",
     "without_rows",
+    "write_ipc",
 ]

@@ -23,6 +23,7 @@ from streaming.messages.dead_letters import DeadLetter, Kind
 from streaming.messages.ipc import MAX_MESSAGE_BYTES, plain_records, read_ipc, write_ipc
 from streaming.messages.json_text import JsonColumn, json_values
 from streaming.messages.validation import (
+    Limits,
     Refusal,
     Refusals,
     RowRules,
@@ -79,7 +80,14 @@ def by_partition(messages: Sequence[RawMessage]) -> dict[Partition, list[RawMess
     return groups
 
 
-def make_codec(name: CodecName, kind: Kind, schema: RowSchema, *, max_message_bytes: int = MAX_MESSAGE_BYTES) -> Codec:
+def make_codec(
+    name: CodecName,
+    kind: Kind,
+    schema: RowSchema,
+    *,
+    max_message_bytes: int = MAX_MESSAGE_BYTES,
+    limits: Limits = Limits(),
+) -> Codec:
     """The codec of one topic.
 
     >>> from streaming.schema import Column, Task
@@ -91,8 +99,8 @@ def make_codec(name: CodecName, kind: Kind, schema: RowSchema, *, max_message_by
     >>> batch.to_pylist()[0]["source_offset"], [letter.reason for letter in dead]
     (3, ['undecodable'])
     """
-    codecs: dict[CodecName, type[Codec]] = {"arrow": ArrowCodec, "json": JsonCodec}
-    return codecs[name](RowRules(kind, schema), max_message_bytes)
+    codec: type[Codec] = ArrowCodec if name == "arrow" else JsonCodec
+    return codec(RowRules(kind, schema, limits=limits), max_message_bytes)
 
 
 class Codec(ABC):
@@ -124,10 +132,8 @@ class Codec(ABC):
         return refusal
 
     def decode(self, messages: Sequence[RawMessage]) -> Decoded:
-        """Rows and dead letters of the messages; end markers are passed over.
-
-        One dead letter stands for one row, except that a message which cannot be read at all counts as one.
-        """
+        """Rows and dead letters of the messages; end markers are passed over. A dead letter stands for one row, or for
+        a message that cannot be read at all."""
         dead: list[DeadLetter] = []
         readable = []
         for message in messages:
@@ -153,8 +159,8 @@ class Codec(ABC):
         return Decoded(batch, dead)
 
     def _letter(self, message: RawMessage, row: int, refusal: Refusal, payload: bytes) -> DeadLetter:
-        origin = (message.topic, message.partition, message.offset)
-        return DeadLetter(self.kind, refusal.reason, *origin, row, refusal.detail, payload)
+        topic, partition, offset = message.topic, message.partition, message.offset
+        return DeadLetter(self.kind, refusal.reason, topic, partition, offset, row, refusal.detail, payload)
 
 
 class _Read(NamedTuple):

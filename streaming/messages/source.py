@@ -75,9 +75,9 @@ class MessageSource(Source[Positions, list[RawMessage]]):
     """Messages of several partitions, each in the order of its offsets; what `Intake` reads.
 
     A partition ends at its end marker, which is not handed out, or at an offset that was given for its end; what
-    follows is left alone. The source ends when all of its partitions have. `open` reads a partition that is not in the
-    positions from its beginning; a row inside a message is the caller's to find, since reading starts with the whole
-    message.
+    follows is left alone. A source of live topics hands its markers out, and continues after them. The source ends when
+    all of its partitions have. `open` reads a partition that is not in the positions from its beginning; a row inside a
+    message is the caller's to find, since reading starts with the whole message.
     """
 
     partitions: tuple[Partition, ...]
@@ -95,11 +95,21 @@ class MessageSource(Source[Positions, list[RawMessage]]):
     def ended(self) -> Collection[Partition]:
         """The partitions whose end was reached."""
 
+    @property
+    def marked(self) -> Collection[Partition]:
+        """Those whose end is a marker: it lies where they ended."""
+        return ()
+
     @abstractmethod
     def at_end(self, partition: Partition, max_age_s: float = 0.25) -> bool:
         """True when the broker says, now (at most `max_age_s` ago), that nothing follows what was handed out.
 
         An answer that does not come means False: an absent broker is not the end of a topic."""
+
+    @property
+    def undecided(self) -> Collection[Partition]:
+        """Partitions read to the last decided message, after which a transaction is open: not at their end."""
+        return ()
 
     @abstractmethod
     def behind(self) -> int:

@@ -6,7 +6,7 @@ values (`RowRules`). Both name the rows at fault and leave the others alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from streaming.messages.dead_letters import Kind
 from streaming.messages.ipc import short_type
 from streaming.messages.times import is_written_time, milliseconds
-from streaming.schema import SAMPLE_WEIGHT, RowSchema
+from streaming.schema import SAMPLE_WEIGHT, Column, RowSchema
 
 LONGEST_VERTICAL_BYTES = 64
 """A vertical names a folder of the lake, percent-encoded, so that its length is bounded by the file system."""
@@ -37,11 +37,22 @@ class Refusal(NamedTuple):
 Refusals = dict[int, Refusal]
 
 
+class Limits(NamedTuple):
+    """What a row may hold because of what is made of it.
+
+    index_rows  column -> rows of the smallest table that it is an index into
+    row_bytes   of a row's texts and lists together; None: not bounded
+    """
+
+    index_rows: Mapping[str, int] = {}
+    row_bytes: int | None = None
+
+
 class RowRules:
     """The value rules of one kind of record.
 
-    Order of precedence: the columns in schema order; within a column null, not finite, then its range. The first
-    broken rule gives a row its reason.
+    Order of precedence: the columns in schema order; within a column null, not finite, then its range; then the size of
+    the row. The first broken rule gives a row its reason.
 
     >>> from streaming.schema import Column, Task
     >>> schema = RowSchema(columns=[Column(name="age", maximum=120)], tasks=[Task(name="ctr", window_s=60)])
@@ -50,12 +61,15 @@ class RowRules:
     {0: Refusal(reason='out_of_range:age', detail='`age` is 200; allowed: at most 120')}
     """
 
-    def __init__(self, kind: Kind, schema: RowSchema, *, only: Collection[str] | None = None) -> None:
+    def __init__(
+        self, kind: Kind, schema: RowSchema, *, only: Collection[str] | None = None, limits: Limits = Limits()
+    ) -> None:
         """`only`: the columns that records have here; default: all of their kind."""
         self.kind: Kind = kind
         whole: pa.Schema = schema.impression if kind == "impression" else schema.feedback
         self.schema = whole if only is None else pa.schema([field for field in whole if field.name in only])
-        self._bounds = {c.name: (c.minimum, c.maximum) for c in schema.columns} if kind == "impression" else {}
+        self._bounds = {c.name: _bounds(c, limits) for c in schema.columns} if kind == "impression" else {}
+        self._row_bytes = limits.row_bytes
         self._tasks = pa.array(schema.feedback_tasks, pa.string())
         self._task_names = ", ".join(task.name for task in schema.tasks)
 
@@ -69,7 +83,17 @@ class RowRules:
                         value = _short(column[row].as_py())
                         reason_here = f"{reason}:{value[1:-1]}" if reason == "unknown_task" else reason
                         refusals[row] = Refusal(reason_here, f"`{field.name}` is {value}{allowed}")
-        return refusals
+        return self._too_large(batch) | refusals
+
+    def _too_large(self, batch: pa.RecordBatch) -> Refusals:
+        if self._row_bytes is None or batch.nbytes <= self._row_bytes:
+            return {}
+        sizes = _sizes(batch)
+        words = f"bytes of texts and lists; {self._row_bytes:,} fit into the examples topic (kafka.max_message_bytes)"
+        return {
+            row: Refusal("row_too_large", f"the row has {sizes[row]:,} {words}")
+            for row in np.flatnonzero(sizes > self._row_bytes).tolist()
+        }
 
     def _broken(self, field: pa.Field, column: pa.Array) -> Iterator[tuple[pa.Array, str, str]]:
         name = field.name
@@ -313,6 +337,26 @@ def _of_rows(broken_values: pa.Array, rows: pa.Array, count: int) -> pa.Array:
     mask = np.zeros(count, dtype=bool)
     mask[rows.filter(broken_values).to_numpy()] = True
     return pa.array(mask)
+
+
+def _bounds(column: Column, limits: Limits) -> tuple[int | None, int | None]:
+    """The values that a column may have: those declared, of which an index has to lie in its table."""
+    rows = limits.index_rows.get(column.name)
+    if rows is None or column.type not in ("int64", "list<int64>"):
+        return column.minimum, column.maximum
+    low, high = column.minimum or 0, rows - 1 if column.maximum is None else column.maximum
+    return max(low, 0), min(high, rows - 1)
+
+
+def _sizes(batch: pa.RecordBatch) -> np.ndarray:
+    """Bytes of the texts and lists of each row, (N,) int64."""
+    sizes = np.zeros(batch.num_rows, np.int64)
+    for column in batch.columns:
+        if pa.types.is_string(column.type):
+            sizes += pc.binary_length(column).fill_null(0).to_numpy(zero_copy_only=False)
+        elif pa.types.is_list(column.type):
+            sizes += 8 * pc.list_value_length(column).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+    return sizes
 
 
 def _range_words(low: int | None, high: int | None) -> str:

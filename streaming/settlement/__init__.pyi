@@ -1,10 +1,12 @@
-from .config import SettlementConfig
+from .config import FUTURE_SKEW_S, SettlementConfig
 from .intake import InputTopic, Intake
 from .label_join import late_schema
-from .merge import Merge
+from .merge import END_OF_TIME, Merge, set_back
 from .settlement import OTHER_VERTICALS, SettledRows, Settlement
 
 __all__ = [
+    "END_OF_TIME",
+    "FUTURE_SKEW_S",
     "OTHER_VERTICALS",
     "InputTopic",
     "Intake",
@@ -13,4 +15,5 @@ __all__ = [
     "Settlement",
     "SettlementConfig",
     "late_schema",
+    "set_back",
 ]

@@ -7,6 +7,10 @@ from pydantic import BaseModel, ConfigDict, Field
 from streaming.errors import BadInput
 from streaming.schema import RowSchema
 
+FUTURE_SKEW_S = 300.0
+"""The bound of live streams whose config names none: clocks that are kept agree within seconds, and a record that is
+ahead closes windows early by as much."""
+
 
 class SettlementConfig(BaseModel):
     """How long labels are waited for and ids remembered, in seconds of event time."""
@@ -25,8 +29,9 @@ class SettlementConfig(BaseModel):
     max_future_skew_s: float | None = Field(
         default=None,
         gt=0,
-        description="how far a row's event time may be ahead of its message's timestamp; "
-        "null: no bound, in free pace a default",
+        le=1e12,
+        description="how far a row's event time may be ahead of its message's timestamp, and of the clock here where "
+        "others feed the topics; null: 300 in free pace, no bound in lockstep; 1e12: no bound",
     )
 
     @property

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -28,6 +28,7 @@ from streaming.messages import (
     CodecName,
     EndOfStream,
     Kind,
+    Limits,
     MessageSource,
     RawMessage,
     Source,
@@ -36,6 +37,7 @@ from streaming.messages import (
 )
 from streaming.position import Partition, Positions, SourcePosition
 from streaming.schema import RowSchema
+from streaming.settlement.account import OffsetAccounts
 from streaming.settlement.merge import Merge, MergedChunk
 
 Watch = Callable[[str], AbstractContextManager[None]]
@@ -61,6 +63,7 @@ class Intake(Source[dict[str, Any], MergedChunk]):
 
     source  reads every partition of `topics`
     idle_s  None: no partition is ever idle, and the sequence of rows is a function of the topics alone (lockstep)
+    now_ms  wall time, where it bounds event times (Merge)
     watch   is called with the name of each phase: merge, poll, decode
     """
 
@@ -73,16 +76,22 @@ class Intake(Source[dict[str, Any], MergedChunk]):
         buffer_rows: int,
         idle_s: float | None,
         max_future_skew_s: float | None = None,
+        now_ms: Callable[[], int] | None = None,
         max_message_bytes: int = MAX_MESSAGE_BYTES,
+        limits: Limits = Limits(),
         watch: Watch = lambda phase: nullcontext(),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._codecs = {
-            t.topic: make_codec(t.codec, t.kind, schema, max_message_bytes=max_message_bytes) for t in topics
+            t.topic: make_codec(t.codec, t.kind, schema, max_message_bytes=max_message_bytes, limits=limits)
+            for t in topics
         }
         kinds = {partition: t.kind for t in topics for partition in t.all}
-        self._new_merge = partial(Merge, schema, kinds, max_future_skew_s=max_future_skew_s, buffer_rows=buffer_rows)
+        self._new_merge = partial(
+            Merge, schema, kinds, max_future_skew_s=max_future_skew_s, now_ms=now_ms, buffer_rows=buffer_rows
+        )
         self._merge = self._new_merge()
+        self._accounts, self._accounts_ended = OffsetAccounts(kinds), False
         self._source = source
         self._idle_s = idle_s
         self._idle: set[Partition] = set()
@@ -92,19 +101,23 @@ class Intake(Source[dict[str, Any], MergedChunk]):
         self._rows_per_message = 1.0
         self._lag: tuple[float, int] = (-LAG_EVERY_S, 0)
 
-    def open(self, position: dict[str, Any] | None = None) -> None:
-        """From the beginning, or from where `position` was taken."""
+    def open(self, position: dict[str, Any] | None = None, *, rows_before: Mapping[Kind, int] | None = None) -> None:
+        """From the beginning, or from where `position` was taken. `rows_before`: so many rows of each kind lie before a
+        position of a release that kept no accounts."""
         if position is not None:
             self._merge.restore(position)
         self._source.open(self._messages())
         self._merge.begin_at(self._source.position())
+        self._accounts.open((position or {}).get("accounts"), self._merge.positions(), rows_before)
         self._look_for_ends()
 
     def seek(self, position: dict[str, Any]) -> None:
         self._merge = self._new_merge()
+        self._accounts_ended = False
         self._idle.clear()
         self._at_end_since.clear()
         self._merge.restore(position)
+        self._accounts.open(position.get("accounts"), self._merge.positions())
         self._source.seek(self._messages())
         self._look_for_ends()
 
@@ -112,7 +125,25 @@ class Intake(Source[dict[str, Any], MergedChunk]):
         return {p: SourcePosition(position.offset) for p, position in self._merge.positions().items()}
 
     def position(self) -> dict[str, Any]:
-        return self._merge.state()
+        self._account()
+        return self._merge.state() | {"accounts": self._accounts.state()}
+
+    def offsets(self, kind: Kind) -> dict[str, int]:
+        """What became of the offsets of its topics, up to the position; see `OffsetAccounts`."""
+        self._account()
+        return self._accounts.counts(kind)
+
+    def check_accounts(self, rows_read: Mapping[Kind, int]) -> None:
+        """Raises DataLost unless the messages up to the position hold just the rows that were counted."""
+        self._account()
+        self._accounts.check(rows_read)
+
+    def _account(self) -> None:
+        self._accounts.move_to(self._merge.positions())
+        if self._merge.finished and not self._accounts_ended:
+            self._accounts_ended = True
+            for partition, at in self._source.position().items():
+                self._accounts.end(partition, at.offset, marked=partition in self._source.marked)
 
     @property
     def watermark_ms(self) -> int:
@@ -121,7 +152,12 @@ class Intake(Source[dict[str, Any], MergedChunk]):
     @property
     def note(self) -> str | None:
         """Why no rows arrive, unless none were sent."""
-        return None if self._source.reachable else "the broker does not answer; event time stands still"
+        if not self._source.reachable:
+            return "the broker does not answer; event time stands still"
+        if undecided := self._source.undecided:
+            names = ", ".join(f"{topic}/{number}" for topic, number in sorted(undecided))
+            return f"event time waits for the end of open transactions on {names}"
+        return None
 
     def next_batch(self, max_wait_s: float = 0.05) -> MergedChunk | None:
         """The next rows of the merged order: those at hand, else those that reading brings."""
@@ -157,6 +193,7 @@ class Intake(Source[dict[str, Any], MergedChunk]):
         decoded = self._codecs[partition.topic].decode(messages)
         rows = decoded.batch.num_rows + len(decoded.dead)
         self._rows_per_message += 0.1 * (rows / len(messages) - self._rows_per_message)
+        self._accounts.read(partition, messages, decoded)
         self._merge.push(partition, decoded.batch, decoded.dead)
         self._await(partition)
 
@@ -216,4 +253,5 @@ class Intake(Source[dict[str, Any], MergedChunk]):
 
     def close(self) -> None:
         self._source.close()
+        self._accounts_ended = True
         self._lag = (math.inf, self._lag[1])  # no broker to ask any more: the last report keeps the last known value

@@ -6,14 +6,14 @@ once no other partition can still bring an earlier key:
 
     key time  <  min over partitions that are neither ended nor idle of their last running maximum
 
-Refused rows (undecodable, or with an event time beyond the allowed skew) take the key of the row before them and leave
+Refused rows (undecodable, or with an event time in the future) take the key of the row before them and leave
 in the same order, so that positions and counts cover them, but never move event time.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
@@ -21,7 +21,14 @@ import numpy as np
 import pyarrow as pa
 
 from streaming.errors import BadInput, StreamingError
-from streaming.messages import DEAD_LETTER_SCHEMA, DeadLetter, Kind, letters_to_batch, refuse_rows
+from streaming.messages import (
+    DEAD_LETTER_SCHEMA,
+    LATEST_EVENT_TIME_MS,
+    DeadLetter,
+    Kind,
+    letters_to_batch,
+    refuse_rows,
+)
 from streaming.position import Partition, Positions, SourcePosition
 from streaming.schema import POSITION_FIELDS, RowSchema
 
@@ -144,8 +151,9 @@ class Merge:
     """Merges partitions into one order; `push` what was read, `pop` what is safe.
 
     partitions: every partition that takes part, with the kind of its rows. All are waited for from the start.
-    max_future_skew_s: rows whose event time lies further beyond their record's timestamp are refused
-    (`future_event_time`), so that one wrong clock cannot close everyone's windows; None lets them pass.
+    max_future_skew_s: rows whose event time lies further beyond their record's timestamp are refused (`in_the_future`),
+    so that one wrong clock cannot close everyone's windows; None lets them pass. `now_ms`, where it is given, bounds
+    them too: a wrong clock may set both times.
     buffer_rows: rows held for one partition while another is waited for; see `wants`.
 
     >>> schema = RowSchema(columns=[], tasks=[{"name": "ctr", "window_s": 1}])
@@ -168,6 +176,7 @@ class Merge:
         partitions: Mapping[Partition, Kind],
         *,
         max_future_skew_s: float | None = None,
+        now_ms: Callable[[], int] | None = None,
         buffer_rows: int = 65_536,
     ) -> None:
         self._schemas: dict[_Destination, pa.Schema] = {kind: merged_schema(schema, kind) for kind in _KINDS}
@@ -175,6 +184,7 @@ class Merge:
         self._schemas["dead"] = REFUSED_SCHEMA
         self._feeds = {partition: _Feed(partitions[partition]) for partition in sorted(partitions)}
         self._skew_ms = None if max_future_skew_s is None else round(max_future_skew_s * 1000)
+        self._now_ms = now_ms
         self._buffer_rows = buffer_rows
         self._next_order = 0
         self.watermark_ms = NO_TIME
@@ -198,9 +208,8 @@ class Merge:
                 f"{feed.next_position or 'no rows'}, and brings {batch.num_rows + refused.num_rows} more rows; "
                 "write them to a new topic, or start a run that reads beyond the end marker"
             )
-        future = self._beyond_skew(batch)
-        if future is not None:
-            ahead = self._refuse_future(feed.kind, batch.filter(pa.array(future)))
+        if (ahead_ms := self._ahead_ms(batch)) is not None and (future := ahead_ms > self._skew_ms).any():
+            ahead = self._refuse_future(feed.kind, batch.filter(pa.array(future)), ahead_ms[future])
             batch, refused = batch.filter(pa.array(~future)), pa.concat_batches([refused, ahead])
         if refused.num_rows:
             refused = refused.take(
@@ -308,17 +317,18 @@ class Merge:
     def _bound(self) -> int:
         return min((f.running_max for f in self._feeds.values() if not (f.ended or f.idle)), default=END_OF_TIME)
 
-    def _beyond_skew(self, batch: pa.RecordBatch) -> np.ndarray | None:
+    def _ahead_ms(self, batch: pa.RecordBatch) -> np.ndarray | None:
+        """How far event times are ahead of the clocks that bound them; None without a bound."""
         if self._skew_ms is None:
             return None
         recorded = _numpy(batch, "record_time_ms")
-        future = (_numpy(batch, "event_time_ms") > recorded + self._skew_ms) & (recorded >= 0)  # -1: no timestamp
-        return future if future.any() else None
+        clock = np.where(recorded >= 0, recorded, LATEST_EVENT_TIME_MS)  # -1: no timestamp
+        return _numpy(batch, "event_time_ms") - (clock if self._now_ms is None else np.minimum(clock, self._now_ms()))
 
-    def _refuse_future(self, kind: Kind, batch: pa.RecordBatch) -> pa.RecordBatch:
-        ahead = _numpy(batch, "event_time_ms") - _numpy(batch, "record_time_ms")
-        details = [f"event time is {ms} ms ahead of the record's timestamp; allowed: {self._skew_ms}" for ms in ahead]
-        return refuse_rows(batch, kind, "future_event_time", details)
+    def _refuse_future(self, kind: Kind, batch: pa.RecordBatch, ahead_ms: np.ndarray) -> pa.RecordBatch:
+        clock = "the record's timestamp" + ("" if self._now_ms is None else " or of the clock")
+        words = f"ms ahead of {clock}; allowed: {self._skew_ms} (settlement.max_future_skew_s)"
+        return refuse_rows(batch, kind, "in_the_future", [f"event time is {ms} {words}" for ms in ahead_ms])
 
     def _sorted(self, name: _Destination, parts: list[tuple[_KeyedRows, np.ndarray]]) -> pa.RecordBatch:
         schema = self._schemas[name]
@@ -330,6 +340,16 @@ class Merge:
             in_order = np.argsort(order, kind="stable")
             batch, keys, order = batch.take(pa.array(in_order)), keys[in_order], order[in_order]
         return pa.RecordBatch.from_arrays([*batch.columns, pa.array(keys), pa.array(order)], schema=schema)
+
+
+def set_back(state: Mapping[str, Any], to_ms: int) -> dict[str, Any]:
+    """A state as `Merge.state` gave it, with event time at `to_ms` where it was beyond.
+
+    >>> set_back({"watermark_ms": 90, "next_order": 7, "partitions": [["ads", 0, 12, 0, 90]]}, 50)["partitions"]
+    [['ads', 0, 12, 0, 50]]
+    """
+    partitions = [[*place, min(running_max, to_ms)] for *place, running_max in state["partitions"]]
+    return {**state, "watermark_ms": min(state["watermark_ms"], to_ms), "partitions": partitions}
 
 
 def _from(rows: pa.RecordBatch, position: SourcePosition) -> pa.RecordBatch:

@@ -242,6 +242,29 @@ class Settlement:
         self._pending.drop(beyond)
         self._labels.drop(beyond)
 
+    def set_back(self, to_ms: int) -> pa.RecordBatch:
+        """Event time goes back to `to_ms`, after rows from the future had moved it. Whatever waits came with them:
+        it is returned as dead letters; a row that has settled for one group is not applicable for the others.
+
+        Raises BadInput where `to_ms` is within the horizon: rows that were rightly admitted may wait then.
+        """
+        if to_ms >= self._watermark - self._horizon:
+            raise BadInput(f"{to_ms} is not more than the horizon of {self._horizon} ms before {self._watermark}")
+        emission, stop = self._emission, self._pending.stop
+        numbers = np.arange(settled := max(emission.cursors), stop)
+        waiting, keys = self._pending.take(numbers), self._pending.key_time[numbers]
+        details = ["it waited when event time was set back"] * waiting.num_rows
+        refused = _placed(refuse_rows(waiting, "impression", "in_the_future", details), keys, numbers)
+        for group, cursor in enumerate(emission.cursors):
+            emission.not_applicable[group] += settled - cursor
+        emission.cursors = [stop] * len(emission.cursors)
+        self._watermark = END_OF_TIME
+        letters = self._letters(refused, self._expire_orphans())
+        self._watermark = to_ms
+        self.letters.add(letters)
+        self._open_at(stop, self._orphans.rows.stop)
+        return letters
+
     # How it stands
 
     def pending(self, group: str) -> int:
@@ -283,9 +306,8 @@ class Settlement:
         impressions_read = settled[g] + not_applicable[g] + pending[g] + duplicates_dropped + dead_letters.impression
         feedback_read = matched + duplicate + late + waiting_feedback + dead_letters.feedback (unmatched among them)
 
-        `unknown_labels`, by task: impressions for which the task applied and its label is unknown.
-        `verticals`: settled rows by vertical, from the run's start; or from where a state of the first release was
-        resumed.
+        `unknown_labels`, by task: impressions for which the task applied and its label is unknown. `verticals`: settled
+        rows by vertical, from the run's start; or from where a state of the first release was resumed.
         """
         names = [group.name for group in self.schema.groups]
         counts = ("impressions_read", "duplicates_dropped", "feedback_read", "matched_feedback")

@@ -90,7 +90,7 @@ for name in ("demmo", "configs/jd.yaml"):
     assert names == ["demo", "demo", "jd", "movielens", "demo", "demo"]
     assert torch.startswith("2.")
     assert "no config at demmo" in absent
-    assert "demo, jd, movielens, sweeps/demo" in absent
+    assert "demo, demo_privileged, demo_sequences, jd, movielens, sweeps/demo" in absent
     assert first.startswith("configs/jd.yaml is not a valid config")
 
 

@@ -20,6 +20,7 @@ What becomes of the model:
     python -m tests.benchmarks.accumulator_decay     AdaGrad that forgets, on a stream that drifts
     python -m tests.benchmarks.ctr_lag               how long a click waits to be learned, beside slow conversions
     python -m tests.benchmarks.demo_seeds SEED …     the demo under other seeds
+    python -m tests.benchmarks.first_rows            every model on its first rows, against the base rate and FTRL
     python -m tests.benchmarks.interval_coverage     how often an interval of few positives holds the truth
     python -m tests.benchmarks.rank_change           the loss of a teacher that is resumed by more or fewer ranks
     python -m tests.benchmarks.reduced_comms         embeddings that travel as halves

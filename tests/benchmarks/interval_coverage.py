@@ -7,6 +7,9 @@ exfm/metrics/paired.py. The limits of exfm/metrics/limits.py were chosen from th
     users     clusters are 1,000 users of very different activity, and each model errs by user
     bursts    60 stretches whose rates differ by factors of ten: positives come in few of them
 
+A second table is of streams whose rows share users and ads, both of which the models err by: how often do intervals
+hold that are clustered by stretches of 512 rows, by user, by ad, and by both (exfm/metrics/clusters.py)?
+
 Minutes on one core; --times 100 gives a rough table in seconds.
 """
 
@@ -18,7 +21,7 @@ from collections.abc import Callable
 import numpy as np
 from scipy.special import stdtrit
 
-from exfm.metrics import MIN_CLUSTERS, MIN_POSITIVES, sigmoid
+from exfm.metrics import MIN_CLUSTERS, MIN_POSITIVES, Clusters, consecutive_blocks, paired_gain, sigmoid
 from exfm.metrics.classification import cross_entropy
 
 ROWS = 13_306
@@ -82,6 +85,45 @@ def centre_of(draw: Callable[[np.random.Generator, float], Drawn], positives: in
     return (low + high) / 2
 
 
+Population = tuple[int, int, float]
+"""Users, ads, and the exponent by which users and ads are more or less active."""
+
+TWO_WAY: dict[str, Population] = {
+    "1,000 users, 100 ads": (1000, 100, 0.5),
+    "1,000 users, 1,000 ads": (1000, 1000, 0.5),
+    "200 users, 20 ads": (200, 20, 0.5),
+    "1,000 users, 100 ads, few of them in most rows": (1000, 100, 1.0),
+}
+
+
+def two_way(rng: np.random.Generator, population: Population) -> tuple[np.ndarray, ...]:
+    """Logits of the student and of its twin, labels, users, ads: both models err by user and by ad."""
+    users, ads, exponent = population
+    user, ad = (rng.choice(n, ROWS, p=_zipf(n, exponent)) for n in (users, ads))
+    z = -2 + rng.normal(0, 0.8, users)[user] + rng.normal(0, 0.8, ads)[ad]
+    y = rng.random(ROWS) < sigmoid(z)
+    student, twin = (z + rng.normal(0, e, users)[user] + rng.normal(0, e, ads)[ad] for e in (0.45, 0.5))
+    return student, twin, y, user, ad
+
+
+def _zipf(n: int, exponent: float) -> np.ndarray:
+    p = np.arange(1, n + 1) ** -exponent
+    return p / p.sum()
+
+
+def holds_two_way(population: Population, times: int) -> list[float]:
+    """The share of intervals that hold the truth, clustered by stretches, users, ads, and both."""
+    rng = np.random.default_rng(0)
+    found = []
+    for _ in range(times):
+        student, twin, y, user, ad = two_way(rng, population)
+        ways = (Clusters.of(consecutive_blocks(len(y), 512)), Clusters.of(user), Clusters.of(ad), Clusters.of(user, ad))
+        found.append([paired_gain(student, twin, y, clusters)[:3] for clusters in ways])
+    gain, low, high = np.moveaxis(np.array(found, dtype=np.float64), 2, 0)
+    truth = gain.mean()
+    return [float(share) for share in ((low <= truth) & (truth <= high)).mean(0)]
+
+
 def main(times: int) -> None:
     print(f"intervals are given from {MIN_POSITIVES} positives in {MIN_CLUSTERS} clusters on\n")
     print("| stream | positives | clusters with a positive | of 100 intervals hold |\n|---|---|---|---|")
@@ -89,6 +131,10 @@ def main(times: int) -> None:
         for positives in POSITIVES:
             share, clusters = holds(draw, positives, times)
             print(f"| {draw.__name__} | {positives} | {clusters:.0f} | {100 * share:.1f} |", flush=True)
+    print("\n| of 100 intervals hold, clustered by | stretches | user | ad | user and ad |\n|---|---|---|---|---|")
+    for name, population in TWO_WAY.items():
+        shares = " | ".join(f"{100 * share:.0f}" for share in holds_two_way(population, times))
+        print(f"| {name} | {shares} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -41,6 +41,11 @@ def features(rows: int) -> FeatureSet:
     return FeatureSet(sparse=[SparseFeature(name="user_id", rows=user), SparseFeature(name="ad_id", rows=ad), *small])
 
 
+def teacher_of(width: int) -> TeacherConfig:
+    """Without a linear part, as docs/results/performance.md has it: `--memory-gb` is for the network's tables alone."""
+    return TeacherConfig(width=width, wide=False)
+
+
 def examples(rng: np.random.Generator, count: int) -> pa.Table:
     """Zipf over ten times as many ids as there are rows in a table; a label that the ads decide."""
     ads = rng.zipf(1.2, count) % 10_000_000
@@ -63,7 +68,7 @@ def held_by_this_rank(own: dict[str, Any]) -> None:
 
     with RankGroup(rank, ranks, master_port=own["port"], timeout_s=600) as group:
         began = time.monotonic()
-        teacher = Teacher(TeacherConfig(width=own["width"]), schema, TASKS, 1, group=group, sharding=sharding)
+        teacher = Teacher(teacher_of(own["width"]), schema, TASKS, 1, group=group, sharding=sharding)
         told |= {"built_s": time.monotonic() - began, "built": process.memory_info().rss}
         if restores:
             began = time.monotonic()
@@ -104,7 +109,7 @@ def main() -> None:
     whole = sum(feature.rows for feature in schema.sparse) * (options.width + 1) * 4
     print(f"{options.rows:,} rows × {options.width}: {whole / GB:.2f} GiB with accumulators")
     limited = Sharding(memory_gb=options.memory_gb)
-    alone = find_plan(PlanQuestion(schema, TeacherConfig(width=options.width), limited, batch_rows=BATCH), quick=True)
+    alone = find_plan(PlanQuestion(schema, teacher_of(options.width), limited, batch_rows=BATCH), quick=True)
     print(f"one rank: {alone}" if isinstance(alone, Shortage) else "one rank would do")
     settings = {"rows": options.rows, "width": options.width, "memory_gb": options.memory_gb, "steps": options.steps}
     with tempfile.TemporaryDirectory() as folder:

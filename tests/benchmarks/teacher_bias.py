@@ -1,9 +1,10 @@
 """Does a biased teacher bias what is served? python -m tests.benchmarks.teacher_bias --seeds 1 2 3
 
-The test that the auxiliary head was made for (ExFM, arXiv 2502.17494): +1 on every teacher logit. A teacher of
-configs/demo.yaml's size learns a shortened demo stream; the logits it gave every row before it learned it are logged.
-Students of the demo's size, over all verticals, then learn the same rows with those logits, with all of them one
-higher, and with 1.5·logit − 1. Judged is the second half of the stream, every batch before it is learned:
+The test that the auxiliary head was made for (ExFM, arXiv 2502.17494): +1 on every teacher logit. A teacher of the
+demo's size learns a shortened stream of the demo of 0.1, which has many clicks; the logits it gave every row before it
+learned it are logged. Students of the demo's size, over all verticals, then learn the same rows with those logits, with
+all of them one higher, and with 1.5·logit − 1. Judged is the second half of the stream, every batch before it is
+learned:
 
     Σ predictions of the arm / Σ predictions of its twin without a teacher, on the same rows (clicks)
 
@@ -24,6 +25,8 @@ from exfm.threads import set_threads
 from pipelines.config import load
 from tests.support.models.biased_teachers import ARMS, WRONG, Judged, judged, logged
 
+DEMO = "tests/fixtures/demo_of_0.1.yaml"
+
 
 def shown(values: Sequence[float], digits: int) -> str:
     return f"{np.mean(values):.{digits}f} ({min(values):.{digits}f} to {max(values):.{digits}f})"
@@ -37,7 +40,7 @@ def main() -> None:
     set_threads(1)
     found = []
     for seed in args.seeds:
-        config = load("configs/demo.yaml", [f"source.impressions={args.impressions}", f"source.seed={seed}"])
+        config = load(DEMO, [f"source.impressions={args.impressions}", f"source.seed={seed}"])
         found.append(judged(config, logged(config, seed), seed))
         print(f"seed {seed}: {len(found[-1].labels):,} rows judged, {found[-1].positives:,} positives", flush=True)
     chance = [float(sigmoid(each.another).sum() / sigmoid(each.twin).sum()) for each in found]

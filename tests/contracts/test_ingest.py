@@ -38,7 +38,7 @@ def file(tmp_path_factory):
     """ROWS ratings, two thirds of them clicks."""
     at = np.arange(ROWS)
     columns = {
-        **{name: at % 97 for name in ("user_id", "item_id", "year", "age", "occ", "zip3")},
+        **{name: at % 20 for name in ("user_id", "item_id", "year", "age", "occ", "zip3")},
         **{name: pa.array(["x"] * ROWS) for name in ("genres", "gender")},
         "vertical": pa.array(["drama"] * ROWS),
         "timestamp": 1_000_000 + at // 10,

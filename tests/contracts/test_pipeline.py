@@ -13,14 +13,14 @@ import pyarrow.compute as pc
 import pytest
 
 from exfm.data import BatchBuilder
-from exfm.models import StudentEngine
+from exfm.models import TWIN, LearnedRows, StudentEngine
 from exfm.tensors.checkpoint import latest_checkpoint, load_checkpoint
 from pipelines.config import Config
 from pipelines.control.preflight import prepare
 from pipelines.feeds import StudentFeed
 from pipelines.offline.sweep.data import data_of
 from pipelines.offline.sweep.jobs import TeacherJob, one_life
-from pipelines.offline.sweep.settings import ArmSpec, Condition, Sweep
+from pipelines.offline.sweep.settings import ArmSpec, Condition, Snapshots, Sweep
 from pipelines.offline.sweep.teachers import lockstep_logits
 from pipelines.results import counts_hold
 from pipelines.run_dir import RunDir
@@ -38,6 +38,7 @@ from tests.support.pipelines.small_runs import (
     Finished,
     assert_learned_the_lake,
     assert_same_run,
+    everything,
     origin,
     small,
     to_the_end,
@@ -51,7 +52,7 @@ pytestmark = pytest.mark.broker
 @pytest.fixture(scope="module")
 def finished(broker, tmp_path_factory) -> Finished:
     """One lockstep run that the tests below look at."""
-    config = small(broker.bootstrap_servers, source__duplicate_rate=0.01, source__malformed_rate=0.0)
+    config = everything(broker.bootstrap_servers, source__duplicate_rate=0.01, source__malformed_rate=0.0)
     return to_the_end(config, tmp_path_factory.mktemp("small") / "run")
 
 
@@ -110,53 +111,119 @@ def test_a_sweep_gives_its_students_the_rows_and_logits_of_the_lake_bit_for_bit(
     sweep, fresh = Sweep(config="-", seeds=(config.seed,), arms={"none": ArmSpec()}), Condition()
     place = AsItIs(sweep, config, tmp_path, finished.run_dir if of_the_lake else None)
     if not of_the_lake:
-        TeacherJob(place, config.seed, (0, 2)).run(lambda count: None)
+        TeacherJob(place, config.seed, (Snapshots(), Snapshots(behind=2))).run(lambda count: None)
     found = place.lake(config.seed, fresh)
     names = ["lake_seq", "block", "teacher_version", "impression_id", "settlement", "bid"]
     names += [f"{kind}_{task}" for kind in ("label", "teacher_logit") for task in config.tasks]
     assert [name for name in names if not found[name].combine_chunks().equals(lake[name].combine_chunks())] == []
 
-    student = config.students[0]
-    data = data_of(found, config, student)
-    predictions = read_predictions(finished.run_dir.predictions(student.name))
-    assert data.places.tolist() == predictions["lake_seq"].to_pylist()
-    life = one_life(place, config.seed, student, data, (0, 0), lambda count: None)
-    for t, task in enumerate(config.tasks):
-        assert (life["logits"][:, t] == predictions[f"student_{task}"].to_numpy()).all()
+    for student in config.students:
+        data = data_of(found, config, student)
+        predictions = read_predictions(finished.run_dir.predictions(student.name))
+        assert data.places.tolist() == predictions["lake_seq"].to_pylist()
+        life = one_life(place, config.seed, student, data, lambda count: None)
+        for t, task in enumerate(config.student_tasks(student)):
+            assert (life["logits"][:, t] == predictions[f"student_{task}"].to_numpy()).all()
 
 
-def test_a_student_learns_the_same_bits_live_in_a_sweep_and_by_hand(finished, tmp_path):
-    """Live: engine, feed and keeper. By hand: engine and feed over the lake. In a sweep: over the lake's table."""
-    config, settings = finished.config, finished.config.students[0]
+def fed(finished, settings, *, own_alone=False):
+    """A student's engine after the lake, and what it made of every batch; `own_alone`: it reads its own rows only."""
+    config = finished.config
     tasks, features = config.student_tasks(settings), config.student_features(settings)
     groups = [g.name for g in config.rows.groups if any(t.name in tasks for t in g.tasks)]
     lake = LakeReader(finished.run_dir.lake, config.rows)
+    all_verticals = config.reads_all_rows(settings) and not own_alone
     source = LakeSource(
-        lake, batch_rows=500, verticals=set(settings.row_filter), filter=pc.field("settlement").isin(groups)
+        lake,
+        batch_rows=500,
+        verticals=None if all_verticals else set(settings.row_filter),
+        filter=pc.field("settlement").isin(groups),
     )
     source.end_seq = lake.last_lake_seq
-    feed = StudentFeed(source, BatchBuilder(features, tasks), batch_rows=settings.batch_rows)
+    rows = {"own": settings.row_filter, "label_rows": settings.label_rows} if all_verticals else {}
+    as_shown = config.as_shown(settings)
+    build = BatchBuilder(features, tasks, delays_ms=as_shown.delays_ms)
+    feed = StudentFeed(source, build, batches=settings.batches, **rows)
     feed.open(-1)
-    engine = StudentEngine(settings.model, features, tasks, config.seed, twin=True)
+    learned_rows = settings.learned_rows if all_verticals else LearnedRows()
+    engine = StudentEngine(
+        settings.model,
+        features,
+        tasks,
+        config.seed,
+        twin=settings.twin,
+        baselines=settings.baselines,
+        learned_rows=learned_rows,
+        as_shown=as_shown,
+        full_batch=settings.batch_rows,
+    )
     judged = []
     with suppress(EndOfStream):
         while True:
             if (cut := feed.read()) is not None:
-                judged.append(engine.step(cut.batch).results)
+                judged.append(engine.step(cut.batch))
+    return engine, judged
+
+
+@pytest.mark.parametrize("student", ["feed", "brand", "clicks"])
+def test_a_student_learns_the_same_bits_live_in_a_sweep_and_by_hand(finished, tmp_path, student):
+    """Live: engine, feed and keeper. By hand: engine and feed over the lake. In a sweep: over the lake's table."""
+    config, settings = finished.config, finished.config.student(student)
+    tasks = config.student_tasks(settings)
+    engine, judged = fed(finished, settings)
 
     checkpoints = finished.run_dir.checkpoints(f"student-{settings.name}")
     live = load_checkpoint(latest_checkpoint(checkpoints)).tensors
-    weights = {name: tensor for name, tensor in live.items() if not name.startswith("metrics/")}
+    weights = {name: tensor for name, tensor in live.items() if not name.startswith("metrics")}
     assert same(engine.state(), weights)
     predictions = read_predictions(finished.run_dir.predictions(settings.name))
     place = AsItIs(Sweep(config="-", seeds=(1,), arms={"none": ArmSpec()}), config, tmp_path, finished.run_dir)
     data = data_of(place.lake(1, Condition()), config, settings)
-    swept = one_life(place, config.seed, settings, data, (0, 0), lambda count: None)["logits"]
+    swept = one_life(place, config.seed, settings, data, lambda count: None)["logits"]
     for t, task in enumerate(tasks):
-        for model in ("student", "no_teacher"):
-            by_hand_ = np.concatenate([results[model].logits[:, t] for results in judged])
+        for model in engine.models:
+            by_hand_ = np.concatenate([step.results[model].logits[:, t] for step in judged])
             assert np.array_equal(by_hand_, predictions[f"{model}_{task}"].to_numpy())
+            shown = np.concatenate([step.as_shown[model][:, t] for step in judged])
+            assert np.array_equal(shown, predictions[f"{model}_as_shown_{task}"].to_numpy())
         assert np.array_equal(swept[:, t], predictions[f"student_{task}"].to_numpy())
+
+
+def test_the_twin_of_a_student_that_distils_on_all_rows_is_that_of_one_that_reads_its_own(finished):
+    """To the last bit, through the whole pipeline: cut into the same batches, it learns the same rows."""
+    brand = finished.config.student("brand")
+    alone, judged = fed(finished, brand, own_alone=True)
+    tensors = finished.checkpoint("student-brand")[0]
+    assert all(tensors[name] == t.numpy().tobytes() for name, t in alone.state().items() if name.startswith(TWIN))
+    predictions = read_predictions(finished.run_dir.predictions("brand"))
+    assert set(predictions["lake_seq"].to_pylist()) <= set(finished.lake["lake_seq"].to_pylist())
+    for t, task in enumerate(finished.config.tasks):
+        by_hand_ = np.concatenate([step.results[TWIN].logits[:, t] for step in judged])
+        assert np.array_equal(by_hand_, predictions[f"no_teacher_{task}"].to_numpy())
+
+
+def test_rows_of_other_verticals_are_counted_apart_from_those_that_are_judged(finished):
+    config, lake, workers = finished.config, finished.lake, finished.summary["workers"]
+    verticals, settlement = (np.asarray(lake[name].to_pylist()) for name in ("vertical", "settlement"))
+    own = np.isin(verticals, config.student("brand").row_filter)
+    brand, clicks = workers["student-brand"], workers["student-clicks"]
+    last_own = np.flatnonzero(own)[-1]
+    assert brand["given_rows"] == brand["trained_rows"] == own.sum()
+    assert brand["other_rows"] == (~own[:last_own]).sum()  # behind its last own row there is nothing left to learn for
+    assert brand["rows"] == brand["given_rows"] + brand["other_rows"]
+    assert clicks["given_rows"] == clicks["rows"] == (settlement == "ctr").sum()
+    assert finished.summary["students"]["brand"]["ctr"]["rows"] <= own.sum()
+
+
+def test_blocks_and_batches_grow_with_the_stream_and_a_batch_holds_rows_of_several_blocks(finished):
+    config, lake = finished.config, finished.lake
+    sizes = np.bincount(lake["block"].to_numpy())
+    assert sizes.tolist() == np.diff([0, *config.pace.blocks.ends(0, lake.num_rows)]).tolist()
+    assert [sizes[0], sizes[4], sizes[-2]] == [256, 512, 1024]
+    settings = config.students[0]
+    rows = [len(batch) for batch in data_of(lake, config, settings).batches]
+    assert rows == np.diff([0, *settings.batches.ends(0, sum(rows))]).tolist()  # the only rest is the stream's
+    assert rows[0] == settings.first_batch_rows < max(rows)
 
 
 def test_an_older_snapshot_is_the_one_that_scored_so_many_blocks_before(finished, tmp_path):
@@ -189,7 +256,7 @@ def test_the_lake_holds_features_as_they_were_sent(finished):
 
 
 def test_batches_are_cut_by_position_not_by_what_a_read_brings(finished, broker, tmp_path):
-    config = small(
+    config = everything(
         broker.bootstrap_servers,
         source__duplicate_rate=0.01,
         source__malformed_rate=0.0,
@@ -201,7 +268,7 @@ def test_batches_are_cut_by_position_not_by_what_a_read_brings(finished, broker,
 
 def test_two_lockstep_runs_agree_to_the_last_bit(finished, broker, tmp_path):
     config = finished.config  # and reading ahead, in the one and not in the other, changes nothing
-    again = small(
+    again = everything(
         broker.bootstrap_servers,
         source__duplicate_rate=0.01,
         source__malformed_rate=0.0,
@@ -214,7 +281,7 @@ def test_two_lockstep_runs_agree_to_the_last_bit(finished, broker, tmp_path):
 
 
 def test_partitions_of_the_examples_topic_decide_which_rows_share_a_step_and_nothing_else(finished, broker, tmp_path):
-    config = small(
+    config = everything(
         broker.bootstrap_servers,
         source__duplicate_rate=0.01,
         source__malformed_rate=0.0,
@@ -253,7 +320,8 @@ def fed_for(config: Config, seconds: int) -> None:
 
 
 def live(config: Config, root: Path, blocks: int) -> tuple[pa.Table, dict[str, Any]]:
-    """Step the workers until so many blocks are in the lake and learned; (lake, reports by worker)."""
+    """Step the workers until so many blocks are in the lake and learned, but for what waits for a student's batch to
+    fill; (lake, reports by worker)."""
     run_dir = RunDir(root)
     root.mkdir()
     prepare(config, run_dir)
@@ -266,7 +334,9 @@ def live(config: Config, root: Path, blocks: int) -> tuple[pa.Table, dict[str, A
     deadline = time.monotonic() + 60
     while True:
         reports = {worker.name: worker.advance(0.05, Orders()) for worker in workers}
-        if all((report.lake_seq or 0) + 1 >= rows for report in reports.values()):
+        if (reports["augmentation"].lake_seq or 0) + 1 >= rows and not any(
+            report.lag_rows for name, report in reports.items() if name != "augmentation"
+        ):
             break
         assert time.monotonic() < deadline, {name: report.lake_seq for name, report in reports.items()}
     for worker in workers:
@@ -300,7 +370,9 @@ def test_free_pace_runs_to_the_end_and_guesses_no_logit(broker, tmp_path, monkey
     # The first snapshot is one that has learned something: what settles before it has no logit.
     publish = TeacherWorker.publish
     monkeypatch.setattr(TeacherWorker, "publish", lambda self: publish(self) if self.place.version else None)
-    config = small(broker.bootstrap_servers, pace__mode="free", pace__block_rows=512, teacher__publish_every_rows=1024)
+    config = everything(
+        broker.bootstrap_servers, pace__mode="free", pace__block_rows=512, teacher__publish_every_rows=1024
+    )
     finished = to_the_end(config, tmp_path / "run")
     lake, counts = finished.lake, finished.summary["counts"]
     assert counts_hold(counts)
@@ -322,7 +394,7 @@ def test_free_pace_runs_to_the_end_and_guesses_no_logit(broker, tmp_path, monkey
 
     verticals = np.asarray(lake["vertical"].to_pylist())
     for student in config.students:
-        mine = np.isin(verticals, student.row_filter)
+        mine = np.isin(verticals, student.row_filter)  # rows without a logit are counted where they are judged
         if "cvr" not in config.student_tasks(student):
             mine &= pc.equal(lake["settlement"], "ctr").to_numpy()
         without = finished.checkpoint(f"student-{student.name}")[1]["rows_without_logit"]

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from exfm.tensors.checkpoint import latest_checkpoint, load_checkpoint
 from pipelines.config import Config
 from pipelines.control import run
 from pipelines.results import counts_hold, rows_hold
@@ -18,7 +19,7 @@ from tests.support.pipelines.small_runs import (
     Finished,
     assert_learned_the_lake,
     assert_same_run,
-    small,
+    everything,
     stop_after,
     to_the_end,
 )
@@ -31,7 +32,7 @@ POISON = {1: 3e38, 700: -3.2e38, 701: 3.4e38, 1400: 3e38}  # impression, of so m
 
 def poisoned(servers: str, count: int, poison: dict[int, float], **settings: Any) -> Config:
     """A config whose models take `bid` as it is, and topics that hold so many impressions, some of them poison."""
-    config = small(
+    config = everything(
         servers,
         source=None,
         features__dense=[{"name": "bid"}],
@@ -86,7 +87,8 @@ def test_each_model_says_where_in_the_lake_the_batches_lie_that_it_left_out(fini
     for worker in finished.models:
         quarantine = finished.checkpoint(worker)[1]["quarantine"]
         assert read_json(finished.run_dir.quarantine(worker)) == quarantine
-        assert set(quarantine) == ({"teacher"} if worker == "teacher" else {"student", "no_teacher"} & set(quarantine))
+        models = {"teacher"} if worker == "teacher" else {"student", "no_teacher", "ftrl", "constant"}
+        assert set(quarantine) <= models
         for model in quarantine.values():
             for batch in model["last"]:
                 assert any(batch["first_lake_seq"] <= seq <= batch["last_lake_seq"] for seq in poison)
@@ -99,11 +101,10 @@ def test_each_model_says_where_in_the_lake_the_batches_lie_that_it_left_out(fini
 
 def test_nothing_of_them_reached_weights_optimizers_or_figures(finished):
     for worker in finished.models:
-        tensors, _ = finished.checkpoint(worker)
-        for name, data in tensors.items():
-            if name.startswith(("dense/", "table/", "adam/", "student/", "no_teacher/")) and not name.endswith("rng"):
-                assert len(data) % 4 == 0
-                assert np.isfinite(np.frombuffer(data, np.float32)).all(), (worker, name)
+        newest = latest_checkpoint(finished.run_dir.checkpoints(worker))
+        for name, tensor in load_checkpoint(newest)[0].items():
+            if not name.endswith("rng") and not name.startswith(("metrics/", "as_shown/")):
+                assert tensor.isfinite().all(), (worker, name)
     for tasks in finished.summary["students"].values():
         for result in tasks.values():
             assert result["student"]["ne"] is None or result["student"]["ne"] < 5

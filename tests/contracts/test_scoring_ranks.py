@@ -125,7 +125,7 @@ def test_ranks_score_what_a_replica_scores_of_every_snapshot_they_are_told_to_lo
                 held = sum(w.numel() for w in scorer.shards.held)
     scored, phases, held_there = json.loads((tmp_path / "rank1.json").read_text())
     assert scored == 2 * (256 + 1 + 4)
-    tables = [t for name, t in load_checkpoint(one).tensors.items() if name.startswith("table/")]
+    tables = [t for name, t in load_checkpoint(one).tensors.items() if name.startswith(("table/", "wide/"))]
     assert held + held_there == sum(t.numel() for t in tables)  # every row is on one rank, and on one only
     assert min(held, held_there) > 0
     assert {"wait for orders", "load", "score"} <= phases.keys()
@@ -144,7 +144,7 @@ def test_shares_are_of_one_size_and_hold_every_row_in_order():
 
 @pytest.mark.slow
 def test_a_scoring_rank_needs_memory_for_its_own_shards_only(tmp_path):
-    rows, table = 8_000_000, 8_000_000 * 16 * 4
+    rows, table = 8_000_000, 8_000_000 * (16 + 4) * 4  # four columns of it are the linear part's
     save_snapshot(config_of(rows, 1), tmp_path)
     for held, peak, _ in measure(rows, 2, tmp_path):
         assert 0.45 * table < held < 0.55 * table

@@ -16,7 +16,7 @@ from tests.support.places import ROOT
 
 DOCUMENTS = documents()
 PLANNED = "docs/reference/planned.md"
-COMMAND = re.compile(r"(?<![\w./-])exfm ([a-z]+(?: [a-z]+)?)")
+COMMAND = re.compile(r"(?<![\w./-])exfm ([a-z][a-z-]*(?: [a-z]+)?)")
 
 
 def groups() -> dict[str, Any]:

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.broker
 
 BROKEN = 300
 ODD_VERTICALS = ("..", "a/b", "x\x00", "%2F", "__HIVE_DEFAULT_PARTITION__", " ", "a=b", "\n", "é" * 32)
-LATER = {"future_event_time", "too_old", "unknown_impression"}
+LATER = {"in_the_future", "too_old", "unknown_impression"}
 """Reasons that a row is given for what others did, after it was decoded."""
 
 

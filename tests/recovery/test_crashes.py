@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -10,6 +11,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from exfm.models import Student, Teacher
+from pipelines.config import Config
 from pipelines.control import run
 from pipelines.rules import RunState
 from pipelines.run_dir import RunDir
@@ -26,6 +28,7 @@ from tests.support.pipelines.small_runs import (
     Finished,
     assert_learned_the_lake,
     assert_same_run,
+    everything,
     small,
     stop_after,
     to_the_end,
@@ -44,6 +47,7 @@ STREAM: dict[str, Any] = {
     "kafka__examples__partitions": 2,
     "resources": {"min_free_disk_gb": 0, "max_restarts": 20},  # all crashes of a test may meet one student
 }
+Settings = Callable[..., Config]
 AHEAD = {"teacher__read_ahead": 3, "resources": STREAM["resources"] | {"read_ahead": 3}}
 
 
@@ -120,6 +124,8 @@ POINTS = {
         Point(TopicWriter, "write", 1, end_marker),
     ],
 }
+MODELS = ("the teacher", "a student")
+"""Whose state is larger where `everything` is on."""
 
 
 @pytest.fixture(autouse=True)
@@ -128,13 +134,20 @@ def _quick(monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def undisturbed(broker, tmp_path_factory) -> Finished:
-    config = small(broker.bootstrap_servers, **STREAM, teacher__read_ahead=0)  # those that crash read ahead
-    finished = to_the_end(config, tmp_path_factory.mktemp("undisturbed") / "run")
-    assert len(finished.side_table("dead_letters")) > 30
-    assert len(finished.side_table("late_feedback")) > 30
-    assert_learned_the_lake(finished)
-    return finished
+def undisturbed(broker, tmp_path_factory) -> Callable[[Settings], Finished]:
+    """The run of such settings that nothing interrupts: one for all tests."""
+
+    @cache
+    def to_its_end(settings: Settings) -> Finished:
+        # Those that crash read ahead.
+        config = settings(broker.bootstrap_servers, **STREAM, teacher__read_ahead=0)
+        finished = to_the_end(config, tmp_path_factory.mktemp("undisturbed") / "run")
+        assert len(finished.side_table("dead_letters")) > 30
+        assert len(finished.side_table("late_feedback")) > 30
+        assert_learned_the_lake(finished)
+        return finished
+
+    return to_its_end
 
 
 def crash_at(monkeypatch: pytest.MonkeyPatch, point: Point, crashed: list[Point]) -> None:
@@ -161,18 +174,19 @@ def test_a_crash_changes_nothing_of(who, undisturbed, broker, tmp_path, monkeypa
     crashed: list[Point] = []
     for point in POINTS[who]:
         crash_at(monkeypatch, point, crashed)
-    config = small(broker.bootstrap_servers, **STREAM | AHEAD)
+    settings = everything if who in MODELS else small
+    config = settings(broker.bootstrap_servers, **STREAM | AHEAD)
     finished = to_the_end(config, tmp_path / "run")
     assert set(crashed) == set(POINTS[who])
-    assert_same_run(finished, undisturbed)
+    assert_same_run(finished, undisturbed(settings))
     assert finished.published() == list(range(finished.lake.num_rows))
 
 
 def test_a_run_that_was_stopped_twice_goes_on_where_it_was(undisturbed, broker, tmp_path: Path, monkeypatch):
     monkeypatch.setattr("pipelines.control.reporting.STATUS_INTERVAL_S", 0.0)
-    config, run_dir = small(broker.bootstrap_servers, **STREAM), RunDir(tmp_path / "run")
+    config, run_dir = everything(broker.bootstrap_servers, **STREAM), RunDir(tmp_path / "run")
     for rows in (500, 2000):
         status, summary = run(config, run_dir, local=True, until_end=True, watch=stop_after(rows))
         assert status.state is RunState.STOPPED
         assert summary is None
-    assert_same_run(to_the_end(config, tmp_path / "run"), undisturbed)
+    assert_same_run(to_the_end(config, tmp_path / "run"), undisturbed(everything))

@@ -17,7 +17,7 @@ from pipelines.control import run
 from pipelines.rules import RunState
 from pipelines.run_dir import RunDir
 from streaming.errors import BadInput
-from tests.support.pipelines.small_runs import small, stop_after, to_the_end
+from tests.support.pipelines.small_runs import everything, stop_after, to_the_end
 
 pytestmark = pytest.mark.broker
 
@@ -26,7 +26,7 @@ BUCKETS = {"name": "bid_bucket", "column": "bid", "transform": "bucketize", "bou
 
 
 def config_of(servers: str) -> Config:
-    config = small(servers, **STREAM)  # long enough that the last stop leaves blocks to score
+    config = everything(servers, **STREAM)  # long enough that the last stop leaves blocks to score
     students = tuple(s.model_copy(update={"checkpoint_every_rows": 150}) for s in config.students)
     return config.model_copy(update={"students": students})
 

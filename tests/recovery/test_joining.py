@@ -18,7 +18,7 @@ from pipelines.training import read_predictions
 from streaming.disk import read_json
 from streaming.errors import BadInput
 from streaming.lake import Readers
-from tests.support.pipelines.small_runs import Finished, assert_learned_the_lake, small, stop_after, to_the_end
+from tests.support.pipelines.small_runs import Finished, assert_learned_the_lake, everything, stop_after, to_the_end
 
 pytestmark = pytest.mark.broker
 
@@ -68,14 +68,14 @@ def late_student(config: Config) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def undisturbed(broker, tmp_path_factory) -> Finished:
     """With all four students from its beginning to its end."""
-    config = small(broker.bootstrap_servers, **STREAM)
+    config = everything(broker.bootstrap_servers, **STREAM)
     everyone = with_students(config, FEED, BRAND, CLICKS, late_student(config))
     return to_the_end(everyone, tmp_path_factory.mktemp("undisturbed") / "run")
 
 
 @pytest.mark.slow
 def test_students_join_and_leave_a_stopped_run_and_no_one_else_notices(undisturbed, broker, tmp_path):
-    first = small(broker.bootstrap_servers, **STREAM)
+    first = everything(broker.bootstrap_servers, **STREAM)
     late, feed, brand, clicks = late_student(first), FEED, BRAND, CLICKS
     root, run_dir = tmp_path / "run", RunDir(tmp_path / "run")
     stopped(first, root, 700)
@@ -113,7 +113,7 @@ def test_students_join_and_leave_a_stopped_run_and_no_one_else_notices(undisturb
 
 @pytest.mark.slow
 def test_students_join_and_leave_a_run_that_is_up_and_no_one_else_notices(undisturbed, broker, tmp_path):
-    config, run_dir = small(broker.bootstrap_servers, **STREAM), RunDir(tmp_path / "run")
+    config, run_dir = everything(broker.bootstrap_servers, **STREAM), RunDir(tmp_path / "run")
     late = late_student(config)
 
     def attend(live: LiveRun) -> None:

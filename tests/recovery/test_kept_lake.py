@@ -10,7 +10,7 @@ from deltalake import DeltaTable
 
 from pipelines.run_dir import RunDir
 from streaming.lake import LakeReader
-from tests.support.pipelines.small_runs import small, to_the_end
+from tests.support.pipelines.small_runs import everything, to_the_end
 
 
 @pytest.mark.slow
@@ -18,10 +18,10 @@ from tests.support.pipelines.small_runs import small, to_the_end
 def test_housekeeping_changes_no_weight_and_no_figure(broker, tmp_path: Path) -> None:
     lake = {"compact_files": 2, "vacuum_after_s": 0, "retention_days": 0.05, "target_file_mb": 1}
     stream = {"pace__block_rows": 128, "students": None, "teacher__checkpoint_every_blocks": 1}
-    students = small(broker.bootstrap_servers).model_dump(mode="json")["students"]
+    students = everything(broker.bootstrap_servers).model_dump(mode="json")["students"]
     stream["students"] = [student | {"checkpoint_every_rows": 100} for student in students]
-    quiet = to_the_end(small(broker.bootstrap_servers, **stream), tmp_path / "quiet")
-    kept = to_the_end(small(broker.bootstrap_servers, lake=lake, **stream), tmp_path / "kept")
+    quiet = to_the_end(everything(broker.bootstrap_servers, **stream), tmp_path / "quiet")
+    kept = to_the_end(everything(broker.bootstrap_servers, lake=lake, **stream), tmp_path / "kept")
 
     reader = LakeReader(RunDir(tmp_path / "kept").lake, kept.config.rows)
     assert reader.first_lake_seq > 0.4 * quiet.lake.num_rows
@@ -41,7 +41,7 @@ def test_housekeeping_changes_no_weight_and_no_figure(broker, tmp_path: Path) ->
 @pytest.mark.broker
 def test_the_layout_of_the_lake_changes_no_weight_and_no_figure(broker, tmp_path: Path) -> None:
     runs = {
-        layout: to_the_end(small(broker.bootstrap_servers, lake={"layout": layout}), tmp_path / layout)
+        layout: to_the_end(everything(broker.bootstrap_servers, lake={"layout": layout}), tmp_path / layout)
         for layout in ("dates", "verticals")
     }
     dates, verticals = runs.values()

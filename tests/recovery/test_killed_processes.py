@@ -19,7 +19,13 @@ from pipelines.results import counts_hold
 from streaming.sources.synthetic import generated_stream
 from tests.support.pipelines.expected_rows import expected_rows, lake_rows
 from tests.support.pipelines.kills import BROKER, COORDINATOR, KILLED, SHORT, Hail, victims_of
-from tests.support.pipelines.small_runs import Finished, assert_learned_the_lake, assert_same_run, small, to_the_end
+from tests.support.pipelines.small_runs import (
+    Finished,
+    assert_learned_the_lake,
+    assert_same_run,
+    everything,
+    to_the_end,
+)
 
 pytestmark = [pytest.mark.broker, pytest.mark.ray]
 
@@ -69,15 +75,16 @@ def without_logits(rows: pa.Table) -> pa.Table:
 @pytest.fixture
 def undisturbed(broker, tmp_path) -> Callable[..., Finished]:
     """The same stream, in lockstep, in this process, at full speed, with nobody killed."""
-    return lambda **changes: to_the_end(small(broker.bootstrap_servers, **changes), tmp_path / "undisturbed")
+    return lambda **changes: to_the_end(everything(broker.bootstrap_servers, **changes), tmp_path / "undisturbed")
 
 
 @pytest.mark.timeout(700)
 def test_a_few_kills_anywhere_change_no_bit_and_leave_nothing_behind(undisturbed, hail):
-    config = small("nowhere:1", **SHORT, source__rate="400")
+    config = everything("nowhere:1", **SHORT, source__rate="400")
     one = hail(config, seed=11, most=5)
     with one.finished(at_least=4, wait_s=500) as finished:
         assert {BROKER, COORDINATOR} <= one.by_victim.keys()
+        assert finished.run_dir.picture.stat().st_size > 10_000
         assert_nothing_lost_nothing_twice(finished)
         assert_same_run(finished, undisturbed(**SHORT))
 
@@ -85,7 +92,7 @@ def test_a_few_kills_anywhere_change_no_bit_and_leave_nothing_behind(undisturbed
 @pytest.mark.slow
 @pytest.mark.timeout(2700)
 def test_fifty_kills_in_lockstep_change_no_bit(undisturbed, hail):
-    config = small("nowhere:1", **LONG, source__rate="50")
+    config = everything("nowhere:1", **LONG, source__rate="50")
     one = hail(config, seed=1, most=55)
     with one.finished(at_least=50, wait_s=2400) as finished:
         assert one.by_victim.keys() == set(victims_of(config))
@@ -97,7 +104,7 @@ def test_fifty_kills_in_lockstep_change_no_bit(undisturbed, hail):
 @pytest.mark.timeout(2000)
 def test_kills_in_free_pace_lose_nothing_and_repeat_nothing(undisturbed, hail):
     live = {"pace__mode": "free", "pace__commit_interval_s": 0.5, "teacher__publish_every_rows": 500}
-    config = small("nowhere:1", **(LONG | live), source__rate="100", augmentation__idle_s=3600)
+    config = everything("nowhere:1", **(LONG | live), source__rate="100", augmentation__idle_s=3600)
     one = hail(config, seed=2, most=25)
     with one.finished(at_least=20, wait_s=1800) as finished:
         assert_nothing_lost_nothing_twice(finished)

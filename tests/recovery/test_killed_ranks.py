@@ -18,7 +18,7 @@ import pytest
 from pipelines.config import Config, dump
 from tests.support.pipelines.commands import Command, rank_pid
 from tests.support.pipelines.kills import COORDINATOR, ONE_STUDENT, SHORT, Hail, victims_of
-from tests.support.pipelines.small_runs import Finished, small
+from tests.support.pipelines.small_runs import Finished, everything
 from tests.support.ranks.teacher_ranks import as_undisturbed
 
 pytestmark = [pytest.mark.broker, pytest.mark.ray, pytest.mark.slow]
@@ -38,7 +38,7 @@ def stream(broker, tmp_path) -> Iterator[Callable[..., tuple[Command, Config]]]:
     commands = []
 
     def started(**changes: Any) -> tuple[Command, Config]:
-        config = small(broker.bootstrap_servers, **(TWO | changes))
+        config = everything(broker.bootstrap_servers, **(TWO | changes))
         (tmp_path / "config.yaml").write_text(dump(config))
         commands.append(Command(tmp_path / "config.yaml", tmp_path / "run", tmp_path / "out.log"))
         return commands[-1], config
@@ -93,7 +93,7 @@ def test_kills_of_ranks_workers_and_coordinator_change_nothing_that_was_learned(
     changes = TWO | {"source__impressions": 4000, "source__rate": "40", "pace__mode": pace}
     if pace == "free":
         changes |= {"pace__commit_interval_s": 0.5, "teacher__publish_every_rows": 500, "augmentation__idle_s": 3600}
-    config = small("nowhere:1", **changes)
+    config = everything("nowhere:1", **changes)
     victims = [*victims_of(config), "teacher", "teacher:1"]
     one = Hail(config, tmp_path / "run", seed=5, victims=victims, most=22)
     try:

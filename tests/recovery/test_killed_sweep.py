@@ -18,7 +18,13 @@ pytestmark = pytest.mark.slow
 
 SWEEP = {
     "config": str(Path("configs/demo.yaml").resolve()),
-    "set": ["source.impressions=20000", "source.users=1000", "source.ads=100", "pace.block_rows=2048"],
+    "set": [
+        "source.impressions=20000",
+        "source.users=1000",
+        "source.ads=100",
+        "source.base_rate_scale=5",
+        "pace.block_rows=2048",
+    ],
     "seeds": [1, 2],
     "students": ["feed"],
     "arms": {

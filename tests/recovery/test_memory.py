@@ -13,7 +13,7 @@ import pytest
 
 from pipelines.config import dump
 from tests.support.pipelines.commands import LOOK_S, Command
-from tests.support.pipelines.small_runs import Finished, assert_learned_the_lake, small
+from tests.support.pipelines.small_runs import Finished, assert_learned_the_lake, everything
 
 pytestmark = [pytest.mark.broker, pytest.mark.ray, pytest.mark.slow]
 
@@ -48,7 +48,7 @@ def median_between(samples: list[tuple[float, int]], bounds: tuple[float, float]
 
 @pytest.mark.timeout(1200)
 def test_no_worker_grows_over_a_stream_ten_times_as_long(broker, tmp_path: Path):
-    config = small(
+    config = everything(
         broker.bootstrap_servers,
         rows__tasks=[{"name": "ctr", "window_s": 600}, {"name": "cvr", "window_s": 3600, "given": "ctr"}],
         source__impressions=ROWS,

@@ -13,7 +13,7 @@ from pipelines.control import run
 from pipelines.rules import RunState
 from pipelines.run_dir import RunDir
 from pipelines.status import RunStatus
-from tests.support.pipelines.small_runs import Finished, assert_same_run, small, to_the_end
+from tests.support.pipelines.small_runs import Finished, assert_same_run, everything, to_the_end
 from tests.support.ranks.teacher_ranks import as_undisturbed
 
 pytestmark = [pytest.mark.broker, pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(900)]
@@ -39,7 +39,7 @@ def workers_on(node, status: RunStatus) -> set[str]:
 def test_the_loss_of_a_node_with_a_rank_of_the_teacher_starts_all_ranks_on_the_others(broker, cluster, tmp_path):
     second = cluster.add_node(**NODE)
     two = {"teacher__ranks": 2, "kafka__examples__partitions": 2, "students": [], "resources__address": cluster.address}
-    config = small(broker.bootstrap_servers, **STREAM, **two)
+    config = everything(broker.bootstrap_servers, **STREAM, **two)
     raylet = second.all_processes[ray_constants.PROCESS_TYPE_RAYLET][0].process.pid
     lost: list[int] = []
 
@@ -58,9 +58,9 @@ def test_the_loss_of_a_node_with_a_rank_of_the_teacher_starts_all_ranks_on_the_o
 
 
 def test_the_loss_of_a_node_changes_nothing(broker, cluster, tmp_path):
-    undisturbed = to_the_end(small(broker.bootstrap_servers, **STREAM), tmp_path / "undisturbed")
+    undisturbed = to_the_end(everything(broker.bootstrap_servers, **STREAM), tmp_path / "undisturbed")
     second = cluster.add_node(**NODE)
-    config = small(broker.bootstrap_servers, **STREAM, resources__address=cluster.address)
+    config = everything(broker.bootstrap_servers, **STREAM, resources__address=cluster.address)
     lost: set[str] = set()
 
     def watch(status: RunStatus) -> None:

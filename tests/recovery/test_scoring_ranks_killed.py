@@ -15,7 +15,7 @@ from pipelines.config import Config, dump
 from pipelines.run_dir import RunDir
 from tests.support.pipelines.commands import Command
 from tests.support.pipelines.expected_rows import expected_rows, lake_rows
-from tests.support.pipelines.small_runs import Finished, assert_learned_the_lake, assert_same_run, small
+from tests.support.pipelines.small_runs import Finished, assert_learned_the_lake, assert_same_run, everything
 
 pytestmark = [pytest.mark.broker, pytest.mark.ray, pytest.mark.slow]
 
@@ -42,7 +42,7 @@ def stream(broker, tmp_path):
 
     def start(name: str, **changes: Any) -> tuple[Command, Config]:
         before = configs.get(name)
-        config = small(broker.bootstrap_servers, **SETTINGS | changes)
+        config = everything(broker.bootstrap_servers, **SETTINGS | changes)
         if before is not None:
             config = config.model_copy(update={"kafka": before.kafka})
         configs[name] = config

@@ -11,7 +11,7 @@ import pytest
 
 from pipelines.config import dump
 from tests.support.pipelines.commands import Command, worker_pid
-from tests.support.pipelines.small_runs import Finished, assert_learned_the_lake, small
+from tests.support.pipelines.small_runs import Finished, assert_learned_the_lake, everything
 
 pytestmark = [pytest.mark.broker, pytest.mark.ray, pytest.mark.slow]
 
@@ -28,7 +28,7 @@ def position(status: dict[str, Any], worker: str) -> int:
 
 @pytest.mark.parametrize("pace", PACES)
 def test_a_student_that_is_stopped_for_a_while_holds_nobody_up_and_catches_up(pace, broker, tmp_path: Path):
-    config = small(
+    config = everything(
         broker.bootstrap_servers,
         source__impressions=20_000,
         source__chunk_rows=200,

@@ -9,6 +9,7 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 from zipfile import BadZipFile
@@ -82,7 +83,7 @@ def result_path(folder: Path, trial: Trial, config: Config, rows: Rows) -> Path:
         "features": config.features.model_dump(mode="json", exclude={"history"}),
         "tasks": config.tasks,
         "seed": trial.seed,
-        "batch_rows": config.teacher.batch_rows,
+        "batches": config.teacher.batches,
         "rows": rows.name,
     }
     key = hashlib.blake2b(json.dumps(decisive, sort_keys=True).encode(), digest_size=6).hexdigest()
@@ -103,20 +104,21 @@ def stored(path: Path) -> Passed | None:
 
 def one_pass(trial: Trial, config: Config, rows: Rows, advance: Callable[[int], None]) -> Passed:
     """Score every batch, then learn from it, in order: each row once. Batches are the same for every member."""
-    engine = TeacherEngine(Teacher(trial.member.model, config.features, config.tasks, trial.seed))
+    full = config.teacher.batch_rows
+    engine = TeacherEngine(Teacher(trial.member.model, config.features, config.tasks, trial.seed, full_batch=full))
     build = BatchBuilder(config.features, config.tasks)
-    count, B = rows.table.num_rows, config.teacher.batch_rows
+    count = rows.table.num_rows
     logits = np.empty((count, len(config.tasks)), np.float32)
     seconds, left_out = 0.0, 0
     try:
-        for start in range(0, count, B):
-            batch = build(rows.table.slice(start, B))
+        for start, end in pairwise([0, *config.teacher.batches.ends(0, count)]):
+            batch = build(rows.table.slice(start, end - start))
             began = time.perf_counter()
             judged = engine.step(batch)
             seconds += time.perf_counter() - began
-            logits[start : start + B] = judged.logits
+            logits[start:end] = judged.logits
             left_out += len(batch) - judged.finite_rows
-            advance(min(start + B, count))
+            advance(end)
     finally:
         engine.close()
     return Passed(logits, seconds, left_out)

@@ -151,6 +151,9 @@ def _one(passes: Mapping[Trial, Passed], interaction: str, dial: int, seed: int)
 
 def _law(passes: Mapping[Trial, Passed], interaction: str, task: JudgedTask) -> dict[str, Any]:
     mine = [(t.member.flops, task.logits(p)) for t, p in passes.items() if t.member.interaction == interaction]
+    positives = int(task.labels.sum())
+    if lacking := too_few(positives, len(task.rows) - positives):
+        return _plain(ScalingLaw(None, None, f"too few {lacking} to tell"))
     good = [(flops, logits) for flops, logits in mine if np.isfinite(logits).all()]
     if len(good) < len(mine):
         said = f"{len(mine) - len(good)} of {len(mine)} passes gave logits that are not finite; a lower rate would help"

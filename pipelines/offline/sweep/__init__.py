@@ -6,7 +6,7 @@ data      the batches of one student
 teachers  a teacher in lockstep, and the logits of its snapshots
 jobs      what the processes compute: rows, teachers, students
 choice    which setting an arm is judged with
-judge     every arm against the baseline, for one student and task
+judge     every arm against the baselines, for one student and task
 figures   gains and metrics as functions of the judged rows
 run       a sweep from its rows to its report
 report    the report as one JSON value; text and picture show it

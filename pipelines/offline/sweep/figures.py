@@ -18,7 +18,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from exfm.metrics import Estimate, auc, calibration, cross_entropy, gauc, mean_of_seeds, normalised_entropy
+from exfm.metrics import (
+    Clusters,
+    Estimate,
+    auc,
+    average_estimates,
+    calibration,
+    cross_entropy,
+    gauc,
+    mean_of_seeds,
+    normalised_entropy,
+)
+from pipelines.results import TENTHS
 
 WINDOWS = 24
 FIGURES = ("ne", "auc", "gauc", "calibration")
@@ -26,14 +37,14 @@ FIGURES = ("ne", "auc", "gauc", "calibration")
 
 class JudgedRows(NamedTuple):
     """The rows of one seed that can be judged, in order, (n,) each: `at` is their place among the student's rows,
-    `places` in the stream; `logits` are those of all models but students, by name."""
+    `places` in the stream; `logits` are those of all models but students, by snapshots, and the optimum's."""
 
     at: np.ndarray
     places: np.ndarray
     labels: np.ndarray
     weights: np.ndarray
-    clusters: np.ndarray
-    logits: dict[str, np.ndarray]
+    clusters: Clusters
+    logits: dict[Any, np.ndarray]
     student_rows: int
     stream_rows: int
     left_out: int
@@ -46,9 +57,42 @@ class JudgedRows(NamedTuple):
             places=self.places[at],
             labels=self.labels[at],
             weights=self.weights[at],
-            clusters=self.clusters[at],
+            clusters=self.clusters.take(at),
             logits={name: z[at].astype(np.float64) for name, z in self.logits.items()},
         )
+
+
+Ids = tuple[np.ndarray, ...]
+"""Which clusters of the stream a student has rows of, ascending, for each way of clustering."""
+
+
+def own_clusters(clusters: Clusters) -> tuple[Clusters, Ids]:
+    """Those clusters alone that have a row, numbered anew: one student's are few of a stream's pairs.
+
+    >>> few, ids = own_clusters(Clusters((np.array([7, 2, 7]),), (9,)))
+    >>> few, ids
+    (Clusters(codes=(array([1, 0, 1]),), counts=(2,)), (array([2, 7]),))
+    """
+    found = [np.unique(code, return_inverse=True) for code in clusters.codes]
+    ids = tuple(known for known, _ in found)
+    return Clusters(tuple(code for _, code in found), tuple(map(len, ids))), ids
+
+
+def mean_over_students(estimates: Sequence[Estimate], ids: Sequence[Ids]) -> Estimate:
+    """The mean of one estimate per student, whose clusters are those of `ids`.
+
+    >>> both = [Estimate(1.0, (np.array([1.0, 2.0]),), np.empty(0)), Estimate(2.0, (np.array([3.0]),), np.empty(0))]
+    >>> mean_over_students(both, [(np.array([2, 7]),), (np.array([7]),)]).clusters
+    (array([0.5, 2.5]),)
+    """
+    aligned = [list(estimate.clusters) for estimate in estimates]
+    for way in range(len(aligned[0])):
+        every = np.unique(np.concatenate([of[way] for of in ids]))
+        for sums, of in zip(aligned, ids, strict=True):
+            placed = np.full(len(every), np.nan)
+            placed[np.searchsorted(every, of[way])] = sums[way]
+            sums[way] = placed
+    return average_estimates([e._replace(clusters=tuple(s)) for e, s in zip(estimates, aligned, strict=True)])
 
 
 BySeed = Sequence[np.ndarray]
@@ -69,9 +113,25 @@ def metrics(logits: BySeed, rows: Sequence[JudgedRows], windows: BySeed, *, grou
         each["ne"].append(normalised_entropy(*arguments) if finite else None)
         each["auc"].append(auc(*arguments) if finite else None)
         in_groups = finite and grouped
-        each["gauc"].append(gauc(*arguments[:2], r.clusters[window], arguments[2]).value if in_groups else None)
+        each["gauc"].append(
+            gauc(*arguments[:2], r.clusters.codes[0][window], arguments[2]).value if in_groups else None
+        )
         each["calibration"].append(calibration(*arguments) if finite else None)
     return {name: _mean(values) for name, values in each.items()}
+
+
+def by_tenth(logits: BySeed, rows: Sequence[JudgedRows]) -> list[float | None]:
+    """Mean NE over seeds in each tenth of the stream; None where it is undefined or the student was not born."""
+    found: list[float | None] = []
+    for tenth in range(TENTHS):
+        each: list[float | None] = []
+        for z, r in zip(logits, rows, strict=True):
+            at = r.places * TENTHS // r.stream_rows == tenth
+            alive = at.any() and np.isfinite(z[at]).all()
+            each.append(normalised_entropy(z[at], r.labels[at], r.weights[at]) if alive else None)
+        known = [ne for ne in each if ne is not None]
+        found.append(round(float(np.mean(known)), 6) if len(known) == len(each) else None)
+    return found
 
 
 def over_time(base: BySeed, own: BySeed, rows: Sequence[JudgedRows]) -> list[Any]:
@@ -89,23 +149,21 @@ def over_time(base: BySeed, own: BySeed, rows: Sequence[JudgedRows]) -> list[Any
     return [[round(float(x), 5) for x in triple] for triple in zip(at.mean(0), g.mean(0), spread, strict=True)]
 
 
-def gain(
-    base: BySeed, own: BySeed, rows: Sequence[JudgedRows], windows: BySeed, clusters: int | None
-) -> Estimate | None:
+def gain(base: BySeed, own: BySeed, rows: Sequence[JudgedRows], windows: BySeed, *, clustered: bool) -> Estimate | None:
     """What the losses `own` gain over `base` on the rows in `windows`; None where a loss is not finite.
 
-    clusters  how many clusters the stream has, where rows are units of the error: all seeds then have the same rows
+    clustered  whether clusters of rows are units of the error: all seeds then have the same rows
     """
     b, a = _sums(base, rows, windows), _sums(own, rows, windows)
     if not (np.isfinite(a).all() and np.isfinite(b).all() and (b > 0).all()):
         return None
     found = mean_of_seeds(100 * (1 - a / b))
-    if clusters is None:
+    if not clustered:
         return found
     b_rows, a_rows = _seed_mean(base, rows[0], windows[0]), _seed_mean(own, rows[0], windows[0])
     apart = a_rows - (a.sum() / b.sum()) * b_rows
     influence = -100 * apart / b.mean()
-    return found._replace(clusters=_by_cluster(influence, rows[0].clusters[windows[0]], clusters))
+    return found._replace(clusters=rows[0].clusters.take(windows[0]).sums(influence))
 
 
 def _sums(values: BySeed, rows: Sequence[JudgedRows], windows: BySeed) -> np.ndarray:
@@ -117,12 +175,6 @@ def _sums(values: BySeed, rows: Sequence[JudgedRows], windows: BySeed) -> np.nda
 def _seed_mean(values: BySeed, rows: JudgedRows, window: np.ndarray) -> np.ndarray:
     """w · l of every judged row, the mean over seeds."""
     return np.mean(values, axis=0)[window] * rows.weights[window]
-
-
-def _by_cluster(influence: np.ndarray, clusters: np.ndarray, count: int) -> np.ndarray:
-    """Summed by cluster, (G,); NaN where a cluster has no row."""
-    found = np.bincount(clusters, weights=influence, minlength=count)
-    return np.where(np.bincount(clusters, minlength=count) > 0, found, np.nan)
 
 
 def _mean(values: Sequence[float | None]) -> dict[str, Any] | None:

@@ -1,18 +1,17 @@
-"""One student and task, judged: every arm against the baseline, on rows that were scored before they were learned.
+"""One student and task, judged: every arm against the baselines, on rows that were scored before they were learned.
 
 All models are judged on the same rows: those of the second half of the stream (and of the student's life) with a label
 and every teacher's logit.
 
-    gain         per cent of the baseline's NE (figures.py)
+    gain         per cent of a baseline's NE (figures.py), and of the best twin's: of that baseline which was better
+                 where settings are chosen
     transfer     gain of the arm / gain of the teacher          the share of the teacher's lead that the student got
-    lost         1 − gain under a condition / gain under the first one
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,13 +19,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from exfm.metrics import Estimate, estimate_ratio, too_few
+from exfm.metrics import Clusters, Estimate, consecutive_blocks, estimate_ratio, too_few
 from pipelines.config import StudentSettings
 from pipelines.offline import OPTIMUM, Tell, load_part
 from pipelines.offline.sweep.data import places_of
-from pipelines.offline.sweep.figures import BySeed, JudgedRows, gain, losses, metrics, over_time
+from pipelines.offline.sweep.figures import BySeed, JudgedRows, by_tenth, gain, losses, metrics, over_time, own_clusters
 from pipelines.offline.sweep.place import Place
-from pipelines.offline.sweep.settings import CHOICE_ENDS
+from pipelines.offline.sweep.settings import CHOICE_ENDS, TWIN, Snapshots
 from pipelines.results import CLUSTER_ROWS
 from streaming.schema import SAMPLE_WEIGHT
 
@@ -39,13 +38,16 @@ Parts = Mapping[tuple[str, str, int], Path]
 
 @dataclass(frozen=True)
 class JudgeJob:
+    """`best_twin`: the baseline that is best for this student where settings are chosen."""
+
     place: Place
     student: StudentSettings
     task: str
+    best_twin: str
     parts: Parts
 
     def run(self, tell: Tell) -> tuple[str, str, dict[str, Any]]:
-        judge = Judge(self.place, self.student, self.task, self.parts)
+        judge = Judge(self.place, self.student, self.task, self.best_twin, self.parts)
         found = {}
         for condition in self.place.sweep.conditions:
             found[condition] = judge.under(condition)
@@ -56,16 +58,16 @@ class JudgeJob:
 class _Seen(NamedTuple):
     """What all arms of a condition are compared with and on."""
 
-    base: BySeed
+    bases: Mapping[str, BySeed]
     leads: dict[str, Estimate | None]
     windows: BySeed
     early: BySeed
 
 
 class Judge:
-    def __init__(self, place: Place, student: StudentSettings, task: str, parts: Parts) -> None:
+    def __init__(self, place: Place, student: StudentSettings, task: str, best_twin: str, parts: Parts) -> None:
         self._place, self._sweep, self._parts = place, place.sweep, parts
-        self._student, self._task = student, task
+        self._student, self._task, self._best_twin = student, task, best_twin
         self._own = place.config.student_tasks(student).index(task)
         self._seeds = place.sweep.seeds
         self._read: dict[Path, dict[str, np.ndarray]] = {}  # of the condition that is being judged
@@ -74,6 +76,10 @@ class Judge:
             common = np.logical_and.reduce([complete for _, complete in every])
             every = [(rows, common) for rows, _ in every]
         self.rows = [rows.only(complete) for rows, complete in every]
+        self._clustered = place.one_stream or len(self._seeds) == 1
+        clusters, self._ids = own_clusters(self.rows[0].clusters)
+        if self._clustered:
+            self.rows = [rows._replace(clusters=clusters) for rows in self.rows]
 
     def _complete(self, seed: int) -> tuple[JudgedRows, np.ndarray]:
         """All of the student's rows, and which of them can be judged, (n,) bool."""
@@ -92,7 +98,7 @@ class Judge:
             places=places,
             labels=label.fill_null(0).to_numpy(zero_copy_only=False).astype(np.float64),
             weights=weights,
-            clusters=_clusters(table, self._sweep.cluster)[places],
+            clusters=_clusters(table, self._sweep.clustered_by).take(places),
             logits=logits,
             student_rows=len(places),
             stream_rows=table.num_rows,
@@ -100,28 +106,31 @@ class Judge:
         )
         return rows, complete
 
-    def _known_logits(self, table: pa.Table, seed: int, places: np.ndarray) -> dict[str, np.ndarray]:
-        """Logits of teachers, references and the truth on the student's rows, by name."""
+    def _known_logits(self, table: pa.Table, seed: int, places: np.ndarray) -> dict[Any, np.ndarray]:
+        """Logits of teachers and the truth on the student's rows."""
         place, t = self._place, self._place.of(seed).tasks.index(self._task)
-        logits = {f"behind {b}": place.teacher_logits(seed, b)[places, t] for b in self._sweep.behinds}
-        for name, reference in self._sweep.references.items():
-            logits[name] = place.teacher_logits(seed, 0, reference)[places, t]
+        logits: dict[Any, np.ndarray] = {}
+        for snapshots in self._sweep.snapshots(seed):
+            logits[snapshots] = place.teacher_logits(seed, snapshots)[places, t]
         if OPTIMUM + self._task in table.schema.names:
             optimum = table[OPTIMUM + self._task].to_numpy()[places]
             if np.isfinite(optimum).any():
-                logits["optimum"] = optimum
+                logits[OPTIMUM] = optimum
         return logits
 
     def under(self, condition: str) -> dict[str, Any]:
         """Everything that is known of one condition. Estimates are still estimates."""
         self._read.clear()
         windows, early = self.windows(condition)
-        base = losses(self.arm_logits(condition, self._sweep.baseline), self.rows)
+        bases = {name: losses(self.arm_logits(condition, name), self.rows) for name in self._sweep.baselines}
         teachers = self._teachers(condition)
-        leads = {name: self._gain(base, losses(z, self.rows), windows) for name, z in teachers.items()}
-        seen = _Seen(base, leads, windows, early)
+        leads = {
+            name: self._gain(bases[self._best_twin], losses(z, self.rows), windows) for name, z in teachers.items()
+        }
+        seen = _Seen(bases, leads, windows, early)
         others = teachers | self._further(condition, teachers["teacher"])
         return {
+            "clusters": self._ids,
             "rows": [int(w.sum()) for w in windows],
             "positives": [int(r.labels[w].sum()) for r, w in zip(self.rows, windows, strict=True)],
             "too_few": self._too_few(windows),
@@ -129,49 +138,71 @@ class Judge:
             "rows_left_out": [r.left_out for r in self.rows],
             "early_rows": [int(w.sum()) for w in early],
             "others": {
-                name: {"figures": self._metrics(z, windows), "gain": leads.get(name)} for name, z in others.items()
+                name: {
+                    "figures": self._metrics(z, windows),
+                    "gain": leads.get(name),
+                    "ne_by_tenth": by_tenth(z, self.rows),
+                }
+                for name, z in others.items()
             },
             "arms": {arm: self._arm(condition, arm, seen) for arm in self._sweep.arms},
         }
 
     def _too_few(self, windows: BySeed) -> str | None:
         """Of what there is too little for an interval; streams of one seed each are all evidence together."""
-        if self._cluster_count is None:
+        if not self._clustered:
             positives = sum(int(r.labels[w].sum()) for r, w in zip(self.rows, windows, strict=True))
             return too_few(positives, sum(int(w.sum()) for w in windows) - positives)
-        positive, clusters = self.rows[0].labels[windows[0]] > 0, self.rows[0].clusters[windows[0]]
+        positive, clusters = self.rows[0].labels[windows[0]] > 0, self.rows[0].clusters.take(windows[0])
         positives, negatives = int(positive.sum()), int((~positive).sum())
         rarer = positive if positives <= negatives else ~positive
-        return too_few(positives, negatives, len(np.unique(clusters[rarer])))
+        return too_few(positives, negatives, clusters.fewest(rarer))
 
     def _arm(self, condition: str, arm: str, seen: _Seen) -> dict[str, Any]:
-        """Figures of one arm; for all but the baseline, what it gains."""
+        """Figures of one arm, and what it gains over each baseline; for all but the baselines, over the best twin."""
         logits = self.arm_logits(condition, arm)
-        found: dict[str, Any] = {"figures": self._metrics(logits, seen.windows), "cost": self._cost(condition, arm)}
-        if arm == self._sweep.baseline:
-            return found
         own = losses(logits, self.rows)
-        found["gain"] = own_gain = self._gain(seen.base, own, seen.windows)
-        found["early_gain"] = self._gain(seen.base, own, seen.early)
+        found: dict[str, Any] = {
+            "figures": self._metrics(logits, seen.windows),
+            "cost": self._cost(condition, arm),
+            "ne_by_tenth": by_tenth(logits, self.rows),
+            "gain_over": {n: self._gain(base, own, seen.windows) for n, base in seen.bases.items() if n != arm},
+        }
+        if arm in seen.bases:
+            return found
+        if self._sweep.as_shown:
+            found["as_shown"] = self._as_shown(condition, arm, seen.windows)
+        base = seen.bases[self._best_twin]
+        found["gain"] = own_gain = found["gain_over"][self._best_twin]
+        found["early_gain"] = self._gain(base, own, seen.early)
         found["transfer"] = {
             name: own_gain and lead and estimate_ratio(own_gain, lead) for name, lead in seen.leads.items()
         }
-        found["over_time"] = over_time(seen.base, own, self.rows)
+        found["over_time"] = over_time(base, own, self.rows)
         return found
+
+    def _as_shown(self, condition: str, arm: str, windows: BySeed) -> dict[str, Any]:
+        """Of predictions with what had settled when a row was shown, by the arm and the best twin alike."""
+        own, base = (self.arm_logits(condition, name, "shown") for name in (arm, self._best_twin))
+        gained = self._gain(losses(base, self.rows), losses(own, self.rows), windows)
+        return {"ne": self._metrics(own, windows)["ne"], "gain": gained}
 
     def _metrics(self, logits: BySeed, windows: BySeed) -> dict[str, Any]:
         return metrics(logits, self.rows, windows, grouped=self._sweep.cluster is not None)
 
     def _gain(self, base: BySeed, own: BySeed, windows: BySeed) -> Estimate | None:
-        return gain(base, own, self.rows, windows, self._cluster_count)
+        return gain(base, own, self.rows, windows, clustered=self._clustered)
 
     # --- logits ------------------------------------------------------------------------------------------------------
 
     def _teachers(self, condition: str) -> dict[str, BySeed]:
-        """Honest logits of the condition's teacher and of the references."""
-        own = f"behind {self._sweep.conditions[condition].behind}"
-        keys = {"teacher": own} | {name: name for name in self._sweep.references}
-        return {name: [r.logits[key] for r in self.rows] for name, key in keys.items()}
+        """Honest logits: of the condition's teacher, and of each other teacher as it would be without a fault."""
+        own = self._sweep.conditions[condition].snapshots
+        found = {
+            "teacher": [r.logits[own] for r in self.rows] if own else self.arm_logits(self._sweep.tuned_under, TWIN)
+        }
+        fresh = {name: Snapshots(name) for name in self._sweep.teachers}
+        return found | {name: [r.logits[s] for r in self.rows] for name, s in fresh.items() if s != own}
 
     def _further(self, condition: str, teacher: BySeed) -> dict[str, BySeed]:
         """The teacher as students see it, where that differs, and the best possible logits, where they are known."""
@@ -179,17 +210,18 @@ class Judge:
         found: dict[str, BySeed] = {}
         if not setting.honest:
             found["teacher, as seen"] = [setting.scale * z + setting.shift for z in teacher]
-        if all("optimum" in r.logits for r in self.rows):
-            found["optimum"] = [r.logits["optimum"] for r in self.rows]
+        if all(OPTIMUM in r.logits for r in self.rows):
+            found["optimum"] = [r.logits[OPTIMUM] for r in self.rows]
         return found
 
-    def arm_logits(self, condition: str, arm: str) -> list[np.ndarray]:
-        """An arm's logits of the rows that can be judged, by seed; NaN before the student's birth."""
+    def arm_logits(self, condition: str, arm: str, which: str = "logits") -> list[np.ndarray]:
+        """An arm's logits of the rows that can be judged, by seed; NaN before the student's birth. `which`: those as
+        settled, or as `shown`."""
         found = []
         for rows, seed in zip(self.rows, self._seeds, strict=True):
             part = self._part(condition, arm, seed)
             logits = np.full(rows.student_rows, np.nan)
-            logits[int(part["first"]) :] = part["logits"][:, self._own]
+            logits[int(part["first"]) :] = part[which][:, self._own]
             found.append(logits[rows.at])
         return found
 
@@ -199,7 +231,7 @@ class Judge:
         """Which rows are judged, by seed: those of the second half, and the first ones of the student's life."""
         judged, early = [], []
         for rows, seed in zip(self.rows, self._seeds, strict=True):
-            life = rows.at >= int(self._part(condition, self._sweep.baseline, seed)["first"])
+            life = rows.at >= int(self._part(condition, self._sweep.baselines[0], seed)["first"])
             judged.append(life & (rows.places >= CHOICE_ENDS * rows.stream_rows))
             early.append(life & (np.cumsum(life) <= EARLY * life.sum()))
         return judged, early
@@ -218,18 +250,10 @@ class Judge:
         left_out = int(sum(p["left_out"] for p in parts))
         return {"seconds": seconds, "rows": int(rows), "rows_not_learned": left_out}
 
-    @cached_property
-    def _cluster_count(self) -> int | None:
-        """How many clusters of rows there are; None where rows are no units of the error, each seed having its own."""
-        if not (self._place.one_stream or len(self._seeds) == 1):
-            return None
-        table = self._place.rows(self._seeds[0]).table
-        return int(_clusters(table, self._sweep.cluster).max()) + 1
 
-
-def _clusters(table: pa.Table, column: str | None) -> np.ndarray:
-    """The cluster of every row of the stream, from 0: one per value, or stretches of consecutive rows."""
-    if column is None:
-        return np.arange(table.num_rows) // CLUSTER_ROWS
-    codes = pc.dictionary_encode(table[column].combine_chunks(), null_encoding="encode").indices
-    return codes.to_numpy(zero_copy_only=False).astype(np.int64)
+def _clusters(table: pa.Table, columns: Sequence[str]) -> Clusters:
+    """The clusters of the stream's rows: by one column or two, or stretches of consecutive rows."""
+    if not columns:
+        return Clusters.of(consecutive_blocks(table.num_rows, CLUSTER_ROWS))
+    encoded = [pc.dictionary_encode(table[name].combine_chunks(), null_encoding="encode") for name in columns]
+    return Clusters.of(*(column.indices.to_numpy(zero_copy_only=False) for column in encoded))

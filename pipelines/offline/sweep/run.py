@@ -1,12 +1,13 @@
 """A sweep from its rows to its report: finished parts are found again, missing ones are computed by several processes.
 
 rows ──► teachers: logits ──► tuning, first half ──► choice ──► chosen settings, every condition ──► judged ──► report
+                                  ▲  beyond edges  ╵
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +15,25 @@ from pipelines.config import Generated
 from pipelines.control import writable
 from pipelines.display import rows_bar
 from pipelines.offline import Pool, Tell, is_stored, load_part
-from pipelines.offline.sweep.choice import Chosen, choose
+from pipelines.offline.sweep.choice import Chosen, best_of, beyond, choose
 from pipelines.offline.sweep.data import places_of
 from pipelines.offline.sweep.jobs import TEACHER_COST, Asked, RowsJob, StudentJob, TeacherJob, work
 from pipelines.offline.sweep.judge import JudgeJob, Parts
 from pipelines.offline.sweep.picture import draw
 from pipelines.offline.sweep.place import Place
 from pipelines.offline.sweep.report import report
-from pipelines.offline.sweep.settings import settings_of, students_of
+from pipelines.offline.sweep.settings import (
+    EXTENSIONS,
+    TWIN,
+    Setting,
+    Snapshots,
+    setting_of,
+    settings_of,
+    students_of,
+)
 from pipelines.offline.sweep.text import markdown
 from streaming.disk import write_json
+from streaming.errors import BadInput
 
 Choices = Mapping[tuple[str, str], Chosen]
 """Student and arm -> the setting that was chosen."""
@@ -51,11 +61,12 @@ class Runner:
         try:
             self._settle()
             self._teach()
-            choices, parts = self._train()
+            choices = self._tune()
+            parts = self._live(choices)
             judged = self._judge(choices, parts)
         finally:
             self._pool.close()
-        value = report(self._place, choices, judged, sorted(set(parts.values())))
+        value = report(self._place, choices, self._best_twins(choices), judged, sorted(set(parts.values())))
         folder = self._place.folder
         write_json(folder / "sweep.json", value)
         (folder / "sweep.md").write_text(markdown(value))
@@ -66,7 +77,7 @@ class Runner:
 
     def _settle(self) -> None:
         place, sweep = self._place, self._sweep
-        seeds = sweep.seeds[:1] if place.one_stream else sweep.seeds
+        seeds = sweep.all_seeds[:1] if place.one_stream else sweep.all_seeds
         source = place.config.source
         rows = sweep.rows or (source.impressions if isinstance(source, Generated) else 0)
         self._do("settling rows", [RowsJob(place, seed) for seed in seeds], rows * len(seeds))
@@ -75,55 +86,90 @@ class Runner:
         place, sweep, jobs = self._place, self._sweep, []
         if place.run_dir is not None:
             return
-        for seed in sweep.seeds:
-            missing = [b for b in sweep.behinds if not is_stored(place.teacher_part(seed, b))]
-            if missing:
-                jobs.append(TeacherJob(place, seed, tuple(missing)))
-            for reference in sweep.references.values():
-                if not is_stored(place.teacher_part(seed, 0, reference)):
-                    jobs.append(TeacherJob(place, seed, (0,), reference))
-        self._do("teachers", jobs, sum(self._stream_rows(job.seed) for job in jobs) * TEACHER_COST)
+        for seed in sweep.all_seeds:
+            missing: dict[tuple[str | None, int], list[Snapshots]] = {}
+            for snapshots in sweep.snapshots(seed):
+                if not is_stored(place.teacher_part(seed, snapshots)):
+                    missing.setdefault((snapshots.teacher, snapshots.born), []).append(snapshots)
+            jobs += [TeacherJob(place, seed, tuple(asked)) for asked in missing.values()]
+        self._do("teachers", jobs, sum(place.taught(job.seed).num_rows for job in jobs) * TEACHER_COST)
 
-    def _train(self) -> tuple[Choices, Lives]:
-        """Tune, choose, and train the chosen settings under every condition."""
+    def _tune(self) -> Choices:
+        """Try all settings and, where the best one is at an edge of its grid, some beyond; choose."""
+        sweep = self._sweep
+        tried = {
+            (s.name, arm): settings_of(sweep, self._place.config, s, arm) for s in self._students for arm in sweep.arms
+        }
+        sums: dict[tuple[str, str], dict[int, list[Any]]] = {key: {} for key in tried}
+        new = {key: settings for key, settings in tried.items() if self._is_tuned(key[1], settings)}
+        for extension in range(EXTENSIONS + 1):
+            self._try(new, sums, "tuning, on the first half" if not extension else "tuning, beyond an edge")
+            chosen = {key: choose(settings, sums[key]) for key, settings in tried.items()}
+            new = {key: self._beyond(key, made, tried[key]) for key, made in chosen.items()} if sweep.extend else {}
+            if extension == EXTENSIONS or not any(new.values()):
+                break
+            for key, settings in new.items():
+                tried[key] += settings
+        return chosen
+
+    def _is_tuned(self, arm: str, settings: Sequence[Setting]) -> bool:
+        """Whether an arm has settings to choose from, or is one of several baselines, of which the best is chosen."""
+        return len(settings) > 1 or (arm in self._sweep.baselines and len(self._sweep.baselines) > 1)
+
+    def _try(self, new: Mapping[Any, Sequence[Setting]], sums: Mapping[Any, dict[int, list[Any]]], doing: str) -> None:
+        """Train what is tried, and add the losses to `sums`."""
         place, sweep = self._place, self._sweep
-        tried = {(s.name, arm): settings_of(sweep, place.config, s, arm) for s in self._students for arm in sweep.arms}
         fresh = sweep.conditions[sweep.tuned_under]
         trials = {
             (seed, name, arm, s.trial): Asked(s.student, fresh, place.student_part(seed, s.student, fresh, tuning=True))
-            for (name, arm), settings in tried.items()
-            if len(settings) > 1
+            for (name, arm), settings in new.items()
             for s in settings
-            for seed in sweep.seeds[: sweep.tuning_seeds]
+            for seed in sweep.tuned_with
         }
-        self._students_bar("tuning, on the first half", trials, tuning=True)
-        choices: dict[tuple[str, str], Chosen] = {}
-        for (name, arm), settings in tried.items():
-            sums: dict[int, list[Any]] = {}
-            for (_, of, under, trial), asked in trials.items():
-                if (of, under) == (name, arm):
-                    sums.setdefault(trial, []).append(load_part(asked.path))
-            choices[name, arm] = choose(settings, sums)
-        lives = {
-            (seed, name, arm, condition): Asked(chosen.setting.student, made, self._life(seed, chosen, condition))
-            for (name, arm), chosen in choices.items()
-            for condition, made in sweep.conditions.items()
-            for seed in sweep.seeds
-        }
-        self._students_bar("arms, under every condition", lives, tuning=False)
-        parts = {(name, condition, arm, seed): asked.path for (seed, name, arm, condition), asked in lives.items()}
-        return choices, parts
+        self._students_bar(doing, trials, tuning=True)
+        for (_, name, arm, trial), asked in trials.items():
+            sums[name, arm].setdefault(trial, []).append(load_part(asked.path))
 
-    def _life(self, seed: int, chosen: Chosen, condition: str) -> Path:
-        return self._place.student_part(seed, chosen.setting.student, self._sweep.conditions[condition], tuning=False)
+    def _beyond(self, key: tuple[str, str], chosen: Chosen, tried: Sequence[Setting]) -> list[Setting]:
+        """What comes after the edges of a grid, as far as it makes a valid student."""
+        name, arm = key
+        found: list[Setting] = []
+        for tuned in beyond(chosen, tried):
+            with suppress(BadInput):
+                student = self._place.config.student(name)
+                found.append(setting_of(self._sweep, student, arm, len(tried) + len(found), tuned))
+        return found
+
+    def _live(self, choices: Choices) -> Lives:
+        """Train the chosen settings under every condition, and before that the twins that teach under some."""
+        place, sweep = self._place, self._sweep
+        twins: dict[tuple[int, str, str, str], Asked] = {}
+        if any(made.teacher == TWIN for made in sweep.conditions.values()):
+            first = sweep.conditions[sweep.tuned_under]
+            for name in (student.name for student in self._students):
+                twin = choices[name, sweep.baselines[0]].setting.student
+                for seed in sweep.seeds:
+                    path = place.student_part(seed, twin, first, tuning=False, drawn_anew=True)
+                    twins[seed, name, TWIN, sweep.tuned_under] = Asked(twin, first, path, drawn_anew=True)
+        lives: dict[tuple[int, str, str, str], Asked] = {}
+        for (name, arm), chosen in choices.items():
+            student = chosen.setting.student
+            for condition, made in sweep.conditions.items():
+                for seed in sweep.seeds:
+                    own = twins[seed, name, TWIN, sweep.tuned_under].path if made.teacher == TWIN else None
+                    path = place.student_part(seed, student, made, tuning=False, twin=own)
+                    lives[seed, name, arm, condition] = Asked(student, made, path, own)
+        self._students_bar("twins that teach", twins, tuning=False)
+        self._students_bar("arms, under every condition", lives, tuning=False)
+        every = (twins | lives).items()
+        return {(name, condition, arm, seed): asked.path for (seed, name, arm, condition), asked in every}
 
     def _students_bar(self, doing: str, asked: Mapping[Any, Asked], *, tuning: bool) -> None:
         """Train the students whose part is missing; a part that several of them share is computed once."""
         groups: dict[Any, dict[Path, Asked]] = {}
         for (seed, name, *_), one in asked.items():
             if not is_stored(one.path):
-                condition = one.condition
-                key = (seed, name, condition.behind, condition.scale, condition.shift)
+                key = (seed, name, one.condition)
                 groups.setdefault(key, {}).setdefault(one.path, one)
         done: set[Path] = set()
         jobs, rows = [], 0
@@ -138,20 +184,22 @@ class Runner:
     def _judge(self, choices: Choices, parts: Lives) -> dict[Any, Any]:
         place = self._place
         jobs = []
-        for student in self._students:
-            own: Parts = {(c, arm, seed): path for (name, c, arm, seed), path in parts.items() if name == student.name}
-            base = choices[student.name, self._sweep.baseline].setting.student
-            jobs += [JudgeJob(place, base, task, own) for task in place.config.student_tasks(base)]
+        for name, best in self._best_twins(choices).items():
+            own: Parts = {(c, arm, seed): path for (of, c, arm, seed), path in parts.items() if of == name}
+            base = choices[name, best].setting.student
+            jobs += [JudgeJob(place, base, task, best, own) for task in place.config.student_tasks(base)]
         found = {}
         with _progress("judging", len(jobs) * len(self._sweep.conditions)) as tell:
             for name, task, value in self._pool.run(jobs, tell):
                 found[name, task] = value
         return {(job.student.name, job.task): found[job.student.name, job.task] for job in jobs}
 
-    # --- how much work there is --------------------------------------------------------------------------------------
+    def _best_twins(self, choices: Choices) -> dict[str, str]:
+        """Of each student, the baseline that is best where settings are chosen."""
+        names = self._sweep.baselines
+        return {s.name: best_of({arm: choices[s.name, arm] for arm in names}) for s in self._students}
 
-    def _stream_rows(self, seed: int) -> int:
-        return int(self._place.rows(seed).table.num_rows)
+    # --- how much work there is --------------------------------------------------------------------------------------
 
     def _student_rows(self, seed: int, asked: Asked, tuning: bool) -> int:
         table = self._place.rows(seed).table

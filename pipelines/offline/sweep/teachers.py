@@ -1,6 +1,7 @@
 """A teacher in lockstep over settled rows, and the logits that its snapshots give them, as a run puts them in its lake.
 
-    block k:  scored by the snapshot of blocks ≤ k − lag − behind, for each `behind`    then learned, step by step
+    block k:  scored by the snapshot of blocks ≤ k − lag − behind, for each `behind`    then learned, step by step,
+              unless the teacher is born later
 
 The engine, its steps, the lag and the mask of honest logits are those of the pipeline with one rank, so the logits of
 `behind` 0 are the lake's, bit for bit (tests/contracts/test_pipeline.py). One pass serves all ages of snapshots.
@@ -9,6 +10,7 @@ The engine, its steps, the lag and the mask of honest logits are those of the pi
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -33,7 +35,7 @@ class Logits(NamedTuple):
 
 def blocks_of(count: int, config: Config) -> np.ndarray:
     """The block of every row, (N,)."""
-    return np.arange(count) // config.pace.block_rows
+    return np.searchsorted(config.pace.blocks.ends(0, count), np.arange(count), side="right")
 
 
 def versions_of(count: int, config: Config, behind: int) -> np.ndarray:
@@ -50,11 +52,14 @@ def lockstep_logits(
     table: pa.Table,
     *,
     behinds: Sequence[int],
+    born: int = 0,
     advance: Callable[[int], None],
 ) -> dict[int, Logits]:
-    """The logits of every row by snapshots of each age. `advance` is called with the number of rows done."""
-    N, size, lag = table.num_rows, config.pace.block_rows, config.pace.lag
-    teacher = Teacher(model, features, config.tasks, config.seed, batch_rows=config.teacher.batch_rows)
+    """The logits of every row by snapshots of each age. A teacher that is `born` whole blocks after the stream begins
+    learns no row before. `advance` is called with the number of rows done."""
+    N, lag, birth = table.num_rows, config.pace.lag, born * config.pace.block_rows
+    full = config.teacher.batch_rows
+    teacher = Teacher(model, features, config.tasks, config.seed, batch_rows=full, full_batch=full)
     engine = TeacherEngine(teacher)
     scorer = TeacherScorer(model, features, config.tasks)
     build = BatchBuilder(features, config.tasks)
@@ -62,8 +67,8 @@ def lockstep_logits(
     left_out = 0
     snapshots: dict[int, Any] = {0: engine.snapshot()}
     try:
-        for number, start in enumerate(range(0, N, size)):
-            rows = table.slice(start, size)
+        for number, (start, end) in enumerate(pairwise([0, *config.pace.blocks.ends(0, N)])):
+            rows = table.slice(start, end - start)
             by_version: dict[int, list[int]] = {}
             for behind in behinds:
                 by_version.setdefault(lockstep_version(number, lag, behind), []).append(behind)
@@ -75,14 +80,15 @@ def lockstep_logits(
                     z = scorer.score(batch)
                     for behind in asked:
                         found[behind][start + at : start + at + len(z)] = z
-            for part in _portion(rows, number, start, config).steps(config.teacher.batch_rows):
+            portion = _portion(rows, number, start - birth, config)
+            for part in portion.steps(config.teacher.batches) if start >= birth else ():
                 if part.num_rows:
                     judged = engine.step(build(part))
                     left_out += part.num_rows - judged.finite_rows
             snapshots[number + 1] = engine.snapshot()
             for version in [v for v in snapshots if v < number + 2 - lag - max(behinds)]:  # no later block asks for it
                 del snapshots[version]
-            advance(start + rows.num_rows)
+            advance(end)
     finally:
         engine.close()
     known = not_yet_learned(table, config.tasks, config.rows.groups)

@@ -9,9 +9,8 @@ from rich.console import Console
 from rich.table import Table
 
 FIGURES = ("ne", "auc", "gauc", "calibration")
-HEAD = ["student", "positives", "arm", "NE", "AUC", "GAUC", "calibration", "gain %, 95 %", "p", "transfer", "first 5 %"]
-HEAD += ["rows/s", "cost ×"]
-OVERALL = ["arm", "positives", "gain %, 95 %", "p", "transfer", "first 5 %", "of the gain lost", "worst student, 95 %"]
+GAIN = ["gain %, 95 %", "sd of seeds"]
+LATER = ["p", "transfer", "first 5 %"]
 
 
 def markdown(report: dict[str, Any]) -> str:
@@ -53,33 +52,83 @@ def _preface(report: dict[str, Any]) -> list[str]:
     low, high = about["chosen_on"]
     trials = sorted(set(about["trials"].values()))
     effort = f"{trials[0]} settings tried by every arm" if len(trials) == 1 else f"settings tried: {about['trials']}"
-    seeds = ", ".join(map(str, about["seeds"]))
+    beyond = ", and more beyond the edge of a grid" if about["extend"] else ""
     return [
-        f"{count} settled rows, {about['stream']}; seeds {seeds}. {effort[0].upper()}{effort[1:]}, chosen by NE on "
-        f"{low:.0%} to {high:.0%} of the stream under the first condition; judged on the second half, each row before "
-        f"it is learned. Gain: per cent of the NE of `{about['baseline']}`, above 0 is better; "
-        f"errors: {about['errors']}. Rows/s are of one core. "
+        f"{count} settled rows, {about['stream']}. {effort[0].upper()}{effort[1:]}{beyond}, chosen by NE on {low:.0%} "
+        f"to {high:.0%} of the stream under the first condition, with seeds {_list(about['tuning_seeds'])}; judged on "
+        f"the second half with seeds {_list(about['seeds'])} ({_unseen(about)}), each row before it is learned. Gain: "
+        f"per cent of the NE of {_base(about)}, above 0 is better; errors: {about['errors']}. Rows/s are of one core. "
         f"Config {about['config_hash']}, torch {about['versions'].get('torch', '?')}.",
     ]
 
 
+def _list(seeds: list[int]) -> str:
+    return ", ".join(map(str, seeds))
+
+
+def _unseen(about: dict[str, Any]) -> str:
+    """
+    >>> _unseen({"seeds": [1, 2, 3], "unseen_seeds": [3]}), _unseen({"seeds": [1], "unseen_seeds": []})
+    ('unseen in tuning: 3', 'none of them unseen in tuning')
+    """
+    seeds, unseen = about["seeds"], about["unseen_seeds"]
+    if seeds == unseen:
+        return "none of them seen in tuning"
+    return f"unseen in tuning: {_list(unseen)}" if unseen else "none of them unseen in tuning"
+
+
+def _base(about: dict[str, Any]) -> str:
+    if len(about["baselines"]) == 1:
+        return f"`{about['baselines'][0]}`"
+    twins = ", ".join(f"{student} `{arm}`" for student, arm in about["best_twins"].items())
+    return f"the student's best twin, the baseline that is better where settings are chosen ({twins})"
+
+
 def _tables(report: dict[str, Any]) -> Iterator[tuple[str, list[str], list[list[str]]]]:
+    baselines = report["sweep"]["baselines"]
+    over = baselines if len(baselines) > 1 else []
+    shown = ["as shown %"] if report["sweep"]["as_shown"] else []
+    gains = [*GAIN, *shown, *(f"over {name} %" for name in over)]
     for condition, value in report["conditions"].items():
         setting = report["sweep"]["conditions"][condition]
+        controls = list(report["sweep"]["controls"][condition])
+        lost = [f"gain lost to {'the fault' if kind == 'fresh' else 'age'}" for kind in controls]
         for task, arms in value["overall"].items():
             counts = [n for s in value["students"].values() if task in s for n in s[task]["positives"]]
-            rows = [_overall(arm, _range(counts), figures) for arm, figures in arms.items()]
-            yield f"{condition} · {task}: mean over students{_explained(setting)}", OVERALL, rows
+            rows = [
+                _overall(arm, _range(counts), figures, over, controls, shown)
+                for arm, figures in arms.items()
+                if over or "gain" in figures
+            ]
+            head = ["arm", "positives", *gains, *LATER, *lost, "worst student, 95 %"]
+            yield f"{condition} · {task}: mean over students{_explained(setting)}", head, rows
         for task in value["overall"]:
             rows = []
             for student, tasks in value["students"].items():
                 if task in tasks:
-                    rows += _student(student, tasks[task])
-            yield f"{condition} · {task}: by student", HEAD, rows
+                    rows += _student(student, tasks[task], over, shown)
+            head = [
+                "student",
+                "positives",
+                "arm",
+                "NE",
+                "AUC",
+                "GAUC",
+                "calibration",
+                *gains,
+                *LATER,
+                "rows/s",
+                "cost ×",
+            ]
+            yield f"{condition} · {task}: by student", head, rows
 
 
 def _explained(setting: dict[str, Any]) -> str:
     parts = []
+    if setting["teacher"] is not None:
+        parts.append(f"teacher: {setting['teacher']}")
+    if setting["born"]:
+        parts.append(f"the teacher begins {setting['born']} blocks later")
     if setting["behind"]:
         parts.append(f"scored by snapshots {setting['behind']} blocks older")
     if (setting["scale"], setting["shift"]) != (1.0, 0.0):
@@ -99,21 +148,23 @@ def _range(counts: list[int]) -> str:
     return f"{low:,}" if low == high else f"{low:,} to {high:,}"
 
 
-def _overall(arm: str, positives: str, figures: dict[str, Any]) -> list[str]:
-    worst = figures["worst"]
+def _overall(
+    arm: str, positives: str, figures: dict[str, Any], over: list[str], controls: list[str], shown: list[str]
+) -> list[str]:
+    worst = figures.get("worst")
     return [
         arm,
         positives,
-        _interval(figures["gain"]),
-        _p(figures["gain"]),
-        _transfers(figures["transfer"]),
-        _interval(figures["early_gain"]),
-        _share(figures["lost"]),
+        *_gains(figures, over, shown),
+        _p(figures.get("gain")),
+        _transfers(figures.get("transfer", {})),
+        _interval(figures.get("early_gain")),
+        *(_share(figures.get("lost_to", {}).get(kind)) for kind in controls),
         "–" if worst is None else f"{worst['student']} {_interval(worst)}",
     ]
 
 
-def _student(student: str, value: dict[str, Any]) -> list[list[str]]:
+def _student(student: str, value: dict[str, Any], over: list[str], shown: list[str]) -> list[list[str]]:
     rows, positives, few = [], _range(value["positives"]), value["too_few"] is not None
     for arm, figures in value["arms"].items():
         rows.append(
@@ -122,7 +173,7 @@ def _student(student: str, value: dict[str, Any]) -> list[list[str]]:
                 positives,
                 arm,
                 *(_figure(figures[name], few) for name in FIGURES),
-                _interval(figures.get("gain")),
+                *_gains(figures, over, shown),
                 _p(figures.get("gain")),
                 _transfers(figures.get("transfer", {})),
                 _interval(figures.get("early_gain")),
@@ -132,9 +183,23 @@ def _student(student: str, value: dict[str, Any]) -> list[list[str]]:
         )
     for name, figures in value["others"].items():
         cells = [_figure(figures[key], few) for key in FIGURES]
-        parts = [_interval(figures["gain"]), _p(figures["gain"])]
-        rows.append([student, positives, f"*{name}*", *cells, *parts, *["–"] * (len(HEAD) - 9)])
+        rows.append(
+            [student, positives, f"*{name}*", *cells, *_gains(figures, over, shown), _p(figures["gain"]), *["–"] * 4]
+        )
     return rows
+
+
+def _gains(figures: dict[str, Any], over: list[str], shown: list[str]) -> list[str]:
+    """Over the best twin, how much that differs from seed to seed, the same as shown, and over each baseline."""
+    gain, gains = figures.get("gain"), figures.get("gain_over", {})
+    as_shown = [_interval(figures.get("as_shown", {}).get("gain")) for _ in shown]
+    return [_interval(gain), _spread(gain), *as_shown, *(_interval(gains.get(name)) for name in over)]
+
+
+def _spread(estimate: dict[str, Any] | None) -> str:
+    if estimate is None or estimate["seed_sd"] is None or estimate["too_few"] is not None:
+        return "–"
+    return f"{estimate['seed_sd']:.2f}"
 
 
 def _figure(figure: dict[str, Any] | None, few: bool) -> str:

@@ -14,7 +14,9 @@ from pipelines.run_dir import RunDir
 from pipelines.workers import Stopwatch
 from pipelines.workers.augmentation.open_block import OpenBlock
 from streaming.delivery import CommitRecord, ExamplesPublisher, Outbox
-from streaming.lake import LakeReader, LakeWriter, Readers
+from streaming.delta import TableFiles
+from streaming.errors import DataLost
+from streaming.lake import STATE, LakeReader, LakeWriter, Readers
 from streaming.position import NOTHING_YET
 from streaming.settlement import Settlement
 
@@ -24,9 +26,33 @@ EPOCH_SHIFT = 32
 log = logging.getLogger(__name__)
 
 
+def first_state(epoch: int) -> int:
+    """The number of the first state that the writer of an epoch saves."""
+    return epoch << EPOCH_SHIFT
+
+
 def states_folder(run_dir: RunDir, epoch: int) -> Path:
     """States of one writer. Each has its own folder, so that a fenced writer cannot touch those of its successor."""
     return run_dir.checkpoints("augmentation") / f"epoch-{epoch:06d}"
+
+
+def folder_of_state(run_dir: RunDir, number: int) -> Path:
+    """Where the state of that number was saved, by whichever writer."""
+    return states_folder(run_dir, number >> EPOCH_SHIFT)
+
+
+def committed_merge(run_dir: RunDir) -> dict[str, Any] | None:
+    """How far the input topics were merged at the last commit: `watermark_ms`, and of each partition [topic, number,
+    offset, row, greatest event time]. None before the first commit, and while the run is replacing that record."""
+    state = TableFiles(run_dir.lake).identifier(STATE) if run_dir.lake.is_dir() else None
+    if state is None or state == NOTHING_YET:
+        return None
+    try:
+        meta = CommitRecord.load(states_folder(run_dir, state >> EPOCH_SHIFT), state).meta
+    except DataLost:
+        return None
+    merge: dict[str, Any] = meta["merge"]
+    return merge
 
 
 class BlockCommit:
@@ -68,7 +94,7 @@ class BlockCommit:
         """
         meta: dict[str, Any] | None = None
         if (state := self.lake.state) != NOTHING_YET:
-            states = states_folder(self._run_dir, state >> EPOCH_SHIFT)
+            states = folder_of_state(self._run_dir, state)
             self._settlement.load(states, str(state))
             record = CommitRecord.load(states, state)
             self._outbox.deliver(record)
@@ -81,7 +107,7 @@ class BlockCommit:
         self, block: pa.RecordBatch | None, closed: OpenBlock, *, meta: dict[str, Any], counts: Mapping[str, Any]
     ) -> None:
         """Commit a block of `schema.augmented`, or progress alone. `meta`: what `resume` returns after a crash."""
-        number = max(self.lake.state, (self.lake.epoch << EPOCH_SHIFT) - 1) + 1
+        number = max(self.lake.state + 1, first_state(self.lake.epoch))
         record = CommitRecord(number, meta, closed.late(self.lake.schema), closed.dead())
         self._save_state(record)  # 1
         self._commit_rows(block, number, counts)  # 2
@@ -101,7 +127,7 @@ class BlockCommit:
         with self._watch("deliver"):
             self._outbox.deliver(record)
             CommitRecord.prune(self._states, before=record.number - 1)
-            if record.number == self.lake.epoch << EPOCH_SHIFT:
+            if record.number == first_state(self.lake.epoch):
                 self._forget_earlier_writers()
 
     def _forget_earlier_writers(self) -> None:

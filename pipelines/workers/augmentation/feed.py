@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from pipelines.config import Config, Topic
 from pipelines.run_dir import RunDir, stored_ends
 from pipelines.workers import Stopwatch
 from streaming.kafka import TopicReader
-from streaming.messages import EndOfStream, Kind
+from streaming.messages import EndOfStream, Kind, Limits
 from streaming.position import Partition
 from streaming.settlement import InputTopic, Intake, SettledRows, Settlement
 
@@ -25,7 +26,15 @@ class SettledFeed:
 
     def open(self, position: dict[str, Any] | None) -> None:
         """Read on from `position`, or from where the topics begin."""
-        self.intake.open(position)
+        self.intake.open(position, rows_before=self._counted())
+
+    def check_accounts(self) -> None:
+        """Raises DataLost unless the offsets up to the position hold just the rows that settlement counted."""
+        self.intake.check_accounts(self._counted())
+
+    def _counted(self) -> dict[Kind, int]:
+        counters = self.settlement.counters()
+        return {"impression": counters["impressions_read"], "feedback": counters["feedback_read"]}
 
     def position(self) -> dict[str, Any]:
         """After the last row that was read; the settlement state belongs to it."""
@@ -66,9 +75,12 @@ class SettledFeed:
         self.intake.close()
 
 
-def intake_of(config: Config, run_dir: RunDir, *, until_end: bool, watch: Stopwatch) -> Intake:
-    """The input topics of a config. With `until_end`, topics that others fill are read up to the ends that were stored
-    when the run began."""
+def intake_of(
+    config: Config, run_dir: RunDir, *, until_end: bool, watch: Stopwatch, now_ms: Callable[[], int], row_bytes: int
+) -> Intake:
+    """The input topics of a config. A source of ours ends at its end markers. Topics that others fill end with
+    `until_end` alone: at a marker, or where they ended when the run began; else a marker is passed over. `row_bytes`:
+    of a row that can be published (`ExamplesPublisher`)."""
     kafka = config.kafka
     configured: list[tuple[Topic, Kind]] = [(kafka.impressions, "impression"), (kafka.feedback, "feedback")]
     inputs = [InputTopic(topic.topic, topic.partitions, topic.codec, kind) for topic, kind in configured]
@@ -77,11 +89,19 @@ def intake_of(config: Config, run_dir: RunDir, *, until_end: bool, watch: Stopwa
         ends = stored_ends(run_dir.end_offsets)
     return Intake(
         config.rows,
-        TopicReader(kafka, [p for topic in inputs for p in topic.all], group=f"exfm-{inputs[0].topic}", ends=ends),
+        TopicReader(
+            kafka,
+            [p for topic in inputs for p in topic.all],
+            group=f"exfm-{inputs[0].topic}",
+            ends=ends,
+            markers_end=until_end or config.source is not None,
+        ),
         inputs,
         buffer_rows=config.augmentation.buffer_rows,
         idle_s=None if config.pace.mode == "lockstep" else config.augmentation.idle_s,
-        max_future_skew_s=config.settlement.max_future_skew_s,
+        max_future_skew_s=config.max_future_skew_s,
+        now_ms=now_ms if config.reads_live else None,
         max_message_bytes=kafka.max_message_bytes,
+        limits=Limits(config.index_rows, row_bytes),
         watch=watch,
     )

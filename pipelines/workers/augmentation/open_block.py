@@ -19,8 +19,10 @@ class OpenBlock:
     Times are seconds of one monotonic clock.
     """
 
-    def __init__(self, opened_s: float, read_before: int) -> None:
-        """`opened_s`: when the last commit began; `read_before`: how many rows had been read by then."""
+    def __init__(self, size: int, opened_s: float, read_before: int) -> None:
+        """`size`: so many rows fill it; `opened_s`: when the last commit began; `read_before`: how many rows had been
+        read by then."""
+        self.size = size
         self.num_rows = self.dead_rows = 0
         self._opened_s, self._read_before = opened_s, read_before
         self._began_s = opened_s  # when the first row came
@@ -46,7 +48,7 @@ class OpenBlock:
         if not self.num_rows:
             return False
         waited = pace.mode == "free" and now_s - self._began_s >= pace.commit_interval_s
-        return self.num_rows >= pace.block_rows or at_end or waited
+        return self.num_rows >= self.size or at_end or waited
 
     def progress_is_due(self, pace: Pace, now_s: float, rows_read: int) -> bool:
         """Whether to commit without rows: dead letters are delivered, and in free pace read positions are kept, also

@@ -8,10 +8,11 @@ it covers, and it is published to the examples topic after that.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -27,9 +28,13 @@ from pipelines.workers.augmentation.feed import SettledFeed, intake_of
 from pipelines.workers.augmentation.open_block import OpenBlock
 from pipelines.workers.augmentation.scoring import scorer_of
 from pipelines.workers.augmentation.snapshots import Snapshots
-from streaming.delivery import ExamplesPublisher, Outbox
-from streaming.lake import DEAD_LETTERS, LATE_FEEDBACK, Housekeeper, LakeTable, Readers
-from streaming.settlement import Settlement
+from streaming.delivery import ExamplesPublisher, ExamplesTrimmer, Outbox, mend
+from streaming.kafka import SourceWatch
+from streaming.lake import DEAD_LETTERS, LATE_FEEDBACK, Housekeeper, LakeTable, Readers, retention_floor
+from streaming.messages import Kind
+from streaming.settlement import END_OF_TIME, Settlement
+
+log = logging.getLogger(__name__)
 
 
 class AugmentationWorker(Worker):
@@ -52,7 +57,6 @@ class AugmentationWorker(Worker):
         self._until_end, self._at = until_end, at
         self._now_ms, self._clock = now_ms, clock
         self._on_close, self._on_abandon = ExitStack(), ExitStack()
-        self._block = OpenBlock(clock(), read_before=0)
         self._note: str | None = None
         self._done = False
 
@@ -65,17 +69,30 @@ class AugmentationWorker(Worker):
         self._snapshots = Snapshots(run_dir.snapshots, scorer, now_ms=self._now_ms, clock=self._clock)
         lake = LakeTable(run_dir.lake, config.rows, config.lake.layout).open_writer()
         settlement = Settlement(config.rows, config.settlement, spill=states_folder(run_dir, lake.epoch))
-        intake = intake_of(config, run_dir, until_end=self._until_end, watch=self.watch)
-        self._feed = SettledFeed(intake, settlement, self.watch)
-        self._hold(self._feed.close)
+        inputs = {topic.topic: topic.partitions for topic in (kafka.impressions, kafka.feedback)}
+        self._sources = SourceWatch(kafka, inputs, clock=self._clock)
         outbox = Outbox(run_dir.side_tables, kafka, kafka.dead_letters.topic, config.rows)
         self._hold(outbox.close, outbox.abandon)
         examples = kafka.examples
         publisher = ExamplesPublisher(kafka, examples.topic, examples.partitions, config.rows, lake.id)
         self._hold(publisher.close, publisher.abandon)
+        intake = intake_of(
+            config,
+            run_dir,
+            until_end=self._until_end,
+            watch=self.watch,
+            now_ms=self._now_ms,
+            row_bytes=publisher.row_bytes,
+        )
+        self._feed = SettledFeed(intake, settlement, self.watch)
+        self._hold(self._feed.close)
+        for mended in mend(run_dir.lake, config.rows, kafka, examples.topic, examples.partitions):
+            log.warning("%s", mended)
+            self._note = mended
         self._commits = BlockCommit(run_dir, lake, settlement, outbox, publisher, self.watch)
         resumed = self._commits.resume()
         if resumed is not None:
+            self._sources.open(resumed.get("sources"))
             self._snapshots.inferences = resumed["teacher_inferences"]
         self._housekeeper = Housekeeper(
             run_dir.lake,
@@ -85,7 +102,11 @@ class AugmentationWorker(Worker):
             awaited=config.reader_names,
         )
         self._hold(self._housekeeper.close)
+        keep, self._trimmer = kafka.examples_keep_rows, None
+        if keep is not None:
+            self._trimmer = ExamplesTrimmer(kafka, examples.topic, examples.partitions, keep)
         self._feed.open(None if resumed is None else resumed["merge"])
+        self._block = self._new_block(self._clock(), read_before=0)
         if resumed is None:
             self._commit(None)  # where the topics began: messages deleted unread from now on are missed
 
@@ -96,6 +117,7 @@ class AugmentationWorker(Worker):
     # --- one step ----------------------------------------------------------------------------------------------
 
     def step(self) -> bool:
+        self._sources.look()
         pace, now_s = self._config.pace, self._clock()
         if self._block.is_due(pace, now_s, at_end=self._feed.finished):
             return self._finish_block()
@@ -115,7 +137,7 @@ class AugmentationWorker(Worker):
 
     def _fill(self) -> bool:
         """Settle the next rows, or read more."""
-        settled = self._feed.next(self._config.pace.block_rows - self._block.num_rows)
+        settled = self._feed.next(self._block.size - self._block.num_rows)
         if settled is None:
             return False
         self.rows = self._feed.rows_read
@@ -183,11 +205,33 @@ class AugmentationWorker(Worker):
     def _commit(self, block: pa.RecordBatch | None) -> None:
         """Commit `block`, which has the open block's rows, or progress alone."""
         counts = self._counts()
-        closed, self._block = self._block, OpenBlock(self._clock(), read_before=self.rows)
-        meta = {"merge": self._feed.position(), "teacher_inferences": self._snapshots.inferences}
-        self._commits(block, closed, meta=meta, counts=counts)
+        self._feed.check_accounts()
+        opened_s, read_before = self._clock(), self.rows
+        meta = {
+            "merge": self._feed.position(),
+            "sources": self._sources.state(),
+            "teacher_inferences": self._snapshots.inferences,
+        }
+        self._commits(block, self._block, meta=meta, counts=counts)
+        self._block = self._new_block(opened_s, read_before)
         self._feed.intake.show_lag()
         self._housekeeper.maybe()
+        self._trim()
+
+    def _trim(self) -> None:
+        """Have the examples topic let go of what every reader of the lake has learned."""
+        last, config = self._commits.lake.last_lake_seq, self._config
+        if self._trimmer is None or not self._trimmer.due(last):
+            return
+        readers = Readers(self._run_dir.readers)
+        held = retention_floor(readers, config.lake, now_s=self._now_ms() / 1000, awaited=config.reader_names)
+        if held is not None:
+            self._trimmer.trim(held.position)
+
+    def _new_block(self, opened_s: float, read_before: int) -> OpenBlock:
+        """The block that follows the last commit. Its size follows from the rows before it, in every start alike."""
+        size = self._config.pace.blocks.size(self._commits.lake.last_lake_seq + 1)
+        return OpenBlock(size, opened_s, read_before)
 
     @property
     def done(self) -> bool:
@@ -206,7 +250,21 @@ class AugmentationWorker(Worker):
         return self._feed.settlement.counters() | {
             "lake_rows": self._commits.lake.last_lake_seq + 1 + self._block.num_rows,
             "teacher_inferences": self._snapshots.inferences,
+            "offsets": {kind: self._feed.intake.offsets(kind) for kind in get_args(Kind)},
         }
+
+    def _ahead(self) -> str | None:
+        """What is wrong where a record from the future moved event time."""
+        watermark_ms = self._feed.intake.watermark_ms
+        if not self._config.reads_live or watermark_ms == END_OF_TIME:
+            return None
+        ahead_s = (watermark_ms - self._now_ms()) / 1000
+        if 1000 * ahead_s <= self._config.settlement.horizon_ms(self._config.rows):
+            return None
+        return (
+            f"event time is {ahead_s:,.0f} s in the future: a record moved it, and what comes now is refused as too "
+            "old; stop the run, and see what `exfm mend watermark` would do"
+        )
 
     def _awaited(self, counts: dict[str, Any]) -> str | None:
         """What a lake without rows waits for."""
@@ -214,7 +272,7 @@ class AugmentationWorker(Worker):
             return None
         config, settlement = self._config, self._feed.settlement
         if self._block.num_rows:
-            return f"the first block fills: {self._block.num_rows:,} of {config.pace.block_rows:,} rows"
+            return f"the first block fills: {self._block.num_rows:,} of {self._block.size:,} rows"
         if not counts["impressions_read"]:
             return f"waiting for the first impression on topic `{config.kafka.impressions.topic}`"
         window_s, passed_s = settlement.first_wait_s
@@ -232,7 +290,7 @@ class AugmentationWorker(Worker):
         report.lag_rows = intake.lag_rows()
         if self._config.pace.mode == "free" and intake.watermark_ms > 0:
             report.lag_event_time_s = max(0.0, (self._now_ms() - intake.watermark_ms) / 1000)
-        report.note = self._note or intake.note or self._housekeeper.trouble or self._awaited(counts)
+        report.note = self._ahead() or self._note or intake.note or self._housekeeper.trouble or self._awaited(counts)
         report.total_rows = counts["impressions_read"] + counts["feedback_read"]
         bytes_held = {"state_bytes": settlement.state_bytes, "state_disk_bytes": settlement.disk_bytes}
         report.counts = counts | bytes_held | {"dead_letter_examples": settlement.letters.examples}

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from exfm.data import Batch, BatchBuilder, sample_negatives
 from exfm.errors import Diverged
 from exfm.growth import MadeWith, fitted_student
-from exfm.models import STUDENT, TWIN, StudentEngine, under
+from exfm.models import STUDENT, TWIN, StudentEngine
 from exfm.tensors import Checkpoint, whole_tensor
 from exfm.threads import set_threads
 from pipelines.config import Config, StudentSettings, accepted_identities, made_with_student
@@ -25,7 +25,7 @@ from pipelines.run_dir import RunDir, version_name
 from pipelines.training import Account, PredictionLog
 from pipelines.workers import Keeper, Report, Worker, seconds_since
 from pipelines.workers.student.export import Exports
-from pipelines.workers.student.record import Record
+from pipelines.workers.student.record import FIGURES, Record
 from streaming.lake import LakeReader, LakeSource
 from streaming.messages import EndOfStream
 from streaming.position import NOTHING_YET
@@ -69,26 +69,32 @@ class StudentWorker(Worker):
             tasks,
             config.seed,
             twin=settings.twin,
+            baselines=settings.baselines,
+            learned_rows=settings.learned_rows,
+            as_shown=config.as_shown(settings),
+            full_batch=settings.batch_rows,
             identity=config.identity(self.name),
             watch=self.watch,
         )
         folders = {STUDENT: self._run_dir.served(settings.name), TWIN: self._run_dir.served_twin(settings.name)}
         self._exports = Exports(self.engine, folders)
-        self.build = BatchBuilder(features, tasks, settings.negative_rate)
+        delays_ms = as_shown.delays_ms if (as_shown := config.as_shown(settings)) is not None else None
+        self.build = BatchBuilder(features, tasks, settings.negative_rate, delays_ms)
         older = partial(accepted_identities, self._run_dir, config, self.name)
         stored = self.keeper.open(self.engine, older)
         meta = stored.meta if stored is not None else None
         most = config.resources.max_quarantined_in_a_row
         sampled = bool(settings.negative_rate)
-        self.account = Account(list(self.engine.models), tasks, most_in_a_row=most, sampled=sampled, meta=meta)
         self.record = Record(
             tasks,
-            PredictionLog(self._run_dir.predictions(settings.name)),
+            PredictionLog(self._run_dir.predictions(settings.name), config.resources.predictions_bytes),
             weighted=config.rows.weighted or sampled,
-            group_by=config.metrics.group_by,
+            metrics=config.metrics,
         )
+        grew = stored is not None and self._load(stored)
+        self.account = Account(self.engine.names, tasks, most_in_a_row=most, sampled=sampled, meta=meta)
         self.keeper.write_quarantine(self.account.quarantine_state())
-        return stored is not None and self._load(stored)
+        return grew
 
     def _load(self, stored: Checkpoint) -> bool:
         tensors, meta = stored.tensors, stored.meta
@@ -97,10 +103,8 @@ class StudentWorker(Worker):
         if made_with is None:  # an early release did not store it: the state must fit as it is
             self.engine.load(tensors)
         else:
-            was = MadeWith.of_meta(made_with)
-            for name, model in self.engine.models.items():
-                model.load_state(fitted_student(under(name, tensors), was, now))
-        self.record.load({k: whole_tensor(v) for k, v in tensors.items() if k.startswith("metrics/")}, meta)
+            self.engine.load(tensors, partial(fitted_student, was=MadeWith.of_meta(made_with), now=now))
+        self.record.load({k: whole_tensor(v) for k, v in tensors.items() if k.startswith(FIGURES)}, meta)
         self._position = self._saved_position = meta["lake_seq"]
         log.info("resumed after lake_seq %d", self._position)
         return bool(made_with != now.model_dump(mode="json"))
@@ -114,7 +118,7 @@ class StudentWorker(Worker):
             LakeReader(self._run_dir.lake, config.rows) if threaded else self._lake,  # each is for one thread
             batch_rows=config.resources.read_rows,
             columns=self._columns,
-            verticals=set(settings.row_filter) or None,
+            verticals=None if config.reads_all_rows(settings) else set(settings.row_filter) or None,
             filter=pc.field("settlement").isin(groups),
         )
 
@@ -126,7 +130,10 @@ class StudentWorker(Worker):
         columns += config.student_features(settings).needs_columns()
         columns += [f"{kind}_{t}" for kind in ("label", "teacher_logit") for t in config.student_tasks(settings)]
         columns += [SAMPLE_WEIGHT] if config.rows.weighted else []
+        columns += ["vertical"] if config.reads_all_rows(settings) else []
         columns += [config.metrics.group_by] if config.metrics.group_by else []
+        columns += config.metrics.cluster_by
+        columns += ["settlement"] if config.metrics.as_shown else []
         return list(dict.fromkeys(columns))
 
     def feed_from(self, source: RowSource) -> None:
@@ -138,13 +145,15 @@ class StudentWorker(Worker):
         self.feed = StudentFeed(
             source,
             self.build,
-            batch_rows=settings.batch_rows,
+            batches=settings.batches,
+            own=settings.row_filter if config.reads_all_rows(settings) else (),
+            label_rows=settings.label_rows,
             sampling=partial(sample_negatives, tasks=tasks, negative_rate=rates, seed=config.seed) if rates else None,
             ahead=ahead,
             watch=self.watch.parallel() if ahead else self.watch,
         )
         self.feed.end_at(self.orders.end_seq)
-        self.feed.open(self._position)
+        self.feed.open(self._position, self.account.rows)
 
     # --- learning ----------------------------------------------------------------------------------------------
 
@@ -166,27 +175,29 @@ class StudentWorker(Worker):
 
     def learn(self, cut: Cut) -> None:
         """Judge and learn one batch; a checkpoint follows where one is due."""
-        judged = self.engine.step(cut.batch)
+        judged, own = self.engine.step(cut.batch), cut.own_rows
+        taught = cut.rows if self._settings.label_rows == "all" else own.rows
         with self.watch("metrics"):
             try:
-                self.account.note(cut.rows, judged)
+                self.account.note(taught, judged)
             except Diverged:  # people find what was left out, though no checkpoint holds it
                 self.keeper.write_quarantine(self.account.quarantine_state())
                 raise
-            self.record.note(cut, judged)
+            self.record.note(own, judged, others=cut.rows.num_rows - own.rows.num_rows)
             if self.record.metrics_due:
-                figures = {**self.record.figures.values(), **self.engine.student.correction_figures()}
+                figures = {**self.record.values(), **self.engine.student.correction_figures()}
                 self.log_metrics(sum(self.account.learned.rows.values()), figures)
         self._last_batch = cut.batch
         self._move_to(cut.rows["lake_seq"][-1].as_py())
         self.rows += cut.rows.num_rows
-        self._saved_rows += cut.rows.num_rows
+        self._saved_rows += taught.num_rows
         if self._saved_rows >= self._settings.checkpoint_every_rows:
             self.checkpoint()
 
     @property
     def position(self) -> int:
-        """Every row up to here was learned, or does not pass the filter."""
+        """Every row up to here was learned, or does not pass the filter. Rows that wait for their batch to fill come
+        after it."""
         return self._position if self.feed is None else self.feed.passed(self._position)
 
     def _pass_over(self) -> None:
@@ -270,18 +281,24 @@ class StudentWorker(Worker):
     def describe(self, report: Report) -> None:
         self._lake.refresh()
         report.lake_seq = self.position
-        report.lag_rows = max(0, self._lake.last_lake_seq - report.lake_seq)
+        reached = self._position if self.feed is None else self.feed.reached(self._position)
+        report.lag_rows = max(0, self._lake.last_lake_seq - reached)
         if self._config.pace.mode == "free":
             report.lag_event_time_s = seconds_since(self.record.event_time_ms)
         report.teacher_version = self.record.teacher_version
         report.logit_age_s = self.record.logit_age_s
         report.ne = self.record.figures.ne
         report.total_rows = self.account.rows
-        report.note = "; ".join(filter(None, [self.keeper.note, *self.account.notes])) or None
+        if self._settings.label_rows == "own":  # the account has rows whose labels are learned
+            report.total_rows += self.record.other_rows
+        notes = [self.keeper.note, *self.account.notes, self.engine.as_shown_is_off]
+        report.note = "; ".join(filter(None, notes)) or None
         report.counts = self.counts()
         self.keeper.renew()
 
     def counts(self) -> dict[str, Any]:
         """What student and twin learned and left out, as it goes into the summary."""
         counts = self.account.counts((STUDENT, TWIN), self.engine.trained_rows)
-        return counts | {"rows_without_logit": self.record.rows_without_logit}
+        counts |= {"rows_without_logit": self.record.rows_without_logit}
+        counts |= {"other_rows": self.record.other_rows} if self._config.reads_all_rows(self._settings) else {}
+        return counts | ({"not_as_shown": off} if (off := self.engine.as_shown_is_off) is not None else {})

@@ -24,7 +24,7 @@ from exfm.models import TEACHER, Teacher, TeacherEngine, snapshot_of
 from exfm.tensors import Checkpoint, whole_tensor
 from exfm.threads import set_threads
 from pipelines.config import Config, accepted_identities, made_with_teacher
-from pipelines.feeds import Step, TeacherFeed, block_cuts
+from pipelines.feeds import Step, TeacherFeed, block_cuts, block_growth
 from pipelines.run_dir import RunDir, version_name
 from pipelines.training import Account, Learned
 from pipelines.workers import Keeper, Ranks, Rendezvous, Report, Worker, seconds_since
@@ -112,6 +112,7 @@ class TeacherWorker(Worker):
             group=self._ranks.group,
             sharding=teacher.sharding,
             batch_rows=teacher.batch_rows,
+            full_batch=teacher.batch_rows,
         )
 
     def _load(self, stored: Checkpoint) -> None:
@@ -137,7 +138,7 @@ class TeacherWorker(Worker):
             BatchBuilder(config.features, config.tasks),
             partitions=config.kafka.examples.partitions,
             mine=self._mine,
-            batch_rows=teacher.batch_rows,
+            batches=teacher.batches,
             ahead=teacher.read_ahead,
             watch=self.watch.parallel() if teacher.read_ahead else self.watch,
         )
@@ -194,7 +195,7 @@ class TeacherWorker(Worker):
             return None
         assert ready is not None
         positions = {Partition(topic.topic, p): SourcePosition(int(at)) for p, at in enumerate(conclusion.offsets)}
-        cuts = block_cuts(conclusion.counts, self._config.teacher.batch_rows, ready.portion.block_rows)
+        cuts = block_cuts(conclusion.counts, ready.portion.step_ends(self._config.teacher.batches))
         return AgreedBlock(ready.portion, cuts, positions)
 
     def _learn(self, block: AgreedBlock) -> None:
@@ -247,7 +248,8 @@ class TeacherWorker(Worker):
         with self.watch("metrics"):
             self.tally.finish(self.account)
         config = self._config
-        publish = config.pace.mode == "lockstep" or self.publisher.rows_since >= config.teacher.publish_every_rows
+        often = block_growth(config.pace.first_block_rows, config.teacher.publish_every_rows).size(found.first_seq)
+        publish = config.pace.mode == "lockstep" or self.publisher.rows_since >= often
         if publish or self.place.version % config.teacher.checkpoint_every_blocks == 0:
             self.checkpoint(publish=publish)
         self.log_metrics(self.place.lake_seq + 1, self.tally.figures.values())

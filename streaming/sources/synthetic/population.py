@@ -16,7 +16,9 @@ class Population:
     """S places, ranked, each with one occupant at a time.
 
     total: occupants expected over the whole span of `duration_ms`; they stay exp(`stay` · span) each.
+    zipf, offset: the place of rank r is drawn in proportion to (r + offset) ** −zipf (Zipf–Mandelbrot).
     ids, keys, arrived_ms: of the present occupants, (S,). A key is what `uniform` and `normal` take.
+    shares: of all draws, by place, (S,).
 
     >>> people = Population(total=1000, zipf=0.9, stay=0.8, duration_ms=1000.0, seed=1, kind=0)
     >>> before = people.ids.copy()
@@ -24,12 +26,15 @@ class Population:
     (219, True)
     """
 
-    def __init__(self, *, total: int, zipf: float, stay: float, duration_ms: float, seed: int, kind: int) -> None:
+    def __init__(
+        self, *, total: int, zipf: float, offset: float = 0.0, stay: float, duration_ms: float, seed: int, kind: int
+    ) -> None:
         self.places = max(1, round(total / (1 + 1 / stay)))
         self._stay_ms = stay * duration_ms
         self._salt = mix(np.array([seed * 4 + kind], np.uint64))
-        weights = np.arange(1, self.places + 1, dtype=np.float64) ** -zipf
-        self._cumulative = np.cumsum(weights / weights.sum())
+        weights = (np.arange(1, self.places + 1, dtype=np.float64) + offset) ** -zipf
+        self.shares = weights / weights.sum()
+        self._cumulative = np.cumsum(self.shares)
         self._generation = np.zeros(self.places, np.uint64)
         self.ids = np.empty(self.places, np.int64)
         self.keys = np.empty(self.places, np.uint64)

@@ -2,7 +2,8 @@
 
 Impression k of n arrives at a time that grows with k (busier by day); its event happened up to `jitter_s` before. A
 click or conversion is a record of its own, with its own time and jitter, held back until the stream gets there. Memory
-holds the world, one chunk, and feedback under way (its rate times its delay), however long the stream.
+holds the world, one chunk, and feedback under way (its rate times its delay), however long the stream. Where the
+stream knows what users clicked last, a chunk happens in pieces, so that a click of one is known in the next.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from streaming.sources import Chunk, HeldRows, PlayedStream
 from streaming.sources.synthetic.delays import Delays, click_in_time, conversion_in_time
 from streaming.sources.synthetic.malformed import Encoding, Malformed
 from streaming.sources.synthetic.population import ID_BITS, scramble
+from streaming.sources.synthetic.recent import RecentClicks, lists
 from streaming.sources.synthetic.truth import TRUTH_SCHEMA
 from streaming.sources.synthetic.world import AXES, DEVICES, INTEREST_EDGES, POSITIONS, Meetings, World
 from streaming.sources.synthetic.world_config import FOUR_VERTICALS, GeneratorConfig, Vertical
@@ -26,13 +28,16 @@ from streaming.sources.synthetic.world_config import FOUR_VERTICALS, GeneratorCo
 __all__ = ["FOUR_VERTICALS", "INTERESTS", "GeneratedStream", "GeneratorConfig", "Vertical", "generated_columns"]
 
 INTERESTS = tuple(f"interest_{axis}" for axis in range(AXES))
-"""What users really like, each latent axis in fifths: columns for the teacher alone."""
+"""What users really like, each latent axis in fifths: no real stream holds that."""
+
+RECENT = "recent_categories"
+"""Categories of the ads that a user clicked last, as far as a log knew them by then, the most recent last."""
 
 _TASKS = ("ctr", "cvr")
 
 
 def generated_columns(config: GeneratorConfig) -> tuple[Column, ...]:
-    """The raw feature columns the stream has. Those in `INTERESTS` are meant for the teacher alone.
+    """The raw feature columns that the stream can have. No real stream has those in `INTERESTS`.
 
     >>> [column.name for column in generated_columns(GeneratorConfig())][:4]
     ['user_id', 'ad_id', 'advertiser_id', 'category_id']
@@ -42,6 +47,7 @@ def generated_columns(config: GeneratorConfig) -> tuple[Column, ...]:
         "ad_id": 2**ID_BITS,
         "advertiser_id": config.advertisers,
         "category_id": config.categories,
+        "audience_id": config.segments,
         "hour": 24,
         "position": POSITIONS,
         "device": DEVICES,
@@ -49,6 +55,7 @@ def generated_columns(config: GeneratorConfig) -> tuple[Column, ...]:
     return (
         *(Column(name=name, minimum=0, maximum=bound - 1) for name, bound in bounded.items()),
         *(Column(name=name, type="float32") for name in ("bid", "session_minutes", "ad_age_hours")),
+        Column(name=RECENT, type="list<int64>"),
         *(Column(name=name, minimum=0, maximum=len(INTEREST_EDGES)) for name in INTERESTS),
     )
 
@@ -104,6 +111,11 @@ class GeneratedStream(PlayedStream):
         )
 
     @property
+    def keeps_recent(self) -> bool:
+        """Whether what users clicked last is asked for, or decides anything."""
+        return bool(self.config.recent_taste) or any(column.name == RECENT for column in self.schema.columns)
+
+    @property
     def rows(self) -> int:
         """Impressions, duplicates not counted."""
         return self.config.impressions
@@ -130,6 +142,7 @@ class _Playback:
         self._config, self._schema = stream.config, stream.schema
         self._in_time = stream.in_time
         self._world = World(stream.config)
+        self._recent = RecentClicks(stream.config, self._world.users) if stream.keeps_recent else None
         self._delays = Delays(stream.config.verticals)
         self._rng = np.random.Generator(np.random.SFC64([stream.config.seed, 2]))
         self._malformed = Malformed(stream.schema, encoding)
@@ -158,9 +171,10 @@ class _Playback:
         time_N = arrival_N - rng.integers(0, jitter_ms + 1, len(serial_N))
         met = self._world.meet(time_N, rng)
         id_N = scramble(serial_N + self._salt, 63)
-        p_ctr, p_cvr = self._world.probabilities(met, time_N)
+        whole = [slice(0, len(id_N))]
+        known = whole if self._recent is None else self._recent.periods(arrival_N)
+        truth = pa.concat_batches([self._happen(id_N[rows], time_N[rows], met.of(rows)) for rows in known])
         impressions = self._impressions(id_N, time_N, met)
-        truth = self._happen(id_N, time_N, met.vertical, p_ctr, p_cvr, impressions)
         self._hold(self._repeated, impressions, arrival_N, np.flatnonzero(self._chance(len(id_N))))
         feedback, _ = self._feedback.pop_until(now_ms)
         malformed = self._malformed.draw(impressions, rng.binomial(len(id_N), self._config.malformed_rate), rng)
@@ -170,16 +184,12 @@ class _Playback:
             impressions = pa.concat_batches([impressions, repeated]).take(pa.array(order))
         return Chunk(impressions, feedback, malformed, self._watermark(now_ms), truth)
 
-    def _happen(
-        self,
-        id_N: np.ndarray,
-        time_N: np.ndarray,
-        vertical_N: np.ndarray,
-        p_ctr: np.ndarray,
-        p_cvr: np.ndarray,
-        impressions: pa.RecordBatch,
-    ) -> pa.RecordBatch:
+    def _happen(self, id_N: np.ndarray, time_N: np.ndarray, met: Meetings) -> pa.RecordBatch:
         """Draw clicks and conversions, send their feedback on its way, and tell the truth."""
+        if self._recent is not None:
+            met.recent[:] = self._recent.of(met.user)
+        p_ctr, p_cvr = self._world.probabilities(met, time_N)
+        vertical_N = met.vertical
         rng = self._rng
         clicked = np.flatnonzero(rng.random(len(id_N), np.float32) < p_ctr)
         converted = clicked[rng.random(len(clicked), np.float32) < p_cvr[clicked]]
@@ -189,13 +199,17 @@ class _Playback:
         lost = np.zeros((2, len(id_N)), bool)
         for task, rows in enumerate((clicked, converted)):
             lost[task, rows] = rng.random(len(rows)) < self._config.lost_rate
-        self._send(0, id_N, time_N + click_ms, clicked[~lost[0, clicked]])
+        reported = clicked[~lost[0, clicked]]
+        self._send(0, id_N, time_N + click_ms, reported)
+        if self._recent is not None:
+            category_N = self._world.category[met.ad[reported]]
+            self._recent.clicked((time_N + click_ms)[reported], met.user[reported], category_N)
         if len(self._schema.tasks) > 1:
             self._send(1, id_N, time_N + click_ms + cvr_ms, converted[~lost[1, converted]])
         in_time_ctr, in_time_cvr = self._in_time
         return pa.RecordBatch.from_arrays(
             [
-                *impressions.columns[:3],
+                *self._identity(id_N, time_N, vertical_N),
                 pa.array(p_ctr),
                 pa.array(p_ctr * in_time_ctr[vertical_N]),
                 pa.array(p_cvr),
@@ -231,28 +245,35 @@ class _Playback:
 
     def _impressions(self, id_N: np.ndarray, time_N: np.ndarray, met: Meetings) -> pa.RecordBatch:
         world = self._world
-        columns: dict[str, Callable[[], np.ndarray]] = {
+        columns: dict[str, Callable[[], np.ndarray | pa.Array]] = {
             "user_id": lambda: world.users.ids[met.user],
             "ad_id": lambda: world.ads.ids[met.ad],
             "advertiser_id": lambda: world.advertiser[met.ad],
             "category_id": lambda: world.category[met.ad],
+            "audience_id": lambda: world.audience[met.user],
             "hour": lambda: met.hour,
             "position": lambda: met.position,
             "device": lambda: met.device,
             "bid": lambda: world.bid[met.ad],
             "session_minutes": lambda: met.session,
             "ad_age_hours": lambda: met.ad_age,
+            RECENT: lambda: lists(met.recent),
             **{name: partial(world.interest[axis].take, met.user) for axis, name in enumerate(INTERESTS)},
         }
         return pa.RecordBatch.from_arrays(
             [
-                pa.array(id_N),
-                pa.array(time_N + self._config.start_ms),
-                self._verticals.take(pa.array(met.vertical)),
+                *self._identity(id_N, time_N, met.vertical),
                 *(pa.array(columns[column.name]()) for column in self._schema.columns),
             ],
             schema=self._schema.impression,
         )
+
+    def _identity(self, id_N: np.ndarray, time_N: np.ndarray, vertical_N: np.ndarray) -> list[pa.Array]:
+        return [
+            pa.array(id_N),
+            pa.array(time_N + self._config.start_ms),
+            self._verticals.take(pa.array(vertical_N)),
+        ]
 
     def _watermark(self, now_ms: int) -> int:
         return self._config.start_ms + now_ms - self._config.jitter_ms

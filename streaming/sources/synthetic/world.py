@@ -1,13 +1,14 @@
 """The synthetic ads world: who meets what, and what happens then.
 
     logit p_ctr = base_v(t) + taste · uᵀ M_v(t) a / √8 + user's level + ad's level + circumstances
+                  + moment_taste · moment + recent_taste · succession                       (patterns.py; 0 by default)
     M_v(t)      = I + distinct_v · N_v(t),   N_v(t) = cos θ(t) N_v¹ + sin θ(t) N_v²
     u = segment's centre + own,   a = category's centre + advertiser's + own        (8 axes of unit variance)
 
 Circumstances are hour, position, device, minutes in the session, age of the ad. Verticals share most of what users like
 (the identity), each bends it its own way, and that turns slowly. A conversion, given a click, has a logit of the same
-form with matrices and levels of its own. Bases are solved for, so that each vertical's mean rates over the stream are
-those asked for.
+form with matrices and levels of its own, without patterns. Bases are solved for, so that each vertical's mean rates
+over the stream are those asked for. With a new campaign, half of the advertisers are as if new.
 
 Letters: N rows, V verticals, S users at a time, A ads at a time, D = 8 latent axes.
 """
@@ -18,7 +19,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from streaming.sources.synthetic.patterns import Patterns
 from streaming.sources.synthetic.population import Population, normal, uniform
+from streaming.sources.synthetic.recent import NONE
 from streaming.sources.synthetic.world_config import GeneratorConfig
 
 AXES = 8
@@ -28,12 +31,14 @@ INTEREST_EDGES = np.array([-0.8416, -0.2533, 0.2533, 0.8416], np.float32)
 HOUR_MS = 3_600_000
 CALIBRATION_INSTANTS = 64
 CALIBRATION_ROWS = 1024
+CANDIDATES = 16
 NEWTON_STEPS = 8
 DAY_MS = 86_400_000
 
 
 class Meetings(NamedTuple):
-    """N impressions: index of the vertical, places of user and ad, and the circumstances; all (N,)."""
+    """N impressions: index of the vertical, places of user and ad, and the circumstances, (N,) each; and what the user
+    clicked last as far as it is known, (N, L) categories, the most recent last."""
 
     vertical: np.ndarray
     user: np.ndarray
@@ -43,6 +48,10 @@ class Meetings(NamedTuple):
     device: np.ndarray
     session: np.ndarray
     ad_age: np.ndarray
+    recent: np.ndarray
+
+    def of(self, rows: slice) -> Meetings:
+        return Meetings(*(column[rows] for column in self))
 
 
 class World:
@@ -62,7 +71,8 @@ class World:
         common_user, common_ad = (np.float32(np.sqrt(1 - own**2)) for own in (config.user_own, config.ad_own))
         self._segment_D = common_user * rng.standard_normal((config.segments, AXES), np.float32)
         self._category_D = 0.8 * common_ad * rng.standard_normal((config.categories, AXES), np.float32)
-        self._advertiser_D = 0.6 * common_ad * rng.standard_normal((config.advertisers, AXES), np.float32)
+        self._advertiser_spread = 0.6 * common_ad
+        self._advertiser_D = self._advertiser_spread * rng.standard_normal((config.advertisers, AXES), np.float32)
         self._advertiser_category = rng.integers(0, config.categories, config.advertisers)
         V = len(config.verticals)
         self._share = np.cumsum([v.share for v in config.verticals]) / sum(v.share for v in config.verticals)
@@ -76,6 +86,7 @@ class World:
         self._device = rng.normal(0, 0.25, (V, DEVICES)).astype(np.float32)
         self._position_of = np.repeat(np.arange(POSITIONS), [72, 52, 40, 30, 22, 18, 12, 10])
         self._device_of = np.repeat(np.arange(DEVICES), [140, 70, 30, 16])
+        self._patterns = Patterns(config, DEVICES)
         self._base = np.zeros((2, V), np.float32)
         self._populate()
         self._base = self._calibrated(np.random.default_rng([config.seed, 1]))
@@ -84,23 +95,43 @@ class World:
     def _populate(self) -> None:
         c = self.config
         ms, seed = c.duration_ms, c.seed
-        self.users = Population(total=c.users, zipf=c.user_zipf, stay=c.user_stay, duration_ms=ms, seed=seed, kind=0)
-        self.ads = Population(total=c.ads, zipf=c.ad_zipf, stay=c.ad_stay, duration_ms=ms, seed=seed, kind=1)
+        sizes = (
+            (c.users, c.user_zipf, c.user_zipf_offset, c.user_stay),
+            (c.ads, c.ad_zipf, c.ad_zipf_offset, c.ad_stay),
+        )
+        self.users, self.ads = (
+            Population(total=total, zipf=zipf, offset=offset, stay=stay, duration_ms=ms, seed=seed, kind=kind)
+            for kind, (total, zipf, offset, stay) in enumerate(sizes)
+        )
         S, A = self.users.places, self.ads.places
         self._user_SD, self._user_level = np.empty((S, AXES), np.float32), np.empty((2, S), np.float32)
         self._ad_AD, self._ad_level = np.empty((A, AXES), np.float32), np.empty((2, A), np.float32)
-        self.interest = np.empty((AXES, S), np.int64)
+        self.interest, self.audience = np.empty((AXES, S), np.int64), np.empty(S, np.int64)
         self.advertiser, self.category = np.empty(A, np.int64), np.empty(A, np.int64)
         self.bid = np.empty(A, np.float32)
         self._meet_users(np.arange(S))
+        self._campaign = 0
+        self._appeal_D, self._appeal_level = self._advertiser_D.copy(), np.zeros(c.advertisers, np.float32)
         self._meet_ads(np.arange(A))
         self._turn(0.0)
 
     def advance(self, now_ms: float) -> None:
         """Bring population and tastes to `now_ms` since the start; time never goes back."""
         self._meet_users(self.users.advance(now_ms))
-        self._meet_ads(self.ads.advance(now_ms))
+        new_ads, campaigns = self.ads.advance(now_ms), self.config.campaigns
+        campaign = min(int(campaigns * now_ms / self.config.duration_ms), campaigns - 1)
+        self._meet_ads(np.arange(self.ads.places) if self._begin(campaign) else new_ads)
         self._turn(now_ms)
+
+    def _begin(self, campaign: int) -> bool:
+        """Whether a new campaign has begun, counted from 0: half of the advertisers have changed with each."""
+        before, self._campaign = self._campaign, campaign
+        for number in range(before + 1, campaign + 1):
+            rng = np.random.default_rng([self.config.seed, 5, number])
+            changed = np.flatnonzero(rng.random(self.config.advertisers) < 0.5)
+            self._appeal_D[changed] = self._advertiser_spread * rng.standard_normal((len(changed), AXES), np.float32)
+            self._appeal_level[changed] = self.config.bias * rng.standard_normal(len(changed), np.float32)
+        return campaign > before
 
     def _meet_users(self, new: np.ndarray) -> None:
         keys = self.users.keys[new]
@@ -109,15 +140,16 @@ class World:
         self._user_SD[new] = self._segment_D[segment] + self.config.user_own * own
         self._user_level[:, new] = self.config.bias * np.stack([normal(keys, 30), normal(keys, 31)])
         self.interest[:, new] = np.searchsorted(INTEREST_EDGES, self._user_SD[new]).T
+        self.audience[new] = segment
 
     def _meet_ads(self, new: np.ndarray) -> None:
         keys = self.ads.keys[new]
         advertiser = (uniform(keys, 100) * self.config.advertisers).astype(np.int64)
         category = self._advertiser_category[advertiser]
         own = np.stack([normal(keys, axis) for axis in range(10, 10 + AXES)], axis=1)
-        self._ad_AD[new] = self._category_D[category] + self._advertiser_D[advertiser] + self.config.ad_own * own
+        self._ad_AD[new] = self._category_D[category] + self._appeal_D[advertiser] + self.config.ad_own * own
         level = np.stack([normal(keys, 30), normal(keys, 31)])
-        self._ad_level[:, new] = self.config.bias * level
+        self._ad_level[:, new] = self.config.bias * level + self._appeal_level[advertiser]
         self.advertiser[new], self.category[new] = advertiser, category
         self.bid[new] = np.exp(0.4 * level[0] + 0.6 * normal(keys, 32))
 
@@ -139,7 +171,7 @@ class World:
         return busy(share_N * span) * (span / busy(span))
 
     def meet(self, since_start_N: np.ndarray, rng: np.random.Generator) -> Meetings:
-        """Meetings at the given times (ms since the start), of those present now."""
+        """Meetings at the given times (ms since the start), of those present now, who clicked nothing before."""
         N = len(since_start_N)
         vertical = np.searchsorted(self._share, rng.random(N), side="right").clip(max=len(self._share) - 1)
         user, ad = self.users.draw(rng.random(N)), self.ads.draw(rng.random(N))
@@ -153,6 +185,7 @@ class World:
             self._device_of[rng.integers(0, 256, N, np.uint8)],
             8 * rng.standard_exponential(N, np.float32),
             age_h,
+            np.full((N, self.config.recent_clicks), NONE, np.int64),
         )
 
     def logits(self, m: Meetings, since_start_N: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -172,6 +205,10 @@ class World:
         ctr += self._hour[m.vertical, m.hour] + self._position[m.vertical, m.position]
         ctr -= np.float32(0.1) * np.log1p(m.session) + np.float32(0.05) * np.log1p(m.ad_age)
         cvr += np.float32(0.1) * np.log1p(m.session)
+        if strength := np.float32(self.config.moment_taste):
+            ctr += strength * self._patterns.moment(self.audience[m.user], self.category[m.ad], m.hour, m.device)
+        if strength := np.float32(self.config.recent_taste):
+            ctr += strength * self._patterns.succession(m.recent, self.category[m.ad])
         return ctr, cvr
 
     def probabilities(self, m: Meetings, since_start_N: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -182,11 +219,14 @@ class World:
     def _calibrated(self, rng: np.random.Generator) -> np.ndarray:
         """Bases (2, V) at which the mean rates are the configured ones, over the population met during the stream."""
         V, c = len(self.config.verticals), self.config
+        rate_V = np.array([c.click_rate(v) for v in c.verticals])
         logits: list[list[np.ndarray]] = [[], []]
         for instant in range(CALIBRATION_INSTANTS):
             since_start = self.arrivals((instant + np.sort(rng.random(CALIBRATION_ROWS))) / CALIBRATION_INSTANTS)
             self.advance(float(since_start[CALIBRATION_ROWS // 2]))
             meetings = self.meet(since_start, rng)
+            if c.recent_taste:
+                meetings.recent[:] = self._likely_clicks(meetings.user, since_start, rate_V, rng)
             each = [
                 self.logits(meetings._replace(vertical=np.full_like(meetings.vertical, v)), since_start)
                 for v in range(V)
@@ -194,10 +234,27 @@ class World:
             for k in (0, 1):
                 logits[k].append(np.stack([both[k] for both in each]).astype(np.float64))
         ctr_VN, cvr_VN = (np.concatenate(parts, axis=1) for parts in logits)
-        base_ctr = _solve(ctr_VN, np.ones_like(ctr_VN), np.array([v.base_rate for v in c.verticals]))
+        base_ctr = _solve(ctr_VN, np.ones_like(ctr_VN), rate_V)
         clicked_VN = sigmoid(ctr_VN + base_ctr[:, None])
         base_cvr = _solve(cvr_VN, clicked_VN, np.array([v.cvr_rate for v in c.verticals]))
         return np.stack([base_ctr, base_cvr]).astype(np.float32)
+
+    def _likely_clicks(
+        self, user_N: np.ndarray, since_start_N: np.ndarray, rate_V: np.ndarray, rng: np.random.Generator
+    ) -> np.ndarray:
+        """What users may have clicked before, (N, L) categories: as many as their activity and the mean rate make, of
+        ads that would be shown to them, in proportion to the odds of a click."""
+        N, L = len(user_N), self.config.recent_clicks
+        mean_rate = float(np.diff(self._share, prepend=0) @ rate_V)
+        present_N = (since_start_N - self.users.arrived_ms[user_N].clip(min=0)) / self.config.duration_ms
+        shown_N = self.config.impressions * self.users.shares[user_N] * present_N.clip(min=0)
+        there_NL = np.arange(L)[::-1] < rng.poisson(shown_N * mean_rate)[:, None]
+        shown = self.meet(np.repeat(since_start_N, CANDIDATES), rng)._replace(user=np.repeat(user_N, CANDIDATES))
+        odds_NK = self.logits(shown, np.repeat(since_start_N, CANDIDATES))[0].reshape(N, CANDIDATES)
+        odds_NK += np.log(rate_V / (1 - rate_V))[shown.vertical].reshape(N, CANDIDATES)
+        chosen_NL = np.argmax(odds_NK[:, None] + rng.gumbel(size=(N, L, CANDIDATES)), axis=2)
+        category_NK = self.category[shown.ad].reshape(N, CANDIDATES)
+        return np.where(there_NL, np.take_along_axis(category_NK, chosen_NL, axis=1), NONE)
 
 
 def sigmoid(x: np.ndarray) -> np.ndarray:

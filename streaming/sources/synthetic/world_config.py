@@ -40,7 +40,8 @@ FOUR_VERTICALS = (
 
 
 class GeneratorConfig(BaseModel):
-    """The synthetic ads stream. Every default is that of the demo; the same config gives the same bytes.
+    """The synthetic ads stream; the same config gives the same bytes. `configs/demo.yaml` sets a world of its own: the
+    defaults are a smaller one, of few popular ads and many clicks, which short streams and tests do with.
 
     `duration_s` is the span of event time: the same impressions over a longer span are a thinner stream. Users and ads
     stay for an exponential time, whose mean is `user_stay` and `ad_stay` times the span, then others take their place;
@@ -64,12 +65,31 @@ class GeneratorConfig(BaseModel):
         default=FOUR_VERTICALS, min_length=1, description="the verticals and their shares"
     )
 
+    base_rate_scale: float = Field(
+        default=1.0,
+        gt=0,
+        exclude_if=lambda scale: scale == 1.0,
+        description="multiplies the `base_rate` of every vertical: 0.1 for a tenth of the clicks",
+    )
+
     users: int = Field(default=20_000, ge=1, le=2**30, description="number of users met during the stream")
     ads: int = Field(default=2_000, ge=1, le=2**30, description="number of ads met during the stream")
     user_zipf: float = Field(
         default=0.9, ge=0, description="exponent of the users' activity; 0: all are equally active"
     )
+    user_zipf_offset: float = Field(
+        default=0.0,
+        ge=0,
+        exclude_if=lambda offset: offset == 0.0,
+        description="added to a user's rank before it is raised to the exponent: the larger, the milder the top",
+    )
     ad_zipf: float = Field(default=1.0, ge=0, description="exponent of the ads' popularity; 0: all are equally popular")
+    ad_zipf_offset: float = Field(
+        default=0.0,
+        ge=0,
+        exclude_if=lambda offset: offset == 0.0,
+        description="added to an ad's rank before it is raised to the exponent: the larger, the milder the top",
+    )
     user_stay: float = Field(default=0.8, gt=0, description="mean time that a user stays, in spans of the stream")
     ad_stay: float = Field(default=0.35, gt=0, description="mean time that an ad stays, in spans of the stream")
     segments: int = Field(default=40, ge=1, description="groups of users with similar tastes")
@@ -83,6 +103,39 @@ class GeneratorConfig(BaseModel):
     )
     taste: float = Field(default=1.3, ge=0, description="strength, in logits, of the match between user and ad")
     bias: float = Field(default=0.35, ge=0, description="spread, in logits, of each user's and each ad's own level")
+    moment_taste: float = Field(
+        default=0.0,
+        ge=0,
+        exclude_if=lambda strength: strength == 0.0,
+        description="strength, in logits, of what an audience likes of a category at a time of day and on a device: an "
+        "interaction of third order, which no pair of columns shows",
+    )
+    recent_taste: float = Field(
+        default=0.0,
+        ge=0,
+        exclude_if=lambda strength: strength == 0.0,
+        description="strength, in logits, with which the categories of a user's last clicks decide the next click",
+    )
+    recent_clicks: int = Field(
+        default=8,
+        ge=1,
+        le=64,
+        exclude_if=lambda length: length == 8,
+        description="how many of a user's last clicks are kept, in the column `recent_categories` too",
+    )
+    recent_every_s: float = Field(
+        default=300.0,
+        gt=0,
+        exclude_if=lambda every: every == 300.0,
+        description="clicks become known to `recent_categories` this often, all together",
+    )
+    campaigns: int = Field(
+        default=1,
+        ge=1,
+        exclude_if=lambda count: count == 1,
+        description="campaigns that follow one another in equal parts of the stream; with each, half of the "
+        "advertisers appeal to others at once, and by another amount",
+    )
     drift_period: float = Field(
         default=0.6, gt=0, description="period of the sine wave in each base rate, in spans of the stream"
     )
@@ -104,6 +157,16 @@ class GeneratorConfig(BaseModel):
             raise ValueError(f"verticals need distinct names, got {', '.join(names)}")
         return self
 
+    @model_validator(mode="after")
+    def _possible_rates(self) -> GeneratorConfig:
+        most = max(self.verticals, key=self.click_rate)
+        if self.click_rate(most) >= 1:
+            raise ValueError(
+                f"a base_rate_scale of {self.base_rate_scale:g} makes the click rate of `{most.name}` "
+                f"{self.click_rate(most):g}; keep it below {1 / most.base_rate:g}, so that every rate is below 1"
+            )
+        return self
+
     @property
     def duration_ms(self) -> float:
         return self.duration_s * 1000
@@ -112,5 +175,11 @@ class GeneratorConfig(BaseModel):
     def jitter_ms(self) -> int:
         return round(self.jitter_s * 1000)
 
-    def vertical(self, name: str) -> Vertical:
-        return next(vertical for vertical in self.verticals if vertical.name == name)
+    def click_rate(self, vertical: Vertical) -> float:
+        """Mean probability of a click in one of the verticals.
+
+        >>> config = GeneratorConfig(base_rate_scale=0.1)
+        >>> round(config.click_rate(config.verticals[0]), 6)
+        0.01
+        """
+        return vertical.base_rate * self.base_rate_scale

@@ -21,29 +21,42 @@ ELEMENT_WISE = CFG.model_copy(update={"sparse_optimizer": "adagrad"})
 
 
 def where(found):
-    """The plan in the words of TorchRec's: table -> (strategy, [(rank, offsets, sizes)])."""
+    """The plan in the words of TorchRec's: part -> table -> (strategy, [(rank, offsets, sizes)])."""
     return {
-        t.name: (
-            t.strategy,
-            sorted((p.rank, p.offset, None if t.strategy == "data_parallel" else p.size) for p in t.pieces),
-        )
-        for t in found.tables
+        part: {
+            t.name: (
+                t.strategy,
+                sorted((p.rank, p.offset, None if t.strategy == "data_parallel" else p.size) for p in t.pieces),
+            )
+            for t in tables
+        }
+        for part, tables in (("tables", found.tables), ("wide", found.linear))
+        if tables
     }
 
 
-def trained(teacher):
+def made_by(plan):
+    """The same of a plan that ranks have made."""
     return {
-        name: (
-            table.sharding_type,
-            [(rank, (0, 0), None) for rank in table.ranks]
-            if table.sharding_spec is None
-            else sorted(
-                (shard.placement.rank(), tuple(shard.shard_offsets), tuple(shard.shard_sizes))
-                for shard in table.sharding_spec.shards
-            ),
-        )
-        for name, table in teacher.plan.plan["tables"].items()
+        part: {
+            name: (
+                table.sharding_type,
+                [(rank, (0, 0), None) for rank in table.ranks]
+                if table.sharding_spec is None
+                else sorted(
+                    (shard.placement.rank(), tuple(shard.shard_offsets), tuple(shard.shard_sizes))
+                    for shard in table.sharding_spec.shards
+                ),
+            )
+            for name, table in tables.items()
+        }
+        for part, tables in plan.plan.items()
     }
+
+
+def held_by(*tables):
+    """Bytes of what this rank holds of `ShardedTables`."""
+    return sum(piece.nbytes for of in tables for windows in of.windows.values() for _, piece in windows)
 
 
 WORLDS = [

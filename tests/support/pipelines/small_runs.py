@@ -10,13 +10,14 @@ from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
 from deltalake import DeltaTable
 
 from exfm.tensors.checkpoint import latest_checkpoint, load_checkpoint
-from pipelines.config import Config, parse
+from pipelines.config import Config, StudentSettings, parse
 from pipelines.control import run
 from pipelines.rules import RunState
 from pipelines.run_dir import RunDir
@@ -28,15 +29,44 @@ from tests.support.pipelines.topics import messages_of
 
 _numbers = itertools.count()
 
+NO_GROWTH = 1 << 20
+"""As the rows of the first batches: they are as large as the later ones."""
+
 
 def small(servers: str, **changes: Any) -> Config:
-    """Four verticals, three students that overlap, nobody for `travel`; topics that no other run uses.
+    """Four verticals, three students that overlap, nobody for `travel`; topics that no other run uses. What takes time
+    and says nothing of how rows and workers go is off; `everything` has it.
 
     `changes` are settings by path, with `__` for the dot: `small(servers, pace__lag=1)`.
     """
+    return _changed(_raw(servers), changes)
+
+
+def everything(servers: str, **changes: Any) -> Config:
+    """`small` with all that it leaves off: judging as shown, baselines, twins, blocks and batches that grow, and
+    students of other verticals' rows. `brand` distils on all rows, and `clicks` learns labels of all."""
+    raw = _raw(servers)
+    raw["metrics"] = {"as_shown": True}
+    raw["pace"]["first_block_rows"] = 256
+    for model in (raw["teacher"], *raw["students"]):
+        del model["first_batch_rows"]
+    for student in raw["students"]:
+        del student["baselines"]
+    brand, clicks = raw["students"][1:]
+    brand |= {"twin": True, "distillation_rows": "all"}
+    clicks |= {"label_rows": "all"}
+    return _changed(raw, changes)
+
+
+def _raw(servers: str) -> dict[str, Any]:
     number = next(_numbers)
-    model = {"width": 4, "trunk": {"name": "dlrm", "mlp": [16], "bottom": [8]}}
-    raw: dict[str, Any] = {
+    student = {
+        "model": {"width": 4, "trunk": {"name": "dlrm", "mlp": [16], "bottom": [8]}},
+        "batch_rows": 256,
+        "first_batch_rows": NO_GROWTH,
+        "baselines": False,
+    }
+    return {
         "name": "small",
         "seed": 3,
         "source": {"kind": "generated", "seed": 5, "impressions": 6000, "users": 500, "ads": 50, "duration_s": 40000},
@@ -68,17 +98,21 @@ def small(servers: str, **changes: Any) -> Config:
         | {key: {"topic": f"small-{key}-{number}", "partitions": 2} for key in ("impressions", "feedback")},
         "teacher": {
             "batch_rows": 512,
+            "first_batch_rows": NO_GROWTH,
             "only": ["interest_0"],
             "model": {"width": 8, "layers": 1, "num_fmb": 4, "num_lcb": 4, "rank": 4, "mlp": [16], "head": [16]},
         },
         "students": [
-            {"name": "feed", "twin": True, "batch_rows": 200, "checkpoint_every_rows": 700, "model": model},
-            {"name": "brand", "verticals": ["feed", "video"], "batch_rows": 256, "model": model},
-            {"name": "clicks", "verticals": ["shop", "feed"], "tasks": ["ctr"], "batch_rows": 256, "model": model},
+            student | {"name": "feed", "twin": True, "batch_rows": 200, "checkpoint_every_rows": 700},
+            student | {"name": "brand", "verticals": ["feed", "video"]},
+            student | {"name": "clicks", "verticals": ["shop", "feed"], "tasks": ["ctr"]},
         ],
         "tracking": {"enabled": False},
         "resources": {"min_free_disk_gb": 0},
     }
+
+
+def _changed(raw: dict[str, Any], changes: dict[str, Any]) -> Config:
     for path, value in changes.items():
         *parents, last = path.split("__")
         node = raw
@@ -89,8 +123,9 @@ def small(servers: str, **changes: Any) -> Config:
 
 
 def to_the_end(config: Config, root: Path, **options: Any) -> Finished:
-    """Run in this process until the stream is worked off."""
-    status, _ = run(config, RunDir(root), local=True, until_end=True, **options)
+    """Run in this process until the stream is worked off; without its picture, which would take a second to draw."""
+    with patch("pipelines.control.conclusion.draw"):
+        status, _ = run(config, RunDir(root), local=True, until_end=True, **options)
     assert status.state is RunState.DONE, status.reason
     return Finished(config, root)
 
@@ -191,6 +226,11 @@ def _unnamed(row: dict[str, Any]) -> dict[str, Any]:
     return row | {"source_topic": row["source_topic"].rpartition("-")[0]}
 
 
+def labels_of(student: StudentSettings) -> tuple[str, ...]:
+    """The verticals whose labels a student learns; empty: all."""
+    return () if student.label_rows == "all" else student.row_filter
+
+
 def assert_learned_the_lake(finished: Finished) -> None:
     """Counts and hash sums of the checkpoints, of what was learned, of what was left out as not finite, and by
     sampling, together are those of the rows that each model was to learn."""
@@ -198,7 +238,7 @@ def assert_learned_the_lake(finished: Finished) -> None:
     verticals = np.asarray(lake["vertical"].to_pylist())
     hashes = hash64(lake["impression_id"].combine_chunks())
     filters = {
-        f"student-{student.name}": np.isin(verticals, student.row_filter or np.unique(verticals))
+        f"student-{student.name}": np.isin(verticals, labels_of(student) or np.unique(verticals))
         for student in config.students
     }
     tasks = {f"student-{student.name}": config.student_tasks(student) for student in config.students}

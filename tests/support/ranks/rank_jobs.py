@@ -39,11 +39,23 @@ def one(optimizer="adagrad", double=True):
     return job(f"one-{optimizer}-{double}", 1, "table_wise", optimizer, double)
 
 
+LINEAR = ("wide/", "stack/")
+
+
 def apart(root, name, reference):
-    """The largest difference of any weight, accumulator or moment."""
+    """The largest difference of any weight, accumulator or moment of the network."""
     a, b = read(root, name)["state"], read(root, reference)["state"]
     assert a.keys() == b.keys()
-    return max((a[key].double() - b[key].double()).abs().max().item() for key in a if key != "rng")
+    network = [key for key in a if key != "rng" and not key.startswith(LINEAR)]
+    return max((a[key].double() - b[key].double()).abs().max().item() for key in network)
+
+
+def linear_apart(root, name, reference):
+    """The largest relative difference in the linear part and the stack: its gradients are sums over a batch in single
+    precision, whatever the network's."""
+    a, b = read(root, name)["state"], read(root, reference)["state"]
+    pairs = [(a[key].double(), b[key].double()) for key in a if key.startswith(LINEAR)]
+    return max(((x - y).abs() / (1 + y.abs())).max().item() for x, y in pairs)
 
 
 def assert_same_bits(root, name, reference):

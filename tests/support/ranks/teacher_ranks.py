@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from pipelines.config import Config, dump
+from pipelines.config import Config
 from pipelines.run_dir import RunDir
 from streaming.delivery import ExamplesPublisher
 from streaming.kafka import ensure_topics
@@ -110,7 +110,7 @@ def started(finished: Finished, root: Path, ranks: int, *, until: int = 10**9, *
         new_run(finished, root)
     config = finished.config.model_copy(update={"teacher": finished.config.teacher.model_copy(update=changes)})
     asked = {
-        "config": dump(config),
+        "config": json.dumps(config.model_dump(mode="json")),
         "root": str(root),
         "servers": config.kafka.bootstrap_servers,
         "ranks": ranks,

@@ -37,4 +37,6 @@ def rows(first: int, count: int, *, block: int | None = None, schema: RowSchema 
 def _any(kind: pa.DataType, seq: np.ndarray) -> pa.Array:
     if pa.types.is_string(kind):
         return pa.array(np.full(len(seq), "ctr"))
+    if pa.types.is_list(kind):
+        return pa.array([[int(s) % 100] for s in seq], kind)
     return pa.array(seq % 100).cast(kind)

@@ -70,7 +70,7 @@ class Reference:
         for item in keyed:
             self._time_is(item.key)
             if item.dead:
-                self.dead.append((_position(item.row), "future_event_time"))
+                self.dead.append((_position(item.row), "in_the_future"))
             elif item.row.kind == "impression":
                 self._impression(item)
             else:

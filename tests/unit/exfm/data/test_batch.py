@@ -1,8 +1,9 @@
+import numpy as np
 import pyarrow as pa
 import pytest
 import torch
 
-from exfm.data import BatchBuilder, DenseFeature, FeatureSet, SparseFeature
+from exfm.data import OWN, BatchBuilder, DenseFeature, FeatureSet, SparseFeature
 from exfm.errors import ModelError
 
 FEATURES = FeatureSet(
@@ -71,6 +72,14 @@ def test_the_age_of_what_a_teacher_says_is_that_of_its_snapshot_in_rows():
     assert positions(lake_seq=[0, 5, 999], block=[0, 0, 0], teacher_version=[0, 0, 0]) == [0, 5, 999]
 
 
+def test_the_age_in_blocks_that_grew_is_too_small_by_a_bounded_factor():
+    ends = np.cumsum([1_000] * 2 + [2_000] * 2 + [4_000] * 2 + [8_000] * 2 + [16_000] * 40)
+    for block, least in ((8, 0.25), (28, 0.7), (47, 0.8)):
+        middle = int(ends[block] + ends[block - 1]) // 2
+        age = positions(lake_seq=[middle] * 3, block=[block] * 3, teacher_version=[block - 1] * 3)[0]
+        assert least < age / (middle - ends[block - 2]) < 1
+
+
 def test_the_age_is_nothing_where_positions_are_not_known():
     """As in serving."""
     assert positions() == [0, 0, 0]
@@ -102,3 +111,35 @@ def test_no_rows_make_an_empty_batch():
 def test_a_missing_column_is_named_with_those_that_exist():
     with pytest.raises(ModelError, match=r"feature `age` reads column `age`.*they have: ad, history, price"):
         BatchBuilder(FEATURES, ["ctr"])(ROWS.drop_columns(["age"]))
+
+
+@pytest.mark.parametrize("kept", [[0, 1, 2], [0], [1], [2, 0], []])
+def test_some_rows_of_a_batch_are_the_batch_of_those_rows(kept):
+    """Bags of several ids and none, masks, weights and ages included."""
+    rows = ROWS.append_column("label_ctr", pa.array([1, None, 0], pa.int8()))
+    rows = rows.append_column("teacher_logit_ctr", pa.array([None, -1.5, 0.5], pa.float32()))
+    rows = rows.append_column("sample_weight", pa.array([1.0, 2.0, 3.0], pa.float32()))
+    for name, values in {"lake_seq": [10, 11, 12], "block": [3, 3, 4], "teacher_version": [1, None, 2]}.items():
+        rows = rows.append_column(name, pa.array(values))
+    build = BatchBuilder(FEATURES, ["ctr"], {"ctr": 0.5})
+    mask = torch.zeros(3, dtype=torch.bool)
+    mask[kept] = True
+    some, alone = build(rows).only(mask), build(rows.filter(pa.array(mask.numpy())))
+    assert len(some) == len(kept)
+    for part in ("values", "lengths", "offsets", "stride", "keys"):
+        one, other = (getattr(batch.sparse, part)() for batch in (some, alone))
+        assert torch.equal(one, other) if isinstance(one, torch.Tensor) else one == other
+    for name, value in vars(alone).items():
+        found = getattr(some, name)
+        assert name in ("sparse", "own") or (found is value if value is None else torch.equal(found, value)), name
+
+
+def test_own_rows_are_those_that_a_column_says_and_all_where_none_does():
+    build = BatchBuilder(FEATURES, ["ctr"])
+    batch = build(ROWS.append_column(OWN, pa.array([True, False, True])))
+    assert batch.own.tolist() == [True, False, True]
+    assert batch.own_rows.dense.tolist() == batch.dense[[0, 2]].tolist()
+    assert batch.own_rows.own is None
+    whole = build(ROWS)
+    assert whole.own is None
+    assert whole.own_rows is whole

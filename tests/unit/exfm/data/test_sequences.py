@@ -196,6 +196,7 @@ def test_an_id_seen_at_two_places_is_updated_once_by_the_sum_of_its_gradients():
         net.load_state_dict(
             {k.removeprefix("dense/"): v for k, v in before.items() if k.startswith("dense/")}
             | {f"tables.embedding_bags.{n}.weight": before[f"table/{n}/weight"] for n in ("ad", "seen")}
+            | {f"prior.{n}": before[f"prior/{n}"] for n in ("positive", "negative")}
         )
         z = net(batch.sparse, batch.dense)
         torch.nn.functional.binary_cross_entropy_with_logits(z, batch.labels).backward()

@@ -234,7 +234,7 @@ def test_only_with_context_an_adapter_learns_where_its_teacher_is_wrong(by):
             found.append(adapter_loss(one, batch))
             one.train_step(batch)
         losses[kind] = np.mean(found[-20:])
-    assert losses["context"] < 0.97 * losses["logit"]
+    assert losses["context"] < 0.985 * losses["logit"]
 
 
 def adapter_loss(one, batch):

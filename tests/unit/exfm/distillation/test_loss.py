@@ -2,11 +2,12 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from pydantic import ValidationError
 
-from exfm.distillation import Arm, objective, scale_gradient
+from exfm.distillation import Arm, RowMasks, objective, scale_gradient
 from exfm.distillation.loss import cross_entropy, mean_over, teacher_target
 from tests.support.models.objectives import objective_of
 
@@ -178,3 +179,38 @@ def test_settings_that_make_no_sense_are_refused_in_words(settings, words):
 def test_a_missing_logit_is_named(logits):
     with pytest.raises(ValueError, match="needs `z_D`"):
         objective_of(Arm(), logits["z_S"], logits["labels"], logits["teacher_logits"])
+
+
+@pytest.mark.parametrize("label_rows", [None, [True, False, True, False, True, True]])
+@pytest.mark.parametrize("distillation_rows", [None, [True, True, False, False, True, True]])
+@pytest.mark.parametrize("rows", ["labelled", "all"])
+def test_labels_and_logits_count_on_the_rows_of_their_own_mask(label_rows, distillation_rows, rows):
+    """L = mean over label rows of h(z_S, y) + w · mean over distillation rows with a logit of h(z_D, p_F), by hand."""
+    rng = np.random.default_rng(3)
+    z_S, z_D, z_F = rng.normal(size=(3, 6, 2))
+    y = (rng.random((6, 2)) < 0.5).astype(float)
+    known, taught, w = rng.random((6, 2)) < 0.7, rng.random((6, 2)) < 0.7, rng.random(6) + 0.5
+    of = lambda mask: np.ones(6, bool) if mask is None else np.array(mask)  # noqa: E731
+    h = lambda z, p: np.log1p(np.exp(z)) - p * z  # noqa: E731
+
+    def mean(losses, mask):
+        return sum(losses[mask[:, t], t] @ w[mask[:, t]] / max(1, mask[:, t].sum()) for t in range(2))
+
+    labelled = known & of(label_rows)[:, None]
+    distilled = taught & of(distillation_rows)[:, None] & (known if rows == "labelled" else True)
+    label, distillation = mean(h(z_S, y), labelled), mean(h(z_D, 1 / (1 + np.exp(-z_F))), distilled)
+
+    masks = [None if mask is None else torch.tensor(mask) for mask in (label_rows, distillation_rows)]
+    given = RowMasks(
+        torch.from_numpy(known),
+        torch.from_numpy(taught),
+        torch.from_numpy(w),
+        label_rows=masks[0],
+        distillation_rows=masks[1],
+    )
+    tensors = [torch.from_numpy(a) for a in (z_S, y, z_F, z_D)]
+    found = objective(Arm(weight=1.5, rows=rows), *tensors[:3], z_D=tensors[3], rows=given)
+    assert found.total.item() == pytest.approx(label + 1.5 * distillation)
+    assert found.of_teacher.item() == pytest.approx(1.5 * distillation)
+    assert found.labelled_rows.tolist() == labelled.sum(0).tolist()
+    assert found.distilled_rows.tolist() == distilled.sum(0).tolist()

@@ -70,7 +70,7 @@ def test_an_export_stays_as_it_was_when_the_student_learns_on(trained):
 
 
 def test_an_export_that_differs_is_refused_with_the_difference():
-    one = student()
+    one = student(wide=False)
     batch = stream(500, seed=3, batch_rows=500)[0]
     served = one.export()
     with torch.no_grad():

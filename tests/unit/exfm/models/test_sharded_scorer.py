@@ -53,6 +53,8 @@ def snapshot() -> dict[str, torch.Tensor]:
     drawn = torch.Generator().manual_seed(1)
     for name in sorted(tensors):
         tensors[name].normal_(0, 0.5, generator=drawn)
+        if name.startswith("prior/"):  # counts
+            tensors[name].abs_()
     return tensors
 
 

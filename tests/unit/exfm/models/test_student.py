@@ -14,7 +14,7 @@ from exfm.distillation.adapter import initial_adapter, updated
 from exfm.errors import ConfigError, ModelError
 from exfm.layers import TrunkConfig
 from exfm.models import Student, StudentConfig
-from exfm.models.student import LearningRate
+from exfm.models.student_config import LearningRate
 from tests.support.models.states import same
 from tests.support.models.students import (
     ARMS,
@@ -86,13 +86,14 @@ def test_serving_heads_get_their_gradient_from_labels_alone(arm):
 
 
 def test_a_biased_teacher_miscalibrates_a_single_head_and_not_an_auxiliary_one():
-    """Every teacher logit is one too high (ExFM, arXiv 2502.17494): what is served predicts what its twin does."""
+    """Every teacher logit is one too high (ExFM, arXiv 2502.17494): the serving head predicts what its twin's does. The
+    stack, which learns from labels alone, sets a single head right, too."""
     batches = stream(70_000, bias=1.0)
     half = len(batches) // 2
     assert sum(batch.labels[:, 0].sum().item() for batch in batches[half:]) > 10_000
 
-    def predicted(arm):
-        one = student(arm_of=arm)
+    def predicted(arm, wide=False):
+        one = student(arm_of=arm, wide=wide)
         logits = [torch.from_numpy(one.train_step(batch).logits[:, 0]) for batch in batches]
         return torch.cat(logits[half:]).sigmoid().sum().item()
 
@@ -100,6 +101,7 @@ def test_a_biased_teacher_miscalibrates_a_single_head_and_not_an_auxiliary_one()
     assert predicted(Arm(kind="auxiliary_head")) / twin == pytest.approx(1, abs=0.02)
     assert predicted(Arm(kind="auxiliary_head", adapter=True)) / twin == pytest.approx(1, abs=0.02)
     assert predicted(Arm(kind="single_head", weight=0.5)) / twin > 1.15
+    assert predicted(Arm(kind="single_head", weight=0.5), wide=True) / twin == pytest.approx(1, abs=0.02)
 
 
 @pytest.mark.parametrize("head_start", ["serving", "random"])
@@ -276,6 +278,19 @@ def test_learning_rates_follow_from_the_rows_seen():
     for key in ("dense/serving.weight", "table/ad/weight"):
         moved, crept = (fast.state()[key] - start[key]).abs().max(), (slow.state()[key] - start[key]).abs().max()
         assert crept < 1e-4 * moved
+
+
+def test_a_small_batch_adds_to_the_tables_what_its_rows_add_in_a_full_one():
+    """AdaGrad's sums are of the same size whatever the batches' size, and Adam's steps follow it."""
+    batches = stream(512, batch_rows=32)
+    full, small = (Student(SMALL, FEATURES, TASKS, 5, full_batch=rows) for rows in (None, 512))
+    start = full.state()
+    for batch in batches[:1]:
+        full.train_step(batch), small.train_step(batch)
+    ratio = small.state()["table/ad/accumulator"].sum() / full.state()["table/ad/accumulator"].sum()
+    assert ratio == pytest.approx((32 / 512) ** 2)
+    moved = [(s.state()["dense/serving.weight"] - start["dense/serving.weight"]).abs().max() for s in (full, small)]
+    assert moved[1] / moved[0] == pytest.approx(32 / 512, rel=1e-3)
 
 
 def test_a_student_with_dropout_goes_on_bit_for_bit_wherever_and_beside_whomever_it_is_restored():

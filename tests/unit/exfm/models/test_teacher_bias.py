@@ -9,10 +9,12 @@ import pytest
 from pipelines.config import load
 from tests.support.models.biased_teachers import ARMS, judged, logged
 
+DEMO = "tests/fixtures/demo_of_0.1.yaml"  # many clicks, which a difference of 2 % needs
+
 
 @pytest.mark.slow
 def test_on_the_generated_stream_a_biased_teacher_leaves_the_served_head_within_2_percent_of_its_twin():
-    config = load("configs/demo.yaml", ["source.impressions=180000"])
+    config = load(DEMO, ["source.impressions=180000"])
     arms = {name: ARMS[f"{name}, w = {w}"] for name, w in (("single head", 0.5), ("auxiliary head", 2), ("AH + SA", 2))}
     found = judged(config, logged(config, seed=1), seed=1, arms=arms)
     assert found.positives > 10_000

@@ -108,10 +108,12 @@ def test_tables_that_do_not_fit_are_refused_with_what_is_needed_available_and_to
     features = FeatureSet(sparse=[*FEATURES.sparse, SparseFeature(name="url", rows=2_000_000)])
     asked = Sharding(memory_gb=0.02)
     message = (
-        r"do not fit on 1 ranks of 0.02 GB: the largest, `url` \(2000000 rows, may be table_wise\), needs 0.04 GB, all "
-        r"need 0.04 GB and a step's buffers, and there are 0.02 GB on all ranks. Try row_wise for `url`, more ranks"
+        r"do not fit on 1 ranks of 0.02 GB: the largest, `url`{} \(2000000 rows, may be table_wise\), needs {} GB, all "
+        r"need {} GB and a step's buffers, and there are 0.02 GB on all ranks. Try row_wise for `url`, more ranks"
     )
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises(ConfigError, match=message.format("", 0.04, 0.04)):
+        Teacher(CFG.model_copy(update={"wide": False}), features, ["ctr"], 0, sharding=asked)
+    with pytest.raises(ConfigError, match=message.format(" of the linear part", 0.064, 0.104)):
         Teacher(CFG, features, ["ctr"], 0, sharding=asked)
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from exfm.parallel import BY_COLUMNS, ShardingType
-from tests.support.ranks.rank_jobs import FP32, MIXED, apart, assert_same_bits, halving, job, one
+from tests.support.ranks.rank_jobs import FP32, MIXED, apart, assert_same_bits, halving, job, linear_apart, one
 from tests.support.ranks.spawned_ranks import read, run
 
 
@@ -42,11 +42,20 @@ def root(tmp_path_factory):
 def test_two_ranks_learn_what_one_process_learns(root, cut):
     assert {kind for kind, _ in read(root, cut)["plan"].values()} == {cut}
     assert apart(root, cut, "one-adagrad-True") <= 1e-10
+    assert linear_apart(root, cut, "one-adagrad-True") <= 1e-6
 
 
 def test_tables_are_the_same_to_the_last_bit_when_the_dense_part_does_not_round_differently(root):
     one, two = (read(root, name)["state"] for name in ("one-adagrad-True", "table_wise"))
     assert all(torch.equal(two[key], one[key]) for key in one if key.startswith("table/"))
+
+
+def test_the_prior_counts_the_rows_of_all_ranks_to_the_last_bit_of_one_process(root):
+    one = read(root, "one-adagrad-True")["state"]
+    assert one["prior/positive"].min() > 0
+    for name in ("table_wise", "mixed", "row_wise"):
+        for key in ("prior/positive", "prior/negative"):
+            assert torch.equal(read(root, name)["state"][key], one[key])
 
 
 def test_row_wise_adagrad_over_ranks_and_hosts_is_what_it_is_in_one_process(root):
@@ -110,7 +119,15 @@ def test_no_rank_holds_more_than_its_pieces(tmp_path):
     """20 million rows of 8 columns are 720 MB with their accumulators; peaks count what was imported too."""
     for ranks in (2, 4):
         run(
-            [{"name": f"large-{ranks}", "ranks": ranks, "sharding": {"types": ["row_wise"]}, "rows": 20_000_000}],
+            [
+                {
+                    "name": f"large-{ranks}",
+                    "ranks": ranks,
+                    "sharding": {"types": ["row_wise"]},
+                    "rows": 20_000_000,
+                    "cfg": {"wide": False},
+                }
+            ],
             tmp_path,
         )
         for rank in range(ranks):

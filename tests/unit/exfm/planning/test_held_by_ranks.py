@@ -14,15 +14,15 @@ from tests.support.models.plans import CFG, ELEMENT_WISE, FEATURES, RANKS, WORLD
 from tests.support.places import ROOT
 from tests.support.ranks.ports import free_port
 
-pytestmark = pytest.mark.slow  # four processes that each build nine teachers
+pytestmark = pytest.mark.slow  # four processes that each build ten teachers, and as many scorers
 
 FORKED = """
 import json, os, sys
 from exfm.parallel.group import RankGroup
 from exfm.parallel.sharding import Sharding
-from exfm.models.teacher import Teacher
+from exfm.models import ShardedScorer, Teacher
 from exfm.threads import set_threads
-from tests.support.models.plans import CFG, ELEMENT_WISE, FEATURES, RANKS, WORLDS, trained
+from tests.support.models.plans import CFG, ELEMENT_WISE, FEATURES, RANKS, WORLDS, held_by, made_by
 port, root = int(sys.argv[1]), sys.argv[2]
 children = []
 for rank in range(RANKS):
@@ -34,11 +34,20 @@ for rank in range(RANKS):
     with RankGroup(rank, RANKS, master_port=port) as group:
         for world in WORLDS:
             cfg = ELEMENT_WISE if world.pop("element_wise", False) else CFG
-            teacher = Teacher(cfg, FEATURES, ["ctr"], 0, group=group, sharding=Sharding(**world), batch_rows=64)
+            spread = {"group": group, "sharding": Sharding(**world), "batch_rows": 64}
+            teacher = Teacher(cfg, FEATURES, ["ctr"], 0, **spread)
+            scorer = ShardedScorer(cfg, FEATURES, ["ctr"], **spread)
             held.append({
-                "plan": trained(teacher),
-                "weights": sum(w.nbytes for windows in teacher.weights.windows.values() for _, w in windows),
-                "optimizer": sum(m.nbytes for windows in teacher.accumulators.windows.values() for _, m in windows),
+                "learns": {
+                    "plan": made_by(teacher.plan),
+                    "weights": held_by(teacher.weights, teacher.wide.weights),
+                    "optimizer": held_by(teacher.accumulators, teacher.wide.accumulators),
+                },
+                "scores": {
+                    "plan": made_by(scorer.plan),
+                    "weights": sum(piece.nbytes for piece in scorer.held),
+                    "optimizer": 0,
+                },
             })
     with open(f"{root}/{rank}.json", "w") as file:
         json.dump(held, file)
@@ -49,19 +58,21 @@ sys.exit(any(os.waitpid(pid, 0)[1] for pid in children))
 
 @pytest.fixture(scope="module")
 def held(tmp_path_factory):
-    """What each rank holds, in every world: [rank][world]."""
+    """What each rank holds, in every world: [rank][world][learns or scores]."""
     root = tmp_path_factory.mktemp("held")
     code = [sys.executable, "-W", "ignore", "-c", FORKED, str(free_port()), str(root)]
-    subprocess.run(code, check=True, timeout=60, cwd=ROOT)
+    subprocess.run(code, check=True, timeout=120, cwd=ROOT)
     return [json.loads((root / f"{rank}.json").read_text()) for rank in range(RANKS)]
 
 
+@pytest.mark.parametrize("does", ["learns", "scores"])
 @pytest.mark.parametrize("number", range(len(WORLDS)), ids=lambda n: "+".join(WORLDS[n]["types"]))
-def test_ranks_hold_what_the_plan_says(held, number):
+def test_ranks_hold_what_the_plan_says(held, number, does):
     world = dict(WORLDS[number])
     cfg = ELEMENT_WISE if world.pop("element_wise", False) else CFG
-    found = find_plan(PlanQuestion(FEATURES, cfg, Sharding(**world), RANKS, batch_rows=64))
+    found = find_plan(PlanQuestion(FEATURES, cfg, Sharding(**world), RANKS, batch_rows=64, learns=does == "learns"))
     assert isinstance(found, Plan)
-    for load, mine in zip(found.ranks, (rank[number] for rank in held), strict=True):
+    assert len(found.linear) == len(found.tables) == 3
+    for load, mine in zip(found.ranks, (rank[number][does] for rank in held), strict=True):
         assert (load.weight_bytes, load.optimizer_bytes) == (mine["weights"], mine["optimizer"])
         assert json.loads(json.dumps(where(found))) == mine["plan"]

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
 from exfm.data import FeatureSet, SequenceFeature, SparseFeature
 from exfm.errors import ConfigError
-from exfm.models import Teacher
-from exfm.parallel import Sharding
+from exfm.models import ShardedScorer, Teacher
+from exfm.parallel import RankGroup, Sharding
 from exfm.planning import Plan, PlanQuestion, Shortage, attempt_strategies, find_plan, find_remedies
 from exfm.planning.alternatives import STRATEGIES
-from tests.support.models.plans import CFG, ELEMENT_WISE, FEATURES, trained, where
+from tests.support.models.plans import CFG, ELEMENT_WISE, FEATURES, held_by, made_by, where
 
 BILLION = FEATURES.model_copy(update={"sparse": (SparseFeature(name="user", rows=10**9), *FEATURES.sparse[1:])})
+ALONE = CFG.model_copy(update={"wide": False})
 ROW = 4 * (8 + 1)  # bytes of a row and its accumulator, in row-wise AdaGrad
 
 
@@ -34,8 +36,11 @@ def test_every_row_has_one_place_and_ranks_add_up():
     for table in found.tables:
         assert sum(piece.size[0] for piece in table.pieces) == table.rows
         assert table.weight_bytes == 4 * 8 * table.rows
-    assert sum(load.weight_bytes for load in found.ranks) == 4 * 8 * (1000 + 101 + 3)
-    assert sum(load.optimizer_bytes for load in found.ranks) == 4 * (1000 + 101 + 3)
+    for table in found.linear:
+        assert sum(piece.size[0] for piece in table.pieces) == table.rows
+        assert table.weight_bytes == table.optimizer_bytes == 4 * 4 * table.rows
+    assert sum(load.weight_bytes for load in found.ranks) == 4 * (8 + 4) * (1000 + 101 + 3)
+    assert sum(load.optimizer_bytes for load in found.ranks) == 4 * (1 + 4) * (1000 + 101 + 3)
     assert found.cost_ms == max(load.cost.total for load in found.ranks)
     assert found.imbalance == pytest.approx(found.cost_ms / (sum(load.cost.total for load in found.ranks) / 4))
 
@@ -98,7 +103,56 @@ def test_the_plan_is_the_one_that_a_teacher_trains_by(types):
     sharding = Sharding(types=types, tables={"slot": "row_wise"})
     teacher = Teacher(CFG, FEATURES, ["ctr"], 0, sharding=sharding, batch_rows=64)
     teacher.close()
-    assert where(planned(replace(question(), sharding=sharding, ranks=1))) == trained(teacher)
+    found = planned(replace(question(), sharding=sharding, ranks=1))
+    assert where(found) == made_by(teacher.plan)
+    (load,) = found.ranks
+    assert load.weight_bytes == held_by(teacher.weights, teacher.wide.weights)
+    assert load.optimizer_bytes == held_by(teacher.accumulators, teacher.wide.accumulators)
+
+
+def test_the_plan_is_the_one_that_a_teacher_scores_by():
+    sharding, tasks = Sharding(types=("data_parallel", "table_wise")), ("ctr", "cvr", "like", "share", "buy")
+    with RankGroup() as group:
+        scorer = ShardedScorer(CFG, FEATURES, tasks, group=group, sharding=sharding, batch_rows=64)
+        held = sum(piece.nbytes for piece in scorer.held)
+    found = planned(replace(question(), sharding=sharding, ranks=1, tasks=tasks, learns=False))
+    assert where(found) == made_by(scorer.plan)
+    assert found.linear[0].width == 8  # five tasks, in steps of four
+    assert [(load.weight_bytes, load.optimizer_bytes) for load in found.ranks] == [(held, 0)]
+
+
+@pytest.mark.parametrize("learns", [True, False])
+def test_a_teacher_without_linear_part_is_planned_without(learns):
+    asked = replace(question(types=("row_wise",)), learns=learns)
+    deep, both = planned(replace(asked, teacher=ALONE)), planned(asked)
+    assert deep.linear == ()
+    assert where(deep)["tables"] == where(both)["tables"]
+    rows = 1000 + 101 + 3
+    assert sum(load.weight_bytes for load in both.ranks) == sum(load.weight_bytes for load in deep.ranks) + 16 * rows
+    more = sum(load.optimizer_bytes for load in both.ranks) - sum(load.optimizer_bytes for load in deep.ranks)
+    assert more == (16 * rows if learns else 0)
+
+
+@pytest.mark.parametrize("learns", [True, False])
+def test_what_fits_only_without_its_linear_part_does_not_fit(learns):
+    asked = replace(question(ranks=1, memory_gb=0.00006), learns=learns)
+    if not learns:
+        asked = asked.sharded(memory_gb=0.000045)
+    planned(replace(asked, teacher=ALONE))
+    short = find_plan(asked)
+    assert isinstance(short, Shortage)
+    linear = 1104 * (32 if learns else 16)
+    assert str(short).startswith("table `user` of the linear part (table_wise) needs ")
+    assert short.total > linear + 1104 * (36 if learns else 32) > asked.world.capacity_bytes > linear
+    words = "the tables do not fit on 1 ranks of .* the largest, `user` .* all need .* and a step's buffers"
+    live = partial(Teacher, seed=0) if learns else ShardedScorer
+    with RankGroup() as group, pytest.raises(ConfigError, match=words):
+        live(CFG, FEATURES, ["ctr"], group=group, sharding=asked.sharding, batch_rows=64)
+    remedies = list(find_remedies(asked))
+    assert remedies
+    for remedy in remedies:
+        assert len(remedy.plan.linear) == 3
+        assert remedy.plan.fullest.bytes <= remedy.plan.question.world.capacity_bytes
 
 
 def test_what_does_not_fit_is_told_with_both_numbers():

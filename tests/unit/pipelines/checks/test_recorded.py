@@ -28,10 +28,10 @@ CONFIG: dict[str, Any] = {
         "labels": {"ctr": {"column": "clicked", "delay_column": "delay_s"}},
     },
     "rows": {
-        "columns": [{"name": "user", "minimum": 0}, {"name": "price", "type": "float32"}],
+        "columns": [{"name": "user", "minimum": 0, "maximum": 1999}, {"name": "price", "type": "float32"}],
         "tasks": [{"name": "ctr", "window_s": 600}],
     },
-    "features": {"sparse": [{"name": "user", "rows": 2000}], "dense": [{"name": "price"}]},
+    "features": {"sparse": [{"name": "user", "rows": 2000, "transform": "index"}], "dense": [{"name": "price"}]},
     "students": [{"name": "home"}, {"name": "all", "verticals": ["home", "search"]}],
 }
 
@@ -311,3 +311,37 @@ def test_a_bare_file_needs_a_config(check, capsys):
     check(stream())
     assert call("check", "clicks.parquet") == 2
     assert "clicks.parquet is data; `exfm check` takes a config" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("declared", "feature", "words"),
+    [
+        pytest.param(
+            {"minimum": 0, "maximum": 499},
+            {"rows": 2000},
+            [
+                "ids of `user` lie in 0 to 499 and fit into the table of 2,000 rows; hashed, 22 % of the 500",
+                "transform: index has no collisions",
+            ],
+            id="ids that fit and are hashed",
+        ),
+        pytest.param(
+            {}, {"rows": 2000}, ["declare the column with minimum: 0 and maximum: 1999, too"], id="undeclared"
+        ),
+        pytest.param(
+            {"minimum": 0},
+            {"rows": 2000, "transform": "index"},
+            ["a value outside 0 to 1,999 ends the run", "minimum: 0 and maximum: 1999"],
+            id="an index without bounds",
+        ),
+        pytest.param({"minimum": 0, "maximum": 499}, {"rows": 500, "transform": "index"}, [], id="an index of all ids"),
+        pytest.param({"minimum": 0}, {"rows": 10**6}, [], id="hashed into a table that has room"),
+    ],
+)
+def test_ids_that_could_have_rows_of_their_own_and_do_not_are_noted(check, declared, feature, words):
+    columns = [{"name": "user", **declared}, {"name": "price", "type": "float32"}]
+    features = [{"name": "user", **feature}]
+    report = check(stream(), rows__columns=columns, features__sparse=features)
+    noted = said(report, Severity.NOTE)
+    assert all(word in noted for word in words)
+    assert bool(noted) == bool(words)

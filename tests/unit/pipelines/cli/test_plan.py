@@ -51,11 +51,24 @@ def test_the_json_says_it_all_and_adds_up(exfm):
     code, out, _ = exfm(small(), "--dry-run", "--ranks", 2, "--json")
     said = json.loads(out)
     assert (code, said["fits"], said["ranks_asked"], len(said["ranks"])) == (0, True, 2, 2)
-    tables = sum(table["weight_bytes"] for table in said["tables"])
-    assert tables == sum(rank["weight_bytes"] for rank in said["ranks"]) > 0
+    for bytes_ in ("weight_bytes", "optimizer_bytes"):
+        tables = sum(table[bytes_] for table in said["tables"])
+        assert tables + said["linear_part"][bytes_] == sum(rank[bytes_] for rank in said["ranks"]) > tables > 0
     assert said["cost_ms"] == max(rank["cost_ms"]["total"] for rank in said["ranks"])
     assert any(attempt["name"] == "free choice" for attempt in said["tried"])
     assert said["machine"] == []
+
+
+def test_the_linear_part_is_one_line_and_nowhere_where_there_is_none(exfm):
+    both = (), ("--set", "teacher.model.wide=false")
+    for options in (("--dry-run", "--quick"), ("--dry-run", "--quick", "--memory-gb", 1e-5)):
+        said, unsaid = (exfm(small(), *options, *more)[1] for more in both)
+        assert sum(line.startswith("linear part ") for line in said.splitlines()) == 1
+        assert "tables and linear part over 1 ranks" in said
+        assert "linear part" not in unsaid
+        said, unsaid = (json.loads(exfm(small(), *options, *more, "--json")[1]) for more in both)
+        assert said["linear_part"]["weight_bytes"] == 4 * 4 * sum(table["rows"] for table in said["tables"])
+        assert unsaid["linear_part"] is None
 
 
 def test_a_world_that_nobody_here_has_is_planned_all_the_same(exfm):
@@ -151,6 +164,7 @@ def test_the_teacher_that_scores_is_planned_by_the_settings_of_augmentation(exfm
     said = json.loads(exfm(small(), *options, "--set", "augmentation.ranks=2")[1])
     assert {table["strategy"] for table in said["tables"]} == {"row_wise"}
     assert [rank["optimizer_bytes"] for rank in said["ranks"]] == [0, 0]
+    assert (said["linear_part"]["strategies"], said["linear_part"]["optimizer_bytes"]) == (["row_wise"], 0)
     code, _, err = exfm(large(), *options, "--memory-gb", 1)
     assert code == 2
     assert "augmentation.ranks=" in err

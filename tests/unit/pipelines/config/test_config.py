@@ -183,10 +183,9 @@ def test_a_student_may_change_a_setting_of_the_preset_that_the_defaults_name(fil
     assert shop == feed.model_copy(update={"weight": 2.0})
 
 
-def test_the_arms_of_the_shipped_configs_are_those_of_the_releases_before():
-    """By their hash, which stored runs and results carry."""
-    found = {name: load(f"configs/{name}.yaml").hash for name in ("demo", "movielens")}
-    assert found == {"demo": "2cefe33bc46e108d", "movielens": "03b99b4629bbdd18"}
+def test_the_demo_of_the_release_before_has_the_hash_that_its_runs_carry():
+    """Settings that came after it stand at what was before: its runs resume, its results are found."""
+    assert load("tests/fixtures/demo_of_0.1.yaml").hash == "2cefe33bc46e108d"
 
 
 @pytest.mark.parametrize("defaults", [["twin"], "twin", 3])
@@ -209,6 +208,49 @@ def test_a_student_reads_all_features_but_the_teachers_own_and_its_own_vertical(
     assert wide.students[0].row_filter == ("feed", "shop")
     assert parse(changed("students.0.verticals", "all")).students[0].row_filter == ()  # every one
     assert wide.student_features(wide.students[0]).names == ("user_id",)
+
+
+@pytest.mark.parametrize("setting", ["label_rows", "distillation_rows"])
+def test_a_student_that_learns_rows_of_other_verticals_reads_which_vertical_a_row_is_of(setting):
+    raw = changed(f"students.0.{setting}", "all")
+    assert (
+        f"student `feed` learns from rows of other verticals ({setting}: all), and none of its features reads the "
+        "column `vertical`: it could not tell them from its own. Add a sparse feature `vertical` to what it reads, or "
+        f"set {setting}: own"
+    ) in refusal(raw)
+    raw["features"]["sparse"].append({"name": "vertical", "rows": 8})
+    config = parse(raw)
+    assert [student.learns_from_others for student in config.students] == [True, False]
+    assert not parse(raw | {"students": [raw["students"][0] | {"verticals": "all"}]}).students[0].learns_from_others
+    assert load_again(config) == config
+
+
+def test_a_history_of_all_rows_makes_its_student_read_them_and_learn_its_own_alone():
+    raw = changed("features.history", [{"name": "ad_ctr", "by": "ad_id", "of": "label_ctr", "rows": "all"}])
+    raw["students"][1]["features"] = ["ad_id"]
+    config = parse(raw)
+    assert [config.reads_all_rows(student) for student in config.students] == [True, False]
+    assert not config.students[0].learns_from_others
+
+
+def load_again(config):
+    return parse(yaml.safe_load(dump(config)))
+
+
+def test_whose_rows_are_learned_is_own_or_all():
+    assert "students.0.label_rows: " in refusal(changed("students.0.label_rows", "mine"))
+
+
+def test_a_student_that_does_not_distil_reads_its_own_rows_whatever_is_distilled_on():
+    raw = changed("students.0", {"name": "feed", "distillation_rows": "all", "model": {"arm": {"kind": "none"}}})
+    assert not parse(raw).students[0].learns_from_others
+
+
+def test_residuals_are_by_sparse_features_that_the_student_reads():
+    arm = {"recalibration": "residuals", "residuals_by": {"user_id": 10}}
+    assert "student `feed`: arm.residuals_by names `user_id`, which is no sparse feature that it reads" in refusal(
+        changed("students.0", {"name": "feed", "model": {"arm": arm}})
+    )
 
 
 def test_an_empty_list_of_verticals_is_refused_with_the_ways_out(file):
@@ -520,6 +562,27 @@ def test_rows_are_grouped_by_a_column_of_ids(column):
         f"metrics.group_by is `{column}`; it has to be a column of ids that every row has: user_id, ad_id"
         in refusal(changed("metrics.group_by", column))
     )
+
+
+@pytest.mark.parametrize(
+    ("columns", "says"),
+    [
+        (
+            ["user_id", "bid"],
+            "metrics.cluster_by is `bid`; it has to be a column of ids that every row has: user_id, ad_id",
+        ),
+        (["ad_id", "ad_id"], "metrics.cluster_by is `ad_id` twice"),
+        (["user_id", "ad_id", "user_id"], "at most 2 items"),
+    ],
+)
+def test_intervals_are_clustered_by_at_most_two_columns_of_ids(columns, says):
+    assert says in refusal(changed("metrics.cluster_by", columns))
+
+
+def test_intervals_are_clustered_by_the_declared_columns_else_by_the_group_else_by_stretches():
+    assert parse(small()).metrics.clusters == ()
+    assert parse(changed("metrics.group_by", "ad_id")).metrics.clusters == ("ad_id",)
+    assert parse(changed("metrics.cluster_by", ["user_id", "ad_id"])).metrics.clusters == ("user_id", "ad_id")
 
 
 def test_demo_and_movielens_are_grouped_by_user():

@@ -58,7 +58,12 @@ TABLE = [
     ("students.0.features", ["bid", "ad_id"], set()),  # what it reads by default, in the order of `features`
     ("students.0.negative_rate", {"ctr": 0.5}, FEED),
     ("students.1.twin", True, SHOP),
+    ("students.1.distillation_rows", "own", set()),
     ("metrics.group_by", "user_id", STUDENTS),
+    ("metrics.cluster_by", ["user_id", "ad_id"], STUDENTS),
+    ("metrics.cluster_by", [], set()),
+    ("metrics.as_shown", True, STUDENTS),
+    ("metrics.as_shown", False, set()),
     ("lake.retention_days", 3, set()),
     ("losses.fail_share", 0.9, set()),
     ("tracking.enabled", False, set()),

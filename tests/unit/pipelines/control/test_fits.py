@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from exfm.errors import ConfigError
+from exfm.planning import find_plan
 from pipelines.control import run
 from pipelines.control.preflight import check_ranks
+from pipelines.planning import question_of
 from pipelines.run_dir import RunDir
 from streaming.errors import BadInput
 from tests.support.pipelines.small_runs import small
@@ -28,6 +30,19 @@ def test_tables_that_do_not_fit_their_ranks_are_told_before_anything_is_made(tmp
     with pytest.raises(ConfigError, match=words):
         run(config, RunDir(tmp_path / "run"))
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("section", ["teacher", "augmentation"])
+def test_tables_that_fit_without_their_linear_part_alone_do_not_fit(section):
+    def config(wide, **sharding):
+        model = {"wide": wide}
+        return small("nowhere:1", **{"teacher__model": model, f"{section}__sharding": sharding})
+
+    network = find_plan(question_of(config(False), section))
+    limit = {"memory_gb": network.fullest.bytes * 1.01 / 1e9}
+    check_ranks(config(False, **limit), local=True)
+    with pytest.raises(ConfigError, match=f"the {section}'s tables do not fit"):
+        check_ranks(config(True, **limit), local=True)
 
 
 def test_a_limit_holds_for_one_rank_too():

@@ -243,3 +243,39 @@ def test_a_run_that_the_release_before_finished_is_told_with_the_present_sign():
     assert "feed: this student gained 1.2 % [1.0, 1.4] on ctr (98,765 positives)" in words(reported(80, summary))
     few = current(format_1(positives=9), Path("summary.json"))
     assert "this student has too few positives (9) to tell on ctr" in words(closing(80, few))
+
+
+# --- by age of the stream ---------------------------------------------------------------------------------------------
+
+
+def by_age(**models):
+    """A summary whose student on ctr has these NE by tenth."""
+    tenths = [{"rows": 9, "positives": 9} | {m: ne[n] for m, ne in models.items()} for n in range(10)]
+    students = {"feed": {task: result | {"by_tenth": tenths} for task, result in SUMMARY["students"]["feed"].items()}}
+    return SUMMARY | {"students": students}
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_the_report_has_ne_by_tenth_of_the_stream_for_every_model_on_one_line_each(width):
+    text = reported(width, by_age(student=[1.3, *[0.81234] * 9], teacher=[57.12, *[0.9] * 9]))
+    assert "NE by tenth of the stream" in text
+    lines = [line.split() for line in text.splitlines()]
+    assert ["teacher", "57.1", *[".900"] * 9] in [line[-11:] for line in lines]
+    assert ["student", "1.30", *[".812"] * 9] in [line[-11:] for line in lines]
+
+
+def test_the_closing_screen_says_where_a_student_is_worse_than_the_running_base_rate():
+    text = words(closing(80, by_age(student=[1.3, *[0.8] * 9], constant=[1.0] * 10)))
+    assert "on ctr the student is worse than the running base rate for its first 10 % of the stream" in text
+
+
+def test_the_report_has_ne_as_shown_next_to_ne_as_settled():
+    half = HALF | {"as_shown": {"positives": 98_765, "too_few": None, "student": figures(0.95, 0.7, 1.0),
+                                "no_teacher": figures(0.96, 0.7, 1.0), "gain": gain(0.9, 1.3)}}  # fmt: skip
+    summary = summary_of(feed={"ctr": half})
+    text = reported(80, summary)
+    assert "NE with what had settled when a row was shown" in text
+    found = [line for line in rows(text, "feed", "ctr") if "0.9500" in line]
+    assert len(found) == 1
+    assert found[0].split()[2:7] == ["98,765", "0.9123", "0.9500", "0.9234", "0.9600"]
+    assert found[0].rstrip().endswith("+1.10 [+0.90, +1.30]")

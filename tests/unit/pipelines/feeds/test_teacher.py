@@ -9,11 +9,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from pipelines.feeds import TeacherFeed, block_cuts
+from pipelines.feeds import Growth, TeacherFeed, batch_growth, block_cuts
 from pipelines.workers import Ranks, Rendezvous
 from streaming.delivery import Block, BlockPosition, partition_of
 
 PARTITIONS = 4
+EVEN = batch_growth(64, 64)
 
 
 def block(number: int, count: int, ids: Any = None) -> Block:
@@ -53,40 +54,51 @@ def share(rank: int, ranks: int) -> range:
     return whole.share(PARTITIONS)
 
 
-def steps_of(blocks: list[Block], mine: range, batch_rows: int, **options: Any) -> list[tuple[int, int, list[int]]]:
+def steps_of(
+    blocks: list[Block], mine: range, batches: Growth = EVEN, **options: Any
+) -> list[tuple[int, int, list[int]]]:
     """(block, step, lake_seq) of every batch of a rank."""
     reader: Any = Topic(blocks, mine)
     lake: Any = options.get("lake")
     build: Any = lambda rows: rows  # noqa: E731
-    batches = TeacherFeed(reader, lake, build, partitions=PARTITIONS, mine=mine, batch_rows=batch_rows)
+    feed = TeacherFeed(reader, lake, build, partitions=PARTITIONS, mine=mine, batches=batches)
     found = []
-    while (ready := batches.take()) is not None:
+    while (ready := feed.take()) is not None:
         found.append((ready.portion.block.number, ready.step, ready.rows["lake_seq"].to_pylist()))
     return found
 
 
+@pytest.mark.parametrize("batches", [EVEN, batch_growth(4, 64)])
 @pytest.mark.parametrize("count", [1, 3, 63, 64, 65, 640, 641])
-def test_every_step_is_the_same_rows_in_the_same_order_on_1_2_3_and_4_ranks(count):
+def test_every_step_is_the_same_rows_in_the_same_order_on_1_2_3_and_4_ranks(count, batches):
     blocks = [block(0, count), block(1, 100)]
-    one = steps_of(blocks, range(PARTITIONS), 64)
+    one = steps_of(blocks, range(PARTITIONS), batches)
     assert sorted(seq for _, _, rows in one for seq in rows) == sorted(
         seq for each in blocks for seq in each.rows["lake_seq"].to_pylist()
     )
     for ranks in (2, 3, 4):
-        each = [steps_of(blocks, share(rank, ranks), 64) for rank in range(ranks)]
+        each = [steps_of(blocks, share(rank, ranks), batches) for rank in range(ranks)]
         together = [(*steps[0][:2], [seq for step in steps for seq in step[2]]) for steps in zip(*each, strict=True)]
         assert together == one
 
 
 def test_one_partitions_steps_are_batch_rows_each_and_the_rest():
     for rows in (1, 2047, 2048, 2049, 16384, 16385):
-        at = block_cuts(np.array([rows]), 2048, rows)[:, 0]
+        at = block_cuts(np.array([rows]), batch_growth(2048, 2048).ends(0, rows))[:, 0]
         assert at.tolist() == [*range(0, rows, 2048), rows]
+
+
+def test_a_young_teachers_steps_are_small_and_those_of_later_blocks_are_not():
+    steps = steps_of([block(0, 640), block(8, 640)], range(PARTITIONS), batch_growth(4, 64))
+    sizes = [[len(rows) for number, _, rows in steps if number == which] for which in (0, 8)]
+    assert sum(sizes[0]) == sum(sizes[1]) == 640
+    assert max(sizes[0][:20]) <= 4 + PARTITIONS
+    assert max(abs(size - 64) for size in sizes[1]) < PARTITIONS
 
 
 def test_slices_of_a_partition_are_even_to_a_row_in_full_steps():
     counts = np.array([4000, 4100, 3900, 4384])
-    sizes = np.diff(block_cuts(counts, 2048, 16384), axis=0)
+    sizes = np.diff(block_cuts(counts, [*range(2048, 16385, 2048)]), axis=0)
     assert (np.ptp(sizes, axis=0) <= 1).all()
     assert np.abs(sizes.sum(1) - 2048).max() < 4
     assert (sizes.sum(0) == counts).all()
@@ -102,18 +114,18 @@ def test_ranks_share_all_partitions_neighbours_together():
 def test_with_all_rows_in_one_partition_the_others_bring_nothing_to_every_step():
     ids = np.arange(10**6)
     ids = ids[partition_of(pa.array(ids), PARTITIONS) == 2][:200]
-    at = [steps_of([block(0, 200, ids)], share(rank, 4), 64) for rank in range(4)]
+    at = [steps_of([block(0, 200, ids)], share(rank, 4)) for rank in range(4)]
     assert [[len(rows) for _, _, rows in steps] for steps in at] == [[0] * 4, [0] * 4, [64, 64, 64, 8], [0] * 4]
 
 
 def test_rows_from_the_lake_are_cut_as_those_from_the_topic_and_the_topic_follows():
     blocks = [block(number, 100) for number in range(4)]
     mine = range(1, 3)
-    expected = steps_of(blocks, mine, 64)
+    expected = steps_of(blocks, mine)
     reader: Any = Topic(blocks[2:], mine)
     lake: Any = SimpleNamespace(refresh=lambda: None, blocks=lambda after, upto: iter([b.rows for b in blocks[:3]]))
     build: Any = lambda rows: rows  # noqa: E731
-    batches = TeacherFeed(reader, lake, build, partitions=PARTITIONS, mine=mine, batch_rows=64)
+    batches = TeacherFeed(reader, lake, build, partitions=PARTITIONS, mine=mine, batches=EVEN)
     batches.take()  # of block 2, and thrown away
     batches.go_on_from_lake(-1, 2099, BlockPosition(2))
     found = []

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from exfm.metrics import gauc
+from exfm.metrics import Clusters, consecutive_blocks, gauc, paired_gain
 from pipelines.config import parse
 from pipelines.results import Outcome, Summary, counts_hold, outcome_of, rows_hold, summarise, verdict_on
-from pipelines.results.figures import columns_of, judge
+from pipelines.results.figures import columns_of, judge, judge_as_shown
 from pipelines.results.summary import students_of
 from pipelines.rules import Kind, WorkerState
 from pipelines.run_dir import RunDir
@@ -184,12 +184,57 @@ def test_groups_give_gauc_and_a_gain_whose_error_knows_that_users_are_of_one_pie
     )  # within a user all the same
     assert found["no_teacher"]["auc"] < found["student"]["auc"] - 0.05
     assert (found["gauc_groups"], found["gauc_rows"]) == (50, ROWS)
-    gain, by_group = found["gain"], found["gain_by_group"]
-    assert by_group["difference"] == gain["difference"]
-    assert (gain["clusters"], by_group["clusters"]) == (50, 50)  # of the two intervals the wider one
+    by_group = found["gain_by_group"]
+    assert by_group == found["gain"]  # no columns are declared to cluster by
+    assert by_group["clusters"] == 50
     assert by_group["standard_error"] > 1.3 * judge(columns_of(
         table.append_column("group", pa.array(np.arange(ROWS), pa.uint64())), "ctr", None
     ))["gain_by_group"]["standard_error"]  # fmt: skip
+
+
+def test_where_a_user_and_an_ad_are_declared_the_interval_knows_that_rows_of_either_are_of_one_piece():
+    rng = np.random.default_rng(4)
+    table, _ = predictions()
+    user, ad = rng.integers(0, 60, ROWS), rng.integers(0, 30, ROWS)
+    off = rng.normal(0, 1, 60)[user] + rng.normal(0, 1, 30)[ad]  # the twin is wrong about whole users and whole ads
+    table = with_column(table, "no_teacher_ctr", pa.array((table["student_ctr"].to_numpy() + off).astype(np.float32)))
+    table = table.append_column("group", pa.array(user, pa.uint64()))
+    two = table.append_column("cluster_user_id", pa.array(user, pa.uint64()))
+    two = two.append_column("cluster_ad_id", pa.array(ad, pa.uint64()))
+    by_user, both = judge(columns_of(table, "ctr", None)), judge(columns_of(two, "ctr", None))
+    assert both["gain"]["difference"] == by_user["gain"]["difference"]
+    assert both["gain"]["standard_error"] > 1.1 * by_user["gain"]["standard_error"]
+    assert both["gain"]["clusters"] == 30
+    assert both["gain_by_group"] == by_user["gain"]
+    labels = two["label_ctr"].to_numpy()
+    logits = [two[f"{model}_ctr"].to_numpy() for model in ("teacher", "no_teacher")]
+    assert both["lead"] == paired_gain(*logits, labels, Clusters.of(user, ad))._asdict()
+
+
+def test_predictions_as_shown_are_judged_on_the_rows_that_have_them():
+    table, _ = predictions()
+    rng = np.random.default_rng(8)
+    for model in ("student", "no_teacher"):
+        shown = (table[f"{model}_ctr"].to_numpy() + rng.normal(0, 0.5, ROWS)).astype(np.float32)
+        shown[:100] = np.nan  # no version was old enough
+        table = table.append_column(f"{model}_as_shown_ctr", pa.array(shown))
+    columns = columns_of(table, "ctr", None)
+    found, settled = judge_as_shown(columns), judge(columns)
+    assert (found["rows"], settled["rows"]) == (ROWS - 100, ROWS)
+    labels = table["label_ctr"].to_numpy()[100:].astype(float)
+    assert found["student"]["ne"] == pytest.approx(naive_ne(shown_of(table, "student"), labels), rel=1e-9)
+    student, twin = shown_of(table, "student"), shown_of(table, "no_teacher")
+    assert found["gain"] == paired_gain(student, twin, labels, consecutive_blocks(ROWS - 100, 512))._asdict()
+    assert found["student"]["ne"] > settled["student"]["ne"]
+
+
+def shown_of(table, model):
+    return table[f"{model}_as_shown_ctr"].to_numpy()[100:].astype(float)
+
+
+def test_a_run_that_does_not_predict_as_shown_has_no_such_figures():
+    table, _ = predictions()
+    assert judge_as_shown(columns_of(table, "ctr", None)) is None
 
 
 def test_without_groups_there_is_no_gauc_and_no_error_by_group():

@@ -79,13 +79,19 @@ def test_python_outside_the_lists_fails_with_the_command_to_mend_it(monkeypatch)
     assert "PYTHON=python3.11" in verdict.remedy
 
 
-@pytest.mark.parametrize(("check", "package"), [(software.checksums, "crc32c"), (software.compression, "zstandard")])
-def test_a_missing_codec_fails(monkeypatch, check, package):
+def test_a_missing_checksum_package_fails(monkeypatch):
     find_spec = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == package else find_spec(name))
-    verdict = check(HERE)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "crc32c" else find_spec(name))
+    verdict = software.checksums(HERE)
     assert verdict.status == "fail"
-    assert package in verdict.message
+    assert "crc32c" in verdict.message
+
+
+def test_a_codec_that_does_not_work_fails_with_its_package(monkeypatch):
+    monkeypatch.setattr("kafka.codec.zstd", None)
+    verdict = software.compression(HERE)
+    assert verdict.status == "fail"
+    assert "zstd cannot be read: the package zstandard" in verdict.message
 
 
 def probe_says(monkeypatch, returncode: int, stdout: str = "", stderr: str = "") -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from exfm.data import BatchBuilder, FeatureSet, SparseFeature
 from exfm.step import StepResult
-from pipelines.training import PredictionLog, predictions_of, read_predictions
+from pipelines.training import PredictionLog, count_predictions, predictions_of, read_predictions
 from streaming.hashing import hash64
 
 
@@ -110,11 +110,42 @@ def test_a_step_is_logged_with_what_its_rows_count_and_whose_they_are():
     )
     batch = BatchBuilder(FeatureSet(sparse=[SparseFeature(name="user_id", rows=9)]), ["ctr"])(table)
     step = StepResult(np.array([[0.1], [0.2]], np.float32), 0.0, np.array([1]), True)
-    bare = predictions_of(["ctr"], table, batch, step, None, weighted=False, group_by=None)
+    bare = predictions_of(["ctr"], table, batch, {"student": step}, weighted=False, group_by=None)
     plain = ["lake_seq", "impression_id", "event_time_ms", "label_ctr", "student_ctr", "teacher_ctr"]
     assert bare.schema.names == plain
-    full = predictions_of(["ctr"], table, batch, step, step, weighted=True, group_by="user_id")
+    full = predictions_of(
+        ["ctr"], table, batch, {"student": step, "no_teacher": step}, weighted=True, group_by="user_id"
+    )
     assert sorted(full.schema.names) == sorted([*plain, "no_teacher_ctr", "group", "weight_ctr"])
     assert full["weight_ctr"].to_pylist() == [0.5, 2]
     assert full["group"].to_numpy().tolist() == hash64(table["user_id"].combine_chunks()).tolist()
     assert full.select(plain).equals(bare)
+    both = predictions_of(
+        ["ctr"], table, batch, {"student": step}, weighted=False, group_by=None, cluster_by=["user_id"]
+    )
+    assert both["cluster_user_id"].equals(full["group"])
+
+
+def test_the_oldest_parts_beyond_a_size_go_and_their_rows_are_counted_on(directory):
+    parts = [(first, first + 9) for first in range(0, 100, 10)]
+    log = PredictionLog(directory, keep_bytes=1)
+    log.open(-1)
+    for first, last in parts:
+        log.append(rows(first, last))
+        log.write(log.take())
+    assert seqs(directory) == list(range(60, 100))  # the newest four stay: a checkpoint before may be resumed at
+    assert count_predictions(directory) == 100
+
+
+def test_a_kill_while_parts_are_pruned_counts_no_row_twice(directory, monkeypatch):
+    write(directory, -1, *[(first, first + 9) for first in range(0, 60, 10)])
+    log = PredictionLog(directory, keep_bytes=1)
+    log.open(59)
+    log.append(rows(60, 69))
+    with monkeypatch.context() as killed:
+        killed.setattr("pathlib.Path.unlink", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            log.write(log.take())
+    assert len(list(directory.glob("*.parquet"))) == 7
+    assert seqs(directory) == list(range(30, 70))
+    assert count_predictions(directory) == 70

@@ -212,7 +212,7 @@ def test_nobody_takes_up_a_students_work_while_its_predecessor_may_still_write(s
 class Quiet:
     """A lake up to `lake_seq` 99, none of whose rows pass the student's filter."""
 
-    caught_up, end_seq = True, None
+    end_seq = None
 
     def open(self, position: int | None = None) -> None:
         pass

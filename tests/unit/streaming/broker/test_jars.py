@@ -57,6 +57,14 @@ def test_other_jars_than_expected_are_refused_with_both_digests(downloads, monke
     assert not broker_jars.cache_folder().exists()
 
 
+@pytest.mark.parametrize("how", [lambda jar: jar.write_bytes(b"all of it, and more"), lambda jar: jar.unlink()])
+def test_jars_that_were_altered_since_are_never_run(downloads, how):
+    how(broker_jars.fetch_jars() / "jars" / "kafka.jar")
+    with pytest.raises(StreamingError, match=r"are not the ones that were fetched.*delete that folder"):
+        broker_jars.fetch_jars()
+    assert len(downloads) == 1
+
+
 def test_a_cache_that_cannot_be_written_is_named(downloads, monkeypatch, tmp_path):
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))

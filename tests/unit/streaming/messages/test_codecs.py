@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streaming.errors import StreamingError
-from streaming.messages import END_HEADER, ExamplesCodec, RawMessage, by_partition, is_end_marker, make_codec
+from streaming.messages import END_HEADER, ExamplesCodec, Limits, RawMessage, by_partition, is_end_marker, make_codec
 from streaming.messages.ipc import read_ipc, write_ipc
 from streaming.schema import Column, RowSchema, Task
 
@@ -424,3 +424,25 @@ def test_a_corrupt_or_foreign_example_is_an_error_that_names_it():
 def test_ipc_of_no_bytes_is_a_value_error():
     with pytest.raises(ValueError, match=r"empty|Empty|null"):
         read_ipc(b"")
+
+
+@pytest.mark.parametrize("codec", ["arrow", "json"])
+def test_what_a_table_or_a_message_cannot_hold_is_a_dead_letter(codec):
+    limits = Limits({"age": 100, "recent": 50}, row_bytes=400)
+    decoder = make_codec(codec, "impression", SCHEMA, limits=limits)
+    changes = [
+        {"age": 99},
+        {"age": 100},
+        {"recent": [49, 50]},
+        {"recent": [-1]},
+        {"recent": [1] * 50},
+        {"city": "x" * 391},
+    ]
+    rows = [GOOD | {"recent": [1]} | change for change in changes]
+    values = decoder.encode(pa.RecordBatch.from_pylist(rows, SCHEMA.impression))
+    batch, dead = decoder.decode([RawMessage("ads", 0, n, 10, None, value) for n, value in enumerate(values)])
+    assert batch["age"].to_pylist() == [99]
+    reasons = ["out_of_range:age", "out_of_range:recent", "out_of_range:recent", "row_too_large", "row_too_large"]
+    assert [letter.reason for letter in dead] == reasons
+    assert dead[0].detail == "`age` is 100; allowed: 0 to 99"
+    assert "407 bytes" in dead[3].detail

@@ -63,7 +63,7 @@ def test_a_wrong_clock_cannot_move_event_time():
     assert chunk.impressions["impression_id"].to_pylist() == [1, 3]
     assert chunk.watermark_ms == 20
     (letter,) = letters_from_batch(chunk.dead)
-    assert (letter.reason, letter.offset, letter.kind) == ("future_event_time", 1, "impression")
+    assert (letter.reason, letter.offset, letter.kind) == ("in_the_future", 1, "impression")
     assert b'"impression_id": 2' in letter.payload
     assert len(chunk) == 3
 
@@ -74,6 +74,20 @@ def test_a_record_without_timestamp_is_not_from_the_future():
     merge.mark_ended(CLICKS)
     merge.mark_ended(ADS)
     assert merge.pop().dead.num_rows == 0
+
+
+def test_a_clock_that_sets_both_times_is_found_by_our_own():
+    merge = new_merge(max_future_skew_s=1, now_ms=lambda: 5_000)
+    merge.mark_ended(CLICKS)
+    year_9000 = 221_845_392_000_000
+    merge.push(ADS, impressions(SCHEMA, [(1, 10), (2, year_9000), (3, year_9000)], recorded=[10, year_9000, -1]))
+    merge.push(ADS, impressions(SCHEMA, [(4, 6_000), (5, 6_001)], offset=3, recorded=[6_000, 6_001]))
+    merge.mark_ended(ADS)
+    chunk = merge.pop()
+    assert chunk.impressions["impression_id"].to_pylist() == [1, 4]
+    assert chunk.watermark_ms == 6_000
+    assert chunk.dead["reason"].to_pylist() == ["in_the_future"] * 3
+    assert "of the clock" in chunk.dead["detail"][0].as_py()
 
 
 def test_undecodable_rows_leave_in_their_place_and_positions_cover_them():

@@ -184,7 +184,7 @@ def test_a_producer_whose_clock_jumps_ahead_by_a_day_and_comes_back_closes_nobod
     assert stream.run() == [(1, "ctr", 1, None), (4, "ctr", 1, None), (5, "ctr", 1, None)] + [
         (identity, "cvr", None, 0) for identity in (1, 4, 5)
     ]
-    assert stream.dead == ["future_event_time"] * 2
+    assert stream.dead == ["in_the_future"] * 2
     assert stream.late == []
 
 

@@ -34,7 +34,7 @@ def settled(count: int, dead: int = 0) -> SettledRows:
 
 
 def opened(*counts: int, at_s: float = 0.0) -> OpenBlock:
-    block = OpenBlock(0.0, read_before=0)
+    block = OpenBlock(4, 0.0, read_before=0)
     for count in counts:
         block.add(settled(count), at_s)
     return block

@@ -15,8 +15,10 @@ B examples, T tasks, P weights of a task.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -61,36 +63,46 @@ def learned(
     mask: Tensor,
     weights: Tensor,
     shift: Tensor | None = None,
+    total: Callable[[Tensor], Tensor] = lambda sums: sums,
 ) -> Regression:
     """With one more batch: x (T, P, B) float64, labels (B, T) over the rows of mask (B, T), weights (B,), shift (T,).
+    `total` sums over the ranks that have the batch together.
 
     x must be 0 under a False mask; labels and weights there are not looked at. A task without rows stays as it is.
     The result is not checked: a caller that finds it not finite keeps the old one.
     """
-    w = torch.where(mask.T, weights, 0.0).double()
-    y = torch.where(mask.T, labels.T, 0.0).double()
-    rows = mask.sum(0)
-    forgotten = (1 - 0.5 ** (rows.double() / terms.half_life_rows)).view(-1, 1, 1)
-    ridge, start = prior(x.shape[1]), torch.tensor([terms.start], dtype=torch.float64)
+    # In NumPy: on matrices of 3 × 3, calling an operator is what takes the time, and torch's take three times as long.
+    X, known, theta = x.numpy(), mask.numpy().T, state.theta.numpy()
+    with np.errstate(all="ignore"):
+        w = np.where(known, weights.numpy(), 0.0)
+        y = np.where(known, labels.numpy().T, 0.0)
+        z = (theta[:, None] @ X)[:, 0] + (0.0 if shift is None else shift.double().numpy()[:, None])
+        p = 1 / (1 + np.exp(-z))
+        spread = np.maximum(p * (1 - p), 0.02) * w
+        own = [(X * spread[:, None]) @ X.swapaxes(1, 2), X @ ((p - y) * w)[:, :, None]]
+        rows = total(mask.sum(0)).numpy()[:, None]
+        more = total(torch.from_numpy(np.concatenate(own, axis=2))).numpy()  # (T, P, P + 1): H's and the gradient's
+        forgotten = 1 - 0.5 ** (rows / terms.half_life_rows)
 
-    z = torch.einsum("ti,tib->tb", state.theta, x)
-    p = torch.sigmoid(z if shift is None else z + shift.double().unsqueeze(1))
-    spread = (p * (1 - p)).clamp(min=0.02) * w
-    H = state.information + forgotten * (ridge - state.information) + (x * spread.unsqueeze(1)) @ x.mT
-    g = torch.einsum("tib,tb->ti", x, (p - y) * w) + (forgotten * ridge @ (state.theta - start).unsqueeze(2)).squeeze(2)
-    least, largest = torch.tensor([terms.least, terms.largest], dtype=torch.float64)
-    theta = (state.theta - _step(H, g)).clamp(least, largest)
-    bound = (theta == least) | (theta == largest)
-    if bound.any():  # the others take the step that is right while these stay at their bounds
-        moved = torch.where(bound, state.theta - theta, 0.0)
-        rest = torch.where(bound, 0.0, g - (H @ moved.unsqueeze(2)).squeeze(2))
-        free = ~bound.unsqueeze(1) & ~bound.unsqueeze(2)
-        step = _step(torch.where(free, H, torch.eye(H.shape[1], dtype=H.dtype)), rest)
-        theta = torch.where(bound, theta, (state.theta - step).clamp(least, largest))
-    return Regression(torch.where(rows.unsqueeze(1) > 0, theta, state.theta), H)
+        H = state.information.numpy()
+        H = H + forgotten[:, :, None] * (PRIOR * np.eye(X.shape[1]) - H) + more[:, :, :-1]
+        g = more[:, :, -1] + forgotten * PRIOR * (theta - np.array(terms.start))
+        least, largest = np.array(terms.least), np.array(terms.largest)
+        moved = np.clip(theta - _step(H, g), least, largest)
+        bound = (moved == least) | (moved == largest)
+        if bound.any():  # the others take the step that is right while these stay at their bounds
+            given = np.where(bound, theta - moved, 0.0)
+            rest = np.where(bound, 0.0, g - (H @ given[:, :, None])[:, :, 0])
+            free = ~bound[:, None] & ~bound[:, :, None]
+            step = _step(np.where(free, H, np.eye(H.shape[1])), rest)
+            moved = np.where(bound, moved, np.clip(theta - step, least, largest))
+    return Regression(torch.from_numpy(np.where(rows > 0, moved, theta)), torch.from_numpy(H))
 
 
-def _step(H: Tensor, g: Tensor) -> Tensor:
+def _step(H: np.ndarray, g: np.ndarray) -> np.ndarray:
     """H⁻¹g (T, P), no longer than LARGEST_STEP; not finite where H or g is not."""
-    step = torch.linalg.solve_ex(H, g.unsqueeze(2))[0].squeeze(2)
-    return step * (LARGEST_STEP / step.abs().amax(1, keepdim=True).clamp(min=LARGEST_STEP))
+    try:
+        step = np.linalg.solve(H, g[:, :, None])[:, :, 0]
+    except np.linalg.LinAlgError:
+        return np.full_like(g, np.nan)
+    return step * (LARGEST_STEP / np.maximum(np.abs(step).max(1, keepdims=True), LARGEST_STEP))

@@ -1,0 +1,11 @@
+"""Baselines that learn next to a student: what a deep model has to be better than.
+
+baseline   what they have in common
+constant   the label rate so far, for every row
+ftrl       FTRL-proximal over hashed ids and crosses: also a student's linear part
+logistic   the same, as a model of its own
+"""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,0 +1,40 @@
+"""The label rate so far, for every row: what any model has to be better than."""
+
+from __future__ import annotations
+
+import torch
+
+from exfm.baselines.baseline import Baseline
+from exfm.data import Batch
+from exfm.layers import label_sums
+from exfm.step import StepResult
+
+
+class Constant(Baseline):
+    """A model of one number per task: its prior (exfm/layers/prior.py).
+
+    State: prior/{positive,negative}  progress/rows
+    """
+
+    def train_step(self, batch: Batch) -> StepResult:
+        """Score the batch's own rows, then count its labels. `loss` is not computed.
+
+        >>> import numpy as np
+        >>> import pyarrow as pa
+        >>> from exfm.data import BatchBuilder, FeatureSet, SparseFeature
+        >>> batch = BatchBuilder(FeatureSet(sparse=[SparseFeature(name="ad", rows=2)]), ["ctr"])(
+        ...     pa.table({"ad": [0, 1, 1], "label_ctr": [0, 0, 1]}))
+        >>> constant = Constant(["ctr"])
+        >>> constant.train_step(batch).logits.tolist()
+        [[0.0], [0.0], [0.0]]
+        >>> (constant.train_step(batch).logits == np.float32(np.log(1.5 / 2.5))).all()
+        np.True_
+        """
+        own = len(batch) if batch.own is None else int(batch.own.sum())
+        sums = label_sums(batch)
+        finite = bool(sums.isfinite().all())
+        logits = self._prior(torch.zeros(own, sums.shape[1])).numpy()
+        if finite:
+            self._prior.add(sums)
+            self._rows += len(batch)
+        return StepResult(logits, 0.0, batch.label_mask.sum(0).numpy(), finite)

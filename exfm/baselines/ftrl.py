@@ -1,0 +1,103 @@
+"""FTRL-proximal for logistic regression (McMahan et al., "Ad click prediction: a view from the trenches", KDD 2013).
+
+    z_b = o + Σ_i w_i over the coordinates i of row b (exfm/layers/hashed_linear.py)          p_b = σ(z_b)
+    g_i = Σ_b weight_b · (p_b − y_b) over the rows of a batch that have coordinate i
+
+    σ_i = (√(n_i + g_i²) − √n_i) / α      s_i ← s_i + g_i − σ_i w_i      n_i ← n_i + g_i²
+    w_i = −α s_i / (β + √n_i)
+
+o is the offset of the prior (exfm/layers/prior.py) of the model that the regression is of; for g it has counted the
+batch. Negatives that are downsampled are those of its student: p_b = σ(z_b − log r).
+
+α is RATE over the number of coordinates of a row: all of them move with the row, and its logit by their sum. With one α
+for all it would have to be .5 for two ids, .05 for eight features and their crosses. The paper's λ₁ and λ₂ are 0:
+above it they did no better (docs/concepts/baselines.md), and slots are bounded anyway.
+
+B examples, T tasks, I coordinates of all rows of a batch, U distinct slots of these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from exfm.data import Batch, FeatureSet, label_shift
+from exfm.layers import SLOTS, Coordinates, HashedLinear, Hashing
+from exfm.tensors import copy_tensors
+
+RATE, BETA = 2.0, 1.0
+
+
+class Seen(NamedTuple):
+    """A batch before it is learned."""
+
+    at: Coordinates
+    slots: np.ndarray  # (U,), the distinct ones
+    place: np.ndarray  # (I,), which of them each coordinate has
+    weights: list[np.ndarray]  # T × (U,) float32
+    logits: Tensor  # (B, T) float32, without the offset
+
+
+class FTRL:
+    """T regressions. State: s, n (T, SLOTS)  modulus (K,)."""
+
+    def __init__(self, features: FeatureSet, tasks: int) -> None:
+        self.hashing = Hashing(features)
+        self.alpha = RATE / self.hashing.count
+        self._s, self._n = torch.zeros(2, tasks, SLOTS)
+        self._place = np.zeros(SLOTS, np.int64)  # of a slot among a batch's coordinates; no state
+
+    def see(self, batch: Batch) -> Seen:
+        """Score a batch."""
+        at = self.hashing(batch.sparse, batch.dense)
+        slots_U, place_I = self._distinct(at.slots.numpy())
+        pairs = zip(self._s.numpy(), self._n.numpy(), strict=True)
+        weights = [_weights(s[slots_U], n[slots_U], self.alpha) for s, n in pairs]
+        logits = [at.summed(torch.from_numpy(w_U[place_I]), len(batch)) for w_U in weights]
+        return Seen(at, slots_U, place_I, weights, torch.stack(logits, dim=1))
+
+    def learn(self, seen: Seen, batch: Batch, offset: Tensor) -> None:
+        """Learn a batch that was seen; offset (T,) of a prior that has counted it: with that of the rows before, all
+        weights of the first batch would learn what the prior is about to say. What is given must be finite."""
+        B, T = batch.labels.shape
+        weights, known, y = batch.weights.numpy(), batch.label_mask.numpy(), batch.labels.numpy()
+        shift = offset if batch.negative_rate is None else offset + label_shift(batch.negative_rate)
+        p = torch.sigmoid(seen.logits + shift.float()).numpy()
+        rows = None if seen.at.rows is None else seen.at.rows.numpy()
+        for t in range(T):
+            if not known[:, t].any():
+                continue
+            s, n, w_U = self._s[t].numpy(), self._n[t].numpy(), seen.weights[t]
+            g_B = np.where(known[:, t], weights * (p[:, t] - y[:, t]), np.float32(0))
+            g_I = np.tile(g_B, len(seen.place) // B) if rows is None else g_B[rows]
+            g_U = np.bincount(seen.place, g_I, len(seen.slots)).astype(np.float32)
+            s_U, n_U = s[seen.slots], n[seen.slots]
+            more_U = n_U + g_U * g_U
+            s[seen.slots] = s_U + g_U - (np.sqrt(more_U) - np.sqrt(n_U)) / np.float32(self.alpha) * w_U
+            n[seen.slots] = more_U
+
+    def _distinct(self, slots_I: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The distinct slots (U,), and which of them each coordinate has (I,). In linear time, without sorting."""
+        order = np.arange(len(slots_I))
+        self._place[slots_I] = order
+        last = self._place[slots_I]
+        kept = last == order
+        return slots_I[kept], (np.cumsum(kept) - 1)[last]
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The state itself, not a copy: to write into it is to load it."""
+        return {"s": self._s, "n": self._n, "modulus": self.hashing.modulus}
+
+
+def served_linear(linear: HashedLinear, state: Mapping[str, Tensor]) -> None:
+    """Make `linear` what the regressions were that had these `tensors`."""
+    w = _weights(state["s"].numpy(), state["n"].numpy(), RATE / linear.hashing.count)
+    copy_tensors(dict(linear.state_dict()), {"weight": torch.from_numpy(w), "hashing.modulus": state["modulus"]})
+
+
+def _weights(s: np.ndarray, n: np.ndarray, alpha: float) -> np.ndarray:
+    return np.float32(-alpha) * s / (np.float32(BETA) + np.sqrt(n))

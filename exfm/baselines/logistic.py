@@ -1,0 +1,44 @@
+"""Logistic regression over hashed ids and crosses, by FTRL-proximal (ftrl.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from exfm.baselines.baseline import Baseline
+from exfm.baselines.ftrl import FTRL
+from exfm.data import Batch, FeatureSet
+from exfm.layers import label_sums
+from exfm.step import StepResult
+
+
+class Logistic(Baseline):
+    """A logistic regression in training, over what a student reads of a row; of histories it has none.
+
+    State: ftrl/{s,n,modulus}  prior/{positive,negative}  progress/rows
+    """
+
+    def __init__(self, features: FeatureSet, tasks: Sequence[str]) -> None:
+        super().__init__(tasks)
+        self.ftrl = FTRL(features, len(tasks))
+
+    def train_step(self, batch: Batch) -> StepResult:
+        """Score the batch's own rows, then learn all of it. `loss` is not computed.
+
+        Where an input or a weight is not finite nothing changes.
+        """
+        offset = self._prior.offset().float()
+        seen = self.ftrl.see(batch)
+        logits = (seen.logits + offset).numpy()
+        finite = bool(torch.isfinite(batch.weights).all() and torch.isfinite(batch.dense).all())
+        if finite:
+            self._prior.add(label_sums(batch))
+            self.ftrl.learn(seen, batch, self._prior.offset().float())
+            self._rows += len(batch)
+        own = logits if batch.own is None else logits[batch.own.numpy()]
+        return StepResult(own, 0.0, batch.label_mask.sum(0).numpy(), finite)
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {f"ftrl/{name}": tensor for name, tensor in self.ftrl.tensors().items()} | super().tensors()

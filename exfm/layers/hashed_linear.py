@@ -1,0 +1,148 @@
+"""A linear model of a row's ids and of pairs of them, hashed: what FTRL (exfm/baselines/ftrl.py) learns.
+
+    z_b = Σ_i w_i over the coordinates i of row b
+
+A row has a coordinate that all rows share; one for every id of a sparse feature or sequence (its row in the feature's
+table), one for the bucket of every dense feature, and one for every cross: a pair of values of two sparse features,
+for all pairs of the CROSSED plain features with the largest tables. All are hashed into SLOTS; weights are per task.
+Histories have no coordinate.
+
+B examples, T tasks, C coordinates of a row, I those of all rows of a batch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from itertools import combinations
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+
+from exfm.data import GOLDEN, FeatureSet, SequenceFeature, SparseFeature
+
+SLOT_BITS = 18
+SLOTS = 2**SLOT_BITS
+CROSSED = 6
+BUCKETS = 4.0  # of a dense feature, after its transform, in one unit
+LARGEST_DENSE = 2.0**18  # what lies beyond is in the last bucket
+UNBOUNDED = 2**62
+
+
+class Coordinates(NamedTuple):
+    """Of a batch: `slots` (I,) int64, and the rows (I,) that they are of; None: I is C · B, and each row has its place
+    in every stretch of B."""
+
+    slots: Tensor
+    rows: Tensor | None
+
+    def summed(self, x_I: Tensor, B: int) -> Tensor:
+        """(B,): the sum of each row's."""
+        if self.rows is None:
+            return x_I.view(len(x_I) // max(1, B), B).sum(0)
+        return x_I.new_zeros(B).index_add_(0, self.rows, x_I)
+
+
+class Hashing(nn.Module):
+    """From the ids and dense values of a batch to coordinates.
+
+    `modulus` is a part of the state: the rows that a hashed table began with. Where it has grown since, by a whole
+    multiple, an id's place in it says its first place, and so its coordinates stay what they were.
+    """
+
+    modulus: Tensor  # (K,) int64
+
+    def __init__(self, features: FeatureSet) -> None:
+        super().__init__()
+        tables: list[SparseFeature | SequenceFeature] = list(features.sparse)
+        tables += [feature for feature in features.sequence for _ in feature.keys]
+        rows = [feature.rows if feature.transform == "hash" else UNBOUNDED for feature in tables]
+        self.register_buffer("modulus", torch.tensor(rows, dtype=torch.int64))
+        self._tables = torch.tensor([_number(feature.name) for feature in tables], dtype=torch.int64)
+        self._dense = torch.tensor([_number(f"dense/{feature.name}") for feature in features.dense], dtype=torch.int64)
+        self.crosses = crosses_of(features)
+        self._first, self._second = torch.tensor(self.crosses, dtype=torch.int64).view(-1, 2).unbind(1)
+        self.count = len(self._tables) + len(self._dense) + len(self.crosses) + 1
+        """Coordinates of a row that has one id of every feature."""
+
+    def forward(self, sparse: KeyedJaggedTensor, dense: Tensor) -> Coordinates:
+        """KeyedJaggedTensor of K keys × B, (B, D) -> coordinates. Dense columns beyond the features' are histories."""
+        B, K = len(dense), len(self._tables)
+        ids, lengths = sparse.values(), sparse.lengths()
+        if len(ids) == K * B and bool((lengths == 1).all()):
+            rows = None
+            hashed = bags = _mixed(ids.view(K, B) % self.modulus.unsqueeze(1) + self._tables.unsqueeze(1))
+        else:
+            modulus, tables = (
+                of.repeat_interleave(B).repeat_interleave(lengths) for of in (self.modulus, self._tables)
+            )
+            hashed = _mixed(ids % modulus + tables)
+            sums = torch.cat([hashed.new_zeros(1), hashed.cumsum(0)])
+            ends = torch.cat([lengths.new_zeros(1), lengths]).cumsum(0)
+            bags = sums[ends].diff().view(K, B)
+            every = torch.arange(B)
+            others = len(self.crosses) + len(self._dense) + 1
+            rows = torch.cat([every.repeat(K).repeat_interleave(lengths), every.repeat(others)])
+        crossed = bags[self._first] * PAIR + bags[self._second]  # of two bags, by the sums of their ids' hashes
+        values = dense[:, : len(self._dense)].T.nan_to_num().clamp(-LARGEST_DENSE, LARGEST_DENSE)
+        buckets = _mixed((values * BUCKETS).floor().long() + self._dense.unsqueeze(1))
+        shared = hashed.new_zeros(B)
+        found = torch.cat([part.reshape(-1) for part in (hashed, crossed, buckets, shared)])
+        return Coordinates(_high_bits(found, SLOT_BITS), rows)
+
+
+class HashedLinear(nn.Module):
+    """(KeyedJaggedTensor of K keys × B, (B, D)) -> (B, T), 0 before anything was learned.
+
+    >>> from exfm.data import SparseFeature
+    >>> linear = HashedLinear(FeatureSet(sparse=[SparseFeature(name="ad", rows=10)]), tasks=2)
+    >>> linear.weight.shape
+    torch.Size([2, 262144])
+    """
+
+    def __init__(self, features: FeatureSet, tasks: int) -> None:
+        super().__init__()
+        self.hashing = Hashing(features)
+        self.weight = nn.Parameter(torch.zeros(tasks, SLOTS), requires_grad=False)
+
+    def forward(self, sparse: KeyedJaggedTensor, dense: Tensor) -> Tensor:
+        at = self.hashing(sparse, dense)
+        return torch.stack([at.summed(w[at.slots], len(dense)) for w in self.weight], dim=1)
+
+
+def crosses_of(features: FeatureSet) -> tuple[tuple[int, int], ...]:
+    """Pairs of sparse features, by their numbers: all pairs of those of one column with the largest tables.
+
+    >>> from exfm.data import SparseFeature
+    >>> made = SparseFeature(name="user_x_ad", columns=["user", "ad"], rows=9000)
+    >>> crosses_of(FeatureSet(sparse=[SparseFeature(name="user", rows=90), made, SparseFeature(name="ad", rows=20)]))
+    ((0, 2),)
+    """
+    plain = [k for k, feature in enumerate(features.sparse) if len(feature.reads) == 1]
+    largest = sorted(plain, key=lambda k: -features.sparse[k].rows)[:CROSSED]
+    return tuple(combinations(sorted(largest), 2))
+
+
+def _number(name: str) -> int:
+    """The number of a feature, which its ids are added to: whatever features there are."""
+    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little", signed=True)
+
+
+def _signed(number: int) -> int:
+    return number - 2**64 if number >= 2**63 else number
+
+
+# splitmix64, in int64: sums and products wrap around as those of unsigned numbers do.
+PAIR, FIRST, SECOND = (_signed(n) for n in (int(GOLDEN), 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
+
+
+def _mixed(x: Tensor) -> Tensor:
+    x = (x ^ _high_bits(x, 34)) * FIRST
+    x = (x ^ _high_bits(x, 37)) * SECOND
+    return x ^ _high_bits(x, 33)
+
+
+def _high_bits(x: Tensor, count: int) -> Tensor:
+    """The highest bits, as numbers ≥ 0."""
+    return (x >> (64 - count)) & (2**count - 1)

@@ -1,0 +1,222 @@
+"""As shown: every prediction made again with what had settled when its row was shown.
+
+A student learns a row when its label has settled, a window after it was shown, and is judged on it just before: as
+settled. By then it has learned what users did within that window. Who serves it cannot: when the row was shown, that
+was still open. So versions of the model are kept, and a row is scored by the newest of which every row had settled:
+
+    clock of a version = max over the rows it learned of (time shown + window + lateness)
+    a row shown at t is scored by the newest version whose clock ≤ t; by the initial one, where there is no other
+
+Rows of a settlement group need versions about as old as its delay L (window + lateness), in event time. So versions lie
+about L/8 apart up to an age of 1¼ L, for the shortest delay first, then for the next; and few beyond the longest, with
+the initial one: 28 at the most. Which are kept follows from clocks alone. A version that is not there makes a
+prediction older, never newer, than it could have been.
+
+B examples (own rows of a batch), T tasks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from exfm.data import Batch
+from exfm.models.served import load_student, new_served
+from exfm.models.student import Student
+from exfm.tensors import TensorSource, whole_tensor
+
+NEVER, UNKNOWN = -(2**62), 2**62
+"""The clock of a model that learned nothing; and of one of which it is not known what it learned."""
+
+PARTS, MOST = 8, 28
+"""Versions up to the age of one delay; and of all, at the most."""
+
+
+class Spacing(NamedTuple):
+    """How far apart versions are kept, by age: `upto` (ms) -> `apart` (ms), for increasing ages."""
+
+    upto: tuple[int, ...]
+    apart: tuple[int, ...]
+
+    @classmethod
+    def of(cls, delays_ms: Iterable[int]) -> Spacing:
+        """For rows that settle so long after they are shown.
+
+        >>> Spacing.of([86_400_000, 600_000])
+        Spacing(upto=(750000, 108000000, 172800000), apart=(75000, 10800000, 86400000))
+        >>> Spacing.of([600_000]).most, Spacing.of([600_000, 86_400_000]).most
+        (16, 27)
+        """
+        delays = sorted({max(1, delay) for delay in delays_ms})
+        parts = max(1, min(PARTS, (MOST - 6) // len(delays) - 3))
+        apart = [max(1, delay // parts) for delay in delays]
+        upto = [delay + 2 * each for delay, each in zip(delays, apart, strict=True)]
+        return cls((*upto, max(2 * delays[-1], upto[-1])), (*apart, delays[-1]))
+
+    @property
+    def most(self) -> int:
+        """How many versions there are at the most, the initial one included."""
+        ages = np.diff([0, *self.upto])
+        return int(sum(-(-age // apart) + 1 for age, apart in zip(ages, self.apart, strict=True))) + 3
+
+    def kept(self, clocks: Sequence[int]) -> list[int]:
+        """The places of those of ascending clocks that are kept when the last one is now: the first of each stretch
+        that is as long as versions of its age lie apart, the last, and the newest that is older than all ages.
+
+        >>> Spacing(upto=(4, 8), apart=(1, 4)).kept([NEVER, 1, 2, 3, 5, 6, 8, 9, 10, 11, 12])
+        [0, 3, 4, 6, 7, 8, 9, 10]
+        """
+        now, seen, found = clocks[-1], set(), []
+        older = [n for n, clock in enumerate(clocks) if NEVER < clock < now - self.upto[-1]]
+        for n, clock in enumerate(clocks):
+            if clock == NEVER or n == len(clocks) - 1 or n in older[-1:]:
+                found.append(n)
+            elif n not in older:
+                level = int(np.searchsorted(self.upto, now - clock))
+                stretch = level, clock // self.apart[level]
+                if stretch not in seen:
+                    seen.add(stretch)
+                    found.append(n)
+        return found
+
+
+class AsShownConfig(NamedTuple):
+    """`delays_ms`: by settlement group, what lies between a row's event time and its label's last. `most_bytes`: what
+    versions of all models together may take."""
+
+    delays_ms: Mapping[str, int]
+    most_bytes: int
+
+    def too_large(self, models: Mapping[str, Student]) -> str | None:
+        """Why these models are not predicted as shown; None where their versions have room."""
+        count = Spacing.of(self.delays_ms.values()).most
+        needed = count * sum(_served_bytes(model) for model in models.values())
+        if needed <= self.most_bytes:
+            return None
+        return (
+            f"no predictions as shown: up to {count} versions of this student would take {needed / 1e6:,.0f} MB, and "
+            f"metrics.as_shown_bytes is {self.most_bytes / 1e6:,.0f} MB; raise it, or set metrics.as_shown to false"
+        )
+
+
+def _served_bytes(model: Student) -> int:
+    """Of what is served of it, about: heads that are not served are small."""
+    served = ("dense/", "prior/", "history/")
+    return sum(
+        tensor.nbytes
+        for name, tensor in model.tensors().items()
+        if name.startswith(served)
+        or (name.startswith("table/") and name.endswith("/weight"))
+        or name == "wide/s"  # as large as the weights that are served of it
+    )
+
+
+class _Version(NamedTuple):
+    clock: int
+    tensors: Mapping[str, Mapping[str, Tensor]]  # of each model; never written again
+
+
+class _Scorer:
+    """What is served of a model, with the weights of one version after the other: they are lent, not copied."""
+
+    def __init__(self, student: Student) -> None:
+        self._student = student
+        self._served = new_served(student)
+        every = dict(self._served.named_parameters()) | dict(self._served.named_buffers())
+        self._lent = {name: every[name] for name in self._served.state_dict()}  # all but constants
+
+    def copy(self) -> dict[str, Tensor]:
+        """The model as it is now."""
+        self._lend({name: torch.empty_like(tensor) for name, tensor in self._lent.items()})
+        load_student(self._served, self._student.tensors())
+        return {name: tensor.data for name, tensor in self._lent.items()}
+
+    def fits(self, version: Mapping[str, Tensor]) -> bool:
+        return {n: t.shape for n, t in version.items()} == {n: t.shape for n, t in self._lent.items()}
+
+    def score(self, version: Mapping[str, Tensor], batch: Batch) -> np.ndarray:
+        self._lend(version)
+        return self._served.score(batch)
+
+    def _lend(self, tensors: Mapping[str, Tensor]) -> None:
+        for name, tensor in self._lent.items():
+            tensor.data = tensors[name]
+
+
+class AsShown:
+    """Versions of a student and its twin, and what they predict. `note` after every step.
+
+    The state is `clock`, `clocks` and `<n>/<model>/<tensor>`: with it, an engine goes on to the same bits.
+    """
+
+    def __init__(self, models: Mapping[str, Student], delays_ms: Iterable[int]) -> None:
+        self._models = dict(models)
+        self._scorers = self._new_scorers()
+        self.spacing = Spacing.of(delays_ms)
+        self._clock = NEVER  # of the models as they are
+        self._versions = [self._copy()]
+
+    def _new_scorers(self) -> dict[str, _Scorer]:
+        return {name: _Scorer(model) for name, model in self._models.items()}
+
+    @property
+    def clocks(self) -> list[int]:
+        """Those of the versions, oldest first."""
+        return [version.clock for version in self._versions]
+
+    def note(self, batch: Batch, settled: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """After a step: logits (B, T) of the batch's own rows by model, as shown. `settled`: those of the step, made
+        before it learned. They are NaN where no version is old enough, after a state that had none."""
+        own = batch.own_rows
+        assert own.shown_ms is not None
+        found = {name: settled[name].copy() for name in self._scorers}  # right for rows shown after all had settled
+        shown = own.shown_ms.numpy()
+        wanted = np.searchsorted(self.clocks, shown, side="right") - 1
+        earlier = shown < self._clock
+        for n in np.unique(wanted[earlier]):
+            rows = earlier & (wanted == n)
+            part = own if rows.all() else own.only(torch.from_numpy(rows))
+            for name, scorer in self._scorers.items():
+                version = self._versions[n].tensors[name] if n >= 0 else None
+                found[name][rows] = np.nan if version is None else scorer.score(version, part)
+        self._learned(batch)
+        return found
+
+    def _learned(self, batch: Batch) -> None:
+        """The clock moves on; a version is taken where the last one is too far behind, and others are let go."""
+        assert batch.settled_ms is not None
+        settled = int(batch.settled_ms.max())
+        self._clock = settled if self._clock == UNKNOWN else max(self._clock, settled)
+        last = self._versions[-1].clock if self._versions else NEVER
+        if self._clock // self.spacing.apart[0] > last // self.spacing.apart[0]:
+            self._versions.append(self._copy())
+            self._versions = [self._versions[n] for n in self.spacing.kept(self.clocks)]
+
+    def _copy(self) -> _Version:
+        return _Version(self._clock, {name: scorer.copy() for name, scorer in self._scorers.items()})
+
+    def state(self) -> dict[str, Tensor]:
+        found = {"clock": torch.tensor(self._clock), "clocks": torch.tensor(self.clocks, dtype=torch.int64)}
+        for n, version in enumerate(self._versions):
+            for model, tensors in version.tensors.items():
+                found |= {f"{n}/{model}/{name}": tensor for name, tensor in tensors.items()}
+        return found
+
+    def load(self, tensors: Mapping[str, TensorSource]) -> None:
+        """Go on from a state. Where there is none, or its versions are of another size (a release or a setting before,
+        tables that have grown), versions are taken from now on, and rows that were shown before have no logit."""
+        self._scorers = self._new_scorers()  # a model that was loaded may have no linear part
+        self._clock, self._versions = UNKNOWN, []
+        if "clock" not in tensors:
+            return
+        versions = []
+        for n, clock in enumerate(whole_tensor(tensors["clocks"]).tolist()):
+            of = {model: {k.split("/", 2)[2]: whole_tensor(t) for k, t in tensors.items()
+                          if k.startswith(f"{n}/{model}/")} for model in self._scorers}  # fmt: skip
+            versions.append(_Version(clock, of))
+        if all(self._scorers[model].fits(of) for version in versions for model, of in version.tensors.items()):
+            self._clock, self._versions = int(whole_tensor(tensors["clock"])), versions

@@ -1,0 +1,90 @@
+"""Two logits stacked online: a network's, and that of a linear model of the same rows (a stacked generalisation).
+
+    z = o + θ_d·(deep − o) + θ_w·(wide − o) + θ_0            per task; o is the prior's offset (prior.py)
+
+θ is a logistic regression on labels (exfm/logistic.py), judged before it is learned like the logits that it
+weighs. A network that has seen few rows says much that is noise, and a linear model (FTRL) is soon as good as
+it will ever be: θ follows whichever is right, so the stacked logit is about as good as the better of the two from the
+first thousand rows on, and better than both where they differ. It starts at their mean.
+
+B examples, T tasks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from exfm.data import Batch, label_shift
+from exfm.logistic import Terms, initial, learned
+from exfm.tensors import TensorSource, copy_tensors
+
+TERMS = Terms(start=(0.5, 0.5, 0.0), least=(0.0, 0.0, -3.0), largest=(2.0, 2.0, 3.0), half_life_rows=200_000)
+
+
+class Stack:
+    """θ of T tasks, and what it is learned from.
+
+    >>> stack, offset = Stack(1), torch.zeros(1)
+    >>> stack(offset, deep=torch.tensor([[1.0]]), wide=torch.tensor([[3.0]])).tolist()
+    [[2.0]]
+    """
+
+    def __init__(self, tasks: int) -> None:
+        self._regression = initial(TERMS, tasks)
+
+    def __call__(self, offset: Tensor, deep: Tensor, wide: Tensor) -> Tensor:
+        """The stacked logits (B, T), from the offset (T,) and the two logits (B, T), which have it in them."""
+        return stacked(self._regression.theta, offset, deep, wide)
+
+    def learn(
+        self,
+        offset: Tensor,
+        deep: Tensor,
+        wide: Tensor,
+        batch: Batch,
+        counted: Tensor,
+        total: Callable[[Tensor], Tensor] = lambda sums: sums,
+    ) -> None:
+        """Learn a batch's own rows on the CPU, wherever offset and logits are, which were made of all of it. `counted`:
+        the offset of a prior that has counted the batch; with the one before it, θ_0 would learn in the first batches
+        what the prior is about to say, and then be wrong by as much. `total` sums over ranks. Nothing changes where
+        the result is not finite."""
+        o, shift = offset.cpu(), counted.cpu()
+        own = batch.label_mask if batch.own is None else batch.label_mask & batch.own.unsqueeze(1)
+        known, labels, weights = (t.cpu() for t in (own, batch.labels, batch.weights))
+        parts = [deep.cpu() - o, wide.cpu() - o, torch.ones(known.shape)]
+        x = torch.stack([torch.where(known, part, 0.0).T for part in parts], dim=1).double()  # (T, 3, B)
+        if batch.negative_rate is not None:
+            shift = shift + label_shift(batch.negative_rate)
+        found = learned(self._regression, TERMS, x, labels, known, weights, shift, total)
+        if all(bool(tensor.isfinite().all()) for tensor in found):
+            self._regression = found
+
+    @property
+    def theta(self) -> Tensor:
+        """(T, 3) float64: θ_d, θ_w, θ_0."""
+        return self._regression.theta
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The state itself, not a copy, as `stack/…`."""
+        return {f"stack/{name}": tensor for name, tensor in self._regression._asdict().items()}
+
+    def load(self, tensors: Mapping[str, TensorSource]) -> None:
+        """Take up a state. Raises ModelError where it is of other tasks."""
+        copy_tensors(self.tensors(), {name: tensors[name] for name in self.tensors()})
+
+
+def stacked(theta: Tensor, offset: Tensor, deep: Tensor, wide: Tensor) -> Tensor:
+    """(B, T) where and in the type that `deep` is; theta (T, 3), offset (T,)."""
+    theta_d, theta_w, theta_0 = theta.to(deep).unbind(1)
+    o = offset.to(deep)
+    return o + theta_d * (deep - o) + theta_w * (wide.to(deep) - o) + theta_0
+
+
+def has_wide(state: Mapping[str, Any]) -> bool:
+    """Whether a state or snapshot is of a model with a linear part; those of releases before have none."""
+    return "stack/theta" in state

@@ -1,0 +1,77 @@
+"""A student's linear part: FTRL over hashed ids and crosses (exfm/baselines/ftrl.py), and the stack on it (stack.py).
+
+    wide = o + FTRL            z = stack(o, z_S, wide)            o: the prior's offset
+
+The network learns as if there were no linear part: its losses are of z_S. (Taken into z_S as an offset, it would leave
+the network the residuals alone, and a teacher's logits are no good target for those.) FTRL learns the rows whose labels
+the student learns; the stack its own rows, for which it is served, and so it also sets right a network that other
+verticals' rows have moved.
+
+B examples, T tasks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from torch import Tensor, nn
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+
+from exfm.baselines import FTRL, Seen, served_linear
+from exfm.data import Batch, FeatureSet
+from exfm.layers import HashedLinear
+from exfm.models.stack import Stack, stacked
+
+
+class Stacked(NamedTuple):
+    """A batch before its linear part is learned. `deep`, `wide`, `logits`: (B, T)."""
+
+    batch: Batch
+    offset: Tensor  # (T,)
+    seen: Seen
+    deep: Tensor
+    wide: Tensor
+    logits: Tensor
+
+
+class StudentWide:
+    """The linear part of a student in training, and the stack."""
+
+    def __init__(self, features: FeatureSet, tasks: int) -> None:
+        self._ftrl, self._stack = FTRL(features, tasks), Stack(tasks)
+
+    def on(self, deep: Tensor, offset: Tensor, batch: Batch) -> Stacked:
+        """Stack z_S (B, T) of a batch on the linear model of it; its rows are those whose labels are learned."""
+        seen = self._ftrl.see(batch)
+        wide = seen.logits + offset
+        return Stacked(batch, offset, seen, deep, wide, self._stack(offset, deep, wide))
+
+    def learn(self, of: Stacked, counted: Tensor) -> None:
+        """Learn what was stacked. `counted`: the offset (T,) of a prior that has counted the batch."""
+        self._stack.learn(of.offset, of.deep, of.wide, of.batch, counted)
+        self._ftrl.learn(of.seen, of.batch, counted)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The state itself, not a copy, as `wide/…` and `stack/…`."""
+        return {f"wide/{name}": tensor for name, tensor in self._ftrl.tensors().items()} | self._stack.tensors()
+
+
+class ServedWide(nn.Module):
+    """What is served of it: (T,) offset, (B, T) z_S, KeyedJaggedTensor × B, (B, D) -> (B, T)."""
+
+    theta: Tensor  # (T, 3) float64
+
+    def __init__(self, features: FeatureSet, tasks: int) -> None:
+        super().__init__()
+        self.linear = HashedLinear(features, tasks)
+        self.register_buffer("theta", Stack(tasks).theta.clone())
+
+    def forward(self, offset: Tensor, z_S: Tensor, sparse: KeyedJaggedTensor, dense: Tensor) -> Tensor:
+        return stacked(self.theta, offset, z_S, self.linear(sparse, dense) + offset)
+
+    def load(self, state: Mapping[str, Tensor]) -> None:
+        """Be what a student's linear part and stack were when it had this state."""
+        found = {name.removeprefix("wide/"): tensor for name, tensor in state.items() if name.startswith("wide/")}
+        served_linear(self.linear, found)
+        self.theta.copy_(state["stack/theta"])

@@ -1,0 +1,136 @@
+"""The teacher's linear part: FTRL-proximal logistic regression over the ids of its features (McMahan et al. 2013).
+
+    wide = Σ_features Σ_{id in the bag} w[feature, id]                      per task, without the prior's offset
+    g = Σ_rows of the global batch (σ(offset + wide) − y)                   of each weight; n ← n + g²
+    w ← w − α · g / (√n + ε)                                                w and n start at 0
+
+Without an L1 penalty FTRL-proximal is this AdaGrad, with ε = β + α·λ₂: its z is −w·(√n + ε)/α. So the weights are
+embedding tables of one column per task, sharded and updated as the network's own are (exfm/parallel/tables.py). The
+large ε is what makes it steady from the first rows: a weight that was seen once moves by at most α/2.
+
+Bags of a sequence's places count like other bags.
+
+B rows of this rank, T tasks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torchrec.distributed.types import ShardingPlan
+from torchrec.modules.embedding_configs import EmbeddingBagConfig
+from torchrec.modules.embedding_modules import EmbeddingBagCollection
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor, KeyedTensor
+
+from exfm.data import FeatureSet
+from exfm.embeddings import bag_configs
+from exfm.models.teacher_net import TeacherConfig
+from exfm.parallel import Lookup, ParallelTables, RankGroup, Sharding, Tables
+
+RATE, EPSILON = 0.1, 1.1
+"""α, and ε for β = 1 and λ₂ = 1."""
+
+
+def wide_columns(tasks: int) -> int:
+    """A column per task, and more up to a multiple of four, which is what FBGEMM has.
+
+    >>> wide_columns(1), wide_columns(5)
+    (4, 8)
+    """
+    return 4 * -(-tasks // 4)
+
+
+def wide_configs(features: FeatureSet, tasks: int) -> list[EmbeddingBagConfig]:
+    """One table for every table of the network, with `wide_columns` columns.
+
+    >>> from exfm.data import SparseFeature
+    >>> features = FeatureSet(sparse=[SparseFeature(name="ad", rows=10, width=32)])
+    >>> [(c.name, c.num_embeddings, c.embedding_dim) for c in wide_configs(features, tasks=2)]
+    [('ad', 10, 4)]
+    """
+    columns = wide_columns(tasks)
+    configs = bag_configs(features, columns)
+    for config in configs:
+        config.embedding_dim = columns
+    return configs
+
+
+def all_tables(cfg: TeacherConfig, features: FeatureSet, tasks: int, *, learns: bool = True) -> dict[str, Tables]:
+    """All tables of a teacher, as ranks hold them: `tables` of the network and, unless it is made without, `wide` of
+    the linear part.
+
+    >>> from exfm.data import SparseFeature
+    >>> parts = all_tables(TeacherConfig(), FeatureSet(sparse=[SparseFeature(name="ad", rows=10)]), tasks=2)
+    >>> {part: ([table.embedding_dim for table in of.configs], of.optimizer) for part, of in parts.items()}
+    {'tables': ([16], 'row_wise_adagrad'), 'wide': ([4], 'adagrad')}
+    """
+    parts = {"tables": Tables(bag_configs(features, cfg.width), cfg.sparse_optimizer if learns else None)}
+    if cfg.wide:
+        parts["wide"] = Tables(wide_configs(features, tasks), "adagrad" if learns else None, " of the linear part")
+    return parts
+
+
+def wide_tables(features: FeatureSet, tasks: int) -> EmbeddingBagCollection:
+    """The tables in one process, of weight 0."""
+    tables = EmbeddingBagCollection(wide_configs(features, tasks))
+    with torch.no_grad():
+        for weight in tables.parameters():
+            weight.zero_()
+    return tables
+
+
+def summed(pooled: KeyedTensor, tasks: int) -> Tensor:
+    """The logits (B, T) from the pooled weights of all features, added in order of their names: sharded over ranks,
+    they come in order of rank."""
+    keys, columns = sorted(pooled.keys()), wide_columns(tasks)
+    values = pooled.values() if pooled.keys() == keys else KeyedTensor.regroup([pooled], [keys])[0]
+    return values.view(len(values), values.shape[1] // columns, columns).sum(1)[:, :tasks]
+
+
+class Pooled(NamedTuple):
+    """The weights of one batch, on which `learn` sends its gradient back, and the logits (B, T) that they sum up to."""
+
+    values: Tensor
+    logits: Tensor
+
+
+class ShardedWide:
+    """The tables on the ranks of a group. `send`, `look_up` and `learn` are collectives."""
+
+    def __init__(
+        self,
+        features: FeatureSet,
+        tasks: Sequence[str],
+        group: RankGroup,
+        sharding: Sharding,
+        plan: ShardingPlan,
+    ) -> None:
+        """`plan`: of all tables of the teacher; its `wide` says where the rows of these go."""
+        self._T = len(tasks)
+        configs = wide_configs(features, self._T)
+        holder = nn.Module()
+        holder.tables = EmbeddingBagCollection(configs, device=torch.device("meta"))
+        own = ShardingPlan({"tables": plan.plan["wide"]})
+        self._tables = ParallelTables(holder, own, group, sharding, optimizer="adagrad", lr=RATE, eps=EPSILON)
+        self.weights, self.accumulators = self._tables.weights(configs), self._tables.accumulators(configs)
+        for windows in self.weights.windows.values():
+            for _, window in windows:
+                window.zero_()
+
+    def send(self, sparse: KeyedJaggedTensor) -> Lookup:
+        """Start to send ids to the ranks that hold their weights."""
+        return self._tables.send(sparse)
+
+    def look_up(self, lookup: Lookup) -> Pooled:
+        pooled = self._tables.look_up(lookup)
+        return Pooled(pooled.values(), summed(pooled, self._T).detach())
+
+    def learn(self, pooled: Pooled, residuals: Tensor) -> None:
+        """One step. `residuals` (B, T): σ(offset + wide) − y times the row's weight, 0 where a label is not known."""
+        columns = torch.zeros(len(residuals), wide_columns(self._T), device=residuals.device)
+        columns[:, : self._T] = residuals
+        pooled.values.backward(columns.repeat(1, pooled.values.shape[1] // columns.shape[1]))
+        self._tables.update_replicated()

@@ -1,0 +1,86 @@
+"""`exfm dead-letters`: the records that a run refused, counted, shown, and put back onto their topics."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pipelines.cli.options import AsJson, Overrides
+
+RunDirOption = Annotated[Path, typer.Option("--run-dir", help="Folder of the run.")]
+Reason = Annotated[str | None, typer.Option("--reason", help="Only letters with this reason, as `list` names it.")]
+
+
+def register(app: typer.Typer) -> None:
+    commands = typer.Typer(
+        help="Records that a run refused, with their reasons: counted, shown, put back onto their topics.",
+        no_args_is_help=True,
+    )
+    commands.command("list", epilog="Example: exfm dead-letters list --run-dir runs/demo")(list_)
+    commands.command("show", epilog="Example: exfm dead-letters show ads:0:17 --run-dir runs/mine")(show)
+    commands.command("replay", epilog="Example: exfm dead-letters replay --run-dir RUN --reason null:age")(replay)
+    app.add_typer(commands, name="dead-letters")
+
+
+def list_(run_dir: RunDirOption, reason: Reason = None, as_json: AsJson = False) -> None:
+    """Count dead letters by reason and topic, and how many of them were put back."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from pipelines.tools import DeadLetters
+
+    counts = DeadLetters(run_dir).counts(reason)
+    if as_json:
+        typer.echo(json.dumps(counts, indent=2))
+        return
+    if not counts:
+        typer.echo("no dead letters")
+        return
+    table = Table(box=None, pad_edge=False)
+    for name in ("letters", "replayed", "kind", "topic", "reason"):
+        table.add_column(name, justify="right" if name in ("letters", "replayed") else "left", overflow="fold")
+    for row in counts:
+        table.add_row(f"{row['letters']:,}", f"{row['replayed']:,}", row["kind"], row["topic"], row["reason"])
+    Console().print(table)
+
+
+def show(
+    run_dir: RunDirOption,
+    place: Annotated[
+        str | None, typer.Argument(help="TOPIC:PARTITION:OFFSET or …:ROW; default: the first letter.")
+    ] = None,
+    reason: Reason = None,
+) -> None:
+    """Show one dead letter as JSON: its reason, where it came from, and its record decoded as far as that goes."""
+    from pipelines.tools import DeadLetters
+    from streaming.delivery import Place
+
+    letter = DeadLetters(run_dir).show(None if place is None else Place.parse(place), reason)
+    typer.echo(json.dumps(letter, indent=2, ensure_ascii=False))
+
+
+def replay(
+    run_dir: RunDirOption,
+    reason: Reason = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and write nothing.")] = False,
+    overrides: Overrides = None,
+    as_json: AsJson = False,
+) -> None:
+    """Put the original records of dead letters back onto the topics that they came from, each once.
+
+    A command that was killed is completed by the next one. Impressions that are too old by now are counted before:
+    they will come back as `too_old`.
+    """
+    from pipelines.tools import DeadLetters
+
+    done = DeadLetters(run_dir, overrides).replay(reason, dry_run=dry_run, say=lambda text: typer.echo(text, err=True))
+    if as_json:
+        typer.echo(json.dumps(done))
+    elif dry_run:
+        typer.echo(f"{done['letters']:,} dead letters would be put back; nothing was written")
+    else:
+        gone = f"; of {done['gone']:,} the topic no longer holds the record" if done["gone"] else ""
+        typer.echo(f"{done['replayed']:,} dead letters are back on their topics{gone}")

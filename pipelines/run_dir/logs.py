@@ -1,0 +1,17 @@
+"""The log of a process in a run's `logs/`: rotated, so that it does not grow for ever."""
+
+from __future__ import annotations
+
+import logging
+from logging.handlers import RotatingFileHandler
+from pathlib import Path
+
+OLDER_LOGS = 3
+"""`name.log.1` is the newest of the older ones."""
+
+
+def log_to(path: Path, max_mb: float) -> None:
+    """From now on this process logs to `path`, and to nothing else; a file is full at `max_mb`."""
+    handler = RotatingFileHandler(path, maxBytes=round(max_mb * 2**20), backupCount=OLDER_LOGS)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
+    logging.basicConfig(handlers=[handler], level=logging.INFO, force=True)

@@ -1,0 +1,98 @@
+"""Torn files of the lake, made again from the examples topic, which holds the same rows block by block."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from streaming.delivery.header import Header
+from streaming.delta import TableFiles, TornFile, in_flight_lock, torn_files
+from streaming.disk import sync
+from streaming.errors import DataLost, StreamingError
+from streaming.kafka import KafkaSettings, TopicReader
+from streaming.messages import ExamplesCodec
+from streaming.position import Partition
+from streaming.schema import RowSchema
+
+log = logging.getLogger(__name__)
+
+
+def mend(lake: Path, schema: RowSchema, settings: KafkaSettings, topic: str, partitions: int) -> list[str]:
+    """Make torn files of the lake again; returns a sentence for each. Nothing is read where all are whole.
+
+    The lake's one writer calls this before it writes. Raises DataLost where the topic no longer holds the rows, with
+    the file, block and rows, and then changes nothing.
+    """
+    table = TableFiles(lake)
+    torn = torn_files(table)
+    if not torn:
+        return []
+    log.warning("torn: %s", "; ".join(map(str, torn)))
+    held = _from_topic(torn, schema, settings, topic, partitions)
+    remade = [_rows_of(each, held) for each in torn]
+    lost = [each for each, rows in zip(torn, remade, strict=True) if rows.num_rows != each.file.rows]
+    if lost:
+        raise DataLost(
+            f"the lake {lake} has lost rows, and topic `{topic}` does not hold all of them any more: "
+            f"{'; '.join(map(str, lost))}. Put {'this file' if len(lost) == 1 else 'these files'} back from a copy of "
+            "the run directory; without one, start a new run (another --run-dir) on the input topics. Nothing was "
+            "changed"
+        )
+    _replace(table, torn, remade)
+    return [f"made again from topic `{topic}`: {each}" for each in torn]
+
+
+def _from_topic(
+    torn: Sequence[TornFile], schema: RowSchema, settings: KafkaSettings, topic: str, partitions: int
+) -> pa.Table:
+    """The topic's rows whose `lake_seq` a torn file may have had, in order, each once."""
+    codec, wanted = ExamplesCodec(schema), [(each.file.first, each.file.last) for each in torn]
+    all_partitions = [Partition(topic, number) for number in range(partitions)]
+    found: list[pa.Table] = [schema.augmented.empty_table()]
+    reader = TopicReader(settings, all_partitions)
+    try:
+        reader.open()
+        ends = reader.end_offsets()
+        while any(reader.position()[p].offset < ends[p] for p in all_partitions):
+            for message in reader.next_batch(1.0) or ():
+                header = Header.decode(message)
+                if any(header.first_seq <= last and header.last_seq >= first for first, last in wanted):
+                    found.append(pa.Table.from_batches([codec.decode(message)]))
+    finally:
+        reader.close()
+    rows = pa.concat_tables(found)
+    _, first = np.unique(rows["lake_seq"].to_numpy(), return_index=True)  # a restarted publisher repeats itself
+    return rows.take(pa.array(first))
+
+
+def _rows_of(torn: TornFile, held: pa.Table) -> pa.Table:
+    """Those of the rows that the torn file had."""
+    inside = (pc.field("lake_seq") >= torn.file.first) & (pc.field("lake_seq") <= torn.file.last)
+    for name, value in torn.file.partition:
+        inside &= pc.field(name) == pa.scalar(value, pa.string())
+    return held.filter(inside)
+
+
+def _replace(table: TableFiles, torn: Sequence[TornFile], remade: Sequence[pa.Table]) -> None:
+    with in_flight_lock(table.path):
+        added = []
+        for each, rows in zip(torn, remade, strict=True):
+            path = str(Path(each.file.path).with_name(f"part-00000-{uuid.uuid4()}-c000.zstd.parquet"))
+            place = table.path / path
+            place.parent.mkdir(parents=True, exist_ok=True)
+            names = [name for name in rows.column_names if name not in table.partition_by]
+            pq.write_table(rows.select(names), place, compression="zstd", compression_level=1, write_page_checksum=True)
+            sync(place)
+            sync(place.parent)
+            added.append(each.file._replace(path=path, bytes=place.stat().st_size))
+        if not table.replace([each.file for each in torn], added, {}, rows_change=False):
+            raise StreamingError(
+                f"torn files of {table.path} were made again, and another commit came first; the next start tries again"
+            )

@@ -1,0 +1,216 @@
+"""Dead letters put back onto the topic that they came from, each once.
+
+A letter is known by its place: topic, partition, offset and row. What was put back is kept in a table beside the lake,
+`replayed`. Letters go in groups; for each group
+
+    1  the letters and the ends of their topics are written to `replayed.json`
+    2  the records are written, each with the header `exfm-replay` that names its letter
+    3  the letters are committed to the table under the group's number
+    4  `replayed.json` is deleted
+
+A command that is killed between 1 and 3 leaves the file. The next one looks behind the ends that it names for the
+headers, writes what is missing, and goes on with 3.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from streaming.delta import open_table
+from streaming.disk import file_lock, read_json, write_json
+from streaming.errors import BadInput
+from streaming.kafka import KafkaSettings, TopicReader, TopicWriter, end_offsets, messages_at
+from streaming.lake import DEAD_LETTERS, SideTable, side_rows
+from streaming.messages import DEAD_LETTER_SCHEMA, RawMessage, read_ipc, write_ipc
+from streaming.position import Partition, SourcePosition
+from streaming.schema import POSITION_FIELDS
+
+REPLAYED = "replayed"
+HEADER = "exfm-replay"
+GROUP = 500
+"""Letters that are put back before the table says so."""
+
+SCHEMA = pa.schema(POSITION_FIELDS)
+PLACES = SCHEMA.names
+
+
+class Place(NamedTuple):
+    """Where a dead letter came from, by which it is known.
+
+    >>> str(Place("ads", 0, 17, 3)), Place.parse("ads:0:17")
+    ('ads:0:17:3', Place(topic='ads', partition=0, offset=17, row=0))
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    row: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}:{self.partition}:{self.offset}:{self.row}"
+
+    @classmethod
+    def parse(cls, text: str) -> Place:
+        """Raises BadInput."""
+        parts = text.split(":")
+        if len(parts) not in (3, 4) or not all(part.isdigit() for part in parts[1:]):
+            raise BadInput(
+                f"`{text}` is no place of a record; write TOPIC:PARTITION:OFFSET, or …:ROW for a row of many"
+            )
+        return cls(parts[0], *(int(part) for part in (*parts[1:], "0")[:3]))
+
+
+class Record(NamedTuple):
+    """What stood at a letter's place. `value` is the message, or of a message of many rows the letter's row alone."""
+
+    value: bytes
+    key: bytes | None
+    timestamp_ms: int | None
+    headers: tuple[tuple[str, bytes], ...]
+
+
+class Letters:
+    """The dead letters below `folder` (`<run>/lake`), and those of them that were put back. Raises BadInput where there
+    is no table of dead letters."""
+
+    def __init__(self, folder: Path, settings: KafkaSettings) -> None:
+        self._folder, self._settings = folder, settings
+        if open_table(folder / DEAD_LETTERS, DEAD_LETTER_SCHEMA) is None:
+            raise BadInput(f"no dead letters in {folder}: the run has not begun, or --run-dir is another folder's")
+        self._intent = folder / f"{REPLAYED}.json"
+
+    def rows(self, reason: str | None = None) -> pa.Table:
+        """Letters (of one reason) without their payloads, in order of their places."""
+        handle = open_table(self._folder / DEAD_LETTERS, DEAD_LETTER_SCHEMA)
+        names = [name for name in DEAD_LETTER_SCHEMA.names if name != "payload"]
+        if handle is None:
+            return DEAD_LETTER_SCHEMA.empty_table().select(names)
+        chosen = None if reason is None else pc.field("reason") == reason
+        rows: pa.Table = handle.to_pyarrow_dataset().to_table(columns=names, filter=chosen)
+        return rows.sort_by([(name, "ascending") for name in PLACES])
+
+    def payload(self, place: Place) -> tuple[bytes, int]:
+        """What the letter itself holds of the record, and how long the record was."""
+        at = [pc.field(name) == value for name, value in zip(PLACES, place, strict=True)]
+        found = side_rows(
+            self._folder, DEAD_LETTERS, DEAD_LETTER_SCHEMA, limit_rows=1, filter=at[0] & at[1] & at[2] & at[3]
+        )
+        if not found.num_rows:
+            raise BadInput(f"no dead letter came from {place}")
+        return found["payload"][0].as_py(), found["payload_bytes"][0].as_py()
+
+    def replayed(self) -> set[Place]:
+        """Letters that were put back by commands that ended."""
+        handle = open_table(self._folder / REPLAYED, SCHEMA)
+        return set() if handle is None else set(places_of(handle.to_pyarrow_dataset().to_table()))
+
+    def originals(self, places: Sequence[Place]) -> dict[Place, Record]:
+        """The records of letters, read from their topics; where a topic no longer has one, the letter's own copy if
+        that is whole and the message itself. What can be found in neither is left out."""
+        found: dict[Place, Record] = {}
+        by_partition: defaultdict[Partition, list[Place]] = defaultdict(list)
+        for place in places:
+            by_partition[Partition(place.topic, place.partition)].append(place)
+        for partition, group in by_partition.items():
+            messages = messages_at(self._settings, partition, [place.offset for place in group])
+            for place in group:
+                message = messages.get(place.offset)
+                record = self._own_copy(place) if message is None else _record(message, place.row)
+                if record is not None:
+                    found[place] = record
+        return found
+
+    def _own_copy(self, place: Place) -> Record | None:
+        payload, length = self.payload(place)
+        if len(payload) < length or not payload.lstrip().startswith(b"{"):
+            return None
+        return Record(payload, None, None, ())
+
+    def replay(self, places: Sequence[Place]) -> Iterator[dict[Place, bool]]:
+        """Put letters back that were not yet, a group at a time: whether each was put back; False where its record is
+        gone. A group that an earlier command began comes first, whatever `places` are.
+
+        Raises BadInput where another process does so, BrokerAway, and StreamingError where a topic refuses."""
+        with file_lock(self._folder / f"{REPLAYED}.lock") as alone:
+            if not alone:
+                raise BadInput(f"another process replays dead letters of {self._folder}; wait for its end")
+            table = SideTable(self._folder, REPLAYED, SCHEMA)
+            begun = read_json(self._intent)
+            if begun is not None and begun["number"] > table.position:
+                yield self._complete(table, begun, _written_behind(self._settings, begun["ends"]))
+            done = self.replayed()
+            waiting = [place for place in places if place not in done]
+            for start in range(0, len(waiting), GROUP):
+                group = waiting[start : start + GROUP]
+                partitions = {Partition(place.topic, place.partition) for place in group}
+                ends = end_offsets(self._settings, sorted(partitions))
+                intent = {
+                    "number": table.position + 1,
+                    "letters": [list(place) for place in group],
+                    "ends": [[*partition, end] for partition, end in ends.items()],
+                }
+                write_json(self._intent, intent)
+                yield self._complete(table, intent, set())
+
+    def _complete(self, table: SideTable, intent: Mapping[str, Any], written: set[Place]) -> dict[Place, bool]:
+        group = [Place(*values) for values in intent["letters"]]
+        missing = [place for place in group if place not in written]
+        records = self.originals(missing)
+        for topic in sorted({place.topic for place in records}):
+            with TopicWriter(self._settings, topic) as writer:
+                for place, record in records.items():
+                    if place.topic == topic:
+                        headers = [*record.headers, (HEADER, str(place).encode())]
+                        writer.write(
+                            place.partition,
+                            [record.value],
+                            headers=headers,
+                            timestamp_ms=record.timestamp_ms,
+                            key=record.key,
+                        )
+        back = [place for place in group if place in records or place in written]
+        if back:
+            rows = pa.Table.from_pylist([dict(zip(PLACES, place, strict=True)) for place in back], SCHEMA)
+            table.append(rows, number=intent["number"])
+        self._intent.unlink(missing_ok=True)
+        return {place: place in records or place in written for place in group}
+
+
+def _record(message: RawMessage, row: int) -> Record:
+    """Of a readable message of many rows the one row; any other message as it is."""
+    value = message.value
+    try:
+        rows = read_ipc(value)
+    except ValueError:
+        rows = None
+    if rows is not None and rows.num_rows > 1 and row < rows.num_rows:
+        (batch,) = rows.slice(row, 1).combine_chunks().to_batches()
+        value = write_ipc(batch)
+    headers = tuple((name, content) for name, content in message.headers if name != HEADER)
+    return Record(value, message.key, message.timestamp_ms, headers)
+
+
+def _written_behind(settings: KafkaSettings, ends: Sequence[Sequence[Any]]) -> set[Place]:
+    """The letters whose records stand behind these ends of partitions."""
+    begins = {Partition(topic, number): SourcePosition(end) for topic, number, end in ends}
+    found: set[Place] = set()
+    reader = TopicReader(settings, sorted(begins))
+    try:
+        reader.open(begins)
+        now = reader.end_offsets()
+        while any(reader.position()[partition].offset < now[partition] for partition in begins):
+            for message in reader.next_batch(1.0) or ():
+                found |= {Place.parse(value.decode()) for name, value in message.headers if name == HEADER}
+    finally:
+        reader.close()
+    return found
+
+
+def places_of(rows: pa.Table) -> list[Place]:
+    return [Place(*values) for values in zip(*(rows[name].to_pylist() for name in PLACES), strict=True)]

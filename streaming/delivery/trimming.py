@@ -1,0 +1,72 @@
+"""The examples topic without what no reader needs any more: its rows are in the lake.
+
+A topic's messages are in order of their blocks, so the first one that is still needed is found by bisection, with a
+header read at every step. The last message of a partition stays: the publisher learns from it where it stands.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from streaming.delivery.header import Header
+from streaming.errors import BrokerAway, StreamingError
+from streaming.kafka import KafkaSettings, beginning_offsets, delete_records, end_offsets, messages_at
+from streaming.position import NOTHING_YET, Partition
+
+log = logging.getLogger(__name__)
+
+TRIM_STEP = 10
+"""The topic is trimmed when rows that may go are a tenth of those that stay, so that it costs little per row."""
+LEAST_ROWS = 100_000
+"""As if so many were to stay, where fewer are."""
+
+
+class ExamplesTrimmer:
+    """Deletes messages of the topic whose rows lie more than `keep_rows` before a position.
+
+    `trouble`: why the broker did not delete, the last time; then it is not asked again.
+    """
+
+    def __init__(self, settings: KafkaSettings, topic: str, partitions: int, keep_rows: int) -> None:
+        self._settings, self._keep_rows = settings, keep_rows
+        self._partitions = [Partition(topic, number) for number in range(partitions)]
+        self._trimmed_to = NOTHING_YET
+        self.trouble: str | None = None
+
+    def due(self, position: int) -> bool:
+        """Whether enough may go where every reader stands at `position`. Costs nothing."""
+        most = position - self._keep_rows - self._trimmed_to
+        return self.trouble is None and most > max(self._keep_rows, LEAST_ROWS) // TRIM_STEP
+
+    def trim(self, position: int) -> int:
+        """Delete what ends at or before `position - keep_rows`; returns how many messages went. Raises BrokerAway."""
+        upto = position - self._keep_rows
+        if not self.due(position):
+            return 0
+        begins, ends = (f(self._settings, self._partitions) for f in (beginning_offsets, end_offsets))
+        before = {p: self._first_needed(p, upto, begins[p], ends[p] - 1) for p in self._partitions if ends[p]}
+        going = {partition: offset for partition, offset in before.items() if offset > begins[partition]}
+        try:
+            if going:
+                delete_records(self._settings, going)
+        except BrokerAway:
+            raise
+        except StreamingError as error:
+            self.trouble = f"the examples topic keeps all its messages, the broker deletes none: {error}"
+            log.warning("%s", self.trouble)
+            return 0
+        self._trimmed_to = upto
+        return sum(offset - begins[partition] for partition, offset in going.items())
+
+    def _first_needed(self, partition: Partition, upto: int, low: int, high: int) -> int:
+        """The lowest offset in [low, high] whose block ends after `upto`; `high` where none does."""
+        while low < high:
+            middle = (low + high) // 2
+            message = messages_at(self._settings, partition, [middle]).get(middle)
+            if message is None:  # no message of ours stands there: nothing is known, nothing more goes
+                return low
+            if Header.decode(message).last_seq > upto:
+                high = middle
+            else:
+                low = middle + 1
+        return low

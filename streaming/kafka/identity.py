@@ -1,0 +1,143 @@
+"""Which topics these are: the cluster, and of each topic its id and how many partitions it has.
+
+A name and an offset do not tell a topic from another of the same name: one that was deleted and created anew, or one of
+another cluster. What a run finds when it begins is stored with its positions, and compared at every start and every
+minute.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from streaming.errors import BadInput, BrokerAway, DataLost
+from streaming.kafka.settings import KafkaSettings
+from streaming.kafka.topics import cluster_and_topics, require_topics
+
+
+class TopicIdentity(NamedTuple):
+    """`topic_id` is None where the broker is too old to have one."""
+
+    topic_id: str | None
+    partitions: int
+
+
+@dataclass(frozen=True)
+class SourceTopics:
+    """The topics that a run reads, as a broker describes them.
+
+    >>> found = SourceTopics("c-1", {"ads": TopicIdentity("t-1", 2)})
+    >>> SourceTopics.of_json(found.to_json()) == found
+    True
+    """
+
+    cluster_id: str | None
+    topics: Mapping[str, TopicIdentity]
+
+    def to_json(self) -> dict[str, Any]:
+        return {"cluster_id": self.cluster_id, "topics": {name: list(each) for name, each in self.topics.items()}}
+
+    @staticmethod
+    def of_json(value: Mapping[str, Any]) -> SourceTopics:
+        return SourceTopics(value["cluster_id"], {name: TopicIdentity(*each) for name, each in value["topics"].items()})
+
+    def require_partitions(self, configured: Mapping[str, int]) -> None:
+        """Raises BadInput where a topic has more or fewer partitions than `configured` says."""
+        for name, wanted in configured.items():
+            there = self.topics[name].partitions
+            if there != wanted:
+                unread = f", so that {there - wanted} of them would not be read" if there > wanted else ""
+                raise BadInput(
+                    f"topic `{name}` has {there} partitions, and {wanted} are configured{unread}; set `partitions` to "
+                    f"{there} for both input topics"
+                )
+
+    def require_same(self, stored: SourceTopics, where: str) -> None:
+        """Raises BadInput for another cluster and other numbers of partitions, DataLost for a topic that was created
+        anew. `where`: the broker's address."""
+        if None not in (self.cluster_id, stored.cluster_id) and self.cluster_id != stored.cluster_id:
+            raise BadInput(
+                f"{where} is cluster {self.cluster_id}, and this run began on cluster {stored.cluster_id}: an offset "
+                "of one is another row on the other; point kafka.bootstrap_servers at the cluster that the run began "
+                "with, or start a new run"
+            )
+        for name, before in stored.topics.items():
+            now = self.topics.get(name)
+            if now is None:
+                raise DataLost(
+                    f"topic `{name}` is no longer at {where}: it was deleted; what was not read of it is lost; start a "
+                    "new run on a topic that stays"
+                )
+            if None not in (now.topic_id, before.topic_id) and now.topic_id != before.topic_id:
+                raise DataLost(
+                    f"topic `{name}` was deleted and created anew since this run began (its id is {now.topic_id}, and "
+                    f"was {before.topic_id}): its offsets are other rows, and what was not read of the old one is "
+                    "lost; start a new run"
+                )
+            if now.partitions != before.partitions:
+                raise BadInput(
+                    f"topic `{name}` has {now.partitions} partitions, and had {before.partitions} when this run began: "
+                    "rows of one key no longer lie in one partition; start a new run with `partitions` set to "
+                    f"{now.partitions} for both input topics"
+                )
+
+
+class SourceWatch:
+    """Compares source topics with what was stored of them: when they are opened, and then every minute."""
+
+    LOOK_EVERY_S = 60.0
+    AGAIN_AFTER_S = 5.0
+    """A topic that is not there is looked for once more: a broker that has just started may not know it yet."""
+
+    def __init__(
+        self, settings: KafkaSettings, partitions: Mapping[str, int], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """`partitions`: of each topic how many are configured. Raises as `source_topics` does."""
+        self._settings, self._names, self._clock = settings, list(partitions), clock
+        self._stored = source_topics(settings, partitions)
+        self._absent: set[str] = set()
+        self._looked_at = clock()
+
+    def open(self, stored: Mapping[str, Any] | None) -> None:
+        """Compare with `stored` (`state`), where a run has it; raises as `SourceTopics.require_same` does."""
+        if stored is not None:
+            found, self._stored = self._stored, SourceTopics.of_json(stored)
+            found.require_same(self._stored, str(self._settings.bootstrap_servers))
+
+    def state(self) -> dict[str, Any]:
+        """What is to be stored with the positions."""
+        return self._stored.to_json()
+
+    def look(self) -> None:
+        """Compare again where a minute has passed; raises as `open` does. A broker that is away proves nothing."""
+        wait_s = self.AGAIN_AFTER_S if self._absent else self.LOOK_EVERY_S
+        if self._clock() - self._looked_at < wait_s:
+            return
+        try:
+            found = _described(self._settings, self._names)
+        except BrokerAway:
+            found = None
+        self._looked_at = self._clock()
+        if found is None:
+            return
+        absent = set(self._names) - found.topics.keys()
+        if not absent or absent & self._absent:
+            found.require_same(self._stored, str(self._settings.bootstrap_servers))
+        self._absent = absent
+
+
+def source_topics(settings: KafkaSettings, partitions: Mapping[str, int]) -> SourceTopics:
+    """The topics of these names. Raises BadInput where one is absent, may not be seen, or has another number of
+    partitions than `partitions` says; BrokerAway."""
+    found = _described(settings, list(partitions))
+    if partitions.keys() - found.topics.keys():
+        require_topics(settings, partitions)
+    found.require_partitions(partitions)
+    return found
+
+
+def _described(settings: KafkaSettings, names: list[str]) -> SourceTopics:
+    cluster_id, topics = cluster_and_topics(settings, names)
+    return SourceTopics(cluster_id, {name: TopicIdentity(*each) for name, each in topics.items()})

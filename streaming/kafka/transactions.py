@@ -1,0 +1,87 @@
+"""What lies between the messages of a partition: the records of transactions, which are no messages, or a hole.
+
+The client passes over transaction markers and over what was aborted without a word, and over what compaction has
+deleted just so. Each batch that it is given is looked at here, so that an offset that brought no message is explained,
+or an error.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from streaming.errors import DataLost
+from streaming.position import Partition
+
+
+class TransactionRecords:
+    """Offsets that hold records of transactions: their markers, and what was aborted.
+
+    >>> ads = Partition("ads", 0)
+    >>> seen = TransactionRecords()
+    >>> seen.add(ads, 3, 5)
+    >>> seen.explain(ads, 3, 5)
+    >>> seen.explain(ads, 5, 7)
+    Traceback (most recent call last):
+    streaming.errors.DataLost: topic `ads`, partition 0: offsets 5 to 6 did not come, ...
+    """
+
+    def __init__(self) -> None:
+        self._stops: dict[Partition, dict[int, int]] = {}
+
+    def add(self, partition: Partition, first: int, stop: int) -> None:
+        """The offsets [first, stop) are such records."""
+        self._stops.setdefault(partition, {})[first] = stop
+
+    def explain(self, partition: Partition, first: int, stop: int) -> None:
+        """Raises DataLost unless all of [first, stop) are records of transactions. What lies before `stop` is
+        forgotten."""
+        if first >= stop:
+            return
+        stops = self._stops.get(partition, {})
+        at = first
+        for begin in sorted(stops):
+            if begin > at or at >= stop:
+                break
+            at = max(at, stops[begin])
+        if at < stop:
+            missing = f"offsets {at:,} to {stop - 1:,}" if stop - at > 1 else f"offset {at:,}"
+            raise DataLost(
+                f"topic `{partition.topic}`, partition {partition.partition}: {missing} did not come, and no "
+                f"transaction explains it: compaction has deleted {stop - at:,} messages that were not read, or they "
+                "were deleted by hand; set the topic's cleanup.policy to delete, and start a new run on a topic that "
+                "has no holes"
+            )
+        self._stops[partition] = {begin: end for begin, end in stops.items() if end > stop}
+
+    def forget(self, partition: Partition) -> None:
+        self._stops.pop(partition, None)
+
+
+def watch_transactions(consumer: Any, seen: TransactionRecords) -> None:
+    """Have everything that `consumer` (a `KafkaConsumer`) passes over noted in `seen`, as it is unpacked."""
+    fetcher = consumer._fetcher
+
+    class WatchedRecords(type(fetcher).PartitionRecords):  # type: ignore[misc]
+        def _unpack_records(self, partition: Any, records: Any, *deserializers: Any) -> Any:
+            return super()._unpack_records(partition, _Watched(records, Partition(*partition), seen), *deserializers)
+
+        def _is_batch_aborted(self, batch: Any) -> bool:
+            aborted: bool = super()._is_batch_aborted(batch)
+            if aborted:
+                seen.add(Partition(*self.topic_partition), batch.base_offset, batch.next_offset)
+            return aborted
+
+    fetcher.PartitionRecords = WatchedRecords
+
+
+class _Watched:
+    """Record batches of one answer, handed on as they are."""
+
+    def __init__(self, records: Any, partition: Partition, seen: TransactionRecords) -> None:
+        self._records, self._partition, self._seen = records, partition, seen
+
+    def next_batch(self) -> Any:
+        batch = self._records.next_batch()
+        if batch is not None and batch.magic >= 2 and batch.is_control_batch:
+            self._seen.add(self._partition, batch.base_offset, batch.next_offset)
+        return batch

@@ -1,0 +1,164 @@
+"""Every offset of every input partition, and what became of it.
+
+    position − begin = messages + without rows + end markers + records of transactions
+
+`begin` is where the run began to read the partition, `position` the place after its last row that was handed on. The
+source vouches for each offset that brought no message (DataLost otherwise); the rows of the messages are compared with
+those that settlement counted.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, astuple, dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from streaming.errors import DataLost
+from streaming.messages import Decoded, Kind, RawMessage, is_end_marker
+from streaming.position import Partition, Positions, SourcePosition
+
+
+@dataclass
+class OffsetCounts:
+    """`rows` are those of the messages: what was handed on, dead letters included."""
+
+    offsets: int = 0
+    messages: int = 0
+    rows: int = 0
+    without_rows: int = 0
+    end_markers: int = 0
+    transaction_records: int = 0
+
+    def __add__(self, other: OffsetCounts) -> OffsetCounts:
+        return OffsetCounts(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
+
+
+class _Read(NamedTuple):
+    """Messages in order: their offsets, the rows of each, and which are end markers."""
+
+    offsets: np.ndarray
+    rows: np.ndarray
+    markers: np.ndarray
+
+
+@dataclass
+class _Account:
+    """One partition: what was passed, where the next offset is, and what was read ahead of that."""
+
+    at: SourcePosition
+    passed: OffsetCounts = field(default_factory=OffsetCounts)
+    ahead: deque[_Read] = field(default_factory=deque)
+
+    def move_to(self, position: SourcePosition) -> None:
+        if position <= self.at:
+            return
+        while self.ahead and (stop := int(np.searchsorted(self.ahead[0].offsets, position.offset))):
+            read = self.ahead[0]
+            self._pass(_Read(*(column[:stop] for column in read)))
+            if stop < len(read.offsets):
+                self.ahead[0] = _Read(*(column[stop:] for column in read))
+                break
+            self.ahead.popleft()
+        self.passed.offsets += position.offset - self.at.offset
+        self.passed.transaction_records += position.offset - self.at.offset  # but for messages: see `_pass`
+        self.passed.rows += position.row - self.at.row
+        self.at = position
+
+    def _pass(self, read: _Read) -> None:
+        passed, markers = self.passed, int(read.markers.sum())
+        brought = int((read.rows > 0).sum())
+        passed.messages += brought
+        passed.rows += int(read.rows.sum())
+        passed.end_markers += markers
+        passed.without_rows += len(read.offsets) - brought - markers
+        passed.transaction_records -= len(read.offsets)
+
+
+class OffsetAccounts:
+    """The accounts of all input partitions, in step with a merge.
+
+    >>> from streaming.messages import make_codec
+    >>> from streaming.schema import RowSchema, Task
+    >>> ads = Partition("ads", 0)
+    >>> accounts = OffsetAccounts({ads: "impression"})
+    >>> accounts.open(None, {ads: SourcePosition(0)})
+    >>> row = b'{"impression_id": 5, "event_time_ms": 9, "vertical": "a"}'
+    >>> messages = [RawMessage("ads", 0, offset, 10, None, row) for offset in (0, 1, 4)]
+    >>> codec = make_codec("json", "impression", RowSchema(columns=[], tasks=[Task(name="ctr", window_s=60)]))
+    >>> accounts.read(ads, messages, codec.decode(messages))
+    >>> accounts.move_to({ads: SourcePosition(5)})
+    >>> accounts.counts("impression")["transaction_records"], accounts.counts("impression")["rows"]
+    (2, 3)
+    """
+
+    def __init__(self, partitions: Mapping[Partition, Kind]) -> None:
+        self._kinds = dict(partitions)
+        self._accounts: dict[Partition, _Account] = {}
+        self._rows_before: dict[str, int] = {}
+
+    def open(
+        self,
+        state: Mapping[str, Any] | None,
+        positions: Positions,
+        rows_before: Mapping[Kind, int] | None = None,
+    ) -> None:
+        """Continue at `positions`, or with the accounts of `state` where it has some. `rows_before`: rows that were
+        read before accounts were kept."""
+        self._accounts = {p: _Account(positions.get(p, SourcePosition(0))) for p in self._kinds}
+        before: Mapping[Any, int] = (rows_before or {}) if state is None else state["rows_before"]
+        self._rows_before = dict(before)
+        for topic, partition, offset, row, *passed in [] if state is None else state["partitions"]:
+            at = SourcePosition(offset, row)
+            self._accounts[Partition(topic, partition)] = _Account(at, OffsetCounts(*passed))
+
+    def state(self) -> dict[str, Any]:
+        """As JSON, of the positions that `move_to` was given last."""
+        accounts = self._accounts.items()
+        return {
+            "rows_before": self._rows_before,
+            "partitions": [[*partition, *account.at, *astuple(account.passed)] for partition, account in accounts],
+        }
+
+    def read(self, partition: Partition, messages: Sequence[RawMessage], decoded: Decoded) -> None:
+        """Messages of one partition, in order, and what they were decoded to."""
+        offsets = np.array([message.offset for message in messages], np.int64)
+        markers = np.array([not message.value and is_end_marker(message) for message in messages], bool)
+        of_rows = decoded.batch.column("source_offset").to_numpy()
+        of_dead = np.array([letter.offset for letter in decoded.dead], np.int64)
+        owners = np.searchsorted(offsets, np.concatenate([of_rows, of_dead]))
+        rows = np.bincount(owners, minlength=len(offsets))
+        new = offsets >= self._accounts[partition].at.offset
+        self._accounts[partition].ahead.append(_Read(offsets[new], rows[new], markers[new]))
+
+    def move_to(self, positions: Positions) -> None:
+        """All rows before `positions` have been handed on."""
+        for partition, position in positions.items():
+            self._accounts[partition].move_to(position)
+
+    def end(self, partition: Partition, offset: int, *, marked: bool) -> None:
+        """A partition has ended at `offset`, and all of its rows have been handed on. `marked`: by an end marker, which
+        lies there."""
+        account = self._accounts[partition]
+        if account.at.offset <= offset:
+            account.move_to(SourcePosition(offset + marked))
+            account.passed.transaction_records -= marked
+            account.passed.end_markers += marked
+
+    def counts(self, kind: Kind) -> dict[str, int]:
+        """Of all partitions of one kind; `rows_before` are rows that were read before accounts were kept."""
+        accounts = [self._accounts[p].passed for p, each in self._kinds.items() if each == kind]
+        return asdict(sum(accounts, OffsetCounts())) | {"rows_before": self._rows_before.get(kind, 0)}
+
+    def check(self, rows_read: Mapping[Kind, int]) -> None:
+        """Compare with how many rows of each kind were counted elsewhere. Raises DataLost where they differ."""
+        for kind, rows in rows_read.items():
+            counts = self.counts(kind)
+            if counts["rows"] + counts["rows_before"] != rows:
+                raise DataLost(
+                    f"the messages of {kind} topics up to here hold {counts['rows'] + counts['rows_before']:,} rows, "
+                    f"and {rows:,} were counted ({counts}): rows were lost or read twice inside ExFM; this is a fault "
+                    "of ours: keep the run directory, report it, and resume from a copy"
+                )

@@ -1,0 +1,168 @@
+"""Dead letters are counted, shown, and put back onto their topics, each once, whatever is killed."""
+
+import json
+import signal
+import subprocess
+import sys
+
+import pyarrow as pa
+import pytest
+
+from pipelines.cli import main
+from pipelines.config import dump
+from pipelines.tools import DeadLetters
+from streaming.delivery import Letters, Place
+from streaming.errors import BadInput
+from streaming.kafka import TopicWriter, ensure_topics
+from streaming.lake import DEAD_LETTERS, SideTable
+from streaming.messages import DEAD_LETTER_SCHEMA, DeadLetter, letters_to_batch, read_ipc, write_ipc
+from tests.support.pipelines.small_runs import small
+from tests.support.pipelines.topics import messages_of
+
+pytestmark = pytest.mark.broker
+
+ROWS = pa.RecordBatch.from_pydict({"impression_id": [7, 8, 9], "event_time_ms": [1000, 2000, 3000]})
+MESSAGES = [
+    b'{"impression_id": 1, "event_time_ms": 500}',
+    b"\xff\x00 no JSON",
+    write_ipc(ROWS),
+    b'{"impression_id": 2}',
+]
+HEADERS = [("trace", b"abc")]
+
+
+@pytest.fixture
+def topic(kafka, topic_name):
+    name = topic_name("ads")
+    ensure_topics(kafka, {name: 2})
+    with TopicWriter(kafka, name) as writer:
+        for number, value in enumerate(MESSAGES):
+            writer.write(1, [value], headers=HEADERS, timestamp_ms=100 + number, key=b"k%d" % number)
+    return name
+
+
+@pytest.fixture
+def letters(kafka, topic, tmp_path):
+    """Letters of all four messages, of the second row of the one that has several; in the lake's folder."""
+    refused = [("null:age", 0, 0), ("undecodable", 1, 0), ("null:age", 2, 1), ("missing:event_time_ms", 3, 0)]
+    batch = letters_to_batch(
+        [DeadLetter("impression", why, topic, 1, at, row, why, MESSAGES[at][:20]) for why, at, row in refused]
+    )
+    SideTable(tmp_path / "lake", DEAD_LETTERS, DEAD_LETTER_SCHEMA).append(batch, number=1)
+    return Letters(tmp_path / "lake", kafka)
+
+
+def places(topic, *offsets):
+    return [Place(topic, 1, offset, 1 if offset == 2 else 0) for offset in offsets]
+
+
+def back_on(kafka, topic):
+    """What stands behind the first messages of the topic, by the letter that it names."""
+    behind = [message for message in messages_of(kafka.bootstrap_servers, topic) if message.offset >= len(MESSAGES)]
+    return [(dict(message.headers)["exfm-replay"].decode(), message) for message in behind]
+
+
+def test_the_original_records_go_back_to_their_partition_each_once(kafka, topic, letters):
+    asked = places(topic, 0, 1, 2, 3)
+    (group,) = letters.replay(asked)
+    assert group == dict.fromkeys(asked, True)
+    assert list(letters.replay(asked)) == []
+    found = back_on(kafka, topic)
+    assert [name for name, _ in found] == [f"{topic}:1:{offset}:{offset == 2:d}" for offset in range(4)]
+    for offset, (_, message) in enumerate(found):
+        assert (message.partition, message.key, message.timestamp) == (1, b"k%d" % offset, 100 + offset)
+        assert ("trace", b"abc") in list(message.headers)
+        if offset != 2:
+            assert message.value == MESSAGES[offset]
+    assert read_ipc(found[2][1].value).to_pylist() == ROWS.slice(1, 1).to_pylist()
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from streaming.delivery import Letters, Place, replay
+from streaming.kafka import KafkaSettings
+
+def kill(*_, **__):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+servers, topic, folder, when = sys.argv[1:]
+write, sent = replay.TopicWriter.write, []
+
+def counted(self, *arguments, **options):
+    if when == "before the first" or (when == "after two" and len(sent) == 2):
+        self.flush()
+        kill()
+    sent.append(0)
+    return write(self, *arguments, **options)
+
+replay.TopicWriter.write = counted
+if when == "before the table":
+    replay.SideTable.append = kill
+list(Letters(Path(folder), KafkaSettings(bootstrap_servers=servers)).replay(
+    [Place(topic, 1, offset, int(offset == 2)) for offset in range(4)]))
+"""
+
+
+@pytest.mark.parametrize("when", ["before the first", "after two", "before the table"])
+def test_a_command_that_is_killed_is_completed_by_the_next_one(kafka, topic, letters, tmp_path, when):
+    arguments = [kafka.bootstrap_servers, topic, str(tmp_path / "lake"), when]
+    killed = subprocess.run([sys.executable, "-c", KILLED, *arguments], check=False, capture_output=True, text=True)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    list(letters.replay(places(topic, 3)))  # another question: what was begun is completed all the same
+    assert sorted(name for name, _ in back_on(kafka, topic)) == [f"{topic}:1:{at}:{at == 2:d}" for at in range(4)]
+    assert letters.replayed() == set(places(topic, 0, 1, 2, 3))
+
+
+@pytest.fixture
+def run(kafka, topic, letters, tmp_path):
+    """A run directory with these letters."""
+    config = small(kafka.bootstrap_servers)
+    own = {"impressions": config.kafka.impressions.model_copy(update={"topic": topic})}
+    config = config.model_copy(update={"source": None, "kafka": config.kafka.model_copy(update=own)})
+    (tmp_path / "config.yaml").write_text(dump(config))
+    return tmp_path
+
+
+def test_letters_are_counted_by_reason_and_topic_and_by_what_was_put_back(run, topic, letters):
+    list(letters.replay(places(topic, 2)))
+    counts = DeadLetters(run).counts()
+    assert counts[0] == {"kind": "impression", "reason": "null:age", "topic": topic, "letters": 2, "replayed": 1}
+    assert {row["reason"]: row["replayed"] for row in counts[1:]} == {"undecodable": 0, "missing:event_time_ms": 0}
+
+
+def test_one_letter_is_shown_with_its_record(run, topic):
+    shown = DeadLetters(run).show(Place(topic, 1, 1, 0))
+    assert (shown["reason"], shown["place"]) == ("undecodable", f"{topic}:1:1:0")
+    assert shown["record"] == {"bytes": len(MESSAGES[1]), "hex": MESSAGES[1].hex(), "text": "\ufffd\x00 no JSON"}
+    assert DeadLetters(run).show(None, "missing:event_time_ms")["record"] == {"impression_id": 2}
+    with pytest.raises(BadInput, match="no dead letter came from"):
+        DeadLetters(run).show(Place(topic, 1, 99, 0))
+
+
+def test_rows_older_than_the_watermark_are_said_before_they_are_put_back(run, topic, kafka, monkeypatch):
+    config = DeadLetters(run).config
+    horizon = config.settlement.horizon_ms(config.rows)
+    merge = {"watermark_ms": horizon + 1500, "partitions": [[topic, 1, 4, 0, horizon + 1000]]}
+    monkeypatch.setattr("pipelines.tools.dead_letters.committed_merge", lambda run_dir: merge)
+    said = []
+    counts = DeadLetters(run).replay("null:age", dry_run=True, say=said.append)
+    assert counts == {"letters": 2, "too_old": 1, "replayed": 0, "gone": 0}
+    assert "1 of 2 are impressions older than the watermark" in said[0]
+    assert back_on(kafka, topic) == []
+    counts = DeadLetters(run).replay("null:age", dry_run=False, say=said.append)
+    assert counts == {"letters": 2, "too_old": 1, "replayed": 2, "gone": 0}
+    assert len(back_on(kafka, topic)) == 2
+
+
+def test_a_run_that_feeds_its_topics_itself_replays_nothing(run, kafka):
+    (run / "config.yaml").write_text(dump(small(kafka.bootstrap_servers)))
+    with pytest.raises(BadInput, match="feeds its topics itself"):
+        DeadLetters(run).replay(None, dry_run=False, say=print)
+
+
+def test_the_command_prints_json(run, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["dead-letters", "list", "--run-dir", str(run), "--json"])
+    assert not ended.value.code
+    assert sum(row["letters"] for row in json.loads(capsys.readouterr().out)) == 4

@@ -1,0 +1,129 @@
+"""A record of the year 9000 on a live topic: refused by default; where it was let in, its run is mended by hand."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow.compute as pc
+import pytest
+
+from pipelines.cli.console import main
+from pipelines.config import Config
+from pipelines.control.preflight import prepare
+from pipelines.run_dir import RunDir
+from pipelines.workers.augmentation import AugmentationWorker
+from pipelines.workers.teacher import TeacherWorker
+from streaming.disk import file_lock
+from streaming.kafka import ensure_topics
+from streaming.lake import LakeReader, LakeTable
+from tests.support.pipelines.small_runs import small
+from tests.support.pipelines.topics import by_hand, ipc, send
+from tests.support.streams.scripted import HandClock
+
+pytestmark = pytest.mark.broker
+
+YEAR_9000 = 221_845_392_000_000
+NOW_MS = 1_704_067_200_000 + 864_000_000  # ten days after the first impression
+ROWS = 900
+
+
+class Live:
+    """A live topic by hand, and the augmentation that reads it; `later` steps until what was sent is read."""
+
+    def __init__(self, broker, root: Path, **settings: Any) -> None:
+        self.config: Config = small(
+            broker.bootstrap_servers, source=None, pace__mode="free", pace__block_rows=10_000,
+            pace__max_rows_ahead=100_000, augmentation__idle_s=0.2, **settings,
+        )  # fmt: skip
+        self.run_dir, self.servers = RunDir(root), broker.bootstrap_servers
+        kafka = self.config.kafka
+        topics = (kafka.impressions, kafka.feedback, kafka.examples, kafka.dead_letters)
+        ensure_topics(kafka, {topic.topic: topic.partitions for topic in topics})
+        self.shown, self.feedback = by_hand(self.config, ROWS, duplicate_rate=0.0)
+        prepare(self.config, self.run_dir)
+        LakeTable(self.run_dir.lake, self.config.rows).open_writer()
+        teacher = TeacherWorker(self.config, self.run_dir)
+        teacher.open()  # publishes its first snapshot
+        teacher.close()
+
+    def send(self, shown, feedback) -> None:
+        kafka, rows = self.config.kafka, self.config.rows
+        messages = [(kafka.impressions.topic, n, ipc(part, rows.impression)) for n in (0, 1) if (part := shown[n::2])]
+        messages += [(kafka.feedback.topic, n, ipc(part, rows.feedback)) for n in (0, 1) if (part := feedback[n::2])]
+        send(self.servers, messages)
+
+    @contextmanager
+    def reading(self):
+        """Reads all that was sent, and commits it."""
+        clock = HandClock()
+        worker = AugmentationWorker(self.config, self.run_dir, until_end=False, now_ms=lambda: NOW_MS, clock=clock)
+        worker.open()
+        try:
+            quiet = 0
+            while quiet < 30:
+                quiet = 0 if worker.step() else quiet + 1
+                clock.advance(0.5)
+            yield worker.report()
+        finally:
+            worker.close()
+
+
+def test_a_live_run_refuses_what_lies_in_the_future_and_loses_nothing_else(broker, tmp_path):
+    live = Live(broker, tmp_path)
+    live.shown[100]["event_time_ms"] = YEAR_9000
+    live.send(live.shown, live.feedback)
+    with live.reading() as report:
+        counts = report.counts
+    assert counts["dead_letters"]["impression"] == {"in_the_future": 1}
+    assert counts["impressions_read"] == ROWS
+    assert counts["settled"]["ctr"] + counts["pending"]["ctr"] == ROWS - 1
+
+
+def test_a_run_that_let_it_in_says_so_and_is_mended_by_hand(broker, tmp_path, capsys):
+    live = Live(broker, tmp_path, settlement__max_future_skew_s=1e12)
+    half = ROWS // 2
+    first, second = live.shown[:half], live.shown[half:]
+    for row in (first[-1], first[-2]):  # one in each partition
+        row["event_time_ms"] = YEAR_9000
+    live.send(first, [])
+    live.send([], [dict(live.feedback[0], event_time_ms=YEAR_9000)] * 2)
+    live.send(second[:100], [])
+    with live.reading() as report:
+        assert report.counts["dead_letters"]["impression"]["too_old"] == 100
+        assert "exfm mend watermark" in report.note
+    before = LakeReader(live.run_dir.lake, live.config.rows)
+
+    main_ = ["mend", "watermark", "--run-dir", str(tmp_path)]
+    with pytest.raises(SystemExit, match="0"):
+        main(main_)
+    told = capsys.readouterr().out
+    assert "100 impressions were refused as `too_old`" in told
+    assert "nothing was changed" in told
+    assert LakeReader(live.run_dir.lake, live.config.rows).state == before.state
+    with file_lock(live.run_dir.lock), pytest.raises(SystemExit, match="2"):
+        main([*main_, "--yes"])
+    assert "is being run by another process" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="0"):
+        main([*main_, "--yes"])
+    assert "done" in capsys.readouterr().out
+
+    live.send(second[100:], live.feedback)
+    with live.reading() as report:
+        counts = report.counts
+        assert report.note is None
+    assert counts["dead_letters"]["impression"] == {"too_old": 100, "in_the_future": 2}
+    assert counts["impressions_read"] == ROWS
+    settled = counts["settled"]["ctr"] + counts["pending"]["ctr"] + counts["not_applicable"]["ctr"]
+    assert settled + counts["duplicates_dropped"] + 102 == ROWS
+    lake = LakeReader(live.run_dir.lake, live.config.rows).read().table
+    assert lake.num_rows > before.rows
+    mended = set(lake["impression_id"].to_pylist()) & {row["impression_id"] for row in second[100:]}
+    clicked = {row["impression_id"] for row in live.feedback if row["task"] == "ctr"}
+    positive = lake.filter(pc.equal(lake["label_ctr"], 1))["impression_id"].to_pylist()
+    assert mended & clicked & set(positive)
+
+    with pytest.raises(SystemExit, match="2"):
+        main(main_)
+    assert "not in the future: nothing is to be mended" in capsys.readouterr().err

@@ -1,0 +1,69 @@
+"""Records that are valid one by one and that a run could not carry on with: each is a dead letter, and the run ends."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from pipelines.control.preflight import prepare
+from pipelines.results import counts_hold
+from pipelines.run_dir import RunDir
+from streaming.errors import BadInput
+from streaming.kafka import ensure_topics
+from tests.support.pipelines.small_runs import assert_learned_the_lake, small, to_the_end
+from tests.support.pipelines.topics import by_hand, send
+
+pytestmark = pytest.mark.broker
+
+COLUMNS = [
+    {"name": "user_id", "minimum": 0},
+    {"name": "ad_id"},
+    {"name": "bid", "type": "float32"},
+    {"name": "interest_0", "minimum": 0, "maximum": 4},
+    {"name": "seen", "type": "list<int64>"},
+]
+SPARSE = [
+    {"name": "user_id", "rows": 1000},
+    {"name": "ad_id", "rows": 100, "transform": "index"},
+    {"name": "vertical", "rows": 16},
+    {"name": "interest_0", "rows": 5, "transform": "index"},
+]
+
+
+def config_of(servers: str, columns=COLUMNS):
+    return small(
+        servers,
+        source=None,
+        rows__columns=columns,
+        features__sparse=SPARSE,
+        kafka__max_message_bytes=200_000,
+        kafka__impressions__codec="json",
+        kafka__feedback__codec="json",
+    )
+
+
+def test_a_row_too_large_to_publish_and_an_id_beyond_its_table_stop_nobody(broker, tmp_path):
+    config = config_of(broker.bootstrap_servers)
+    kafka = config.kafka
+    ensure_topics(kafka, {topic.topic: topic.partitions for topic in (kafka.impressions, kafka.feedback)})
+    shown, feedback = by_hand(config, 600, duplicate_rate=0.0)
+    shown = [row | {"ad_id": row["ad_id"] % 100, "seen": [1, 2]} for row in shown]
+    shown[50]["seen"] = [7] * 20_000  # 60 KB of JSON, 160 KB of Arrow
+    shown[99]["ad_id"] = 100
+    messages = [(kafka.impressions.topic, row["impression_id"] % 2, json.dumps(row).encode()) for row in shown]
+    messages += [(kafka.feedback.topic, row["impression_id"] % 2, json.dumps(row).encode()) for row in feedback]
+    send(broker.bootstrap_servers, messages)
+    finished = to_the_end(config, tmp_path / "run")
+    counts = finished.summary["counts"]
+    assert counts_hold(counts)
+    assert counts["dead_letters"] == 2
+    letters = [row for row in finished.side_table("dead_letters") if row["kind"] == "impression"]
+    assert sorted(row["reason"] for row in letters) == ["out_of_range:ad_id", "row_too_large"]
+    assert_learned_the_lake(finished)
+
+
+def test_a_column_that_may_be_larger_than_its_table_is_refused_at_the_start(broker, tmp_path):
+    columns = [column | ({"maximum": 100} if column["name"] == "ad_id" else {}) for column in COLUMNS]
+    with pytest.raises(BadInput, match=r"may be up to 100 .* a table of 100 rows: make the maximum 99"):
+        prepare(config_of(broker.bootstrap_servers, columns), RunDir(tmp_path))

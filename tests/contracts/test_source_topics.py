@@ -1,0 +1,132 @@
+"""The topics that a run reads stay those that it began with: their cluster, their ids, their partitions."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from kafka import KafkaAdminClient
+
+from pipelines.control import run
+from pipelines.control.preflight import prepare
+from pipelines.run_dir import RunDir
+from pipelines.workers import Orders
+from pipelines.workers.augmentation import AugmentationWorker
+from streaming.errors import BadInput, DataLost
+from streaming.kafka import SourceWatch, ensure_topics
+from tests.support.pipelines.small_runs import small
+from tests.support.pipelines.topics import by_hand, ipc, make_inputs, send
+
+pytestmark = pytest.mark.broker
+
+
+@pytest.fixture
+def admin(kafka):
+    client = KafkaAdminClient(bootstrap_servers=kafka.bootstrap_servers)
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def topic(kafka, topic_name):
+    """A new topic of two partitions."""
+    name = topic_name()
+    ensure_topics(kafka, {name: 2})
+    return name
+
+
+def gone(admin, topic) -> None:
+    """Have the topic deleted, and wait until the broker says so."""
+    admin.delete_topics([topic])
+    deadline = time.monotonic() + 20
+    while topic in admin.list_topics() and time.monotonic() < deadline:
+        time.sleep(0.05)
+
+
+def stored(kafka, topic) -> dict:
+    return SourceWatch(kafka, {topic: 2}).state()
+
+
+def test_the_same_topic_is_found_again(kafka, topic):
+    SourceWatch(kafka, {topic: 2}).open(stored(kafka, topic))
+    SourceWatch(kafka, {topic: 2}).open(None)
+
+
+@pytest.mark.parametrize(
+    ("configured", "words"),
+    [(1, "has 2 partitions, and 1 are configured, so that 1 of them would not be read"), (3, "has 2 .* 3 are conf")],
+)
+def test_other_numbers_of_partitions_than_configured_are_refused(kafka, topic, configured, words):
+    with pytest.raises(BadInput, match=words):
+        SourceWatch(kafka, {topic: configured})
+
+
+def test_another_cluster_with_the_same_topics_is_refused(kafka, topic):
+    with pytest.raises(BadInput, match="and this run began on cluster elsewhere"):
+        SourceWatch(kafka, {topic: 2}).open(stored(kafka, topic) | {"cluster_id": "elsewhere"})
+
+
+def test_a_topic_created_anew_is_found_out_at_the_next_start_and_within_a_minute(kafka, topic, admin):
+    now = [0.0]
+    before, running = stored(kafka, topic), SourceWatch(kafka, {topic: 2}, clock=lambda: now[0])
+    gone(admin, topic)
+    ensure_topics(kafka, {topic: 2})
+    with pytest.raises(DataLost, match=f"`{topic}` was deleted and created anew"):
+        SourceWatch(kafka, {topic: 2}).open(before)
+    running.look()
+    now[0] += 61
+    with pytest.raises(DataLost, match=f"`{topic}` was deleted and created anew"):
+        running.look()
+
+
+def test_partitions_that_were_added_are_found_out_at_the_next_start_and_within_a_minute(kafka, topic, admin):
+    now = [0.0]
+    before, running = stored(kafka, topic), SourceWatch(kafka, {topic: 2}, clock=lambda: now[0])
+    admin.create_partitions({topic: 4})
+    deadline = time.monotonic() + 20
+    while len(admin.describe_topics([topic])[0]["partitions"]) < 4 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    for found_out in (lambda: SourceWatch(kafka, {topic: 4}).open(before), running.look):
+        now[0] += 61
+        with pytest.raises(BadInput, match="has 4 partitions, and had 2 when this run began"):
+            found_out()
+
+
+def test_a_topic_that_is_gone_is_looked_for_twice(kafka, topic, admin):
+    now = [0.0]
+    running = SourceWatch(kafka, {topic: 2}, clock=lambda: now[0])
+    gone(admin, topic)
+    now[0] += 61
+    running.look()
+    now[0] += 6
+    with pytest.raises(DataLost, match=f"`{topic}` is no longer at"):
+        running.look()
+
+
+def test_a_run_on_topics_with_more_partitions_than_configured_is_refused_before_it_reads(broker, tmp_path):
+    config = small(broker.bootstrap_servers, source=None)
+    ensure_topics(config.kafka, {t.topic: 4 for t in (config.kafka.impressions, config.kafka.feedback)})
+    with pytest.raises(BadInput, match="has 4 partitions, and 2 are configured"):
+        run(config, RunDir(tmp_path / "run"), local=True)
+    assert not (tmp_path / "run").exists()
+
+
+def test_augmentation_reads_no_other_topic_than_that_it_began_with(broker, tmp_path, admin):
+    config, run_dir = small(broker.bootstrap_servers, source=None), RunDir(tmp_path)
+    make_inputs(config)
+    kafka = config.kafka
+    ensure_topics(kafka, {kafka.examples.topic: 1, kafka.dead_letters.topic: 1})
+    shown, _ = by_hand(config, 300)
+    prepare(config, run_dir)
+    first = AugmentationWorker(config, run_dir, until_end=False)
+    first.open()
+    first.advance(1.0, Orders())
+    first.close()
+    gone(admin, kafka.impressions.topic)
+    make_inputs(config)
+    messages = [(kafka.impressions.topic, n % 2, ipc([row], config.rows.impression)) for n, row in enumerate(shown)]
+    send(broker.bootstrap_servers, messages)
+    again = AugmentationWorker(config, run_dir, until_end=False)
+    with pytest.raises(DataLost, match="was deleted and created anew"):
+        again.open()
+    again.abandon()

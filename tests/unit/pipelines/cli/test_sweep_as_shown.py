@@ -1,0 +1,85 @@
+"""A sweep that also judges what students predict with what had settled when a row was shown."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+from pipelines.cli import console as cli
+from pipelines.offline import load_part
+from pipelines.offline.sweep.text import markdown
+
+SWEEP = {
+    "config": "small.yaml",
+    "seeds": [1],
+    "students": ["feed"],
+    "as_shown": True,
+    "arms": {
+        "none": {"set": {"arm": {"kind": "none"}}},
+        "single": {"set": {"arm": {"kind": "single_head"}}},
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("as_shown")
+    raw = yaml.safe_load(Path("configs/demo.yaml").read_text())
+    raw["source"] |= {"impressions": 4000, "users": 300, "ads": 40, "base_rate_scale": 5}
+    raw["pace"] = {"mode": "lockstep", "block_rows": 512, "lag": 2}
+    raw["teacher"]["model"] |= {"width": 4, "layers": 1, "num_fmb": 4, "num_lcb": 4, "rank": 4, "mlp": [8]}
+    raw["metrics"]["as_shown"] = False  # a sweep says for itself
+    (folder / "small.yaml").write_text(yaml.safe_dump(raw | {"name": "small"}))
+    (folder / "sweep.yaml").write_text(yaml.safe_dump(SWEEP))
+    with pytest.raises(SystemExit) as left:
+        cli.main(["sweep", str(folder / "sweep.yaml"), "--out", str(folder / "out"), "--jobs", "1"])
+    assert not left.value.code
+    parts = [load_part(path) for path in (folder / "out" / "students").glob("*.npz")]
+    return json.loads((folder / "out" / "sweep.json").read_text()), parts, folder
+
+
+def test_the_gain_as_shown_is_in_the_report_beside_that_as_settled(swept):
+    report, _, _ = swept
+    for task in ("ctr", "cvr"):
+        single = report["conditions"]["fresh"]["students"]["feed"][task]["arms"]["single"]
+        assert single["as_shown"]["ne"]["mean"] != single["ne"]["mean"]
+    overall = report["conditions"]["fresh"]["overall"]["ctr"]["single"]
+    assert overall["as_shown"]["gain"]["value"] == pytest.approx(
+        report["conditions"]["fresh"]["students"]["feed"]["ctr"]["arms"]["single"]["as_shown"]["gain"]["value"]
+    )
+    assert overall["as_shown"]["gain"]["value"] != overall["gain"]["value"]
+    assert "| as shown % |" in markdown(report)
+
+
+def test_as_shown_a_student_does_not_know_what_settled_since(swept):
+    """The first rows are shown before any label has settled: the initial model predicts them."""
+    _, parts, _ = swept
+    assert len(parts) == 2
+    for part in parts:
+        first = part["shown"][:5]
+        assert np.isfinite(part["shown"]).all()
+        assert part["shown"].shape == part["logits"].shape
+        assert np.abs(first).max() < 0.5 < np.abs(part["logits"][-500:]).max()  # of no prior: about p = .5
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (
+            {"arms": {"none": {"set": {"arm": {"kind": "none"}}, "student": {"negative_rate": {"ctr": 0.5}}}}},
+            "share of",
+        ),
+        ({"set": ["metrics.as_shown_bytes=1000"]}, "metrics.as_shown_bytes"),
+    ],
+)
+def test_what_cannot_be_predicted_as_shown_is_refused(swept, capsys, changes, words):
+    _, _, folder = swept
+    (folder / "bad.yaml").write_text(yaml.safe_dump(SWEEP | changes))
+    with pytest.raises(SystemExit) as left:
+        cli.main(["sweep", str(folder / "bad.yaml"), "--out", str(folder / "bad"), "--jobs", "1"])
+    assert left.value.code == 2
+    assert words in capsys.readouterr().err

@@ -49,7 +49,7 @@ class FTRL:
         self.hashing = Hashing(features)
         self.alpha = RATE / self.hashing.count
         self._s, self._n = torch.zeros(2, tasks, SLOTS)
-        self._place = np.zeros(SLOTS, np.int64)  # of a slot among a batch's coordinates; no state
+        self._place = np.zeros(SLOTS, np.int32)  # of a slot among a batch's coordinates; no state
 
     def see(self, batch: Batch) -> Seen:
         """Score a batch."""

@@ -94,7 +94,7 @@ class Pool:
             child.join(END_S)
             if child.is_alive():
                 child.kill()
-        self._executor.shutdown(cancel_futures=True)  # its thread waits for the processes, too: both are done after this
+        self._executor.shutdown(cancel_futures=True)  # its thread reaps processes, too: after this it has ended
         self._executor = None
 
 

@@ -5,6 +5,7 @@ sharding   which strategies may cut which tables, as config, and the plan that f
 planner    TorchRec's planner as it is asked here: hardware, costs, bytes
 tables     the tables at work on their ranks: look-up, update, weights
 held       reading and writing the windows of the tables that this rank holds
+exchange   partial sums of embeddings, sent between ranks in unequal shares
 comms      what ranks send each other: in how many bits, and how many bytes that makes
 """
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from pipelines.cli.options import AsJson, Overrides
+from pipelines.cli.options import AsJson, Overrides, RunDirOption
 
-RunDirOption = Annotated[Path, typer.Option("--run-dir", help="Folder of the run.")]
 Reason = Annotated[str | None, typer.Option("--reason", help="Only letters with this reason, as `list` names it.")]
 
 

@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pipelines.cli.options import AsJson
+from pipelines.cli.options import AsJson, RunDirOption
 
 if TYPE_CHECKING:
     from pipelines.tools import LakeCare
 
-RunDirOption = Annotated[Path, typer.Option("--run-dir", help="Folder of the run.")]
 Force = Annotated[
     list[str] | None,
     typer.Option("--force", metavar="READER", help="Ignore the position of this reader. May be repeated."),

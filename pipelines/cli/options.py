@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -31,5 +32,9 @@ def private_files() -> None:
 Overrides = Annotated[
     list[str] | None,
     typer.Option("--set", help="Override a setting of the config: path=value. May be repeated.", callback=warned),
+]
+RunDirOption = Annotated[Path, typer.Option("--run-dir", help="Folder of the run.")]
+RunDirOrDefault = Annotated[
+    Path | None, typer.Option("--run-dir", help="Folder of the run; default: runs/NAME, the config's name.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]

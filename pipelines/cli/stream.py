@@ -7,16 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipelines.cli.options import AsJson, Overrides, private_files
+from pipelines.cli.options import AsJson, Overrides, RunDirOption, RunDirOrDefault, private_files
 
 if TYPE_CHECKING:
     from pipelines.config import Config
     from pipelines.run_dir import RunDir
     from pipelines.status import RunStatus
-
-RunDirOption = Annotated[
-    Path | None, typer.Option("--run-dir", help="Folder of the run; default: runs/NAME, the config's name.")
-]
 
 
 def check(
@@ -57,7 +53,7 @@ def check(
 
 def stream(
     config: Annotated[Path, typer.Argument(help="A YAML file; see configs/.")],
-    run_dir: RunDirOption = None,
+    run_dir: RunDirOrDefault = None,
     overrides: Overrides = None,
     local: Annotated[bool, typer.Option("--local", help="All workers in this process, without Ray.")] = False,
     until_end: Annotated[
@@ -146,7 +142,7 @@ def _next(status: RunStatus, where: RunDir, *, finished: bool) -> str:
 
 
 def status(
-    run_dir: Annotated[Path, typer.Option("--run-dir", help="Folder of the run.")],
+    run_dir: RunDirOption,
     json_: Annotated[bool, typer.Option("--json", help="Print status.json.")] = False,
 ) -> None:
     """Show what a run is doing.
@@ -166,7 +162,7 @@ def status(
 
 
 def stop(
-    run_dir: Annotated[Path, typer.Option("--run-dir", help="Folder of the run.")],
+    run_dir: RunDirOption,
     wait_s: Annotated[float, typer.Option("--wait", help="Seconds to wait for its end.")] = 60.0,
 ) -> None:
     """End a running pipeline cleanly; it can be resumed.

@@ -20,7 +20,7 @@ MOST_VALUES = 100_000
 
 
 def read_yaml(text: str) -> Any:
-    """The value of a YAML text. Raises ValueError where it is none, in words.
+    """The value of a YAML text. Raises ValueError where it is none, in words that hold no password of it.
 
     >>> read_yaml("{seed: 2, tasks: [ctr]}")
     {'seed': 2, 'tasks': ['ctr']}
@@ -29,14 +29,33 @@ def read_yaml(text: str) -> Any:
         value = yaml.load(text, _Loader)
         if _count(value) > MOST_VALUES:
             raise ValueError(f"it holds more than {MOST_VALUES:,} values, its references written out")
-    except yaml.YAMLError as error:
-        raise ValueError(str(error)) from None
     except RecursionError:
         raise ValueError("it is nested too deep, or inside itself") from None
+    except (yaml.YAMLError, ValueError) as error:
+        raise ValueError(_unquoted(error) if holds_secret(text) else str(error)) from None
     except (AttributeError, IndexError, KeyError, TypeError) as error:
         # What PyYAML's constructors say of `!!int ''` and the like.
-        raise ValueError(f"a value is not of the kind that its tag names ({error!r})") from None
+        of = "" if holds_secret(text) else f" ({error!r})"
+        raise ValueError(f"a value is not of the kind that its tag names{of}") from None
     return value
+
+
+def holds_secret(text: str) -> bool:
+    """Whether a key that is secret stands in a text. Then a message quotes nothing of the text: where it is no YAML, or
+    is YAML in quotes, what is the key's value and what is not cannot be known."""
+    return any(key in text for key in SECRET_KEYS)
+
+
+def _unquoted(error: Exception) -> str:
+    """What an error says, without what it quotes.
+
+    >>> _unquoted(ValueError("invalid literal for int() with base 10: 's3cret'"))
+    'invalid literal for int() with base 10: …'
+    """
+    said = getattr(error, "problem", None) or str(error)
+    mark = getattr(error, "problem_mark", None)
+    place = "" if mark is None else f", line {mark.line + 1}, column {mark.column + 1}"
+    return re.sub(r"'(?!<).{2,}'|`.+`|\".{2,}\"", "…", str(said), flags=re.DOTALL) + place
 
 
 class _Loader(yaml.SafeLoader):
@@ -148,7 +167,7 @@ def _wanted(problem: Any) -> str:
     'a text is wanted, and YAML reads this as true or false; put a text in quotes (got False)'
     """
     value = problem.get("input")
-    got = "" if isinstance(value, dict | list) else f" (got {value!r})"
+    got = "" if isinstance(value, dict | list) or holds_secret(str(value)) else f" (got {value!r})"
     kind, _, rest = problem["type"].partition("_")
     if problem["type"] == "union_tag_invalid":
         context = problem["ctx"]
@@ -181,23 +200,36 @@ def override(raw: dict[str, Any], assignment: str) -> None:
     """Set `path=value` in the settings, names of list items or their numbers as path. Raises BadInput."""
     name, equals, text = assignment.partition("=")
     *parents, last = name.split(".")
+    shown = _shown(assignment)
     if not equals or not all((*parents, last)):
-        raise BadInput(f"--set {assignment}: write it as path=value, for example --set seed=2")
+        raise BadInput(f"--set {shown}: write it as path=value, for example --set seed=2")
     try:
         value = read_yaml(text)
     except ValueError:
-        shown = "…" if last in SECRET_KEYS else text
-        raise BadInput(f"--set {name}={shown}: `{shown}` is not a YAML value; put quotes around a text") from None
+        of = "…" if holds_secret(assignment) else text
+        raise BadInput(f"--set {shown}: `{of}` is not a YAML value; put quotes around a text") from None
     node: Any = raw
-    assignment = f"{name}=…" if last in SECRET_KEYS else assignment
     for part in parents:
-        node = node[_index(node, part, assignment)] if isinstance(node, list) else node.setdefault(part, {})
+        node = node[_index(node, part, shown)] if isinstance(node, list) else node.setdefault(part, {})
         if not isinstance(node, dict | list):
-            raise BadInput(f"--set {assignment}: `{part}` is a single value, it has nothing below it")
+            raise BadInput(f"--set {shown}: `{part}` is a single value, it has nothing below it")
     if isinstance(node, list):
-        node[_index(node, last, assignment)] = value
+        node[_index(node, last, shown)] = value
     else:
         node[last] = value
+
+
+def _shown(assignment: str) -> str:
+    """A `--set` as messages show it.
+
+    >>> _shown("kafka.security={sasl_plain_password: s3cret}"), _shown("kafka.security.ssl_password:s3cret")
+    ('kafka.security=…', 'kafka.security.ssl_password…')
+    """
+    if not holds_secret(assignment):
+        return assignment
+    name, equals, _ = assignment.partition("=")
+    end = min((name.find(key) + len(key) for key in SECRET_KEYS if key in name), default=len(name))
+    return f"{name[:end]}{equals}…" if end == len(name) else f"{name[:end]}…"
 
 
 def passwords_in(assignment: str) -> list[str]:

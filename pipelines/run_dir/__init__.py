@@ -1,6 +1,7 @@
 """Where the files of a run lie.
 
 paths        every file and folder of a run directory, by name
+logs         the log of each process, rotated
 end_offsets  where topics that others feed ended when a bounded run began
 """
 

@@ -1,10 +1,12 @@
 """Tools for runs and data, used by single commands.
 
-feeding    a recorded file into the input topics
-recording  the synthetic stream as Parquet files
-event_time of a run that a record from the future has moved, set back by hand
-lake       a run's lake: contents, readers, housekeeping by hand
-doctor/    checks of this machine
+feeding        a recorded file into the input topics
+recording      the synthetic stream as Parquet files
+dead_letters   of a run: counted, shown, put back onto their topics
+event_time     of a run that a record from the future has moved, set back by hand
+lake           a run's lake: contents, readers, housekeeping by hand
+stored_config  the config that a run stored
+doctor/        checks of this machine
 """
 
 import lazy_loader

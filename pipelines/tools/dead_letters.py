@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from pipelines.config import load
 from pipelines.run_dir import RunDir
 from pipelines.tools.feeding import reached
+from pipelines.tools.stored_config import config_of
 from pipelines.workers.augmentation import committed_merge
 from streaming.delivery import Letters, Place, Record, places_of
 from streaming.errors import BadInput
@@ -28,9 +28,7 @@ class DeadLetters:
 
     def __init__(self, root: Path, overrides: list[str] | None = None) -> None:
         self._run_dir = RunDir(root)
-        if not self._run_dir.config.exists():
-            raise BadInput(f"no run in {root} (no config.yaml there); give the folder of one with --run-dir")
-        self.config = load(self._run_dir.config, overrides)
+        self.config = config_of(self._run_dir, overrides)
 
     def counts(self, reason: str | None = None) -> list[dict[str, Any]]:
         """Letters by kind, reason and topic, the most frequent first, and how many of them were put back."""

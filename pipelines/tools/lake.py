@@ -9,8 +9,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from pipelines.config import Config, load
 from pipelines.run_dir import RunDir
+from pipelines.tools.stored_config import config_of
 from streaming.delta import LogFiles, TableFiles, housekeeping_lock, unneeded_files, vacuum_table
 from streaming.errors import BadInput, StreamingError
 from streaming.lake import (
@@ -26,7 +26,6 @@ from streaming.lake import (
     pinned_ranges,
     retention_floor,
 )
-from streaming.program import command
 
 WAIT_S = 30.0
 """How long to wait for the run's own housekeeping, and for a moment without a commit in flight."""
@@ -43,10 +42,7 @@ class LakeCare:
 
     def __init__(self, root: Path, clock: Callable[[], float] = time.time) -> None:
         self._run_dir = RunDir(root)
-        if not self._run_dir.config.exists():
-            start = command("exfm", "stream", "configs/demo.yaml", "--run-dir", root)
-            raise BadInput(f"no run in {root} (no config.yaml there); start one with `{start}`, or another config")
-        self.config: Config = load(self._run_dir.config)
+        self.config = config_of(self._run_dir)
         self.readers = Readers(self._run_dir.readers)
         self._clock = clock
         self._lake = LakeReader(self._run_dir.lake, self.config.rows)

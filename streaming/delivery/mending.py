@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import uuid
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -84,7 +83,7 @@ def _replace(table: TableFiles, torn: Sequence[TornFile], remade: Sequence[pa.Ta
     with in_flight_lock(table.path):
         added = []
         for each, rows in zip(torn, remade, strict=True):
-            path = str(Path(each.file.path).with_name(f"part-00000-{uuid.uuid4()}-c000.zstd.parquet"))
+            path = table.new_place(each.file)
             place = table.path / path
             place.parent.mkdir(parents=True, exist_ok=True)
             names = [name for name in rows.column_names if name not in table.partition_by]

@@ -4,6 +4,7 @@ table   commits with transaction identifiers that are compared
 files   replaces data files in one commit
 view    a table as readers follow it
 log     the log on the disk: flushed, and diagnosed where it is damaged
+torn    data files that are not what the log says of them
 vacuum  deletes files that no version needs
 lock    commits in flight keep vacuum away; one housekeeper at a time
 """

@@ -1,6 +1,7 @@
 """Reading and writing Kafka topics.
 
-settings   addresses, security, time-outs
+settings      addresses, security, time-outs
+secrets       passwords, read from where a config says
 client        the only file that imports the Kafka client; explains its errors
 rights        what a client may do, and how a right that is missing is granted
 topics        creates topics, asks for offsets

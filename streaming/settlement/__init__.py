@@ -11,6 +11,7 @@ id_index    finds rows by the hash of their id
 ledger      one value per row
 marks       bits per row, stored as a base and deltas
 state       saving and restoring all of it
+account     every offset of every input partition, and what became of it
 config      lateness, deduplication horizon, clock skew
 """
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import typer
 from typer.main import get_command
@@ -58,6 +60,32 @@ def test_a_planted_long_file_is_found():
 
 def test_the_top_level_holds_known_rooms_only():
     assert {name.partition("/")[0] for name in tracked()} - TOP_LEVEL == set()
+
+
+def unlisted(files: dict[str, str]) -> list[str]:
+    """Modules that the docstring of their package leaves out, though it lists others of the package."""
+    found = []
+    for path in files:
+        folder, slash, name = path.rpartition("/")
+        listing = files.get(f"{folder}/__init__.py")
+        if not slash or not name.endswith(".py") or name == "__init__.py" or folder.partition("/")[0] not in ROOMS:
+            continue
+        listed = re.findall(r"^(\w+)(?:/|,| (?= *\S))", (listing or "").partition("\n\n")[2], flags=re.MULTILINE)
+        beside = {other.rpartition("/")[2][:-3] for other in files if other.rpartition("/")[0] == folder}
+        if beside & set(listed) and name[:-3] not in re.findall(r"\w+", listing or ""):
+            found.append(path)
+    return found
+
+
+def test_a_package_that_lists_its_modules_lists_them_all():
+    assert unlisted(tracked()) == []
+
+
+def test_a_planted_module_that_is_not_listed_is_found():
+    listing = '"""Parts.\n\nwheel  turns\naxle   holds it\n"""\n\nimport lazy_loader\n'
+    car = {f"exfm/car/{name}.py": "" for name in ("wheel", "axle", "brake")} | {"exfm/car/__init__.py": listing}
+    assert unlisted(car) == ["exfm/car/brake.py"]
+    assert unlisted(car | {"exfm/car/__init__.py": '"""A car of parts."""\n'}) == []
 
 
 def commands(command: object = None, name: str = "exfm") -> dict[str, object]:

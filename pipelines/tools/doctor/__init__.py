@@ -3,6 +3,7 @@
 checks           all checks in order, and what they found
 verdict          the answer of one check
 software         Python, packages, threads, checksums
+requirements     the pinned list: which exact versions belong together
 machine          disk, memory, open files, compiler, GPU, clock
 broker           Java, jars, and a real start
 embedding_probe  what only a process of its own can find out

@@ -48,7 +48,7 @@ def committed_merge(run_dir: RunDir) -> dict[str, Any] | None:
     if state is None or state == NOTHING_YET:
         return None
     try:
-        meta = CommitRecord.load(states_folder(run_dir, state >> EPOCH_SHIFT), state).meta
+        meta = CommitRecord.load(folder_of_state(run_dir, state), state).meta
     except DataLost:
         return None
     merge: dict[str, Any] = meta["merge"]

@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from pipelines.config import dump, load, parse, passwords_in
+from pipelines.config import dump, load, override, parse, passwords_in
 from pipelines.control.wanted import wanted_of
 from pipelines.run_dir import RunDir
+from streaming.errors import BadInput
 from tests.support.pipelines.raw_configs import changed, refusal
 
 PASSWORD = "s3cret-of-the-stream"
@@ -69,3 +70,50 @@ def test_a_file_with_a_password_lies_relative_to_its_config(tmp_path, monkeypatc
 )
 def test_a_password_in_an_option_is_noticed(assignment, plain):
     assert bool(passwords_in(assignment)) is plain
+
+
+@pytest.mark.parametrize(
+    "assignment",
+    [
+        "kafka.security={sasl_plain_password: s3cret",
+        "kafka={security: {ssl_password: s3cret}, port: [",
+        "kafka.security.sasl_plain_password=[s3cret",
+        "kafka.security.sasl_plain_password.env={a: s3cret",
+        "kafka.security.sasl_plain_password:s3cret",
+        "students.9={sasl_plain_password: s3cret}",
+        "seed.below={sasl_plain_password: s3cret}",
+        "kafka.security=sasl_plain_password:s3cret",
+        "kafka.security='{sasl_plain_password: s3cret}'",
+        "kafka='security: {sasl_plain_password: s3cret}'",
+    ],
+)
+def test_an_option_that_went_wrong_is_shown_without_the_password_in_it(assignment):
+    def load_with_it():
+        raw = changed("seed", 1)
+        override(raw, assignment)
+        parse(raw)
+
+    with pytest.raises(BadInput) as refused:
+        load_with_it()
+    assert "s3cret" not in str(refused.value)
+    assert assignment.split("=")[0].split(":")[0].split(".")[0] in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "'s3cret",
+        "*s3cret",
+        "!s3cret x",
+        "!!int s3cret",
+        "!!float s3cret",
+        '"s3cret\\q"',
+        "[s3cret",
+        "s3cret: x",
+    ],
+)
+def test_a_file_that_is_no_yaml_is_refused_without_its_password(tmp_path, value):
+    (tmp_path / "mine.yaml").write_text(f"name: mine\nkafka:\n  security:\n    sasl_plain_password: {value}\nseed: 1\n")
+    with pytest.raises(BadInput, match=r"mine\.yaml is not YAML: ") as refused:
+        load(tmp_path / "mine.yaml")
+    assert "s3cret" not in str(refused.value)

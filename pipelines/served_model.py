@@ -33,7 +33,7 @@ class ServedModel:
     def __init__(self, served: ServedStudent, schema: RowSchema | None = None) -> None:
         self._served = served
         self._build = BatchBuilder(served.features, served.tasks)
-        self._rules = None if schema is None else serving_rules(schema, served.features.needs_columns())
+        self._rules = None if schema is None else serving_rules(schema, served.features)
 
     def predict(self, rows: Any, params: Mapping[str, Any] | None = None) -> pd.DataFrame:
         """`rows` holds the columns that the student's features read, as a DataFrame, a list of records, or lists by

@@ -7,14 +7,13 @@ number that is not finite.
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 
+from exfm.data import FeatureSet
 from streaming.errors import BadInput
-from streaming.messages import Refusal, Refusals, RowRules, bisect, conform
+from streaming.messages import Limits, Refusal, Refusals, RowRules, bisect, conform
 from streaming.schema import RowSchema
 
 ROWS = "rows"
@@ -28,9 +27,10 @@ SHOWN = 5
 """At most this many reasons are named; all refused rows are counted."""
 
 
-def serving_rules(schema: RowSchema, columns: Collection[str]) -> RowRules:
+def serving_rules(schema: RowSchema, features: FeatureSet) -> RowRules:
     """The rules of ingestion for the columns that a model reads: its `schema` says what the model takes."""
-    return RowRules("impression", schema, only=columns)
+    limits = Limits(features.index_rows, features.ranges)
+    return RowRules("impression", schema, only=features.needs_columns(), limits=limits)
 
 
 def checked(frame: pd.DataFrame, rules: RowRules) -> tuple[pa.RecordBatch, Refusals]:

@@ -39,7 +39,8 @@ POSITION_FIELDS = (
 class Column(BaseModel):
     """One raw feature column, stored in the lake as received.
 
-    A value outside `minimum` and `maximum` makes its row a dead letter (`out_of_range:<name>`).
+    A value outside `minimum` and `maximum` makes its row a dead letter (`out_of_range:<name>`), and so does a list of
+    more than `max_length` values (`too_long:<name>`).
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", coerce_numbers_to_str=True)
@@ -47,8 +48,25 @@ class Column(BaseModel):
     name: str = Field(description="name of the column, as in the messages")
     type: ColumnType = Field(default="int64", description="type of its values")
     nullable: bool = Field(default=False, description="whether a row may lack it")
-    minimum: int | None = Field(default=None, description="int64 columns: a smaller value makes its row a dead letter")
-    maximum: int | None = Field(default=None, description="int64 columns: a larger value makes its row a dead letter")
+    minimum: int | float | None = Field(
+        default=None, description="columns of numbers: a smaller value makes its row a dead letter"
+    )
+    maximum: int | float | None = Field(
+        default=None, description="columns of numbers: a larger value makes its row a dead letter"
+    )
+    max_length: int | None = Field(
+        default=None,
+        gt=0,
+        exclude_if=lambda most: most is None,
+        description="list columns: a longer list makes its row a dead letter; null: as many values as the examples "
+        "topic can carry in one row",
+    )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Column:
+        if self.max_length is not None and self.type != "list<int64>":
+            raise ValueError(f"column `{self.name}` is {self.type}; `max_length` is for lists")
+        return self
 
     @property
     def arrow_type(self) -> pa.DataType:

@@ -1,11 +1,12 @@
 from .batch import OWN, Batch, BatchBuilder, own_rows_of
-from .features import DenseFeature, FeatureSet, HistoryFeature, SequenceFeature, SparseFeature
+from .features import LARGEST_INPUT, DenseFeature, FeatureSet, HistoryFeature, SequenceFeature, SparseFeature
 from .history import Histories, HistoryValues, bag_means, bags_in, unfit_history
 from .sampling import SampledRows, label_shift, label_weights, row_weights, sample_negatives
 from .transforms import GOLDEN, bags_of, dense_of, places_of
 
 __all__ = [
     "GOLDEN",
+    "LARGEST_INPUT",
     "OWN",
     "Batch",
     "BatchBuilder",

@@ -13,6 +13,10 @@ SparseTransform = Literal["hash", "index", "bucketize"]
 DenseTransform = Literal["identity", "log1p", "standardise"]
 LABEL, LOGIT = "label_", "teacher_logit_"  # what columns of a task begin with
 
+LARGEST_INPUT = 2**24
+"""The largest size of a dense feature after its transform, and of a row's weight. Beyond it float32 holds whole numbers
+only: in every sum that such a value enters, what inputs of order 1 contribute is rounded away."""
+
 
 class SparseFeature(BaseModel):
     """One embedding table and the ids that look it up.
@@ -105,6 +109,19 @@ class DenseFeature(BaseModel):
     def reads(self) -> tuple[str, ...]:
         """The raw column this feature is made from."""
         return (self.column or self.name,)
+
+    @property
+    def bounds(self) -> tuple[float, float] | None:
+        """The least and the greatest raw value whose transform is at most LARGEST_INPUT in size; None: any number is.
+
+        >>> DenseFeature(name="age", transform="standardise", mean=40, std=0.5).bounds
+        (-8388568.0, 8388648.0)
+        >>> DenseFeature(name="price", transform="log1p").bounds is None
+        True
+        """
+        if self.transform == "log1p":
+            return None
+        return self.mean - LARGEST_INPUT * self.std, self.mean + LARGEST_INPUT * self.std
 
 
 class SequenceFeature(BaseModel):
@@ -279,6 +296,26 @@ class FeatureSet(BaseModel):
     def needs_columns(self) -> tuple[str, ...]:
         """Raw columns to read, each once, in order of first use."""
         return tuple(dict.fromkeys(column for f in self.all for column in f.reads))
+
+    @property
+    def index_rows(self) -> dict[str, int]:
+        """Columns that are used as an index, and the rows of the smallest table that each is an index into."""
+        tables: list[SparseFeature | SequenceFeature] = [*self.sparse, *self.sequence]
+        indexes = [feature for feature in tables if feature.transform == "index"]
+        columns = {column for feature in indexes for column in feature.reads}
+        return {name: min(f.rows for f in indexes if name in f.reads) for name in sorted(columns)}
+
+    @property
+    def ranges(self) -> dict[str, tuple[float, float]]:
+        """Columns of dense features, and the values that all of these can take (`DenseFeature.bounds`); also of the
+        weight of a row."""
+        found: dict[str, tuple[float, float]] = {"sample_weight": (0.0, float(LARGEST_INPUT))}
+        for feature in self.dense:
+            (name,) = feature.reads
+            if (own := feature.bounds) is not None:
+                low, high = found.get(name, own)
+                found[name] = max(low, own[0]), min(high, own[1])
+        return found
 
     @property
     def names(self) -> tuple[str, ...]:

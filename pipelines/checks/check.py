@@ -63,7 +63,7 @@ def check_config(config: Config, *, rows: int = SAMPLE_ROWS, local: bool = False
     sample: Sample | None = None
     wrong: list[Finding] = []
     if isinstance(source, Recorded):
-        sample, wrong = sample_file(source, config.rows, rows)
+        sample, wrong = sample_file(source, config.rows, rows, config.limits)
     elif source is None and config.kafka.bootstrap_servers is not None:
         sample, wrong = sample_topics(config, rows)
     report.sample = sample

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -45,8 +46,9 @@ def _judge_table(
         if bounds is not None and not (bounds.declared and 0 <= bounds.low <= bounds.high < feature.rows):
             yield note(
                 where,
-                f"it indexes a table of {feature.rows:,} rows: a value outside 0 to {feature.rows - 1:,} ends the run",
-                f"declare the column with minimum: 0 and maximum: {feature.rows - 1}; such a row is a dead letter then",
+                f"it indexes a table of {feature.rows:,} rows: a row with a value outside 0 to {feature.rows - 1:,} is a dead "
+                "letter",
+                f"declare the column with minimum: 0 and maximum: {feature.rows - 1} to say so",
             )
         return
     ids = distinct(feature.reads, columns)
@@ -84,7 +86,7 @@ def bounds_of(feature: SparseFeature | SequenceFeature, config: Config, columns:
         return None
     column = declared.get(name)
     if column is not None and column.minimum is not None and column.maximum is not None:
-        return Bounds(column.minimum, column.maximum, True)
+        return Bounds(math.ceil(column.minimum), math.floor(column.maximum), True)
     seen = pc.min_max(values).as_py()
     return None if seen["min"] is None else Bounds(seen["min"], seen["max"], False)
 

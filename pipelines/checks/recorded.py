@@ -22,7 +22,7 @@ from pipelines.checks.sample import (
 )
 from pipelines.config import Recorded
 from streaming.errors import BadInput
-from streaming.messages import RowRules, conform, is_written_time, without_rows
+from streaming.messages import Limits, RowRules, conform, is_written_time, without_rows
 from streaming.schema import RowSchema
 from streaming.sources import RecordedStream, TimedParquet
 
@@ -32,13 +32,16 @@ CHUNK_ROWS = 131_072
 ANY_ORDER_S = 1e12
 
 
-def sample_file(source: Recorded, schema: RowSchema, wanted: int) -> tuple[Sample | None, list[Finding]]:
-    """A sample of at most `wanted` rows, and what kept the file from being read as the source says."""
+def sample_file(
+    source: Recorded, schema: RowSchema, wanted: int, limits: Limits = Limits()
+) -> tuple[Sample | None, list[Finding]]:
+    """A sample of at most `wanted` rows, and what kept the file from being read as the source says. `limits`: what rows
+    may hold besides."""
     try:
         RecordedStream(source.path, source, schema)
     except BadInput as error:
         return None, [stop("source", problem) for problem in str(error).splitlines()]
-    reader = _Reader(source, schema)
+    reader = _Reader(source, schema, limits)
     reader.look_at_rows(wanted)
     if reader.stream.rows <= MOST_ROWS:
         reader.look_along()
@@ -49,8 +52,8 @@ def sample_file(source: Recorded, schema: RowSchema, wanted: int) -> tuple[Sampl
 class _Reader:
     """Fills one sample. What is wrong goes into `findings`, each problem once."""
 
-    def __init__(self, source: Recorded, schema: RowSchema) -> None:
-        self._source, self._schema = source, schema
+    def __init__(self, source: Recorded, schema: RowSchema, limits: Limits) -> None:
+        self._source, self._schema, self._limits = source, schema, limits
         # The order of times is checked along the whole file; here rows are taken in any.
         self.stream = RecordedStream(source.path, source.model_copy(update={"out_of_order_s": ANY_ORDER_S}), schema)
         self._types = pq.ParquetFile(source.path).schema_arrow
@@ -66,7 +69,7 @@ class _Reader:
     # --- rows from begin, middle and end ---------------------------------------------------------------------------
 
     def look_at_rows(self, wanted: int) -> None:
-        sample, rules = self.sample, RowRules("impression", self._schema)
+        sample, rules = self.sample, RowRules("impression", self._schema, limits=self._limits)
         good: list[pa.RecordBatch] = []
         named: list[pa.Table] = []
         labels = {task: LabelSeen(task) for task in self._source.labels}

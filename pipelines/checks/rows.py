@@ -13,7 +13,9 @@ from pipelines.results import judged
 REMEDIES = {
     "null": "declare the column with `nullable: true`, or give a value in every row",
     "not_finite": "declare the column with `nullable: true`: NaN then counts as missing",
-    "out_of_range": "widen `minimum` and `maximum` of the column, or leave them out",
+    "out_of_range": "widen `minimum` and `maximum` of the column, or the table that it is an index into; a dense "
+    "feature of large numbers takes them with transform `log1p` or `standardise`",
+    "too_long": "raise `max_length` of the column, or leave it out",
     "bad_event_time": "check the column of the time and its unit",
     "bad_vertical": "name a column of short texts as `vertical`",
     "unknown_task": "name the tasks of `rows.tasks` as the feedback does",

@@ -91,7 +91,8 @@ class _Reader:
 
     def _rows(self, topic: Topic, kind: Kind, wanted: int, refused: dict[str, Refused]) -> tuple[bool, pa.Table]:
         """Whether those are all, and the good rows; the others are counted."""
-        codec = make_codec(topic.codec, kind, self._config.rows, max_message_bytes=self._kafka.max_message_bytes)
+        most, limits = self._kafka.max_message_bytes, self._config.limits
+        codec = make_codec(topic.codec, kind, self._config.rows, max_message_bytes=most, limits=limits)
         whole, pieces = self._pieces(topic, wanted)
         batches = []
         for piece in pieces:

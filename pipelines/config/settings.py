@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import yaml
 from pydantic import Field, ValidationError, model_validator
 
-from exfm.data import FeatureSet, SequenceFeature, SparseFeature, unfit_history
+from exfm.data import FeatureSet, unfit_history
 from exfm.errors import ConfigError
 from exfm.models import AsShownConfig
 from pipelines.config.files import place_files
@@ -36,6 +36,7 @@ from pipelines.config.text import choices, mapping, merged, override, problems, 
 from pipelines.shipped import config_file
 from streaming.errors import BadInput
 from streaming.lake import LakeSettings
+from streaming.messages import Limits
 from streaming.schema import RowSchema
 from streaming.settlement import FUTURE_SKEW_S, SettlementConfig
 
@@ -151,12 +152,9 @@ class Config(Frozen):
             raise ValueError(f"student `{student.name}` {problem}")
 
     @property
-    def index_rows(self) -> dict[str, int]:
-        """Columns that are used as an index, and the rows of the smallest table that each is an index into."""
-        tables: list[SparseFeature | SequenceFeature] = [*self.features.sparse, *self.features.sequence]
-        indexes = [feature for feature in tables if feature.transform == "index"]
-        columns = {column for feature in indexes for column in feature.reads}
-        return {name: min(f.rows for f in indexes if name in f.reads) for name in sorted(columns)}
+    def limits(self) -> Limits:
+        """What a row may hold because of what the models make of it; how large it may be is the topics' matter."""
+        return Limits(self.features.index_rows, self.features.ranges)
 
     @property
     def reads_live(self) -> bool:

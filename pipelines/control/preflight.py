@@ -108,7 +108,7 @@ def _disk(root: Path, needed_gb: float) -> None:
 def _indexes_fit(config: Config) -> None:
     """Raises BadInput for a column that may be larger than the table that it is an index into."""
     for column in config.rows.columns:
-        rows = config.index_rows.get(column.name)
+        rows = config.features.index_rows.get(column.name)
         if rows is not None and column.maximum is not None and column.maximum >= rows:
             raise BadInput(
                 f"column `{column.name}` may be up to {column.maximum} (rows.columns: maximum), and is an index into a "

@@ -95,7 +95,10 @@ def _source(config: Config, columns: list[str]) -> tuple[str, Iterator[pa.Table]
             played = RecordedStream(source.path, source, config.rows).chunks(source.chunk_rows)
         truths: list[pa.RecordBatch] = []
         partitions = config.kafka.impressions.partitions
-        for batch in settled_rows(_told(played, truths), config.rows, config.settlement, partitions=partitions):
+        settled = settled_rows(
+            _told(played, truths), config.rows, config.settlement, partitions=partitions, limits=config.limits
+        )
+        for batch in settled:
             # Truth comes with the impression, the rows much later; what has settled is not asked for again.
             truth = Truth(pa.Table.from_batches(truths)) if truths else None
             yield _with_truth(pa.Table.from_batches([batch]), truth, config, columns)

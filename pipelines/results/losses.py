@@ -26,7 +26,8 @@ REMEDIES = {
     "null": "Let the column be empty (nullable: true under rows.columns), or have the producer fill it",
     "not_finite": "Have the producer send a finite number, or none where the column is nullable",
     "out_of_range": "Widen minimum and maximum of the column under rows.columns, and the table that it is an index "
-    "into, or correct the producer",
+    "into; give a dense feature of large numbers the transform log1p or standardise; or correct the producer",
+    "too_long": "Raise max_length of the column, or kafka.max_message_bytes, or send shorter lists",
     "wrong_type": "Declare the column under rows.columns as the type that it has",
     "missing_column": "Take the column out of rows.columns, let it be empty (nullable: true), or have it sent",
     "undecodable": "Check the codec of the topic (kafka.impressions.codec, kafka.feedback.codec)",

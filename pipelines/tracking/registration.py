@@ -67,7 +67,7 @@ def registration_of(
     lineage = {"config_hash": config.hash, "lake": str(run_dir.lake), "position": newest.name}
     lineage["intervals_clustered_by"] = clustered_by({"cluster_by": config.metrics.clusters})
     tags = {**lineage, "champion": str(champion), "why": why, **gain_tags(result)}
-    inputs = serving_rules(config.rows, config.student_features(student).needs_columns()).schema
+    inputs = serving_rules(config.rows, config.student_features(student)).schema
     return Registration(
         model=model,
         versions=tuple(

@@ -3,6 +3,7 @@
 source        the contract of every source of rows: positions, ends, gaps
 codecs        messages to rows and back, Arrow or JSON
 validation    the rules that a row must satisfy
+limits        what values, lists and rows may be at most
 dead_letters  rows and messages that were refused
 ipc           Arrow IPC streams, read defensively
 declared      the size that an Arrow IPC stream declares, checked before it is read

@@ -20,11 +20,11 @@ from .dead_letters import (
     refuse_rows,
 )
 from .ipc import MAX_MESSAGE_BYTES, read_ipc, write_ipc
+from .limits import Limits
 from .source import EndOfStream, MessageSource, Source
 from .times import PER_MS, Unit, is_time, is_written_time, milliseconds
 from .validation import (
     LATEST_EVENT_TIME_MS,
-    Limits,
     Refusal,
     Refusals,
     RowRules,

@@ -6,7 +6,7 @@ values (`RowRules`). Both name the rows at fault and leave the others alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -15,8 +15,9 @@ import pyarrow.compute as pc
 
 from streaming.messages.dead_letters import Kind
 from streaming.messages.ipc import short_type
+from streaming.messages.limits import LIST_VALUE_BYTES, Limits, bounds_of, most_values, range_words
 from streaming.messages.times import is_written_time, milliseconds
-from streaming.schema import SAMPLE_WEIGHT, Column, RowSchema
+from streaming.schema import SAMPLE_WEIGHT, RowSchema
 
 LONGEST_VERTICAL_BYTES = 64
 """A vertical names a folder of the lake, percent-encoded, so that its length is bounded by the file system."""
@@ -37,22 +38,11 @@ class Refusal(NamedTuple):
 Refusals = dict[int, Refusal]
 
 
-class Limits(NamedTuple):
-    """What a row may hold because of what is made of it.
-
-    index_rows  column -> rows of the smallest table that it is an index into
-    row_bytes   of a row's texts and lists together; None: not bounded
-    """
-
-    index_rows: Mapping[str, int] = {}
-    row_bytes: int | None = None
-
-
 class RowRules:
     """The value rules of one kind of record.
 
-    Order of precedence: the columns in schema order; within a column null, not finite, then its range; then the size of
-    the row. The first broken rule gives a row its reason.
+    Order of precedence: the columns in schema order; within a column null, not finite, its range, its length; then the
+    size of the row. The first broken rule gives a row its reason.
 
     >>> from streaming.schema import Column, Task
     >>> schema = RowSchema(columns=[Column(name="age", maximum=120)], tasks=[Task(name="ctr", window_s=60)])
@@ -68,7 +58,9 @@ class RowRules:
         self.kind: Kind = kind
         whole: pa.Schema = schema.impression if kind == "impression" else schema.feedback
         self.schema = whole if only is None else pa.schema([field for field in whole if field.name in only])
-        self._bounds = {c.name: _bounds(c, limits) for c in schema.columns} if kind == "impression" else {}
+        columns = schema.columns if kind == "impression" else ()
+        self._bounds = {column.name: bounds_of(column, limits) for column in columns}
+        self._lengths = {column.name: most for column in columns if (most := most_values(column, limits)) is not None}
         self._row_bytes = limits.row_bytes
         self._tasks = pa.array(schema.feedback_tasks, pa.string())
         self._task_names = ", ".join(task.name for task in schema.tasks)
@@ -117,10 +109,12 @@ class RowRules:
             if not pc.all(finite, min_count=0).as_py():
                 allowed = f"; a finite number needed{'' if field.nullable else if_nullable(field)}"
                 yield pc.invert(finite).fill_null(False), f"not_finite:{name}", allowed
-            if name == SAMPLE_WEIGHT and not _inside(column, 0, None):
-                yield _outside(column, 0, None), f"out_of_range:{name}", f"; allowed: {_range_words(0, None)}"
+            low, high = self._bounds.get(name, (None, None))
+            if not _inside(column, low, high):
+                yield _outside(column, low, high), f"out_of_range:{name}", f"; allowed: {range_words(low, high)}"
         else:
             yield from self._broken_integers(name, column)
+            yield from self._too_long(name, column)
 
     def _broken_integers(self, name: str, column: pa.Array) -> Iterator[tuple[pa.Array, str, str]]:
         low, high = self._bounds.get(name, (None, None))
@@ -136,8 +130,17 @@ class RowRules:
             yield (
                 outside if rows is None else _of_rows(outside, rows, len(column)),
                 f"out_of_range:{name}",
-                f"; allowed: {_range_words(low, high)}",
+                f"; allowed: {range_words(low, high)}",
             )
+
+    def _too_long(self, name: str, column: pa.Array) -> Iterator[tuple[pa.Array, str, str]]:
+        most = self._lengths.get(name)
+        if most is None or len(column.values) <= most:
+            return
+        lengths = pc.list_value_length(column)
+        if not _inside(lengths, None, most):
+            allowed = f"; a list of at most {most:,} values is allowed"
+            yield _outside(lengths, None, most), f"too_long:{name}", allowed
 
 
 def conform(table: pa.Table, schema: pa.Schema) -> tuple[pa.RecordBatch, Refusals]:
@@ -318,13 +321,13 @@ def _refuse(refusals: Refusals, rows: list[int] | range, reason: str, detail: st
         refusals.setdefault(row, Refusal(reason, detail))
 
 
-def _inside(values: pa.Array, low: int | None, high: int | None) -> bool:
+def _inside(values: pa.Array, low: float | None, high: float | None) -> bool:
     extremes = pc.min_max(values)
     smallest, largest = extremes["min"].as_py(), extremes["max"].as_py()
     return smallest is None or ((low is None or smallest >= low) and (high is None or largest <= high))
 
 
-def _outside(values: pa.Array, low: int | None, high: int | None) -> pa.Array:
+def _outside(values: pa.Array, low: float | None, high: float | None) -> pa.Array:
     outside = pa.repeat(False, len(values))
     if low is not None:
         outside = pc.or_(outside, pc.less(values, low).fill_null(False))
@@ -339,15 +342,6 @@ def _of_rows(broken_values: pa.Array, rows: pa.Array, count: int) -> pa.Array:
     return pa.array(mask)
 
 
-def _bounds(column: Column, limits: Limits) -> tuple[int | None, int | None]:
-    """The values that a column may have: those declared, of which an index has to lie in its table."""
-    rows = limits.index_rows.get(column.name)
-    if rows is None or column.type not in ("int64", "list<int64>"):
-        return column.minimum, column.maximum
-    low, high = column.minimum or 0, rows - 1 if column.maximum is None else column.maximum
-    return max(low, 0), min(high, rows - 1)
-
-
 def _sizes(batch: pa.RecordBatch) -> np.ndarray:
     """Bytes of the texts and lists of each row, (N,) int64."""
     sizes = np.zeros(batch.num_rows, np.int64)
@@ -355,14 +349,9 @@ def _sizes(batch: pa.RecordBatch) -> np.ndarray:
         if pa.types.is_string(column.type):
             sizes += pc.binary_length(column).fill_null(0).to_numpy(zero_copy_only=False)
         elif pa.types.is_list(column.type):
-            sizes += 8 * pc.list_value_length(column).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+            lengths = pc.list_value_length(column).fill_null(0).to_numpy(zero_copy_only=False)
+            sizes += LIST_VALUE_BYTES * lengths.astype(np.int64)
     return sizes
-
-
-def _range_words(low: int | None, high: int | None) -> str:
-    if low is None:
-        return f"at most {high}"
-    return f"{low} to {high}" if high is not None else f"at least {low}"
 
 
 def _short(value: Any) -> str:

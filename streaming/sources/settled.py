@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from streaming.hashing import hash64
-from streaming.messages import Kind, RowRules, without_rows
+from streaming.messages import Kind, Limits, RowRules, without_rows
 from streaming.position import Partition
 from streaming.schema import POSITION_FIELDS, RowSchema
 from streaming.settlement import Merge, Settlement, SettlementConfig
@@ -22,11 +22,17 @@ _TOPICS: dict[Kind, str] = {"impression": "impressions", "feedback": "feedback"}
 
 
 def settled_rows(
-    chunks: Iterable[Chunk], schema: RowSchema, settlement: SettlementConfig, *, partitions: int = 1
+    chunks: Iterable[Chunk],
+    schema: RowSchema,
+    settlement: SettlementConfig,
+    *,
+    partitions: int = 1,
+    limits: Limits = Limits(),
 ) -> Iterator[pa.RecordBatch]:
     """Batches in `RowSchema.settled`, in the order in which they settle; rows that break a rule are left out.
 
-    `partitions` of each topic: they decide the order of rows that happened in the same millisecond.
+    `partitions` of each topic: they decide the order of rows that happened in the same millisecond. `limits`: what rows
+    may hold besides.
 
     >>> from streaming.sources.synthetic.stream import GeneratedStream, GeneratorConfig
     >>> config = GeneratorConfig(impressions=1000, users=500, ads=50, malformed_rate=0.0)
@@ -36,7 +42,7 @@ def settled_rows(
     """
     feeds = {Partition(topic, p): kind for kind, topic in _TOPICS.items() for p in range(partitions)}
     merge = Merge(schema, feeds)
-    rules = {kind: RowRules(kind, schema) for kind in _TOPICS}
+    rules = {kind: RowRules(kind, schema, limits=limits) for kind in _TOPICS}
     settle = Settlement(schema, settlement)
     for number, chunk in enumerate(chunks):
         arrived: dict[Kind, pa.RecordBatch] = {"impression": chunk.impressions, "feedback": chunk.feedback}

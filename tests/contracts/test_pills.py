@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 
 import pytest
 
@@ -22,6 +23,7 @@ COLUMNS = [
     {"name": "bid", "type": "float32"},
     {"name": "interest_0", "minimum": 0, "maximum": 4},
     {"name": "seen", "type": "list<int64>"},
+    {"name": "liked", "type": "list<int64>", "max_length": 5},
 ]
 SPARSE = [
     {"name": "user_id", "rows": 1000},
@@ -37,29 +39,37 @@ def config_of(servers: str, columns=COLUMNS):
         source=None,
         rows__columns=columns,
         features__sparse=SPARSE,
+        features__dense=[{"name": "bid"}],
         kafka__max_message_bytes=200_000,
         kafka__impressions__codec="json",
         kafka__feedback__codec="json",
     )
 
 
-def test_a_row_too_large_to_publish_and_an_id_beyond_its_table_stop_nobody(broker, tmp_path):
+def test_a_row_too_large_to_publish_and_values_that_no_model_can_take_stop_nobody(broker, tmp_path):
     config = config_of(broker.bootstrap_servers)
     kafka = config.kafka
     ensure_topics(kafka, {topic.topic: topic.partitions for topic in (kafka.impressions, kafka.feedback)})
     shown, feedback = by_hand(config, 600, duplicate_rate=0.0)
-    shown = [row | {"ad_id": row["ad_id"] % 100, "seen": [1, 2]} for row in shown]
-    shown[50]["seen"] = [7] * 20_000  # 60 KB of JSON, 160 KB of Arrow
+    shown = [row | {"ad_id": row["ad_id"] % 100, "seen": [1, 2], "liked": [3] * 5} for row in shown]
+    shown[50]["seen"] = [7] * 6250  # 50,000 bytes, which is what fits, and the rest of the row
+    shown[60]["seen"] = [7] * 20_000  # 60 KB of JSON, 160 KB of Arrow
+    shown[70]["liked"] = [3] * 6
     shown[99]["ad_id"] = 100
+    for number in range(200, 600, 50):
+        shown[number]["bid"] = 3e38
     messages = [(kafka.impressions.topic, row["impression_id"] % 2, json.dumps(row).encode()) for row in shown]
     messages += [(kafka.feedback.topic, row["impression_id"] % 2, json.dumps(row).encode()) for row in feedback]
     send(broker.bootstrap_servers, messages)
     finished = to_the_end(config, tmp_path / "run")
     counts = finished.summary["counts"]
     assert counts_hold(counts)
-    assert counts["dead_letters"] == 2
     letters = [row for row in finished.side_table("dead_letters") if row["kind"] == "impression"]
-    assert sorted(row["reason"] for row in letters) == ["out_of_range:ad_id", "row_too_large"]
+    reasons = Counter(row["reason"] for row in letters)
+    ones = ["out_of_range:ad_id", "row_too_large", "too_long:seen", "too_long:liked"]
+    assert reasons == dict.fromkeys(ones, 1) | {"out_of_range:bid": 8}
+    assert counts["dead_letters"] == 12
+    assert all(worker.get("quarantined_rows", 0) == 0 for worker in finished.summary["workers"].values())
     assert_learned_the_lake(finished)
 
 

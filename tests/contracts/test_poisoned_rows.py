@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -55,6 +56,13 @@ def poisoned(servers: str, count: int, poison: dict[int, float], **settings: Any
             messages += [(topic.topic, partition, ipc(mine[n : n + 200], schema)) for n in range(0, len(mine), 200)]
     send(servers, messages)
     return config
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _no_ceiling():
+    """As rows of a lake that was written before numbers had a ceiling (LARGEST_INPUT)."""
+    with patch("exfm.data.features.LARGEST_INPUT", 1e39):
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from pipelines.config import Config, Topic
 from pipelines.run_dir import RunDir, stored_ends
 from pipelines.workers import Stopwatch
 from streaming.kafka import TopicReader
-from streaming.messages import EndOfStream, Kind, Limits
+from streaming.messages import EndOfStream, Kind
 from streaming.position import Partition
 from streaming.settlement import InputTopic, Intake, SettledRows, Settlement
 
@@ -102,6 +102,6 @@ def intake_of(
         max_future_skew_s=config.max_future_skew_s,
         now_ms=now_ms if config.reads_live else None,
         max_message_bytes=kafka.max_message_bytes,
-        limits=Limits(config.index_rows, row_bytes),
+        limits=config.limits._replace(row_bytes=row_bytes),
         watch=watch,
     )

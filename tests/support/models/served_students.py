@@ -57,7 +57,7 @@ def registration(model, served, *, tags=None, twin=None, champion="student"):
             for role, export in exports.items()
             if export is not None
         ),
-        inputs=serving_rules(SCHEMA, FEATURES.needs_columns()).schema,
+        inputs=serving_rules(SCHEMA, FEATURES).schema,
         tasks=TASKS,
         example=ROWS.to_dict("records"),
         settings={"rows": SCHEMA.model_dump(mode="json")},

@@ -1,7 +1,9 @@
+import numpy as np
+import pyarrow as pa
 import pytest
 from pydantic import ValidationError
 
-from exfm.data import DenseFeature, FeatureSet, SparseFeature
+from exfm.data import LARGEST_INPUT, DenseFeature, FeatureSet, SparseFeature, dense_of
 
 
 def test_needs_each_raw_column_once_in_order_of_first_use():
@@ -47,3 +49,25 @@ def test_mean_belongs_to_standardise():
 def test_names_are_distinct_and_usable_as_state_keys(name):
     with pytest.raises(ValidationError, match="repeated, empty"):
         FeatureSet(sparse=[SparseFeature(name="f", rows=2), SparseFeature(name=name, rows=2)])
+
+
+@pytest.mark.parametrize("how", [{}, {"transform": "standardise", "mean": -7.0, "std": 0.25}])
+def test_a_dense_feature_bounds_its_column_where_its_transform_reaches_the_ceiling(how):
+    feature = DenseFeature(name="price", **how)
+    assert feature.bounds is not None
+    made = dense_of(feature, {"price": pa.array(feature.bounds, pa.float64())})
+    assert made.tolist() == [-LARGEST_INPUT, LARGEST_INPUT]
+
+
+def test_a_logarithm_bears_every_number_and_columns_are_bounded_by_all_that_is_made_of_them():
+    largest = pa.array([float(np.finfo(np.float32).max)])
+    price = DenseFeature(name="price", transform="log1p")
+    assert price.bounds is None
+    assert dense_of(price, {"price": largest})[0] < 90
+    small = DenseFeature(name="small", column="price", transform="standardise", std=2.0**-24)
+    features = FeatureSet(sparse=[SparseFeature(name="ad", rows=9)], dense=[price, small, DenseFeature(name="age")])
+    assert features.ranges == {
+        "sample_weight": (0, LARGEST_INPUT),
+        "price": (-1, 1),
+        "age": (-LARGEST_INPUT, LARGEST_INPUT),
+    }

@@ -170,7 +170,7 @@ def missing(every: int, values: np.ndarray) -> pa.Array:
         pytest.param(
             {},
             {"features__sparse": [{"name": "user", "rows": 100, "transform": "index"}]},
-            ["of column `user` is outside its table of 100 rows", "give it more `rows`"],
+            ["dead letters", "allowed: 0 to 99", "the table that it is an index into"],
             id="an index outside its table",
         ),
         pytest.param(
@@ -331,7 +331,7 @@ def test_a_bare_file_needs_a_config(check, capsys):
         pytest.param(
             {"minimum": 0},
             {"rows": 2000, "transform": "index"},
-            ["a value outside 0 to 1,999 ends the run", "minimum: 0 and maximum: 1999"],
+            ["a value outside 0 to 1,999 is a dead letter", "minimum: 0 and maximum: 1999"],
             id="an index without bounds",
         ),
         pytest.param({"minimum": 0, "maximum": 499}, {"rows": 500, "transform": "index"}, [], id="an index of all ids"),

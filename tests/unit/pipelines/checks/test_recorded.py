@@ -331,7 +331,7 @@ def test_a_bare_file_needs_a_config(check, capsys):
         pytest.param(
             {"minimum": 0},
             {"rows": 2000, "transform": "index"},
-            ["a value outside 0 to 1,999 is a dead letter", "minimum: 0 and maximum: 1999"],
+            ["a value outside 0 to 1,999 makes its row a dead letter", "minimum: 0 and maximum: 1999"],
             id="an index without bounds",
         ),
         pytest.param({"minimum": 0, "maximum": 499}, {"rows": 500, "transform": "index"}, [], id="an index of all ids"),

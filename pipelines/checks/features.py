@@ -46,8 +46,8 @@ def _judge_table(
         if bounds is not None and not (bounds.declared and 0 <= bounds.low <= bounds.high < feature.rows):
             yield note(
                 where,
-                f"it indexes a table of {feature.rows:,} rows: a value outside 0 to {feature.rows - 1:,} makes its row a "
-                "dead letter",
+                f"it indexes a table of {feature.rows:,} rows: a value outside 0 to {feature.rows - 1:,} makes its row "
+                "a dead letter",
                 f"declare the column with minimum: 0 and maximum: {feature.rows - 1} to say so",
             )
         return

@@ -3,7 +3,7 @@ time), dense features (floats) and histories (what earlier rows with the same id
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from functools import cached_property
 from typing import Any, Literal
 
@@ -328,6 +328,21 @@ class FeatureSet(BaseModel):
             dense=tuple(feature for feature in self.dense if feature.name in names),
             sequence=tuple(feature for feature in self.sequence if feature.name in names),
             history=tuple(feature for feature in self.history if feature.name in names),
+        )
+
+    def with_more(
+        self,
+        sparse: Sequence[SparseFeature] = (),
+        dense: Sequence[DenseFeature] = (),
+        sequence: Sequence[SequenceFeature] = (),
+        history: Sequence[HistoryFeature] = (),
+    ) -> FeatureSet:
+        """These features, and more of each kind behind them. Raises ValueError as a new set of them does."""
+        return FeatureSet(
+            sparse=(*self.sparse, *sparse),
+            dense=(*self.dense, *dense),
+            sequence=(*self.sequence, *sequence),
+            history=(*self.history, *history),
         )
 
     def without_teacher(self) -> FeatureSet:

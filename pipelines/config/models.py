@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
+from exfm.data import DenseFeature, HistoryFeature, SequenceFeature, SparseFeature
 from exfm.models import LearnedRows, StudentConfig, TeacherConfig, Whose
 from exfm.parallel import Sharding
 from pipelines.config.sections import Frozen
@@ -55,6 +56,24 @@ class TeacherSettings(Frozen):
         return batch_growth(self.first_batch_rows, self.batch_rows)
 
 
+Named = SparseFeature | DenseFeature | SequenceFeature | HistoryFeature
+
+
+class OwnFeatures(Frozen):
+    """Features that one student has and nobody else: of any column that is logged, also one that no model read before.
+    The teacher does not read them."""
+
+    sparse: tuple[SparseFeature, ...] = Field(default=(), description="embedding tables and the ids that look them up")
+    dense: tuple[DenseFeature, ...] = Field(default=(), description="floats")
+    sequence: tuple[SequenceFeature, ...] = Field(default=(), description="ids in order of time")
+    history: tuple[HistoryFeature, ...] = Field(default=(), description="running averages of its earlier rows")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        lists: tuple[tuple[Named, ...], ...] = (self.sparse, self.dense, self.sequence, self.history)
+        return tuple(feature.name for features in lists for feature in features)
+
+
 class StudentSettings(Frozen):
     """A vertical student: name, row filter (default: the vertical of its name), tasks, features, arm.
 
@@ -69,6 +88,17 @@ class StudentSettings(Frozen):
     verticals: tuple[str, ...] | Literal["all"] = Field(
         default=(), description="whose rows it is for; `all`: those of every vertical; left out: the one of its name"
     )
+    where: str | None = Field(
+        default=None,
+        exclude_if=lambda text: text is None,
+        description="a condition on the rows that it is for, such as `bid > 0.5 and device in (1, 2)`; null: none",
+    )
+    first_seq: int = Field(
+        default=0,
+        ge=0,
+        exclude_if=lambda seq: seq == 0,
+        description="the `lake_seq` at which it begins: rows before it are not learned",
+    )
     label_rows: Whose = Field(
         default="own",
         exclude_if=lambda whose: whose == "own",
@@ -81,6 +111,11 @@ class StudentSettings(Frozen):
     )
     tasks: tuple[str, ...] = Field(default=(), description="empty: all tasks")
     features: tuple[str, ...] = Field(default=(), description="empty: all but the teacher's own")
+    own_features: OwnFeatures = Field(
+        default=OwnFeatures(),
+        exclude_if=lambda own: not own.names,
+        description="features of its own, besides those of the run; `features` left out, it reads them all",
+    )
     batch_rows: int = Field(default=512, gt=0, description="rows of one training step")
     first_batch_rows: int = Field(
         default=FIRST_BATCH_ROWS,
@@ -118,6 +153,11 @@ class StudentSettings(Frozen):
         return () if self.verticals == "all" else self.verticals or (self.name,)
 
     @property
+    def for_every_row(self) -> bool:
+        """Whether every row of the lake is its own."""
+        return not self.row_filter and self.where is None
+
+    @property
     def learned_rows(self) -> LearnedRows:
         """Whose labels and logits it learns."""
         return LearnedRows(self.label_rows, self.distillation_rows if self.model.arm.distils else "own")
@@ -125,4 +165,4 @@ class StudentSettings(Frozen):
     @property
     def learns_from_others(self) -> bool:
         """Whether it learns from rows that are not its own."""
-        return bool(self.row_filter) and "all" in self.learned_rows
+        return not self.for_every_row and "all" in self.learned_rows

@@ -14,13 +14,13 @@ from typing import Annotated, Any
 import yaml
 from pydantic import Field, ValidationError, model_validator
 
-from exfm.data import FeatureSet, unfit_history
+from exfm.data import FeatureSet, SequenceFeature, SparseFeature, unfit_history
 from exfm.errors import ConfigError
 from exfm.models import AsShownConfig
 from pipelines.config.files import place_files
 from pipelines.config.hash import decisive, hash_of
 from pipelines.config.identity import identity_of
-from pipelines.config.models import Augmentation, StudentSettings, TeacherSettings
+from pipelines.config.models import Augmentation, OwnFeatures, StudentSettings, TeacherSettings
 from pipelines.config.sections import (
     Frozen,
     Generated,
@@ -33,9 +33,10 @@ from pipelines.config.sections import (
     Tracking,
 )
 from pipelines.config.text import choices, mapping, merged, override, problems, read_settings
+from pipelines.feeds import OwnRows
 from pipelines.shipped import config_file
 from streaming.errors import BadInput
-from streaming.lake import LakeSettings
+from streaming.lake import LakeSettings, Where
 from streaming.messages import Limits
 from streaming.schema import RowSchema
 from streaming.settlement import FUTURE_SKEW_S, SettlementConfig
@@ -83,8 +84,13 @@ class Config(Frozen):
 
     def _check_columns(self) -> None:
         columns = {c.name for c in self.rows.columns} | {"vertical", "event_time_ms"}
-        for column in sorted(set(self.features.needs_columns()) - columns):
-            raise ValueError(f"features read column `{column}`, which rows do not have; {choices(column, columns)}")
+        read = [
+            ("features read", self.features),
+            *((f"student `{s.name}` reads", self._known_to(s)) for s in self.students),
+        ]
+        for who, features in read:
+            for column in sorted(set(features.needs_columns()) - columns):
+                raise ValueError(f"{who} column `{column}`, which rows do not have; {choices(column, columns)}")
         self.metrics.check(self.rows)
 
     def _check_teacher(self) -> None:
@@ -117,7 +123,8 @@ class Config(Frozen):
             )
 
     def _check_student(self, student: StudentSettings) -> None:
-        features, tasks = set(self.features.names), set(self.tasks)
+        known = self._known_to(student)
+        features, tasks = set(known.names), set(self.tasks)
         if [s.name for s in self.students].count(student.name) > 1:
             raise ValueError(f"two students are named `{student.name}`")
         for feature in student.features:
@@ -127,11 +134,16 @@ class Config(Frozen):
         for task, possible in (*((t, tasks) for t in student.tasks), *((t, own) for t in student.negative_rate)):
             if task not in possible:
                 raise ValueError(f"student `{student.name}` wants task `{task}`; {choices(task, possible)}")
+        try:
+            self.own_rows(student)
+        except BadInput as error:
+            raise ValueError(f"student `{student.name}`, where: {error}") from None
+        self._check_own_indexes(student)
         reads = self._feature_names(student)
-        if not set(reads) & set(self.features.sparse_names):
+        if not set(reads) & set(known.sparse_names):
             raise ValueError(
                 f"student `{student.name}` reads no sparse feature, and needs 1 or more; sparse features: "
-                f"{', '.join(self.features.sparse_names)}, of which teacher.only keeps {list(self.teacher.only)}"
+                f"{', '.join(known.sparse_names)}, of which teacher.only keeps {list(self.teacher.only)}"
             )
         if student.learns_from_others and not any("vertical" in f.reads for f in self.student_features(student).all):
             setting = "label_rows" if student.label_rows == "all" else "distillation_rows"
@@ -141,15 +153,30 @@ class Config(Frozen):
                 f"`vertical` to what it reads, or set {setting}: own"
             )
         arm = student.model.arm
-        sparse = set(reads) & set(self.features.sparse_names)
+        sparse = set(reads) & set(known.sparse_names)
         for feature in arm.residuals_by:
             if feature not in sparse:
                 raise ValueError(
                     f"student `{student.name}`: arm.residuals_by names `{feature}`, which is no sparse feature that it "
                     f"reads; {choices(feature, sparse)}"
                 )
-        if problem := unfit_history(self.features, reads, self.student_tasks(student), arm.distils):
+        if problem := unfit_history(known, reads, self.student_tasks(student), arm.distils):
             raise ValueError(f"student `{student.name}` {problem}")
+
+    def _check_own_indexes(self, student: StudentSettings) -> None:
+        """Rows that no model looked up by these ids are in the lake already: their columns have to be bounded."""
+        columns = {column.name: column for column in self.rows.columns}
+        tables: list[SparseFeature | SequenceFeature] = [*student.own_features.sparse, *student.own_features.sequence]
+        for feature in tables:
+            column = columns.get(feature.reads[0])
+            if feature.transform != "index" or column is None:
+                continue
+            if column.minimum is None or column.minimum < 0 or column.maximum is None or column.maximum >= feature.rows:
+                raise ValueError(
+                    f"student `{student.name}`: its own feature `{feature.name}` is an index of {feature.rows} rows, "
+                    f"and nothing keeps `{column.name}` below that in the lake (rows.columns: minimum, maximum); use "
+                    "transform `hash`"
+                )
 
     @property
     def limits(self) -> Limits:
@@ -183,7 +210,19 @@ class Config(Frozen):
         return student.tasks or self.tasks
 
     def student_features(self, student: StudentSettings) -> FeatureSet:
-        return self.features.select(self._feature_names(student))
+        return self._known_to(student).select(self._feature_names(student))
+
+    def own_rows(self, student: StudentSettings) -> OwnRows:
+        """The rows that a student is for. Raises BadInput where its condition does not fit the rows."""
+        return OwnRows(student.row_filter, None if student.where is None else Where(student.where, self.rows))
+
+    @property
+    def read_columns(self) -> tuple[str, ...]:
+        """Raw columns that a model reads, or that say whose a row is, each once."""
+        needed = [*self.features.needs_columns()]
+        for student in self.students:
+            needed += [*self._known_to(student).needs_columns(), *self.own_rows(student).columns]
+        return tuple(dict.fromkeys(needed))
 
     def as_shown(self, student: StudentSettings) -> AsShownConfig | None:
         """How a student's predictions as shown are made; None where they are not wanted."""
@@ -204,10 +243,16 @@ class Config(Frozen):
     def reads_all_rows(self, student: StudentSettings) -> bool:
         """Whether a student reads rows that are not its own, to learn from or to keep histories of."""
         of_all = any(history.rows == "all" for history in self.student_features(student).history)
-        return student.learns_from_others or (of_all and bool(student.row_filter))
+        return student.learns_from_others or (of_all and not student.for_every_row)
 
     def _feature_names(self, student: StudentSettings) -> tuple[str, ...]:
-        return student.features or tuple(n for n in self.features.names if n not in self.teacher.only)
+        return student.features or tuple(n for n in self._known_to(student).names if n not in self.teacher.only)
+
+    def _known_to(self, student: StudentSettings) -> FeatureSet:
+        """The features of the run, and the student's own."""
+        return self.features.with_more(
+            **{kind: getattr(student.own_features, kind) for kind in OwnFeatures.model_fields}
+        )
 
     @property
     def hash(self) -> str:

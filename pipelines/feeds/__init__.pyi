@@ -1,5 +1,6 @@
 from .cuts import StudentCuts, block_cuts
 from .growth import Growth, batch_growth, block_growth
+from .own_rows import OwnRows
 from .student import Cut, RowSource, StudentFeed
 from .table import TableSource
 from .teacher import Portion, Step, TeacherFeed, portion_of
@@ -7,6 +8,7 @@ from .teacher import Portion, Step, TeacherFeed, portion_of
 __all__ = [
     "Cut",
     "Growth",
+    "OwnRows",
     "Portion",
     "RowSource",
     "Step",

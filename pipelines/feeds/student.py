@@ -9,18 +9,18 @@ training: nothing here depends on how far, and what was left out waits until it 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from typing import NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from exfm.data import OWN, Batch, BatchBuilder, SampledRows
 from exfm.models import Whose
 from pipelines.feeds.cuts import StudentCuts
 from pipelines.feeds.growth import Growth
+from pipelines.feeds.own_rows import OwnRows
 from pipelines.training import Ahead, Watch
 from streaming.messages import EndOfStream
 from streaming.position import NOTHING_YET
@@ -95,18 +95,18 @@ class StudentFeed:
         build: BatchBuilder,
         *,
         batches: Growth,
-        own: Collection[str] = (),
+        own: OwnRows | None = None,
         label_rows: Whose = "own",
         sampling: Callable[[pa.Table], SampledRows] | None = None,
         ahead: int = 0,
         watch: Watch = lambda phase: nullcontext(),
     ) -> None:
-        """`batches`: the rows of a batch, by the rows learned before it. `own`: the verticals whose rows are the
-        student's own, where the source has others, too; `label_rows`: whether labels of those are learned. With `ahead`
-        > 0, do not share `source` with another thread. `watch` times the thread that reads, in the phases `read`,
-        `cut` and `batch`."""
+        """`batches`: the rows of a batch, by the rows learned before it. `own`: which rows are the student's own, where
+        the source has others, too (None: all); `label_rows`: whether labels of those are learned. With `ahead` > 0, do
+        not share `source` with another thread. `watch` times the thread that reads, in the phases `read`, `cut` and
+        `batch`."""
         self._source, self._build, self._sampling, self._watch = source, build, sampling, watch
-        self._own = pa.array(own, pa.string()) if own else None
+        self._own = own
         self._batches, self._own_only = batches, self._own is not None and label_rows == "own"
         self._cuts = StudentCuts(batches)
         self._given = self._read_upto = NOTHING_YET
@@ -204,7 +204,7 @@ class StudentFeed:
         if rows is None:
             return False
         if self._own is not None:
-            rows = rows.append_column(OWN, pc.is_in(rows["vertical"], value_set=self._own))
+            rows = rows.append_column(OWN, pa.array(self._own.mask(rows)))
         if self._sampling is not None:
             sampled = self._sampling(rows)
             self._left_out.put(sampled, own_only=self._own_only)

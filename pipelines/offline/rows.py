@@ -62,7 +62,7 @@ def rows_of(
 
 def _columns(config: Config) -> list[str]:
     weight = [SAMPLE_WEIGHT] if config.rows.weighted else []
-    return list(dict.fromkeys([*config.features.needs_columns(), *(f"label_{task}" for task in config.tasks), *weight]))
+    return list(dict.fromkeys([*config.read_columns, *(f"label_{task}" for task in config.tasks), *weight]))
 
 
 def _lake(config: Config, run_dir: RunDir, columns: list[str]) -> tuple[str, Iterator[pa.Table]]:

@@ -102,6 +102,8 @@ def _example(config: Config, run_dir: RunDir, student: StudentSettings, inputs: 
     """The first rows of the student that the lake holds. A column that one of them lacks is left out: as an example of
     an integer, MLflow takes no null."""
     lake = LakeReader(run_dir.lake, config.rows)
-    rows = lake.read(limit_rows=EXAMPLE_ROWS, columns=inputs.names, verticals=set(student.row_filter) or None).table
+    own = config.own_rows(student)
+    verticals = set(own.verticals) or None
+    rows = lake.read(limit_rows=EXAMPLE_ROWS, columns=inputs.names, verticals=verticals, filter=own.condition).table
     whole: list[dict[str, Any]] = rows.select([name for name in inputs.names if not rows[name].null_count]).to_pylist()
     return whole

@@ -9,6 +9,7 @@ compaction    merges small files
 retention     deletes old rows
 housekeeping  does both, and vacuum, in a thread of its own
 side_tables   dead letters and late feedback
+where         a condition on rows, in words
 settings      layout, and sizes and times of compaction, retention and vacuum
 """
 

@@ -5,6 +5,7 @@ from .readers import Readers
 from .settings import LakeSettings
 from .side_tables import DEAD_LETTERS, LATE_FEEDBACK, SideTable, side_rows
 from .source import LakeSource
+from .where import Where
 from .writer import STATE, LakeTable, LakeWriter
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "LakeWriter",
     "Readers",
     "SideTable",
+    "Where",
     "compact_table",
     "expire_rows",
     "lay_out",

@@ -140,7 +140,7 @@ def fed(finished, settings, *, own_alone=False):
         filter=pc.field("settlement").isin(groups),
     )
     source.end_seq = lake.last_lake_seq
-    rows = {"own": settings.row_filter, "label_rows": settings.label_rows} if all_verticals else {}
+    rows = {"own": config.own_rows(settings), "label_rows": settings.label_rows} if all_verticals else {}
     as_shown = config.as_shown(settings)
     build = BatchBuilder(features, tasks, delays_ms=as_shown.delays_ms)
     feed = StudentFeed(source, build, batches=settings.batches, **rows)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -12,7 +11,7 @@ import pyarrow.compute as pc
 
 from exfm.data import Batch, BatchBuilder, own_rows_of, sample_negatives
 from pipelines.config import Config, StudentSettings
-from pipelines.feeds import StudentFeed, TableSource
+from pipelines.feeds import OwnRows, StudentFeed, TableSource
 from streaming.position import NOTHING_YET
 from streaming.schema import SAMPLE_WEIGHT
 
@@ -51,17 +50,15 @@ def birth(start: float, blocks: np.ndarray) -> int:
 
 def places_of(table: pa.Table, config: Config, student: StudentSettings) -> np.ndarray:
     """Where the rows stand that pass the student's filter."""
-    return _places(table, config, student, student.row_filter)
+    return _places(table, config, student, config.own_rows(student))
 
 
-def _places(table: pa.Table, config: Config, student: StudentSettings, verticals: Sequence[str]) -> np.ndarray:
-    """Where the rows stand that settle a task of the student, of all `verticals` or of these."""
+def _places(table: pa.Table, config: Config, student: StudentSettings, of: OwnRows) -> np.ndarray:
+    """Where those of these rows stand that settle a task of the student."""
     tasks = config.student_tasks(student)
     groups = [group.name for group in config.rows.groups if any(task.name in tasks for task in group.tasks)]
     found = pc.is_in(table["settlement"], value_set=pa.array(groups))
-    if verticals:
-        found = pc.and_(found, pc.is_in(table["vertical"], value_set=pa.array(verticals)))
-    return np.flatnonzero(found.to_numpy())
+    return np.flatnonzero(found.to_numpy() & of.mask(table))
 
 
 def data_of(
@@ -74,7 +71,7 @@ def data_of(
     first = int(np.searchsorted(places, begins))
     rows = table.take(pa.array(places)).combine_chunks()
     others = config.reads_all_rows(student)
-    read = table.take(pa.array(_places(table, config, student, ()))).combine_chunks() if others else rows
+    read = table.take(pa.array(_places(table, config, student, OwnRows()))).combine_chunks() if others else rows
     rates = student.negative_rate
     delays_ms = config.as_shown_of(student).delays_ms if as_shown else None
     build = BatchBuilder(config.student_features(student), tasks, rates or None, delays_ms)
@@ -82,7 +79,7 @@ def data_of(
         TableSource(read, batch_rows=config.resources.read_rows),
         build,
         batches=student.batches,
-        own=student.row_filter if others else (),
+        own=config.own_rows(student) if others else None,
         label_rows=student.label_rows,
         sampling=partial(sample_negatives, tasks=tasks, negative_rate=rates, seed=config.seed) if rates else None,
     )

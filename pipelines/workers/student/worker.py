@@ -20,7 +20,7 @@ from exfm.models import STUDENT, TWIN, StudentEngine
 from exfm.tensors import Checkpoint, whole_tensor
 from exfm.threads import set_threads
 from pipelines.config import Config, StudentSettings, accepted_identities, made_with_student
-from pipelines.feeds import Cut, RowSource, StudentFeed
+from pipelines.feeds import Cut, OwnRows, RowSource, StudentFeed
 from pipelines.run_dir import RunDir, version_name
 from pipelines.training import Account, PredictionLog
 from pipelines.workers import Keeper, Report, Worker, seconds_since
@@ -28,7 +28,6 @@ from pipelines.workers.student.export import Exports
 from pipelines.workers.student.record import FIGURES, Record
 from streaming.lake import LakeReader, LakeSource
 from streaming.messages import EndOfStream
-from streaming.position import NOTHING_YET
 from streaming.schema import SAMPLE_WEIGHT
 
 log = logging.getLogger(__name__)
@@ -42,7 +41,8 @@ class StudentWorker(Worker):
         self._config, self._settings, self._run_dir = config, settings, run_dir
         # The last learned row is read again: the export is checked with it.
         self.keeper = Keeper(self.name, run_dir, self.watch, queue=config.resources.checkpoint_queue, rereads=1)
-        self._position = self._saved_position = NOTHING_YET
+        self._own = config.own_rows(settings)
+        self._position = self._saved_position = settings.first_seq - 1
         self._saved_rows = 0
         self._last_batch: Batch | None = None
         self.feed: StudentFeed | None = None
@@ -53,7 +53,7 @@ class StudentWorker(Worker):
         grew = self.resume()
         self._lake = LakeReader(self._run_dir.lake, self._config.rows)
         self.record.predictions.open(self._position)
-        if self._position != NOTHING_YET and not grew:
+        if self._position >= self._settings.first_seq and not grew:
             self._export_again()
         self.feed_from(self._lake_source())
 
@@ -113,13 +113,14 @@ class StudentWorker(Worker):
         config, settings = self._config, self._settings
         tasks = config.student_tasks(settings)
         groups = [g.name for g in config.rows.groups if any(t.name in tasks for t in g.tasks)]
+        wanted, own = pc.field("settlement").isin(groups), OwnRows() if config.reads_all_rows(settings) else self._own
         threaded = config.resources.read_ahead > 0
         return LakeSource(
             LakeReader(self._run_dir.lake, config.rows) if threaded else self._lake,  # each is for one thread
             batch_rows=config.resources.read_rows,
             columns=self._columns,
-            verticals=None if config.reads_all_rows(settings) else set(settings.row_filter) or None,
-            filter=pc.field("settlement").isin(groups),
+            verticals=set(own.verticals) or None,
+            filter=wanted if own.condition is None else wanted & own.condition,
         )
 
     @property
@@ -130,7 +131,7 @@ class StudentWorker(Worker):
         columns += config.student_features(settings).needs_columns()
         columns += [f"{kind}_{t}" for kind in ("label", "teacher_logit") for t in config.student_tasks(settings)]
         columns += [SAMPLE_WEIGHT] if config.rows.weighted else []
-        columns += ["vertical"] if config.reads_all_rows(settings) else []
+        columns += self._own.columns if config.reads_all_rows(settings) else []
         columns += [config.metrics.group_by] if config.metrics.group_by else []
         columns += config.metrics.cluster_by
         columns += ["settlement"] if config.metrics.as_shown else []
@@ -146,7 +147,7 @@ class StudentWorker(Worker):
             source,
             self.build,
             batches=settings.batches,
-            own=settings.row_filter if config.reads_all_rows(settings) else (),
+            own=self._own if config.reads_all_rows(settings) else None,
             label_rows=settings.label_rows,
             sampling=partial(sample_negatives, tasks=tasks, negative_rate=rates, seed=config.seed) if rates else None,
             ahead=ahead,

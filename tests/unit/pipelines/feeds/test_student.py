@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from exfm.data import OWN, sample_negatives
-from pipelines.feeds import Growth, StudentFeed, TableSource, batch_growth
+from pipelines.feeds import Growth, OwnRows, StudentFeed, TableSource, batch_growth
 from pipelines.feeds.cuts import RIDERS
 from pipelines.feeds.student import LeftOut
 from streaming.messages import EndOfStream
@@ -162,7 +162,7 @@ def mixed(count: int, share: float) -> pa.Table:
 def fed_with_others(rows: pa.Table, at_a_time: int, label_rows: Any, **options: Any) -> StudentFeed:
     build: Any = lambda table: None  # noqa: E731
     source = TableSource(rows, batch_rows=at_a_time)
-    feed = StudentFeed(source, build, batches=Growth(4, 16, 4), own=["feed"], label_rows=label_rows, **options)
+    feed = StudentFeed(source, build, batches=Growth(4, 16, 4), own=OwnRows(["feed"]), label_rows=label_rows, **options)
     feed.open(-1)
     return feed
 

@@ -1,0 +1,46 @@
+"""The rows that a student is for: of some verticals, and where a condition holds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from streaming.lake import Where
+
+
+class OwnRows:
+    """Rows of these `verticals` (none: of all), where a condition holds (None: any).
+
+    >>> own = OwnRows(["feed", "shop"])
+    >>> own.mask(pa.table({"vertical": ["shop", "travel"]})).tolist(), own.every
+    ([True, False], False)
+    """
+
+    def __init__(self, verticals: Sequence[str] = (), where: Where | None = None) -> None:
+        self.verticals, self.where = tuple(verticals), where
+
+    @property
+    def every(self) -> bool:
+        """Whether every row is one of them."""
+        return not self.verticals and self.where is None
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that `mask` reads."""
+        named = ("vertical",) if self.verticals else ()
+        return tuple(dict.fromkeys((*named, *(self.where.columns if self.where is not None else ()))))
+
+    @property
+    def condition(self) -> pc.Expression | None:
+        """What a row's columns have to say, whatever its vertical."""
+        return None if self.where is None else self.where.expression
+
+    def mask(self, rows: pa.Table) -> np.ndarray:
+        """(N,) bool: which of N rows are among them; `rows` have `columns`."""
+        found = np.ones(rows.num_rows, bool)
+        if self.verticals:
+            found &= pc.is_in(rows["vertical"], value_set=pa.array(self.verticals)).to_numpy()
+        return found if self.where is None else found & self.where.mask(rows)

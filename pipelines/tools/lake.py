@@ -153,8 +153,9 @@ class LakeCare:
         with _alone(self._run_dir.lake):
             done = Housework()
             awaited = self.config.reader_names
-            held = retention_floor(self.readers, settings, now_s=self._clock(), awaited=awaited, without=force)
-            expire_rows(TableFiles(self._run_dir.lake), settings, done, held)
+            now_s = self._clock()
+            held = retention_floor(self.readers, settings, now_s=now_s, awaited=awaited, without=force)
+            expire_rows(TableFiles(self._run_dir.lake), settings, done, held, now_s=now_s)
         return done
 
     def vacuum(self, *, older_than_s: float | None) -> dict[str, Housework]:

@@ -131,11 +131,14 @@ def compact_table(
         done.rewritten_bytes += merge.bytes
 
 
-def expire_rows(table: TableFiles, settings: LakeSettings, done: Housework, held: Reader | None) -> None:
+def expire_rows(
+    table: TableFiles, settings: LakeSettings, done: Housework, held: Reader | None, *, now_s: float
+) -> None:
     """Delete the rows older than the retention, up to the position of `held`."""
     if settings.retention_ms is None:
         return
-    cut = retention.cut(table, settings.retention_ms, None if held is None else held.position)
+    position = None if held is None else held.position
+    cut = retention.cut(table, settings.retention_ms, position, now_ms=round(1000 * now_s))
     if held is not None and cut.first_seq < cut.by_age:
         done.held_by = f"`{held.name}` (at lake_seq {held.position:,})"
     if cut.rows and retention.delete_before(table, cut.first_seq):
@@ -273,10 +276,10 @@ class _Upkeep:
         registered = {reader.name for reader in self._readers.all()}
         self._seen |= registered.intersection(self._awaited)
         keep_ms = self._settings.retention_ms
-        newest = retention.newest_event_ms(table)
+        newest = retention.newest_event_ms(table, now_ms=round(1000 * now_s))
         if keep_ms is None or newest is None:
             return
-        if self._cut_at_ms is not None and newest - self._cut_at_ms < keep_ms / RETENTION_STEP:
+        if self._cut_at_ms is not None and abs(newest - self._cut_at_ms) < keep_ms / RETENTION_STEP:
             return
         held = retention_floor(
             self._readers,
@@ -286,7 +289,7 @@ class _Upkeep:
             without=self._seen - registered,  # retired since: they hold nothing any more
             since_s=self._since_s,
         )
-        expire_rows(table, self._settings, done, held)
+        expire_rows(table, self._settings, done, held, now_s=now_s)
         self._cut_at_ms = newest
 
 

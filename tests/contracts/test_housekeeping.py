@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -54,10 +54,13 @@ def readers(tmp_path: Path) -> Readers:
     return Readers(tmp_path / "lake" / "readers")
 
 
-def rows(first: int, count: int) -> pa.RecordBatch:
-    """As everywhere, but the event time of a row, in ms, is its `lake_seq`, and all are of one date."""
+def rows(first: int, count: int, times: Mapping[int, int] | None = None) -> pa.RecordBatch:
+    """As everywhere, but the event time of a row, in ms, is its `lake_seq`, and all are of one date. `times`: event
+    times of single rows, by `lake_seq`."""
     batch = lake_rows.rows(first, count)
-    own = {"event_time_ms": batch["lake_seq"], "event_date": pa.array(["2026-01-01"] * count)}
+    seq = batch["lake_seq"].to_pylist()
+    event_ms = pa.array([(times or {}).get(at, at) for at in seq])
+    own = {"event_time_ms": event_ms, "event_date": pa.array(["2026-01-01"] * count)}
     columns = [own.get(name, batch[name]) for name in batch.schema.names]
     return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
 
@@ -366,7 +369,8 @@ def kept(lake: LakeTable, readers: Readers, age: int, *, now_s: float = NOW_S, *
     """Delete rows more than `age` ms behind the newest."""
     done = Housework()
     asked = settings(retention_days=age / 86_400_000, reader_expiry_s=100.0)
-    expire_rows(TableFiles(lake.path), asked, done, retention_floor(readers, asked, now_s=now_s, **given))  # type: ignore[arg-type]
+    held = retention_floor(readers, asked, now_s=now_s, **given)  # type: ignore[arg-type]
+    expire_rows(TableFiles(lake.path), asked, done, held, now_s=now_s)
     return done
 
 
@@ -391,6 +395,43 @@ def test_retention_cuts_through_compacted_files(lake: LakeTable, readers: Reader
     whole(lake, 500)
     table = pa.table(DeltaTable(lake.path).to_pyarrow_table())  # what other programs see
     assert sorted(table["lake_seq"].to_pylist()) == list(range(500, 1000))
+
+
+FUTURE_MS = 221_845_392_000_000  # the year 9000
+
+
+def filled_with(lake: LakeTable, times: Mapping[int, int]) -> None:
+    writer = lake.open_writer()
+    for first in range(0, 1000, 100):
+        writer.commit(rows(first, 100, times), state=first + 1, metadata={})
+
+
+@pytest.mark.parametrize("at", [999, 650, 505, 120])
+@pytest.mark.parametrize("merged", [False, True])
+def test_a_row_from_the_future_neither_deletes_what_is_young_nor_keeps_what_is_old(
+    lake: LakeTable, readers: Readers, at: int, merged: bool
+) -> None:
+    filled_with(lake, {at: FUTURE_MS})
+    if merged:
+        compacted(lake)
+    newest = 998 if at == 999 else 999
+    assert retention.newest_event_ms(TableFiles(lake.path), now_ms=round(1000 * NOW_S)) == newest
+    assert kept(lake, readers, 449).first_seq == 500
+    assert lake.open_reader().rows == 500
+
+
+def test_rows_from_the_future_go_with_the_old_rows_that_follow_them(lake: LakeTable, readers: Readers) -> None:
+    filled_with(lake, dict.fromkeys(range(300), FUTURE_MS))  # the clock of a producer was wrong at first
+    assert kept(lake, readers, 699).deleted_rows == 0  # row 300 is young, and nothing says that those before are not
+    assert kept(lake, readers, 649).first_seq == 300  # row 349 is old
+
+
+def test_a_stream_with_a_time_of_its_own_keeps_its_newest_rows_though_the_clock_is_behind(
+    lake: LakeTable, readers: Readers
+) -> None:
+    fill(lake.open_writer(), *[100] * 10)
+    assert kept(lake, readers, 449, now_s=-1e6).first_seq == 500  # all of it lies in the future
+    assert lake.open_reader().rows == 500
 
 
 def test_no_row_goes_that_a_registered_reader_still_needs(lake: LakeTable, readers: Readers) -> None:
@@ -590,4 +631,4 @@ def test_closing_waits_for_the_work_in_hand(lake: LakeTable, keeper: Housekeeper
 
 def test_a_cut_of_an_empty_lake_is_nowhere(lake: LakeTable) -> None:
     lake.open_writer()
-    assert retention.cut(TableFiles(lake.path), 1000, None).rows == 0
+    assert retention.cut(TableFiles(lake.path), 1000, None, now_ms=0).rows == 0

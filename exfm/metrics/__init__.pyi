@@ -13,12 +13,15 @@ from .limits import MIN_CLUSTERS, MIN_POSITIVES, too_few
 from .paired import PairedGain, consecutive_blocks, paired_gain
 from .progressive import Progressive
 from .ranking import auc, gauc
+from .sequential import Evidence, PairedEvidence, log_e_values, path, reach
 
 __all__ = [
     "MIN_CLUSTERS",
     "MIN_POSITIVES",
     "Clusters",
     "Estimate",
+    "Evidence",
+    "PairedEvidence",
     "PairedGain",
     "Progressive",
     "Sums",
@@ -30,11 +33,14 @@ __all__ = [
     "cross_entropy",
     "estimate_ratio",
     "gauc",
+    "log_e_values",
     "mean_of_seeds",
     "metrics_of",
     "normalise_loss",
     "normalised_entropy",
     "paired_gain",
+    "path",
+    "reach",
     "sigmoid",
     "too_few",
     "transfer_ratio",

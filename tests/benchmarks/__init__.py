@@ -22,6 +22,7 @@ What becomes of the model:
     python -m tests.benchmarks.demo_seeds SEED …     the demo under other seeds
     python -m tests.benchmarks.first_rows            every model on its first rows, against the base rate and FTRL
     python -m tests.benchmarks.interval_coverage     how often an interval of few positives holds the truth
+    python -m tests.benchmarks.peeking               looking again and again, with an e-process and with plain intervals
     python -m tests.benchmarks.rank_change           the loss of a teacher that is resumed by more or fewer ranks
     python -m tests.benchmarks.reduced_comms         embeddings that travel as halves
     python -m tests.benchmarks.teacher_bias          a biased teacher, and what its students serve

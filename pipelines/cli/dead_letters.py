@@ -81,4 +81,5 @@ def replay(
         typer.echo(f"{done['letters']:,} dead letters would be put back; nothing was written")
     else:
         gone = f"; of {done['gone']:,} the topic no longer holds the record" if done["gone"] else ""
-        typer.echo(f"{done['replayed']:,} dead letters are back on their topics{gone}")
+        refused = f"; {done['refused']:,} could not be put back" if done["refused"] else ""
+        typer.echo(f"{done['replayed']:,} dead letters are back on their topics{gone}{refused}")

@@ -1,7 +1,8 @@
 """Dead letters put back onto the topic that they came from, each once.
 
-A letter is known by its place: topic, partition, offset and row. What was put back is kept in a table beside the lake,
-`replayed`. Letters go in groups; for each group
+A letter is known by its place: topic, partition, offset and row. Of a message that was refused whole, the whole is put
+back; of another of many rows, the letter's row. What was put back is kept in a table beside the lake, `replayed`.
+Letters go in groups; for each group
 
     1  the letters and the ends of their topics are written to `replayed.json`
     2  the records are written, each with the header `exfm-replay` that names its letter
@@ -15,7 +16,7 @@ headers, writes what is missing, and goes on with 3.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -35,6 +36,9 @@ REPLAYED = "replayed"
 HEADER = "exfm-replay"
 GROUP = 500
 """Letters that are put back before the table says so."""
+
+WHOLE = ("oversized", "undecodable")
+"""Reasons for which a message is refused whole; its letter names row 0."""
 
 SCHEMA = pa.schema(POSITION_FIELDS)
 PLACES = SCHEMA.names
@@ -76,11 +80,17 @@ class Record(NamedTuple):
 
 
 class Letters:
-    """The dead letters below `folder` (`<run>/lake`), and those of them that were put back. Raises BadInput where there
-    is no table of dead letters."""
+    """The dead letters below `folder` (`<run>/lake`), and those of them that were put back.
 
-    def __init__(self, folder: Path, settings: KafkaSettings) -> None:
-        self._folder, self._settings = folder, settings
+    settings  of the run, its `max_message_bytes` with them: what the run can read, this must read, too
+    arrow     topics of Arrow messages: a letter's own copy of a row is JSON, and is not put onto these
+    refused   why letters were not put back although their record is there, by place
+    """
+
+    def __init__(self, folder: Path, settings: KafkaSettings, *, arrow: Collection[str] = ()) -> None:
+        """Raises BadInput where there is no table of dead letters."""
+        self._folder, self._settings, self._arrow = folder, settings, frozenset(arrow)
+        self.refused: dict[Place, str] = {}
         if open_table(folder / DEAD_LETTERS, DEAD_LETTER_SCHEMA) is None:
             raise BadInput(f"no dead letters in {folder}: the run has not begun, or --run-dir is another folder's")
         self._intent = folder / f"{REPLAYED}.json"
@@ -112,7 +122,9 @@ class Letters:
 
     def originals(self, places: Sequence[Place]) -> dict[Place, Record]:
         """The records of letters, read from their topics; where a topic no longer has one, the letter's own copy if
-        that is whole and the message itself. What can be found in neither is left out."""
+        that is whole and the message itself. What can be found in neither is left out, and so is what is `refused`:
+        a row of a message that cannot be read here."""
+        whole = self._whole()
         found: dict[Place, Record] = {}
         by_partition: defaultdict[Partition, list[Place]] = defaultdict(list)
         for place in places:
@@ -121,20 +133,61 @@ class Letters:
             messages = messages_at(self._settings, partition, [place.offset for place in group])
             for place in group:
                 message = messages.get(place.offset)
-                record = self._own_copy(place) if message is None else _record(message, place.row)
+                try:
+                    record = self._own_copy(place, whole) if message is None else self._record(message, place, whole)
+                except _Refused as refusal:
+                    self.refused[place] = str(refusal)
+                    continue
                 if record is not None:
                     found[place] = record
         return found
 
-    def _own_copy(self, place: Place) -> Record | None:
+    def _whole(self) -> set[Place]:
+        """The letters that stand for a whole message."""
+        handle = open_table(self._folder / DEAD_LETTERS, DEAD_LETTER_SCHEMA)
+        if handle is None:
+            return set()
+        chosen = pc.field("reason").isin(list(WHOLE))
+        return set(places_of(handle.to_pyarrow_dataset().to_table(columns=PLACES, filter=chosen)))
+
+    def _own_copy(self, place: Place, whole: Collection[Place]) -> Record | None:
         payload, length = self.payload(place)
         if len(payload) < length or not payload.lstrip().startswith(b"{"):
             return None
+        if place.topic in self._arrow and place not in whole:
+            return None
         return Record(payload, None, None, ())
+
+    def _record(self, message: RawMessage, place: Place, whole: Collection[Place]) -> Record:
+        """Of a readable message of many rows the one row, unless it was refused whole; any other message as it is.
+        Raises _Refused."""
+        value = message.value
+        if place not in whole and not value.lstrip().startswith(b"{"):
+            value = self._row(value, place)
+        headers = tuple((name, content) for name, content in message.headers if name != HEADER)
+        return Record(value, message.key, message.timestamp_ms, headers)
+
+    def _row(self, value: bytes, place: Place) -> bytes:
+        """An Arrow message as it is where it has one row, else with the row alone that `place` names."""
+        limit = self._settings.max_message_bytes
+        try:
+            rows = read_ipc(value, limit)
+        except ValueError as error:
+            raise _Refused(
+                f"row {place.row} of a message of {len(value):,} bytes cannot be cut out: {error}. The limit is that "
+                f"of kafka.max_message_bytes, {limit:,}: give a higher one with --set"
+            ) from error
+        if place.row >= rows.num_rows:
+            raise _Refused(f"the message has {rows.num_rows:,} rows, and none of number {place.row}")
+        if rows.num_rows == 1:
+            return value
+        (batch,) = rows.slice(place.row, 1).combine_chunks().to_batches()
+        return write_ipc(batch)
 
     def replay(self, places: Sequence[Place]) -> Iterator[dict[Place, bool]]:
         """Put letters back that were not yet, a group at a time: whether each was put back; False where its record is
-        gone. A group that an earlier command began comes first, whatever `places` are.
+        gone, and where `refused` says why it was not. A group that an earlier command began comes first, whatever
+        `places` are.
 
         Raises BadInput where another process does so, BrokerAway, and StreamingError where a topic refuses."""
         with file_lock(self._folder / f"{REPLAYED}.lock") as alone:
@@ -164,16 +217,20 @@ class Letters:
         records = self.originals(missing)
         for topic in sorted({place.topic for place in records}):
             with TopicWriter(self._settings, topic) as writer:
-                for place, record in records.items():
-                    if place.topic == topic:
-                        headers = [*record.headers, (HEADER, str(place).encode())]
-                        writer.write(
-                            place.partition,
-                            [record.value],
-                            headers=headers,
-                            timestamp_ms=record.timestamp_ms,
-                            key=record.key,
-                        )
+                for place in [place for place in records if place.topic == topic]:
+                    record = records[place]
+                    headers = [*record.headers, (HEADER, str(place).encode())]
+                    if (words := writer.too_large([record.value], headers, record.key)) is not None:
+                        self.refused[place] = words
+                        del records[place]
+                        continue
+                    writer.write(
+                        place.partition,
+                        [record.value],
+                        headers=headers,
+                        timestamp_ms=record.timestamp_ms,
+                        key=record.key,
+                    )
         back = [place for place in group if place in records or place in written]
         if back:
             rows = pa.Table.from_pylist([dict(zip(PLACES, place, strict=True)) for place in back], SCHEMA)
@@ -182,25 +239,15 @@ class Letters:
         return {place: place in records or place in written for place in group}
 
 
-def _record(message: RawMessage, row: int) -> Record:
-    """Of a readable message of many rows the one row; any other message as it is."""
-    value = message.value
-    try:
-        rows = read_ipc(value)
-    except ValueError:
-        rows = None
-    if rows is not None and rows.num_rows > 1 and row < rows.num_rows:
-        (batch,) = rows.slice(row, 1).combine_chunks().to_batches()
-        value = write_ipc(batch)
-    headers = tuple((name, content) for name, content in message.headers if name != HEADER)
-    return Record(value, message.key, message.timestamp_ms, headers)
+class _Refused(Exception):
+    """Why a letter cannot be put back, in words."""
 
 
 def _written_behind(settings: KafkaSettings, ends: Sequence[Sequence[Any]]) -> set[Place]:
     """The letters whose records stand behind these ends of partitions."""
     begins = {Partition(topic, number): SourcePosition(end) for topic, number, end in ends}
     found: set[Place] = set()
-    reader = TopicReader(settings, sorted(begins))
+    reader = TopicReader(settings, sorted(begins), markers_end=False)  # others may have written an end meanwhile
     try:
         reader.open(begins)
         now = reader.end_offsets()

@@ -67,13 +67,8 @@ class TopicWriter:
         than the topic takes (before any is sent) or was refused, BrokerAway when an earlier one found no broker.
         """
         self._raise_failure()
-        extra = len(key or b"") + sum(len(name) + len(value) for name, value in headers) + RECORD_OVERHEAD_BYTES
-        largest = max(map(len, payloads), default=0)
-        if largest + extra > self._limit:
-            raise StreamingError(
-                f"a message for topic `{self.topic}` has {largest + extra:,} bytes, its max.message.bytes allows "
-                f"{self._limit:,}; put fewer rows in a message, or raise max.message.bytes of topic and config"
-            )
+        if (words := self.too_large(payloads, headers, key)) is not None:
+            raise StreamingError(words)
         times = (
             [timestamp_ms] * len(payloads) if timestamp_ms is None or isinstance(timestamp_ms, int) else timestamp_ms
         )
@@ -85,6 +80,19 @@ class TopicWriter:
                 self._pending.append((future, len(value)))
                 self._pending_bytes += len(value)
                 self._hold_back()
+
+    def too_large(
+        self, payloads: Sequence[bytes], headers: Sequence[tuple[str, bytes]] = (), key: bytes | None = None
+    ) -> str | None:
+        """Why `write` would refuse these for their size; None where it would not."""
+        extra = len(key or b"") + sum(len(name) + len(value) for name, value in headers) + RECORD_OVERHEAD_BYTES
+        largest = max(map(len, payloads), default=0)
+        if largest + extra <= self._limit:
+            return None
+        return (
+            f"a message for topic `{self.topic}` has {largest + extra:,} bytes, its max.message.bytes allows "
+            f"{self._limit:,}; put fewer rows in a message, or raise max.message.bytes of topic and config"
+        )
 
     def end_marker(self, partitions: Iterable[int] | None = None) -> None:
         """Tell readers that nothing will follow, in each of the partitions (all of them)."""

@@ -77,6 +77,74 @@ def test_the_original_records_go_back_to_their_partition_each_once(kafka, topic,
     assert read_ipc(found[2][1].value).to_pylist() == ROWS.slice(1, 1).to_pylist()
 
 
+def letter_of(kafka, topic, folder, reason, value, row=0, **given):
+    """The only dead letter of a run: of row `row` of the message `value`, which lies behind the others."""
+    with TopicWriter(kafka, topic) as writer:
+        writer.write(1, [value])
+    letter = DeadLetter("impression", reason, topic, 1, len(MESSAGES), row, reason, value)
+    SideTable(folder, DEAD_LETTERS, DEAD_LETTER_SCHEMA).append(letters_to_batch([letter]), number=1)
+    return Letters(folder, kafka, **given), Place(topic, 1, len(MESSAGES), row)
+
+
+def put_back(kafka, topic):
+    """Values of what was put back behind the message of `letter_of`."""
+    return [message.value for message in messages_of(kafka.bootstrap_servers, topic)[len(MESSAGES) + 1 :]]
+
+
+@pytest.mark.parametrize("reason", ["undecodable", "oversized"])
+def test_a_message_that_was_refused_whole_goes_back_whole(kafka, topic, tmp_path, reason):
+    twice = write_ipc(pa.record_batch([ROWS[0], ROWS[1], ROWS[1]], ["impression_id", "event_time_ms", "event_time_ms"]))
+    letters, place = letter_of(kafka, topic, tmp_path / "lake", reason, twice)
+    assert list(letters.replay([place])) == [{place: True}]
+    assert put_back(kafka, topic) == [twice]
+
+
+def repeated(bytes_expanded):
+    """An Arrow message of rows that all refer to one long text."""
+    ids = pa.array(range(bytes_expanded // 1_000_000))
+    text = pa.DictionaryArray.from_arrays(pa.array([0] * len(ids), pa.int32()), pa.array(["x" * 1_000_000]))
+    return write_ipc(pa.record_batch([ids, text], ["impression_id", "text"]))
+
+
+def test_what_the_run_can_read_is_cut_into_rows_by_its_own_limit(kafka, topic, tmp_path):
+    wide = kafka.model_copy(update={"max_message_bytes": 32 * 2**20})
+    letters, place = letter_of(wide, topic, tmp_path / "lake", "null:age", repeated(200_000_000), row=7)
+    assert list(letters.replay([place])) == [{place: True}]
+    (value,) = put_back(kafka, topic)
+    assert read_ipc(value)["impression_id"].to_pylist() == [7]
+
+
+def test_a_row_of_a_message_that_cannot_be_read_is_not_put_back_with_all_the_others(kafka, topic, tmp_path):
+    letters, place = letter_of(kafka, topic, tmp_path / "lake", "null:age", repeated(200_000_000))
+    assert list(letters.replay([place])) == [{place: False}]
+    assert "row 0 of a message of" in letters.refused[place]
+    assert "--set" in letters.refused[place]
+    assert put_back(kafka, topic) == []
+    assert letters.replayed() == set()
+
+
+def test_a_message_that_is_too_large_is_refused_in_words_and_the_others_go_back(kafka, topic, letters, tmp_path):
+    narrow = Letters(tmp_path / "lake", kafka.model_copy(update={"max_message_bytes": 1024}))
+    large = b'{"impression_id": 1, "text": "%s"}' % (b"x" * 2000)
+    with TopicWriter(kafka, topic) as writer:
+        writer.write(1, [large])
+    more = DeadLetter("impression", "oversized", topic, 1, len(MESSAGES), 0, "", large)
+    SideTable(tmp_path / "lake", DEAD_LETTERS, DEAD_LETTER_SCHEMA).append(letters_to_batch([more]), number=2)
+    place, other = Place(topic, 1, len(MESSAGES), 0), places(topic, 0)[0]
+    assert list(narrow.replay([place, other])) == [{place: False, other: True}]
+    assert "max.message.bytes allows 1,024" in narrow.refused[place]
+    assert put_back(kafka, topic) == [MESSAGES[0]]
+
+
+def test_the_copy_of_an_arrow_row_is_no_message_of_its_topic(kafka, topic, tmp_path):
+    folder = tmp_path / "lake"
+    letter = DeadLetter("impression", "null:age", topic, 1, 99, 0, "", b'{"age": null}')  # no longer on the topic
+    SideTable(folder, DEAD_LETTERS, DEAD_LETTER_SCHEMA).append(letters_to_batch([letter]), number=1)
+    place = Place(topic, 1, 99, 0)
+    assert Letters(folder, kafka, arrow={topic}).originals([place]) == {}
+    assert Letters(folder, kafka).originals([place])[place].value == b'{"age": null}'
+
+
 KILLED = """
 import os, signal, sys
 from pathlib import Path
@@ -114,6 +182,18 @@ def test_a_command_that_is_killed_is_completed_by_the_next_one(kafka, topic, let
     assert letters.replayed() == set(places(topic, 0, 1, 2, 3))
 
 
+def test_an_end_marker_behind_the_letters_does_not_stop_the_command_that_completes_them(
+    kafka, topic, letters, tmp_path
+):
+    arguments = [kafka.bootstrap_servers, topic, str(tmp_path / "lake"), "after two"]
+    subprocess.run([sys.executable, "-c", KILLED, *arguments], check=False, capture_output=True)
+    with TopicWriter(kafka, topic) as writer:
+        writer.end_marker()
+        writer.write(1, [b"{}"])
+    list(letters.replay([]))
+    assert letters.replayed() == set(places(topic, 0, 1, 2, 3))
+
+
 @pytest.fixture
 def run(kafka, topic, letters, tmp_path):
     """A run directory with these letters."""
@@ -144,14 +224,15 @@ def test_rows_older_than_the_watermark_are_said_before_they_are_put_back(run, to
     config = DeadLetters(run).config
     horizon = config.settlement.horizon_ms(config.rows)
     merge = {"watermark_ms": horizon + 1500, "partitions": [[topic, 1, 4, 0, horizon + 1000]]}
-    monkeypatch.setattr("pipelines.tools.dead_letters.committed_merge", lambda run_dir: merge)
+    meta = {"merge": merge}
+    monkeypatch.setattr("pipelines.tools.dead_letters.committed_meta", lambda run_dir: meta)
     said = []
     counts = DeadLetters(run).replay("null:age", dry_run=True, say=said.append)
-    assert counts == {"letters": 2, "too_old": 1, "replayed": 0, "gone": 0}
+    assert counts == {"letters": 2, "too_old": 1, "replayed": 0, "gone": 0, "refused": 0}
     assert "1 of 2 are impressions older than the watermark" in said[0]
     assert back_on(kafka, topic) == []
     counts = DeadLetters(run).replay("null:age", dry_run=False, say=said.append)
-    assert counts == {"letters": 2, "too_old": 1, "replayed": 2, "gone": 0}
+    assert counts == {"letters": 2, "too_old": 1, "replayed": 2, "gone": 0, "refused": 0}
     assert len(back_on(kafka, topic)) == 2
 
 

@@ -10,10 +10,13 @@ from kafka import KafkaAdminClient
 from pipelines.control import run
 from pipelines.control.preflight import prepare
 from pipelines.run_dir import RunDir
+from pipelines.tools import DeadLetters
 from pipelines.workers import Orders
 from pipelines.workers.augmentation import AugmentationWorker
 from streaming.errors import BadInput, DataLost
 from streaming.kafka import SourceWatch, ensure_topics
+from streaming.lake import DEAD_LETTERS, SideTable
+from streaming.messages import DEAD_LETTER_SCHEMA, DeadLetter, letters_to_batch
 from tests.support.pipelines.small_runs import small
 from tests.support.pipelines.topics import by_hand, ipc, make_inputs, send
 
@@ -130,3 +133,9 @@ def test_augmentation_reads_no_other_topic_than_that_it_began_with(broker, tmp_p
     with pytest.raises(DataLost, match="was deleted and created anew"):
         again.open()
     again.abandon()
+    SideTable(run_dir.side_tables, DEAD_LETTERS, DEAD_LETTER_SCHEMA).append(
+        letters_to_batch([DeadLetter("impression", "null:age", kafka.impressions.topic, 0, 0, 0, "", b"{}")]), number=9
+    )
+    with pytest.raises(DataLost, match="was deleted and created anew"):
+        DeadLetters(tmp_path).replay(None, dry_run=False, say=print)
+    assert not (run_dir.side_tables / "replayed").exists()

@@ -23,6 +23,9 @@ from streaming.settlement import Settlement
 EPOCH_SHIFT = 32
 """State numbers rise over all writers: the writer's epoch in the upper bits, its commits counted in the lower."""
 
+LOOKS = 3
+"""A run that is live may replace a record while it is read: so often the newest is looked for."""
+
 log = logging.getLogger(__name__)
 
 
@@ -41,18 +44,20 @@ def folder_of_state(run_dir: RunDir, number: int) -> Path:
     return states_folder(run_dir, number >> EPOCH_SHIFT)
 
 
-def committed_merge(run_dir: RunDir) -> dict[str, Any] | None:
-    """How far the input topics were merged at the last commit: `watermark_ms`, and of each partition [topic, number,
-    offset, row, greatest event time]. None before the first commit, and while the run is replacing that record."""
-    state = TableFiles(run_dir.lake).identifier(STATE) if run_dir.lake.is_dir() else None
-    if state is None or state == NOTHING_YET:
-        return None
-    try:
-        meta = CommitRecord.load(folder_of_state(run_dir, state), state).meta
-    except DataLost:
-        return None
-    merge: dict[str, Any] = meta["merge"]
-    return merge
+def committed_meta(run_dir: RunDir) -> dict[str, Any] | None:
+    """What a resumed run continues from: `merge`, how far the input topics were merged at the last commit
+    (`watermark_ms`, and of each partition [topic, number, offset, row, greatest event time]), and `sources`, which
+    topics they are. None before the first commit. Raises DataLost where the record is damaged."""
+    for attempt in range(LOOKS):
+        state = TableFiles(run_dir.lake).identifier(STATE) if run_dir.lake.is_dir() else None
+        if state is None or state == NOTHING_YET:
+            break
+        try:
+            return CommitRecord.load(folder_of_state(run_dir, state), state).meta
+        except DataLost:  # or replaced meanwhile by the run's next commits
+            if attempt == LOOKS - 1:
+                raise
+    return None
 
 
 class BlockCommit:

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from pipelines.cli.options import AsJson
+from pipelines.cli.options import AsJson, Overrides
 
 
 def register(app: typer.Typer) -> None:
@@ -37,6 +37,7 @@ def watermark(
         ),
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do it.")] = False,
+    overrides: Overrides = None,
     as_json: AsJson = False,
 ) -> None:
     """Set event time back after a record from the future has moved it, and everything else is refused as `too_old`.
@@ -45,16 +46,17 @@ def watermark(
     """
     from pipelines.tools import EventTime
 
-    event_time = EventTime(run_dir)
+    event_time = EventTime(run_dir, overrides)
     planned = event_time.plan(None if to is None else _milliseconds(to))
+    if not as_json:
+        for line in planned.lines:
+            typer.echo(line)
     if yes:
         event_time.set_back(planned)
     if as_json:
         typer.echo(json.dumps(asdict(planned) | {"done": yes}, indent=2))
-        return
-    for line in planned.lines:
-        typer.echo(line)
-    typer.echo("done: the next start goes on from there" if yes else "nothing was changed; add --yes to do it")
+    else:
+        typer.echo("done: the next start goes on from there" if yes else "nothing was changed; add --yes to do it")
 
 
 def _milliseconds(text: str) -> int:

@@ -15,19 +15,25 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from pipelines.config import Config, load
+from pipelines.config import Config
 from pipelines.control import locked
 from pipelines.run_dir import RunDir
+from pipelines.tools.feeding import reached
+from pipelines.tools.stored_config import config_of
 from pipelines.workers.augmentation import first_state, folder_of_state, states_folder
-from streaming.delivery import CommitRecord
-from streaming.errors import BadInput
-from streaming.lake import DEAD_LETTERS, LATE_FEEDBACK, LakeReader, LakeTable, SideTable
+from streaming.delivery import CommitRecord, Outbox
+from streaming.errors import BadInput, BrokerAway
+from streaming.lake import LATE_FEEDBACK, LakeReader, LakeTable, SideTable
 from streaming.messages import DEAD_LETTER_SCHEMA
 from streaming.position import NOTHING_YET
-from streaming.settlement import FUTURE_SKEW_S, Settlement, late_schema, set_back
+from streaming.settlement import END_OF_TIME, FUTURE_SKEW_S, Settlement, late_schema, set_back
 
 LAST_ROWS = 1_000_000
 """Among so many of the lake's last rows the newest event time that is not in the future is looked for."""
+
+LAST_DAY_MS = 253_402_300_800_000
+"""Python's calendar ends here, with the year 9999."""
+YEAR_MS = 31_556_952_000
 
 
 @dataclass(frozen=True)
@@ -69,14 +75,18 @@ class SetBack:
 class EventTime:
     """Event time of the run in `root`, which must not be running.
 
-    Raises BadInput where `root` holds no run, or its lake has no state yet.
+    `overrides`: of its config, as a password that it does not store. Raises BadInput where `root` holds no run, or its
+    lake has no state yet.
     """
 
-    def __init__(self, root: Path, now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000) -> None:
+    def __init__(
+        self,
+        root: Path,
+        overrides: list[str] | None = None,
+        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    ) -> None:
         self._run_dir, self._now_ms = RunDir(root), now_ms
-        if not self._run_dir.config.exists():
-            raise BadInput(f"no run in {root} (no config.yaml there); --run-dir says where the run is")
-        self.config: Config = load(self._run_dir.config)
+        self.config: Config = config_of(self._run_dir, overrides)
         self._lake = LakeReader(self._run_dir.lake, self.config.rows)
         if self._lake.state == NOTHING_YET:
             raise BadInput(f"the run in {root} has read nothing yet: there is no event time to mend")
@@ -89,6 +99,11 @@ class EventTime:
         settlement, _ = self._state()
         counts, horizon_ms = settlement.counters(), self.config.settlement.horizon_ms(self.config.rows)
         now = settlement.watermark_ms
+        if now == END_OF_TIME:
+            raise BadInput(
+                f"the run in {self._run_dir.root} has ended: its topics were read to their end, every row is settled, "
+                "and nothing is accepted or refused any more; start a new run to read what was refused"
+            )
         if to_ms is None and now <= self._bound_ms:
             raise BadInput(
                 f"event time stands at {_day(now)}, which is not in the future: nothing is to be mended. Where a "
@@ -113,15 +128,21 @@ class EventTime:
         )
 
     def set_back(self, planned: SetBack) -> None:
-        """Do it: one commit of progress, which the next start continues from. Raises BadInput while the run is live."""
+        """Do it: one commit of progress, which the next start continues from.
+
+        Raises BadInput while the run is live, and where it has moved on since it was planned; BrokerAway where dead
+        letters of the last commit may not be on their topic yet and no broker answers: then nothing is changed.
+        """
         with locked(self._run_dir):
             settlement, before = self._state()
+            if settlement.watermark_ms != planned.from_ms:
+                raise BadInput("the run has gone on since this was planned; see what is to be done now")
+            self._deliver(before)
             lake = LakeTable(self._run_dir.lake, self.config.rows).open_writer()
             letters = settlement.set_back(planned.to_ms)
-            late, dead = self._undelivered(before)
             meta = {**before.meta, "merge": set_back(before.meta["merge"], planned.to_ms)}
-            dead = pa.concat_tables([dead, pa.Table.from_batches([letters], DEAD_LETTER_SCHEMA)])
-            record = CommitRecord(first_state(lake.epoch), meta, late, dead)
+            dead = pa.Table.from_batches([letters], DEAD_LETTER_SCHEMA)
+            record = CommitRecord(first_state(lake.epoch), meta, before.late.slice(0, 0), dead)
             states = states_folder(self._run_dir, lake.epoch)
             settlement.save(states, str(record.number))
             record.save(states)
@@ -135,17 +156,25 @@ class EventTime:
         settlement.load(states, str(self._lake.state))
         return settlement, CommitRecord.load(states, self._lake.state)
 
-    def _undelivered(self, record: CommitRecord) -> tuple[pa.Table, pa.Table]:
-        """What of the last commit a crash kept from its tables: it goes with the next one."""
-        wanted: list[tuple[str, pa.Schema, pa.Table]] = [
-            (LATE_FEEDBACK, late_schema(self.config.rows), record.late),
-            (DEAD_LETTERS, DEAD_LETTER_SCHEMA, record.dead),
-        ]
-        late, dead = (
-            rows if SideTable(self._run_dir.side_tables, name, schema).position < record.number else rows.slice(0, 0)
-            for name, schema, rows in wanted
-        )
-        return late, dead
+    def _deliver(self, record: CommitRecord) -> None:
+        """What a crash kept of the last commit from its tables and its topic: a start delivers the newest record alone,
+        which will be another. Without dead letters this takes no broker."""
+        folder, schema = self._run_dir.side_tables, self.config.rows
+        if not record.dead.num_rows:
+            SideTable(folder, LATE_FEEDBACK, late_schema(schema)).append(record.late, number=record.number)
+            return
+        topic = self.config.kafka.dead_letters.topic
+        try:
+            outbox = Outbox(folder, reached(self.config.kafka, self._run_dir), topic, schema)
+            try:
+                outbox.deliver(record)
+            finally:
+                outbox.close()
+        except BrokerAway as error:
+            raise BrokerAway(
+                f"dead letters of the last commit may not be on topic `{topic}` yet, and would be lost to it; nothing "
+                f"was changed. {error}"
+            ) from error
 
     @property
     def _bound_ms(self) -> int:
@@ -164,5 +193,9 @@ def _day(time_ms: int) -> str:
     """
     >>> _day(1_700_000_000_000)
     '2023-11-14 22:13:20'
+    >>> _day(10**15)
+    'the year 33658'
     """
+    if time_ms >= LAST_DAY_MS:
+        return f"the year {1970 + round(time_ms / YEAR_MS)}"
     return datetime.fromtimestamp(max(0, time_ms) / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")

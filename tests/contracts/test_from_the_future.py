@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pyarrow.compute as pc
 import pytest
+from deltalake import DeltaTable
 
 from pipelines.cli.console import main
-from pipelines.config import Config
+from pipelines.config import Config, Kafka
 from pipelines.control.preflight import prepare
-from pipelines.run_dir import RunDir
+from pipelines.run_dir import RunDir, store_ends
 from pipelines.workers.augmentation import AugmentationWorker
 from pipelines.workers.teacher import TeacherWorker
 from streaming.disk import file_lock
-from streaming.kafka import ensure_topics
-from streaming.lake import LakeReader, LakeTable
+from streaming.kafka import end_offsets, ensure_topics
+from streaming.lake import DEAD_LETTERS, LakeReader, LakeTable
+from streaming.position import Partition
 from tests.support.pipelines.small_runs import small
-from tests.support.pipelines.topics import by_hand, ipc, send
+from tests.support.pipelines.topics import by_hand, ipc, messages_of, send
 from tests.support.streams.scripted import HandClock
 
 pytestmark = pytest.mark.broker
@@ -55,19 +58,30 @@ class Live:
         send(self.servers, messages)
 
     @contextmanager
-    def reading(self):
+    def reading(self, *, until_end: bool = False):
         """Reads all that was sent, and commits it."""
         clock = HandClock()
-        worker = AugmentationWorker(self.config, self.run_dir, until_end=False, now_ms=lambda: NOW_MS, clock=clock)
+        worker = AugmentationWorker(self.config, self.run_dir, until_end=until_end, now_ms=lambda: NOW_MS, clock=clock)
         worker.open()
         try:
             quiet = 0
-            while quiet < 30:
+            while quiet < 30 and not worker.done:
                 quiet = 0 if worker.step() else quiet + 1
                 clock.advance(0.5)
             yield worker.report()
         finally:
             worker.close()
+
+
+def moved(live: Live) -> list[dict[str, Any]]:
+    """The live run after records of the year 9000 in every partition; returns impressions that were not sent."""
+    half = ROWS // 2
+    first, second = live.shown[:half], live.shown[half:]
+    for row in (first[-1], first[-2]):  # one in each partition
+        row["event_time_ms"] = YEAR_9000
+    live.send(first, [])
+    live.send([], [dict(live.feedback[0], event_time_ms=YEAR_9000)] * 2)
+    return second
 
 
 def test_a_live_run_refuses_what_lies_in_the_future_and_loses_nothing_else(broker, tmp_path):
@@ -83,12 +97,7 @@ def test_a_live_run_refuses_what_lies_in_the_future_and_loses_nothing_else(broke
 
 def test_a_run_that_let_it_in_says_so_and_is_mended_by_hand(broker, tmp_path, capsys):
     live = Live(broker, tmp_path, settlement__max_future_skew_s=1e12)
-    half = ROWS // 2
-    first, second = live.shown[:half], live.shown[half:]
-    for row in (first[-1], first[-2]):  # one in each partition
-        row["event_time_ms"] = YEAR_9000
-    live.send(first, [])
-    live.send([], [dict(live.feedback[0], event_time_ms=YEAR_9000)] * 2)
+    second = moved(live)
     live.send(second[:100], [])
     with live.reading() as report:
         assert report.counts["dead_letters"]["impression"]["too_old"] == 100
@@ -127,3 +136,71 @@ def test_a_run_that_let_it_in_says_so_and_is_mended_by_hand(broker, tmp_path, ca
     with pytest.raises(SystemExit, match="2"):
         main(main_)
     assert "not in the future: nothing is to be mended" in capsys.readouterr().err
+
+
+def test_letters_that_a_crash_kept_from_their_topic_are_there_after_event_time_was_set_back(
+    broker, tmp_path, monkeypatch
+):
+    live = Live(broker, tmp_path, settlement__max_future_skew_s=1e12)
+    second = moved(live)
+    with live.reading():
+        pass
+    live.send(second[:100], [])
+    with monkeypatch.context() as crash:
+        crash.setattr("streaming.delivery.outbox.letters_to_json", lambda letters: crashed() if letters else [])
+        with pytest.raises(RuntimeError, match="crash"), live.reading():
+            pass
+    letters = live.run_dir.side_tables / DEAD_LETTERS
+    assert DeltaTable(letters).to_pyarrow_table()["reason"].to_pylist().count("too_old") == 100
+    topic = live.config.kafka.dead_letters.topic
+    assert not messages_of(live.servers, topic)
+
+    with monkeypatch.context() as away:
+        away.setattr("pipelines.tools.event_time.reached", lambda kafka, run_dir: unreachable(kafka))
+        before = LakeReader(live.run_dir.lake, live.config.rows).state
+        with pytest.raises(SystemExit, match="1"):
+            main(["mend", "watermark", "--run-dir", str(tmp_path), "--yes"])
+        assert LakeReader(live.run_dir.lake, live.config.rows).state == before
+
+    with pytest.raises(SystemExit, match="0"):
+        main(["mend", "watermark", "--run-dir", str(tmp_path), "--yes"])
+    with live.reading():
+        pass
+    reasons = [json.loads(message.value)["reason"] for message in messages_of(live.servers, topic)]
+    assert reasons.count("too_old") == 100
+    assert sorted(reasons) == sorted(DeltaTable(letters).to_pyarrow_table()["reason"].to_pylist())
+
+
+def crashed(*_: Any) -> Any:
+    raise RuntimeError("crash")
+
+
+def unreachable(kafka: Kafka) -> Kafka:
+    return kafka.model_copy(update={"bootstrap_servers": "127.0.0.1:1", "connect_timeout_s": 0.2})
+
+
+def test_a_run_that_has_ended_has_no_event_time_to_set_back(broker, tmp_path, capsys):
+    live = Live(broker, tmp_path)
+    live.send(live.shown, live.feedback)
+    kafka = live.config.kafka
+    inputs = [Partition(topic.topic, p) for topic in (kafka.impressions, kafka.feedback) for p in range(2)]
+    store_ends(live.run_dir.end_offsets, end_offsets(kafka, inputs))
+    with live.reading(until_end=True):
+        pass
+    before = LakeReader(live.run_dir.lake, live.config.rows)
+    assert before.rows > 0
+    with pytest.raises(SystemExit, match="2"):
+        main(["mend", "watermark", "--run-dir", str(tmp_path), "--to", "2024-01-02", "--yes"])
+    assert "has ended" in capsys.readouterr().err
+    assert LakeReader(live.run_dir.lake, live.config.rows).state == before.state
+
+
+def test_the_plan_is_said_before_anything_is_set_back(broker, tmp_path, capsys, monkeypatch):
+    live = Live(broker, tmp_path, settlement__max_future_skew_s=1e12)
+    moved(live)
+    with live.reading():
+        pass
+    monkeypatch.setattr("pipelines.tools.event_time.EventTime.set_back", crashed)
+    with pytest.raises(RuntimeError, match="crash"):
+        main(["mend", "watermark", "--run-dir", str(tmp_path), "--yes"])
+    assert "event time goes back from" in capsys.readouterr().out

@@ -11,6 +11,17 @@ LARGEST = 1e15
 of 1e19 would fill its accumulator, and that row would never learn again."""
 
 
+LEARNED, INPUT, LOGIT, LOSS, GRADIENT = range(5)
+REASONS = (
+    "",
+    "an input is too large",
+    "a logit is not finite",
+    "the loss is not finite",
+    "a gradient is not finite",
+)
+"""Why a row was left out of a step, by number; the first that holds. 0: it was learned."""
+
+
 def share_of_full(rows: int, full_batch: int | None) -> float:
     """The share of a full batch that a step over `rows` rows is; 1 where none is named.
 
@@ -30,7 +41,8 @@ class StepResult(NamedTuple):
     """One training step.
 
     `logits` are those the step itself made before its update: a row is judged before it is learned
-    (progressive validation). A step that is not `finite` changed nothing.
+    (progressive validation). A step that is not `finite` changed nothing. Rows that were left out of one that is
+    have the logit NaN.
     """
 
     logits: np.ndarray  # (B, T) float32
@@ -38,3 +50,22 @@ class StepResult(NamedTuple):
     rows_per_task: np.ndarray  # (T,) int64, rows whose label the step learned
     finite: bool
     wide: np.ndarray | None = None  # (B, T) float32, a student's linear part by itself, where it has one
+    left_out: np.ndarray | None = None  # (B,) int8, of each row of the batch, why it was left out; None: none was
+    left_out_rows: int = 0  # how many those are, on all ranks
+
+    @property
+    def finite_rows(self) -> int:
+        """Rows that were judged and learned: those that have a logit; none where the step was not finite."""
+        return int(np.isfinite(self.logits).all(1).sum()) if self.finite else 0
+
+
+def reason_of(failed: StepResult) -> int:
+    """Why a step was not finite, as a number of REASONS; it may be so on one rank only."""
+    if failed.left_out is not None and failed.left_out.all() and len(failed.left_out):
+        return int(failed.left_out[0])
+    judged = failed.logits
+    if failed.left_out is not None and len(failed.left_out) == len(judged):
+        judged = judged[failed.left_out == LEARNED]
+    if not np.isfinite(judged).all():
+        return LOGIT
+    return GRADIENT if np.isfinite(failed.loss) else LOSS

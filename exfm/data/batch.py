@@ -65,6 +65,11 @@ class Batch:
         """The student's own rows alone: cut out once, for all models that learn the batch."""
         return self if self.own is None else replace(self.only(self.own), own=None)
 
+    @property
+    def own_places(self) -> np.ndarray:
+        """Which of the rows are the student's own, (own,) int64."""
+        return np.arange(len(self)) if self.own is None else np.flatnonzero(self.own.cpu().numpy())
+
     def only(self, rows: Tensor) -> Batch:
         """The rows that are True in (B,), in order: bit for bit what `BatchBuilder` makes of them alone."""
         shared = ("sparse", "negative_rate")
@@ -83,7 +88,7 @@ class Batch:
 
 
 def _only(sparse: KeyedJaggedTensor, rows: Tensor) -> KeyedJaggedTensor:
-    lengths_FB, values = sparse.lengths().view(-1, len(rows)), sparse.values()
+    lengths_FB, values = sparse.lengths().view(len(sparse.keys()), len(rows)), sparse.values()
     bags = rows.expand(lengths_FB.shape).reshape(-1)
     lengths = lengths_FB.reshape(-1)[bags]
     return KeyedJaggedTensor(

@@ -11,6 +11,7 @@ stack           a network's logit and a linear model's, weighed online
 learned_rows    whose rows a student learns from
 served          what is served of a student
 as_shown        what a student would have predicted when its rows were shown
+sieve           rows that spoil a step, left out of it
 engine          what learns, in one form for live workers and offline runs
 """
 

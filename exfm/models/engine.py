@@ -2,7 +2,8 @@
 
     batch ──► step ──► Judged: what every model of the engine predicted before it learned the batch
 
-A student's batch may hold rows of other verticals, to learn from (learned_rows.py); they are not judged.
+A student's batch may hold rows of other verticals, to learn from (learned_rows.py); they are not judged. Rows that
+spoil a model's step are left out of it (sieve.py), each model's own; the others are learned.
 
 A live worker is an engine with a feed and a keeper (pipelines/workers); a sweep, a scaling family and a replay are an
 engine and a feed. All of them learn through `step`, so the same batches give the same bits, whoever runs them.
@@ -21,6 +22,7 @@ from exfm.baselines import Baseline, Constant, Logistic
 from exfm.data import Batch, FeatureSet
 from exfm.models.as_shown import AsShown, AsShownConfig
 from exfm.models.learned_rows import LearnedRows
+from exfm.models.sieve import over, rows_of, sieved, spoiled_inputs, spread
 from exfm.models.student import Student
 from exfm.models.student_config import StudentConfig
 from exfm.models.teacher import SentBatch, Teacher
@@ -52,8 +54,8 @@ class Judged(NamedTuple):
 
     @property
     def finite_rows(self) -> int:
-        """Rows that the engine's first model was judged on and learned: all, or none where the step was not finite."""
-        return len(self._first.logits) if self._first.finite else 0
+        """Rows that the engine's first model was judged on and learned."""
+        return self._first.finite_rows
 
     @property
     def _first(self) -> StepResult:
@@ -140,21 +142,51 @@ class StudentEngine:
         return {f"{name}/rng": model.random.state for name, model in self.models.items()}
 
     def step(self, batch: Batch) -> Judged:
+        spoiled = spoiled_inputs(batch)
+        if spoiled is None:
+            return self._step(batch)
+        if spoiled.all():
+            return self._nothing(batch, spoiled)
+        judged = self._step(rows_of(batch, spoiled == 0))
+        shown = {name: over(logits, batch, spoiled) for name, logits in judged.as_shown.items()}
+        return Judged({name: spread(result, batch, spoiled) for name, result in judged.results.items()}, shown)
+
+    def _step(self, batch: Batch) -> Judged:
         results = {}
         for name, model in self.models.items():
             with self._watch("train" if name == STUDENT else "train twin"):
-                results[name] = model.train_step(batch)
+                result = model.train_step(batch)
+                results[name] = result if result.finite else sieved(model, batch, result)
         if LOGISTIC in self.names and (wide := results[STUDENT].wide) is not None:
             results[LOGISTIC] = results[STUDENT]._replace(logits=wide, loss=0.0)
-        shown = {}
-        if self.as_shown is not None:
-            with self._watch("as shown"):
-                shown = self.as_shown.note(batch, {name: results[name].logits for name in self.models})
+        shown = self._shown(batch, results)
         if self.baselines:
             with self._watch("baselines"):
                 labelled = self._labels_alone.of(batch)
                 results |= {name: baseline.train_step(labelled) for name, baseline in self.baselines.items()}
         return Judged(results, shown)
+
+    def _shown(self, batch: Batch, results: Mapping[str, StepResult]) -> Mapping[str, np.ndarray]:
+        """Predictions as shown, of the rows that the student learned."""
+        if self.as_shown is None:
+            return {}
+        left_out = results[STUDENT].left_out
+        with self._watch("as shown"):
+            settled = {name: results[name].logits for name in self.models}
+            if left_out is None:
+                return self.as_shown.note(batch, settled)
+            kept = left_out[batch.own_places] == 0
+            part = {name: logits[kept] for name, logits in settled.items()}
+            found = self.as_shown.note(rows_of(batch, left_out == 0), part)
+            return {name: over(logits, batch, left_out) for name, logits in found.items()}
+
+    def _nothing(self, batch: Batch, spoiled: np.ndarray) -> Judged:
+        """What comes of a batch of which no row can be learned."""
+        T = len(self.student.tasks)
+        logits = np.full((len(batch.own_rows), T), np.nan, np.float32)
+        result = StepResult(logits, float("nan"), np.zeros(T, np.int64), finite=False, left_out=spoiled)
+        shown = {} if self.as_shown is None else dict.fromkeys(self.models, logits)
+        return Judged(dict.fromkeys(self.names, result), shown)
 
     def score(self, batch: Batch) -> np.ndarray:
         """The student's logits (B, T) float32, without learning."""
@@ -189,6 +221,14 @@ class StudentEngine:
         return {name: models[name].rows for name in self.names}
 
 
+class Prepared(NamedTuple):
+    """A teacher's batch on its way: what was sent of the `whole`, and what of it was `spoiled` before."""
+
+    sent: SentBatch
+    whole: Batch
+    spoiled: np.ndarray | None
+
+
 class TeacherEngine:
     """A teacher; on one of several ranks, this rank's part of it, and every method is a collective."""
 
@@ -199,12 +239,18 @@ class TeacherEngine:
     def random_states(self) -> dict[str, Tensor]:
         return {"rng": self.teacher.random.state}
 
-    def prepare(self, batch: Batch) -> SentBatch:
+    def prepare(self, batch: Batch) -> Prepared:
         """Send the batch's ids ahead of its step, so that they travel while another step computes."""
-        return self.teacher.prepare(batch)
+        spoiled = spoiled_inputs(batch)
+        part = batch if spoiled is None else rows_of(batch, spoiled == 0)
+        return Prepared(self.teacher.prepare(part, len(batch) - len(part)), batch, spoiled)
 
-    def step(self, batch: Batch | SentBatch) -> Judged:
-        return Judged({TEACHER: self.teacher.train_step(batch)})
+    def step(self, batch: Batch | Prepared) -> Judged:
+        sent, whole, spoiled = batch if isinstance(batch, Prepared) else self.prepare(batch)
+        result = self.teacher.train_step(sent)
+        if not result.finite:
+            result = sieved(self.teacher, sent.batch, result, self.teacher.group)
+        return Judged({TEACHER: spread(result, whole, spoiled)})
 
     def state(self) -> dict[str, Tensor | TensorPieces]:
         return self.teacher.state()

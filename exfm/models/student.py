@@ -149,18 +149,25 @@ class Student:
         A batch without any target changes nothing but the count of rows (and histories of what it does have). Where a
         logit, the loss or a gradient is not finite, nothing at all changes.
         """
+        return self._stepped(batch, learn=True)
+
+    def try_step(self, batch: Batch) -> StepResult:
+        """The result of such a step; nothing changes."""
+        return self._stepped(batch, learn=False)
+
+    def _stepped(self, batch: Batch, *, learn: bool) -> StepResult:
         past = self.histories.values(batch, every_logit=self.cfg.arm.rows == "all")  # of all rows, learned from or not
         used = self._learned_rows.of(batch)
         if not len(used):
-            if past.finite:
+            if past.finite and learn:
                 self.histories.add(past)
             T = len(self.tasks)
             none = np.zeros((0, T), np.float32)
             return StepResult(none, 0.0, np.zeros(T, np.int64), past.finite, none if self.wide is not None else None)
         with self.random.step():
-            return self._step(used, past)
+            return self._step(used, past, learn)
 
-    def _step(self, batch: Batch, past: HistoryValues) -> StepResult:
+    def _step(self, batch: Batch, past: HistoryValues, learn: bool) -> StepResult:
         label_rows = self._learned_rows.label_rows(batch)
         count = len(batch) if label_rows is None else int(label_rows.sum())
         self._share = share_of_full(count, self._full_batch)
@@ -178,10 +185,10 @@ class Student:
         residuals = self.residuals.seen(batch, label_rows)
         finite = bool(np.isfinite(loss)) and _finite(z_S) and _finite(logits) and past.finite
         if finite and bool(losses.labelled_rows.any() or losses.distilled_rows.any()):
-            finite = self._learn(losses.total, way, corrections)
-            for _ in range(self.cfg.arm.extra_steps if finite else 0):
+            finite = self._learn(losses.total, way, corrections, learn)
+            for _ in range(self.cfg.arm.extra_steps if finite and learn else 0):
                 self._distil_again(batch, lesson)
-        if finite:
+        if finite and learn:
             self._scale_accumulators(self.cfg.accumulators.factor(self.rows, self.rows + count))
             self.prior.add(label_sums(batch))
             if stacked is not None and self.wide is not None:
@@ -285,10 +292,12 @@ class Student:
             return torch.arange(len(batch)) < left
         return label_rows.cumsum(0) - label_rows.long() < left
 
-    def _learn(self, loss: Tensor, way: _Way, corrections: Corrections) -> bool:
-        """Update everything, or nothing."""
-        if not self._update(loss, way, corrections):
+    def _learn(self, loss: Tensor, way: _Way, corrections: Corrections, learn: bool) -> bool:
+        """Update everything, or nothing. Without `learn`, whether everything would be."""
+        if not self._update(loss, way, corrections, learn=learn):
             return False
+        if not learn:
+            return True
         self._corrections = corrections
         self.random.advance()
         return True
@@ -302,7 +311,9 @@ class Student:
         if 0 < loss.item() < LARGEST:
             self._update(loss, way)
 
-    def _update(self, loss: Tensor, way: _Way, corrections: Corrections = Corrections(())) -> bool:
+    def _update(
+        self, loss: Tensor, way: _Way, corrections: Corrections = Corrections(()), *, learn: bool = True
+    ) -> bool:
         """One step on all weights, or on none: the tables learn last, once every gradient was seen finite."""
         self._adam.zero_grad(set_to_none=True)
         loss.backward()
@@ -311,6 +322,8 @@ class Student:
         gradients += [tensor.float() for tensor in corrections.state().values()]
         if not nn.utils.get_total_norm(gradients) < LARGEST:
             return False
+        if not learn:
+            return True
         way.pooled.backward(way.e.grad * self._share)
         self._adam.step()
         return True

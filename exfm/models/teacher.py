@@ -36,11 +36,12 @@ from exfm.tensors import TensorPieces, TensorSource, copy_tensors
 
 
 class SentBatch(NamedTuple):
-    """A batch whose ids are on their way."""
+    """A batch whose ids are on their way. `left_out`: rows that were left out of it."""
 
     batch: Batch
     lookup: Lookup
     wide: Lookup | None
+    left_out: int
 
 
 class Teacher:
@@ -77,14 +78,14 @@ class Teacher:
         self.cfg, self.features, self.tasks = cfg, features, tuple(tasks)
         tables = EmbeddingBagCollection(bag_configs(features, cfg.width), device=torch.device("meta"))
         self._net = TeacherNet(cfg, features, tasks, seed, tables=tables)
-        self._group, self._owns_group = group or RankGroup(), group is None
-        self.random = StepRandomness(seed, self._group.rank)
+        self.group, self._owns_group = group or RankGroup(), group is None
+        self.random = StepRandomness(seed, self.group.rank)
         configs = tables.embedding_bag_configs()
-        self.plan = plan_sharding(all_tables(cfg, features, len(tasks)), self._group, sharding, batch_rows)
+        self.plan = plan_sharding(all_tables(cfg, features, len(tasks)), self.group, sharding, batch_rows)
         self._tables = ParallelTables(
             self._net,
             self.plan,
-            self._group,
+            self.group,
             sharding,
             optimizer=cfg.sparse_optimizer,
             lr=cfg.sparse_lr,
@@ -93,21 +94,22 @@ class Teacher:
         self.weights, self.accumulators = self._tables.weights(configs), self._tables.accumulators(configs)
         for c in configs:
             draw_initial_weights(c.name, c.num_embeddings, c.embedding_dim, seed, self.weights.windows[c.name])
-        self._net.to(self._group.device).train()
+        self._net.to(self.group.device).train()
         self.dense = {name: p for name, p in self._net.named_parameters() if not name.startswith("tables.")}
         self._adam = torch.optim.Adam(self.dense.values(), lr=cfg.dense_lr, fused=True)
         self._rows = torch.zeros((), dtype=torch.int64)
-        self.wide = ShardedWide(features, tasks, self._group, sharding, self.plan) if cfg.wide else None
+        self.wide = ShardedWide(features, tasks, self.group, sharding, self.plan) if cfg.wide else None
         self._stack = Stack(len(self.tasks))
 
-    def prepare(self, batch: Batch) -> SentBatch:
+    def prepare(self, batch: Batch, left_out: int = 0) -> SentBatch:
         """Start to send the batch's ids to the ranks that hold their rows, so that they travel during another step.
 
-        Every rank prepares the same batches in the same order, and learns from them in that order. A collective.
+        Every rank prepares the same batches in the same order, and learns from them in that order. `left_out`: rows of
+        this rank that were left out of it. A collective.
         """
-        batch = batch.to(self._group.device)
+        batch = batch.to(self.group.device)
         wide = None if self.wide is None else self.wide.send(batch.sparse)
-        return SentBatch(batch, self._tables.send(batch.sparse), wide)
+        return SentBatch(batch, self._tables.send(batch.sparse), wide, left_out)
 
     def train_step(self, batch: Batch | SentBatch) -> StepResult:
         """Score the batch, then learn from it. A collective.
@@ -115,33 +117,40 @@ class Teacher:
         Where a logit, the loss or a gradient is not finite, on any rank, nothing is updated.
         """
         with self.random.step():
-            result = self._step(batch if isinstance(batch, SentBatch) else self.prepare(batch))
+            result = self._step(batch if isinstance(batch, SentBatch) else self.prepare(batch), learn=True)
         if result.finite:
             self.random.advance()
         return result
 
-    def _step(self, prepared: SentBatch) -> StepResult:
+    def try_step(self, batch: Batch) -> StepResult:
+        """The result of such a step; nothing changes. A collective."""
+        with self.random.step():
+            return self._step(self.prepare(batch), learn=False)
+
+    def _step(self, prepared: SentBatch, *, learn: bool) -> StepResult:
         batch = prepared.batch
         self._adam.zero_grad(set_to_none=True)
         z = self._net.predict(self._tables.look_up(prepared.lookup), batch.sparse, batch.dense)
         mask = batch.label_mask
         local_rows = mask.sum(0)
-        own = torch.stack([local_rows.double(), torch.full_like(local_rows, len(batch), dtype=torch.float64)])
-        rows, given, *sums = self._group.sum(torch.cat([own, label_sums(batch)]))  # (4, T)
+        counts = [torch.full_like(local_rows, count) for count in (len(batch), prepared.left_out)]
+        own = torch.stack([local_rows, *counts]).double()
+        rows, given, left_out, *sums = self.group.sum(torch.cat([own, label_sums(batch)]))  # (5, T)
+        nothing_left = not int(given[0]) and bool(left_out[0])
         share = share_of_full(int(given[0]), self._full_batch)
         h = nnf.binary_cross_entropy_with_logits(z, batch.labels.to(z.dtype), reduction="none")
         h = h * batch.weights.unsqueeze(1)
         local_loss = (torch.where(mask, h, 0.0).sum(0) / rows.clamp(min=1).to(z.dtype)).sum()
-        loss = self._group.sum(local_loss.detach())
+        loss = self.group.sum(local_loss.detach())
         offset, pooled = self._net.prior.offset().float(), self._look_up_wide(prepared)
         deep = logits = z.detach()
         if pooled is not None:
             wide = pooled.logits + offset
             logits = self._stack(offset, deep, wide)
-        finite = self._agree(logits, loss)
+        finite = self._agree(logits, loss) and not nothing_left
         if finite:
-            finite = self._learn(local_loss, share)
-        if finite:
+            finite = self._learn(local_loss, share, learn)
+        if finite and learn:
             self._net.prior.add(sums)
             if pooled is not None and self.wide is not None:
                 counted = self._net.prior.offset().float()
@@ -149,24 +158,27 @@ class Teacher:
                 residuals = (torch.sigmoid(wide - offset + counted) - batch.labels) * batch.label_weights
                 self.wide.learn(pooled, torch.where(mask, residuals, 0.0))
             self._forget(len(batch))
-        return StepResult(logits.float().cpu().numpy(), loss.item(), local_rows.cpu().numpy(), finite)
+        made = logits.float().cpu().numpy()
+        return StepResult(made, loss.item(), local_rows.cpu().numpy(), finite, left_out_rows=int(left_out[0]))
 
     def _total(self, sums: Tensor) -> Tensor:
         """Sums over all ranks of what stands in the CPU's memory. A collective."""
-        return self._group.sum(sums.to(self._group.device)).cpu()
+        return self.group.sum(sums.to(self.group.device)).cpu()
 
     def _look_up_wide(self, prepared: SentBatch) -> Pooled | None:
         if self.wide is None or prepared.wide is None:
             return None
         return self.wide.look_up(prepared.wide)
 
-    def _learn(self, local_loss: Tensor, share: float) -> bool:
+    def _learn(self, local_loss: Tensor, share: float, learn: bool) -> bool:
         local_loss.backward()
         pooled, e = self._net.cut
         assert e.grad is not None
         grads = self._sum_gradients()
         if not self._agree(*torch._foreach_norm([e.grad, *grads])):
             return False
+        if not learn:
+            return True
         pooled.backward((e.grad * share).to(pooled.dtype))
         self._tables.update_replicated()
         self._adam.param_groups[0]["lr"] = self.cfg.dense_lr * share
@@ -177,9 +189,9 @@ class Teacher:
         """The dense part's gradients, of all ranks. A collective."""
         parameters = [p for p in self.dense.values() if p.grad is not None]
         grads = [p.grad for p in parameters if p.grad is not None]
-        if self._group.world_size == 1:
+        if self.group.world_size == 1:
             return grads
-        flat = self._group.sum(torch.cat([g.flatten() for g in grads]))
+        flat = self.group.sum(torch.cat([g.flatten() for g in grads]))
         grads = [g.view_as(p) for p, g in zip(parameters, flat.split([p.numel() for p in parameters]), strict=True)]
         for p, g in zip(parameters, grads, strict=True):
             p.grad = g
@@ -190,7 +202,7 @@ class Teacher:
         if self.cfg.accumulators.only_grow:
             return
         before = int(self._rows)
-        self._rows += self._group.sum(torch.tensor(local_rows))
+        self._rows += self.group.sum(torch.tensor(local_rows))
         factor = self.cfg.accumulators.factor(before, int(self._rows))
         self.accumulators.scale(factor)
         if self.wide is not None:
@@ -202,7 +214,7 @@ class Teacher:
     def _agree(self, *tensors: Tensor) -> bool:
         """Whether these are finite on every rank, and none is absurd. A collective."""
         broken = sum((~(t.abs() < LARGEST)).sum() for t in tensors)
-        return not self._group.sum(torch.as_tensor(broken)).item()
+        return not self.group.sum(torch.as_tensor(broken)).item()
 
     def score(self, batch: Batch) -> np.ndarray:
         """Logits (B, T) float32, without learning. A collective."""
@@ -264,7 +276,7 @@ class Teacher:
     def close(self) -> None:
         """Leave the group that the teacher opened for itself."""
         if self._owns_group:
-            self._group.close()
+            self.group.close()
 
     def _adam_state(self, p: Tensor) -> dict[str, Tensor]:
         """Adam's state of one parameter; before the first step, the zeros that Adam itself would start from."""

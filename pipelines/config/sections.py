@@ -249,7 +249,10 @@ class Resources(Frozen):
         default=0, ge=0, description="batches that a thread makes ready ahead of a student; 0: no thread"
     )
     max_quarantined_in_a_row: int = Field(
-        default=16, ge=1, description="batches that are not finite, one after the other, before a worker gives up"
+        default=16,
+        ge=1,
+        description="batches, one after the other, that may lose more than `losses.fail_share` of their rows because "
+        "these are not finite, before a worker gives up",
     )
 
     @property

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from exfm.errors import ModelError
@@ -26,26 +27,32 @@ class Account:
         tasks: Sequence[str],
         *,
         most_in_a_row: int,
+        grave_share: float = 0.5,
         sampled: bool = False,
         meta: Mapping[str, Any] | None = None,
     ) -> None:
-        """`meta` is what `meta()` returned; None: nothing was given yet. `most_in_a_row`: batches that a model may
-        leave out one after the other before it counts as diverged. `sampled`: rows are downsampled on their way."""
+        """`meta` is what `meta()` returned; None: nothing was given yet. `most_in_a_row`: batches, one after the other,
+        that may lose more than `grave_share` of their rows before a model counts as diverged. `sampled`: rows are
+        downsampled on their way."""
         stored: Mapping[str, Any] = meta or {"rows": 0, "learned": None, "quarantine": {}}
         self.rows: int = stored["rows"]
         self.learned = Learned(tasks, stored["learned"])
         states = stored["quarantine"]
-        self.quarantines = {m: Quarantine(m, tasks, in_a_row=most_in_a_row, state=states.get(m)) for m in models}
+        self.quarantines = {
+            m: Quarantine(m, tasks, in_a_row=most_in_a_row, grave_share=grave_share, state=states.get(m))
+            for m in models
+        }
         self._sampled_away = LeftOutBySampling(tasks, stored.get("left_out_by_sampling")) if sampled else None
 
-    def note(self, rows: pa.Table, judged: Judged) -> None:
-        """Count one step over these rows. Raises Diverged when a model has left out too many batches in a row."""
+    def note(self, rows: pa.Table, judged: Judged, of: np.ndarray | None = None) -> None:
+        """Count one step. `of` (N,): which rows of the batch these rows are; None: all of them. Raises Diverged when a
+        model has left out too much of too many batches in a row."""
         self.rows += rows.num_rows
-        first, *_ = judged.results.values()
-        if first.finite:
-            self.learned.add(rows)
-        for model, result in judged.results.items():
-            self.quarantines[model].judge(rows, result)
+        for number, (model, result) in enumerate(judged.results.items()):
+            left_out = result.left_out if result.left_out is None or of is None else result.left_out[of]
+            if result.finite and number == 0:
+                self.learned.add(rows if left_out is None else rows.filter(pa.array(left_out == 0)))
+            self.quarantines[model].judge(rows, result, left_out)
 
     def note_sampled_away(self, lost: pa.Table | None) -> None:
         """Count rows that sampling left out, as `StudentFeed.left_out` gives them."""

@@ -92,7 +92,10 @@ class StudentWorker(Worker):
             metrics=config.metrics,
         )
         grew = stored is not None and self._load(stored)
-        self.account = Account(self.engine.names, tasks, most_in_a_row=most, sampled=sampled, meta=meta)
+        grave = config.losses.fail_share
+        self.account = Account(
+            self.engine.names, tasks, most_in_a_row=most, grave_share=grave, sampled=sampled, meta=meta
+        )
         self.keeper.write_quarantine(self.account.quarantine_state())
         return grew
 
@@ -177,10 +180,11 @@ class StudentWorker(Worker):
     def learn(self, cut: Cut) -> None:
         """Judge and learn one batch; a checkpoint follows where one is due."""
         judged, own = self.engine.step(cut.batch), cut.own_rows
-        taught = cut.rows if self._settings.label_rows == "all" else own.rows
+        every = self._settings.label_rows == "all"
+        taught = cut.rows if every else own.rows
         with self.watch("metrics"):
             try:
-                self.account.note(taught, judged)
+                self.account.note(taught, judged, None if every else cut.batch.own_places)
             except Diverged:  # people find what was left out, though no checkpoint holds it
                 self.keeper.write_quarantine(self.account.quarantine_state())
                 raise

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from exfm.models import SentBatch
+from exfm.models import Prepared
 from pipelines.feeds import Portion
 from streaming.position import Positions
 
@@ -20,7 +20,7 @@ class AgreedBlock:
     cuts: np.ndarray
     positions: Positions
     next_step: int = 0
-    sent: SentBatch | None = None
+    sent: Prepared | None = None
 
     @property
     def steps(self) -> int:

@@ -11,11 +11,12 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+import pyarrow as pa
 
 from exfm.models import TEACHER
-from exfm.step import StepResult
+from exfm.step import REASONS, StepResult
 from pipelines.feeds import Step
-from pipelines.training import REASONS, Account, Learned, Quarantine, TaskMetrics, reason_of
+from pipelines.training import Account, Learned, Left, Quarantine, TaskMetrics, places_of
 from pipelines.workers import Ranks
 
 
@@ -41,7 +42,7 @@ class BlockTally:
 
     def note(self, step: Step, result: StepResult, account: Account, *, place: int, rows: int) -> None:
         """Note a step of this rank, whose rows begin at `place` of the `rows` that all ranks had; in the account at
-        once. A collective where the step was not finite. Raises Diverged as `Quarantine.leave_out` does."""
+        once. A collective where rows were left out. Raises Diverged as `Quarantine.leave_out` does."""
         batch = step.batch
         columns = [result.logits, batch.labels.numpy(), batch.label_mask.numpy(), batch.label_weights.numpy()]
         self._steps.append(_Noted(place, rows, np.stack(columns, axis=1, dtype=np.float32)))
@@ -51,23 +52,35 @@ class BlockTally:
             self.event_time_ms = step.rows["event_time_ms"][-1].as_py()
         quarantine = account.quarantines[TEACHER]
         if result.finite:
-            self._learned.add(step.rows)
-            self.trained_rows += rows
+            kept = step.rows if result.left_out is None else step.rows.filter(pa.array(result.left_out == 0))
+            self._learned.add(kept)
+            self.trained_rows += rows - result.left_out_rows
+        if result.finite and not result.left_out_rows:
             quarantine.well()
         else:
-            self._leave_out(quarantine, step, result)
+            self._leave_out(quarantine, step, result, of=rows)
 
-    def _leave_out(self, quarantine: Quarantine, step: Step, result: StepResult) -> None:
-        """Put a step that was not finite into quarantine, with all ranks' rows of it."""
-        left_out = Learned(self._tasks)
-        left_out.add(step.rows)
-        seq = step.rows["lake_seq"].to_numpy()
-        own = [len(seq), seq.min(initial=np.iinfo(np.int64).max), seq.max(initial=-1), REASONS.index(reason_of(result))]
-        gathered = self._ranks.gather([*own, *left_out.numbers().ravel()])
+    def _leave_out(self, quarantine: Quarantine, step: Step, result: StepResult, *, of: int) -> None:
+        """Put into quarantine what all ranks left out of a step: single rows, or all of it."""
+        lost = Learned(self._tasks)
+        if not result.finite:
+            lost.add(step.rows)
+        elif result.left_out is not None:
+            lost.add(step.rows.filter(pa.array(result.left_out != 0)))
+        mine = places_of(step.rows, result, result.left_out)
+        coded = [[place.first_lake_seq, place.last_lake_seq, place.rows, REASONS.index(place.reason)] for place in mine]
+        counts = self._ranks.gather([len(coded)])[:, 0]
+        padded = np.zeros((int(counts.max()), 4), np.int64)
+        padded[: len(coded)] = np.array(coded, np.int64).reshape(-1, 4)
+        gathered = self._ranks.gather(padded.ravel().tolist()).reshape(len(counts), -1, 4)
+        every = np.concatenate([of_rank[:count] for of_rank, count in zip(gathered, counts, strict=True)])
+        if not result.finite:  # as one
+            every = np.array([[every[:, 0].min(), every[:, 1].max(), every[:, 2].sum(), every[:, 3].min()]])
+        every = every[np.argsort(every[:, 0], kind="stable")]
+        places = [Left(first, last, rows, REASONS[reason]) for first, last, rows, reason in every.tolist()]
         with np.errstate(over="ignore"):
-            numbers = gathered[:, 4:].sum(0).reshape(-1, 2)
-        first, last, reason = int(gathered[:, 1].min()), int(gathered[:, 2].max()), REASONS[gathered[:, 3].min()]
-        quarantine.leave_out(first, last, int(gathered[:, 0].sum()), numbers, reason)
+            numbers = self._ranks.sum(lost.numbers())
+        quarantine.leave_out(places, numbers, of=of)
 
     def finish(self, account: Account) -> None:
         """A block's end: count what all ranks noted since the last one. A collective."""

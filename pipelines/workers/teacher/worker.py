@@ -96,7 +96,8 @@ class TeacherWorker(Worker):
         )
         meta = stored.meta if stored is not None else None
         most = config.resources.max_quarantined_in_a_row
-        self.account = Account([TEACHER], config.tasks, most_in_a_row=most, meta=meta)
+        grave = config.losses.fail_share
+        self.account = Account([TEACHER], config.tasks, most_in_a_row=most, grave_share=grave, meta=meta)
         self.keeper.write_quarantine(self.account.quarantine_state())
         if stored is not None:
             self._load(stored)

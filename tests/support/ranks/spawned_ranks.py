@@ -22,7 +22,7 @@ import pyarrow as pa
 import torch
 
 from exfm.data import BatchBuilder, FeatureSet, SequenceFeature, SparseFeature
-from exfm.models import Teacher, TeacherConfig
+from exfm.models import Teacher, TeacherConfig, TeacherEngine, sieve
 from exfm.parallel import RankGroup, Sharding
 from exfm.tensors import TensorPieces, whole_tensor
 from exfm.threads import set_threads
@@ -40,6 +40,7 @@ FEATURES = FeatureSet(
 )
 CFG = dict(width=8, num_fmb=3, num_lcb=2, rank=2, mlp=(8,), head=(8,))
 STEPS, ROWS = 20, 40
+SPOILED, SPOILED_STEPS = (0, 3, ROWS - 1), (4, 5, 11)
 PYTHON = [sys.executable, "-W", "ignore", "-m", "tests.support.ranks.spawned_ranks"]
 
 
@@ -96,9 +97,12 @@ def start(teacher: Teacher) -> None:
                 p.copy_(torch.empty(p.shape).normal_(0, 0.3, generator=drawn))
 
 
-def train(group, *, sharding=None, cfg=None, bags=True, ahead=False, broken=None, without=None, rows=None):
+def train(
+    group, *, sharding=None, cfg=None, bags=True, ahead=False, broken=None, without=None, spoiled=None, rows=None
+):
     """20 steps. `ahead`: every batch is prepared before the step of the one before, and one more is. In step `broken`
-    the last rank's rows have infinite weights; step `without` is left out. `rows`: of table `user`, only to measure."""
+    the last rank's rows have infinite weights; step `without` is left out. `spoiled`: the rows SPOILED of some steps
+    have infinite weights ("in"), or are not there ("out"). `rows`: of table `user`, only to measure."""
     features = FEATURES if rows is None else large(rows)
     build = BatchBuilder(features, TASKS)
     cfg = TeacherConfig(**CFG, **(cfg or {}))
@@ -113,13 +117,21 @@ def train(group, *, sharding=None, cfg=None, bags=True, ahead=False, broken=None
         if step == broken and group.rank == group.world_size - 1:
             assert len(batch)
             batch = replace(batch, weights=torch.full_like(batch.weights, torch.inf))
+        if spoiled is not None:
+            batch = spoil(batch, at[group.rank], spoiled) if step in SPOILED_STEPS else batch
         if step != without:
             todo.append((step, batch))
     losses = []
-    current = teacher.prepare(todo[0][1]) if ahead else todo[0][1]
+    engine = TeacherEngine(teacher) if spoiled is not None else None
+    if engine is not None:  # rows of any weight reach the step
+        sieve.LARGEST_INPUT = float("inf")
+    learner = engine or teacher
+    current = learner.prepare(todo[0][1]) if ahead else todo[0][1]
     for (step, _), (_, following) in zip(todo, [*todo[1:], todo[-1]], strict=True):
-        this, current = current, teacher.prepare(following) if ahead else following
-        result = teacher.train_step(this)
+        this, current = current, learner.prepare(following) if ahead else following
+        result = teacher.train_step(this) if engine is None else engine.step(this).results["teacher"]
+        if spoiled == "in":
+            assert result.left_out_rows == (len(SPOILED) if step in SPOILED_STEPS else 0), f"step {step}"
         assert result.finite == (step != broken), f"step {step}"
         losses.append(result.loss)
     plan = {name: (p.sharding_type, p.ranks) for name, p in teacher.plan.plan["tables"].items()}
@@ -128,6 +140,16 @@ def train(group, *, sharding=None, cfg=None, bags=True, ahead=False, broken=None
         held = sum(4 * window.numel() for of_a_table in windows for _, window in of_a_table)
         return {"plan": plan, "losses": losses, "held": held, "taken": memory_bytes() - began, "peak": peak_bytes()}
     return {"state": teacher.state(), "losses": losses, "plan": plan}
+
+
+def spoil(batch, first, how):
+    """Of a batch whose rows lie at `first` of the global one."""
+    mine = [row - first for row in SPOILED if first <= row < first + len(batch)]
+    bad = torch.zeros(len(batch), dtype=torch.bool)
+    bad[mine] = True
+    if how == "out":
+        return batch.only(~bad)
+    return replace(batch, weights=torch.where(bad, torch.inf, batch.weights))
 
 
 def large(rows: int) -> FeatureSet:

@@ -30,6 +30,9 @@ def root(tmp_path_factory):
             job("mixed", 4, MIXED),
             job("mixed-broken", 2, MIXED, broken=8),  # in a step in which only the last rank has rows
             job("mixed-without", 2, MIXED, without=8),
+            job("rows-spoiled", 2, "row_wise", "row_wise_adagrad", double=False, spoiled="in"),
+            job("rows-spoiled-ahead", 2, "row_wise", "row_wise_adagrad", double=False, ahead=True, spoiled="in"),
+            job("rows-unspoiled", 2, "row_wise", "row_wise_adagrad", double=False, spoiled="out"),
             halving(one() | {"name": "one-halving"}),
             halving(job("mixed-halving", 4, MIXED)),
         ],
@@ -93,6 +96,11 @@ def test_batches_that_are_prepared_ahead_are_learned_to_the_same_bits(root):
 
 def test_a_step_that_is_not_finite_on_one_rank_changes_nothing_on_any(root):
     assert_same_bits(root, "mixed-broken", "mixed-without")
+
+
+@pytest.mark.parametrize("name", ["rows-spoiled", "rows-spoiled-ahead"])
+def test_rows_that_spoil_a_step_are_found_by_all_ranks_and_the_rest_is_learned_as_without_them(root, name):
+    assert_same_bits(root, name, "rows-unspoiled")
 
 
 @pytest.mark.slow

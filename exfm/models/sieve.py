@@ -1,0 +1,133 @@
+"""A batch that cannot be learned as it is, learned without the rows that spoil it: quarantine by row.
+
+    1. rows with an input beyond LARGEST_INPUT, or a weight beyond it, are left out before the step
+    2. where the step is not finite all the same: rows whose own logits are not finite are left out, and it is repeated
+    3. where that is not enough: halves of the batch are tried, without learning, down to the single rows that spoil
+       every part that they are in
+
+What is left is learned as a batch of these rows alone would be: to the same bits as if the others had never been there.
+Where nothing is left, where rows spoil the step together only, or more than MOST_TRIES parts would have to be tried,
+the batch is left out whole. All of it follows from the rows and the model's state, so a resumed run and a replay leave
+out the same.
+
+B rows of a batch (of this rank), T tasks.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from exfm.data import LARGEST_INPUT, Batch
+from exfm.parallel import RankGroup
+from exfm.step import INPUT, LARGEST, LOGIT, StepResult, reason_of
+
+MOST_TRIES = 128
+"""Parts of one batch that are tried. One bad row among 2,048 takes 22."""
+
+
+class Learner(Protocol):
+    """A model that changes nothing where a step is not finite. On several ranks every method is a collective."""
+
+    def train_step(self, batch: Batch) -> StepResult: ...
+    def try_step(self, batch: Batch) -> StepResult: ...  # the step, without learning
+    def score(self, batch: Batch) -> np.ndarray: ...
+
+
+def spoiled_inputs(batch: Batch) -> np.ndarray | None:
+    """(B,) int8, INPUT for rows with an input or a weight that no step bears, 0 for others; None: there are none.
+
+    What is refused at ingestion is not here: such rows are of lakes before that was so, or of a student that came
+    later and reads a column with another transform."""
+    borne = (batch.dense.abs() <= LARGEST_INPUT).all(1) & (batch.weights.abs() <= LARGEST_INPUT)
+    return None if borne.all() else np.where(borne.cpu().numpy(), 0, INPUT).astype(np.int8)
+
+
+def rows_of(batch: Batch, kept: np.ndarray) -> Batch:
+    """The rows of a batch that are True in (B,)."""
+    return batch.only(torch.from_numpy(kept).to(batch.dense.device))
+
+
+def sieved(model: Learner, batch: Batch, failed: StepResult, group: RankGroup | None = None) -> StepResult:
+    """Learn what can be learned of a batch whose step `failed`; the failed step itself where nothing can be."""
+    left_out = np.zeros(len(batch), np.int8)
+    left_out[~(np.abs(model.score(batch)) < LARGEST).all(1)] = LOGIT
+    if (found := _without(model, batch, left_out, failed, group)) is not None:
+        return found
+    spoiling = _spoiling(model, batch, np.flatnonzero(left_out == 0), group)
+    if spoiling is None or not _total(len(spoiling), group):
+        return failed
+    left_out[list(spoiling)] = list(spoiling.values())
+    found = _without(model, batch, left_out, failed, group)
+    return failed if found is None else found
+
+
+def _spoiling(model: Learner, batch: Batch, rows: np.ndarray, group: RankGroup | None) -> dict[int, int] | None:
+    """Which of these rows cannot be learned by themselves, with the reason of each; together, all of them cannot. None
+    where that takes too long to find out."""
+    first, total = _place(len(rows), group)
+    found: dict[int, int] = {}
+    parts, tries = [(0, total)], 0  # of the rows of all ranks
+    while parts:
+        start, stop = parts.pop()
+        middle = (start + stop) // 2
+        for part in ((start, middle), (middle, stop)) if stop - start > 1 else ():
+            mine = rows[max(part[0] - first, 0) : max(part[1] - first, 0)]
+            if tries == MOST_TRIES:
+                return None
+            tries += 1
+            tried = model.try_step(rows_of(batch, np.isin(np.arange(len(batch)), mine)))
+            if not tried.finite and part[1] - part[0] > 1:
+                parts.append(part)
+            elif not tried.finite:
+                found |= dict.fromkeys(mine.tolist(), reason_of(tried))
+    return found
+
+
+def spread(result: StepResult, batch: Batch, left_out: np.ndarray | None) -> StepResult:
+    """The result of a step over those rows of a batch that are 0 in `left_out` (B,), as one of the whole batch."""
+    if left_out is None:
+        return result
+    reasons = left_out.copy()
+    if result.left_out is not None:
+        reasons[left_out == 0] = result.left_out
+    wide = None if result.wide is None else over(result.wide, batch, left_out)
+    return result._replace(logits=over(result.logits, batch, left_out), wide=wide, left_out=reasons)
+
+
+def over(logits: np.ndarray, batch: Batch, left_out: np.ndarray) -> np.ndarray:
+    """Logits (·, T) of the own rows that are 0 in `left_out` (B,), over all own rows of a batch: NaN elsewhere."""
+    kept = left_out[batch.own_places] == 0
+    found = np.full((len(kept), logits.shape[1]), np.nan, np.float32)
+    found[kept] = logits
+    return found
+
+
+def _without(
+    model: Learner, batch: Batch, left_out: np.ndarray, failed: StepResult, group: RankGroup | None
+) -> StepResult | None:
+    """The batch learned without some rows; None where there are none, nothing else is there, or it is not finite."""
+    count = _total(np.count_nonzero(left_out), group)
+    if not count or count == _total(len(left_out), group):
+        return None
+    found = model.train_step(rows_of(batch, left_out == 0))
+    if not found.finite:
+        return None
+    return spread(found, batch, left_out)._replace(left_out_rows=failed.left_out_rows + count)
+
+
+def _total(count: np.integer[Any] | int, group: RankGroup | None) -> int:
+    """The sum over ranks. A collective."""
+    return int(count) if group is None else int(group.sum(torch.tensor(count, device=group.device)))
+
+
+def _place(count: int, group: RankGroup | None) -> tuple[int, int]:
+    """How many rows the ranks before this one have, and how many all have. A collective."""
+    if group is None:
+        return 0, count
+    counts = torch.zeros(group.world_size, dtype=torch.int64, device=group.device)
+    counts[group.rank] = count
+    counts = group.sum(counts).cpu()
+    return int(counts[: group.rank].sum()), int(counts.sum())

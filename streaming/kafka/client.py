@@ -90,8 +90,10 @@ class _Losses(logging.Handler):
         self._last: _Lost | None = None
 
     def emit(self, record: logging.LogRecord) -> None:
-        if isinstance(record.args, tuple) and isinstance(error := record.args[-1], Exception):
-            self._last = _Lost(time.monotonic(), error, "broker_version=unknown" not in str(record.args[0]))
+        match record.args:
+            case (*said, Exception() as error):
+                greeted = "broker_version=unknown" not in str(said[0] if said else "")
+                self._last = _Lost(time.monotonic(), error, greeted)
 
     def since(self, started: float) -> _Lost | None:
         return self._last if self._last is not None and self._last.at_s >= started else None

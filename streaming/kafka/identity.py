@@ -7,14 +7,17 @@ minute.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from streaming.errors import BadInput, BrokerAway, DataLost
+from streaming.errors import BadInput, BrokerAway, DataLost, StreamingError
 from streaming.kafka.settings import KafkaSettings
 from streaming.kafka.topics import cluster_and_topics, require_topics
+
+log = logging.getLogger(__name__)
 
 
 class TopicIdentity(NamedTuple):
@@ -111,17 +114,20 @@ class SourceWatch:
         return self._stored.to_json()
 
     def look(self) -> None:
-        """Compare again where a minute has passed; raises as `open` does. A broker that is away proves nothing."""
+        """Compare again where a minute has passed; raises as `open` does.
+
+        A broker that is away, or that does not describe the topics now, proves nothing: the next minute may."""
         wait_s = self.AGAIN_AFTER_S if self._absent else self.LOOK_EVERY_S
         if self._clock() - self._looked_at < wait_s:
             return
         try:
             found = _described(self._settings, self._names)
-        except BrokerAway:
-            found = None
-        self._looked_at = self._clock()
-        if found is None:
+        except StreamingError as error:
+            if not isinstance(error, BrokerAway):
+                log.warning("the topics that this run reads could not be compared with those it began with: %s", error)
             return
+        finally:
+            self._looked_at = self._clock()
         absent = set(self._names) - found.topics.keys()
         if not absent or absent & self._absent:
             found.require_same(self._stored, str(self._settings.bootstrap_servers))

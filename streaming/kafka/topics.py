@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from streaming.errors import BadInput, BrokerAway
+from streaming.errors import BadInput, BrokerAway, StreamingError
 from streaming.kafka.client import (
     AuthorizationError,
     ConfigResource,
@@ -29,6 +29,8 @@ from streaming.position import Partition
 
 NOT_ALLOWED = 29
 """The broker's word for a topic that the client may not see, whether or not it exists."""
+NOT_THERE = {3, 17}
+"""Its words for a topic that does not exist, and for a name that no topic can have."""
 
 
 def ensure_topics(settings: KafkaSettings, topics: Mapping[str, int], *, retention_ms: int = -1) -> set[str]:
@@ -83,12 +85,18 @@ def cluster_and_topics(
     settings: KafkaSettings, topics: Sequence[str]
 ) -> tuple[str | None, dict[str, tuple[str | None, int]]]:
     """The cluster's id, and of each topic that is there its id (None where the broker has none) and its number of
-    partitions. Raises BadInput where a topic may not be seen."""
+    partitions. Raises BadInput where a topic may not be seen, StreamingError where the broker does not describe one for
+    another reason than that it is not there."""
     with _admin(settings) as admin:
         cluster_id = admin.describe_cluster()["cluster_id"]
         found = {topic["name"]: topic for topic in admin.describe_topics(list(topics))}
     if hidden := {name for name, topic in found.items() if topic["error_code"] == NOT_ALLOWED}:
         raise Right("Describe", "topic", hidden).missing(settings)
+    if unclear := {n: t["error_code"] for n, t in found.items() if t["error_code"] not in NOT_THERE | {0}}:
+        raise StreamingError(
+            f"{settings.bootstrap_servers} does not describe "
+            f"{', '.join(f'topic `{name}` (error {code})' for name, code in unclear.items())}; try again"
+        )
     return cluster_id, {
         name: (str(topic["topic_id"]) if topic.get("topic_id") else None, len(topic["partitions"]))
         for name, topic in found.items()

@@ -131,7 +131,8 @@ class OffsetAccounts:
         owners = np.searchsorted(offsets, np.concatenate([of_rows, of_dead]))
         rows = np.bincount(owners, minlength=len(offsets))
         new = offsets >= self._accounts[partition].at.offset
-        self._accounts[partition].ahead.append(_Read(offsets[new], rows[new], markers[new]))
+        if new.any():  # an empty one would stand at the head for ever
+            self._accounts[partition].ahead.append(_Read(offsets[new], rows[new], markers[new]))
 
     def move_to(self, positions: Positions) -> None:
         """All rows before `positions` have been handed on."""

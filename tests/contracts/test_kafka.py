@@ -1,5 +1,6 @@
 """Topics in and out, against a real broker."""
 
+import logging
 import os
 import signal
 import socket
@@ -414,3 +415,8 @@ def test_security_that_the_broker_does_not_speak_is_told(kafka, security):
     settings = kafka.model_copy(update={"security": security, "connect_timeout_s": 2})
     with pytest.raises(StreamingError, match="what it asks for"):
         require_topics(settings, ["any"])
+
+
+@pytest.mark.parametrize("arguments", [(), ("no error",), ({"a": 1},)])
+def test_the_client_may_log_of_a_connection_whatever_it_likes(arguments):
+    logging.getLogger("kafka.net.connection").error("closed" + " %s" * len(arguments), *arguments)

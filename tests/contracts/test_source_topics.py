@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import nullcontext
 
 import pytest
 from kafka import KafkaAdminClient
@@ -13,7 +14,7 @@ from pipelines.run_dir import RunDir
 from pipelines.tools import DeadLetters
 from pipelines.workers import Orders
 from pipelines.workers.augmentation import AugmentationWorker
-from streaming.errors import BadInput, DataLost
+from streaming.errors import BadInput, DataLost, StreamingError
 from streaming.kafka import SourceWatch, ensure_topics
 from streaming.lake import DEAD_LETTERS, SideTable
 from streaming.messages import DEAD_LETTER_SCHEMA, DeadLetter, letters_to_batch
@@ -103,6 +104,40 @@ def test_a_topic_that_is_gone_is_looked_for_twice(kafka, topic, admin):
     running.look()
     now[0] += 6
     with pytest.raises(DataLost, match=f"`{topic}` is no longer at"):
+        running.look()
+
+
+@pytest.mark.parametrize("error", [StreamingError("it answered, and refused"), BadInput("no right to Describe")])
+def test_a_broker_that_does_not_say_which_topics_it_has_proves_nothing(kafka, topic, monkeypatch, error):
+    now = [0.0]
+    running = SourceWatch(kafka, {topic: 2}, clock=lambda: now[0])
+
+    def refuse(*_):
+        raise error
+
+    with monkeypatch.context() as silent:
+        silent.setattr("streaming.kafka.identity.cluster_and_topics", refuse)
+        for _ in range(3):
+            now[0] += 61
+            running.look()
+    now[0] += 61
+    running.look()
+
+
+def test_a_topic_without_a_leader_is_not_one_that_is_gone(kafka, topic, monkeypatch):
+    now = [0.0]
+    running = SourceWatch(kafka, {topic: 2}, clock=lambda: now[0])
+
+    class Electing:
+        def describe_cluster(self):
+            return {"cluster_id": None}
+
+        def describe_topics(self, names):
+            return [{"name": name, "error_code": 5, "topic_id": None, "partitions": []} for name in names]
+
+    monkeypatch.setattr("streaming.kafka.topics._admin", lambda settings: nullcontext(Electing()))
+    for _ in range(3):
+        now[0] += 61
         running.look()
 
 

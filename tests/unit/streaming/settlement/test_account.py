@@ -46,6 +46,14 @@ def test_gaps_are_records_of_transactions_and_refused_rows_are_rows(accounts):
         accounts.check({"impression": 3})
 
 
+def test_messages_that_were_all_passed_before_hold_nothing_up(accounts):
+    read(accounts, messages(7, 8))
+    read(accounts, messages(10, 11))
+    accounts.move_to({ADS: SourcePosition(12)})
+    assert counted(accounts, offsets=2, messages=2, rows=2, transaction_records=0)
+    accounts.check({"impression": 2, "feedback": 0})
+
+
 def test_a_marker_in_a_live_stream_is_counted(accounts):
     read(accounts, messages(10) + messages(11, value=b"", headers=((END_HEADER, b"1"),)) + messages(12))
     accounts.move_to({ADS: SourcePosition(13)})

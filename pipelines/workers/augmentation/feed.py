@@ -76,7 +76,14 @@ class SettledFeed:
 
 
 def intake_of(
-    config: Config, run_dir: RunDir, *, until_end: bool, watch: Stopwatch, now_ms: Callable[[], int], row_bytes: int
+    config: Config,
+    run_dir: RunDir,
+    *,
+    until_end: bool,
+    watch: Stopwatch,
+    now_ms: Callable[[], int],
+    clock: Callable[[], float],
+    row_bytes: int,
 ) -> Intake:
     """The input topics of a config. A source of ours ends at its end markers. Topics that others fill end with
     `until_end` alone: at a marker, or where they ended when the run began; else a marker is passed over. `row_bytes`:
@@ -95,6 +102,7 @@ def intake_of(
             group=f"exfm-{inputs[0].topic}",
             ends=ends,
             markers_end=until_end or config.source is not None,
+            clock=clock,
         ),
         inputs,
         buffer_rows=config.augmentation.buffer_rows,
@@ -104,4 +112,5 @@ def intake_of(
         max_message_bytes=kafka.max_message_bytes,
         limits=config.limits._replace(row_bytes=row_bytes),
         watch=watch,
+        clock=clock,
     )

@@ -82,6 +82,7 @@ class AugmentationWorker(Worker):
             until_end=self._until_end,
             watch=self.watch,
             now_ms=self._now_ms,
+            clock=self._clock,
             row_bytes=publisher.row_bytes,
         )
         self._feed = SettledFeed(intake, settlement, self.watch)

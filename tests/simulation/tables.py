@@ -1,0 +1,186 @@
+"""Delta tables in memory, for `streaming.delta.CheckedTable`: the two names of deltalake that it uses.
+
+They keep what Delta keeps: identifiers that move with the rows of their commit, a refusal for a commit through a handle
+older than another commit of the same identifiers, metadata in the log. tests/contracts/test_fake_tables.py holds them
+to the real ones.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+
+from streaming.delta.table import METADATA_KEY
+from streaming.lake.layout import DATES
+from tests.simulation.scheduler import Scheduler
+
+
+@dataclass
+class _Version:
+    identifiers: dict[str, int]
+    """Of the table as of this version."""
+    changed: frozenset[str]
+    metadata: str | None
+    rows: pa.Table
+
+
+@dataclass
+class TableLog:
+    """What lies on the disk of one table. Versions up to `flushed` outlive a power cut."""
+
+    id: str
+    schema: pa.Schema
+    versions: list[_Version] = field(default_factory=list)
+    flushed: int = -1
+
+    @property
+    def rows(self) -> pa.Table:
+        return pa.concat_tables([self.schema.empty_table(), *(version.rows for version in self.versions)])
+
+
+class Tables:
+    """All tables of a world, by path."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self.scheduler = scheduler
+        self.logs: dict[str, TableLog] = {}
+        self._ids = itertools.count()
+
+    def handle(self, path: str | Path) -> FakeDeltaTable:
+        return FakeDeltaTable(self, path)
+
+    def create(
+        self,
+        path: str | Path,
+        schema: pa.Schema,
+        *,
+        partition_by: Sequence[str],
+        configuration: Mapping[str, str],
+        commit_properties: Any,
+    ) -> FakeDeltaTable:
+        self.scheduler.point(f"create table {Path(path).name}", writes=True)
+        if str(path) in self.logs:
+            raise DeltaError(f"a table exists at {path} already")
+        log = self.logs[str(path)] = TableLog(f"table-{next(self._ids)}", schema)
+        self._append(log, schema.empty_table(), commit_properties)
+        self.scheduler.point("table is created")
+        return self.handle(path)
+
+    def write(
+        self,
+        handle: FakeDeltaTable,
+        rows: pa.Table,
+        *,
+        mode: str,
+        writer_properties: Any,
+        commit_properties: Any,
+        post_commithook_properties: Any,
+    ) -> None:
+        """As `write_deltalake`."""
+        name = Path(handle.path).name
+        self.scheduler.point(f"commit {rows.num_rows} rows to {name}", writes=True)
+        log = self.logs[handle.path]
+        mine = {t.app_id for t in commit_properties.app_transactions}
+        since = log.versions[handle.version() + 1 :]
+        if any(version.changed & mine for version in since):
+            raise CommitFailedError("Failed to commit transaction: concurrent transaction of the same identifier")
+        self._append(log, rows, commit_properties)
+        handle.update_incremental()
+        if self.scheduler.take_unsure():
+            raise CommitFailedError("the answer was lost")
+        self.scheduler.point(f"{name} is committed")
+
+    def _append(self, log: TableLog, rows: pa.Table, properties: Any) -> None:
+        before = log.versions[-1].identifiers if log.versions else {}
+        new = {t.app_id: t.version for t in properties.app_transactions}
+        metadata = properties.custom_metadata.get(METADATA_KEY)
+        log.versions.append(_Version({**before, **new}, frozenset(new), metadata, rows))
+
+    def flush(self, table: Path, versions: range) -> None:
+        """As `streaming.delta.log.flush`."""
+        if versions:
+            self.scheduler.point(f"flush {table.name}")
+            log = self.logs[str(table)]
+            log.flushed = max(log.flushed, versions[-1])
+
+    def power_cut(self) -> None:
+        """Commits that were not flushed may be gone, from any one on."""
+        for path, log in list(self.logs.items()):
+            kept = self.scheduler.random.randint(log.flushed + 1, len(log.versions))
+            del log.versions[kept:]
+            log.flushed = kept - 1
+            if not log.versions:
+                del self.logs[path]
+
+    def lake_reader(self, path: str | Path, schema: Any) -> FakeLakeReader:
+        return FakeLakeReader(self.logs[str(path)])
+
+    def files(self, path: str | Path) -> Any:
+        """As `TableFiles` of a lake without rows, laid out by dates."""
+        return SimpleNamespace(partition_by=DATES, files=[], repartition=lambda wanted, added: True)
+
+
+class FakeDeltaTable:
+    """A handle: what the table was when it was loaded."""
+
+    def __init__(self, tables: Tables, path: str | Path) -> None:
+        tables.scheduler.point(f"load {Path(path).name}")
+        self._tables, self.path = tables, str(path)
+        if self.path not in tables.logs:
+            raise TableNotFoundError(f"no table at {path}")
+        self.update_incremental()
+
+    def update_incremental(self) -> None:
+        self._version = len(self._log.versions) - 1
+
+    @property
+    def _log(self) -> TableLog:
+        return self._tables.logs[self.path]
+
+    def version(self) -> int:
+        return self._version
+
+    def transaction_version(self, name: str) -> int | None:
+        return self._log.versions[self._version].identifiers.get(name)
+
+    def history(self, limit: int | None = None) -> list[dict[str, Any]]:
+        versions = self._log.versions[self._version :: -1]
+        named = [{} if v.metadata is None else {METADATA_KEY: v.metadata} for v in versions]
+        return named if limit is None else named[:limit]
+
+    def schema(self) -> Any:
+        return SimpleNamespace(to_arrow=lambda: self._log.schema)
+
+    def metadata(self) -> Any:
+        return SimpleNamespace(id=self._log.id)
+
+
+class FakeLakeReader:
+    """Committed blocks, as `LakeReader.blocks` gives them."""
+
+    first_lake_seq = 0
+
+    def __init__(self, log: TableLog) -> None:
+        self._log = log
+
+    def blocks(self, after: int) -> Iterator[pa.Table]:
+        rows = self._log.rows
+        rows = rows.filter(pc.greater(rows["lake_seq"], after))
+        for block in rows["block"].unique().to_pylist():
+            yield rows.filter(pc.equal(rows["block"], block))
+
+
+def last_counts(log: TableLog) -> dict[str, Any] | None:
+    """The metadata of the newest commit that carries some."""
+    found = [v.metadata for v in log.versions if v.metadata is not None]
+    counts: dict[str, Any] = json.loads(found[-1]) if found else {}
+    return counts.get("counts")

@@ -1,0 +1,90 @@
+"""The short run of `make test`, the long one of `make soak`, and that the simulation itself can be trusted."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+from tests.simulation.campaign import campaign, words_of
+from tests.simulation.history import ADS, EVENTS, History, Kill, Message, Row, Run, Settings, Write, draw
+from tests.simulation.judge import verdict
+from tests.simulation.oracle import Model
+from tests.simulation.shrink import shrunk
+from tests.simulation.world import World
+from tests.support.places import ROOT
+
+SHORT, LONG = 200, 100_000
+
+
+def test_no_row_is_lost_repeated_or_mislabelled_in_a_short_run():
+    failures, tally = campaign(first=1_000_000, histories=SHORT, jobs=1, say=lambda words: None)
+    assert failures == []
+    assert tally.rows > 10 * SHORT
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+def test_no_row_is_lost_repeated_or_mislabelled_in_a_long_run():
+    command = ["-m", "tests.simulation", "--histories", str(LONG), "--seed", "2000000"]
+    assert subprocess.run([sys.executable, *command], cwd=ROOT).returncode == 0
+
+
+def shown(identity: int, time: int) -> Write:
+    return Write(ADS, 0, (Message((Row(identity, time, "feed", 7),)),))
+
+
+def clicked(identity: int, time: int) -> Write:
+    return Write(EVENTS, 0, (Message((Row(identity, time, "ctr"),)),))
+
+
+def test_a_history_of_three_rows_comes_out_as_one_would_say_it_in_words():
+    events = (shown(1, 100), clicked(1, 103), Run(4), Kill(after=30, power=True), shown(2, 120), Run(8))
+    outcome = World(History(0, 0, Settings(block_rows=1), events)).play()
+    assert [(row["impression_id"], row["label_ctr"], row["lake_seq"]) for row in outcome.lake] == [(1, 1, 0), (2, 0, 1)]
+    assert outcome.counts is not None
+    assert outcome.counts["offsets"]["impression"] == {
+        "offsets": 3, "messages": 2, "rows": 2, "without_rows": 0, "end_markers": 1, "transaction_records": 0,
+        "rows_before": 0,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(40, 52))
+def test_a_seed_plays_the_same_history_every_time(seed):
+    history = draw(seed)
+    assert draw(seed) == history
+    worlds = [World(history, trace=True) for _ in range(2)]
+    outcomes = [world.play() for world in worlds]
+    assert [o._replace(logs={}) for o in outcomes[:1]] == [o._replace(logs={}) for o in outcomes[1:]]
+    assert outcomes[0].points == outcomes[1].points
+
+
+def test_the_judge_sees_a_wrong_label_a_lost_row_and_one_that_came_twice():
+    history = History(0, 0, Settings(), (shown(1, 100), clicked(1, 103), shown(2, 104), shown(3, 130)))
+    outcome = World(history).play()
+    assert verdict(history.settings, outcome) is None
+    rows = outcome.lake
+    for wrong, words in (
+        ([{**rows[0], "label_ctr": 0}, *rows[1:]], "label_ctr"),
+        (rows[:-1], "the lake has 2 rows"),
+        ([*rows, rows[-1]], "the lake has 4 rows"),
+        ([rows[1], rows[0], rows[2]], "row 0 of the lake"),
+    ):
+        assert words in str(verdict(history.settings, outcome._replace(lake=wrong)))
+
+
+def test_a_label_needs_feedback_inside_its_window():
+    model = Model(Settings())
+    outcome = World(History(0, 0, Settings(), (shown(1, 100), clicked(1, 106), shown(2, 200)))).play()
+    expected = model.settle(outcome.logs)
+    assert [model.labels(impression, group) for impression, group in expected.lake] == [{"ctr": 0}, {"ctr": 0}]
+    assert [(reason, by) for _, reason, by, _, _ in expected.late] == [("after_settlement", 1)]
+
+
+def test_a_failing_history_is_made_small():
+    failing = draw(7)
+    small = shrunk(failing, lambda history: sum(isinstance(e, Write) and e.topic == ADS for e in history.events) >= 2)
+    assert len(small.events) == 2
+    assert words_of(replace(small, seed=0))[0] is None

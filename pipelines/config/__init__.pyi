@@ -11,12 +11,24 @@ from .hash import decisive, hash_of, moved
 from .identity import STUDENT, depends_on, identity_of, own_section
 from .lineage import accepted_identities, hashes_of_run, remember
 from .models import Augmentation, StudentSettings, TeacherSettings
-from .sections import Frozen, Generated, Kafka, LossLimits, MetricsSettings, Pace, Recorded, Resources, Topic
+from .sections import (
+    AlarmLimits,
+    Frozen,
+    Generated,
+    Kafka,
+    LossLimits,
+    MetricsSettings,
+    Pace,
+    Recorded,
+    Resources,
+    Topic,
+)
 from .settings import Config, dump, load, parse
 from .text import choices, merged, override, passwords_in, problems, read_settings
 
 __all__ = [
     "STUDENT",
+    "AlarmLimits",
     "Augmentation",
     "Config",
     "Frozen",

@@ -212,6 +212,24 @@ class LossLimits(Frozen):
     )
 
 
+class AlarmLimits(Frozen):
+    """When a run that has not failed says that it is not well (`alarms` of status.json)."""
+
+    stalled_s: float = Field(
+        default=120.0, gt=0, description="a worker that makes no progress for so long, although rows wait, is `stalled`"
+    )
+    refused_share: float = Field(
+        default=0.2,
+        ge=0,
+        le=1,
+        description="above it, of the rows that were read lately, refused ones are `mass dead letters`",
+    )
+    refused_window_s: float = Field(default=300.0, gt=0, description="what counts as lately")
+    unread_s: float = Field(
+        default=60.0, gt=0, description="a live run whose topics bring no row for so long notes `nothing read`"
+    )
+
+
 class Tracking(Frozen):
     """What goes to MLflow, and where that is."""
 

@@ -22,6 +22,7 @@ from pipelines.config.hash import decisive, hash_of
 from pipelines.config.identity import identity_of
 from pipelines.config.models import Augmentation, OwnFeatures, StudentSettings, TeacherSettings
 from pipelines.config.sections import (
+    AlarmLimits,
     Frozen,
     Generated,
     Kafka,
@@ -64,6 +65,7 @@ class Config(Frozen):
     students: tuple[StudentSettings, ...]
     metrics: MetricsSettings = MetricsSettings()
     losses: LossLimits = LossLimits()
+    alarms: AlarmLimits = AlarmLimits()
     tracking: Tracking = Tracking()
     resources: Resources = Resources()
 

@@ -16,7 +16,7 @@ from pipelines.config import Resources
 from pipelines.control.conclusion import Finishing
 from pipelines.control.embedded_broker import EmbeddedBroker
 from pipelines.control.preflight import GB
-from pipelines.control.reporting import Judge, Reporting
+from pipelines.control.reporting import Judge, Look, Reporting
 from pipelines.control.signals import stopping
 from pipelines.control.supervised import Supervised, Supervision
 from pipelines.control.wanted import Wanted
@@ -38,7 +38,7 @@ class Coordinator:
 
     `watch(status)` is called about every second, and once at the end; `finish()` when every worker is done, before the
     run is: it leaves the final losses in the status, and a run that lost too much has failed. `judge` makes counts and
-    losses of the counters of the worker that writes the lake, while the run lives.
+    losses of the counters of the worker that writes the lake, while the run lives; `look` tells its alarms.
     """
 
     def __init__(
@@ -55,6 +55,7 @@ class Coordinator:
         broker: EmbeddedBroker | None = None,
         watch: Callable[[RunStatus], None] = lambda status: None,
         judge: Judge | None = None,
+        look: Look | None = None,
         finish: Callable[[], None] = lambda: None,
         status_file: StatusFile | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -67,7 +68,7 @@ class Coordinator:
         self._rules = Supervision(launcher, run_dir.logs, patience, resources.hang_s, disk_has_room, clock)
         self._finishing = Finishing(finish, patience, clock)
         file = status_file or StatusFile(run_dir.status)
-        self._reporting = Reporting(status, file, run_dir, tracker, watch, judge, clock)
+        self._reporting = Reporting(status, file, run_dir, tracker, watch, judge, clock, look)
         self._pace, self._broker = pace, broker
         self._clock, self._sleep = clock, sleep
         self.stop_asked: str | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,7 @@ from pipelines.control.conclusion import Conclusion, track_student, tracker_of
 from pipelines.control.continuation import settle
 from pipelines.control.coordinator import Coordinator
 from pipelines.control.provision import Provision, Say
+from pipelines.control.sightings import Sightings
 from pipelines.control.wanted import wanted_of
 from pipelines.results import Summary, losses_now
 from pipelines.run_dir import RunDir
@@ -57,6 +59,7 @@ class LiveRun:
             broker=provision.broker,
             watch=watch_and_attend,
             judge=lambda counters: losses_now(counters, self.config),
+            look=Sightings(config, time.monotonic).look,
             finish=lambda: self._conclusion.conclude(self.config),
             status_file=status_file,
         )

@@ -20,6 +20,10 @@ Judge = Callable[[Mapping[str, Any]], tuple[dict[str, Any], Losses]]
 """Counts and losses, from the counters of the worker that writes the lake."""
 
 
+Look = Callable[[RunStatus], list[dict[str, Any]]]
+"""The alarms of a run, from its status now and what was seen before (`Sightings`)."""
+
+
 class Reporting:
     """Writes `status` to `file`, hands it to `watch`, and passes metrics on to `tracker`."""
 
@@ -32,8 +36,9 @@ class Reporting:
         watch: Callable[[RunStatus], None],
         judge: Judge | None,
         clock: Callable[[], float],
+        look: Look | None = None,
     ) -> None:
-        self._judge = judge
+        self._judge, self._look = judge, look
         self._status, self._file, self._run_dir = status, file, run_dir
         self._tracker, self._watch, self._clock = tracker, watch, clock
         self._shown_at = 0.0
@@ -50,8 +55,11 @@ class Reporting:
             status.disk = disk_use(self._run_dir.root)
         if self._tracker is not None:
             status.tracking = {"dropped": self._tracker.dropped, "problem": self._tracker.problem}
-        if status.state not in (RunState.DONE, RunState.FAILED, RunState.STOPPED):
+        if status.state in (RunState.DONE, RunState.FAILED, RunState.STOPPED):
+            status.raise_alarms([])
+        else:
             self._account()
+            status.raise_alarms([] if self._look is None else self._look(status))
             status.reason = status.trouble
         self._file.write(status.as_json())
         self._watch(status)

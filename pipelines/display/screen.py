@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pipelines.display.losses import STYLES, losses_text
-from pipelines.rules import RunState, WorkerState
+from pipelines.rules import Alarm, RunState, WorkerState
 from pipelines.status import RunStatus
 
 PLAIN_INTERVAL_S = 5.0
@@ -74,14 +74,15 @@ def worker_table(workers: dict[str, dict[str, Any]], width: int) -> Group:
         table.add_column(title, justify="left" if title in ("state", "NE so far") else "right", no_wrap=True)
     notes = []
     for name, worker in workers.items():
-        state = worker["state"]
+        state, alarms = worker["state"], worker.get("alarms") or []
+        shown = Alarm.STALLED if Alarm.STALLED in alarms else state
         restarts = f" ×{worker['restarts']}" if worker["restarts"] else ""
         cells: list[str | Text] = [
             Text(name),
-            Text(state + restarts, style=_COLOURS[WorkerState(state)]),
+            Text(shown + restarts, style="bold red" if shown is Alarm.STALLED else _COLOURS[WorkerState(state)]),
             number(worker["rows"]),
             number(worker["rows_per_s"]),
-            number(worker["lag_rows"]),
+            number(worker["lag_rows"]) if worker.get("lag_known", True) else "unknown",
             Text(ne_text(worker["ne"])),
         ]
         if wide:
@@ -118,7 +119,8 @@ def overall(status: RunStatus, width: int) -> Group:
     head.add_row(Text(status.name, style="bold"), str(status.state), bar, share, duration(status.wall_s), rest)
     said = [Text(status.reason, style=STYLES[status.losses["severity"]] or "yellow")] if status.reason else []
     waits = [Text(status.waits_for, style="dim")] if status.waits_for else []
-    return Group(head, *waits, *said)
+    notes = [Text(words, style="dim") for words in status.notes]
+    return Group(head, *waits, *said, *notes)
 
 
 class Screen:
@@ -130,6 +132,7 @@ class Screen:
         self._clock = clock
         self._printed, self._printed_end = -PLAIN_INTERVAL_S, False
         self._waited_for: str | None = None
+        self._noted: set[tuple[str, str]] = set()
 
     def __enter__(self) -> Screen:
         if self._live:
@@ -168,3 +171,8 @@ class Screen:
         for words in (self._waited_for if self._waited_for != waited_for else None, status.reason):
             if words is not None and not ended:
                 self._console.print(f"       {words}", highlight=False, markup=False, soft_wrap=True)
+        noted = {(alarm["state"], alarm["since"]): alarm["words"] for alarm in status.alarms}
+        for key, words in noted.items():
+            if words in status.notes and key not in self._noted:
+                self._console.print(f"       {words}", highlight=False, markup=False, soft_wrap=True)
+        self._noted = set(noted)

@@ -24,6 +24,10 @@ def show_status(value: dict[str, Any], running: bool) -> None:
         console.print(f"[yellow]{escape(value['reason'])}[/yellow]", highlight=False)
     if value.get("waits_for"):
         console.print(escape(value["waits_for"]), style="dim", highlight=False)
+    if running:
+        for alarm in value.get("alarms") or ():  # releases before did not write it
+            if alarm["severity"] == "note":
+                console.print(escape(alarm["words"]), style="dim", highlight=False)
     console.print(worker_table(value["workers"], console.width))
     if value.get("losses"):  # releases before did not write it
         console.print(losses_text(value["losses"], words=False))

@@ -1,7 +1,7 @@
 from .advice import WARM_IMPRESSIONS, next_step
 from .age import TENTHS, worse_by_age
 from .champion import Champion, champion_of, gain_tags, outcomes_of
-from .counts import counts_hold, counts_of
+from .counts import UNMATCHED, counts_hold, counts_of
 from .figures import CLUSTER_ROWS, MODELS, clustered_by
 from .losses import Losses, Severity, judged, losses_in, losses_now, losses_of
 from .picture import draw
@@ -16,6 +16,7 @@ __all__ = [
     "NO_ROW",
     "PACKAGES",
     "TENTHS",
+    "UNMATCHED",
     "WARM_IMPRESSIONS",
     "Champion",
     "Losses",

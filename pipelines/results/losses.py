@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
-from math import sqrt
 from typing import Any, NamedTuple
 
 from pipelines.config import Config, LossLimits
 from pipelines.results.counts import UNMATCHED, counts_of
+from pipelines.rules import sure_share
 from streaming.settlement import OTHER_VERTICALS
 
 MOST_REASONS = 5
@@ -142,19 +142,6 @@ def losses_now(counters: Mapping[str, Any], config: Config) -> tuple[dict[str, A
     counts = counts_of(counters)
     wanted = {student.name: student.row_filter for student in config.students}
     return counts, losses_of(counts, config.losses, examples=counters["dead_letter_examples"], wanted=wanted)
-
-
-def sure_share(part: int, whole: int) -> float:
-    """The lower end of the 95 % interval (Wilson) of a share: what is lost for certain, however few rows there are.
-
-    >>> [round(sure_share(*rows), 2) for rows in ((3, 3), (12, 12), (928, 942), (0, 0))]
-    [0.44, 0.76, 0.98, 0.0]
-    """
-    if not whole:
-        return 0.0
-    z2, p = 1.96**2, part / whole
-    middle, spread = p + z2 / (2 * whole), sqrt(z2 * (p * (1 - p) / whole + z2 / (4 * whole**2)))
-    return max(0.0, (middle - spread) / (1 + z2 / whole))
 
 
 Problem = tuple[Severity, str]

@@ -1,3 +1,4 @@
+from .alarms import Alarm, Raised, Refused, Sight, alarms_of, words_of
 from .causes import FULL, Died, Gone, cause_of
 from .kinds import Kind
 from .policies import (
@@ -13,12 +14,14 @@ from .policies import (
     still_counting,
     verdict,
 )
+from .shares import sure_share
 from .states import RUN_TRANSITIONS, WORKER_TRANSITIONS, RunState, WorkerState, moved
 
 __all__ = [
     "FULL",
     "RUN_TRANSITIONS",
     "WORKER_TRANSITIONS",
+    "Alarm",
     "Cause",
     "Death",
     "Died",
@@ -26,15 +29,21 @@ __all__ = [
     "Gone",
     "Kind",
     "Patience",
+    "Raised",
+    "Refused",
     "RunState",
     "Score",
+    "Sight",
     "Wait",
     "WithoutTeacher",
     "WorkerState",
+    "alarms_of",
     "cause_of",
     "lockstep_version",
     "moved",
     "snapshot_for",
     "still_counting",
+    "sure_share",
     "verdict",
+    "words_of",
 ]

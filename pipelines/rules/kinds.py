@@ -38,6 +38,11 @@ class Kind(StrEnum):
         return self in (Kind.TEACHER, Kind.STUDENT)
 
     @property
+    def has_lag(self) -> bool:
+        """Rows of others wait for it, in topics or in the lake."""
+        return self is not Kind.INGEST
+
+    @property
     def publishes(self) -> bool:
         """Others use its snapshots and are informed when no more will come."""
         return self is Kind.TEACHER

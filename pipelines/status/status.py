@@ -34,6 +34,8 @@ class WorkerStatus:
     """The cause of its last death, until it works again."""
     silent_s: float = 0.0
     """How long it has not reported, though it was asked."""
+    alarms: list[str] = field(default_factory=list)
+    """The states of `RunStatus.alarms` that are its own."""
     before: list[Report] = field(default_factory=list)
     """The last reports of this worker's processes that died."""
     earlier: EarlierWork = field(default_factory=EarlierWork)
@@ -44,6 +46,25 @@ class WorkerStatus:
         """The last reports of all processes of this worker since the coordinator started."""
         last = self.report
         return self.before if last is None or last in self.before else [*self.before, last]
+
+    @property
+    def is_fresh(self) -> bool:
+        """What it reported last is what it would report now, or nearly."""
+        return self.report is not None and self.state is WorkerState.RUNNING and self.silent_s <= SILENT_S
+
+    @property
+    def lag_rows(self) -> int | None:
+        """How many rows wait for it; None where that does not apply, or cannot be known (`lag_known`)."""
+        if self.report is None or not self.lag_known:
+            return None
+        return 0 if self.state is WorkerState.DONE and self.report.lag_rows is not None else self.report.lag_rows
+
+    @property
+    def lag_known(self) -> bool:
+        """False where rows may wait for it, and how many cannot be known."""
+        live = self.state not in (WorkerState.DONE, WorkerState.FAILED, WorkerState.RETIRED)
+        asked = self.report is not None and live and self.kind.has_lag
+        return not asked or (self.is_fresh and self.report is not None and self.report.lag_rows is not None)
 
     @property
     def rows(self) -> int:
@@ -93,7 +114,8 @@ class WorkerStatus:
             "phases_s": {phase: round(seconds, 3) for phase, seconds in self.phases_s.items()},
             "peak_rss_bytes": self.peak_rss_bytes,
             "lake_seq": report.lake_seq,
-            "lag_rows": 0 if done and report.lag_rows is not None else report.lag_rows,
+            "lag_rows": self.lag_rows,
+            "lag_known": self.lag_known,
             "lag_event_time_s": None if done else report.lag_event_time_s,
             "rss_bytes": report.rss_bytes or None if lives else None,
             "ne": report.ne,
@@ -101,6 +123,7 @@ class WorkerStatus:
             "teacher_lag_rows": report.teacher_lag_rows,
             "logit_age_s": report.logit_age_s,
             "note": report.note,
+            "alarms": self.alarms,
             "ranks": [asdict(rank) for rank in report.ranks] if lives else [],
         }
 
@@ -127,6 +150,8 @@ class RunStatus:
     """What became of every row, as in summary.json; None before the lake's writer has reported."""
     losses: dict[str, Any] = field(default_factory=lambda: {"severity": "fine", "lines": [], "words": []})
     """What was lost, as an account and, where it is much, in loud words."""
+    alarms: list[dict[str, Any]] = field(default_factory=list)
+    """What is not well although nothing has failed: state, severity, workers, since, for_s, words."""
     stage: str | None = None
     """What is being started, before there are workers."""
     waiting: str | None = None
@@ -172,8 +197,20 @@ class RunStatus:
             if worker.state is WorkerState.FAILED:
                 stale = "stale_teacher: " if worker.kind.publishes else ""
                 found.append(f"{stale}{worker.name} has given up, the others go on ({worker.reason})")
+        found += [alarm["words"] for alarm in self.alarms if alarm["severity"] != "note"]
         found += self.losses["words"]
         return "; ".join(found) or None
+
+    @property
+    def notes(self) -> list[str]:
+        """What may be as it should be, and is good to know."""
+        return [alarm["words"] for alarm in self.alarms if alarm["severity"] == "note"]
+
+    def raise_alarms(self, alarms: list[dict[str, Any]]) -> None:
+        """From now on these are its alarms."""
+        self.alarms = alarms
+        for name, worker in self.workers.items():
+            worker.alarms = [alarm["state"] for alarm in alarms if name in alarm["workers"]]
 
     @property
     def leg_wall_s(self) -> float:
@@ -235,4 +272,5 @@ class RunStatus:
             "tracking": dict(self.tracking),
             "counts": self.counts,
             "losses": self.losses,
+            "alarms": self.alarms,
         }

@@ -43,6 +43,8 @@ class _StoredWorker(BaseModel):
     rows: Count
     rows_per_s: Seconds | None
     lag_rows: Count | None
+    lag_known: bool = True
+    alarms: list[str] = []
     rss_bytes: Count | None
     ne: dict[str, Seconds | None] | None
     busy_s: Seconds = 0.0
@@ -75,6 +77,14 @@ class _StoredLosses(BaseModel):
     words: list[str]
 
 
+class _StoredAlarm(BaseModel):
+    model_config = ConfigDict(extra="allow")
+
+    state: Name
+    severity: Literal["note", "alarm"]
+    words: str
+
+
 class _StoredStatus(BaseModel):
     """What is read of status.json, as far as it is relied upon."""
 
@@ -90,6 +100,7 @@ class _StoredStatus(BaseModel):
     started_at: Annotated[str, AfterValidator(_a_time)] | None = None
     waits_for: str | None = None
     losses: _StoredLosses | None = None
+    alarms: list[_StoredAlarm] = []
     fraction: Seconds | None
     workers: dict[Name, _StoredWorker]
     lake: _StoredLake

@@ -37,12 +37,15 @@ class Report:
     done: bool = False
     lake_seq: int | None = None
     lag_rows: int | None = None
+    """How many rows wait for it; None also while that cannot be known."""
     lag_event_time_s: float | None = None
     ne: dict[str, float | None] | None = None
     teacher_version: int | None = None
     teacher_lag_rows: int | None = None
     logit_age_s: float | None = None
     note: str | None = None
+    waits_for_teacher: bool = False
+    """It cannot continue before the teacher's next snapshot."""
     counts: dict[str, Any] | None = None
     progress: tuple[int, int] | None = None
     own_rows: int = 0

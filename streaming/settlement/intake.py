@@ -240,8 +240,15 @@ class Intake(Source[dict[str, Any], MergedChunk]):
         self._idle.discard(partition)
         self._at_end_since.pop(partition, None)
 
-    def lag_rows(self) -> int:
-        """About how many rows are still to be read, from end offsets at most a second old."""
+    def lag_rows(self) -> int | None:
+        """About how many rows are still to be read, from end offsets at most a second old; None while the broker does
+        not answer: nobody knows then what was written meanwhile."""
+        rows = self.known_lag_rows
+        return rows if self._source.reachable else None
+
+    @property
+    def known_lag_rows(self) -> int:
+        """As `lag_rows`; as of the last answer while there is none."""
         now = self._clock()
         if now - self._lag[0] >= LAG_EVERY_S:
             self._lag = (now, round(self._source.behind() * self._rows_per_message) + self._merge.buffered_rows)

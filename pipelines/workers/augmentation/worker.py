@@ -58,6 +58,7 @@ class AugmentationWorker(Worker):
         self._now_ms, self._clock = now_ms, clock
         self._on_close, self._on_abandon = ExitStack(), ExitStack()
         self._note: str | None = None
+        self._waits_for_teacher = False
         self._done = False
 
     def open(self) -> None:
@@ -154,6 +155,7 @@ class AugmentationWorker(Worker):
             if isinstance(decision, Score) and not self._snapshots.load(decision.version):
                 which = f"snapshot {decision.version}" if decision.version else "the teacher's first snapshot"
                 decision = Wait(f"waiting for {which}")
+            self._waits_for_teacher = isinstance(decision, Wait)
             if isinstance(decision, Wait):
                 self._note = decision.reason
                 time.sleep(0.01)
@@ -173,7 +175,7 @@ class AugmentationWorker(Worker):
             newest=newest,
             newest_age_s=self._snapshots.age_s,
             rows_since_newest=self._commits.lake.last_lake_seq - self._snapshots.lake_seq,
-            catching_up=self._feed.intake.lag_rows() > pace.catchup_rows,
+            catching_up=self._feed.intake.known_lag_rows > pace.catchup_rows,
             max_rows_ahead=pace.max_rows_ahead,
             max_age_s=pace.max_age_s,
             teacher_gone=self.orders.teacher_gone,
@@ -288,7 +290,7 @@ class AugmentationWorker(Worker):
         report.lake_seq, report.own_rows = lake_seq, self._snapshots.scorer.rows
         report.teacher_version = self._snapshots.version
         report.teacher_lag_rows = max(0, lake_seq - self._snapshots.lake_seq)
-        report.lag_rows = intake.lag_rows()
+        report.lag_rows, report.waits_for_teacher = intake.lag_rows(), self._waits_for_teacher
         if self._config.pace.mode == "free" and intake.watermark_ms > 0:
             report.lag_event_time_s = max(0.0, (self._now_ms() - intake.watermark_ms) / 1000)
         report.note = self._ahead() or self._note or intake.note or self._housekeeper.trouble or self._awaited(counts)

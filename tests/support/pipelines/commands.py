@@ -28,8 +28,10 @@ LOG_CHARS = 2500
 class Command:
     """`exfm stream` in a process."""
 
-    def __init__(self, config: Path, run_dir: Path, log: Path, patience_s: float = 300) -> None:
-        arguments = ["stream", str(config), "--until-end", "--run-dir", str(run_dir)]
+    def __init__(
+        self, config: Path, run_dir: Path, log: Path, patience_s: float = 300, *, until_end: bool = True
+    ) -> None:
+        arguments = ["stream", str(config), "--run-dir", str(run_dir), *(["--until-end"] if until_end else [])]
         with log.open("a") as out:
             self.process = subprocess.Popen(
                 [sys.executable, "-c", COMMAND, *arguments], stdout=out, stderr=out, start_new_session=True

@@ -66,6 +66,7 @@ TABLE = [
     ("metrics.as_shown", False, set()),
     ("lake.retention_days", 3, set()),
     ("losses.fail_share", 0.9, set()),
+    ("alarms.stalled_s", 9.0, set()),
     ("tracking.enabled", False, set()),
     ("resources.threads", 2, set()),
 ]

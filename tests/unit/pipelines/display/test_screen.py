@@ -191,3 +191,53 @@ def test_durations(seconds, text):
 def test_many_tasks_stand_two_to_a_line():
     assert ne_text(dict.fromkeys("abc", 0.5)) == "a 0.5000 b 0.5000\nc 0.5000"
     assert ne_text({"ctr": None}) == ne_text(None) == "–"
+
+
+ALARMS = [
+    {
+        "state": "stalled",
+        "severity": "alarm",
+        "workers": ["teacher"],
+        "since": "t",
+        "for_s": 130.0,
+        "words": "stalled: x",
+    },
+    {
+        "state": "nothing read",
+        "severity": "note",
+        "workers": [],
+        "since": "t",
+        "for_s": 75.0,
+        "words": "nothing read: y",
+    },
+]
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_a_worker_that_is_stalled_and_a_lag_that_is_unknown_are_seen_in_the_table(width, monkeypatch, capsys):
+    status = running()
+    status.raise_alarms(ALARMS)
+    status.workers["augmentation"].report.lag_rows = None
+    status.reason = status.trouble
+    text = table_of(status, width)
+    assert "stalled" in row(text, "teacher")
+    assert "running" not in row(text, "teacher")
+    assert "unknown" in row(text, "augmentation")
+    assert "65,432" in row(text, "student-feed")
+    lines = rendered(lambda c: c.print(overall(status, c.width)), width).splitlines()
+    assert lines[-2:] == ["stalled: x", "nothing read: y"]
+    monkeypatch.setenv("COLUMNS", str(width))
+    show_status(status.as_json(), running=True)
+    assert "stalled: x\nnothing read: y\n" in capsys.readouterr().out
+    show_status(status.as_json(), running=False)
+    assert "nothing read" not in capsys.readouterr().out
+
+
+def test_without_a_terminal_a_note_is_printed_once():
+    status, file = running(), io.StringIO()
+    status.raise_alarms(ALARMS)
+    times = iter((0.0, 0.0, 10.0, 10.0, 20.0, 20.0))
+    with Screen(Console(width=180, file=file), clock=lambda: next(times)) as screen:
+        for _ in range(3):
+            screen.show(status)
+    assert file.getvalue().count("nothing read: y") == 1

@@ -10,7 +10,7 @@ import logging
 
 from streaming.delivery.header import Header
 from streaming.errors import BrokerAway, StreamingError
-from streaming.kafka import KafkaSettings, beginning_offsets, delete_records, end_offsets, messages_at
+from streaming.kafka import KafkaSettings, Lookup, delete_records, lookup
 from streaming.position import NOTHING_YET, Partition
 
 log = logging.getLogger(__name__)
@@ -24,7 +24,7 @@ LEAST_ROWS = 100_000
 class ExamplesTrimmer:
     """Deletes messages of the topic whose rows lie more than `keep_rows` before a position.
 
-    `trouble`: why the broker did not delete, the last time; then it is not asked again.
+    `trouble`: why it could not, the last time; then the broker is not asked again.
     """
 
     def __init__(self, settings: KafkaSettings, topic: str, partitions: int, keep_rows: int) -> None:
@@ -39,34 +39,42 @@ class ExamplesTrimmer:
         return self.trouble is None and most > max(self._keep_rows, LEAST_ROWS) // TRIM_STEP
 
     def trim(self, position: int) -> int:
-        """Delete what ends at or before `position - keep_rows`; returns how many messages went. Raises BrokerAway."""
+        """Delete what ends at or before `position - keep_rows`; returns how many messages went. Where the broker is
+        away none do, and the next call tries again."""
         upto = position - self._keep_rows
         if not self.due(position):
             return 0
-        begins, ends = (f(self._settings, self._partitions) for f in (beginning_offsets, end_offsets))
-        before = {p: self._first_needed(p, upto, begins[p], ends[p] - 1) for p in self._partitions if ends[p]}
-        going = {partition: offset for partition, offset in before.items() if offset > begins[partition]}
         try:
-            if going:
-                delete_records(self._settings, going)
-        except BrokerAway:
-            raise
+            gone = self._delete(upto)
+        except BrokerAway as error:
+            log.info("the examples topic is trimmed another time: %s", error)
+            return 0
         except StreamingError as error:
-            self.trouble = f"the examples topic keeps all its messages, the broker deletes none: {error}"
+            self.trouble = f"the examples topic keeps all its messages from now on, none can be deleted: {error}"
             log.warning("%s", self.trouble)
             return 0
         self._trimmed_to = upto
+        return gone
+
+    def _delete(self, upto: int) -> int:
+        with lookup(self._settings, {partition.topic for partition in self._partitions}) as look:
+            begins, ends = look.begins(self._partitions), look.ends(self._partitions)
+            before = {p: _first_needed(look, p, upto, begins[p], ends[p] - 1) for p in self._partitions if ends[p]}
+        going = {partition: offset for partition, offset in before.items() if offset > begins[partition]}
+        if going:
+            delete_records(self._settings, going)
         return sum(offset - begins[partition] for partition, offset in going.items())
 
-    def _first_needed(self, partition: Partition, upto: int, low: int, high: int) -> int:
-        """The lowest offset in [low, high] whose block ends after `upto`; `high` where none does."""
-        while low < high:
-            middle = (low + high) // 2
-            message = messages_at(self._settings, partition, [middle]).get(middle)
-            if message is None:  # no message of ours stands there: nothing is known, nothing more goes
-                return low
-            if Header.decode(message).last_seq > upto:
-                high = middle
-            else:
-                low = middle + 1
-        return low
+
+def _first_needed(look: Lookup, partition: Partition, upto: int, low: int, high: int) -> int:
+    """The lowest offset in [low, high] whose block ends after `upto`; `high` where none does."""
+    while low < high:
+        middle = (low + high) // 2
+        message = look.messages(partition, [middle]).get(middle)
+        if message is None:  # no message of ours stands there: nothing is known, nothing more goes
+            return low
+        if Header.decode(message).last_seq > upto:
+            high = middle
+        else:
+            low = middle + 1
+    return low

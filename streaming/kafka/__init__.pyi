@@ -5,11 +5,13 @@ from .retention import check_retention
 from .secrets import SECRET_KEYS
 from .settings import KafkaSettings
 from .topics import (
+    Lookup,
     beginning_offsets,
     delete_records,
     end_offsets,
     ensure_topics,
     last_message,
+    lookup,
     messages_at,
     require_topics,
     topic_config,
@@ -19,6 +21,7 @@ from .writer import TopicWriter
 __all__ = [
     "SECRET_KEYS",
     "KafkaSettings",
+    "Lookup",
     "SourceTopics",
     "SourceWatch",
     "TopicIdentity",
@@ -31,6 +34,7 @@ __all__ = [
     "end_offsets",
     "ensure_topics",
     "last_message",
+    "lookup",
     "messages_at",
     "require_answer",
     "require_topics",

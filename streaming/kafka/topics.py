@@ -117,17 +117,62 @@ def topic_config(settings: KafkaSettings, topic: str) -> dict[str, str]:
     return {name: entry["value"] for name, entry in entries.items()}
 
 
+class Lookup:
+    """Offsets and single messages of topics, through one connection (`lookup`)."""
+
+    def __init__(self, settings: KafkaSettings, consumer: Any) -> None:
+        self._settings, self._consumer = settings, consumer
+
+    def begins(self, partitions: Sequence[Partition]) -> dict[Partition, int]:
+        """For each partition the first offset that retention has left."""
+        return from_kafka(self._consumer.beginning_offsets(to_kafka(partitions)))
+
+    def ends(self, partitions: Sequence[Partition]) -> dict[Partition, int]:
+        """For each partition its last stable offset: what lies before it is decided, by commit or by abort. Without an
+        open transaction, the offset that its next message will get."""
+        return from_kafka(self._consumer.end_offsets(to_kafka(partitions)))
+
+    def messages(self, partition: Partition, offsets: Iterable[int]) -> dict[int, RawMessage]:
+        """The messages at these offsets of a partition; those that the topic no longer holds, or never held, are left
+        out. Raises BrokerAway where they do not come within `request_timeout_s` each."""
+        key, found, consumer = TopicPartition(*partition), {}, self._consumer
+        begin, end = self.begins([partition])[partition], self.ends([partition])[partition]
+        consumer.assign([key])
+        for offset in sorted(wanted for wanted in set(offsets) if begin <= wanted < end):
+            consumer.seek(key, offset)
+            deadline = time.monotonic() + self._settings.request_timeout_s
+            while consumer.position(key) <= offset:
+                for record in (
+                    each for records in consumer.poll(timeout_ms=200, max_records=1).values() for each in records
+                ):
+                    if record.offset == offset:
+                        found[offset] = raw_message(record)
+                if time.monotonic() > deadline:
+                    raise BrokerAway(
+                        f"message {offset} of topic `{partition.topic}`, partition {partition.partition}, did not come "
+                        f"from {self._settings.bootstrap_servers} within {self._settings.request_timeout_s:g} s; try "
+                        "again"
+                    )
+        return found
+
+
+@contextmanager
+def lookup(settings: KafkaSettings, topics: Collection[str]) -> Iterator[Lookup]:
+    """For many questions about topics. What the client raises inside is explained, as by the functions below."""
+    with _consumer(settings, topics) as consumer:
+        yield Lookup(settings, consumer)
+
+
 def end_offsets(settings: KafkaSettings, partitions: Sequence[Partition]) -> dict[Partition, int]:
-    """For each partition its last stable offset: what lies before it is decided, by commit or by abort. Without an
-    open transaction, the offset that its next message will get."""
-    with _consumer(settings, {partition.topic for partition in partitions}) as consumer:
-        return from_kafka(consumer.end_offsets(to_kafka(partitions)))
+    """As `Lookup.ends`."""
+    with lookup(settings, {partition.topic for partition in partitions}) as look:
+        return look.ends(partitions)
 
 
 def beginning_offsets(settings: KafkaSettings, partitions: Sequence[Partition]) -> dict[Partition, int]:
-    """For each partition the first offset that retention has left."""
-    with _consumer(settings, {partition.topic for partition in partitions}) as consumer:
-        return from_kafka(consumer.beginning_offsets(to_kafka(partitions)))
+    """As `Lookup.begins`."""
+    with lookup(settings, {partition.topic for partition in partitions}) as look:
+        return look.begins(partitions)
 
 
 def last_message(settings: KafkaSettings, topic: str, partition: int) -> RawMessage | None:
@@ -151,28 +196,9 @@ def last_message(settings: KafkaSettings, topic: str, partition: int) -> RawMess
 
 
 def messages_at(settings: KafkaSettings, partition: Partition, offsets: Iterable[int]) -> dict[int, RawMessage]:
-    """The messages at these offsets of a partition; those that the topic no longer holds, or never held, are left out.
-
-    Raises BrokerAway where they do not come within `request_timeout_s` each."""
-    key, found = TopicPartition(*partition), {}
-    with _consumer(settings, {partition.topic}) as consumer:
-        begin, end = consumer.beginning_offsets([key])[key], consumer.end_offsets([key])[key]
-        consumer.assign([key])
-        for offset in sorted(wanted for wanted in set(offsets) if begin <= wanted < end):
-            consumer.seek(key, offset)
-            deadline = time.monotonic() + settings.request_timeout_s
-            while consumer.position(key) <= offset:
-                for record in (
-                    each for records in consumer.poll(timeout_ms=200, max_records=1).values() for each in records
-                ):
-                    if record.offset == offset:
-                        found[offset] = raw_message(record)
-                if time.monotonic() > deadline:
-                    raise BrokerAway(
-                        f"message {offset} of topic `{partition.topic}`, partition {partition.partition}, did not come "
-                        f"from {settings.bootstrap_servers} within {settings.request_timeout_s:g} s; try again"
-                    )
-    return found
+    """As `Lookup.messages`."""
+    with lookup(settings, {partition.topic}) as look:
+        return look.messages(partition, offsets)
 
 
 def delete_records(settings: KafkaSettings, before: Mapping[Partition, int]) -> None:

@@ -166,6 +166,7 @@ class Housekeeper:
         awaited: Collection[str] = (),
         clock: Callable[[], float] = time.time,
     ) -> None:
+        self._clock = clock
         self._upkeep = _Upkeep(lake, side_tables, readers, settings, awaited, clock)
         self._every = max(1, min(settings.compact_files // 2, 16))
         self._commits = 0
@@ -173,6 +174,11 @@ class Housekeeper:
         self._asked = self._closing = self._at_work = False
         self._thread: threading.Thread | None = None
         self.trouble: str | None = None
+
+    def floor(self) -> Reader | None:
+        """The reader furthest behind of those for whom rows are kept; of `awaited`, those that have registered once and
+        were retired since hold nothing, and none expires while the run starts."""
+        return self._upkeep.floor(self._clock())
 
     def maybe(self) -> None:
         """Call it after every commit: it costs nothing, and wakes the thread once in several commits."""
@@ -241,6 +247,7 @@ class _Upkeep:
     ) -> None:
         self._lake, self.paths = lake, (lake, *side_tables)
         self._readers, self._settings, self._awaited, self._clock = readers, settings, awaited, clock
+        self._looking = threading.Lock()  # the worker asks for the floor, too
         self._seen: set[str] = set()  # of `awaited`, those that have registered once
         self._since_s = clock()
         self._tables: dict[Path, TableFiles] = {}
@@ -272,23 +279,24 @@ class _Upkeep:
         """Open the table at `path` anew the next time."""
         self._tables.pop(path, None)
 
+    def floor(self, now_s: float) -> Reader | None:
+        """As `Housekeeper.floor`."""
+        with self._looking:
+            registered = {reader.name for reader in self._readers.all()}
+            self._seen |= registered.intersection(self._awaited)
+            retired = self._seen - registered
+        return retention_floor(
+            self._readers, self._settings, now_s=now_s, awaited=self._awaited, without=retired, since_s=self._since_s
+        )
+
     def _retain(self, table: TableFiles, done: Housework, now_s: float) -> None:
-        registered = {reader.name for reader in self._readers.all()}
-        self._seen |= registered.intersection(self._awaited)
+        held = self.floor(now_s)
         keep_ms = self._settings.retention_ms
         newest = retention.newest_event_ms(table, now_ms=round(1000 * now_s))
         if keep_ms is None or newest is None:
             return
         if self._cut_at_ms is not None and abs(newest - self._cut_at_ms) < keep_ms / RETENTION_STEP:
             return
-        held = retention_floor(
-            self._readers,
-            self._settings,
-            now_s=now_s,
-            awaited=self._awaited,
-            without=self._seen - registered,  # retired since: they hold nothing any more
-            since_s=self._since_s,
-        )
         expire_rows(table, self._settings, done, held, now_s=now_s)
         self._cut_at_ms = newest
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pyarrow.compute as pc
@@ -12,65 +10,18 @@ import pytest
 from deltalake import DeltaTable
 
 from pipelines.cli.console import main
-from pipelines.config import Config, Kafka
-from pipelines.control.preflight import prepare
-from pipelines.run_dir import RunDir, store_ends
-from pipelines.workers.augmentation import AugmentationWorker
-from pipelines.workers.teacher import TeacherWorker
+from pipelines.config import Kafka
+from pipelines.run_dir import store_ends
 from streaming.disk import file_lock
-from streaming.kafka import end_offsets, ensure_topics
-from streaming.lake import DEAD_LETTERS, LakeReader, LakeTable
+from streaming.kafka import end_offsets
+from streaming.lake import DEAD_LETTERS, LakeReader
 from streaming.position import Partition
-from tests.support.pipelines.small_runs import small
-from tests.support.pipelines.topics import by_hand, ipc, messages_of, send
-from tests.support.streams.scripted import HandClock
+from tests.support.pipelines.live_topic import ROWS, Live
+from tests.support.pipelines.topics import messages_of
 
 pytestmark = pytest.mark.broker
 
 YEAR_9000 = 221_845_392_000_000
-NOW_MS = 1_704_067_200_000 + 864_000_000  # ten days after the first impression
-ROWS = 900
-
-
-class Live:
-    """A live topic by hand, and the augmentation that reads it; `later` steps until what was sent is read."""
-
-    def __init__(self, broker, root: Path, **settings: Any) -> None:
-        self.config: Config = small(
-            broker.bootstrap_servers, source=None, pace__mode="free", pace__block_rows=10_000,
-            pace__max_rows_ahead=100_000, augmentation__idle_s=0.2, **settings,
-        )  # fmt: skip
-        self.run_dir, self.servers = RunDir(root), broker.bootstrap_servers
-        kafka = self.config.kafka
-        topics = (kafka.impressions, kafka.feedback, kafka.examples, kafka.dead_letters)
-        ensure_topics(kafka, {topic.topic: topic.partitions for topic in topics})
-        self.shown, self.feedback = by_hand(self.config, ROWS, duplicate_rate=0.0)
-        prepare(self.config, self.run_dir)
-        LakeTable(self.run_dir.lake, self.config.rows).open_writer()
-        teacher = TeacherWorker(self.config, self.run_dir)
-        teacher.open()  # publishes its first snapshot
-        teacher.close()
-
-    def send(self, shown, feedback) -> None:
-        kafka, rows = self.config.kafka, self.config.rows
-        messages = [(kafka.impressions.topic, n, ipc(part, rows.impression)) for n in (0, 1) if (part := shown[n::2])]
-        messages += [(kafka.feedback.topic, n, ipc(part, rows.feedback)) for n in (0, 1) if (part := feedback[n::2])]
-        send(self.servers, messages)
-
-    @contextmanager
-    def reading(self, *, until_end: bool = False):
-        """Reads all that was sent, and commits it."""
-        clock = HandClock()
-        worker = AugmentationWorker(self.config, self.run_dir, until_end=until_end, now_ms=lambda: NOW_MS, clock=clock)
-        worker.open()
-        try:
-            quiet = 0
-            while quiet < 30 and not worker.done:
-                quiet = 0 if worker.step() else quiet + 1
-                clock.advance(0.5)
-            yield worker.report()
-        finally:
-            worker.close()
 
 
 def moved(live: Live) -> list[dict[str, Any]]:
@@ -85,7 +36,7 @@ def moved(live: Live) -> list[dict[str, Any]]:
 
 
 def test_a_live_run_refuses_what_lies_in_the_future_and_loses_nothing_else(broker, tmp_path):
-    live = Live(broker, tmp_path)
+    live = Live(broker.bootstrap_servers, tmp_path)
     live.shown[100]["event_time_ms"] = YEAR_9000
     live.send(live.shown, live.feedback)
     with live.reading() as report:
@@ -96,7 +47,7 @@ def test_a_live_run_refuses_what_lies_in_the_future_and_loses_nothing_else(broke
 
 
 def test_a_run_that_let_it_in_says_so_and_is_mended_by_hand(broker, tmp_path, capsys):
-    live = Live(broker, tmp_path, settlement__max_future_skew_s=1e12)
+    live = Live(broker.bootstrap_servers, tmp_path, settlement__max_future_skew_s=1e12)
     second = moved(live)
     live.send(second[:100], [])
     with live.reading() as report:
@@ -141,7 +92,7 @@ def test_a_run_that_let_it_in_says_so_and_is_mended_by_hand(broker, tmp_path, ca
 def test_letters_that_a_crash_kept_from_their_topic_are_there_after_event_time_was_set_back(
     broker, tmp_path, monkeypatch
 ):
-    live = Live(broker, tmp_path, settlement__max_future_skew_s=1e12)
+    live = Live(broker.bootstrap_servers, tmp_path, settlement__max_future_skew_s=1e12)
     second = moved(live)
     with live.reading():
         pass
@@ -180,7 +131,7 @@ def unreachable(kafka: Kafka) -> Kafka:
 
 
 def test_a_run_that_has_ended_has_no_event_time_to_set_back(broker, tmp_path, capsys):
-    live = Live(broker, tmp_path)
+    live = Live(broker.bootstrap_servers, tmp_path)
     live.send(live.shown, live.feedback)
     kafka = live.config.kafka
     inputs = [Partition(topic.topic, p) for topic in (kafka.impressions, kafka.feedback) for p in range(2)]
@@ -196,7 +147,7 @@ def test_a_run_that_has_ended_has_no_event_time_to_set_back(broker, tmp_path, ca
 
 
 def test_the_plan_is_said_before_anything_is_set_back(broker, tmp_path, capsys, monkeypatch):
-    live = Live(broker, tmp_path, settlement__max_future_skew_s=1e12)
+    live = Live(broker.bootstrap_servers, tmp_path, settlement__max_future_skew_s=1e12)
     moved(live)
     with live.reading():
         pass

@@ -30,7 +30,7 @@ from pipelines.workers.augmentation.scoring import scorer_of
 from pipelines.workers.augmentation.snapshots import Snapshots
 from streaming.delivery import ExamplesPublisher, ExamplesTrimmer, Outbox, mend
 from streaming.kafka import SourceWatch
-from streaming.lake import DEAD_LETTERS, LATE_FEEDBACK, Housekeeper, LakeTable, Readers, retention_floor
+from streaming.lake import DEAD_LETTERS, LATE_FEEDBACK, Housekeeper, LakeTable, Readers
 from streaming.messages import Kind
 from streaming.settlement import END_OF_TIME, Settlement
 
@@ -102,6 +102,7 @@ class AugmentationWorker(Worker):
             Readers(run_dir.readers),
             config.lake,
             awaited=config.reader_names,
+            clock=lambda: self._now_ms() / 1000,
         )
         self._hold(self._housekeeper.close)
         keep, self._trimmer = kafka.examples_keep_rows, None
@@ -223,11 +224,9 @@ class AugmentationWorker(Worker):
 
     def _trim(self) -> None:
         """Have the examples topic let go of what every reader of the lake has learned."""
-        last, config = self._commits.lake.last_lake_seq, self._config
-        if self._trimmer is None or not self._trimmer.due(last):
+        if self._trimmer is None or not self._trimmer.due(self._commits.lake.last_lake_seq):
             return
-        readers = Readers(self._run_dir.readers)
-        held = retention_floor(readers, config.lake, now_s=self._now_ms() / 1000, awaited=config.reader_names)
+        held = self._housekeeper.floor()
         if held is not None:
             self._trimmer.trim(held.position)
 
@@ -293,7 +292,8 @@ class AugmentationWorker(Worker):
         report.lag_rows, report.waits_for_teacher = intake.lag_rows(), self._waits_for_teacher
         if self._config.pace.mode == "free" and intake.watermark_ms > 0:
             report.lag_event_time_s = max(0.0, (self._now_ms() - intake.watermark_ms) / 1000)
-        report.note = self._ahead() or self._note or intake.note or self._housekeeper.trouble or self._awaited(counts)
+        trouble = self._housekeeper.trouble or (None if self._trimmer is None else self._trimmer.trouble)
+        report.note = self._ahead() or self._note or intake.note or trouble or self._awaited(counts)
         report.total_rows = counts["impressions_read"] + counts["feedback_read"]
         bytes_held = {"state_bytes": settlement.state_bytes, "state_disk_bytes": settlement.disk_bytes}
         report.counts = counts | bytes_held | {"dead_letter_examples": settlement.letters.examples}

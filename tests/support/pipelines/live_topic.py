@@ -1,0 +1,73 @@
+"""A live topic that tests feed by hand, and the augmentation that reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from pipelines.config import Config
+from pipelines.control.preflight import prepare
+from pipelines.run_dir import RunDir
+from pipelines.workers import Report
+from pipelines.workers.augmentation import AugmentationWorker
+from pipelines.workers.teacher import TeacherWorker
+from streaming.kafka import ensure_topics
+from streaming.lake import LakeTable
+from tests.support.pipelines.small_runs import small
+from tests.support.pipelines.topics import by_hand, ipc, send
+from tests.support.streams.scripted import HandClock
+
+NOW_MS = 1_704_067_200_000 + 864_000_000  # ten days after the first impression
+ROWS = 900
+
+
+class Live:
+    """A live topic by hand, and the augmentation that reads it; `reading` steps until what was sent is read."""
+
+    def __init__(self, servers: str, root: Path, **settings: Any) -> None:
+        """`settings`: changes of the config, as of `small`."""
+        own = {"source": None, "pace__mode": "free", "pace__block_rows": 10_000, "pace__max_rows_ahead": 100_000}
+        self.config: Config = small(servers, **(own | {"augmentation__idle_s": 0.2} | settings))
+        self.run_dir, self.servers = RunDir(root), servers
+        kafka = self.config.kafka
+        topics = (kafka.impressions, kafka.feedback, kafka.examples, kafka.dead_letters)
+        ensure_topics(kafka, {topic.topic: topic.partitions for topic in topics})
+        self.shown, self.feedback = by_hand(self.config, ROWS, duplicate_rate=0.0)
+        prepare(self.config, self.run_dir)
+        LakeTable(self.run_dir.lake, self.config.rows).open_writer()
+        teacher = TeacherWorker(self.config, self.run_dir)
+        teacher.open()  # publishes its first snapshot
+        teacher.close()
+
+    def send(self, shown: list[dict[str, Any]], feedback: list[dict[str, Any]]) -> None:
+        kafka, rows = self.config.kafka, self.config.rows
+        messages = [(kafka.impressions.topic, n, ipc(part, rows.impression)) for n in (0, 1) if (part := shown[n::2])]
+        messages += [(kafka.feedback.topic, n, ipc(part, rows.feedback)) for n in (0, 1) if (part := feedback[n::2])]
+        send(self.servers, messages)
+
+    @contextmanager
+    def opened(self, *, until_end: bool = False) -> Iterator[Callable[[], Report]]:
+        """The worker at work: what is yielded reads all that was sent, commits it, and returns the report."""
+        clock = HandClock()
+        worker = AugmentationWorker(self.config, self.run_dir, until_end=until_end, now_ms=lambda: NOW_MS, clock=clock)
+        worker.open()
+
+        def read() -> Report:
+            quiet = 0
+            while quiet < 30 and not worker.done:
+                quiet = 0 if worker.step() else quiet + 1
+                clock.advance(0.5)
+            return worker.report()
+
+        try:
+            yield read
+        finally:
+            worker.close()
+
+    @contextmanager
+    def reading(self, *, until_end: bool = False) -> Iterator[Report]:
+        """Reads all that was sent, and commits it; the worker is closed behind the block."""
+        with self.opened(until_end=until_end) as read:
+            yield read()

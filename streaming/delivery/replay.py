@@ -161,6 +161,8 @@ class Letters:
     def _record(self, message: RawMessage, place: Place, whole: Collection[Place]) -> Record:
         """Of a readable message of many rows the one row, unless it was refused whole; any other message as it is.
         Raises _Refused."""
+        if message.refused is not None:
+            raise _Refused(f"{message.refused}: give a higher kafka.max_message_bytes with --set")
         value = message.value
         if place not in whole and not value.lstrip().startswith(b"{"):
             value = self._row(value, place)

@@ -17,6 +17,7 @@ from kafka.admin import ConfigResource, ConfigResourceType
 from kafka.errors import (
     AuthorizationError,
     BrokerResponseError,
+    CorruptRecordError,
     GroupAuthorizationFailedError,
     IllegalSaslStateError,
     KafkaError,
@@ -29,10 +30,11 @@ from kafka.errors import (
     UnsupportedCodecError,
     UnsupportedSaslMechanismError,
 )
+from kafka.record.default_records import DefaultRecordBatch
 from kafka.structs import OffsetAndMetadata
 
 from streaming.errors import BrokerAway, NotAdmitted, StreamingError
-from streaming.kafka import snappy
+from streaming.kafka import snappy, unpacking
 from streaming.kafka.rights import Right
 from streaming.kafka.secrets import written
 from streaming.kafka.settings import KafkaSettings
@@ -72,6 +74,33 @@ if codecs.snappy is None:
     codecs.snappy = SimpleNamespace(compress=snappy.compress, decompress=snappy.decompress)
 
 Client = TypeVar("Client")
+
+
+class _Unpacking:
+    """How large a batch may be once it is unpacked, for every client of this process."""
+
+    most_bytes = unpacking.LEAST_BYTES
+
+
+def _unpack(batch: Any, plainly: Callable[[Any], None] = DefaultRecordBatch._maybe_uncompress) -> None:
+    """In place of the client's own, which takes all the memory that a batch asks for."""
+    codec, most = batch.compression_type, _Unpacking.most_bytes
+    if batch._decompressed or codec not in (unpacking.GZIP, unpacking.SNAPPY, unpacking.LZ4, unpacking.ZSTD):
+        plainly(batch)
+        return
+    batch._assert_has_codec(codec)
+    try:
+        plain = unpacking.unpacked(codec, memoryview(batch._buffer)[batch._pos :], most)
+    except Exception as error:  # each codec has its own
+        raise CorruptRecordError(f"a batch of records cannot be unpacked: {error!r}") from error
+    if plain is None:
+        words = f"its batch of {batch.size_in_bytes:,} bytes unpacks to more than {most:,}"
+        batch._num_records = batch.last_offset_delta + 1
+        plain = unpacking.stand_ins(batch._num_records, words)
+    batch._buffer, batch._pos, batch._decompressed = bytearray(plain), 0, True
+
+
+DefaultRecordBatch._maybe_uncompress = _unpack
 
 
 class _Lost(NamedTuple):
@@ -130,6 +159,7 @@ def connect(settings: KafkaSettings, client: Callable[..., Client], **options: A
     password or the certificates; StreamingError where it accepts no connection; and what `client_security` raises.
     """
     security = settings.client_security()
+    _Unpacking.most_bytes = max(_Unpacking.most_bytes, unpacking.most_bytes(settings.max_message_bytes))
     require_answer(settings)
     started = time.monotonic()
     try:
@@ -235,6 +265,7 @@ def raw_message(record: Any) -> RawMessage:
         record.key,
         record.value or b"",
         tuple(record.headers),
+        None if record.value is not None else unpacking.stands_in(record.headers),
     )
 
 

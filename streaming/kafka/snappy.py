@@ -20,13 +20,23 @@ def decompress(payload: bytes) -> bytes:
     >>> decompress(compress(b"clicks" * 100)) == b"clicks" * 100
     True
     """
+    size = announced(payload)
+    if size > MOST_TIMES * len(payload):
+        raise ValueError(f"{len(payload)} bytes of snappy cannot hold the {size} that they announce")
+    plain: bytes = pa.decompress(payload, decompressed_size=size, codec="snappy", asbytes=True)
+    return plain
+
+
+def announced(payload: bytes) -> int:
+    """How many bytes raw snappy says that it holds.
+
+    >>> announced(compress(bytes(1000)))
+    1000
+    """
     size = shift = 0
     for byte in payload[:5]:
         size |= (byte & 0x7F) << shift
         shift += 7
         if byte < 0x80:
             break
-    if size > MOST_TIMES * len(payload):
-        raise ValueError(f"{len(payload)} bytes of snappy cannot hold the {size} that they announce")
-    plain: bytes = pa.decompress(payload, decompressed_size=size, codec="snappy", asbytes=True)
-    return plain
+    return size

@@ -53,6 +53,7 @@ class RawMessage(NamedTuple):
     key: bytes | None
     value: bytes
     headers: tuple[tuple[str, bytes], ...] = ()
+    refused: str | None = None  # why its value was not taken: what holds it is too large
 
 
 class Decoded(NamedTuple):
@@ -137,9 +138,9 @@ class Codec(ABC):
         dead: list[DeadLetter] = []
         readable = []
         for message in messages:
-            if len(message.value) > self._max_message_bytes:
-                detail = f"the message has {len(message.value):,} bytes, the limit is {self._max_message_bytes:,}"
-                dead.append(self._letter(message, 0, Refusal("oversized", detail), message.value))
+            if message.refused is not None or len(message.value) > self._max_message_bytes:
+                size = f"the message has {len(message.value):,} bytes, the limit is {self._max_message_bytes:,}"
+                dead.append(self._letter(message, 0, Refusal("oversized", message.refused or size), message.value))
             elif message.value or not is_end_marker(message):
                 readable.append(message)
         read = self._read(readable)
@@ -159,8 +160,7 @@ class Codec(ABC):
         return Decoded(batch, dead)
 
     def _letter(self, message: RawMessage, row: int, refusal: Refusal, payload: bytes) -> DeadLetter:
-        topic, partition, offset = message.topic, message.partition, message.offset
-        return DeadLetter(self.kind, refusal.reason, topic, partition, offset, row, refusal.detail, payload)
+        return DeadLetter(self.kind, refusal.reason, *message[:3], row, refusal.detail, payload)
 
 
 class _Read(NamedTuple):

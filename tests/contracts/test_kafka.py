@@ -25,7 +25,7 @@ from streaming.kafka import (
     require_topics,
     topic_config,
 )
-from streaming.messages import END_HEADER, EndOfStream, is_end_marker
+from streaming.messages import END_HEADER, EndOfStream, RawMessage, is_end_marker
 from streaming.position import Partition, SourcePosition
 
 pytestmark = pytest.mark.broker
@@ -64,7 +64,7 @@ def test_messages_are_read_as_written(kafka, topic):
     with TopicReader(kafka, [Partition(topic, 1)]) as reader:
         reader.open({})
         first, second = read(reader, 2)
-    assert first == (topic, 1, 0, 123, b"k", b"a", (("block", b"7"),))
+    assert first == RawMessage(topic, 1, 0, 123, b"k", b"a", (("block", b"7"),))
     assert (second.offset, second.value) == (1, b"b")
 
 

@@ -6,6 +6,7 @@ import json
 from collections import Counter
 
 import pytest
+from kafka import KafkaProducer
 
 from pipelines.control.preflight import prepare
 from pipelines.results import counts_hold
@@ -70,6 +71,31 @@ def test_a_row_too_large_to_publish_and_values_that_no_model_can_take_stop_nobod
     assert reasons == dict.fromkeys(ones, 1) | {"out_of_range:bid": 8}
     assert counts["dead_letters"] == 12
     assert all(worker.get("quarantined_rows", 0) == 0 for worker in finished.summary["workers"].values())
+    assert_learned_the_lake(finished)
+
+
+def test_a_batch_that_unpacks_to_more_than_fits_is_refused_offset_by_offset(broker, tmp_path):
+    config = config_of(broker.bootstrap_servers)
+    kafka = config.kafka
+    ensure_topics(kafka, {topic.topic: topic.partitions for topic in (kafka.impressions, kafka.feedback)})
+    shown, feedback = by_hand(config, 300, duplicate_rate=0.0)
+    shown = [row | {"ad_id": row["ad_id"] % 100, "seen": [1, 2], "liked": []} for row in shown]
+    messages = [(kafka.impressions.topic, row["impression_id"] % 2, json.dumps(row).encode()) for row in shown]
+    messages += [(kafka.feedback.topic, row["impression_id"] % 2, json.dumps(row).encode()) for row in feedback]
+    send(broker.bootstrap_servers, messages[:100])
+    for codec in ("gzip", "zstd"):  # 160 MB each, in 155 and 5 KB
+        producer = KafkaProducer(
+            bootstrap_servers=broker.bootstrap_servers, compression_type=codec, max_request_size=1 << 28, linger_ms=50
+        )
+        producer.send(kafka.impressions.topic, bytes(160_000_000), partition=0)
+        producer.flush(60)
+        producer.close()
+    send(broker.bootstrap_servers, messages[100:])
+    finished = to_the_end(config, tmp_path / "run")
+    assert counts_hold(finished.summary["counts"])
+    letters = [row for row in finished.side_table("dead_letters") if row["kind"] == "impression"]
+    assert [row["reason"] for row in letters] == ["oversized"] * 2
+    assert all("unpacks to more than 134,217,728" in row["detail"] for row in letters)
     assert_learned_the_lake(finished)
 
 

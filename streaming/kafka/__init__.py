@@ -12,6 +12,7 @@ lag           shows positions to monitors
 writer        writes messages, idempotent and acknowledged
 retention     checks that topics keep their messages for long enough
 snappy        a codec that the client lacks
+unpacking     compressed batches, unpacked within a bound
 """
 
 import lazy_loader

@@ -1,12 +1,13 @@
 """Delta tables: checked commits, replaced files, the log, locks and vacuum. Knows nothing of the lake's rows.
 
-table   commits with transaction identifiers that are compared
-files   replaces data files in one commit
-view    a table as readers follow it
-log     the log on the disk: flushed, and diagnosed where it is damaged
-torn    data files that are not what the log says of them
-vacuum  deletes files that no version needs
-lock    commits in flight keep vacuum away; one housekeeper at a time
+table        commits with transaction identifiers that are compared
+identifiers  their names
+files        replaces data files in one commit
+view         a table as readers follow it
+log          the log on the disk: flushed, and diagnosed where it is damaged
+torn         data files that are not what the log says of them
+vacuum       deletes files that no version needs
+lock         commits in flight keep vacuum away; one housekeeper at a time
 """
 
 import lazy_loader

@@ -1,4 +1,5 @@
 from .files import DataFile, TableFiles
+from .identifiers import BLOCK, EPOCH, FIRST_SEQ, LAKE_SEQ, NUMBER, STATE
 from .lock import housekeeping_lock, in_flight_lock
 from .log import LogFiles
 from .table import CheckedTable, TableCommit, in_schema, open_table
@@ -7,6 +8,12 @@ from .vacuum import Vacuumed, unneeded_files, vacuum_table
 from .view import TableView
 
 __all__ = [
+    "BLOCK",
+    "EPOCH",
+    "FIRST_SEQ",
+    "LAKE_SEQ",
+    "NUMBER",
+    "STATE",
     "CheckedTable",
     "DataFile",
     "LogFiles",

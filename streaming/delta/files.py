@@ -21,12 +21,12 @@ from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Tr
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
 
+from streaming.delta.identifiers import HOUSEKEEPING
 from streaming.delta.log import LOG, damage
 from streaming.delta.vacuum import retire
 from streaming.disk import sync
 from streaming.errors import BadInput, StreamingError
 
-HOUSEKEEPING = "exfm/housekeeping"
 _STATISTICS = "delta.dataSkippingStatsColumns"
 
 _HOOKS = PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=False)

@@ -6,12 +6,11 @@ from .settings import LakeSettings
 from .side_tables import DEAD_LETTERS, LATE_FEEDBACK, SideTable, side_rows
 from .source import LakeSource
 from .where import Where
-from .writer import STATE, LakeTable, LakeWriter
+from .writer import LakeTable, LakeWriter
 
 __all__ = [
     "DEAD_LETTERS",
     "LATE_FEEDBACK",
-    "STATE",
     "FileMerge",
     "Housekeeper",
     "Housework",

@@ -19,14 +19,12 @@ import pyarrow.dataset as ds
 import pyarrow.fs
 from deltalake import DeltaTable
 
-from streaming.delta import DataFile, TableFiles, TableView, open_table, torn_files
+from streaming.delta import FIRST_SEQ, LAKE_SEQ, STATE, DataFile, TableFiles, TableView, open_table, torn_files
 from streaming.errors import BadInput, DataLost, StreamingError
 from streaming.position import NOTHING_YET
 from streaming.schema import RowSchema
 
 WINDOW_ROWS = 131_072
-FIRST_SEQ = "exfm/first_seq"
-"""The transaction identifier of the lowest row that retention has left; absent: 0."""
 
 _LOWEST, _HIGHEST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 
@@ -67,7 +65,7 @@ class LakeReader:
         return handle
 
     def _look(self) -> None:
-        number = self._view.identifier("exfm/lake_seq")
+        number = self._view.identifier(LAKE_SEQ)
         if number is None:
             raise BadInput(f"the table at {self.path} has no `exfm/lake_seq`: it is not a lake of exfm")
         self.last_lake_seq: int = number
@@ -77,7 +75,7 @@ class LakeReader:
     @property
     def state(self) -> int:
         """The number of the settlement state that belongs to the last row, as of the last look; -1 before the first."""
-        number = self._view.identifier("exfm/state")
+        number = self._view.identifier(STATE)
         return NOTHING_YET if number is None else number
 
     @property

@@ -22,9 +22,8 @@ import pyarrow.dataset as ds
 import pyarrow.fs
 import pyarrow.parquet as pq
 
-from streaming.delta import DataFile, TableFiles, in_flight_lock
+from streaming.delta import FIRST_SEQ, DataFile, TableFiles, in_flight_lock
 from streaming.lake.compaction import rewrite
-from streaming.lake.reader import FIRST_SEQ
 from streaming.settlement import FUTURE_SKEW_S
 
 TIME = "event_time_ms"

@@ -12,12 +12,11 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from streaming.delta import CheckedTable, TableCommit, in_schema, open_table
+from streaming.delta import NUMBER, CheckedTable, TableCommit, in_schema, open_table
 from streaming.position import NOTHING_YET
 from streaming.schema import POSITION_FIELDS
 
 DEAD_LETTERS, LATE_FEEDBACK = "dead_letters", "late_feedback"
-NUMBER = "exfm/number"
 
 
 class SideTable:

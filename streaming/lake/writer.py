@@ -20,15 +20,13 @@ from typing import Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from streaming.delta import CheckedTable, TableCommit, TableFiles, in_schema
+from streaming.delta import BLOCK, EPOCH, LAKE_SEQ, STATE, CheckedTable, TableCommit, TableFiles, in_schema
 from streaming.errors import StreamingError
 from streaming.lake.layout import DATES, at_first
 from streaming.lake.reader import LakeReader
 from streaming.lake.settings import Layout
 from streaming.position import NOTHING_YET
 from streaming.schema import RowSchema
-
-LAKE_SEQ, BLOCK, EPOCH, STATE = "exfm/lake_seq", "exfm/block", "exfm/epoch", "exfm/state"
 
 Rows: TypeAlias = pa.RecordBatch | pa.Table | Sequence[pa.RecordBatch]
 

@@ -50,6 +50,23 @@ def test_a_path_of_the_repository_is_no_machine_path():
     assert tied_to_a_machine({"README.md": line}) == []
 
 
+def identifiers_named_apart(files: dict[str, str]) -> list[str]:
+    """Files that write the name of a table's transaction identifier themselves, outside the one that names them."""
+    return [
+        path
+        for path, text in files.items()
+        if path.endswith(".py")
+        and path.startswith(("streaming/", "pipelines/"))
+        and path != "streaming/delta/identifiers.py"
+        and re.search(r"""["']exfm/[a-z_]+["']""", text)
+    ]
+
+
+def test_the_identifiers_of_tables_have_one_home():
+    assert identifiers_named_apart(tracked()) == []
+    assert identifiers_named_apart({"streaming/lake/x.py": 'STATE = "exfm/state"'}) == ["streaming/lake/x.py"]
+
+
 def test_no_file_is_too_long_to_read():
     assert too_long(tracked()) == []
 

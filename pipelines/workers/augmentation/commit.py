@@ -14,9 +14,9 @@ from pipelines.run_dir import RunDir
 from pipelines.workers import Stopwatch
 from pipelines.workers.augmentation.open_block import OpenBlock
 from streaming.delivery import CommitRecord, ExamplesPublisher, Outbox
-from streaming.delta import TableFiles
+from streaming.delta import STATE, TableFiles
 from streaming.errors import DataLost
-from streaming.lake import STATE, LakeReader, LakeWriter, Readers
+from streaming.lake import LakeReader, LakeWriter, Readers
 from streaming.position import NOTHING_YET
 from streaming.settlement import Settlement
 

@@ -20,6 +20,7 @@ def main() -> int:
     parser.add_argument("--histories", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--first", action="store_true", help="stop at the first failure, and do not make it small")
     parser.add_argument("--replay", type=int, metavar="SEED")
     parser.add_argument("--shrink", action="store_true", help="with --replay: make the history small first")
     asked = parser.parse_args()
@@ -28,6 +29,8 @@ def main() -> int:
     failures, _ = campaign(asked.seed, asked.histories, asked.jobs, print)
     for failure in failures[:1]:
         print(f"\nseed {failure.seed}: {failure.words}\n")
+        if asked.first:
+            break
         show(smallest(failure))
         print(f"\nreplay: python -m tests.simulation --replay {failure.seed} --shrink")
     return 1 if failures else 0

@@ -19,8 +19,6 @@ from kafka.protocol.consumer import IsolationLevel
 
 from tests.simulation.scheduler import Scheduler
 
-MAX_MESSAGE_BYTES = "1048576"
-
 
 @dataclass
 class Record:
@@ -159,7 +157,8 @@ class Log:
 class Broker:
     """Topics, and what befalls those who use them."""
 
-    def __init__(self, scheduler: Scheduler, topics: Mapping[str, int]) -> None:
+    def __init__(self, scheduler: Scheduler, topics: Mapping[str, int], message_bytes: int = 1 << 20) -> None:
+        self.message_bytes = message_bytes
         self.scheduler = scheduler
         self.random = scheduler.random
         self.topics = dict(topics)
@@ -393,7 +392,7 @@ class FakeAdmin:
         return {"cluster_id": "simulated"}
 
     def describe_configs(self, resources: list[Any], config_filter: str = "all") -> dict[str, Any]:
-        entries = {"max.message.bytes": {"value": MAX_MESSAGE_BYTES}}
+        entries = {"max.message.bytes": {"value": str(self._broker.message_bytes)}}
         return {"topic": {resource.name: entries for resource in resources}}
 
     def close(self) -> None:

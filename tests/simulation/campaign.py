@@ -71,6 +71,7 @@ def play(seeds: Iterable[int]) -> tuple[list[Failure], Tally]:
         tally.add(played)
         if words is not None:
             failures.append(Failure(seed, words))
+            break
         if number % COLLECT_EVERY == 0:
             gc.collect()
     tally.cpu_s = time.process_time() - began

@@ -39,6 +39,8 @@ class Settings:
     skew: int | None = None
     block_rows: int = 4
     buffer_rows: int = 100
+    message_bytes: int = 1 << 20
+    """Of the topics; where it is small, a block makes several messages."""
     segment_rows: int = LARGE
     """After how many rows internal pieces end (`settlement.pending`, `ledger`, `id_index`, `marks`)."""
 
@@ -199,6 +201,7 @@ def _settings(random: Random) -> Settings:
         skew=random.choice([None, None, 6]),
         block_rows=random.choice([1, 2, 3, 5, 8, 13]),
         buffer_rows=random.choice([1, 3, 10, 100]),
+        message_bytes=random.choice([1 << 20, 1 << 20, 13_000]),
         segment_rows=random.choice([2, 3, 7, LARGE]),
     )
 

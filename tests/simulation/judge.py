@@ -93,19 +93,23 @@ def _published(settings: Settings, outcome: Outcome) -> Iterator[str]:
     """The examples topic, as its reader takes it: blocks in order, each once, their rows those of the lake."""
     rows: list[tuple[int, Any]] = []
     for partition, messages in outcome.examples.items():
-        newest, parts = -1, {}
+        newest = -1
+        parts: dict[int, Any] = {}
         for header, batch in messages:
-            block = int(header["block"])
+            block, part, count = (int(header[name]) for name in ("block", "part", "parts"))
             if block <= newest:
-                if not outcome.stops and batch != parts.get((block, header["part"])):
-                    yield f"block {block} was published twice to partition {partition}, and differs"
+                if not outcome.stops:
+                    yield f"block {block} was published again to partition {partition}, which had the whole of it"
                 continue
             if block != newest + 1:
                 yield f"block {block} follows block {newest} in partition {partition} of the examples topic"
-            parts[block, header["part"]] = batch
-            rows += [(row["lake_seq"], row["impression_id"]) for row in batch]
-            if int(header["part"]) == int(header["parts"]) - 1:
+            if part == 0 and not outcome.stops:  # begun anew after a crash
+                parts = {}
+            parts.setdefault(part, batch)
+            if len(parts) == count:
                 newest = block
+                rows += [(row["lake_seq"], row["impression_id"]) for each in parts.values() for row in each]
+                parts = {}
     there = sorted(rows)
     lake = [(row["lake_seq"], row["impression_id"]) for row in outcome.lake]
     finished = outcome.gave_up is None and outcome.fault is None

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -111,6 +112,10 @@ class Tables:
             self.scheduler.point(f"flush {table.name}")
             log = self.logs[str(table)]
             log.flushed = max(log.flushed, versions[-1])
+
+    def no_lock(self, table: Path) -> AbstractContextManager[None]:
+        """As `in_flight_lock`: there is no vacuum here."""
+        return nullcontext()
 
     def power_cut(self) -> None:
         """Commits that were not flushed may be gone, from any one on."""

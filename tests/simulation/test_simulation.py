@@ -12,6 +12,7 @@ from tests.simulation.campaign import campaign, words_of
 from tests.simulation.history import ADS, EVENTS, History, Kill, Message, Row, Run, Settings, Write, draw
 from tests.simulation.judge import verdict
 from tests.simulation.oracle import Model
+from tests.simulation.planted import all_planted
 from tests.simulation.shrink import shrunk
 from tests.simulation.world import World
 from tests.support.places import ROOT
@@ -88,3 +89,8 @@ def test_a_failing_history_is_made_small():
     small = shrunk(failing, lambda history: sum(isinstance(e, Write) and e.topic == ADS for e in history.events) >= 2)
     assert len(small.events) == 2
     assert words_of(replace(small, seed=0))[0] is None
+
+
+@pytest.mark.parametrize("planted", all_planted(), ids=lambda planted: planted.name)
+def test_a_planted_fault_finds_its_place(planted):
+    assert (ROOT / planted.file).read_text().count(planted.old) == 1

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -62,7 +62,7 @@ from tests.simulation.tables import Tables, last_counts
 EXAMPLES, LETTERS = "examples", "dead-letters"
 MOST_STEPS = 3000
 MOST_RESTARTS = 60
-LAG = 2
+LAG, NEWEST = 2, 1000
 
 
 class Outcome(NamedTuple):
@@ -134,6 +134,10 @@ class FakeSnapshots:
         self.version = version
         return True
 
+    def load_newest(self) -> int | None:
+        self.version = NEWEST
+        return NEWEST
+
     def score(self, rows: pa.RecordBatch, part_rows: int) -> np.ndarray:
         self.inferences += rows.num_rows
         tasks = sum(name.startswith("label_") for name in rows.schema.names)
@@ -149,7 +153,7 @@ class World:
         if trace:
             self.scheduler.trace = []
         topics = {ADS: settings.partitions, EVENTS: settings.partitions, EXAMPLES: settings.examples, LETTERS: 1}
-        self.broker = Broker(self.scheduler, topics)
+        self.broker = Broker(self.scheduler, topics, settings.message_bytes)
         self.tables = Tables(self.scheduler)
         self.disk = Disk(self.scheduler)
         self.config = config_of(settings)
@@ -227,8 +231,8 @@ class World:
         if to == log.end:
             return
         self._lost = True
-        merge = commit_module.committed_merge(self.run_dir) if str(self.run_dir.lake) in self.tables.logs else None
-        for topic, number, offset, row, _ in [] if merge is None else merge["partitions"]:
+        meta = commit_module.committed_meta(self.run_dir) if str(self.run_dir.lake) in self.tables.logs else None
+        for topic, number, offset, row, _ in [] if meta is None else meta["merge"]["partitions"]:
             if (topic, number) == tuple(partition) and offset + (row > 0) > to:
                 self._replaced = True
         log.truncate(to)
@@ -397,7 +401,7 @@ class World:
             (table_module, "DeltaTable", _Handles(tables)),
             (table_module, "write_deltalake", tables.write),
             (table_module, "flush", tables.flush),
-            (table_module, "in_flight_lock", lambda path: nullcontext()),
+            (table_module, "in_flight_lock", tables.no_lock),
             (table_module, "vacuum_table", lambda path, older_than_s: None),
             (lake_writer_module, "TableFiles", tables.files),
             (commit_module, "LakeReader", tables.lake_reader),

@@ -1,6 +1,7 @@
 """Trained models that change: tables that grow, features that come and go.
 
 refit          a state of one feature set, fitted to a model of another
+warm           a student that starts with another one's weights
 grown_tables   tables that are larger than what was stored, read by window
 """
 

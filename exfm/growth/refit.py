@@ -90,7 +90,7 @@ def feature_changes(was: FeatureSet, now: FeatureSet) -> list[FeatureChange]:
     for name, feature in after.items():
         if name not in before:
             found.append(FeatureChange(name, "added", f"`{name}` is added: {_start_of(feature)}"))
-        elif (problem := _impossible(before[name], feature)) is not None:
+        elif (problem := why_not_grown(before[name], feature)) is not None:
             problems.append(problem)
         elif feature != before[name]:
             found.append(FeatureChange(name, "grown", _growth(before[name], feature)))
@@ -139,9 +139,9 @@ def fitted_teacher(
             fitted[f"adam/{name}/{moment}"] = _refitted(adam, *axes, torch.zeros_like(start))
         if learned:
             fitted[f"adam/{name}/step"] = tensors.get(f"adam/{name}/step", torch.zeros(()))
-    fitted |= _tables(tensors, was, now, bag_configs(now.features, cfg.width))
+    fitted |= fitted_tables(tensors, was, now, bag_configs(now.features, cfg.width))
     if has_wide(tensors):
-        fitted |= _tables(tensors, was, now, wide_configs(now.features, len(now.tasks)), of="wide")
+        fitted |= fitted_tables(tensors, was, now, wide_configs(now.features, len(now.tasks)), of="wide")
     return fitted
 
 
@@ -166,13 +166,13 @@ def fitted_student(tensors: Mapping[str, TensorSource], was: MadeWith, now: Made
     if was.features.names != now.features.names:
         raise ModelError(f"a student reads its features in the order {was.features.names}, not {now.features.names}")
     kept = {name: source for name, source in tensors.items() if not name.startswith("table/")}
-    return kept | _tables(tensors, was, now, bag_configs(now.features, now.model["width"])) | _by_id(tensors, now)
+    return kept | fitted_tables(tensors, was, now, bag_configs(now.features, now.model["width"])) | _by_id(tensors, now)
 
 
 # --- features --------------------------------------------------------------------------------------------------------
 
 
-def _impossible(old: Feature, new: Feature) -> str | None:
+def why_not_grown(old: Feature, new: Feature) -> str | None:
     """Why a feature cannot become this one of the same name; None where it can."""
     if type(old) is not type(new):
         return f"`{new.name}` was another kind of feature: {_ANOTHER_NAME}"
@@ -270,7 +270,7 @@ def _refitted(source: TensorSource, was: Axes | None, now: Axes | None, start: T
     return new
 
 
-def _tables(
+def fitted_tables(
     tensors: Mapping[str, TensorSource],
     was: MadeWith,
     now: MadeWith,

@@ -214,6 +214,12 @@ class StudentEngine:
         if self.as_shown is not None:
             self.as_shown.load(under(AS_SHOWN, tensors))
 
+    def start_from(self, tensors: Mapping[str, TensorSource], warm: Callable[[State, State], State]) -> None:
+        """Begin with the weights of another engine's state: `warm` makes a model's state of its fresh one and the
+        other's. A twin begins with the other's twin, or where there is none with its student, as the student does."""
+        for name, model in self.models.items():
+            model.load_state(warm(model.state(), under(name, tensors) or under(STUDENT, tensors)))
+
     @property
     def trained_rows(self) -> dict[str, int]:
         """Rows of finite steps, by model."""

@@ -50,7 +50,19 @@ def _options(
     """Options of every sub-command. `main` has already removed `--debug` from the arguments."""
 
 
-NOUNS = ("broker", "dead_letters", "doctor", "generate", "ingest", "lake", "mend", "plan", "scale", "stream", "sweep")
+NOUNS = (
+    "broker",
+    "dead_letters",
+    "doctor",
+    "lake",
+    "mend",
+    "plan",
+    "recordings",
+    "scale",
+    "stream",
+    "students",
+    "sweep",
+)
 for _noun in NOUNS:
     importlib.import_module(f"{__package__}.{_noun}").register(app)
 

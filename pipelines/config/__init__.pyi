@@ -24,7 +24,7 @@ from .sections import (
     Topic,
 )
 from .settings import Config, dump, load, parse
-from .text import choices, merged, override, passwords_in, problems, read_settings
+from .text import choices, mapping, merged, override, passwords_in, problems, read_settings
 
 __all__ = [
     "STUDENT",
@@ -56,6 +56,7 @@ __all__ = [
     "load",
     "made_with_student",
     "made_with_teacher",
+    "mapping",
     "merged",
     "moved",
     "override",

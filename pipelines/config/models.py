@@ -99,6 +99,11 @@ class StudentSettings(Frozen):
         exclude_if=lambda seq: seq == 0,
         description="the `lake_seq` at which it begins: rows before it are not learned",
     )
+    starts_from: str | None = Field(
+        default=None,
+        exclude_if=lambda name: name is None,
+        description="the student whose weights it starts with (`exfm spawn --from`); null: those of the seed",
+    )
     label_rows: Whose = Field(
         default="own",
         exclude_if=lambda whose: whose == "own",

@@ -1,3 +1,4 @@
+from .attendance import with_roster
 from .lifecycle import failed_before_learning, run, start_over
 from .preflight import locked, writable
 
@@ -6,5 +7,6 @@ __all__ = [
     "locked",
     "run",
     "start_over",
+    "with_roster",
     "writable",
 ]

@@ -25,13 +25,17 @@ Say = Callable[[str], None]
 
 
 def earlier_summary(config: Config, run_dir: RunDir) -> Summary | None:
-    """The summary of a run that is finished. Raises StreamingError for a file that no run wrote."""
+    """The summary of a run that is finished: one in which a student was paused is not, once it is to go on.
+
+    Raises StreamingError for a file that no run wrote.
+    """
     value = read_json(run_dir.summary)
     if value is None:
         return None
     try:
         known = value["run"]["config_hash"] in hashes_of_run(run_dir, config)
-        return Summary(current(value, run_dir.summary)) if known else None
+        ended = set(value["run"].get("paused", ())) <= run_dir.roster.paused
+        return Summary(current(value, run_dir.summary)) if known and ended else None
     except (KeyError, TypeError):
         raise StreamingError(
             f"{run_dir.summary} is not a summary that exfm wrote; delete it: the run computes it again"

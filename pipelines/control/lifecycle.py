@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 
 from exfm.tensors import checkpoint_names
 from pipelines.config import STUDENT, Config, Recorded
+from pipelines.control.attendance import with_roster
 from pipelines.control.conclusion import earlier_summary
 from pipelines.control.live_run import LiveRun
 from pipelines.control.preflight import check_ranks, clear, contents, left_as_found, locked, prepare
@@ -53,7 +54,9 @@ def run(
             say(f"the run in {run_dir.root} failed before it learned anything: starting over")
             LocalBroker(run_dir.broker).stop()
             # Topics that others fed are no work of the run.
-            clear(run_dir.root, keep=[run_dir.lock] if config.source is not None else [run_dir.lock, run_dir.broker])
+            kept = [run_dir.lock, run_dir.roster.folder]
+            clear(run_dir.root, keep=kept if config.source is not None else [*kept, run_dir.broker])
+        config = with_roster(config, run_dir.roster)
         prepare(config, run_dir, evolve=evolve, drop=drop, say=say)
         if (earlier := earlier_summary(config, run_dir)) is not None:
             say(f"{run_dir.root} holds this run, finished on {earlier.value['run']['started_at']}: nothing left to do.")

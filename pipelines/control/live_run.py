@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pipelines.config import STUDENT, Config, dump, parse
+from pipelines.control.attendance import Attendance
 from pipelines.control.conclusion import Conclusion, track_student, tracker_of
 from pipelines.control.continuation import settle
 from pipelines.control.coordinator import Coordinator
@@ -14,12 +15,12 @@ from pipelines.control.provision import Provision, Say
 from pipelines.control.sightings import Sightings
 from pipelines.control.wanted import wanted_of
 from pipelines.results import Summary, losses_now
+from pipelines.rules import WorkerState
 from pipelines.run_dir import RunDir
 from pipelines.status import RunStatus, StatusFile
 from streaming.disk import sync, write_text
 from streaming.errors import BadInput
 from streaming.lake import Readers
-from streaming.position import NOTHING_YET
 
 
 class LiveRun:
@@ -41,16 +42,19 @@ class LiveRun:
     ) -> None:
         def watch_and_attend(status: RunStatus) -> None:
             watch(status)
+            self._attendance(self)
             attend(self)
 
         self.config = config
         self._run_dir, self._servers, self._until_end, self._say = run_dir, provision.servers, until_end, say
+        paused = {STUDENT + name for name in run_dir.roster.paused}
+        self._attendance = Attendance(run_dir.roster)
         self._tracker = tracker_of(config, run_dir)
         self._conclusion = Conclusion(run_dir, status, self._tracker, say)
         self.coordinator = Coordinator(
             run_dir,
             status,
-            wanted_of(config, run_dir, provision.servers, until_end),
+            [job for job in wanted_of(config, run_dir, provision.servers, until_end) if job.name not in paused],
             provision.launcher,
             self._tracker,
             config.resources,
@@ -80,11 +84,35 @@ class LiveRun:
         self._change(settings | {"students": [*settings["students"], student]})
         name = STUDENT + self.config.students[-1].name
         readers = Readers(self._run_dir.readers)
-        if name not in {reader.name for reader in readers.all()}:
-            readers.register(name, NOTHING_YET)  # nothing is deleted before its worker has begun
+        if name not in {reader.name for reader in readers.all()}:  # nothing is deleted before its worker has begun
+            readers.register(name, self.config.students[-1].first_seq - 1)
         if self._tracker is not None:
             track_student(self.config, self.config.students[-1], self._tracker)
-        (wanted,) = (w for w in wanted_of(self.config, self._run_dir, self._servers, self._until_end) if w.name == name)
+        self._start(name)
+
+    def pause(self, name: str) -> None:
+        """Have a student commit and stop. It stays in the run: `go_on` has it continue from its checkpoint.
+
+        Raises BadInput where no student of the run has that name.
+        """
+        self.coordinator.retire(STUDENT + name)
+        self.coordinator.workers[STUDENT + name].status.reason = "paused"
+
+    def go_on(self, name: str) -> None:
+        """Have a student that was paused continue. Raises BadInput where no student of the run has that name."""
+        if name not in {student.name for student in self.config.students}:
+            raise BadInput(f"no student of the run is named `{name}`")
+        if not self.works(name):
+            self._start(STUDENT + name)
+
+    def works(self, name: str) -> bool:
+        """Whether a worker of this student is in the run, in whatever state but retired."""
+        worker = self.coordinator.workers.get(STUDENT + name)
+        return worker is not None and worker.status.state is not WorkerState.RETIRED
+
+    def _start(self, worker: str) -> None:
+        jobs = wanted_of(self.config, self._run_dir, self._servers, self._until_end)
+        (wanted,) = (job for job in jobs if job.name == worker)
         self.coordinator.add(wanted)
 
     def leave(self, name: str) -> None:
@@ -94,7 +122,10 @@ class LiveRun:
         """
         settings = self.config.model_dump(mode="json")
         kept = [student for student in settings["students"] if student["name"] != name]
-        self.coordinator.retire(STUDENT + name)  # first: what it commits registers it with the lake once more
+        if self.works(name):
+            self.coordinator.retire(STUDENT + name)  # first: what it commits registers it with the lake once more
+        elif name not in {student.name for student in self.config.students}:
+            raise BadInput(f"no student of the run is named `{name}`")
         self._change(settings | {"students": kept})
         if self._tracker is not None:
             self._tracker.finish(STUDENT + name, "KILLED")

@@ -3,6 +3,7 @@ from .progress import Advance, rows_bar
 from .report import print_report
 from .screen import Screen, duration, worker_table
 from .stored import show_status
+from .students import students_table
 
 __all__ = [
     "Advance",
@@ -12,5 +13,6 @@ __all__ = [
     "print_report",
     "rows_bar",
     "show_status",
+    "students_table",
     "worker_table",
 ]

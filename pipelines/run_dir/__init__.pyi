@@ -1,9 +1,14 @@
 from .end_offsets import store_ends, stored_ends
 from .logs import log_to
 from .paths import RunDir, version_name
+from .roster import Outcome, Presence, Roster, Wish
 
 __all__ = [
+    "Outcome",
+    "Presence",
+    "Roster",
     "RunDir",
+    "Wish",
     "log_to",
     "store_ends",
     "stored_ends",

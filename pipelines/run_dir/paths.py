@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from pipelines.run_dir.roster import Roster
+
 
 def version_name(version: int) -> str:
     """The folder of a checkpoint, snapshot or export: names sort as versions do.
@@ -56,6 +58,11 @@ class RunDir:
 
     def checkpoints(self, worker: str) -> Path:
         return self.root / "checkpoints" / worker
+
+    @property
+    def roster(self) -> Roster:
+        """Who is to be a student beyond what the config says."""
+        return Roster(self.root)
 
     def predictions(self, student: str) -> Path:
         return self.root / "predictions" / student

@@ -2,7 +2,9 @@ from .dead_letters import DeadLetters
 from .event_time import EventTime, SetBack
 from .feeding import Fed, alone, feed, reached, recorded_source
 from .lake import LakeCare, as_json
+from .log_tail import log_lines
 from .recording import record
+from .stored_config import config_of
 
 __all__ = [
     "DeadLetters",
@@ -12,7 +14,9 @@ __all__ = [
     "SetBack",
     "alone",
     "as_json",
+    "config_of",
     "feed",
+    "log_lines",
     "reached",
     "record",
     "recorded_source",

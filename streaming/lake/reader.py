@@ -93,7 +93,16 @@ class LakeReader:
 
     @property
     def bytes(self) -> int:
-        return self._files.bytes
+        return int(self._files.sizes.sum())
+
+    @property
+    def verticals(self) -> set[str]:
+        """Those that a file of the lake holds."""
+        return {str(vertical) for vertical in self._files.verticals}
+
+    def size(self, after: int = NOTHING_YET, verticals: set[str] | None = None) -> int:
+        """Bytes of the files with rows behind `after`, of these verticals."""
+        return int(self._files.sizes[self._files.holding(after, self.last_lake_seq, verticals)].sum())
 
     def metadata(self) -> dict[str, Any] | None:
         """What the writer said with its last commit, as of the last look; None where the log no longer has it."""
@@ -290,7 +299,7 @@ class _Files(NamedTuple):
     dates: np.ndarray | None
     first: np.ndarray
     last: np.ndarray
-    bytes: int
+    sizes: np.ndarray
 
     @classmethod
     def of(cls, files: Sequence[DataFile]) -> _Files:
@@ -302,7 +311,7 @@ class _Files(NamedTuple):
             _objects([partition["event_date"] for partition in partitions]) if by_date else None,
             np.array([file.low.get("lake_seq", _LOWEST) for file in files], np.int64),
             np.array([file.high.get("lake_seq", _HIGHEST) for file in files], np.int64),
-            sum(file.bytes for file in files),
+            np.array([file.bytes for file in files], np.int64),
         )
 
     def partition(self, index: int) -> pc.Expression:

@@ -66,6 +66,7 @@ ORDER = [
     "pipelines.offline.sweep",
     "pipelines.tools",
     "pipelines.tools.doctor",
+    "pipelines.students",
     "pipelines.checks",
     "pipelines.cli",
 ]

@@ -15,9 +15,9 @@ import pyarrow.compute as pc
 
 from exfm.data import Batch, BatchBuilder, sample_negatives
 from exfm.errors import Diverged
-from exfm.growth import MadeWith, fitted_student
+from exfm.growth import MadeWith, fitted_student, warm_start
 from exfm.models import STUDENT, TWIN, StudentEngine
-from exfm.tensors import Checkpoint, whole_tensor
+from exfm.tensors import Checkpoint, open_checkpoint, whole_tensor
 from exfm.threads import set_threads
 from pipelines.config import Config, StudentSettings, accepted_identities, made_with_student
 from pipelines.feeds import Cut, OwnRows, RowSource, StudentFeed
@@ -91,6 +91,8 @@ class StudentWorker(Worker):
             weighted=config.rows.weighted or sampled,
             metrics=config.metrics,
         )
+        if stored is None and settings.starts_from is not None:
+            self._start_warm()
         grew = stored is not None and self._load(stored)
         grave = config.losses.fail_share
         self.account = Account(
@@ -98,6 +100,13 @@ class StudentWorker(Worker):
         )
         self.keeper.write_quarantine(self.account.quarantine_state())
         return grew
+
+    def _start_warm(self) -> None:
+        """Begin with the weights of the checkpoint that was put aside when this student was spawned."""
+        other = open_checkpoint(self._run_dir.roster.start(self._settings.name))
+        was, now = MadeWith.of_meta(other.meta["made_with"]), made_with_student(self._config, self._settings)
+        self.engine.start_from(other.tensors, lambda fresh, theirs: warm_start(fresh, theirs, was, now).state)
+        log.info("started with weights of %s", self._settings.starts_from)
 
     def _load(self, stored: Checkpoint) -> bool:
         tensors, meta = stored.tensors, stored.meta

@@ -1,0 +1,84 @@
+"""Grants the wishes of a run's roster: while the run lives, and when it starts."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Protocol
+
+from pipelines.config import Config, parse
+from pipelines.run_dir import Presence, Roster, Wish
+from streaming.errors import BadInput
+
+log = logging.getLogger(__name__)
+
+
+class Run(Protocol):
+    """What is asked of a run that lives; `LiveRun` has it."""
+
+    config: Config
+
+    def works(self, name: str) -> bool: ...
+    def join(self, student: dict[str, Any]) -> None: ...
+    def pause(self, name: str) -> None: ...
+    def go_on(self, name: str) -> None: ...
+    def leave(self, name: str) -> None: ...
+
+
+class Attendance:
+    """Makes a live run as its roster says, and answers every wish."""
+
+    def __init__(self, roster: Roster) -> None:
+        self._roster = roster
+
+    def __call__(self, run: Run) -> None:
+        """Grant what is open. A wish that the run cannot grant is refused, with why; nothing has changed then."""
+        for wish in self._roster.open:
+            try:
+                words = _grant(run, wish)
+            except BadInput as error:
+                self._roster.answer(wish, str(error), refused=True)
+            else:
+                self._roster.answer(wish, words)
+                log.info("%s: %s", wish.name, words)
+
+
+def _grant(run: Run, wish: Wish) -> str:
+    name = wish.name
+    known = name in {student.name for student in run.config.students}
+    if wish.wanted is Presence.RUNNING:
+        if run.works(name):
+            return f"`{name}` is in the run"
+        if known:
+            run.go_on(name)
+            return f"`{name}` goes on from its checkpoint"
+        if wish.section is None:
+            raise BadInput(f"no student of the run is named `{name}`; spawn it first")
+        run.join(wish.section)
+        return f"`{name}` joined"
+    if wish.wanted is Presence.PAUSED:
+        if run.works(name):
+            run.pause(name)
+        elif not known:
+            raise BadInput(f"no student of the run is named `{name}`")
+        return f"`{name}` is paused; the lake keeps its rows for `lake.reader_expiry_s`"
+    if known:
+        run.leave(name)
+    return f"`{name}` has left; its checkpoints and exports stay"
+
+
+def with_roster(config: Config, roster: Roster) -> Config:
+    """The config that a run has with the students that were spawned, and without those that were retired.
+
+    Raises BadInput where a section no longer fits.
+    """
+    students = {student.name: student.model_dump(mode="json") for student in config.students}
+    had = dict(students)
+    for wish in roster.standing:
+        if wish.wanted is Presence.RETIRED:
+            students.pop(wish.name, None)
+        elif wish.section is not None:
+            students.setdefault(wish.name, wish.section)
+    if students == had:
+        return config
+    settings = config.model_dump(mode="json") | {"students": list(students.values())}
+    return parse(settings).model_copy(update={"kafka": config.kafka})  # with its passwords

@@ -1,0 +1,67 @@
+"""The students of a run, in a table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from pipelines.display.screen import WIDE, duration, ne_text, number
+
+COLOURS = {
+    "running": "green",
+    "done": "green",
+    "failed": "red",
+    "refused": "red",
+    "paused": "yellow",
+    "asked": "yellow",
+}
+
+
+def students_table(students: Sequence[dict[str, Any]], width: int) -> Group:
+    """One line per student, from `exfm students --json`; below `WIDE` columns the less urgent figures are left out."""
+    wide = width >= WIDE
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    table.add_column("student", overflow="fold", min_width=8)
+    table.add_column("state", no_wrap=True)
+    table.add_column("rows of", overflow="fold", min_width=8)
+    for title in ("rows", "lag rows"):
+        table.add_column(title, justify="right", no_wrap=True)
+    table.add_column("NE so far", no_wrap=True)
+    for title in ("teacher", "logit age", "champion", "pid", "MB") if wide else ():
+        table.add_column(title, justify="right", no_wrap=True)
+    notes = []
+    for student in students:
+        cells: list[str | Text] = [
+            Text(student["name"], style="bold"),
+            Text(student["state"], style=COLOURS.get(student["state"], "dim")),
+            Text(_filter(student["filter"])),
+            number(student["rows"]),
+            number(student["lag_rows"]),
+            Text(ne_text(student["ne"], 2 if wide else 1)),
+        ]
+        if wide:
+            version, champion, rss = student["teacher_version"], student["versions"]["champion"], student["rss_bytes"]
+            cells += [
+                "–" if version is None else f"v{version}",
+                duration(student["logit_age_s"]),
+                "–" if champion is None else f"v{champion}",
+                "–" if student["host"] is None else str(student["host"]),
+                number(None if rss is None else rss / 2**20),
+            ]
+        table.add_row(*cells)
+        if student["reason"]:
+            notes.append(Text(f"{student['name']}: {student['reason']}", style="dim"))
+    return Group(table, *notes)
+
+
+def _filter(of: dict[str, Any]) -> str:
+    """
+    >>> _filter({"verticals": ["feed", "shop"], "where": "bid > 1"})
+    'feed, shop where bid > 1'
+    """
+    verticals = of["verticals"] if of["verticals"] == "all" else ", ".join(of["verticals"])
+    return verticals if of["where"] is None else f"{verticals} where {of['where']}"

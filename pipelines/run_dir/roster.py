@@ -1,0 +1,162 @@
+"""Who is to be a student of a run, beyond what its config says: a wish for each student, and what came of it.
+
+    <run>/students/NAME/wish.json       what is to be: written by whoever asks, whether or not the run lives
+    <run>/students/NAME/outcome.json    what came of it: written by the run alone
+
+A wish says how things are to be, not what to do. It may be asked twice, read again after a crash of either side, and
+answered again: the same comes of it. Both files are moved into place whole.
+"""
+
+from __future__ import annotations
+
+import shutil
+from datetime import UTC, datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from streaming.disk import file_lock, read_json, write_json
+from streaming.errors import BadInput, StreamingError
+
+LOCK_WAIT_S = 10.0
+
+
+class Presence(StrEnum):
+    """How a student is to be."""
+
+    RUNNING = "running"
+    PAUSED = "paused"  # it learns nothing; the lake keeps its rows, as long as a silent reader's are kept
+    RETIRED = "retired"  # it has left the run; its checkpoints and exports stay
+
+
+class Wish(BaseModel):
+    """How one student is to be, from when on."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    number: int = Field(ge=1, description="of this student's wishes, in order")
+    wanted: Presence
+    section: dict[str, Any] | None = Field(description="the student's section of the config; null: the config has it")
+    asked_at: str = Field(description="UTC, ISO 8601")
+
+
+class Outcome(BaseModel):
+    """What came of a wish."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    number: int = Field(ge=1, description="of the wish")
+    refused: bool
+    words: str
+    at: str = Field(description="UTC, ISO 8601")
+
+
+class Roster:
+    """The wishes of the run in `root`.
+
+    >>> import tempfile
+    >>> roster = Roster(Path(tempfile.mkdtemp()))
+    >>> wish = roster.ask("late", Presence.RUNNING, {"name": "late"})
+    >>> roster.ask("late", Presence.RUNNING, {"name": "late"}) == wish  # asked twice
+    True
+    >>> roster.answer(wish, "it joined")
+    >>> [(w.name, w.number) for w in roster.open], roster.outcome("late").words
+    ([], 'it joined')
+    >>> roster.ask("late", Presence.PAUSED).section
+    {'name': 'late'}
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.folder = root / "students"
+
+    def ask(self, name: str, wanted: Presence, section: dict[str, Any] | None = None) -> Wish:
+        """Wish that a student be so; without a `section` it keeps the one that it was spawned with, if any. What is
+        wished already, and was not refused, is not wished again.
+
+        Raises StreamingError where somebody else writes for longer than `LOCK_WAIT_S`.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with file_lock(self.folder / "lock", wait_s=LOCK_WAIT_S) as held:
+            if not held:
+                raise StreamingError(f"another process has held {self.folder}/lock for {LOCK_WAIT_S:g} s; try again")
+            before = self.wish(name)
+            section = before.section if section is None and before is not None else section
+            if before is not None and (before.wanted, before.section) == (wanted, section):
+                outcome = self.outcome(name)
+                if outcome is None or outcome.number != before.number or not outcome.refused:
+                    return before
+            number = 1 if before is None else before.number + 1
+            wish = Wish(name=name, number=number, wanted=wanted, section=section, asked_at=_now())
+            self._place(name).mkdir(exist_ok=True)
+            write_json(self._place(name) / "wish.json", wish.model_dump(mode="json"))
+        return wish
+
+    def answer(self, wish: Wish, words: str, *, refused: bool = False) -> None:
+        """Say what came of a wish. Only the run does."""
+        outcome = Outcome(number=wish.number, refused=refused, words=words, at=_now())
+        write_json(self._place(wish.name) / "outcome.json", outcome.model_dump(mode="json"))
+
+    def wish(self, name: str) -> Wish | None:
+        return self._read(self._place(name) / "wish.json", Wish)
+
+    def outcome(self, name: str) -> Outcome | None:
+        """What came of this student's last answered wish."""
+        return self._read(self._place(name) / "outcome.json", Outcome)
+
+    @property
+    def wishes(self) -> list[Wish]:
+        """The last wish for every student, by name."""
+        names = sorted(path.name for path in self.folder.glob("*/")) if self.folder.exists() else []
+        return [wish for wish in map(self.wish, names) if wish is not None]
+
+    @property
+    def open(self) -> list[Wish]:
+        """Those that were not answered yet."""
+        return [wish for wish in self.wishes if not self._answered(wish)]
+
+    @property
+    def standing(self) -> list[Wish]:
+        """All but those that were refused."""
+        found = []
+        for wish in self.wishes:
+            outcome = self.outcome(wish.name)
+            if outcome is None or outcome.number != wish.number or not outcome.refused:
+                found.append(wish)
+        return found
+
+    @property
+    def paused(self) -> set[str]:
+        return {wish.name for wish in self.standing if wish.wanted is Presence.PAUSED}
+
+    def forget(self, name: str) -> None:
+        """As if nothing had ever been wished for this student."""
+        shutil.rmtree(self._place(name), ignore_errors=True)
+
+    def start(self, name: str) -> Path:
+        """Where the checkpoint lies that this student starts from, if it starts from another one's."""
+        return self._place(name) / "start"
+
+    def _place(self, name: str) -> Path:
+        return self.folder / name
+
+    def _answered(self, wish: Wish) -> bool:
+        outcome = self.outcome(wish.name)
+        return outcome is not None and outcome.number == wish.number
+
+    def _read(self, path: Path, kind: type[Any]) -> Any:
+        value = read_json(path)
+        if value is None:
+            return None
+        try:
+            return kind.model_validate(value)
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            where = ".".join(map(str, first["loc"]))
+            raise BadInput(f"{path} is damaged ({where}: {first['msg']}); delete it, and ask again") from None
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -1,0 +1,12 @@
+"""Students of a run, as people ask for them: spawned, paused, retired, listed.
+
+pipeline   a run, to ask it for students from Python
+section    a new student's section of the config
+outlook    what a spawn would read, take and cost
+offline    trains a student to the end of the lake, in this process
+listing    every student of a run, in a line each
+"""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

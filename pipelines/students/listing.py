@@ -1,0 +1,102 @@
+"""Every student of a run, in a line each: what it is doing, how well, and since when."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from pipelines.config import STUDENT, Config
+from pipelines.control import with_roster
+from pipelines.run_dir import Presence, Roster, RunDir
+from pipelines.status import alive, read_status
+from pipelines.tools import config_of
+
+
+@dataclass(frozen=True)
+class Listed:
+    """One student.
+
+    state      of its worker; or `asked` (its wish waits for the run), `paused`, `retired`, `refused`, `stopped` (as the
+               run is)
+    versions   of its registered model, by alias; null where there is none
+    """
+
+    name: str
+    state: str
+    reason: str | None
+    verticals: tuple[str, ...]
+    where: str | None
+    tasks: tuple[str, ...]
+    spawned_at_seq: int
+    rows: int
+    lake_seq: int | None
+    lag_rows: int | None
+    ne: dict[str, float | None] | None
+    teacher_version: int | None
+    logit_age_s: float | None
+    host: int | None
+    rss_bytes: int | None
+    versions: dict[str, int | None]
+
+    def as_json(self) -> dict[str, Any]:
+        value = asdict(self)
+        value["filter"] = {"verticals": list(value.pop("verticals")) or "all", "where": value.pop("where")}
+        return value | {"tasks": list(self.tasks)}
+
+
+def listed_students(run_dir: RunDir) -> list[Listed]:
+    """Every student that the run has, had, or is asked to have, in the config's order, then by name.
+
+    Raises BadInput where no run lies there.
+    """
+    before = config_of(run_dir)
+    roster, config = run_dir.roster, with_roster(before, run_dir.roster)
+    status = read_status(run_dir.root) if run_dir.status.exists() else {"workers": {}}
+    lives = bool(status["workers"]) and alive(status)
+    names = list(dict.fromkeys([*(s.name for s in config.students), *(s.name for s in before.students)]))
+    names += [wish.name for wish in roster.wishes if wish.name not in names]
+    return [_listed(name, config, before, roster, status["workers"].get(STUDENT + name), lives) for name in names]
+
+
+def _listed(
+    name: str, config: Config, before: Config, roster: Roster, worker: dict[str, Any] | None, lives: bool
+) -> Listed:
+    state, reason = _state(name, roster, worker, lives)
+    known = {student.name: student for each in (before, config) for student in each.students}
+    settings, worker = known.get(name), worker or {}
+    return Listed(
+        name=name,
+        state=state,
+        reason=reason,
+        verticals=settings.row_filter if settings is not None else (),
+        where=settings.where if settings is not None else None,
+        tasks=config.student_tasks(settings) if settings is not None else (),
+        spawned_at_seq=settings.first_seq if settings is not None else 0,
+        rows=worker.get("rows", 0),
+        lake_seq=worker.get("lake_seq"),
+        lag_rows=worker.get("lag_rows"),
+        ne=worker.get("ne"),
+        teacher_version=worker.get("teacher_version"),
+        logit_age_s=worker.get("logit_age_s"),
+        host=worker.get("pid") if lives else None,
+        rss_bytes=worker.get("rss_bytes") if lives else None,
+        versions={"candidate": None, "champion": None, "previous": None},
+    )
+
+
+def _state(name: str, roster: Roster, worker: dict[str, Any] | None, lives: bool) -> tuple[str, str | None]:
+    wish, outcome = roster.wish(name), roster.outcome(name)
+    if wish is not None:
+        answered = outcome is not None and outcome.number == wish.number
+        if answered and outcome is not None and outcome.refused:
+            return "refused", outcome.words
+        if not answered and lives:
+            return "asked", f"to be {wish.wanted}"
+        if wish.wanted is not Presence.RUNNING:
+            return str(wish.wanted), None
+        if worker is None:
+            return "asked", "joins when the run starts"
+    if worker is None:
+        return "stopped", None
+    state = str(worker["state"])
+    return (state, worker.get("reason")) if lives or state in ("done", "failed") else ("stopped", None)

@@ -1,0 +1,45 @@
+"""A student that learns the lake of a run that does not run: in this process, without a broker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pipelines.config import Config
+from pipelines.control import locked
+from pipelines.run_dir import RunDir
+from pipelines.workers import Orders
+from pipelines.workers.student import StudentWorker
+from streaming.errors import DataLost
+from streaming.lake import LakeReader
+
+STEP_S = 0.5
+
+
+def learn_offline(
+    config: Config, name: str, run_dir: RunDir, *, ended: bool, advance: Callable[[int, int], None]
+) -> int:
+    """Have a student of the config learn the lake to its end, from its checkpoint on where it has one; the rows that it
+    learned now. `ended`: the stream is over, so its last rows are a batch, however few; else they wait for what the run
+    brings when it goes on. `advance(done, total)` is called with rows of the lake.
+
+    Ctrl-C ends it after a checkpoint; the same call goes on from there. Raises BadInput where the run lives, DataLost
+    where rows that it needs were deleted.
+    """
+    with locked(run_dir):
+        last = LakeReader(run_dir.lake, config.rows).last_lake_seq
+        orders = Orders(end_seq=last if ended else None)
+        worker = StudentWorker(config, config.student(name), run_dir)
+        try:
+            worker.open()
+            begins = worker.position + 1
+            while True:
+                report = worker.advance(STEP_S, orders)
+                advance(max(0, (worker.position + 1) - begins), last + 1 - begins)
+                if worker.done or (not ended and report.lag_rows == 0):
+                    break
+        except DataLost:
+            worker.abandon()
+            raise
+        finally:
+            worker.close()
+        return worker.rows

@@ -1,0 +1,171 @@
+"""What a spawn would read, take and cost, before anything is asked for."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import psutil
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from exfm.data import SequenceFeature, SparseFeature
+from exfm.layers import SLOTS
+from pipelines.config import STUDENT, Config, StudentSettings
+from streaming.errors import BadInput
+from streaming.lake import LakeReader
+
+PROCESS_BYTES = 1_000_000_000
+"""Of a student's process before it holds a model, nearly all of it libraries."""
+MB = 1_000_000
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """A student's backfill.
+
+    rows             that it would learn of what is in the lake now
+    of               rows in the lake, from its first one on
+    labels           by task: rows whose label is known, and those with label 1
+    without_logit    by task: rows with a label and no teacher logit
+    logit_age_rows   median rows between a row and the snapshot that scored it; None: no row has a logit
+    bytes            of the files that hold its rows
+    memory_bytes     that its process takes
+    rows_per_s       at which it would learn, from what students of this run did; None where none has worked
+    """
+
+    name: str
+    first_seq: int
+    last_seq: int
+    rows: int
+    of: int
+    labels: dict[str, tuple[int, int]]
+    without_logit: dict[str, int]
+    logit_age_rows: int | None
+    bytes: int
+    memory_bytes: int
+    rows_per_s: float | None
+
+    @property
+    def minutes(self) -> float | None:
+        return None if self.rows_per_s is None else self.rows / self.rows_per_s / 60
+
+    @property
+    def lines(self) -> list[str]:
+        span = f"lake_seq {self.first_seq:,} to {self.last_seq:,}" if self.of else "no row of the lake"
+        found = [f"rows      {self.rows:,} of {self.of:,} ({span}), from files of {self.bytes / MB:,.1f} MB"]
+        for task, (known, positives) in self.labels.items():
+            missing = self.without_logit[task]
+            logits = f"{missing:,} without a teacher logit" if missing else "all with a teacher logit"
+            found.append(f"{task:<9} {known:,} labels, {positives:,} positives; {logits}")
+        if self.logit_age_rows is not None:
+            found.append(f"logits    of snapshots that had learned up to {self.logit_age_rows:,} rows before (median)")
+        if self.minutes is not None:
+            lasts = f"{self.minutes:.1f} min" if self.minutes >= 1 else f"{self.minutes * 60:.0f} s"
+            found.append(f"time      about {lasts}, at {self.rows_per_s:,.0f} rows/s as students here")
+        else:
+            found.append("time      not known: no student of this run has worked yet")
+        return [*found, f"memory    {self.memory_bytes / MB:,.0f} MB, of which tables and optimizer are a part"]
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "name": self.name, "rows": self.rows, "of": self.of, "first_seq": self.first_seq,
+            "last_seq": self.last_seq,
+            "labels": {task: {"known": count, "positives": ones} for task, (count, ones) in self.labels.items()},
+            "without_logit": self.without_logit, "logit_age_rows": self.logit_age_rows, "bytes": self.bytes,
+            "memory_bytes": self.memory_bytes, "minutes": self.minutes,
+        }  # fmt: skip
+
+
+def outlook_of(config: Config, student: StudentSettings, lake: LakeReader, status: dict[str, Any] | None) -> Outlook:
+    """`config` has the student already; `status`: what the run last said of itself. Reads the lake's few columns that
+    say it, a window at a time."""
+    tasks, own = config.student_tasks(student), config.own_rows(student)
+    groups = [group.name for group in config.rows.groups if any(task.name in tasks for task in group.tasks)]
+    wanted = pc.field("settlement").isin(groups)
+    columns = ["lake_seq", "block", "teacher_version"]
+    columns += [f"{kind}_{task}" for task in tasks for kind in ("label", "teacher_logit")]
+    rows = 0
+    known, positives, missing = (dict.fromkeys(tasks, 0) for _ in range(3))
+    ages: list[np.ndarray] = []
+    after = student.first_seq - 1
+    while after < lake.last_lake_seq:
+        read = lake.read(
+            after,
+            limit_rows=lake.window_rows,
+            columns=columns,
+            verticals=set(own.verticals) or None,
+            filter=wanted if own.condition is None else wanted & own.condition,
+        )
+        after, table = read.complete_upto, read.table
+        rows += table.num_rows
+        for task in tasks:
+            label, logit = table[f"label_{task}"], table[f"teacher_logit_{task}"]
+            known[task] += label.length() - label.null_count
+            positives[task] += pc.sum(label).as_py() or 0
+            missing[task] += pc.sum(pc.and_(label.is_valid(), logit.is_null())).as_py() or 0
+        ages.append(_ages(table))
+    found = np.concatenate(ages) if ages else np.zeros(0)
+    return Outlook(
+        name=student.name,
+        first_seq=student.first_seq,
+        last_seq=lake.last_lake_seq,
+        rows=rows,
+        of=max(0, lake.last_lake_seq + 1 - student.first_seq),
+        labels={task: (known[task], positives[task]) for task in tasks},
+        without_logit=missing,
+        logit_age_rows=int(np.median(found)) if len(found) else None,
+        bytes=lake.size(after=student.first_seq - 1, verticals=set(own.verticals) or None),
+        memory_bytes=_memory(config, student),
+        rows_per_s=_rows_per_s(status),
+    )
+
+
+def require_room(config: Config, outlook: Outlook) -> None:
+    """Raises BadInput where this machine has too little memory or too few cores left for one more process."""
+    if config.resources.address is not None:
+        return  # a cluster: Ray knows what its nodes have
+    free = psutil.virtual_memory().available
+    if outlook.memory_bytes > free:
+        raise BadInput(
+            f"`{outlook.name}` needs {outlook.memory_bytes / MB:,.0f} MB, and {free / MB:,.0f} MB of memory are free; "
+            "pause or retire a student, or give this one smaller tables (--set, --model)"
+        )
+    workers = 2 + len(config.students) + (config.source is not None)
+    each = config.resources.cpus_per_worker
+    cores, asked = os.cpu_count() or 1, workers * each
+    if asked > cores + 1e-9:
+        raise BadInput(
+            f"with `{outlook.name}` there are {workers} workers, which ask for {asked:.1f} cores "
+            f"(resources.cpus_per_worker is {each:g}), and this machine has {cores}; pause or retire a student, or "
+            "start the run again with a smaller resources.cpus_per_worker"
+        )
+
+
+def _ages(table: pa.Table) -> np.ndarray:
+    """Rows between what the snapshot that scored a row had learned and the row, as a batch's `teacher_age` has it."""
+    scored = table.filter(table["teacher_version"].is_valid())
+    seq, block, version = (
+        scored[name].to_numpy().astype(np.float64) for name in ("lake_seq", "block", "teacher_version")
+    )
+    return np.asarray(np.maximum(seq * (1 - version / (block + 0.5)), 0.0))
+
+
+def _memory(config: Config, student: StudentSettings) -> int:
+    """What libraries take, and the student's own tables on top."""
+    features, width = config.student_features(student), student.model.width
+    tables: list[SparseFeature | SequenceFeature] = [*features.sparse, *features.sequence]
+    table_rows = sum(table.rows * ((getattr(table, "width", None) or width) + 1) for table in tables)
+    linear = SLOTS * 2 * len(config.student_tasks(student)) if student.model.wide else 0
+    copies = 3  # the model, the state on its way to the disk, and what is exported of it
+    own = 4 * copies * (table_rows + linear) * (2 if student.twin else 1)
+    return PROCESS_BYTES + own
+
+
+def _rows_per_s(status: dict[str, Any] | None) -> float | None:
+    """Rows that this run's students learned in a second of work, all together."""
+    workers = [w for name, w in (status or {}).get("workers", {}).items() if name.startswith(STUDENT)]
+    rows, busy_s = sum(w["rows"] for w in workers), sum(w.get("busy_s", 0.0) for w in workers)
+    return rows / busy_s if busy_s > 1.0 and rows else None

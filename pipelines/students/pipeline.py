@@ -1,0 +1,261 @@
+"""A run, to ask it for students from Python; the commands `exfm spawn`, `pause`, `resume` and `retire` are this."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from exfm.errors import ModelError
+from exfm.growth import MadeWith
+from exfm.tensors import checkpoint_names, read_manifest
+from pipelines.config import STUDENT, Config, StudentSettings, parse
+from pipelines.control import with_roster
+from pipelines.run_dir import Outcome, Presence, RunDir, Wish
+from pipelines.status import ENDED, alive, read_status
+from pipelines.students.listing import Listed, listed_students
+from pipelines.students.offline import learn_offline
+from pipelines.students.outlook import Outlook, outlook_of, require_room
+from pipelines.students.section import Asked, section_of
+from pipelines.tools import config_of
+from streaming.errors import BadInput, StreamingError
+from streaming.lake import LakeReader
+
+ANSWER_WAIT_S = 60.0
+LOOK_EVERY_S = 0.1
+
+
+@dataclass(frozen=True)
+class Spawned:
+    """What came of a spawn: `state` is `joined` (the run has it), or `remembered` (it joins when the run starts)."""
+
+    outlook: Outlook
+    state: str
+    words: str
+
+    def as_json(self) -> dict[str, Any]:
+        return self.outlook.as_json() | {"state": self.state}
+
+
+@dataclass(frozen=True)
+class Progress:
+    """A student on its way: rows learned, rows of the lake that it has not seen, and the state of its worker."""
+
+    state: str
+    rows: int
+    lag_rows: int | None
+    reason: str | None
+
+    @property
+    def live(self) -> bool:
+        """Whether it has caught up with the lake, or has learned all there will be."""
+        return self.state == "done" or (self.state == "running" and self.lag_rows is not None and self.lag_rows == 0)
+
+
+class Pipeline:
+    """The run in `run_dir`. Whatever is asked of it is written down there; a run that lives answers within a second or
+    two, one that does not when it starts.
+
+        pipeline = Pipeline("runs/demo")
+        pipeline.spawn(Asked("late", verticals=("travel",), like="feed"))
+        for student in pipeline.students():
+            print(student.name, student.state, student.ne)
+
+    Raises BadInput where no run lies there.
+    """
+
+    def __init__(self, run_dir: str | os.PathLike[str]) -> None:
+        self.run_dir = RunDir(Path(run_dir))
+        config_of(self.run_dir)
+
+    @property
+    def config(self) -> Config:
+        """With the students that were spawned, without those that were retired."""
+        return with_roster(config_of(self.run_dir), self.run_dir.roster)
+
+    @property
+    def lives(self) -> bool:
+        """Whether its coordinator runs."""
+        return self.run_dir.status.exists() and alive(read_status(self.run_dir.root))
+
+    @property
+    def finished(self) -> bool:
+        """Whether its stream is over, and everything was learned."""
+        return self.run_dir.summary.exists()
+
+    def students(self) -> list[Listed]:
+        return listed_students(self.run_dir)
+
+    # --- spawning ----------------------------------------------------------------------------------------------
+
+    def outlook(self, asked: Asked) -> Outlook:
+        """What a spawn would read, take and cost; nothing is asked for. Raises BadInput where it cannot be."""
+        return self._planned(asked)[-1]
+
+    def spawn(self, asked: Asked, *, wait_s: float = ANSWER_WAIT_S) -> Spawned:
+        """Have a student join: it learns the rows that are in the lake, catches up, and goes on with the stream.
+
+        Raises BadInput for a name that is in use, a condition that no row meets, too little memory, or what the run
+        refuses; StreamingError where a run that lives does not answer within `wait_s`.
+        """
+        config, student, outlook = self._planned(asked)
+        if self.lives:
+            require_room(config, outlook)
+        if asked.start is not None:
+            self._put_aside(asked.start, student, config)
+        section = student.model_dump(mode="json")
+        wish = self.run_dir.roster.ask(asked.name, Presence.RUNNING, section)
+        return Spawned(outlook, *self._answered(wish, wait_s))
+
+    def learn_offline(self, name: str, advance: Callable[[int, int], None] = lambda done, total: None) -> int:
+        """Have a student that was spawned learn the lake of a run that does not run, to its end, in this process."""
+        return learn_offline(self.config, name, self.run_dir, ended=self.finished, advance=advance)
+
+    def _planned(self, asked: Asked) -> tuple[Config, StudentSettings, Outlook]:
+        roster, config = self.run_dir.roster, self.config
+        lake = LakeReader(self.run_dir.lake, config.rows)
+        wish = roster.wish(asked.name)
+        there = asked.name in {student.name for student in config.students}
+        section = section_of(asked, config, lake)
+        if there and not (wish is not None and wish.section is not None and _same(wish.section, section)):
+            raise BadInput(
+                f"a student of this run is named `{asked.name}` already; take another name, or retire that one first"
+            )
+        before = wish.section if wish is not None and wish.wanted is Presence.RETIRED else None
+        if before is not None and self._has_learned(asked.name) and not _same(before, section):
+            raise BadInput(
+                f"`{asked.name}` was in this run before, with other settings, and its checkpoints are kept; take "
+                "another name, or spawn it with the settings that it had"
+            )
+        if there and wish is not None and wish.section is not None:
+            section = wish.section  # asked twice: where it begins was settled the first time
+        settings = config.model_dump(mode="json")
+        others = [s for s in settings["students"] if s["name"] != asked.name]
+        config = parse(settings | {"students": [*others, section]}).model_copy(update={"kafka": config.kafka})
+        student = config.student(asked.name)
+        status = read_status(self.run_dir.root) if self.run_dir.status.exists() else None
+        outlook = outlook_of(config, student, lake, status)
+        if not outlook.rows and outlook.of and not asked.live:
+            raise BadInput(_nothing(config, student, outlook, lake))
+        return config, student, outlook
+
+    def _has_learned(self, name: str) -> bool:
+        return bool(checkpoint_names(self.run_dir.checkpoints(STUDENT + name)))
+
+    def _put_aside(self, name: str, student: StudentSettings, config: Config) -> None:
+        """Keep the checkpoint that the new student starts from: the other one goes on, and its own are replaced."""
+        start = self.run_dir.roster.start(student.name)
+        if start.exists():
+            return
+        root = self.run_dir.checkpoints(STUDENT + name)
+        start.parent.mkdir(parents=True, exist_ok=True)
+        for _ in range(5):
+            saved = checkpoint_names(root)
+            if not saved:
+                raise BadInput(f"--from {name}: it has no checkpoint yet; wait for its first one, or leave --from out")
+            part = start.with_name(f"start.{os.getpid()}.part")
+            shutil.rmtree(part, ignore_errors=True)
+            try:
+                shutil.copytree(root / saved[-1], part)
+                made_with = read_manifest(part)["meta"]["made_with"]
+            except (OSError, ModelError):  # replaced by a newer one meanwhile
+                continue
+            if (width := MadeWith.of_meta(made_with).model["width"]) != student.model.width:
+                shutil.rmtree(part)
+                raise BadInput(
+                    f"--from {name}: its embeddings are {width} wide, and those of `{student.name}` are to be "
+                    f"{student.model.width}: nothing of it would fit; take --like {name}, too"
+                )
+            part.rename(start)
+            return
+        raise StreamingError(
+            f"the newest checkpoint of `{name}` was replaced five times while it was copied; try again"
+        )
+
+    # --- afterwards --------------------------------------------------------------------------------------------
+
+    def pause(self, name: str, *, wait_s: float = ANSWER_WAIT_S) -> str:
+        """Have a student commit and stop; the words of what came of it. Raises as `spawn` does."""
+        return self._asked(name, Presence.PAUSED, wait_s)
+
+    def resume(self, name: str, *, wait_s: float = ANSWER_WAIT_S) -> str:
+        """Have a student that was paused go on from its checkpoint."""
+        return self._asked(name, Presence.RUNNING, wait_s)
+
+    def retire(self, name: str, *, wait_s: float = ANSWER_WAIT_S) -> str:
+        """Have a student leave for good: the lake keeps no rows for it; checkpoints and registered models stay."""
+        return self._asked(name, Presence.RETIRED, wait_s)
+
+    def progress(self, name: str) -> Progress:
+        """How far a student is."""
+        found = next((student for student in self.students() if student.name == name), None)
+        if found is None:
+            raise BadInput(self._unknown(name))
+        return Progress(found.state, found.rows, found.lag_rows, found.reason)
+
+    def watch(self, name: str, every_s: float = 1.0) -> Iterator[Progress]:
+        """A student's progress, until it is live, has failed, or its run ends."""
+        while True:
+            progress = self.progress(name)
+            yield progress
+            if progress.live or progress.state in ("failed", "refused", "retired", "paused") or not self.lives:
+                return
+            time.sleep(every_s)
+
+    def _asked(self, name: str, wanted: Presence, wait_s: float) -> str:
+        if name not in {student.name for student in self.config.students} and self.run_dir.roster.wish(name) is None:
+            raise BadInput(self._unknown(name))
+        _, words = self._answered(self.run_dir.roster.ask(name, wanted), wait_s)
+        return words
+
+    def _unknown(self, name: str) -> str:
+        names = ", ".join(student.name for student in self.config.students)
+        return f"no student of {self.run_dir.root} is named `{name}`; there are: {names or 'none'}"
+
+    def _answered(self, wish: Wish, wait_s: float) -> tuple[str, str]:
+        """What came of a wish: its state, and words. Raises BadInput where it was refused."""
+        roster, deadline = self.run_dir.roster, time.monotonic() + wait_s
+        while (outcome := _of(roster.outcome(wish.name), wish)) is None and self.lives:
+            if time.monotonic() > deadline:
+                raise StreamingError(
+                    f"the run has not answered for {wait_s:g} s; it is written down, and will be: see exfm students "
+                    f"--run-dir {self.run_dir.root}"
+                )
+            time.sleep(LOOK_EVERY_S)
+        if outcome is None:
+            ended = read_status(self.run_dir.root)["state"] if self.run_dir.status.exists() else "not started"
+            why = f"the run is {ended}" if ended in ENDED else "the run does not run"
+            return "remembered", f"{why}; `{wish.name}` will be {wish.wanted} when it starts"
+        if outcome.refused:
+            raise BadInput(outcome.words)
+        return "joined" if wish.wanted is Presence.RUNNING else str(wish.wanted), outcome.words
+
+
+def _of(outcome: Outcome | None, wish: Wish) -> Outcome | None:
+    return outcome if outcome is not None and outcome.number == wish.number else None
+
+
+def _same(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Whether two sections are of one student, wherever it began."""
+    return {**one, "first_seq": 0} == {**other, "first_seq": 0}
+
+
+def _nothing(config: Config, student: StudentSettings, outlook: Outlook, lake: LakeReader) -> str:
+    """Why no row of the lake is a student's."""
+    verticals = lake.verticals
+    asked = [v for v in student.row_filter if v not in verticals]
+    if asked and len(asked) == len(student.row_filter):
+        return (
+            f"no row of the lake has the vertical {', '.join(f'`{v}`' for v in asked)}; there are: "
+            f"{', '.join(sorted(verticals)) or 'none'}. A student of a vertical that is to come begins with --live"
+        )
+    condition = f" and `{student.where}`" if student.where is not None else ""
+    return (
+        f"none of {outlook.of:,} rows from lake_seq {outlook.first_seq:,} on is of "
+        f"{', '.join(student.row_filter) or 'any vertical'}"
+        f"{condition}; change --where or --since, or begin with --live"
+    )

@@ -1,0 +1,134 @@
+"""A new student's section of the config, from what was asked for."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pipelines.config import Config, choices, mapping, merged, override, parse, read_settings
+from streaming.errors import BadInput
+from streaming.lake import LakeReader
+
+OF_ITS_OWN = ("name", "verticals", "where", "first_seq", "starts_from")
+"""What a student does not take from the one that it is like."""
+
+_UNITS_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is asked of a new student.
+
+    verticals   whose rows it is for; ("all",): those of every vertical; empty: the one of its name
+    where       a condition on these rows
+    tasks       empty: those of the student that it is like
+    like        the student whose settings it has; None: the run's first one, unless there is a `model`
+    start       the student whose weights it starts with
+    since       rows of so much event time before the newest are learned: "7d", "12h", "30m", "90s"
+    since_seq   the first row that is learned
+    live        rows that are in the lake already are not learned
+    model       a YAML file with a student's section, or a part of it
+    overrides   `path=value`, within the section
+    twin        whether a copy without the teacher learns the same rows; None: as the student that it is like
+    """
+
+    name: str
+    verticals: tuple[str, ...] = ()
+    where: str | None = None
+    tasks: tuple[str, ...] = ()
+    like: str | None = None
+    start: str | None = None
+    since: str | None = None
+    since_seq: int | None = None
+    live: bool = False
+    model: Path | None = None
+    overrides: tuple[str, ...] = ()
+    twin: bool | None = None
+
+
+def section_of(asked: Asked, config: Config, lake: LakeReader) -> dict[str, Any]:
+    """The section, every setting written out. Raises BadInput, in words, for what cannot be."""
+    like = _like(asked, config)
+    settings = {} if like is None else {k: v for k, v in like.items() if k not in OF_ITS_OWN}
+    if asked.model is not None:
+        given = read_settings(asked.model, "section of a student")
+        settings = merged(settings, mapping(given, str(asked.model)))
+    settings["name"] = asked.name
+    if asked.verticals:
+        settings["verticals"] = "all" if asked.verticals == ("all",) else list(asked.verticals)
+    if asked.where is not None:
+        settings["where"] = asked.where
+    if asked.tasks:
+        settings["tasks"] = list(asked.tasks)
+        settings["negative_rate"] = {t: r for t, r in settings.get("negative_rate", {}).items() if t in asked.tasks}
+    if asked.twin is not None:
+        settings["twin"] = asked.twin
+    if asked.start is not None:
+        settings["starts_from"] = asked.start
+    settings["first_seq"] = _first_seq(asked, lake)
+    for text in asked.overrides:
+        override(settings, text)
+    students = [s for s in config.model_dump(mode="json")["students"] if s["name"] != asked.name]
+    whole = parse(config.model_dump(mode="json") | {"students": [*students, settings]}, f"student `{asked.name}`")
+    section: dict[str, Any] = whole.student(asked.name).model_dump(mode="json")
+    return section
+
+
+def _like(asked: Asked, config: Config) -> dict[str, Any] | None:
+    """The section of the student that it is like; None: the defaults."""
+    names = {student.name for student in config.students}
+    for option, name in (("--like", asked.like), ("--from", asked.start)):
+        if name is not None and name not in names:
+            raise BadInput(f"{option} {name}: no student of the run has that name; {choices(name, names)}")
+    named = asked.like or asked.start
+    if named is None and asked.model is None and config.students:
+        named = config.students[0].name
+    return None if named is None else config.student(named).model_dump(mode="json")
+
+
+def _first_seq(asked: Asked, lake: LakeReader) -> int:
+    """The row at which it begins: the first that there is, unless something else is asked for."""
+    if sum((asked.since is not None, asked.since_seq is not None, asked.live)) > 1:
+        raise BadInput("--since, --since-seq and --live each say where a student begins; give one of them")
+    if asked.live:
+        return lake.last_lake_seq + 1
+    if asked.since_seq is not None:
+        if not lake.first_lake_seq <= asked.since_seq <= lake.last_lake_seq + 1:
+            raise BadInput(
+                f"--since-seq {asked.since_seq}: the lake has rows {lake.first_lake_seq:,} to {lake.last_lake_seq:,}"
+            )
+        return asked.since_seq
+    if asked.since is None:
+        return lake.first_lake_seq
+    return _first_since(lake, _milliseconds(asked.since))
+
+
+def _milliseconds(text: str) -> int:
+    """
+    >>> _milliseconds("7d"), _milliseconds("90s")
+    (604800000, 90000)
+    """
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text.strip())
+    if found is None:
+        raise BadInput(f"--since {text} is no length of time; write 7d, 12h, 30m or 90s")
+    return round(float(found[1]) * _UNITS_MS[found[2]])
+
+
+def _first_since(lake: LakeReader, length_ms: int) -> int:
+    """The first row whose event time is within `length_ms` of the newest in the lake."""
+    newest, times = None, []
+    after = lake.first_lake_seq - 1
+    while after < lake.last_lake_seq:
+        read = lake.read(after, limit_rows=lake.window_rows, columns=["lake_seq", "event_time_ms"])
+        after = read.complete_upto
+        if read.table.num_rows:
+            times.append(read.table)
+            most = int(read.table["event_time_ms"].to_numpy().max())
+            newest = most if newest is None else max(newest, most)
+    for table in times:
+        young = (table["event_time_ms"].to_numpy() >= (newest or 0) - length_ms).nonzero()[0]
+        if len(young):
+            return int(table["lake_seq"][int(young[0])].as_py())
+    return lake.first_lake_seq

@@ -20,6 +20,12 @@ class Augmentation(Frozen):
 
     score_rows: int = Field(default=4096, gt=0, description="rows of one scoring batch")
     buffer_rows: int = Field(default=65_536, gt=0, description="rows read ahead per partition")
+    buffer_mb: float = Field(
+        default=64.0,
+        gt=0,
+        exclude_if=lambda most: most == 64,
+        description="and their bytes, in MiB: what is decoded ahead of a partition that event time waits for",
+    )
     idle_s: float = Field(
         default=5.0, gt=0, description="a partition that the broker confirms to be at its end for this long is idle"
     )

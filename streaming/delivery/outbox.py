@@ -26,6 +26,9 @@ from streaming.position import NOTHING_YET
 from streaming.schema import RowSchema
 from streaming.settlement import late_schema
 
+LETTERS_AT_A_TIME = 512
+"""Dead letters that are held as messages at a time; each may have 64 KiB."""
+
 _TABLES = ("late.arrow", "dead.arrow")
 
 
@@ -64,7 +67,7 @@ class CommitRecord:
                     if _sha256(folder / name) != record["files"][name]:
                         raise ValueError(f"{name} was altered: its checksum differs")
             for name in _TABLES:
-                with pa.OSFile(str(folder / name)) as file:
+                with pa.memory_map(str(folder / name)) as file:
                     tables[name] = pa.ipc.open_file(file).read_all()
         except (OSError, pa.ArrowException, KeyError, ValueError) as error:
             raise DataLost(
@@ -108,14 +111,16 @@ class Outbox:
     def deliver(self, record: CommitRecord) -> None:
         self._late.append(record.late, number=record.number)
         self._dead.append(record.dead, number=record.number)
-        letters = letters_to_json(letters_from_batch(record.dead))
-        for part, letter in enumerate(letters):
-            if (record.number, part) > self._published:
-                place = {"table": self._dead.id, "state": str(record.number), "part": str(part)}
-                self._topic.write(0, [letter], headers=[(name, value.encode()) for name, value in place.items()])
+        part = 0
+        for batch in record.dead.to_batches(max_chunksize=LETTERS_AT_A_TIME):
+            for letter in letters_to_json(letters_from_batch(batch)):
+                if (record.number, part) > self._published:
+                    place = {"table": self._dead.id, "state": str(record.number), "part": str(part)}
+                    self._topic.write(0, [letter], headers=[(name, value.encode()) for name, value in place.items()])
+                part += 1
         self._topic.flush()
-        if letters:
-            self._published = max(self._published, (record.number, len(letters) - 1))
+        if part:
+            self._published = max(self._published, (record.number, part - 1))
 
     def close(self) -> None:
         self._topic.close()

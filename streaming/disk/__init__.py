@@ -3,6 +3,7 @@
 files     replace a file or folder atomically and durably; read and write JSON
 lock      an advisory lock on a file
 seal      JSON objects with a checksum of their own
+spool     rows that wait, in memory up to a bound
 segments  batches of rows that are written once and shared by several states
 """
 

@@ -13,12 +13,14 @@ from .files import (
 from .lock import file_lock
 from .seal import SEAL, json_object, sealed, unsealed
 from .segments import PIECE_SUFFIX, Piece, read_rows, store_pieces
+from .spool import Spool
 
 __all__ = [
     "PART_SUFFIX",
     "PIECE_SUFFIX",
     "SEAL",
     "Piece",
+    "Spool",
     "file_lock",
     "is_disk_full",
     "json_object",

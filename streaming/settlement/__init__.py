@@ -1,6 +1,7 @@
 """From impressions and feedback in Kafka to settled rows: merged, joined, windowed, deduplicated.
 
 intake      reads both topics; decides which partitions are idle
+buffer      what is read of one partition and has not left the merge
 merge       one deterministic order over all partitions; event time
 settlement  what settles when; the counters
 label_join  which impression a feedback row belongs to; which is a label, which late (attribution windows)

@@ -38,7 +38,7 @@ from streaming.messages import (
 from streaming.position import Partition, Positions, SourcePosition
 from streaming.schema import RowSchema
 from streaming.settlement.account import OffsetAccounts
-from streaming.settlement.merge import Merge, MergedChunk
+from streaming.settlement.merge import BUFFER_BYTES, Merge, MergedChunk
 
 Watch = Callable[[str], AbstractContextManager[None]]
 
@@ -74,6 +74,7 @@ class Intake(Source[dict[str, Any], MergedChunk]):
         topics: list[InputTopic],
         *,
         buffer_rows: int,
+        buffer_bytes: int = BUFFER_BYTES,
         idle_s: float | None,
         max_future_skew_s: float | None = None,
         now_ms: Callable[[], int] | None = None,
@@ -88,7 +89,13 @@ class Intake(Source[dict[str, Any], MergedChunk]):
         }
         kinds = {partition: t.kind for t in topics for partition in t.all}
         self._new_merge = partial(
-            Merge, schema, kinds, max_future_skew_s=max_future_skew_s, now_ms=now_ms, buffer_rows=buffer_rows
+            Merge,
+            schema,
+            kinds,
+            max_future_skew_s=max_future_skew_s,
+            now_ms=now_ms,
+            buffer_rows=buffer_rows,
+            buffer_bytes=buffer_bytes,
         )
         self._merge = self._new_merge()
         self._accounts, self._accounts_ended = OffsetAccounts(kinds), False

@@ -6,16 +6,18 @@ once no other partition can still bring an earlier key:
 
     key time  <  min over partitions that are neither ended nor idle of their last running maximum
 
+Where nothing can leave so, and a partition holds as much as it may, rows of an equal key time leave too, as far as the
+order allows (`_bounds`).
+
 Refused rows (undecodable, or with an event time in the future) take the key of the row before them and leave
 in the same order, so that positions and counts cover them, but never move event time.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -31,9 +33,9 @@ from streaming.messages import (
 )
 from streaming.position import Partition, Positions, SourcePosition
 from streaming.schema import POSITION_FIELDS, RowSchema
+from streaming.settlement.buffer import NO_TIME, Destination, KeyedRows, PartitionBuffer
 
-NO_TIME = -1
-"""Event time before the first row; valid event times are not negative."""
+BUFFER_BYTES = 64 * 2**20
 
 END_OF_TIME = int(np.iinfo(np.int64).max)
 
@@ -43,7 +45,6 @@ REFUSED_SCHEMA = pa.schema([*DEAD_LETTER_SCHEMA, *MERGE_FIELDS])
 """Refused rows as they leave the merge."""
 
 _KINDS: tuple[Kind, Kind] = ("impression", "feedback")
-_Destination = Literal["impression", "feedback", "dead"]
 
 
 def merged_schema(schema: RowSchema, kind: Kind) -> pa.Schema:
@@ -70,83 +71,6 @@ class MergedChunk:
         return self.impressions.num_rows + self.feedback.num_rows + self.dead.num_rows
 
 
-class _KeyedRows(NamedTuple):
-    """Rows of one partition in (offset, row) order, with their key times, which ascend."""
-
-    keys: np.ndarray
-    batch: pa.RecordBatch
-
-    def slice(self, start: int, stop: int) -> _KeyedRows:
-        return _KeyedRows(self.keys[start:stop], self.batch.slice(start, stop - start))
-
-    def position(self, at: int) -> SourcePosition:
-        return SourcePosition(self.batch["source_offset"][at].as_py(), self.batch["source_row"][at].as_py())
-
-
-class _Queue:
-    """Buffered rows of one partition, push by push: those that were accepted, or those that were refused."""
-
-    def __init__(self) -> None:
-        self._pushes: deque[_KeyedRows] = deque()
-
-    def append(self, rows: _KeyedRows) -> None:
-        if len(rows.keys):
-            self._pushes.append(rows)
-
-    def take(self, bound: int) -> list[_KeyedRows]:
-        """Remove the rows whose key time is below `bound`."""
-        taken = []
-        while self._pushes:
-            rows = self._pushes[0]
-            stop = int(np.searchsorted(rows.keys, bound))
-            if stop:
-                taken.append(rows.slice(0, stop))
-            if stop < len(rows.keys):
-                self._pushes[0] = rows.slice(stop, len(rows.keys))
-                break
-            self._pushes.popleft()
-        return taken
-
-    @property
-    def next_offset(self) -> int | None:
-        return self._pushes[0].position(0).offset if self._pushes else None
-
-
-@dataclass
-class _Feed:
-    """One partition: what is buffered, and how far its event time is known."""
-
-    kind: Kind
-    running_max: int = NO_TIME
-    popped_max: int = NO_TIME
-    next_position: SourcePosition | None = None
-    buffered: int = 0
-    idle: bool = False
-    ended: bool = False
-    accepted: _Queue = field(default_factory=_Queue)
-    refused: _Queue = field(default_factory=_Queue)
-
-    def push(self, keys: np.ndarray, batch: pa.RecordBatch, refused_keys: np.ndarray, refused: pa.RecordBatch) -> None:
-        self.accepted.append(_KeyedRows(keys, batch))
-        self.refused.append(_KeyedRows(refused_keys, refused))
-        self.running_max = max(int(part[-1]) for part in (keys, refused_keys) if len(part))
-        self.buffered += len(keys) + len(refused_keys)
-        self.idle = False
-
-    def take(self, bound: int) -> list[tuple[_Destination, _KeyedRows]]:
-        """Remove every buffered row whose key time is below `bound`, and advance the position past them."""
-        accepted, refused = self.accepted.take(bound), self.refused.take(bound)
-        ends = [rows[-1] for rows in (accepted, refused) if rows]
-        if ends:
-            self.popped_max = max(int(rows.keys[-1]) for rows in ends)
-            last = max(rows.position(-1) for rows in ends)
-            # Messages are pushed whole: the rest of this one, if any, is at the front of a queue.
-            rest = last.offset in (self.accepted.next_offset, self.refused.next_offset)
-            self.next_position = SourcePosition(last.offset, last.row + 1) if rest else SourcePosition(last.offset + 1)
-            self.buffered -= sum(len(rows.keys) for rows in (*accepted, *refused))
-        return [*((self.kind, rows) for rows in accepted), *(("dead", rows) for rows in refused)]
-
-
 class Merge:
     """Merges partitions into one order; `push` what was read, `pop` what is safe.
 
@@ -154,7 +78,7 @@ class Merge:
     max_future_skew_s: rows whose event time lies further beyond their record's timestamp are refused (`in_the_future`),
     so that one wrong clock cannot close everyone's windows; None lets them pass. `now_ms`, where it is given, bounds
     them too: a wrong clock may set both times.
-    buffer_rows: rows held for one partition while another is waited for; see `wants`.
+    buffer_rows, buffer_bytes: rows, and their bytes, held for one partition while another is waited for; see `wants`.
 
     >>> schema = RowSchema(columns=[], tasks=[{"name": "ctr", "window_s": 1}])
     >>> ads, clicks = Partition("ads", 0), Partition("clicks", 0)
@@ -178,14 +102,15 @@ class Merge:
         max_future_skew_s: float | None = None,
         now_ms: Callable[[], int] | None = None,
         buffer_rows: int = 65_536,
+        buffer_bytes: int = BUFFER_BYTES,
     ) -> None:
-        self._schemas: dict[_Destination, pa.Schema] = {kind: merged_schema(schema, kind) for kind in _KINDS}
+        self._schemas: dict[Destination, pa.Schema] = {kind: merged_schema(schema, kind) for kind in _KINDS}
         self._received = {kind: pa.schema(list(self._schemas[kind])[: -len(MERGE_FIELDS)]) for kind in _KINDS}
         self._schemas["dead"] = REFUSED_SCHEMA
-        self._feeds = {partition: _Feed(partitions[partition]) for partition in sorted(partitions)}
+        self._feeds = {partition: PartitionBuffer(partitions[partition]) for partition in sorted(partitions)}
         self._skew_ms = None if max_future_skew_s is None else round(max_future_skew_s * 1000)
         self._now_ms = now_ms
-        self._buffer_rows = buffer_rows
+        self._buffer_rows, self._buffer_bytes = buffer_rows, buffer_bytes
         self._next_order = 0
         self.watermark_ms = NO_TIME
 
@@ -241,6 +166,8 @@ class Merge:
         """The longest run of rows that no partition can precede any more; None when there is none."""
         bound = self._bound()
         taken = [feed.take(bound) for feed in self._feeds.values()]
+        if not any(taken) and any(self._is_full(feed) for feed in self._feeds.values()):
+            taken = [feed.take(end) for feed, end in zip(self._feeds.values(), self._bounds(), strict=True)]
         parts = [part for parts in taken for part in parts]
         if not parts:
             return None
@@ -251,7 +178,7 @@ class Merge:
         self._next_order += len(keys)
         self.watermark_ms = max(self.watermark_ms, int(keys[in_order[-1]]))
 
-        placed: dict[_Destination, list[tuple[_KeyedRows, np.ndarray]]] = {name: [] for name in self._schemas}
+        placed: dict[Destination, list[tuple[KeyedRows, np.ndarray]]] = {name: [] for name in self._schemas}
         at = 0
         for destination, rows in parts:
             placed[destination].append((rows, order[at : at + len(rows.keys)]))
@@ -271,7 +198,11 @@ class Merge:
 
     def wants(self, partition: Partition) -> bool:
         """Whether to read more of `partition`: not while its buffer is full and another one holds event time up."""
-        return self._feed(partition).buffered < self._buffer_rows or partition in self.held_by()
+        feed = self._feed(partition)
+        return not self._is_full(feed) or partition in self.held_by()
+
+    def _is_full(self, feed: PartitionBuffer) -> bool:
+        return feed.buffered >= self._buffer_rows or feed.buffered_bytes >= self._buffer_bytes
 
     @property
     def buffered_rows(self) -> int:
@@ -308,11 +239,22 @@ class Merge:
             feed.next_position = SourcePosition(offset, row)
             feed.running_max = feed.popped_max = running_max
 
-    def _feed(self, partition: Partition) -> _Feed:
+    def _feed(self, partition: Partition) -> PartitionBuffer:
         if partition not in self._feeds:
             known = ", ".join(f"{topic}/{number}" for topic, number in self._feeds)
             raise BadInput(f"{partition.topic}/{partition.partition} is not merged here; the partitions are {known}")
         return self._feeds[partition]
+
+    def _bounds(self) -> list[int]:
+        """For every feed, the key time before which its rows may leave. No partition waits for itself: what follows in
+        it, also at the same key time, comes later in the order. So thousands of rows that do not move event time on,
+        dead letters for instance, need not be held."""
+        waiting = [END_OF_TIME if feed.ended or feed.idle else feed.running_max for feed in self._feeds.values()]
+        found = []
+        for place in range(len(waiting)):
+            before, after = min(waiting[:place], default=END_OF_TIME), min(waiting[place + 1 :], default=END_OF_TIME)
+            found.append(min(before, after if after == END_OF_TIME else after + 1))
+        return found
 
     def _bound(self) -> int:
         return min((f.running_max for f in self._feeds.values() if not (f.ended or f.idle)), default=END_OF_TIME)
@@ -330,7 +272,7 @@ class Merge:
         words = f"ms ahead of {clock}; allowed: {self._skew_ms} (settlement.max_future_skew_s)"
         return refuse_rows(batch, kind, "in_the_future", [f"event time is {ms} {words}" for ms in ahead_ms])
 
-    def _sorted(self, name: _Destination, parts: list[tuple[_KeyedRows, np.ndarray]]) -> pa.RecordBatch:
+    def _sorted(self, name: Destination, parts: list[tuple[KeyedRows, np.ndarray]]) -> pa.RecordBatch:
         schema = self._schemas[name]
         if not parts:
             return _empty(schema)
@@ -374,7 +316,7 @@ def _key_times(batch: pa.RecordBatch, refused: pa.RecordBatch, *, earliest: int)
     return keys[: batch.num_rows], keys[batch.num_rows :]
 
 
-def _in_merged_order(taken: list[list[tuple[_Destination, _KeyedRows]]], keys: np.ndarray) -> np.ndarray:
+def _in_merged_order(taken: list[list[tuple[Destination, KeyedRows]]], keys: np.ndarray) -> np.ndarray:
     """Sorts the rows of all feeds, in (topic, partition) order, by (key, topic, partition, offset, row)."""
     if not any(destination == "dead" for parts in taken for destination, _ in parts):
         return np.argsort(keys, kind="stable")  # rows of one feed lie in (offset, row) order already

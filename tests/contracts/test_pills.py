@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from typing import Any
+from unittest.mock import patch
 
 import pytest
 from kafka import KafkaProducer
@@ -13,7 +15,7 @@ from pipelines.results import counts_hold
 from pipelines.run_dir import RunDir
 from streaming.errors import BadInput
 from streaming.kafka import ensure_topics
-from tests.support.pipelines.small_runs import assert_learned_the_lake, small, to_the_end
+from tests.support.pipelines.small_runs import Finished, assert_learned_the_lake, assert_same_run, small, to_the_end
 from tests.support.pipelines.topics import by_hand, send
 
 pytestmark = pytest.mark.broker
@@ -34,7 +36,7 @@ SPARSE = [
 ]
 
 
-def config_of(servers: str, columns=COLUMNS):
+def config_of(servers: str, columns=COLUMNS, **settings: Any):
     return small(
         servers,
         source=None,
@@ -44,6 +46,7 @@ def config_of(servers: str, columns=COLUMNS):
         kafka__max_message_bytes=200_000,
         kafka__impressions__codec="json",
         kafka__feedback__codec="json",
+        **settings,
     )
 
 
@@ -97,6 +100,32 @@ def test_a_batch_that_unpacks_to_more_than_fits_is_refused_offset_by_offset(brok
     assert [row["reason"] for row in letters] == ["oversized"] * 2
     assert all("unpacks to more than 134,217,728" in row["detail"] for row in letters)
     assert_learned_the_lake(finished)
+
+
+def test_what_waits_is_bounded_in_bytes_and_the_run_is_the_same(broker, tmp_path):
+    """A partition of dead letters does not move event time on; a block stays open while thousands of them come."""
+
+    def finished(name: str, **settings: Any) -> Finished:
+        config = config_of(broker.bootstrap_servers, losses__fail_share=1.0, **settings)
+        kafka = config.kafka
+        ensure_topics(kafka, {topic.topic: topic.partitions for topic in (kafka.impressions, kafka.feedback)})
+        shown, feedback = by_hand(config, 600, duplicate_rate=0.0)
+        shown = [row | {"ad_id": row["ad_id"] % 100, "seen": [1] * 50, "liked": []} for row in shown]
+        messages = [(kafka.impressions.topic, row["impression_id"] % 2, json.dumps(row).encode()) for row in shown]
+        junk = [(kafka.impressions.topic, 0, b"{" + b"x" * 500)] * 4000
+        messages = messages[:300] + junk + messages[300:]
+        messages += [(kafka.feedback.topic, row["impression_id"] % 2, json.dumps(row).encode()) for row in feedback]
+        send(broker.bootstrap_servers, messages)
+        return to_the_end(config, tmp_path / name)
+
+    plain = finished("plain")
+    with patch("pipelines.workers.augmentation.open_block.MEMORY_BYTES", 1000):
+        bounded = finished("bounded", augmentation__buffer_mb=0.01)
+    assert len(plain.side_table("dead_letters")) > 4000
+    assert_same_run(bounded, plain)
+    assert len(bounded.dead_letter_messages()) == len(plain.side_table("dead_letters"))
+    assert_learned_the_lake(bounded)
+    assert not list(bounded.run_dir.root.rglob("*.spool"))
 
 
 def test_a_column_that_may_be_larger_than_its_table_is_refused_at_the_start(broker, tmp_path):

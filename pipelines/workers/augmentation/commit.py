@@ -113,7 +113,7 @@ class BlockCommit:
     ) -> None:
         """Commit a block of `schema.augmented`, or progress alone. `meta`: what `resume` returns after a crash."""
         number = max(self.lake.state + 1, first_state(self.lake.epoch))
-        record = CommitRecord(number, meta, closed.late(self.lake.schema), closed.dead())
+        record = CommitRecord(number, meta, closed.late(), closed.dead())
         self._save_state(record)  # 1
         self._commit_rows(block, number, counts)  # 2
         self._deliver(record)  # 3

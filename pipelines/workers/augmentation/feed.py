@@ -106,6 +106,7 @@ def intake_of(
         ),
         inputs,
         buffer_rows=config.augmentation.buffer_rows,
+        buffer_bytes=round(config.augmentation.buffer_mb * 2**20),
         idle_s=None if config.pace.mode == "lockstep" else config.augmentation.idle_s,
         max_future_skew_s=config.max_future_skew_s,
         now_ms=now_ms if config.reads_live else None,

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pyarrow as pa
 
 from pipelines.config import Pace
+from streaming.disk import Spool
 from streaming.messages import DEAD_LETTER_SCHEMA
 from streaming.schema import RowSchema
 from streaming.settlement import SettledRows, late_schema
 
 DEAD_ROWS = 10_000
 """This many refused records are delivered without waiting for a block."""
+
+MEMORY_BYTES = 16 * 2**20
+"""Of refused records, and of late feedback, so much is held in memory; what is beyond it waits on disk."""
 
 
 class OpenBlock:
@@ -19,16 +25,16 @@ class OpenBlock:
     Times are seconds of one monotonic clock.
     """
 
-    def __init__(self, size: int, opened_s: float, read_before: int) -> None:
+    def __init__(self, size: int, opened_s: float, read_before: int, schema: RowSchema, folder: Path) -> None:
         """`size`: so many rows fill it; `opened_s`: when the last commit began; `read_before`: how many rows had been
-        read by then."""
+        read by then. `folder`: for what does not fit into memory; one open block at a time has it."""
         self.size = size
-        self.num_rows = self.dead_rows = 0
+        self.num_rows = 0
         self._opened_s, self._read_before = opened_s, read_before
         self._began_s = opened_s  # when the first row came
         self._rows: list[pa.RecordBatch] = []
-        self._late: list[pa.RecordBatch] = []
-        self._dead: list[pa.RecordBatch] = []
+        self._late = Spool(late_schema(schema), folder / "late.spool", memory_bytes=MEMORY_BYTES)
+        self._dead = Spool(DEAD_LETTER_SCHEMA, folder / "dead.spool", memory_bytes=MEMORY_BYTES)
 
     def add(self, settled: SettledRows, now_s: float) -> None:
         if settled.batch.num_rows:
@@ -36,11 +42,17 @@ class OpenBlock:
                 self._began_s = now_s
             self._rows.append(settled.batch)
             self.num_rows += settled.batch.num_rows
-        if settled.late.num_rows:
-            self._late.append(settled.late)
-        if settled.dead.num_rows:
-            self._dead.append(settled.dead)
-            self.dead_rows += settled.dead.num_rows
+        self._late.add(settled.late)
+        self._dead.add(settled.dead)
+
+    @property
+    def dead_rows(self) -> int:
+        return self._dead.num_rows
+
+    def clear(self) -> None:
+        """Let go of what waits on disk."""
+        self._late.clear()
+        self._dead.clear()
 
     def is_due(self, pace: Pace, now_s: float, *, at_end: bool) -> bool:
         """Whether its rows are to be scored and committed: it is full, the stream has ended, or, in free pace, its
@@ -62,8 +74,8 @@ class OpenBlock:
         """All rows, in the order in which they settled. There must be one."""
         return pa.concat_batches(self._rows)
 
-    def late(self, schema: RowSchema) -> pa.Table:
-        return pa.Table.from_batches(self._late, late_schema(schema))
+    def late(self) -> pa.Table:
+        return self._late.table()
 
     def dead(self) -> pa.Table:
-        return pa.Table.from_batches(self._dead, DEAD_LETTER_SCHEMA)
+        return self._dead.table()

@@ -217,6 +217,7 @@ class AugmentationWorker(Worker):
             "teacher_inferences": self._snapshots.inferences,
         }
         self._commits(block, self._block, meta=meta, counts=counts)
+        self._block.clear()
         self._block = self._new_block(opened_s, read_before)
         self._feed.intake.show_lag()
         self._housekeeper.maybe()
@@ -233,7 +234,8 @@ class AugmentationWorker(Worker):
     def _new_block(self, opened_s: float, read_before: int) -> OpenBlock:
         """The block that follows the last commit. Its size follows from the rows before it, in every start alike."""
         size = self._config.pace.blocks.size(self._commits.lake.last_lake_seq + 1)
-        return OpenBlock(size, opened_s, read_before)
+        folder = states_folder(self._run_dir, self._commits.lake.epoch) / "open-block"
+        return OpenBlock(size, opened_s, read_before, self._config.rows, folder)
 
     @property
     def done(self) -> bool:

@@ -1,3 +1,5 @@
+import random
+
 import pyarrow as pa
 import pytest
 
@@ -178,3 +180,79 @@ def test_mistakes_are_named():
     merge.mark_ended(ADS)
     with pytest.raises(StreamingError, match="ads/0 was declared ended"):
         merge.push(ADS, impressions(SCHEMA, [(1, 1)]))
+
+
+def refused(count, offset, bytes_each=0):
+    return [DeadLetter("impression", "null:age", *ADS, offset + n, 0, "", bytes(bytes_each)) for n in range(count)]
+
+
+@pytest.mark.parametrize("limit", [{"buffer_rows": 300}, {"buffer_bytes": 40_000}])
+def test_records_that_do_not_move_event_time_are_not_held_without_end(limit):
+    merge, whole = new_merge(**limit), new_merge()
+    seen, held = [], 0
+    for one in (merge, whole):
+        one.push(ADS, impressions(SCHEMA, [(1, 50)]))
+        one.push(CLICKS, feedback(SCHEMA, [(1, 60, "ctr")]))
+    for n in range(100):
+        for one in (merge, whole):
+            one.push(ADS, impressions(SCHEMA, []), refused(100, 1 + 100 * n, bytes_each=100))
+        assert merge.wants(ADS)
+        if (chunk := merge.pop()) is not None:
+            seen += list(zip(chunk.dead["source_offset"].to_pylist(), chunk.dead["order"].to_pylist(), strict=True))
+            assert chunk.watermark_ms == 50
+        held = max(held, merge.buffered_rows)
+    assert held <= 500
+    for one in (merge, whole):
+        one.mark_ended(ADS)
+        one.mark_ended(CLICKS)
+    last, everything = merge.pop(), whole.pop()
+    seen += list(zip(last.dead["source_offset"].to_pylist(), last.dead["order"].to_pylist(), strict=True))
+    dead = everything.dead
+    assert seen == list(zip(dead["source_offset"].to_pylist(), dead["order"].to_pylist(), strict=True))
+    assert len(seen) == 10_000
+    assert last.feedback.to_pylist() == everything.feedback.to_pylist()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_rows_leave_in_one_order_however_little_is_held(seed):
+    rng = random.Random(seed)
+    partitions = {ADS: "impression", MORE: "impression", CLICKS: "feedback", Partition("clicks", 1): "feedback"}
+    streams = {p: [rng.randrange(40) for _ in range(rng.randrange(60))] for p in partitions}
+
+    def order_of(rng, **limits):
+        merge, left, found = Merge(SCHEMA, partitions, **limits), {p: 0 for p in partitions}, []
+
+        def pop():
+            while (chunk := merge.pop()) is not None:
+                for rows in (chunk.impressions, chunk.feedback, chunk.dead):
+                    names = ("order", "source_topic", "source_partition", "source_offset", "key_time_ms")
+                    found.extend(zip(*(rows[name].to_pylist() for name in names), strict=True))
+
+        while left:
+            partition = rng.choice([p for p in left if merge.wants(p)])
+            at, times = left[partition], streams[partition]
+            part = times[at : at + rng.randrange(1, 6)]
+            good = [(n, t) for n, t in enumerate(part) if t % 5]
+            rows = [(at + n, t) if partitions[partition] == "impression" else (at + n, t, "ctr") for n, t in good]
+            make = impressions if partitions[partition] == "impression" else feedback
+            batches = [make(SCHEMA, [row], partition, offset=row[0]) for row in rows]
+            batch = pa.concat_batches([make(SCHEMA, [], partition), *batches])
+            dead = [
+                DeadLetter(partitions[partition], "null:age", *partition, at + n, 0, "", b"")
+                for n, t in enumerate(part)
+                if not t % 5
+            ]
+            merge.push(partition, batch, dead)
+            left[partition] = at + len(part)
+            if left[partition] == len(times):
+                merge.mark_ended(partition)
+                del left[partition]
+            pop()
+        pop()
+        assert merge.finished
+        return sorted(found)
+
+    whole = order_of(random.Random(0))
+    assert len(whole) == sum(map(len, streams.values()))
+    assert order_of(rng, buffer_rows=1) == whole
+    assert order_of(rng, buffer_bytes=100) == whole

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -33,8 +36,8 @@ def settled(count: int, dead: int = 0) -> SettledRows:
     return SettledRows(rows(count), late[0], letters_to_batch(letters), 0, False)
 
 
-def opened(*counts: int, at_s: float = 0.0) -> OpenBlock:
-    block = OpenBlock(4, 0.0, read_before=0)
+def opened(*counts: int, at_s: float = 0.0, folder: Path = Path("never made")) -> OpenBlock:
+    block = OpenBlock(4, 0.0, 0, SCHEMA, folder)
     for count in counts:
         block.add(settled(count), at_s)
     return block
@@ -70,7 +73,7 @@ def test_many_dead_letters_are_delivered_without_a_block(monkeypatch):
     assert not block.progress_is_due(LOCKSTEP, 0.0, rows_read=0)
     block.add(settled(0, dead=1), 0.0)
     assert block.progress_is_due(LOCKSTEP, 0.0, rows_read=0)
-    assert (block.dead().num_rows, block.late(SCHEMA).num_rows) == (3, 0)
+    assert (block.dead().num_rows, block.late().num_rows) == (3, 0)
 
 
 @pytest.mark.parametrize(
@@ -92,3 +95,22 @@ def test_a_logit_that_is_not_finite_is_none_and_so_is_a_block_without_a_teacher(
     assert block["teacher_logit_ctr"].null_count == block["teacher_logit_cvr"].null_count == 2
     assert block["teacher_version"].null_count == 2
     assert block["lake_seq"].to_pylist() == [0, 1]
+
+
+def test_dead_letters_and_late_feedback_beyond_a_bound_wait_on_disk(monkeypatch, tmp_path):
+    monkeypatch.setattr(open_block, "MEMORY_BYTES", 1 << 20)
+    block, before = opened(3, folder=tmp_path), pa.total_allocated_bytes()
+    for n in range(100):
+        letters = [DeadLetter("impression", "undecodable", "ads", 0, n, row, "", bytes(1000)) for row in range(1000)]
+        block.add(replace(settled(0), dead=letters_to_batch(letters)), 0.0)
+    assert pa.total_allocated_bytes() - before < 4 << 20  # of 100 MB
+    assert block.dead_rows == 100_000
+    found = block.dead()
+    assert pa.total_allocated_bytes() - before < 4 << 20
+    places = np.repeat(np.arange(100), 1000), np.tile(np.arange(1000), 100)
+    assert np.array_equal(found["source_offset"], places[0])
+    assert np.array_equal(found["source_row"], places[1])
+    block.clear()
+    assert not list(tmp_path.iterdir())
+    assert found["payload"][99_999].as_py() == bytes(1000)  # what was made of it stays readable
+    assert block.dead().num_rows == 0

@@ -10,7 +10,8 @@ import os
 import sys
 
 from tests.simulation.campaign import Failure, campaign, smallest
-from tests.simulation.history import History, draw
+from tests.simulation.drawing import draw
+from tests.simulation.history import History
 from tests.simulation.judge import verdict
 from tests.simulation.world import World
 

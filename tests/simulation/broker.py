@@ -35,6 +35,9 @@ class Record:
     aborts: bool = False
     epoch: int = 0
     offset: int = -1
+    seen: int = 0
+    """The how-manieth it was that readers of committed messages could see, of all partitions; `seen_s`: when."""
+    seen_s: float = 0.0
     timestamp_type: int = 0
     checksum: int | None = None
 
@@ -100,6 +103,8 @@ class Log:
     def __init__(self) -> None:
         self.records: list[Record] = []
         self.begin = 0
+        self.first = 0
+        """What was deleted before it was there for the run."""
         self.epoch = 0
         self.epoch_began = {0: 0}
         self.open: dict[int, int] = {}  # transaction -> its first offset
@@ -151,7 +156,9 @@ class Log:
 
     def visible(self) -> list[Record]:
         """What a reader of committed messages is given, markers left out."""
-        return [r for r in self.records[: self.stable_end] if not r.control and r.transaction not in self.aborted]
+        return [
+            r for r in self.records[self.first : self.stable_end] if not r.control and r.transaction not in self.aborted
+        ]
 
 
 class Broker:

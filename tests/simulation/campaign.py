@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from tests.simulation.history import History, draw
+from tests.simulation.drawing import draw
+from tests.simulation.history import History
 from tests.simulation.judge import verdict
 from tests.simulation.shrink import shrunk
 from tests.simulation.world import World

@@ -1,16 +1,11 @@
-"""A history: what is written to the topics, and what befalls those who read them, drawn from a seed.
-
-Histories are small, since small ones find faults fastest: tens of rows, of few ids and close times, so that ties,
-duplicates, late and early feedback abound.
-"""
+"""A history: what is written to the topics, and what befalls those who read them. They are drawn in drawing.py."""
 
 from __future__ import annotations
 
 import io
 import json
 from dataclasses import dataclass, replace
-from random import Random
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 
@@ -41,6 +36,10 @@ class Settings:
     buffer_rows: int = 100
     message_bytes: int = 1 << 20
     """Of the topics; where it is small, a block makes several messages."""
+    pace: Literal["lockstep", "free"] = "lockstep"
+    idle_s: float = 5.0
+    interval_s: float = 5.0
+    """Of commits, in free pace."""
     segment_rows: int = LARGE
     """After how many rows internal pieces end (`settlement.pending`, `ledger`, `id_index`, `marks`)."""
 
@@ -89,6 +88,13 @@ class Run:
     """The service makes so many steps."""
 
     steps: int
+
+
+@dataclass(frozen=True)
+class At:
+    """The service runs until the clock shows so many seconds."""
+
+    seconds: float
 
 
 @dataclass(frozen=True)
@@ -154,7 +160,7 @@ class Delete:
     share: float
 
 
-Event = Write | Decide | Run | Kill | Stop | Away | Stall | Full | Unsure | Truncate | Delete
+Event = Write | Decide | Run | At | Kill | Stop | Away | Stall | Full | Unsure | Truncate | Delete
 
 
 @dataclass(frozen=True)
@@ -176,171 +182,6 @@ class History:
     def __str__(self) -> str:
         lines = [f"seed {self.seed}, schedule {self.schedule}", repr(self.settings)]
         return "\n".join([*lines, *(f"  {event}" for event in self.events)])
-
-
-def draw(seed: int) -> History:
-    """The history of a seed."""
-    random = Random(seed)
-    settings = _settings(random)
-    writes = _transactions(random, _writes(random, settings))
-    return History(seed, random.randrange(1 << 30), settings, tuple(_interrupted(random, settings, writes)))
-
-
-def _settings(random: Random) -> Settings:
-    tasks = random.choice(TASKS)
-    lateness = random.choice([0, 0, 1, 4])
-    longest = max(window for _, window, _ in tasks)
-    return Settings(
-        tasks=tasks,
-        string_ids=random.random() < 0.3,
-        codecs=(random.choice(["json", "arrow"]), random.choice(["json", "arrow"])),
-        partitions=random.choice([1, 1, 2, 3]),
-        examples=random.choice([1, 2]),
-        lateness=lateness,
-        horizon=longest + lateness + random.choice([0, 3, 8, 30]),
-        skew=random.choice([None, None, 6]),
-        block_rows=random.choice([1, 2, 3, 5, 8, 13]),
-        buffer_rows=random.choice([1, 3, 10, 100]),
-        message_bytes=random.choice([1 << 20, 1 << 20, 13_000]),
-        segment_rows=random.choice([2, 3, 7, LARGE]),
-    )
-
-
-class _Stream:
-    """What producers send, row by row, in the order of their clock."""
-
-    def __init__(self, random: Random, settings: Settings) -> None:
-        self._random, self._settings = random, settings
-        self._ids = random.choice([3, 8, 40])
-        self._clock = random.choice([0, 5, 86_399_990])  # the last begins just before midnight
-        self._shown: list[Row] = []
-        self._names = [name for name, _, _ in settings.tasks]
-        self._longest = max(window for _, window, _ in settings.tasks)
-
-    def row(self) -> tuple[str, Row]:
-        random = self._random
-        self._clock += random.choice([0, 0, 1, 1, 2, 3, 9, random.randint(0, 2 * self._longest)])
-        if random.random() < 0.55 or not self._shown:
-            time = max(0, self._clock + random.choice([0, 0, 0, 0, -2, -1, -12, -60, 40]))
-            row = Row(random.randrange(self._ids), time, random.choice(["feed", "shop"]), random.randrange(100))
-            self._shown.append(row)
-            return ADS, row
-        shown = random.choice(self._shown[-6:])
-        task = random.choice(self._names)
-        window = next(w for name, w, _ in self._settings.tasks if name == task)
-        delay = random.choice([0, 0, 1, 2, window // 2, window, window + 1, -1, random.randint(0, 2 * window)])
-        late = random.random() < 0.2
-        time = max(0, shown.time + delay if not late else self._clock - random.randint(0, window))
-        if random.random() < 0.3:
-            self._clock = max(self._clock, time)
-        identity = shown.id if random.random() < 0.95 else random.randrange(self._ids + 2)
-        unknown = "unknown:" if random.random() < 0.1 else ""
-        return EVENTS, Row(identity, time, unknown + task)
-
-    @property
-    def stamp(self) -> int:
-        return self._clock if self._random.random() < 0.9 else -1
-
-
-IMPRESSION_FAULTS = ("missing_column:age", "null:age", "out_of_range:age", "bad_event_time", "bad_vertical")
-FEEDBACK_FAULTS = ("missing_column:task", "null:task", "unknown_task:buy", "bad_event_time")
-GARBAGE = (b"", b"[]", b'{"impression_id": 3', b"\xff\x00", b"null", b"{} {}")
-
-
-def _writes(random: Random, settings: Settings) -> list[Write]:
-    stream = _Stream(random, settings)
-    codecs = dict(zip((ADS, EVENTS), settings.codecs, strict=True))
-    writes: list[Write] = []
-    sent: list[Write] = []
-    waiting: dict[tuple[str, int], list[Row]] = {}
-    broken = random.choice([0.0, 0.05, 0.2])
-    repeated = random.choice([0.0, 0.1])
-    for _ in range(random.choice([6, 15, 15, 30, 30, 60])):
-        topic, row = stream.row()
-        if random.random() < broken:
-            faults = IMPRESSION_FAULTS if topic == ADS else FEEDBACK_FAULTS
-            row = replace(row, fault=random.choice(faults))
-        place = (topic, random.randrange(settings.partitions))
-        rows = waiting.setdefault(place, [])
-        rows.append(row)
-        if len(rows) < (1 if codecs[topic] == "json" else random.choice([1, 1, 2, 4])):
-            continue
-        messages = [Message(tuple(rows), stream.stamp)]
-        rows.clear()
-        if random.random() < broken:
-            garbage = random.choice(GARBAGE)
-            messages.append(Message((Row(0, 0, "", fault="undecodable"),), stream.stamp, garbage))
-        if codecs[topic] == "arrow" and random.random() < 0.03:
-            messages.append(Message((), stream.stamp))
-        write = Write(*place, tuple(messages))
-        writes.append(write)
-        sent.append(write)
-        if random.random() < repeated:  # a producer that got no answer sends again
-            writes.append(random.choice(sent[-4:]))
-    left = [Write(*place, (Message(tuple(rows), stream.stamp),)) for place, rows in waiting.items() if rows]
-    return writes + left
-
-
-def _transactions(random: Random, writes: list[Write]) -> list[Event]:
-    """Some of the writes as transactions, which are decided some writes later."""
-    share = random.choice([0.0, 0.0, 0.3])
-    events: list[Event] = []
-    undecided: list[Decide] = []
-    for number, write in enumerate(writes):
-        if random.random() < share:
-            write = replace(write, transaction=number)
-            undecided.append(Decide(number, random.random() < 0.6))
-            if len(undecided) > 1 and random.random() < 0.4:  # one transaction, several writes
-                undecided.pop()
-                write = replace(write, transaction=undecided[-1].transaction)
-        events.append(write)
-        while undecided and random.random() < 0.4:
-            events.append(undecided.pop(0))
-    return [*events, *undecided]
-
-
-def _interrupted(random: Random, settings: Settings, writes: list[Event]) -> list[Event]:
-    """The service runs between the writes, and faults strike."""
-    faults = random.choice([0.0, 0.1, 0.25, 0.4])
-    losing = random.random() < 0.06  # messages are lost for good: the run has to end
-    runs = random.choice([0.2, 0.6, 0.9])
-    events: list[Event] = []
-    for write in writes:
-        events.append(write)
-        if random.random() < runs:
-            if random.random() < faults:
-                events.append(_fault(random, settings, losing))
-            events.append(Run(random.choice([1, 2, 4, 8])))
-    for _ in range(random.choice([0, 1, 2, 3]) if faults else 0):  # most of the commits come at the end
-        events += [_fault(random, settings, losing), Run(random.choice([2, 6, 12]))]
-    return events
-
-
-def _points(random: Random) -> int:
-    return random.choice([random.randint(1, 12), random.randint(1, 50), random.randint(1, 250)])
-
-
-def _fault(random: Random, settings: Settings, losing: bool) -> Event:
-    topic = random.choice([ADS, EVENTS])
-    partition = random.randrange(settings.partitions)
-    if losing and random.random() < 0.4:
-        if random.random() < 0.5:
-            return Truncate(topic, partition, random.randint(1, 4))
-        return Delete(topic, partition, random.random())
-    kind = random.choice(["kill", "kill", "kill", "power", "power", "stop", "stop", "away", "stall", "full", "unsure"])
-    if kind == "kill":
-        return Kill(_points(random), power=False)
-    if kind == "power":
-        return Kill(_points(random), power=True)
-    if kind == "stop":
-        return Stop(_points(random), random.choice([1, 3, 10, 40]))
-    if kind == "away":
-        return Away(random.choice([0.5, 3.0, 20.0]))
-    if kind == "stall":
-        return Stall(topic, partition, random.choice([1, 5, 20]))
-    if kind == "full":
-        return Full(_points(random), random.choice([1, 2, 5]))
-    return Unsure()
 
 
 # Messages as bytes

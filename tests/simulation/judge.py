@@ -7,8 +7,9 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from tests.simulation.history import Settings
+from tests.simulation.history import ADS, Settings
 from tests.simulation.oracle import Expected, Model, Place
+from tests.simulation.promises import broken_promises, sent_rows
 from tests.simulation.world import LAG, Outcome
 
 
@@ -25,7 +26,8 @@ def _faults(settings: Settings, outcome: Outcome) -> Iterator[str]:
     if outcome.replaced and outcome.gave_up is None:
         yield "messages that it had committed were replaced by others, and it went on"
     if not outcome.replaced and (outcome.gave_up is None or not any(log.epoch for log in outcome.logs.values())):
-        yield from _settled(settings, outcome)  # else what it had read is not there to compare with
+        of_pace = _settled if settings.pace == "lockstep" else _promised
+        yield from of_pace(settings, outcome)  # else what it had read is not there to compare with
     yield from _published(settings, outcome)
     yield from _letters(outcome)
 
@@ -40,6 +42,30 @@ def _settled(settings: Settings, outcome: Outcome) -> Iterator[str]:
     yield from _side("dead letters", [_dead(row) for row in outcome.dead], expected.dead, finished)
     if finished:
         yield from _counts(settings, outcome, expected, model)
+
+
+def _promised(settings: Settings, outcome: Outcome) -> Iterator[str]:
+    """In free pace."""
+    yield from broken_promises(settings, outcome.lake, outcome.late, outcome.logs, outcome.outages)
+    expected = Model(settings).settle(outcome.logs)
+    rows = [sent for sent in sent_rows(outcome.logs) if not sent.refused]
+    shown = {sent.row.id for sent in rows if sent.place[0] == ADS}
+    refused = [letter for letter in expected.dead if letter[2] not in ("too_old", "unknown_impression")]
+    strays = [Place(*sent.place) for sent in rows if sent.row.id not in shown]
+    refused += [(place, "feedback", "unknown_impression") for place in strays]
+    yield from _side("dead letters", [_dead(row) for row in outcome.dead], refused, finished=True)
+    yield from _offsets(outcome, expected)
+    counts = outcome.counts or {}
+    dead = {kind: sum(reasons.values()) for kind, reasons in counts["dead_letters"].items()}
+    for group, settled in counts["settled"].items():
+        rest = counts["not_applicable"][group] + counts["duplicates_dropped"] + dead["impression"]
+        if settled + rest != counts["impressions_read"] or counts["pending"][group]:
+            yield f"the counts of impressions for `{group}` do not add up: {counts}"
+    ways = ("matched_feedback", "duplicate_feedback", "late_feedback")
+    if sum(counts[way] for way in ways) + dead["feedback"] != counts["feedback_read"]:
+        yield f"the counts of feedback do not add up: {counts}"
+    if (counts["late_feedback"], counts["lake_rows"]) != (len(outcome.late), len(outcome.lake)):
+        yield f"late feedback or rows are counted wrongly: {counts}"
 
 
 def _lake(rows: list[dict[str, Any]], wanted: list[dict[str, Any]], finished: bool) -> Iterator[str]:
@@ -146,6 +172,11 @@ def _counts(settings: Settings, outcome: Outcome, expected: Expected, model: Mod
     for name, want in wanted.items():
         if counts.get(name) != want:
             yield f"the count `{name}` is {counts.get(name)}, wanted: {want}"
+    yield from _offsets(outcome, expected)
+
+
+def _offsets(outcome: Outcome, expected: Expected) -> Iterator[str]:
+    counts = outcome.counts or {}
     for kind, offsets in expected.offsets.items():
         there = counts.get("offsets", {}).get(kind, {})
         if wrong := {name: (there.get(name), n) for name, n in offsets.items() if there.get(name, 0) != n}:

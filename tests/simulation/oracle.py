@@ -95,7 +95,7 @@ class Model:
         settings, keyed, latest = self._settings, [], -1
         offsets = self.found.offsets[KINDS[place[0]]]
         visible = {record.offset: record.truth for record in log.visible()}
-        for offset in range(log.end):
+        for offset in range(log.first, log.end):
             offsets["offsets"] += 1
             truth = visible.get(offset)
             if truth is None:

@@ -15,7 +15,7 @@ PLAIN = Settings()
 def shrunk(history: History, fails: Callable[[History], bool], tries: int = MOST_TRIES) -> History:
     """The smallest history found for which `fails` holds, within so many tries. The same every time.
 
-    >>> from tests.simulation.history import draw
+    >>> from tests.simulation.drawing import draw
     >>> shrunk(draw(1), lambda history: history.rows >= 2).rows
     2
     """
@@ -51,7 +51,7 @@ def _smaller(history: History) -> Iterator[History]:
 def _plainer(history: History) -> Iterator[str]:
     """Settings that can be as they are by default, for these events."""
     whole = any(len(m.rows) != 1 for e in history.events if isinstance(e, Write) for m in e.messages)
-    needed = {"tasks": True, "horizon": True, "codecs": whole}
+    needed = {"tasks": True, "horizon": True, "pace": True, "codecs": whole}
     needed["partitions"] = any(getattr(event, "partition", 0) for event in history.events)
     for name, value in vars(PLAIN).items():
         if not needed.get(name) and getattr(history.settings, name) != value:

@@ -9,8 +9,10 @@ from dataclasses import replace
 import pytest
 
 from tests.simulation.campaign import campaign, words_of
-from tests.simulation.history import ADS, EVENTS, History, Kill, Message, Row, Run, Settings, Write, draw
+from tests.simulation.drawing import draw
+from tests.simulation.history import ADS, EVENTS, At, Event, History, Kill, Message, Row, Run, Settings, Write
 from tests.simulation.judge import verdict
+from tests.simulation.live import BASE_MS
 from tests.simulation.oracle import Model
 from tests.simulation.planted import all_planted
 from tests.simulation.shrink import shrunk
@@ -74,6 +76,24 @@ def test_the_judge_sees_a_wrong_label_a_lost_row_and_one_that_came_twice():
         ([rows[1], rows[0], rows[2]], "row 0 of the lake"),
     ):
         assert words in str(verdict(history.settings, outcome._replace(lake=wrong)))
+
+
+def test_the_judge_of_free_pace_sees_a_label_whose_feedback_came_in_time_and_a_row_that_is_lost():
+    def at(seconds: float, topic: str, what: str, event_ms: int, identity: int = 1) -> tuple[Event, Event]:
+        row = Row(identity, BASE_MS + event_ms, what, 7)
+        return At(seconds), Write(topic, 0, (Message((row,), BASE_MS + event_ms),))
+
+    settings = Settings(pace="free", tasks=(("ctr", 500, None),), horizon=100_000, idle_s=0.3)
+    events = (*at(0, ADS, "feed", 0), *at(0.2, EVENTS, "ctr", 200), *at(3, ADS, "feed", 3000, 2), At(5))
+    history = History(0, 0, settings, events)
+    outcome = World(history).play()
+    assert verdict(settings, outcome) is None
+    first, second = outcome.lake
+    assert (first["label_ctr"], second["label_ctr"]) == (1, 0)
+    mislabelled = verdict(settings, outcome._replace(lake=[first | {"label_ctr": 0}, second]))
+    assert "label_ctr of row 0" in str(mislabelled)
+    assert "came in time" in str(mislabelled)
+    assert "impression 2 is not in the lake" in str(verdict(settings, outcome._replace(lake=[first])))
 
 
 def test_a_label_needs_feedback_inside_its_window():

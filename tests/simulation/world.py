@@ -40,6 +40,7 @@ from tests.simulation.history import (
     ADS,
     EVENTS,
     LARGE,
+    At,
     Away,
     Decide,
     Delete,
@@ -56,6 +57,7 @@ from tests.simulation.history import (
     Write,
     encoded,
 )
+from tests.simulation.live import BASE_MS
 from tests.simulation.scheduler import Killed, Process, Scheduler, Strand
 from tests.simulation.tables import Tables, last_counts
 
@@ -63,6 +65,7 @@ EXAMPLES, LETTERS = "examples", "dead-letters"
 MOST_STEPS = 3000
 MOST_RESTARTS = 60
 LAG, NEWEST = 2, 1000
+IDLE_STEP_S = 0.05
 
 
 class Outcome(NamedTuple):
@@ -85,6 +88,7 @@ class Outcome(NamedTuple):
     """Whether messages that it had committed were replaced by others."""
     stops: int
     points: int
+    outages: list[tuple[float, float]]
 
 
 @cache
@@ -116,8 +120,11 @@ def config_of(settings: Settings) -> Config:
         dedup_horizon_s=settings.horizon / 1000,
         max_future_skew_s=None if settings.skew is None else settings.skew / 1000,
     )
-    pace = base.pace.model_copy(update={"block_rows": settings.block_rows, "first_block_rows": LARGE})
-    augmentation = base.augmentation.model_copy(update={"buffer_rows": settings.buffer_rows})
+    blocks = {"block_rows": settings.block_rows, "first_block_rows": LARGE}
+    pace = base.pace.model_copy(
+        update={"mode": settings.pace, "commit_interval_s": settings.interval_s, "max_rows_ahead": LARGE, **blocks}
+    )
+    augmentation = base.augmentation.model_copy(update={"buffer_rows": settings.buffer_rows, "idle_s": settings.idle_s})
     changes = {"rows": rows, "settlement": settlement, "pace": pace, "augmentation": augmentation}
     return base.model_copy(update=changes)
 
@@ -166,7 +173,10 @@ class World:
         self._gave_up: str | None = None
         self._fault: str | None = None
         self._lost = self._replaced = False
-        self._stops = self._steps = 0
+        self._stops = self._steps = self._seen = 0
+        self._outages: list[tuple[float, float]] = []
+        self._held: list[tuple[float, Write]] = []
+        """Writes that wait for the broker's return, and when their producers send them."""
 
     def play(self) -> Outcome:
         with self.disk.watched(), self._faked():
@@ -187,7 +197,12 @@ class World:
         scheduler, broker = self.scheduler, self.broker
         match event:
             case Write():
-                self._write(event)
+                self._send(event)
+            case At(seconds):
+                for _ in range(MOST_STEPS):
+                    if self._over or scheduler.clock() >= seconds:
+                        break
+                    self._step()
             case Decide(transaction, commit):
                 self._decide(transaction, commit)
             case Run(steps):
@@ -200,6 +215,7 @@ class World:
                 scheduler.stop(after)
             case Away(seconds):
                 broker.away_until = scheduler.clock() + seconds
+                self._outages.append((scheduler.clock(), broker.away_until))
             case Stall(topic, partition, fetches):
                 broker.stalled[TopicPartition(topic, partition)] = fetches
             case Full(after, times):
@@ -209,9 +225,31 @@ class World:
             case Truncate(topic, partition, messages):
                 self._truncate(TopicPartition(topic, partition), messages)
             case Delete(topic, partition, share):
-                log = broker.logs[TopicPartition(topic, partition)]
-                log.begin = max(log.begin, round(log.stable_end * share))
-                self._lost |= log.begin > 0
+                self._delete(TopicPartition(topic, partition), share)
+
+    def _send(self, write: Write) -> None:
+        """In free pace producers wait for a broker that is away, and each partition's keep their order."""
+        if self.history.settings.pace == "free" and (self.broker.away or self._held):
+            after_s = self.broker.random.uniform(0, 0.6 * self.history.settings.idle_s)
+            self._held.append((max(self.broker.away_until, self.scheduler.clock()) + after_s, write))
+        else:
+            self._write(write)
+
+    def _send_held(self, *, all_of_them: bool = False) -> None:
+        blocked: set[tuple[str, int]] = set()
+        for entry in list(self._held):
+            place = (entry[1].topic, entry[1].partition)
+            if not all_of_them and (entry[0] > self.scheduler.clock() or place in blocked or self.broker.away):
+                blocked.add(place)
+                continue
+            self._held.remove(entry)
+            self._write(entry[1])
+
+    def _see(self, records: list[Record]) -> None:
+        """Readers can see these from now on."""
+        for record in records:
+            self._seen += 1
+            record.seen, record.seen_s = self._seen, self.scheduler.clock()
 
     def _write(self, write: Write) -> None:
         log = self.broker.logs[TopicPartition(write.topic, write.partition)]
@@ -219,11 +257,29 @@ class World:
         for message in write.messages:
             value = encoded(message, write.topic, self._codec[write.topic], self.history.settings.string_ids)
             log.append(Record(value, timestamp=message.stamp, truth=message, transaction=transaction))
+            self._see(log.records[-1:])
 
     def _decide(self, transaction: int, commit: bool) -> None:
         self._decided.add(transaction)
         for log in self.broker.logs.values():
             log.decide(transaction, commit=commit)
+
+    def _committed(self) -> list[Any] | None:
+        """Up to where the service has committed partitions; None before its first state."""
+        if str(self.run_dir.lake) not in self.tables.logs:
+            return None
+        meta = commit_module.committed_meta(self.run_dir)
+        return None if meta is None else meta["merge"]["partitions"]
+
+    def _delete(self, partition: TopicPartition, share: float) -> None:
+        log, committed = self.broker.logs[partition], self._committed()
+        to = max(log.begin, round(log.stable_end * share))
+        if committed is None and self._process is not None:
+            return  # whether it has begun to read is its own business
+        if committed is None:
+            log.first = to  # the run begins here
+        self._lost |= to > log.first
+        log.begin = to
 
     def _truncate(self, partition: TopicPartition, messages: int) -> None:
         log = self.broker.logs[partition]
@@ -231,8 +287,7 @@ class World:
         if to == log.end:
             return
         self._lost = True
-        meta = commit_module.committed_meta(self.run_dir) if str(self.run_dir.lake) in self.tables.logs else None
-        for topic, number, offset, row, _ in [] if meta is None else meta["merge"]["partitions"]:
+        for topic, number, offset, row, _ in self._committed() or []:
             if (topic, number) == tuple(partition) and offset + (row > 0) > to:
                 self._replaced = True
         log.truncate(to)
@@ -244,6 +299,7 @@ class World:
         if self._over:
             return
         self._steps += 1
+        self._send_held()
         for process, at in list(self._stopped):
             if at <= self._steps:
                 self._go_on(process)
@@ -259,7 +315,9 @@ class World:
     def _start(self) -> None:
         process = self._process = self.scheduler.new_process()
         clock = self.scheduler.clock
-        process.worker = AugmentationWorker(self.config, self.run_dir, until_end=True, now_ms=clock.now_ms, clock=clock)
+        process.worker = AugmentationWorker(
+            self.config, self.run_dir, until_end=True, now_ms=lambda: BASE_MS + clock.now_ms(), clock=clock
+        )
         self._attempt(process, process.worker.open)
 
     def _attempt(self, process: Process, work: Callable[[], Any]) -> None:
@@ -298,7 +356,7 @@ class World:
         if failure is not None:
             self._failed(process, failure)
         elif not moved:
-            self.scheduler.clock.advance(0.02)
+            self.scheduler.clock.advance(IDLE_STEP_S)
 
     def _failed(self, process: Process, error: BaseException) -> None:
         followed = process is not self._process
@@ -343,6 +401,7 @@ class World:
         self.broker.away_until = float("-inf")
         self.broker.stalled.clear()
         self.broker.patient = True
+        self._send_held(all_of_them=True)
         for partition, log in self.broker.logs.items():
             for transaction in list(log.open):
                 log.decide(transaction, commit=False)
@@ -378,6 +437,7 @@ class World:
             replaced=self._replaced,
             stops=self._stops,
             points=self.scheduler.points,
+            outages=self._outages,
         )
 
     def _examples(self, partition: int) -> list[tuple[dict[str, str], list[dict[str, Any]]]]:

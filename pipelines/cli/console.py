@@ -56,12 +56,12 @@ NOUNS = (
     "doctor",
     "lake",
     "mend",
-    "plan",
     "recordings",
-    "scale",
     "stream",
     "students",
     "sweep",
+    "teachers",
+    "versions",
 )
 for _noun in NOUNS:
     importlib.import_module(f"{__package__}.{_noun}").register(app)

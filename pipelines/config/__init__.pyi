@@ -20,6 +20,7 @@ from .sections import (
     MetricsSettings,
     Pace,
     Recorded,
+    RegistrySettings,
     Resources,
     Topic,
 )
@@ -38,6 +39,7 @@ __all__ = [
     "MetricsSettings",
     "Pace",
     "Recorded",
+    "RegistrySettings",
     "Resources",
     "StudentChanges",
     "StudentSettings",

@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-ELSEWHERE = ("tracking", "resources", "lake", "losses", "alarms")
+ELSEWHERE = ("tracking", "registry", "resources", "lake", "losses", "alarms")
 """Sections that say where a run runs, and how it is watched and judged."""
 
 RANKS, PLACEMENT = ("teacher", "augmentation"), ("ranks", "sharding", "read_ahead")

@@ -239,6 +239,45 @@ class Tracking(Frozen):
     queue_entries: int = Field(default=20_000, gt=0, description="waiting for the store; what does not fit is dropped")
 
 
+class RegistrySettings(Frozen):
+    """When a student publishes a version of itself while it learns, and what makes a version champion."""
+
+    publish_every_rows: int | None = Field(
+        default=50_000, gt=0, description="rows learned between two versions; null: none while the stream runs"
+    )
+    publish_every_minutes: float | None = Field(
+        default=None, gt=0, description="of event time, between two versions; null: rows alone decide"
+    )
+    promotion: Literal["auto", "by_hand"] = Field(
+        default="auto", description="auto: a candidate that is better becomes champion; by_hand: `exfm promote` does it"
+    )
+    level: float = Field(
+        default=0.05, gt=0, lt=1, description="how probable it may be that a candidate that is no better is promoted"
+    )
+    block_rows: int = Field(default=64, gt=0, description="rows whose mean is one piece of evidence")
+    pilot_blocks: int = Field(
+        default=64, gt=0, description="blocks that set how far a block may count, and are no evidence themselves"
+    )
+    calibration: tuple[float, float] = Field(
+        default=(0.8, 1.25), description="bounds of the candidate's calibration; outside them it is not promoted"
+    )
+    min_positives: int = Field(default=200, ge=1, description="positives of a task before its calibration is judged")
+    trial_rows: int = Field(
+        default=1_000_000, gt=0, description="rows after which a comparison that decided nothing gives way to the next"
+    )
+    trial_days: float | None = Field(default=None, gt=0, description="the same in days of event time; null: rows alone")
+    keep_versions: int = Field(
+        default=8, ge=1, description="versions that stay on the disk, apart from champion, candidate and previous"
+    )
+
+    @model_validator(mode="after")
+    def _bounds_in_order(self) -> RegistrySettings:
+        low, high = self.calibration
+        if not 0 <= low < 1 < high:
+            raise ValueError(f"calibration is [{low:g}, {high:g}]; 1 has to lie between the two, as in [0.8, 1.25]")
+        return self
+
+
 class Resources(Frozen):
     """What Ray may use. Threads are per worker and exact; CPU requests are fractions of a core."""
 

@@ -30,6 +30,7 @@ from pipelines.config.sections import (
     MetricsSettings,
     Pace,
     Recorded,
+    RegistrySettings,
     Resources,
     Tracking,
 )
@@ -67,6 +68,7 @@ class Config(Frozen):
     losses: LossLimits = LossLimits()
     alarms: AlarmLimits = AlarmLimits()
     tracking: Tracking = Tracking()
+    registry: RegistrySettings = RegistrySettings()
     resources: Resources = Resources()
 
     @model_validator(mode="after")

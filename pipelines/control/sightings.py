@@ -39,6 +39,7 @@ class Sightings:
         self._began_s = clock()
         self._moved: dict[str, tuple[tuple[int, ...], float]] = {}
         self._unknown: dict[str, float] = {}
+        self._refused_since: dict[str, float] = {}
         topics = {"impressions": config.kafka.impressions.topic, "rows of feedback": config.kafka.feedback.topic}
         self._topics = topics
         self._samples: dict[str, deque[tuple[float, Read]]] = {what: deque() for what in topics}
@@ -72,7 +73,23 @@ class Sightings:
         silent = "it has not reported" if running else f"it is {worker.state}"
         why = "the broker has not answered" if worker.is_fresh else silent
         waits_for = Kind.TEACHER if report.waits_for_teacher else None
-        return Sight(worker.name, worker.kind, moved_s, lag, since_s, why, waits_for, report.note)
+        refused_since_s = now_s
+        if report.alarm is None:
+            self._refused_since.pop(worker.name, None)
+        else:
+            refused_since_s = self._refused_since.setdefault(worker.name, now_s)
+        return Sight(
+            worker.name,
+            worker.kind,
+            moved_s,
+            lag,
+            since_s,
+            why,
+            waits_for,
+            report.note,
+            refused=report.alarm,
+            refused_since_s=refused_since_s,
+        )
 
     def _lag(self, worker: WorkerStatus, report: Report, status: RunStatus) -> int | None:
         if not worker.kind.has_lag:

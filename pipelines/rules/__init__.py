@@ -6,6 +6,7 @@ causes    why a process died, from what it raised
 alarms    stalled, mass dead letters, lag unknown, nothing read
 shares    shares of rows, as far as few rows can show them
 policies  restart or give up; which snapshot scores the next block
+promoting whether a candidate takes the champion's place
 """
 
 import lazy_loader

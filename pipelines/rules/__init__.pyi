@@ -14,6 +14,7 @@ from .policies import (
     still_counting,
     verdict,
 )
+from .promoting import Decision, Keep, Promote, Refuse, Standards, TaskSeen, promotion
 from .shares import sure_share
 from .states import RUN_TRANSITIONS, WORKER_TRANSITIONS, RunState, WorkerState, moved
 
@@ -24,16 +25,22 @@ __all__ = [
     "Alarm",
     "Cause",
     "Death",
+    "Decision",
     "Died",
     "GiveUp",
     "Gone",
+    "Keep",
     "Kind",
     "Patience",
+    "Promote",
     "Raised",
+    "Refuse",
     "Refused",
     "RunState",
     "Score",
     "Sight",
+    "Standards",
+    "TaskSeen",
     "Wait",
     "WithoutTeacher",
     "WorkerState",
@@ -41,6 +48,7 @@ __all__ = [
     "cause_of",
     "lockstep_version",
     "moved",
+    "promotion",
     "snapshot_for",
     "still_counting",
     "sure_share",

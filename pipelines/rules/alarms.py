@@ -3,6 +3,7 @@
 stalled            a worker, or the whole run, makes no progress although rows wait for it
 mass dead letters  a grave share of what was read in the last minutes was refused
 lag unknown        how many rows wait cannot be known, since the broker or the worker does not answer
+export refused     what would be served of a student is not that student: nothing of it was published
 nothing read       the topics of a live run bring nothing: a note, since that may be as it should
 
 All times are seconds of one clock that never jumps. Only `words_of` turns them into times of day.
@@ -30,6 +31,7 @@ class Alarm(StrEnum):
     STALLED = "stalled"
     DEAD_LETTERS = "mass dead letters"
     LAG_UNKNOWN = "lag unknown"
+    EXPORT_REFUSED = "export refused"
     NOTHING_READ = "nothing read"
 
     @property
@@ -46,6 +48,7 @@ class Sight:
     lag_rows         how many rows wait for it; None: unknown. 0 for one that waits for no rows (ingest)
     unknown_since_s  since when its lag is unknown, and why
     waits_for        a kind of worker without which it cannot continue
+    refused          which export of it was refused, and why; since when
     """
 
     name: str
@@ -56,6 +59,8 @@ class Sight:
     why_unknown: str = "the broker has not answered"
     waits_for: Kind | None = None
     note: str | None = None
+    refused: str | None = None
+    refused_since_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -102,6 +107,7 @@ def alarms_of(
         *_stalled(sights, limits, now_s),
         *_dead_letters(refused, limits, now_s),
         *_lag_unknown(sights, now_s),
+        *_exports_refused(sights),
         *_nothing_read(sights, silent_topics, limits, now_s),
     ]
 
@@ -142,6 +148,13 @@ def _lag_unknown(sights: Sequence[Sight], now_s: float) -> Iterator[Raised]:
         if sight.lag_rows is None and sight.unknown_since_s is not None and now_s - sight.unknown_since_s >= UNKNOWN_S:
             text = f"how many rows wait for {sight.name} cannot be known: {sight.why_unknown}"
             yield Raised(Alarm.LAG_UNKNOWN, sight.unknown_since_s, text, (sight.name,))
+
+
+def _exports_refused(sights: Sequence[Sight]) -> Iterator[Raised]:
+    for sight in sights:
+        if sight.refused is not None:
+            text = f"{sight.name}: {sight.refused}"
+            yield Raised(Alarm.EXPORT_REFUSED, sight.refused_since_s, text, (sight.name,))
 
 
 def _nothing_read(

@@ -77,6 +77,16 @@ class RunDir:
         return self.root / "snapshots" / "twins" / student
 
     @property
+    def registry(self) -> Path:
+        return self.root / "registry"
+
+    def ledger(self, student: str) -> Path:
+        return self.registry / f"{student}.jsonl"
+
+    def versions(self, student: str) -> Path:
+        return self.registry / student
+
+    @property
     def truth(self) -> Path:
         return self.root / "truth"
 

@@ -124,6 +124,7 @@ class WorkerStatus:
             "logit_age_s": report.logit_age_s,
             "note": report.note,
             "alarms": self.alarms,
+            "versions": report.versions,
             "ranks": [asdict(rank) for rank in report.ranks] if lives else [],
         }
 

@@ -5,6 +5,7 @@ from .lake import LakeCare, as_json
 from .log_tail import log_lines
 from .recording import record
 from .stored_config import config_of
+from .versions import promote, rollback
 
 __all__ = [
     "DeadLetters",
@@ -17,7 +18,9 @@ __all__ = [
     "config_of",
     "feed",
     "log_lines",
+    "promote",
     "reached",
     "record",
     "recorded_source",
+    "rollback",
 ]

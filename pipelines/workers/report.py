@@ -46,6 +46,10 @@ class Report:
     note: str | None = None
     waits_for_teacher: bool = False
     """It cannot continue before the teacher's next snapshot."""
+    alarm: str | None = None
+    """Of a student: which export or version of it was refused, and why; its training goes on."""
+    versions: dict[str, Any] | None = None
+    """Of a student: `candidate`, `champion` and `previous` by name, and the `trial` that is on."""
     counts: dict[str, Any] | None = None
     progress: tuple[int, int] | None = None
     own_rows: int = 0

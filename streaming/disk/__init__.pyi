@@ -1,5 +1,6 @@
 from .files import (
     PART_SUFFIX,
+    append_line,
     is_disk_full,
     make_folder,
     read_json,
@@ -21,6 +22,7 @@ __all__ = [
     "SEAL",
     "Piece",
     "Spool",
+    "append_line",
     "file_lock",
     "is_disk_full",
     "json_object",

@@ -94,6 +94,31 @@ def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
 
 
+def append_line(path: Path, line: str) -> None:
+    """Add a line to the file at `path`, on the disk when this returns. Half a line, which a crash has left, is removed
+    first: it was never added. One writer at a time. Raises DiskFull.
+
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "log"
+    >>> append_line(path, "one")
+    >>> _ = path.open("a").write("tw")
+    >>> append_line(path, "two")
+    >>> path.read_text()
+    'one\\ntwo\\n'
+    """
+    if not path.parent.is_dir():
+        make_folder(path.parent)
+    new = not path.exists()
+    with disk_full_named(path), path.open("ab+") as file:
+        file.seek(0)
+        file.truncate(file.read().rfind(b"\n") + 1)
+        file.write(line.encode() + b"\n")
+        file.flush()
+        os.fsync(file.fileno())
+    if new:
+        sync(path.parent)
+
+
 def read_json(path: Path) -> Any | None:
     """The value at `path`, or None where there is no file yet. Raises StreamingError when it is damaged."""
     try:

@@ -46,6 +46,7 @@ ORDER = [
     "pipelines",
     "pipelines.shipped",
     "pipelines.run_dir",
+    "pipelines.registry",
     "pipelines.training",
     "pipelines.feeds",
     "pipelines.config",

@@ -3,6 +3,8 @@
 worker   the worker: step, checkpoint, report
 record   live figures, predictions, age of the teacher's logits
 export   what is served, checked against the student
+versions what is published of it while it learns, and which version is champion
+trial    champion and candidate on the same fresh rows
 """
 
 import lazy_loader

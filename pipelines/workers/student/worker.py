@@ -26,6 +26,8 @@ from pipelines.training import Account, PredictionLog
 from pipelines.workers import Keeper, Report, Worker, seconds_since
 from pipelines.workers.student.export import Exports
 from pipelines.workers.student.record import FIGURES, Record
+from pipelines.workers.student.trial import NAME as VERSIONS
+from pipelines.workers.student.versions import Versions
 from streaming.lake import LakeReader, LakeSource
 from streaming.messages import EndOfStream
 from streaming.schema import SAMPLE_WEIGHT
@@ -55,6 +57,7 @@ class StudentWorker(Worker):
         self.record.predictions.open(self._position)
         if self._position >= self._settings.first_seq and not grew:
             self._export_again()
+        self.keeper.put(self.versions.writing())  # what a crash kept from the ledger
         self.feed_from(self._lake_source())
 
     def resume(self) -> bool:
@@ -91,9 +94,13 @@ class StudentWorker(Worker):
             weighted=config.rows.weighted or sampled,
             metrics=config.metrics,
         )
+        self.versions = Versions(config, settings, self._run_dir, self.engine)
         if stored is None and settings.starts_from is not None:
             self._start_warm()
         grew = stored is not None and self._load(stored)
+        kept = stored.tensors if stored is not None else {}
+        counted = {k: whole_tensor(v) for k, v in kept.items() if k.startswith(f"{VERSIONS}/")}
+        self.versions.resume(meta, counted, self._position)
         grave = config.losses.fail_share
         self.account = Account(
             self.engine.names, tasks, most_in_a_row=most, grave_share=grave, sampled=sampled, meta=meta
@@ -173,6 +180,7 @@ class StudentWorker(Worker):
     def step(self) -> bool:
         """Learn one batch, if there is one."""
         self.keeper.check()
+        self.versions.take_decisions()
         assert self.feed is not None
         self.feed.end_at(self.orders.end_seq)
         try:
@@ -188,8 +196,10 @@ class StudentWorker(Worker):
 
     def learn(self, cut: Cut) -> None:
         """Judge and learn one batch; a checkpoint follows where one is due."""
-        judged, own = self.engine.step(cut.batch), cut.own_rows
-        every = self._settings.label_rows == "all"
+        own, every = cut.own_rows, self._settings.label_rows == "all"
+        with self.watch("trial"):
+            self.versions.judge(own)
+        judged = self.engine.step(cut.batch)
         taught = cut.rows if every else own.rows
         with self.watch("metrics"):
             try:
@@ -205,7 +215,10 @@ class StudentWorker(Worker):
         self._move_to(cut.rows["lake_seq"][-1].as_py())
         self.rows += cut.rows.num_rows
         self._saved_rows += taught.num_rows
-        if self._saved_rows >= self._settings.checkpoint_every_rows:
+        with self.watch("trial"):
+            self.versions.note(cut.rows)
+        due = self.versions.decided or self.versions.due(self.account.rows)
+        if due or self._saved_rows >= self._settings.checkpoint_every_rows:
             self.checkpoint()
 
     @property
@@ -244,14 +257,24 @@ class StudentWorker(Worker):
             return
         with self.watch("checkpoint"):
             name = version_name(self._position + 1)
-            tensors, meta = self.engine.state() | self.record.state(), self._meta()
+            tensors = self.engine.state() | self.record.state()
+            if self._last_batch is not None and self.versions.due(rows := self.account.rows):
+                figures = self.record.figures.values()
+                self.versions.publish(name, tensors, self._last_batch, rows, self._position, figures)
+            tensors |= self.versions.state()
+            meta = self._meta()
             predictions = self.record.predictions.take()
         export: Callable[[], None] = lambda: None  # nothing was learned since the last export  # noqa: E731
         if self._last_batch is not None:
             with self.watch("export"):
                 export = self._exports.of(self._last_batch, name, tensors)
-        before = partial(self.record.predictions.write, predictions)
-        self.keeper.commit(name, tensors, meta, kind="student-checkpoint", before=before, after=export)
+        before, register = partial(self.record.predictions.write, predictions), self.versions.writing()
+
+        def after() -> None:
+            export()
+            register()
+
+        self.keeper.commit(name, tensors, meta, kind="student-checkpoint", before=before, after=after)
         self._saved_position, self._saved_rows = self._position, 0
 
     def _meta(self) -> dict[str, Any]:
@@ -262,6 +285,7 @@ class StudentWorker(Worker):
             "made_with": made_with.model_dump(mode="json"),
             **self.account.meta(self.engine.trained_rows, self._position),
             **self.record.meta(),
+            **self.versions.meta(),
         }
 
     def _export_again(self) -> None:
@@ -307,8 +331,15 @@ class StudentWorker(Worker):
             report.total_rows += self.record.other_rows
         notes = [self.keeper.note, *self.account.notes, self.engine.as_shown_is_off]
         report.note = "; ".join(filter(None, notes)) or None
+        report.alarm = self.alarm
+        report.versions = self.versions.as_json()
         report.counts = self.counts()
         self.keeper.renew()
+
+    @property
+    def alarm(self) -> str | None:
+        """What somebody has to look at: an export or a version that was refused."""
+        return self.versions.alarm or self._exports.alarm
 
     def counts(self) -> dict[str, Any]:
         """What student and twin learned and left out, as it goes into the summary."""

@@ -9,8 +9,7 @@ import pytest
 
 from exfm.errors import ConfigError, ModelError
 from exfm.metrics import PairedEvidence, log_e_values, path, reach
-from tests.benchmarks.peeking import World, watched
-from tests.benchmarks.peeking import pairs as draw
+from tests.support.models.model_pairs import World, differences, watched
 
 LAMBDAS = [0.9 * 2.0 ** (-j / 2) for j in range(20)]
 
@@ -131,7 +130,7 @@ def test_evidence_that_was_cut_otherwise_is_not_taken_up():
 
 def promoted(world: World, pairs: int, rows: int, gain: float) -> np.ndarray:
     """(pairs, 3): whether each was ever promoted by e-process, by a plain interval again and again, and at the end."""
-    found = [watched(draw(np.random.default_rng(seed), world, rows, gain)) for seed in range(pairs)]
+    found = [watched(differences(np.random.default_rng(seed), world, rows, gain)) for seed in range(pairs)]
     return ~np.isnan(np.array(found))
 
 

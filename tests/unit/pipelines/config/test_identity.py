@@ -68,6 +68,7 @@ TABLE = [
     ("losses.fail_share", 0.9, set()),
     ("alarms.stalled_s", 9.0, set()),
     ("tracking.enabled", False, set()),
+    ("registry.level", 0.01, set()),
     ("resources.threads", 2, set()),
 ]
 

@@ -67,6 +67,19 @@ def test_a_student_that_stands_still_before_rows_is_stalled_until_it_moves():
     assert seen.status.trouble is None
 
 
+def test_an_export_that_was_refused_is_an_alarm_until_one_is_good():
+    seen = Seen(unread_s=1e6)
+    assert seen.after(0) == []
+    seen.student.report.alarm = "version v00000064 was refused: the export differs from the student"
+    assert seen.after(1) == ["export refused"]
+    assert seen.after(9) == ["export refused"]
+    [alarm] = seen.status.alarms
+    assert (alarm["severity"], alarm["workers"], alarm["for_s"]) == ("alarm", ["student-feed"], 9.0)
+    assert "export refused: student-feed: version v00000064 was refused" in seen.status.trouble
+    seen.student.report.alarm = None
+    assert seen.after(1) == []
+
+
 def test_a_restart_that_begins_again_is_no_progress_and_what_it_learns_again_is():
     seen = Seen(unread_s=1e6)
     seen.student.report.lag_rows = 40

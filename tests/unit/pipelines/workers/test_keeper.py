@@ -322,15 +322,27 @@ def test_what_a_student_serves_is_the_moment_of_its_checkpoint_though_it_learned
     assert predicted["lake_seq"].to_pylist() == list(range(96))
 
 
-def test_an_export_that_is_not_the_student_of_its_moment_is_refused(student, disk, monkeypatch):
-    from exfm.errors import ModelError
+def test_an_export_that_is_not_the_student_of_its_moment_is_refused_and_training_goes_on(
+    student, disk, monkeypatch, tmp_path
+):
     from pipelines.workers.student import export as module
 
-    monkeypatch.setattr(module, "load_student", lambda served, state: None)  # serves its own initial weights
-    disk.let_through(1)
+    load = module.load_student
+    disk.let_through(3)
     learn(student, 0)
-    with pytest.raises(ModelError, match="the export differs from the student"):
-        eventually(lambda: student.keeper.check() is not None)
+    eventually(lambda: student.keeper.idle)
+    monkeypatch.setattr(module, "load_student", lambda served, state: None)  # serves what it was before
+    learn(student, 1)
+    eventually(lambda: student.keeper.idle)
+    exported = tmp_path / "snapshots" / "students" / "feed"
+    assert checkpoint_names(exported) == ["v00000032"]
+    assert checkpoint_names(tmp_path / "checkpoints" / "student-feed") == ["v00000032", "v00000064"]
+    assert "export v00000064 of the no_teacher was refused: the export differs from the student" in student.alarm
+    monkeypatch.setattr(module, "load_student", load)
+    learn(student, 2)
+    eventually(lambda: student.keeper.idle)
+    assert student.alarm is None
+    assert checkpoint_names(exported) == ["v00000032", "v00000096"]
 
 
 def test_a_student_keeps_the_row_that_its_export_is_checked_with(student, disk, tmp_path):

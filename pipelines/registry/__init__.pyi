@@ -1,0 +1,14 @@
+from .ledger import CONCLUSION, HAND, POLICY, Entry, Ledger, LedgerWriter, standing_after
+from .standing import Action, Standing
+
+__all__ = [
+    "CONCLUSION",
+    "HAND",
+    "POLICY",
+    "Action",
+    "Entry",
+    "Ledger",
+    "LedgerWriter",
+    "Standing",
+    "standing_after",
+]

@@ -1,0 +1,54 @@
+"""Which versions of a student are champion, candidate and previous, and how a decision changes that."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import NamedTuple
+
+
+class Action(StrEnum):
+    """What an entry of the ledger says."""
+
+    PUBLISHED = "published"
+    """A version is in the registry."""
+    TRIAL = "trial"
+    """A version is candidate: it is compared with the champion from here on."""
+    REFUSED = "refused"
+    """A version was not published: its export is not the model it was made of."""
+    PROMOTED = "promoted"
+    ENDED = "ended"
+    """A comparison is over, and the champion stays."""
+    ROLLED_BACK = "rolled back"
+    WITHDRAWN = "withdrawn"
+    """Nothing of this run is to be served."""
+
+
+class Standing(NamedTuple):
+    """Versions by name; None where there is none."""
+
+    candidate: str | None = None
+    champion: str | None = None
+    previous: str | None = None
+
+    def after(self, action: Action, version: str | None = None) -> Standing:
+        """What it is once that is done to `version`.
+
+        >>> Standing(candidate="v2", champion="v1").after(Action.PROMOTED, "v2")
+        Standing(candidate=None, champion='v2', previous='v1')
+        >>> Standing(champion="v2", previous="v1").after(Action.ROLLED_BACK, "v1")
+        Standing(candidate=None, champion='v1', previous=None)
+        """
+        if action is Action.TRIAL:
+            return self._replace(candidate=version)
+        if action is Action.PROMOTED:
+            return Standing(None, version, self.champion if self.champion != version else self.previous)
+        if action is Action.ROLLED_BACK:
+            return Standing(None, version, None)
+        if action is Action.ENDED:
+            return self._replace(candidate=None)
+        if action is Action.WITHDRAWN:
+            return Standing()
+        return self
+
+    def as_json(self) -> dict[str, str | None]:
+        return self._asdict()

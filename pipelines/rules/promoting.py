@@ -1,0 +1,134 @@
+"""Promotion: whether a candidate takes the champion's place, from what was seen of the two on the same fresh rows.
+
+One may ask after every row: the evidence is anytime-valid (exfm/metrics/sequential.py), so asking often promotes no
+model that is no better. With the e-values E_t of T tasks:
+
+    promote   mean of E_t ≥ 1/level, if calibration lies in bounds and clipping hides no loss
+    refuse    a task is lost (E_t of the other side ≥ T/level), a logit was not finite, or patience is at its end
+    keep      all else: the comparison goes on
+
+A mean of e-values is an e-value: where the candidate is better at no task, it is promoted with probability `level` at
+most, for as long as the comparison lasts. The level is of each comparison, not of all that a run makes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from exfm.metrics import Evidence
+
+
+@dataclass(frozen=True)
+class TaskSeen:
+    """What was seen of one task. `calibration` of the candidate on the rows compared: Σ predicted / Σ label, None
+    without positives. `not_finite`: rows where the candidate gave no finite logit, and the champion did."""
+
+    evidence: Evidence
+    positives: int
+    calibration: float | None
+    not_finite: int = 0
+
+
+@dataclass(frozen=True)
+class Standards:
+    """What is asked of a candidate; the names are those of the config's section `registry`."""
+
+    level: float = 0.05
+    calibration: tuple[float, float] = (0.8, 1.25)
+    min_positives: int = 200
+    trial_rows: int = 1_000_000
+    trial_days: float | None = None
+
+
+@dataclass(frozen=True)
+class Promote:
+    reason: str
+
+
+@dataclass(frozen=True)
+class Keep:
+    """The champion stays, and the comparison goes on."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Refuse:
+    """The champion stays, and the comparison is over."""
+
+    reason: str
+
+
+Decision = Promote | Keep | Refuse
+
+
+def promotion(tasks: Mapping[str, TaskSeen], standards: Standards, *, rows: int, days: float = 0.0) -> Decision:
+    """What becomes of a candidate after `rows` rows and `days` of event time of comparison.
+
+    >>> none = Evidence(0.0, 0.0, None, None, None, None, 0, 0, None, 0, 0.0, 0)
+    >>> promotion({"ctr": TaskSeen(none, 0, None)}, Standards(), rows=0)
+    Keep(reason='not decided yet: e-value 1 of 20, after 0 rows')
+    """
+    count, needed = max(1, len(tasks)), 1 / standards.level
+    for task, seen in tasks.items():
+        if seen.not_finite:
+            return Refuse(f"{seen.not_finite} rows of {task} got a logit that is not finite")
+    for task, seen in tasks.items():
+        if seen.evidence.log_e_worse >= math.log(needed * count):
+            return Refuse(f"worse on {task}: {_words(task, seen)}")
+    log_e = _log_mean([seen.evidence.log_e_better for seen in tasks.values()])
+    decided = log_e >= math.log(needed)
+    objection = _objection(tasks, standards) if decided else None
+    if decided and objection is None:
+        best = _best(tasks)
+        return Promote(f"better on {_words(best, tasks[best])}; e-value {_number(log_e)}, {needed:g} asked for")
+    waits = objection or f"e-value {_number(log_e)} of {needed:g}"
+    if rows >= standards.trial_rows:
+        return Refuse(f"{waits}, after {rows:,} rows; registry.trial_rows gives it {standards.trial_rows:,}")
+    if standards.trial_days is not None and days >= standards.trial_days:
+        return Refuse(f"{waits}, after {days:.2f} days; registry.trial_days gives it {standards.trial_days:g}")
+    return Keep(f"not decided yet: {waits}, after {rows:,} rows" if objection is None else objection)
+
+
+def _objection(tasks: Mapping[str, TaskSeen], standards: Standards) -> str | None:
+    """Why a candidate whose evidence suffices is not promoted yet."""
+    low, high = standards.calibration
+    best = _best(tasks)
+    for task, seen in tasks.items():
+        if seen.positives < standards.min_positives:
+            if task == best:
+                few = f"{seen.positives} positives of {task}, {standards.min_positives} are asked for"
+                return f"the evidence suffices, but whether it is calibrated is not known yet: {few}"
+        elif seen.calibration is None or not low <= seen.calibration <= high:
+            said = "unknown" if seen.calibration is None else f"{seen.calibration:.3f}"
+            return f"the evidence suffices, but its calibration on {task} is {said}, outside {low:g} to {high:g}"
+    raw = tasks[best].evidence.raw
+    if raw is None or raw <= 0:
+        clipped = tasks[best].evidence.clipped
+        return f"the evidence suffices, but not without clipping: {clipped} blocks of {best} were clipped"
+    return None
+
+
+def _best(tasks: Mapping[str, TaskSeen]) -> str:
+    return max(tasks, key=lambda task: tasks[task].evidence.log_e_better)
+
+
+def _words(task: str, seen: TaskSeen) -> str:
+    found = seen.evidence
+    if found.difference is None or found.low is None or found.high is None:
+        return task
+    return (
+        f"{task}: log-loss lower by {found.difference:.3g} [{found.low:.3g}, {found.high:.3g}] per row, "
+        f"{found.rows:,} rows, {seen.positives:,} positives"
+    )
+
+
+def _log_mean(logs: list[float]) -> float:
+    most = max(logs, default=0.0)
+    return most + math.log(sum(math.exp(log - most) for log in logs) / len(logs)) if logs else 0.0
+
+
+def _number(log_e: float) -> str:
+    return f"{math.exp(log_e):.3g}" if log_e < 14 else "over a million"

@@ -283,6 +283,13 @@ class Resources(Frozen):
 
     address: str | None = Field(default=None, description="null: a Ray of this run's own; or a cluster's address")
     threads: int = Field(default=1, ge=1, description="of each worker's kernels")
+    students_per_host: int = Field(
+        default=1,
+        ge=1,
+        exclude_if=lambda many: many == 1,
+        description="students that share a process: libraries take 1 GB of it, a student's own part some tens of MB; "
+        "they step in turn",
+    )
     cpus_per_worker: float = Field(default=0.2, gt=0, description="what each worker asks of Ray, in cores")
     placement_timeout_s: float = Field(default=60.0, gt=0, description="how long to wait for Ray to place a worker")
     object_store_mb: int = Field(default=100, ge=80, description="memory of Ray's object store")

@@ -69,7 +69,7 @@ class Supervised:
         self._restart_at = self._well_since = self._asked_at = None
         self.status.silent_s = 0.0
         self._handle = self._rules.launcher.start(
-            self.name, self.wanted.build, self._rules.logs / f"{self.name}.log", self.wanted.ranks
+            self.name, self.wanted.build, self._rules.logs / f"{self.name}.log", self.wanted.ranks, self.wanted.host
         )
         self._move(WorkerState.STARTING)
 

@@ -18,28 +18,33 @@ from pipelines.workers import Rendezvous, Worker
 
 
 class Wanted(NamedTuple):
-    """A worker that is to run, how it is built, and how many processes hold it."""
+    """A worker that is to run, how it is built, how many processes hold it, and with whom it may share one."""
 
     name: str
     kind: Kind
     build: Build
     ranks: int = 1
+    host: str | None = None
 
 
 def wanted_of(config: Config, run_dir: RunDir, servers: str, until_end: bool) -> list[Wanted]:
     """Every worker of a run."""
     text, root = json.dumps(config.model_dump(mode="json")), str(run_dir.root.absolute())
 
-    def wanted(kind: Kind, name: str, ranks: int = 1) -> Wanted:
+    def wanted(kind: Kind, name: str, ranks: int = 1, host: str | None = None) -> Wanted:
         student = name.removeprefix(STUDENT)
         build = partial(build_worker, kind, student, text, root, servers, until_end, config.kafka.given)
-        return Wanted(name, kind, build, ranks)
+        return Wanted(name, kind, build, ranks, host)
 
+    many = config.resources.students_per_host
     return [
         *([wanted(Kind.INGEST, "ingest")] if config.source is not None else []),
         wanted(Kind.AUGMENTATION, "augmentation", config.augmentation.ranks),
         wanted(Kind.TEACHER, "teacher", config.teacher.ranks),
-        *(wanted(Kind.STUDENT, STUDENT + student.name) for student in config.students),
+        *(
+            wanted(Kind.STUDENT, STUDENT + student.name, host=f"students-{place // many}" if many > 1 else None)
+            for place, student in enumerate(config.students)
+        ),
     ]
 
 

@@ -1,6 +1,7 @@
 """Where workers run: Ray actors, or this process.
 
 ray    the launchers and their handles; the only import of ray
+host   workers that share a process
 ranks  a worker that is several processes, polled as one
 """
 

@@ -1,4 +1,5 @@
-from .ray import Build, Handle, Launcher, LocalLauncher, RayLauncher
+from .host import Build
+from .ray import Handle, Launcher, LocalLauncher, RayLauncher
 
 __all__ = [
     "Build",

@@ -13,20 +13,17 @@ from __future__ import annotations
 
 import logging
 import os
-import socket
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from pipelines.config import Resources
+from pipelines.launch.host import Build, Host, last_turn
 from pipelines.launch.ranks import ADVANCE_S, RankHandle
 from pipelines.rules import Died, Gone
-from pipelines.run_dir import log_to
 from pipelines.workers import Orders, Rendezvous, Report, Worker
 from streaming.errors import BadInput
-
-Build = Callable[[Rendezvous], Worker]
 
 SLOW_STARTS = 5
 ENVIRONMENT = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "ARROW_IO_THREADS", "RAYON_NUM_THREADS")
@@ -42,7 +39,10 @@ class Handle(Protocol):
 
 
 class Launcher(Protocol):
-    def start(self, name: str, build: Build, log: Path, ranks: int = 1) -> Handle: ...
+    def start(self, name: str, build: Build, log: Path, ranks: int = 1, host: str | None = None) -> Handle:
+        """`host`: workers of the same one may share a process."""
+        ...
+
     def shutdown(self) -> None: ...
 
 
@@ -88,7 +88,7 @@ class LocalHandle:
 
 
 class LocalLauncher:
-    def start(self, name: str, build: Build, log: Path, ranks: int = 1) -> Handle:
+    def start(self, name: str, build: Build, log: Path, ranks: int = 1, host: str | None = None) -> Handle:
         if ranks > 1:
             raise BadInput(f"{name} is to be {ranks} processes, and this launcher has one: leave --local out")
         return LocalHandle(build)
@@ -100,68 +100,33 @@ class LocalLauncher:
 # --- in Ray actors -----------------------------------------------------------------------------------------------
 
 
-class _Host:
-    """The actor around a worker: builds it in its own process and passes the calls on."""
+class _Host(Host):
+    """The actor around workers."""
 
-    def __init__(self, build: Build, log: str, log_mb: float) -> None:
-        log_to(Path(log), log_mb)
-        logging.getLogger("torchrec").setLevel(logging.WARNING)
-        logging.raiseExceptions = False  # a full disk takes no log; the worker's death reports it
-        self._build = build
-
-    def place(self) -> str:
+    def place(self, name: str) -> str:
         """Answers as soon as the process runs; nothing heavy has been imported yet."""
         import ray
 
-        logging.info("pid %d on %s", os.getpid(), ray.util.get_node_ip_address())
-        return ray.util.get_node_ip_address()
-
-    def port(self) -> int:
-        """A port of this node that is free: where the ranks of this worker meet."""
-        with socket.socket() as free:
-            free.bind(("", 0))
-            return int(free.getsockname()[1])
-
-    def open(self, rendezvous: Rendezvous) -> None:
-        try:
-            self._worker = self._build(rendezvous)
-            self._worker.open()
-        except Exception as error:
-            logging.exception("open failed")
-            raise Died.of(error) from None  # the chain of causes does not leave this process
-
-    def advance(self, budget_s: float, orders: Orders) -> Report:
-        try:
-            return self._worker.advance(budget_s, orders)
-        except Exception as error:
-            logging.exception("step failed")
-            raise Died.of(error) from None
-
-    def close(self) -> Report:
-        try:
-            self._worker.close()
-        except Exception:
-            logging.exception("close failed")
-            raise
-        return self._worker.report()
+        logging.info("%s: pid %d on %s", name, os.getpid(), ray.util.get_node_ip_address())
+        return str(ray.util.get_node_ip_address())
 
 
 class _RayAnswer:
     """A call that an actor works on."""
 
     def __init__(self, call: Any) -> None:
-        self._call = call
+        self.call = call
 
     def here(self) -> bool:
         import ray
 
-        return bool(ray.wait([self._call], timeout=0)[0])
+        return bool(ray.wait([self.call], timeout=0)[0])
 
     def get(self, wait_s: float | None = None) -> Any:
         import ray
 
         try:
-            return ray.get(self._call, timeout=wait_s)
+            return ray.get(self.call, timeout=wait_s)
         except ray.exceptions.GetTimeoutError:
             raise TimeoutError(f"no answer within {wait_s:.0f} s") from None
         except ray.exceptions.RayTaskError as error:
@@ -172,18 +137,56 @@ class _RayAnswer:
 
 
 class _RayProcess:
-    """An actor that holds one rank."""
+    """An actor that holds one rank, or one student of several. `first`: what `open` is asked with, before anything
+    else."""
 
-    def __init__(self, actor: Any) -> None:
-        self._actor = actor
+    def __init__(self, actor: Any, name: str, *first: Any) -> None:
+        self._actor, self._name, self._first = actor, name, first
 
     def ask(self, what: str, *values: Any) -> _RayAnswer:
-        return _RayAnswer(getattr(self._actor, what).remote(*values))
+        given = (*self._first, *values) if what == "open" else values
+        return _RayAnswer(getattr(self._actor, what).remote(self._name, *given))
 
     def kill(self) -> None:
         import ray
 
         ray.kill(self._actor, no_restart=True)
+
+
+class _SharedAnswer(_RayAnswer):
+    """A call to an actor that others share."""
+
+    def __init__(self, call: Any, gone: Callable[[], None]) -> None:
+        super().__init__(call)
+        self._gone = gone
+
+    def get(self, wait_s: float | None = None) -> Any:
+        try:
+            return super().get(wait_s)
+        except Gone:
+            self._gone()
+            raise
+
+
+class _SharedProcess(_RayProcess):
+    """One worker of an actor that holds several: to kill it is to drop it, unless it is at work and does not answer.
+    `gone` is called where the actor has ended."""
+
+    def __init__(self, actor: Any, gone: Callable[[], None], name: str, *first: Any) -> None:
+        super().__init__(actor, name, *first)
+        self._when_gone = gone
+        self._last: _SharedAnswer | None = None
+
+    def ask(self, what: str, *values: Any) -> _RayAnswer:
+        self._last = answer = _SharedAnswer(super().ask(what, *values).call, self._when_gone)
+        return answer
+
+    def kill(self) -> None:
+        if self._last is not None and not self._last.here():
+            super().kill()
+            self._when_gone()
+        else:
+            self._actor.drop.remote(self._name)
 
 
 class _Places(NamedTuple):
@@ -209,6 +212,8 @@ class RayLauncher:
         threads = str(resources.threads)
         variables = dict.fromkeys(ENVIRONMENT, threads) | {"OMP_WAIT_POLICY": "passive", "RAY_DEDUP_LOGS": "0"}
         self._resources = resources
+        self._hosts: dict[str, Any] = {}
+        self._alone: set[str] = set()
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
         ray.init(
@@ -220,18 +225,43 @@ class RayLauncher:
             object_store_memory=None if resources.address else resources.object_store_mb << 20,
         )
 
-    def start(self, name: str, build: Build, log: Path, ranks: int = 1) -> Handle:
-        logs = [log, *(log.with_name(f"{log.stem}-rank{rank}{log.suffix}") for rank in range(1, ranks))]
-        places = self._reserved(ranks) if ranks > 1 else self._anywhere()
-        processes = [self._process(build, own, place) for own, place in zip(logs, places.each, strict=True)]
+    def start(self, name: str, build: Build, log: Path, ranks: int = 1, host: str | None = None) -> Handle:
+        """A worker that was at work when the process of its host ended is started in one of its own: it may be why."""
+        if host is not None and name not in self._alone:
+            places = self._anywhere()
+            shared = self._shared(host, log.parent, places.each[0])
+            gone = partial(self._host_ended, host, shared, log.parent)
+            processes: list[_RayProcess] = [_SharedProcess(shared, gone, name, build, str(log))]
+        else:
+            logs = [log, *(log.with_name(f"{log.stem}-rank{rank}{log.suffix}") for rank in range(1, ranks))]
+            places = self._reserved(ranks) if ranks > 1 else self._anywhere()
+            processes = [
+                _RayProcess(self._actor(place, str(own), self._resources.log_mb), name, build, str(own))
+                for own, place in zip(logs, places.each, strict=True)
+            ]
         return RankHandle(name, processes, unplaced=partial(self._unplaced, name, places), give_back=places.give_back)
 
-    def _process(self, build: Build, log: Path, place: Any) -> _RayProcess:
+    def _actor(self, place: Any, *given: Any) -> Any:
         import ray
 
         cpus = self._resources.cpus_per_worker
         host = ray.remote(_Host).options(num_cpus=cpus, max_restarts=0, name=None, scheduling_strategy=place)
-        return _RayProcess(host.remote(build, str(log), self._resources.log_mb))
+        return host.remote(*given)
+
+    def _shared(self, host: str, logs: Path, place: Any) -> Any:
+        """The actor of a host, made where there is none."""
+        if host not in self._hosts:
+            given = (str(logs / f"{host}.log"), self._resources.log_mb, str(logs / f"{host}.turn"))
+            self._hosts[host] = self._actor(place, *given)
+        return self._hosts[host]
+
+    def _host_ended(self, host: str, actor: Any, logs: Path) -> None:
+        """Its workers are started again in a new process, but for the one whose turn it was."""
+        if self._hosts.get(host) is not actor:
+            return
+        del self._hosts[host]
+        if (culprit := last_turn(logs / f"{host}.turn")) is not None:
+            self._alone.add(culprit)
 
     def _anywhere(self) -> _Places:
         place = "SPREAD" if self._resources.address else "DEFAULT"

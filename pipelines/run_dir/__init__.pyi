@@ -1,5 +1,5 @@
 from .end_offsets import store_ends, stored_ends
-from .logs import log_to
+from .logs import log_file, log_to
 from .paths import RunDir, version_name
 from .roster import Outcome, Presence, Roster, Wish
 
@@ -9,6 +9,7 @@ __all__ = [
     "Roster",
     "RunDir",
     "Wish",
+    "log_file",
     "log_to",
     "store_ends",
     "stored_ends",

@@ -12,6 +12,11 @@ OLDER_LOGS = 3
 
 def log_to(path: Path, max_mb: float) -> None:
     """From now on this process logs to `path`, and to nothing else; a file is full at `max_mb`."""
+    logging.basicConfig(handlers=[log_file(path, max_mb)], level=logging.INFO, force=True)
+
+
+def log_file(path: Path, max_mb: float) -> logging.Handler:
+    """A log that is full at `max_mb`, and then rotated."""
     handler = RotatingFileHandler(path, maxBytes=round(max_mb * 2**20), backupCount=OLDER_LOGS)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
-    logging.basicConfig(handlers=[handler], level=logging.INFO, force=True)
+    return handler

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import dataclass
 from typing import Any
@@ -133,12 +134,13 @@ def require_room(config: Config, outlook: Outlook) -> None:
             f"`{outlook.name}` needs {outlook.memory_bytes / MB:,.0f} MB, and {free / MB:,.0f} MB of memory are free; "
             "pause or retire a student, or give this one smaller tables (--set, --model)"
         )
-    workers = 2 + len(config.students) + (config.source is not None)
+    students = math.ceil(len(config.students) / config.resources.students_per_host)
+    workers = 2 + students + (config.source is not None)
     each = config.resources.cpus_per_worker
     cores, asked = os.cpu_count() or 1, workers * each
     if asked > cores + 1e-9:
         raise BadInput(
-            f"with `{outlook.name}` there are {workers} workers, which ask for {asked:.1f} cores "
+            f"with `{outlook.name}` there are {workers} processes, which ask for {asked:.1f} cores "
             f"(resources.cpus_per_worker is {each:g}), and this machine has {cores}; pause or retire a student, or "
             "start the run again with a smaller resources.cpus_per_worker"
         )

@@ -27,6 +27,9 @@ class Orders:
     teacher_gone: bool = False
 
 
+IDLE_S = 0.02
+
+
 class Worker(ABC):
     """Base of the workers. `rows` counts what this process did; committed counts live in checkpoints."""
 
@@ -65,14 +68,16 @@ class Worker(ABC):
     def describe(self, report: Report) -> None:  # noqa: B027
         """Fill in the fields that only this kind of worker knows."""
 
-    def advance(self, budget_s: float, orders: Orders) -> Report:
+    def advance(self, budget_s: float, orders: Orders, *, patient: bool = True) -> Report:
         """Step for about `budget_s` seconds, then report. Sleeps briefly when idle, so that polling is never a busy
-        loop."""
+        loop; unless `patient`, that ends its turn: others of this process may have something to do."""
         self.orders = orders
         end = time.monotonic() + budget_s
         while self._go_on(not self.done and time.monotonic() < end):
             if not self.step():
-                time.sleep(min(0.02, budget_s))
+                time.sleep(min(IDLE_S, budget_s))
+                if not patient:
+                    break
         return self.report()
 
     def _go_on(self, mine: bool) -> bool:

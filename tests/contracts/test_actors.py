@@ -126,7 +126,7 @@ def test_a_worker_stopped_by_a_signal_is_killed_after_its_silence_and_started_ag
 
     jobs = [Wanted("teacher", Kind.TEACHER, partial(build, "stopped", tmp_path))]
     (tmp_path / "logs").mkdir()
-    resources = Resources(hang_s=3, min_free_disk_gb=0)
+    resources = Resources(hang_s=10, min_free_disk_gb=0)
     coordinator = Coordinator(run_dir, RunStatus("silent"), jobs, launcher, None, resources, watch=watch)
     assert coordinator.run() is RunState.DONE
     worker = read_json(run_dir.status)["workers"]["teacher"]

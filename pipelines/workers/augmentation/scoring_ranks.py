@@ -160,7 +160,7 @@ class ScoringWorker(Worker):
             kind, text = type(error).__name__, str(error)
         self._group.tell(f"loaded/{self._group.rank}", json.dumps([kind, text]))
 
-    def advance(self, budget_s: float, orders: Orders) -> Report:
+    def advance(self, budget_s: float, orders: Orders, *, patient: bool = True) -> Report:
         """A round: as long as rank 0's."""
         self.orders = orders
         while self.step():

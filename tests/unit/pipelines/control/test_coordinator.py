@@ -72,7 +72,7 @@ class ScriptedLauncher:
         self.handles: dict[str, list[ScriptedHandle]] = {name: [] for name in lives}
         self.started_at: dict[str, list[float]] = {name: [] for name in lives}
 
-    def start(self, name, build, log, ranks=1):
+    def start(self, name, build, log, ranks=1, host=None):
         lives = self.lives[name]
         handle = ScriptedHandle(name, lives.pop(0) if len(lives) > 1 else lives[0], self._clock)
         self.handles[name].append(handle)
@@ -432,7 +432,7 @@ def test_a_worker_that_has_no_place_yet_is_not_silent(tmp_path):
     run = Run(tmp_path, ENDLESS | {"teacher": [[None]]}, at_tell=stop_after(100), hang_s=20)
     plain = run.launcher.start
 
-    def unplaced(name, build, log, ranks):
+    def unplaced(name, build, log, ranks, host):
         handle = plain(name, build, log)
         handle.node = None if name == "teacher" else "here"
         return handle
@@ -599,7 +599,7 @@ def test_everyone_is_asked_to_close_before_anyone_is_waited_for(tmp_path):
     run = Run(tmp_path, ENDLESS, at_tell=stop_after(1))
     asked_at_first_close = []
 
-    def start(name, build, log, ranks, plain=run.launcher.start):
+    def start(name, build, log, ranks, host, plain=run.launcher.start):
         handle = plain(name, build, log)
         if name == "ingest":
             handles = run.launcher.handles.values()
@@ -614,7 +614,7 @@ def test_everyone_is_asked_to_close_before_anyone_is_waited_for(tmp_path):
 def test_a_worker_that_cannot_be_closed_keeps_no_other_from_closing(tmp_path):
     run = Run(tmp_path, ENDLESS, at_tell=stop_after(1))
 
-    def start(name, build, log, ranks, plain=run.launcher.start):
+    def start(name, build, log, ranks, host, plain=run.launcher.start):
         handle = plain(name, build, log)
         if name == "ingest":
             handle.close = lambda wait_s: (_ for _ in ()).throw(OSError("disk full"))
@@ -650,7 +650,7 @@ def test_a_signal_ends_the_run_cleanly_and_old_handlers_come_back(tmp_path, numb
 def test_a_second_signal_while_workers_close_kills_them_at_once(tmp_path):
     run = Run(tmp_path, ENDLESS, at_tell=once(signal.SIGINT))
 
-    def start(name, build, log, ranks, plain=run.launcher.start):
+    def start(name, build, log, ranks, host, plain=run.launcher.start):
         handle = plain(name, build, log)
         if name == "augmentation":
             handle.close = lambda wait_s: signal.raise_signal(signal.SIGINT)
@@ -668,7 +668,7 @@ def test_a_second_signal_while_workers_close_kills_them_at_once(tmp_path):
 def test_a_third_signal_does_not_break_off_the_ending_that_the_second_asked_for(tmp_path):
     run = Run(tmp_path, ENDLESS, at_tell=once(signal.SIGINT))
 
-    def start(name, build, log, ranks, plain=run.launcher.start):
+    def start(name, build, log, ranks, host, plain=run.launcher.start):
         handle = plain(name, build, log)
         handle.close = lambda wait_s: signal.raise_signal(signal.SIGINT)
         kill = handle.kill

@@ -1,0 +1,112 @@
+"""Workers that share a process: stepped in turn, and failing alone."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from pipelines.config import Resources
+from pipelines.launch import Handle, RayLauncher
+from pipelines.rules import Died
+from pipelines.workers import Orders, Rendezvous, Report, Worker
+from streaming.errors import DataLost
+
+pytestmark = pytest.mark.ray
+
+PATIENCE_S = 60
+
+
+class Counting(Worker):
+    """Counts its steps; fails, or kills its process, at the third while a file of its name is there."""
+
+    kind = "student"
+
+    def __init__(self, name: str, place: Path) -> None:
+        super().__init__(name)
+        self._place = place
+
+    def open(self) -> None:
+        pass
+
+    def step(self) -> bool:
+        self.rows += 1
+        trouble = self._place / self.name
+        if self.rows == 3 and trouble.exists():
+            ending = trouble.read_text()
+            trouble.unlink()
+            if ending == "killed":
+                os.kill(os.getpid(), signal.SIGKILL)
+            raise DataLost("nothing left to read")
+        time.sleep(0.005)
+        return True
+
+    @property
+    def done(self) -> bool:
+        return False
+
+
+def build(name: str, place: Path, rendezvous: Rendezvous) -> Worker:
+    return Counting(name, place)
+
+
+@pytest.fixture(scope="module")
+def launcher() -> Iterator[RayLauncher]:
+    launcher = RayLauncher(Resources(cpus_per_worker=0.1))
+    yield launcher
+    launcher.shutdown()
+
+
+def started(launcher: RayLauncher, name: str, place: Path, host: str) -> Handle:
+    return launcher.start(name, partial(build, name, place), place / f"{name}.log", 1, host)
+
+
+def next_report(handle: Handle) -> Report:
+    """Raises Died where it dies first."""
+    deadline = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline:
+        if (report := handle.poll(Orders())) is not None:
+            return report
+        time.sleep(0.01)
+    raise AssertionError("no report")
+
+
+def until_it_dies(handle: Handle) -> Died:
+    for _ in range(1000):
+        try:
+            next_report(handle)
+        except Died as death:
+            return death
+    raise AssertionError("it lives on")
+
+
+def test_one_that_fails_is_dropped_alone_and_opened_again_in_the_same_process(launcher, tmp_path):
+    (tmp_path / "bad").write_text("fails")
+    good, bad = (started(launcher, name, tmp_path, "failing") for name in ("good", "bad"))
+    pid = next_report(good).pid
+    assert "nothing left to read" in str(until_it_dies(bad))
+    rows = next_report(good).rows
+    again = started(launcher, "bad", tmp_path, "failing")
+    assert next_report(again).pid == next_report(good).pid == pid
+    assert next_report(good).rows > rows  # it never began anew
+    assert "nothing left to read" in (tmp_path / "bad.log").read_text()
+    assert "nothing left to read" not in (tmp_path / "good.log").read_text()
+    for handle in (good, again):
+        assert handle.close(20) is not None
+
+
+def test_the_one_whose_turn_it_was_when_the_process_ended_is_started_in_its_own(launcher, tmp_path):
+    (tmp_path / "fatal").write_text("killed")
+    fine, fatal = (started(launcher, name, tmp_path, "ending") for name in ("fine", "fatal"))
+    deaths = [until_it_dies(handle) for handle in (fatal, fine)]
+    assert all("actor" in str(death) for death in deaths)
+    fine, fatal, other = (started(launcher, name, tmp_path, "ending") for name in ("fine", "fatal", "other"))
+    pids = [next_report(handle).pid for handle in (fine, fatal, other)]
+    assert pids[0] == pids[2] != pids[1]
+    for handle in (fine, fatal, other):
+        assert handle.close(20) is not None

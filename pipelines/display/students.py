@@ -48,7 +48,7 @@ def students_table(students: Sequence[dict[str, Any]], width: int) -> Group:
             cells += [
                 "–" if version is None else f"v{version}",
                 duration(student["logit_age_s"]),
-                "–" if champion is None else f"v{champion}",
+                champion or "–",
                 "–" if student["host"] is None else str(student["host"]),
                 number(None if rss is None else rss / 2**20),
             ]

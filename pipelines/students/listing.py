@@ -7,6 +7,7 @@ from typing import Any
 
 from pipelines.config import STUDENT, Config
 from pipelines.control import with_roster
+from pipelines.registry import Ledger
 from pipelines.run_dir import Presence, Roster, RunDir
 from pipelines.status import alive, read_status
 from pipelines.tools import config_of
@@ -18,7 +19,7 @@ class Listed:
 
     state      of its worker; or `asked` (its wish waits for the run), `paused`, `retired`, `refused`, `stopped` (as the
                run is)
-    versions   of its registered model, by alias; null where there is none
+    versions   that are candidate, champion and previous in its registry; null where there is none
     """
 
     name: str
@@ -36,7 +37,7 @@ class Listed:
     logit_age_s: float | None
     host: int | None
     rss_bytes: int | None
-    versions: dict[str, int | None]
+    versions: dict[str, str | None]
 
     def as_json(self) -> dict[str, Any]:
         value = asdict(self)
@@ -50,18 +51,18 @@ def listed_students(run_dir: RunDir) -> list[Listed]:
     Raises BadInput where no run lies there.
     """
     before = config_of(run_dir)
-    roster, config = run_dir.roster, with_roster(before, run_dir.roster)
+    config = with_roster(before, run_dir.roster)
     status = read_status(run_dir.root) if run_dir.status.exists() else {"workers": {}}
     lives = bool(status["workers"]) and alive(status)
     names = list(dict.fromkeys([*(s.name for s in config.students), *(s.name for s in before.students)]))
-    names += [wish.name for wish in roster.wishes if wish.name not in names]
-    return [_listed(name, config, before, roster, status["workers"].get(STUDENT + name), lives) for name in names]
+    names += [wish.name for wish in run_dir.roster.wishes if wish.name not in names]
+    return [_listed(name, config, before, run_dir, status["workers"].get(STUDENT + name), lives) for name in names]
 
 
 def _listed(
-    name: str, config: Config, before: Config, roster: Roster, worker: dict[str, Any] | None, lives: bool
+    name: str, config: Config, before: Config, run_dir: RunDir, worker: dict[str, Any] | None, lives: bool
 ) -> Listed:
-    state, reason = _state(name, roster, worker, lives)
+    state, reason = _state(name, run_dir.roster, worker, lives)
     known = {student.name: student for each in (before, config) for student in each.students}
     settings, worker = known.get(name), worker or {}
     return Listed(
@@ -80,7 +81,7 @@ def _listed(
         logit_age_s=worker.get("logit_age_s"),
         host=worker.get("pid") if lives else None,
         rss_bytes=worker.get("rss_bytes") if lives else None,
-        versions={"candidate": None, "champion": None, "previous": None},
+        versions=Ledger(run_dir, name).standing().as_json(),
     )
 
 

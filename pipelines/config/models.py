@@ -105,6 +105,13 @@ class StudentSettings(Frozen):
         exclude_if=lambda seq: seq == 0,
         description="the `lake_seq` at which it begins: rows before it are not learned",
     )
+    joins_at_rows: int = Field(
+        default=0,
+        ge=0,
+        exclude_if=lambda rows: rows == 0,
+        description="rows of the lake at which it joins the run, or at the stream's end where there are fewer; it then "
+        "learns from its first row on, as a student that is spawned",
+    )
     starts_from: str | None = Field(
         default=None,
         exclude_if=lambda name: name is None,

@@ -17,6 +17,10 @@ class Run(Protocol):
 
     config: Config
 
+    @property
+    def lake_rows(self) -> int: ...
+    @property
+    def draining(self) -> bool: ...
     def works(self, name: str) -> bool: ...
     def join(self, student: dict[str, Any]) -> None: ...
     def pause(self, name: str) -> None: ...
@@ -29,9 +33,12 @@ class Attendance:
 
     def __init__(self, roster: Roster) -> None:
         self._roster = roster
+        self._came: set[str] = set()
 
     def __call__(self, run: Run) -> None:
-        """Grant what is open. A wish that the run cannot grant is refused, with why; nothing has changed then."""
+        """Grant what is open, and let in who is to join by now. A wish that the run cannot grant is refused, with why;
+        nothing has changed then."""
+        self._let_in(run)
         for wish in self._roster.open:
             try:
                 words = _grant(run, wish)
@@ -40,6 +47,17 @@ class Attendance:
             else:
                 self._roster.answer(wish, words)
                 log.info("%s: %s", wish.name, words)
+
+    def _let_in(self, run: Run) -> None:
+        """Students of the config that join later than the run begins."""
+        late = [s for s in run.config.students if s.joins_at_rows and s.name not in self._came]
+        for student in late:
+            if run.lake_rows < student.joins_at_rows and not run.draining:
+                continue
+            self._came.add(student.name)
+            if not run.works(student.name) and student.name not in self._roster.paused:
+                run.go_on(student.name)
+                log.info("%s joins", student.name)
 
 
 def _grant(run: Run, wish: Wish) -> str:

@@ -89,14 +89,15 @@ class Conclusion:
 
 
 class Finishing:
-    """Calls `finish` until it succeeds. `waiting` says why it has to be called again, `given_up` why it will not be.
+    """Calls `finish` until it succeeds; where it returns False there is more to do first. `waiting` says why it has to
+    be called again, `given_up` why it will not be.
 
     >>> finishing = Finishing(lambda: None, Patience(0, 1.0, 1.0, 1.0), clock=lambda: 0.0)
     >>> finishing.attempt()
     True
     """
 
-    def __init__(self, finish: Callable[[], None], patience: Patience, clock: Callable[[], float]) -> None:
+    def __init__(self, finish: Callable[[], bool | None], patience: Patience, clock: Callable[[], float]) -> None:
         self._finish, self._patience, self._clock = finish, patience, clock
         self._deaths: list[Death] = []
         self._next_at = float("-inf")
@@ -109,7 +110,8 @@ class Finishing:
         if now < self._next_at:
             return False
         try:
-            self._finish()
+            if self._finish() is False:
+                return False
         except Exception as error:
             if cause_of(error) is not Cause.DISK_FULL:
                 raise

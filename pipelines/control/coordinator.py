@@ -37,8 +37,9 @@ class Coordinator:
     """Runs workers until they are all done (`until_end`), or until asked to stop.
 
     `watch(status)` is called about every second, and once at the end; `finish()` when every worker is done, before the
-    run is: it leaves the final losses in the status, and a run that lost too much has failed. `judge` makes counts and
-    losses of the counters of the worker that writes the lake, while the run lives; `look` tells its alarms.
+    run is: it leaves the final losses in the status, and a run that lost too much has failed; it returns False where
+    there is more to do first. `judge` makes counts and losses of the counters of the worker that writes the lake,
+    while the run lives; `look` tells its alarms.
     """
 
     def __init__(
@@ -56,7 +57,7 @@ class Coordinator:
         watch: Callable[[RunStatus], None] = lambda status: None,
         judge: Judge | None = None,
         look: Look | None = None,
-        finish: Callable[[], None] = lambda: None,
+        finish: Callable[[], bool | None] = lambda: None,
         status_file: StatusFile | None = None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
@@ -146,6 +147,11 @@ class Coordinator:
                     self._move(RunState.FAILED, "the coordinator broke off; see logs/coordinator.log")
                 self._reporting.show(force=True)
         return self.status.state
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether every worker is done, has failed, or has left."""
+        return {worker.status.state for worker in self.workers.values()} <= ENDS
 
     @property
     def over(self) -> bool:

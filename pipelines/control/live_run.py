@@ -47,14 +47,15 @@ class LiveRun:
 
         self.config = config
         self._run_dir, self._servers, self._until_end, self._say = run_dir, provision.servers, until_end, say
-        paused = {STUDENT + name for name in run_dir.roster.paused}
+        absent = {STUDENT + name for name in run_dir.roster.paused}
+        absent |= {STUDENT + student.name for student in config.students if student.joins_at_rows}
         self._attendance = Attendance(run_dir.roster)
         self._tracker = tracker_of(config, run_dir)
         self._conclusion = Conclusion(run_dir, status, self._tracker, say)
         self.coordinator = Coordinator(
             run_dir,
             status,
-            [job for job in wanted_of(config, run_dir, provision.servers, until_end) if job.name not in paused],
+            [job for job in wanted_of(config, run_dir, provision.servers, until_end) if job.name not in absent],
             provision.launcher,
             self._tracker,
             config.resources,
@@ -64,7 +65,7 @@ class LiveRun:
             watch=watch_and_attend,
             judge=lambda counters: losses_now(counters, self.config),
             look=Sightings(config, time.monotonic).look,
-            finish=lambda: self._conclusion.conclude(self.config),
+            finish=self._finish,
             status_file=status_file,
         )
 
@@ -73,6 +74,23 @@ class LiveRun:
         self.coordinator.run()
         self._conclusion.break_off(self.coordinator.workers)
         return self._conclusion.summary
+
+    @property
+    def lake_rows(self) -> int:
+        return int(self.coordinator.status.lake["rows"] or 0)
+
+    @property
+    def draining(self) -> bool:
+        """Whether the stream has ended."""
+        return self.coordinator.orders.end_seq is not None
+
+    def _finish(self) -> bool:
+        """Whether everything is done: whoever was asked for a moment ago is let in first."""
+        self._attendance(self)
+        if not self.coordinator.at_rest:
+            return False
+        self._conclusion.conclude(self.config)
+        return True
 
     def join(self, student: dict[str, Any]) -> None:
         """Let a student join: `student` is its section of the config. It learns the lake from its first row on, or

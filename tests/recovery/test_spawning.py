@@ -129,6 +129,23 @@ def test_born_late_equals_born_early(early, broker, tmp_path):
     assert set(again.summary["students"]) == {"feed", "brand", "hot"}
 
 
+@pytest.mark.parametrize("at_rows", [1200, 10**9])  # in mid-stream; and where the stream is shorter
+def test_a_student_of_the_config_that_joins_later_ends_the_same(early, broker, tmp_path, at_rows):
+    config = small(broker.bootstrap_servers, **STREAM)
+    raw = born_early(config).model_dump(mode="json")
+    raw["students"][-1]["joins_at_rows"] = at_rows
+    began: list[int] = []
+
+    def watch(status: Any) -> None:
+        if not began and "student-hot" in status.workers:
+            began.append(status.lake["rows"])
+
+    late = to_the_end(parse(raw), tmp_path / "run", watch=watch)
+    assert began[0] >= min(at_rows, late.lake.num_rows)
+    assert late.summary["students"] == early.summary["students"]
+    assert late.checkpoint("student-hot")[0] == early.checkpoint("student-hot")[0]
+
+
 def test_a_finished_run_takes_a_student_that_learned_its_lake_without_a_broker(early, broker, tmp_path):
     config = small(broker.bootstrap_servers, **STREAM)
     finished = to_the_end(config, tmp_path / "run")

@@ -9,7 +9,8 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-ADS, EVENTS = "ads", "events"
+ADS, EVENTS = "shown", "clicks"
+"""The input topics: impressions and feedback. They sort the other way round."""
 TASKS: tuple[tuple[tuple[str, int, str | None], ...], ...] = (
     (("ctr", 5, None),),
     (("ctr", 5, None), ("cvr", 20, "ctr")),

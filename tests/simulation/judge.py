@@ -23,7 +23,7 @@ def _faults(settings: Settings, outcome: Outcome) -> Iterator[str]:
         yield outcome.fault
     if outcome.gave_up is not None and not outcome.lost:
         yield f"it gave up, and no message was lost: {outcome.gave_up}"
-    if outcome.replaced and outcome.gave_up is None:
+    if outcome.unnoticed:
         yield "messages that it had committed were replaced by others, and it went on"
     if not outcome.replaced and (outcome.gave_up is None or not any(log.epoch for log in outcome.logs.values())):
         of_pace = _settled if settings.pace == "lockstep" else _promised
@@ -53,7 +53,7 @@ def _promised(settings: Settings, outcome: Outcome) -> Iterator[str]:
     refused = [letter for letter in expected.dead if letter[2] not in ("too_old", "unknown_impression")]
     strays = [Place(*sent.place) for sent in rows if sent.row.id not in shown]
     refused += [(place, "feedback", "unknown_impression") for place in strays]
-    yield from _side("dead letters", [_dead(row) for row in outcome.dead], refused, finished=True)
+    yield from _side("dead letters", [_dead(row) for row in outcome.dead], refused, finished=True, ordered=False)
     yield from _offsets(outcome, expected)
     counts = outcome.counts or {}
     dead = {kind: sum(reasons.values()) for kind, reasons in counts["dead_letters"].items()}
@@ -79,7 +79,10 @@ def _lake(rows: list[dict[str, Any]], wanted: list[dict[str, Any]], finished: bo
         yield f"the lake has {len(rows)} rows, wanted: {len(wanted)}"
 
 
-def _side(name: str, found: list[Any], wanted: list[Any], finished: bool) -> Iterator[str]:
+def _side(name: str, found: list[Any], wanted: list[Any], finished: bool, *, ordered: bool = True) -> Iterator[str]:
+    if finished and ordered and found != wanted and sorted(found) == sorted(wanted):
+        at = next(n for n, (row, want) in enumerate(zip(found, wanted, strict=True)) if row != want)
+        yield f"{name}: in another order; row {at} is {found[at]}, wanted: {wanted[at]}"
     there, right = Counter(found), Counter(wanted)
     if more := there - right:
         yield f"{name}: too many, or wrong: {dict(more)}; wanted and not there: {dict(right - there)}"

@@ -72,9 +72,30 @@ def live_events(random: Random, settings: Settings) -> list[Event]:
         if random.random() < 0.04:
             row = replace(row, fault="bad_event_time")
         events.append(Write(topic, partition, (Message((row,), BASE_MS + at_ms),)))
+        if random.random() < 0.2:
+            at_ms, burst = _brink(random, settings, shown, at_ms)
+            events += burst
         if random.random() < faults:
             events.append(_fault(random, settings))
     return [*events, At((at_ms + random.choice([0, 500, 3000])) / 1000)]
+
+
+def _brink(random: Random, settings: Settings, shown: list[Row], at_ms: int) -> tuple[int, list[Event]]:
+    """Feedback at the very end of its window, and a row that closes the window right behind it, both still unread."""
+    about = random.choice(shown[-2:])
+    name, window, _ = random.choice(settings.tasks)
+    end_ms = about.time - BASE_MS + window
+    if end_ms < at_ms:
+        return at_ms, []
+    last = Row(about.id, BASE_MS + end_ms, name)
+    at_ms = end_ms + settings.lateness + random.choice([1, 20, 60])
+    shown.append(Row(len(shown), BASE_MS + at_ms, "feed", 5))
+    clicks, ads = (random.randrange(settings.partitions) for _ in range(2))
+    return at_ms, [
+        At(end_ms / 1000),
+        Write(EVENTS, clicks, (Message((last,), BASE_MS + end_ms),)),
+        Write(ADS, ads, (Message((shown[-1],), BASE_MS + at_ms),)),
+    ]
 
 
 def _fault(random: Random, settings: Settings) -> Event:

@@ -15,9 +15,9 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from tests.simulation.history import ADS, Message, Row, Settings, identity, reason
+from tests.simulation.history import ADS, EVENTS, Message, Row, Settings, identity, reason
 
-KINDS = {"ads": "impression", "events": "feedback"}
+KINDS = {ADS: "impression", EVENTS: "feedback"}
 UNKNOWN = "unknown:"
 
 
@@ -67,7 +67,7 @@ class Model:
         self.groups = sorted({window for _, window, _ in settings.tasks})
         self._window = {name: window for name, window, _ in settings.tasks}
         self._given = {name: given for name, _, given in settings.tasks}
-        self._codec = dict(zip((ADS, "events"), settings.codecs, strict=True))
+        self._codec = dict(zip((ADS, EVENTS), settings.codecs, strict=True))
         self._impressions: list[Impression] = []
         self._waiting: list[tuple[int, int, int]] = []  # deadline, group, number
         self._orphans: list[Keyed] = []

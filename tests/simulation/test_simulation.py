@@ -10,13 +10,13 @@ import pytest
 
 from tests.simulation.campaign import campaign, words_of
 from tests.simulation.drawing import draw
-from tests.simulation.history import ADS, EVENTS, At, Event, History, Kill, Message, Row, Run, Settings, Write
+from tests.simulation.history import ADS, EVENTS, At, Event, History, Kill, Message, Row, Run, Settings, Truncate, Write
 from tests.simulation.judge import verdict
 from tests.simulation.live import BASE_MS
 from tests.simulation.oracle import Model
 from tests.simulation.planted import all_planted
 from tests.simulation.shrink import shrunk
-from tests.simulation.world import World
+from tests.simulation.world import Outcome, World
 from tests.support.places import ROOT
 
 SHORT, LONG = 200, 100_000
@@ -62,6 +62,25 @@ def test_a_seed_plays_the_same_history_every_time(seed):
     outcomes = [world.play() for world in worlds]
     assert [o._replace(logs={}) for o in outcomes[:1]] == [o._replace(logs={}) for o in outcomes[1:]]
     assert outcomes[0].points == outcomes[1].points
+
+
+def truncated(*then: Event) -> Outcome:
+    """Five impressions are read, two of them are lost to an unclean election, and four others follow."""
+    first = tuple(shown(n, 100 + 20 * n) for n in range(5))
+    later = tuple(shown(n, 100 + 20 * n) for n in range(5, 9))
+    events = (*first, clicked(0, 101), clicked(0, 300), Run(30), Truncate(ADS, 0, 2), *later, *then, Run(20))
+    return World(History(0, 0, Settings(block_rows=1), events)).play()
+
+
+def test_messages_that_were_read_and_then_replaced_end_the_run():
+    outcome = truncated()
+    assert outcome.replaced
+    assert "lost messages that were already read" in str(outcome.gave_up)
+
+
+@pytest.mark.xfail(strict=True, reason="stored positions have no leader epoch: a new process cannot know")
+def test_messages_that_were_committed_and_then_replaced_end_the_run_after_a_restart_too():
+    assert truncated(Kill(after=1, power=False)).gave_up is not None
 
 
 def test_the_judge_sees_a_wrong_label_a_lost_row_and_one_that_came_twice():

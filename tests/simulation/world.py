@@ -86,6 +86,8 @@ class Outcome(NamedTuple):
     """Whether messages were lost before, or after, the service had read them."""
     replaced: bool
     """Whether messages that it had committed were replaced by others."""
+    unnoticed: bool
+    """… and the process that had read them went on to the end. One that was started later cannot know."""
     stops: int
     points: int
     outages: list[tuple[float, float]]
@@ -173,6 +175,7 @@ class World:
         self._gave_up: str | None = None
         self._fault: str | None = None
         self._lost = self._replaced = False
+        self._knows: Process | None = None
         self._stops = self._steps = self._seen = 0
         self._outages: list[tuple[float, float]] = []
         self._held: list[tuple[float, Write]] = []
@@ -289,7 +292,7 @@ class World:
         self._lost = True
         for topic, number, offset, row, _ in self._committed() or []:
             if (topic, number) == tuple(partition) and offset + (row > 0) > to:
-                self._replaced = True
+                self._replaced, self._knows = True, self._process
         log.truncate(to)
 
     # the service
@@ -435,6 +438,7 @@ class World:
             fault=self._fault,
             lost=self._lost,
             replaced=self._replaced,
+            unnoticed=self._knows is not None and self._knows is self._process and self._done,
             stops=self._stops,
             points=self.scheduler.points,
             outages=self._outages,

@@ -18,6 +18,7 @@ REMEDIES = {
     "too_long": "raise `max_length` of the column, or leave it out",
     "bad_event_time": "check the column of the time and its unit",
     "bad_vertical": "name a column of short texts as `vertical`",
+    "too_many_verticals": "name a column with few values as `vertical`, or raise lake.max_verticals",
     "unknown_task": "name the tasks of `rows.tasks` as the feedback does",
     "missing_column": "declare the column with `nullable: true`, or take it out of `rows.columns`",
     "wrong_type": "declare the column with the type that it has",

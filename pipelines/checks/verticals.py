@@ -6,10 +6,9 @@ import difflib
 from collections import Counter
 from collections.abc import Iterator
 
-from pipelines.checks.finding import Finding, stop, warn
+from pipelines.checks.finding import Finding, Severity, stop, warn
+from pipelines.checks.rows import severity_of
 from pipelines.config import Config
-
-MANY = 200
 
 
 def judge_verticals(config: Config, verticals: Counter[str], *, whole: bool) -> Iterator[Finding]:
@@ -32,12 +31,25 @@ def judge_verticals(config: Config, verticals: Counter[str], *, whole: bool) -> 
             f"no row has the vertical {', '.join(f'`{v}`' for v in absent)}{consequence}",
             f"{meant}there are: {there}",
         )
-    if len(verticals) > MANY:
-        yield warn(
-            "source.vertical",
-            f"{len(verticals):,} verticals, which each get files of their own in the lake",
-            "name a column with few values",
-        )
+    yield from _too_many(config, verticals)
+
+
+def _too_many(config: Config, verticals: Counter[str]) -> Iterator[Finding]:
+    """At least the rows of the rarest are lost, whatever order they come in."""
+    most, total = config.lake.max_verticals, verticals.total()
+    if len(verticals) <= most:
+        return
+    declared = set(config.declared_verticals)
+    others = sorted(rows for name, rows in verticals.items() if name not in declared)
+    room = max(0, most - len(declared))
+    lost = sum(others[: len(others) - room])
+    kind = stop if severity_of(lost, total, config.losses) is Severity.STOP else warn
+    yield kind(
+        "source.vertical",
+        f"{len(verticals):,} verticals, which each get files of their own in the lake, and {most} are taken "
+        f"(lake.max_verticals): rows of further ones become dead letters, {lost:,} of {total:,} at least",
+        "name a column with few values, or raise lake.max_verticals",
+    )
 
 
 def _with_counts(verticals: Counter[str], most: int = 12) -> str:

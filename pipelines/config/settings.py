@@ -78,6 +78,7 @@ class Config(Frozen):
         self._check_teacher()
         self._check_sharding()
         self._check_pace()
+        self._check_verticals()
         for student in self.students:
             self._check_student(student)
         try:
@@ -96,6 +97,15 @@ class Config(Frozen):
             for column in sorted(set(features.needs_columns()) - columns):
                 raise ValueError(f"{who} column `{column}`, which rows do not have; {choices(column, columns)}")
         self.metrics.check(self.rows)
+
+    def _check_verticals(self) -> None:
+        named, most = self.declared_verticals, self.lake.max_verticals
+        if len(named) > most:
+            raise ValueError(
+                f"lake.max_verticals is {most}, and students and source name {len(named)} verticals "
+                f"({', '.join(named[:5])}, …), which each get files of their own in the lake; raise it to "
+                f"{len(named)}, or name fewer"
+            )
 
     def _check_teacher(self) -> None:
         features = set(self.features.names)
@@ -186,6 +196,12 @@ class Config(Frozen):
     def limits(self) -> Limits:
         """What a row may hold because of what the models make of it; how large it may be is the topics' matter."""
         return Limits(self.features.index_rows, self.features.ranges)
+
+    @property
+    def declared_verticals(self) -> tuple[str, ...]:
+        """The verticals that students and a generated source name: they are taken, whatever others come."""
+        source = [vertical.name for vertical in self.source.verticals] if isinstance(self.source, Generated) else []
+        return tuple(dict.fromkeys([*(name for student in self.students for name in student.row_filter), *source]))
 
     @property
     def reads_live(self) -> bool:

@@ -101,6 +101,11 @@ class Coordinator:
         if self._running:
             worker.start()
 
+    def declare(self, verticals: Sequence[str]) -> None:
+        """From now on these verticals are taken, however many there are. To be called from the thread that runs
+        `run`."""
+        self.orders = replace(self.orders, verticals=tuple(dict.fromkeys([*self.orders.verticals, *verticals])))
+
     def retire(self, name: str) -> None:
         """Have a worker commit and leave for good, and wait for that (`CLOSE_WAIT_S` at most); other workers continue.
         To be called from the thread that runs `run`.

@@ -100,6 +100,7 @@ class LiveRun:
         """
         settings = self.config.model_dump(mode="json")
         self._change(settings | {"students": [*settings["students"], student]})
+        self.coordinator.declare(self.config.students[-1].row_filter)
         name = STUDENT + self.config.students[-1].name
         readers = Readers(self._run_dir.readers)
         if name not in {reader.name for reader in readers.all()}:  # nothing is deleted before its worker has begun

@@ -20,6 +20,7 @@ from streaming.disk import replacing
 from streaming.errors import BadInput
 from streaming.lake import LakeReader
 from streaming.schema import SAMPLE_WEIGHT
+from streaming.settlement import Verticals
 from streaming.sources import Chunk, RecordedStream, settled_rows
 from streaming.sources.synthetic import Truth, generated_stream, load_truth
 
@@ -96,7 +97,12 @@ def _source(config: Config, columns: list[str]) -> tuple[str, Iterator[pa.Table]
         truths: list[pa.RecordBatch] = []
         partitions = config.kafka.impressions.partitions
         settled = settled_rows(
-            _told(played, truths), config.rows, config.settlement, partitions=partitions, limits=config.limits
+            _told(played, truths),
+            config.rows,
+            config.settlement,
+            partitions=partitions,
+            limits=config.limits,
+            verticals=Verticals(config.declared_verticals, config.lake.max_verticals),
         )
         for batch in settled:
             # Truth comes with the impression, the rows much later; what has settled is not asked for again.

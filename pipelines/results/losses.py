@@ -37,6 +37,7 @@ REMEDIES = {
     "in_the_future": "Correct the producer's clock, or raise settlement.max_future_skew_s",
     "too_old": "Send the stream in order of event time, or raise settlement.dedup_horizon_s",
     "bad_vertical": "Give every impression the name of its vertical",
+    "too_many_verticals": "Name a column of few values as the vertical, or raise lake.max_verticals",
     "unknown_task": "Name the task under rows.tasks, or do not send its feedback",
 }
 

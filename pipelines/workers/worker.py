@@ -20,11 +20,12 @@ from pipelines.workers.stopwatch import Stopwatch
 
 @dataclass(frozen=True)
 class Orders:
-    """What the coordinator knows and a worker cannot: the last row of the stream, once it is known, and whether the
-    teacher has given up, so that no more snapshots will come."""
+    """What the coordinator knows and a worker cannot: the last row of the stream, once it is known; whether the
+    teacher has given up, so that no more snapshots will come; and the verticals that students named who joined."""
 
     end_seq: int | None = None
     teacher_gone: bool = False
+    verticals: tuple[str, ...] = ()
 
 
 IDLE_S = 0.02

@@ -10,7 +10,8 @@ Layout: TypeAlias = Literal["auto", "dates", "verticals"]
 
 
 class LakeSettings(BaseModel):
-    """Layout, compaction, retention, vacuum of the lake. None of it moves a reader's position or changes a result."""
+    """Layout, compaction, retention, vacuum of the lake. None of it moves a reader's position, and but for
+    `max_verticals` none changes a result."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -18,6 +19,13 @@ class LakeSettings(BaseModel):
         default="auto",
         description="partitions by `vertical` and `event_date` (dates) or by `vertical` alone (verticals); auto: dates "
         "where a date of a vertical holds many rows",
+    )
+    max_verticals: int = Field(
+        default=100,
+        ge=1,
+        description="verticals that a run takes, which have files of their own: those that students and source name, "
+        "then others in the order in which they come; rows of further ones are dead letters (`too_many_verticals`). It "
+        "may be raised for a run that exists",
     )
     compact_files: int = Field(default=16, ge=2, description="a partition with this many small files is compacted")
     target_file_mb: float = Field(default=64, gt=0, description="size of the files that compaction makes, about, in MB")

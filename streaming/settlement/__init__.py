@@ -4,6 +4,7 @@ intake      reads both topics; decides which partitions are idle
 buffer      what is read of one partition and has not left the merge
 merge       one deterministic order over all partitions; event time
 settlement  what settles when; the counters
+admission   which impressions are let in: not too old, and of a vertical that is taken
 label_join  which impression a feedback row belongs to; which is a label, which late (attribution windows)
 emission    which impressions are due, and in which order
 orphans     feedback that waits for its impression

@@ -1,3 +1,4 @@
+from .admission import Verticals
 from .config import FUTURE_SKEW_S, SettlementConfig
 from .intake import InputTopic, Intake
 from .label_join import late_schema
@@ -14,6 +15,7 @@ __all__ = [
     "SettledRows",
     "Settlement",
     "SettlementConfig",
+    "Verticals",
     "late_schema",
     "set_back",
 ]

@@ -13,6 +13,8 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from streaming.settlement.merge import MergedChunk
+
 RUN_ROWS = 1 << 22
 """Runs are not merged beyond this size, so that no append takes long."""
 
@@ -168,3 +170,16 @@ def cuts(times: np.ndarray, ids: pa.Array, span: int) -> Iterator[int]:
     while (place := np.searchsorted(before, start)) < len(first):
         yield int(first[place])
         start = int(np.searchsorted(times, times[first[place]]))
+
+
+def pieces_of(chunk: MergedChunk, horizon_ms: int) -> Iterator[tuple[pa.RecordBatch, pa.RecordBatch]]:
+    """A chunk cut so that an id is admitted at most once inside a piece: impressions and feedback of each. A piece ends
+    where an id recurs beyond the horizon."""
+    rows, feedback = chunk.impressions, chunk.feedback
+    row_keys, feedback_keys = (part["key_time_ms"].to_numpy() for part in (rows, feedback))
+    i = j = 0
+    for row in cuts(row_keys, rows.column("impression_id"), horizon_ms):
+        i_stop, j_stop = np.searchsorted(row_keys, row_keys[row]), np.searchsorted(feedback_keys, row_keys[row])
+        yield rows.slice(i, i_stop - i), feedback.slice(j, j_stop - j)
+        i, j = i_stop, j_stop
+    yield rows.slice(i), feedback.slice(j)

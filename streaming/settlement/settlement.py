@@ -17,7 +17,7 @@ come out in the same order.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,9 +29,10 @@ from streaming.disk import make_folder
 from streaming.errors import BadInput, DataLost, StreamingError
 from streaming.messages import DEAD_LETTER_SCHEMA, LetterTally, counted_as, refuse_rows
 from streaming.schema import POSITION_FIELDS, RowSchema
+from streaming.settlement.admission import Verticals, placed, refuse_surplus, refuse_too_old
 from streaming.settlement.config import SettlementConfig
 from streaming.settlement.emission import Emission
-from streaming.settlement.id_index import cuts
+from streaming.settlement.id_index import pieces_of
 from streaming.settlement.label_join import (
     Admitted,
     Ids,
@@ -87,14 +88,21 @@ class Settlement:
     [0]
     """
 
-    def __init__(self, schema: RowSchema, config: SettlementConfig | None = None, *, spill: Path | None = None) -> None:
+    def __init__(
+        self,
+        schema: RowSchema,
+        config: SettlementConfig | None = None,
+        *,
+        spill: Path | None = None,
+        verticals: Verticals | None = None,
+    ) -> None:
         """`spill` is the folder that `save` will use; segments that would fill the memory are stored there earlier.
+        `verticals`: those that are let in; None: all.
 
         Raises BadInput when the horizon is too short, or there are more than 32 tasks.
         """
         self.schema, self.config = schema, config or SettlementConfig()
-        self._horizon = self.config.horizon_ms(schema)
-        self._lateness = self.config.lateness_ms
+        self._horizon, self._lateness = self.config.horizon_ms(schema), self.config.lateness_ms
         if len(schema.tasks) > 32:
             raise BadInput(f"{len(schema.tasks)} tasks; one settlement joins up to 32, split the stream by tasks")
         self._row_schema = pa.schema([*schema.impression, *POSITION_FIELDS])
@@ -106,6 +114,7 @@ class Settlement:
         self._open_at(0, 0)
         self._counts: Counter[str] = Counter()
         self._verticals: Counter[str] = Counter()
+        self.verticals = Verticals() if verticals is None else verticals
         self.letters = LetterTally()
 
     def _open_at(self, impression: int, feedback: int) -> None:
@@ -124,13 +133,13 @@ class Settlement:
         if self._watermark == END_OF_TIME:
             raise StreamingError(f"{len(chunk)} rows after the end of the stream; `finish` has closed every window")
         late, dead = [self._labels.nothing_late], [chunk.dead]
-        for impressions, feedback in self._pieces(chunk):
-            late_rows, too_old = self._absorb(impressions, feedback)
+        for impressions, feedback in pieces_of(chunk, self._horizon):
+            late_rows, refused = self._absorb(impressions, feedback)
             late.append(late_rows)
-            dead.append(too_old)
-        refused = Counter(chunk.dead["kind"].to_pylist())
-        self._counts["impressions_read"] += chunk.impressions.num_rows + refused["impression"]
-        self._counts["feedback_read"] += chunk.feedback.num_rows + refused["feedback"]
+            dead += refused
+        before = Counter(chunk.dead["kind"].to_pylist())
+        self._counts["impressions_read"] += chunk.impressions.num_rows + before["impression"]
+        self._counts["feedback_read"] += chunk.feedback.num_rows + before["feedback"]
         self._watermark = max(self._watermark, chunk.watermark_ms)
         return self._advance(pa.concat_batches(late), dead, max_rows)
 
@@ -143,23 +152,14 @@ class Settlement:
         """Rows that are due and were held back by `max_rows`."""
         return self._advance(self._labels.nothing_late, [], max_rows)
 
-    def _pieces(self, chunk: MergedChunk) -> Iterator[tuple[pa.RecordBatch, pa.RecordBatch]]:
-        """Cut a chunk so that an id is admitted at most once inside a piece: where one recurs beyond the horizon."""
-        rows, feedback = chunk.impressions, chunk.feedback
-        row_keys, feedback_keys = _numpy(rows, "key_time_ms"), _numpy(feedback, "key_time_ms")
-        i = j = 0
-        for row in cuts(row_keys, rows.column("impression_id"), self._horizon):
-            i_stop, j_stop = np.searchsorted(row_keys, row_keys[row]), np.searchsorted(feedback_keys, row_keys[row])
-            yield rows.slice(i, i_stop - i), feedback.slice(j, j_stop - j)
-            i, j = i_stop, j_stop
-        yield rows.slice(i), feedback.slice(j)
-
-    def _absorb(self, impressions: pa.RecordBatch, feedback: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.RecordBatch]:
+    def _absorb(
+        self, impressions: pa.RecordBatch, feedback: pa.RecordBatch
+    ) -> tuple[pa.RecordBatch, list[pa.RecordBatch]]:
         """Admit impressions, join feedback to them; returns the late feedback and the refused impressions."""
         ids = resolve_ids(impressions, feedback)
         place, number = self._pending.find(ids.distinct, ids.hashes)
         known = known_impressions(ids, place, number, self._pending.key_time[number])
-        admitted, too_old = self._admit(impressions, ids, known)
+        admitted, refused = self._admit(impressions, ids, known)
         matches, unmatched = match(feedback, ids, known, admitted, self._horizon)
         matches = matches.with_more(self._claim(ids, admitted))
         joined = self._labels.join(matches, admitted_key=self._pending.key_time[matches.number])
@@ -167,18 +167,22 @@ class Settlement:
         self._counts["matched_feedback"] += joined.labels
         self._counts["duplicate_feedback"] += joined.repeats
         self._counts["late_feedback"] += joined.late.num_rows
-        return joined.late, too_old
+        return joined.late, refused
 
-    def _admit(self, impressions: pa.RecordBatch, ids: Ids, known: Known) -> tuple[Admitted, pa.RecordBatch]:
-        """Admit impressions neither too old nor known; returns them by id, and the refused ones."""
+    def _admit(self, impressions: pa.RecordBatch, ids: Ids, known: Known) -> tuple[Admitted, list[pa.RecordBatch]]:
+        """Admit impressions that are not too old, of a vertical that is taken, and not known; returns them by id, and
+        the refused ones. A vertical is known from its first impression on that is not too old, a duplicate or not."""
         key, event_time = _numpy(impressions, "key_time_ms"), _numpy(impressions, "event_time_ms")
         place = ids.of_impression
         too_old = event_time < key - self._horizon
-        candidate = np.flatnonzero(~too_old & (key - self._horizon > known.key_time[place]))
+        surplus = np.zeros(len(key), bool)
+        surplus[~too_old] = self.verticals.refuse(impressions["vertical"].filter(pa.array(~too_old)))
+        refused = too_old | surplus
+        candidate = np.flatnonzero(~refused & (key - self._horizon > known.key_time[place]))
         first = np.empty(len(ids.distinct), np.int64)
         first[place[candidate][::-1]] = candidate[::-1]
         chosen = candidate[first[place[candidate]] == candidate]
-        self._counts["duplicates_dropped"] += int(len(key) - too_old.sum() - len(chosen))
+        self._counts["duplicates_dropped"] += int(len(key) - refused.sum() - len(chosen))
 
         rows = impressions.select(self._row_schema.names)
         if len(chosen) < len(key):
@@ -188,18 +192,8 @@ class Settlement:
         self._labels.append(event_time[chosen])
         order = _numpy(impressions, "order")
         admitted = admitted_impressions(ids, place[chosen], number, key[chosen], order[chosen])
-        return admitted, self._refuse_too_old(impressions, too_old)
-
-    def _refuse_too_old(self, impressions: pa.RecordBatch, too_old: np.ndarray) -> pa.RecordBatch:
-        if not too_old.any():
-            return _NOTHING_REFUSED
-        refused = impressions.filter(pa.array(too_old))
-        key, event_time = _numpy(refused, "key_time_ms"), _numpy(refused, "event_time_ms")
-        details = [
-            f"event time is {ms} ms behind the watermark; dedup_horizon: {self._horizon}" for ms in key - event_time
-        ]
-        letters = refuse_rows(refused.select(self._row_schema.names), "impression", "too_old", details)
-        return _placed(letters, key, _numpy(refused, "order"))
+        old = refuse_too_old(impressions, too_old, self._horizon)
+        return admitted, [*old, *refuse_surplus(impressions, surplus, self.verticals.most)]
 
     def _claim(self, ids: Ids, admitted: Admitted) -> Matches:
         """The feedback that waited for the impressions admitted now."""
@@ -232,7 +226,7 @@ class Settlement:
         names = [*self.schema.feedback.names, *(f.name for f in POSITION_FIELDS)]
         detail = f"no impression of this id within {self._horizon} ms of event time"
         letters = refuse_rows(rows.select(names), "feedback", "unknown_impression", [detail] * rows.num_rows)
-        return _placed(letters, _numpy(rows, "key_time_ms") + self._horizon, _numpy(rows, "order"))
+        return placed(letters, _numpy(rows, "key_time_ms") + self._horizon, _numpy(rows, "order"))
 
     def _forget(self) -> None:
         """Let go of features that were emitted for every group, and of ids beyond the horizon."""
@@ -254,7 +248,7 @@ class Settlement:
         numbers = np.arange(settled := max(emission.cursors), stop)
         waiting, keys = self._pending.take(numbers), self._pending.key_time[numbers]
         details = ["it waited when event time was set back"] * waiting.num_rows
-        refused = _placed(refuse_rows(waiting, "impression", "in_the_future", details), keys, numbers)
+        refused = placed(refuse_rows(waiting, "impression", "in_the_future", details), keys, numbers)
         for group, cursor in enumerate(emission.cursors):
             emission.not_applicable[group] += settled - cursor
         emission.cursors = [stop] * len(emission.cursors)
@@ -344,6 +338,7 @@ class Settlement:
                 "dead_letters": {kind: dict(reasons) for kind, reasons in self.letters.reasons.items()},
                 "examples": {kind: dict(examples) for kind, examples in self.letters.examples.items()},
                 "verticals": dict(self._verticals),
+                "known_verticals": self.verticals.known,
             },
         )
 
@@ -367,6 +362,14 @@ class Settlement:
         self._labels.bits.restore(state.labels, self._pending.stop)
         self._pending.slim(min(self._emission.cursors))
         self._orphans.restore(state.orphans, state.claimed)
+        known = meta.get("known_verticals")
+        self.verticals.restore(self._verticals_so_far() if known is None else known)
+
+    def _verticals_so_far(self) -> list[str]:
+        """Of a state of a release that had no bound: those that have settled, and those that wait."""
+        waiting = self._pending.slices(min(self._emission.cursors), self._pending.stop)
+        names = [name for rows in waiting for name in rows["vertical"].unique().to_pylist()]
+        return [name for name in dict.fromkeys([*self._verticals, *names]) if name != OTHER_VERTICALS]
 
     def save(self, directory: Path, name: str, keep: Collection[str] = (), extra: Any = None) -> None:
         """Store the state as `name` in `directory`, with `extra` (JSON); only `name` and `keep` stay loadable there.
@@ -390,10 +393,6 @@ class Settlement:
                 "from a copy of the run directory, or start a new run"
             ) from error
         return extra
-
-
-def _placed(letters: pa.RecordBatch, key_time: np.ndarray, order: np.ndarray) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays([*letters.columns, pa.array(key_time), pa.array(order)], schema=REFUSED_SCHEMA)
 
 
 def _numpy(batch: pa.RecordBatch, name: str) -> np.ndarray:

@@ -15,7 +15,7 @@ from streaming.hashing import hash64
 from streaming.messages import Kind, Limits, RowRules, without_rows
 from streaming.position import Partition
 from streaming.schema import POSITION_FIELDS, RowSchema
-from streaming.settlement import Merge, Settlement, SettlementConfig
+from streaming.settlement import Merge, Settlement, SettlementConfig, Verticals
 from streaming.sources.chunk import Chunk
 
 _TOPICS: dict[Kind, str] = {"impression": "impressions", "feedback": "feedback"}
@@ -28,11 +28,12 @@ def settled_rows(
     *,
     partitions: int = 1,
     limits: Limits = Limits(),
+    verticals: Verticals | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Batches in `RowSchema.settled`, in the order in which they settle; rows that break a rule are left out.
 
     `partitions` of each topic: they decide the order of rows that happened in the same millisecond. `limits`: what rows
-    may hold besides.
+    may hold besides; `verticals`: those that are let in.
 
     >>> from streaming.sources.synthetic.stream import GeneratedStream, GeneratorConfig
     >>> config = GeneratorConfig(impressions=1000, users=500, ads=50, malformed_rate=0.0)
@@ -43,7 +44,7 @@ def settled_rows(
     feeds = {Partition(topic, p): kind for kind, topic in _TOPICS.items() for p in range(partitions)}
     merge = Merge(schema, feeds)
     rules = {kind: RowRules(kind, schema, limits=limits) for kind in _TOPICS}
-    settle = Settlement(schema, settlement)
+    settle = Settlement(schema, settlement, verticals=verticals)
     for number, chunk in enumerate(chunks):
         arrived: dict[Kind, pa.RecordBatch] = {"impression": chunk.impressions, "feedback": chunk.feedback}
         for kind, rows in arrived.items():

@@ -32,7 +32,7 @@ from streaming.delivery import ExamplesPublisher, ExamplesTrimmer, Outbox, mend
 from streaming.kafka import SourceWatch
 from streaming.lake import DEAD_LETTERS, LATE_FEEDBACK, Housekeeper, LakeTable, Readers
 from streaming.messages import Kind
-from streaming.settlement import END_OF_TIME, Settlement
+from streaming.settlement import END_OF_TIME, Settlement, Verticals
 
 log = logging.getLogger(__name__)
 
@@ -69,7 +69,9 @@ class AugmentationWorker(Worker):
         scorer = scorer_of(config, ranks.group)  # at once: the other ranks wait for it
         self._snapshots = Snapshots(run_dir.snapshots, scorer, now_ms=self._now_ms, clock=self._clock)
         lake = LakeTable(run_dir.lake, config.rows, config.lake.layout).open_writer()
-        settlement = Settlement(config.rows, config.settlement, spill=states_folder(run_dir, lake.epoch))
+        verticals = Verticals(config.declared_verticals, config.lake.max_verticals)
+        states = states_folder(run_dir, lake.epoch)
+        settlement = Settlement(config.rows, config.settlement, spill=states, verticals=verticals)
         inputs = {topic.topic: topic.partitions for topic in (kafka.impressions, kafka.feedback)}
         self._sources = SourceWatch(kafka, inputs, clock=self._clock)
         outbox = Outbox(run_dir.side_tables, kafka, kafka.dead_letters.topic, config.rows)
@@ -121,6 +123,7 @@ class AugmentationWorker(Worker):
 
     def step(self) -> bool:
         self._sources.look()
+        self._feed.settlement.verticals.declare(self.orders.verticals)
         pace, now_s = self._config.pace, self._clock()
         if self._block.is_due(pace, now_s, at_end=self._feed.finished):
             return self._finish_block()

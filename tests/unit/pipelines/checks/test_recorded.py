@@ -219,7 +219,20 @@ def test_what_stops_a_run_is_named_with_what_to_do(check, columns, settings, wor
         pytest.param(
             {"shown_at": np.arange(ROWS)}, {}, "times that count from the start of a log are fine", id="relative times"
         ),
-        pytest.param({"surface": [f"v{n}" for n in range(ROWS)]}, {}, "4,000 verticals, which each get files", id="v"),
+        pytest.param(
+            {"surface": [f"v{n}" for n in range(ROWS)]},
+            {},
+            "4,000 verticals, which each get files of their own in the lake, and 100 are taken (lake.max_verticals): "
+            "rows of further ones become dead letters, 3,902 of 4,000 at least",
+            id="many verticals",
+        ),
+        pytest.param(
+            {"surface": [f"v{n // 30}" for n in range(ROWS)]},
+            {},
+            "134 verticals, which each get files of their own in the lake, and 100 are taken (lake.max_verticals): "
+            "rows of further ones become dead letters",
+            id="somewhat many verticals",
+        ),
         pytest.param(
             {}, {"source__impression_id": "user"}, "rows repeat the id of another one", id="users as impressions"
         ),

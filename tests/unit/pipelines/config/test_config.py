@@ -588,3 +588,26 @@ def test_intervals_are_clustered_by_the_declared_columns_else_by_the_group_else_
 def test_demo_and_movielens_are_grouped_by_user():
     for name in ("demo", "movielens"):
         assert load(CONFIGS / f"{name}.yaml").metrics.group_by == "user_id"
+
+
+@pytest.mark.parametrize(
+    ("most", "students", "named"),
+    [
+        (1, [{"name": "feed"}], "feed, shop"),  # the generated source names two
+        (2, [{"name": "feed"}, {"name": "both", "verticals": ["feed", "travel"]}], "feed, travel, shop"),
+    ],
+)
+def test_more_verticals_than_a_run_takes_cannot_be_named(most, students, named):
+    raw = changed("lake.max_verticals", most) | {"students": students}
+    said = refusal(raw)
+    assert (
+        f"lake.max_verticals is {most}, and students and source name {named.count(',') + 1} verticals ({named}" in said
+    )
+    assert "raise it to" in said
+    raw["lake"]["max_verticals"] = named.count(",") + 1
+    assert parse(raw).declared_verticals == tuple(named.split(", "))
+
+
+def test_a_student_of_all_verticals_names_none():
+    raw = changed("lake.max_verticals", 2) | {"students": [{"name": "every", "verticals": "all"}]}
+    assert parse(raw).declared_verticals == ("feed", "shop")

@@ -221,6 +221,16 @@ def test_the_end_of_the_stream_is_passed_on_to_everyone_and_not_before_it_is_kno
         assert set(ends) == {None, 99}
 
 
+def test_verticals_that_a_joining_student_names_are_passed_on_each_once(tmp_path):
+    run = Run(tmp_path, ENDLESS, at_tell=stop_after(5))
+    run.coordinator.declare(["feed", "travel"])
+    run.coordinator.declare(["feed", "shop"])
+    run.to_the_end()
+    assert {orders.verticals for orders in run.launcher.handles["augmentation"][0].orders} == {
+        ("feed", "travel", "shop")
+    }
+
+
 def test_it_is_done_only_when_everyone_is(tmp_path):
     run = Run(tmp_path, ENDING | {"student-feed": [[working("student-feed")]]}, at_tell=stop_after(300))
     assert run.to_the_end() is RunState.STOPPED

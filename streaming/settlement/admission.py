@@ -1,0 +1,92 @@
+"""Which impressions are let in: not too old, and of a vertical that is taken. Others become dead letters.
+
+The lake has files of its own for each vertical, and no commit bears thousands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from streaming.messages import refuse_rows
+from streaming.settlement.merge import REFUSED_SCHEMA
+
+
+class Verticals:
+    """Those declared, and then others in the order in which their rows are merged, up to `most` of them all.
+
+    `known` is part of the committed state, so that a restart knows what the process before it knew. One that is known
+    stays so, also where `most` is lowered; None: no bound, and nothing is kept.
+
+    >>> verticals = Verticals(["feed"], most=2)
+    >>> verticals.refuse(pa.array(["shop", "feed", "video", "shop"])).tolist(), verticals.known
+    ([False, False, True, False], ['feed', 'shop'])
+    """
+
+    def __init__(self, declared: Iterable[str] = (), most: int | None = None) -> None:
+        self.most = most
+        self._declared = tuple(dict.fromkeys(declared))
+        self._known = dict.fromkeys(self._declared)
+
+    @property
+    def known(self) -> list[str]:
+        """In the order in which they came."""
+        return list(self._known)
+
+    def declare(self, names: Collection[str]) -> None:
+        """From now on these are known, whatever the bound."""
+        self._known |= dict.fromkeys(names)
+
+    def restore(self, known: Iterable[str]) -> None:
+        """What an earlier process knew, and what is declared now."""
+        self._known = dict.fromkeys([*known, *self._declared])
+
+    def refuse(self, verticals: pa.Array) -> np.ndarray:
+        """Take the verticals of rows, in merged order; (N,) bool: whether a row's is one too many."""
+        refused = []
+        if self.most is not None:
+            for name in verticals.unique().to_pylist():
+                if name in self._known:
+                    continue
+                if len(self._known) < self.most:
+                    self._known[name] = None
+                else:
+                    refused.append(name)
+        if not refused:
+            return np.zeros(len(verticals), bool)
+        mask: np.ndarray = pc.is_in(verticals, value_set=pa.array(refused)).to_numpy(zero_copy_only=False)
+        return mask
+
+
+def refuse_too_old(impressions: pa.RecordBatch, which: np.ndarray, horizon_ms: int) -> Iterator[pa.RecordBatch]:
+    """Letters of those behind the horizon; `which` (N,) bool."""
+    if which.any():
+        rows = impressions.filter(pa.array(which))
+        behind_ms = rows["key_time_ms"].to_numpy() - rows["event_time_ms"].to_numpy()
+        yield _refused(
+            rows,
+            "too_old",
+            [f"event time is {ms} ms behind the watermark; dedup_horizon: {horizon_ms}" for ms in behind_ms],
+        )
+
+
+def refuse_surplus(impressions: pa.RecordBatch, which: np.ndarray, most: int | None) -> Iterator[pa.RecordBatch]:
+    """Letters of those whose vertical is beyond the `most` that a run takes; `which` (N,) bool."""
+    if which.any():
+        rows = impressions.filter(pa.array(which))
+        words = f"is a further vertical; this run takes {most} (lake.max_verticals)"
+        yield _refused(rows, "too_many_verticals", [f"`{name}` {words}" for name in rows["vertical"].to_pylist()])
+
+
+def _refused(impressions: pa.RecordBatch, reason: str, details: list[str]) -> pa.RecordBatch:
+    *names, key, order = impressions.schema.names
+    letters = refuse_rows(impressions.select(names), "impression", reason, details)
+    return placed(letters, impressions[key].to_numpy(), impressions[order].to_numpy())
+
+
+def placed(letters: pa.RecordBatch, key_time: np.ndarray, order: np.ndarray) -> pa.RecordBatch:
+    """Letters in `REFUSED_SCHEMA`."""
+    return pa.RecordBatch.from_arrays([*letters.columns, pa.array(key_time), pa.array(order)], schema=REFUSED_SCHEMA)

@@ -10,8 +10,7 @@ emission    which impressions are due, and in which order
 orphans     feedback that waits for its impression
 pending     impressions that wait for their windows
 id_index    finds rows by the hash of their id
-ledger      one value per row
-marks       bits per row, stored as a base and deltas
+marks       a value per row, and bits per row, stored as a base and deltas
 state       saving and restoring all of it
 account     every offset of every input partition, and what became of it
 config      lateness, deduplication horizon, clock skew

@@ -22,8 +22,7 @@ import pyarrow.compute as pc
 
 from streaming.hashing import hash64
 from streaming.schema import POSITION_FIELDS, RowSchema, SettlementGroup
-from streaming.settlement.ledger import Ledger
-from streaming.settlement.marks import Marks
+from streaming.settlement.marks import Ledger, Marks
 from streaming.settlement.merge import END_OF_TIME
 from streaming.settlement.pending import empty_batch
 

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from streaming.disk import Piece, make_folder, store_pieces
 from streaming.hashing import hash64
 from streaming.settlement.id_index import IdIndex
-from streaming.settlement.ledger import Ledger
+from streaming.settlement.marks import Ledger
 
 SEGMENT_ROWS = 32_768
 SPILL_BYTES = 256 << 20

@@ -42,7 +42,7 @@ class Settings:
     interval_s: float = 5.0
     """Of commits, in free pace."""
     segment_rows: int = LARGE
-    """After how many rows internal pieces end (`settlement.pending`, `ledger`, `id_index`, `marks`)."""
+    """After how many rows internal pieces end (`settlement.pending`, `id_index`, `marks`)."""
 
 
 @dataclass(frozen=True)

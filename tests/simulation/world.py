@@ -33,7 +33,7 @@ from pipelines.run_dir import RunDir
 from pipelines.workers.augmentation import AugmentationWorker
 from streaming.errors import BadInput, BrokerAway, DataLost, DiskFull, StreamingError
 from streaming.messages import END_HEADER
-from streaming.settlement import id_index, ledger, marks, pending
+from streaming.settlement import id_index, marks, pending
 from tests.simulation.broker import Broker, Record
 from tests.simulation.disk import Disk
 from tests.simulation.history import (
@@ -476,7 +476,7 @@ class World:
             (worker_module, "Housekeeper", lambda *args, **kwargs: nothing),
             (worker_module, "mend", lambda *args: []),
             (pending, "SEGMENT_ROWS", rows),
-            (ledger, "CHUNK_ROWS", min(rows, 4096)),
+            (marks, "CHUNK_ROWS", min(rows, 4096)),
             (id_index, "RUN_ROWS", rows),
             (id_index, "FILTERED_ROWS", rows),
             (marks, "FEW", 4096 if rows == LARGE else 1),

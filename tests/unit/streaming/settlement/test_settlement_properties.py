@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from streaming.position import Partition
 from streaming.schema import POSITION_FIELDS, RowSchema
-from streaming.settlement import Merge, Settlement, SettlementConfig, id_index, label_join, ledger, marks, pending
+from streaming.settlement import Merge, Settlement, SettlementConfig, id_index, label_join, marks, pending
 from streaming.settlement.merge import MergedChunk
 from tests.support.streams.reference_settlement import Reference, Row, merge_reference
 
@@ -214,7 +214,7 @@ def sizes(request, monkeypatch):
 
         monkeypatch.setattr(pending, "hash64", weak)
         monkeypatch.setattr(label_join, "hash64", weak)
-        monkeypatch.setattr(ledger, "CHUNK_ROWS", 4)
+        monkeypatch.setattr(marks, "CHUNK_ROWS", 4)
         monkeypatch.setattr(marks, "FEW", 2)
         monkeypatch.setattr(pending, "SPILL_BYTES", 500)
 

@@ -14,7 +14,7 @@ import pytest
 
 from streaming.errors import BadInput, DiskFull, StreamingError
 from streaming.schema import RowSchema
-from streaming.settlement import Settlement, SettlementConfig, ledger, marks, pending
+from streaming.settlement import Settlement, SettlementConfig, marks, pending
 from streaming.settlement.marks import Marks
 from tests.support.places import FIXTURES
 from tests.support.streams.rows import merged
@@ -298,7 +298,7 @@ class TestMarks:
     def test_a_store_writes_what_changed_and_few_deltas_stand_at_a_time(self, tmp_path, monkeypatch):
         monkeypatch.setattr("streaming.disk.files.os.fsync", lambda _: None)
         monkeypatch.setattr(marks, "FEW", 0)
-        monkeypatch.setattr(ledger, "CHUNK_ROWS", 10_000)
+        monkeypatch.setattr(marks, "CHUNK_ROWS", 10_000)
         random, rows, written = np.random.default_rng(0), 64_000, 0
         labels = Marks(np.uint8)
         labels.append(np.zeros(rows, np.uint8))

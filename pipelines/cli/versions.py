@@ -34,9 +34,10 @@ def promote(
 
     Example: exfm promote feed --run-dir runs/demo --reason "seen live"
     """
-    from pipelines.tools import promote
+    from pipelines.tools import mirrored, promote
 
-    _show(promote(run_dir, name, version, reason), as_json)
+    done = promote(run_dir, name, version, reason)
+    _show(done | {"mlflow": mirrored(run_dir, name)}, as_json)
 
 
 def rollback(name: Name, run_dir: RunDirOption, reason: Reason, as_json: AsJson = False) -> None:
@@ -47,9 +48,10 @@ def rollback(name: Name, run_dir: RunDirOption, reason: Reason, as_json: AsJson 
 
     Example: exfm rollback feed --run-dir runs/demo --reason "bad ads"
     """
-    from pipelines.tools import rollback
+    from pipelines.tools import mirrored, rollback
 
-    _show(rollback(run_dir, name, reason), as_json)
+    done = rollback(run_dir, name, reason)
+    _show(done | {"mlflow": mirrored(run_dir, name)}, as_json)
 
 
 def _show(value: dict[str, Any], as_json: bool) -> None:
@@ -59,3 +61,4 @@ def _show(value: dict[str, Any], as_json: bool) -> None:
     now = "is champion" if value["changed"] else "was champion already, nothing was changed"
     typer.echo(f"{value['student']}: {value['champion']} {now} (by {value['by']}, {value['at']}: {value['reason']})")
     typer.echo(f"previous: {value['previous'] or 'none'}; candidate: {value['candidate'] or 'none'}")
+    typer.echo(f"MLflow: {value['mlflow']}")

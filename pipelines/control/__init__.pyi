@@ -1,4 +1,5 @@
 from .attendance import with_roster
+from .conclusion import tracker_of
 from .lifecycle import failed_before_learning, run, start_over
 from .preflight import locked, writable
 
@@ -7,6 +8,7 @@ __all__ = [
     "locked",
     "run",
     "start_over",
+    "tracker_of",
     "with_roster",
     "writable",
 ]

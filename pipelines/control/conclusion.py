@@ -4,15 +4,33 @@ disk is waited for meanwhile."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 
 from pipelines.config import STUDENT, Config, StudentSettings, hashes_of_run
-from pipelines.results import JUDGED, Severity, Summary, clustered_by, current, draw, losses_in, summarise
+from pipelines.registry import CONCLUSION, HAND, Action, Ledger, LedgerWriter, twin_version
+from pipelines.results import (
+    JUDGED,
+    Champion,
+    Losses,
+    Severity,
+    Summary,
+    champion_of,
+    clustered_by,
+    current,
+    draw,
+    losses_in,
+    outcomes_of,
+    summarise,
+    verdict_on,
+)
 from pipelines.rules import Cause, Death, GiveUp, Patience, RunState, cause_of, verdict
 from pipelines.run_dir import RunDir
 from pipelines.status import RunStatus
-from pipelines.tracking import Tracker, champion_lines, registration_of
-from streaming.disk import read_json, write_json
+from pipelines.tracking import Mirrors, Tracker, champion_lines, mirror_of, registration_of
+from pipelines.training import count_predictions
+from streaming.disk import link_file, read_json, replacing_folder, write_json
 from streaming.errors import StreamingError
 
 FINISHED_WAIT_S = 120.0
@@ -56,13 +74,16 @@ class Conclusion:
         losses = losses_in(summary.value, config)
         self._status.losses = losses.as_json()
         self._draw(config)
+        grave = losses if losses.severity is Severity.FAIL else None
+        kept = conclude_versions(config, run_dir, summary, grave)
         if tracker is not None and not tracker.closed:  # once, however often a full disk has this called
             self._say("writing MLflow")
             if losses.severity is Severity.FAIL:  # nothing that learned from such a stream is to be served
                 for name in config.reader_names:
                     tracker.finish(name, "FAILED")
             else:
-                track_results(config, run_dir, tracker, summary, self._say)
+                track_results(config, run_dir, tracker, summary, self._say, kept)
+            Mirrors(run_dir, tracker.mirror, time.monotonic).look(config)
             self._close(tracker, FINISHED_WAIT_S)
         write_json(run_dir.summary, summary.value)  # the mark of a finished run: nothing is left to do
         self.summary = summary
@@ -146,8 +167,11 @@ def track_student(config: Config, student: StudentSettings, tracker: Tracker) ->
     tracker.params(STUDENT + student.name, _of_all(config) | values | student.model.model_dump(mode="json"))
 
 
-def track_results(config: Config, run_dir: RunDir, tracker: Tracker, summary: Summary, say: Say) -> None:
-    """Final figures into MLflow, and every student that learned a row into its registry, with its twin."""
+def track_results(
+    config: Config, run_dir: RunDir, tracker: Tracker, summary: Summary, say: Say, kept: Mapping[str, str] = {}
+) -> None:
+    """Final figures into MLflow, and every student that learned a row into its registry, with its twin. `kept`: of
+    students whose champion stays what a person has chosen, why, as `conclude_versions` gives it."""
     registered = []
     for student in config.students:
         worker, results = STUDENT + student.name, summary.value["students"][student.name]
@@ -159,12 +183,67 @@ def track_results(config: Config, run_dir: RunDir, tracker: Tracker, summary: Su
                 tracker.metrics(worker, result["rows"], summary.flat(student.name, task))
             if run_dir.picture.exists():
                 tracker.artifact(worker, run_dir.picture)
-            tracker.register(worker, registration)
-            registered.append(registration)
+            if student.name in kept:
+                stays = f"models:/{registration.model}@champion stays what a person made it"
+                say(f"{stays}: {kept[student.name]}")
+                registration = registration.without_champion()
+            else:
+                registered.append(registration)
+            tracker.register(worker, registration, mirror_of(config, run_dir, student.name))
         tracker.finish(worker)
     tracker.finish("teacher")
     for line in champion_lines(registered):
         say(line)
+
+
+def conclude_versions(config: Config, run_dir: RunDir, summary: Summary, grave: Losses | None) -> dict[str, str]:
+    """The end of the run in the ledgers: the last version of each student, and of its twin; the champion among the two
+    is champion, unless a person chose the one that is. Returns whose champion stays for that, with the person's reason.
+    Of a run with `grave` losses nothing is to be served. Called again, it changes nothing."""
+    kept = {}
+    for student in config.students:
+        ledger = Ledger(run_dir, student.name)
+        results, exports = summary.value["students"].get(student.name, {}), _last_exports(run_dir, student)
+        if not exports and not ledger.size:
+            continue
+        with ledger.writing() as writing:
+            if grave is not None:
+                if writing.standing.champion is not None:
+                    writing.add(Action.WITHDRAWN, None, by=CONCLUSION, reason="; ".join(grave.words))
+                continue
+            for role, (name, export) in exports.items():
+                _publish(writing, ledger, role, name, export)
+            chosen = champion_of(outcomes_of(results), twin=Champion.TWIN in exports)
+            if chosen not in exports:
+                continue
+            changes = [e for e in writing.entries if e["action"] in (Action.PROMOTED, Action.ROLLED_BACK)]
+            if changes and changes[-1]["by"] == HAND:
+                kept[student.name] = changes[-1]["reason"]
+            elif writing.standing.champion != exports[chosen][0]:
+                reason = f"the run has ended: {verdict_on(results)}"
+                writing.add(Action.PROMOTED, exports[chosen][0], by=CONCLUSION, reason=reason)
+    return kept
+
+
+def _last_exports(run_dir: RunDir, student: StudentSettings) -> dict[Champion, tuple[str, Path]]:
+    """By role, the name of its version and where it was exported to; nothing of a student that learned no row."""
+    exports = sorted(run_dir.served(student.name).glob("v*"))
+    if not exports or not count_predictions(run_dir.predictions(student.name)):
+        return {}
+    name, twin = exports[-1].name, run_dir.served_twin(student.name) / exports[-1].name
+    found = {Champion.STUDENT: (name, exports[-1])}
+    return found | ({Champion.TWIN: (twin_version(name), twin)} if twin.exists() else {})
+
+
+def _publish(writing: LedgerWriter, ledger: Ledger, role: Champion, name: str, export: Path) -> None:
+    """An export among the versions, and its entry, where it is not there already."""
+    if not ledger.folder(name).exists():
+        with replacing_folder(ledger.folder(name)) as folder:
+            for file in export.iterdir():
+                link_file(file, folder / file.name)
+    if not any(entry["action"] == Action.PUBLISHED and entry["version"] == name for entry in writing.entries):
+        size = sum(file.stat().st_size for file in export.iterdir())
+        writing.add(Action.PUBLISHED, name, by=CONCLUSION, reason="the end of the run", role=str(role), bytes=size)
 
 
 def _of_all(config: Config) -> dict[str, object]:

@@ -18,6 +18,7 @@ from pipelines.results import Summary, losses_now
 from pipelines.rules import WorkerState
 from pipelines.run_dir import RunDir
 from pipelines.status import RunStatus, StatusFile
+from pipelines.tracking import Mirrors
 from streaming.disk import sync, write_text
 from streaming.errors import BadInput
 from streaming.lake import Readers
@@ -42,6 +43,8 @@ class LiveRun:
     ) -> None:
         def watch_and_attend(status: RunStatus) -> None:
             watch(status)
+            if self._mirrors is not None:
+                self._mirrors.look(self.config)
             self._attendance(self)
             attend(self)
 
@@ -51,6 +54,7 @@ class LiveRun:
         absent |= {STUDENT + student.name for student in config.students if student.joins_at_rows}
         self._attendance = Attendance(run_dir.roster)
         self._tracker = tracker_of(config, run_dir)
+        self._mirrors = None if self._tracker is None else Mirrors(run_dir, self._tracker.mirror, time.monotonic)
         self._conclusion = Conclusion(run_dir, status, self._tracker, say)
         self.coordinator = Coordinator(
             run_dir,

@@ -1,5 +1,5 @@
 from .ledger import CONCLUSION, HAND, POLICY, Entry, Ledger, LedgerWriter, standing_after
-from .standing import Action, Standing
+from .standing import Action, Standing, twin_version
 
 __all__ = [
     "CONCLUSION",
@@ -11,4 +11,5 @@ __all__ = [
     "LedgerWriter",
     "Standing",
     "standing_after",
+    "twin_version",
 ]

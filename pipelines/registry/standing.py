@@ -6,6 +6,15 @@ from enum import StrEnum
 from typing import NamedTuple
 
 
+def twin_version(version: str) -> str:
+    """The name of the twin's version of the same moment.
+
+    >>> twin_version("v00000640")
+    'v00000640-twin'
+    """
+    return f"{version}-twin"
+
+
 class Action(StrEnum):
     """What an entry of the ledger says."""
 

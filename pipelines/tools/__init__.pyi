@@ -5,7 +5,7 @@ from .lake import LakeCare, as_json
 from .log_tail import log_lines
 from .recording import record
 from .stored_config import config_of
-from .versions import promote, rollback
+from .versions import mirrored, promote, rollback
 
 __all__ = [
     "DeadLetters",
@@ -18,6 +18,7 @@ __all__ = [
     "config_of",
     "feed",
     "log_lines",
+    "mirrored",
     "promote",
     "reached",
     "record",

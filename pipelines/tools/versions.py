@@ -11,10 +11,17 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+from pipelines.config import STUDENT
+from pipelines.control import tracker_of
 from pipelines.registry import HAND, Action, Ledger, LedgerWriter
 from pipelines.run_dir import RunDir
+from pipelines.status import alive
+from pipelines.tools.stored_config import config_of
+from pipelines.tracking import mirror_of
+from streaming.disk import read_json
 from streaming.errors import BadInput
 
+MLFLOW_WAIT_S = 60.0
 SHOWN = 8
 """So many versions are named where one that was asked for is not there."""
 
@@ -64,6 +71,27 @@ def rollback(root: Path, student: str, reason: str) -> dict[str, Any]:
             )
         writing.add(Action.ROLLED_BACK, standing.previous, by=HAND, reason=reason)
         return _answer(student, writing, changed=True)
+
+
+def mirrored(root: Path, student: str) -> str:
+    """Have MLflow follow the ledger of a run that has ended, and say whether it does; a live run does it by itself."""
+    run_dir = RunDir(root)
+    status = read_json(run_dir.status)
+    if status is not None and alive(status):
+        return "the run has MLflow follow"
+    config = config_of(run_dir)
+    if not config.tracking.enabled:
+        return "off (tracking.enabled)"
+    if student not in {each.name for each in config.students}:
+        return f"not followed: `{student}` is no student of the run any more"
+    tracker = tracker_of(config, run_dir)
+    assert tracker is not None
+    tracker.mirror(STUDENT + student, mirror_of(config, run_dir, student))
+    ended = {"done": "FINISHED", "failed": "FAILED"}.get(str((status or {}).get("state")), "KILLED")
+    for worker in ("teacher", *(STUDENT + each.name for each in config.students)):
+        tracker.finish(worker, ended)  # a tracker marks those that it finds as running
+    tracker.close(MLFLOW_WAIT_S)
+    return f"not followed yet: {tracker.problem}" if tracker.problem else "follows"
 
 
 def _ledger(root: Path, student: str, reason: str) -> Ledger:

@@ -2,6 +2,7 @@
 
     mlflow         the queue in front of a store, and everything that is written to it
     registration   what is registered of a student: its versions, their tags, the champion
+    mirror         the ledger of versions in MLflow's registry
     wheel          the environment of a registered model
 
 What MLflow loads a registered model with lies in `pipelines/served_model.py`: stored models name it.

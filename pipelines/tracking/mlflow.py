@@ -20,8 +20,10 @@ from typing import Any
 
 import pyarrow as pa
 
+from pipelines.registry import standing_after
 from pipelines.served_rows import ON_BAD_ROWS, RAISE
-from pipelines.tracking.registration import Registration
+from pipelines.tracking.mirror import Mirror, decision_tag, lineage_tags, unpublished
+from pipelines.tracking.registration import Interface, Registration
 from pipelines.tracking.wheel import own_wheel, serving_requirements
 from streaming.disk import read_json, write_json
 
@@ -79,9 +81,13 @@ class Tracker:
     def artifact(self, worker: str, path: Path) -> None:
         self._put(lambda client: client.log_artifact(self._run(client, worker), str(path)))
 
-    def register(self, worker: str, registration: Registration) -> None:
-        """Register the next versions of a model; `mlflow.pyfunc` loads them."""
-        self._put(lambda client: self._register(client, worker, registration))
+    def register(self, worker: str, registration: Registration, mirror: Mirror | None = None) -> None:
+        """Register the next versions of a model; `mlflow.pyfunc` loads them. `mirror` knows them from then on."""
+        self._put(lambda client: self._register(client, worker, registration, mirror))
+
+    def mirror(self, worker: str, mirror: Mirror) -> None:
+        """Bring a registered model up to its ledger; `mirror.file` says when that is done."""
+        self._put(lambda client: self._mirror(client, worker, mirror))
 
     def finish(self, worker: str, status: str = "FINISHED") -> None:
         self._put(lambda client: client.set_terminated(self._run(client, worker), status))
@@ -212,32 +218,72 @@ class Tracker:
     def _log_metrics(self, client: Any, worker: str, batch: list[Any]) -> None:
         client.log_batch(self._run(client, worker), metrics=batch)
 
-    def _register(self, client: Any, worker: str, registration: Registration) -> None:
-        import mlflow
-
+    def _register(self, client: Any, worker: str, registration: Registration, mirror: Mirror | None) -> None:
         model, run_id = registration.model, self._run(client, worker)
-        if not client.search_registered_models(f"name = '{model}'"):
-            client.create_registered_model(model)
+        _make_model(client, model)
         with tempfile.TemporaryDirectory(prefix="exfm-wheel-") as folder:
             wheel = own_wheel(Path(folder))
             for version in registration.versions:
-                with mlflow.start_run(run_id=run_id):
-                    info = mlflow.pyfunc.log_model(
-                        name=version.role,
-                        loader_module=LOADER,
-                        data_path=str(version.export),
-                        model_config=registration.settings,
-                        signature=_signature(registration),
-                        input_example=registration.example or None,
-                        code_paths=[str(wheel)],
-                        pip_requirements=[f"code/{wheel.name}", *serving_requirements()],
-                    )
-                number = client.create_model_version(model, info.model_uri, run_id, tags=version.tags).version
+                uri = _log_model(run_id, version.role, version.export, registration, wheel)
+                number = client.create_model_version(model, uri, run_id, tags=version.tags).version
+                if mirror is not None:
+                    mirror.note(version.name, number)
                 for alias in version.aliases:
                     client.set_registered_model_alias(model, alias, number)
 
+    def _mirror(self, client: Any, worker: str, mirror: Mirror) -> None:
+        model, ledger, known = mirror.model, mirror.ledger, mirror.known()
+        size, entries = ledger.size, ledger.entries()
+        if known["bytes"] == size:
+            return
+        run_id, numbers = self._run(client, worker), known["numbers"]
+        _make_model(client, model)
+        if new := unpublished(mirror, entries, numbers):
+            interface = mirror.interface()
+            with tempfile.TemporaryDirectory(prefix="exfm-wheel-") as folder:
+                wheel = own_wheel(Path(folder))
+                for entry in new:
+                    name = entry["version"]
+                    uri = _log_model(run_id, name, ledger.folder(name), interface, wheel)
+                    number = client.create_model_version(model, uri, run_id, tags=lineage_tags(entry)).version
+                    numbers[name] = number
+                    mirror.note(name, number)  # what fails later is not a reason to register it twice
+        for number, entry in enumerate(entries[known["entries"] :], known["entries"]):
+            if entry["version"] in numbers:
+                client.set_model_version_tag(model, numbers[entry["version"]], *decision_tag(number, entry))
+        there = client.get_registered_model(model).aliases
+        for alias, version in standing_after(entries[-1]).as_json().items():
+            if version in numbers:
+                client.set_registered_model_alias(model, alias, numbers[version])
+            elif alias in there:
+                client.delete_registered_model_alias(model, alias)
+        mirror.store(known | {"bytes": size, "entries": len(entries)})
 
-def _signature(registration: Registration) -> Any:
+
+def _make_model(client: Any, model: str) -> None:
+    if not client.search_registered_models(f"name = '{model}'"):
+        client.create_registered_model(model)
+
+
+def _log_model(run_id: str, name: str, export: Path, asked: Interface | Registration, wheel: Path) -> str:
+    """The URI of an export as a model of MLflow."""
+    import mlflow
+
+    with mlflow.start_run(run_id=run_id):
+        info = mlflow.pyfunc.log_model(
+            name=name,
+            loader_module=LOADER,
+            data_path=str(export),
+            model_config=asked.settings,
+            signature=_signature(asked),
+            input_example=asked.example or None,
+            code_paths=[str(wheel)],
+            pip_requirements=[f"code/{wheel.name}", *serving_requirements()],
+        )
+    return str(info.model_uri)
+
+
+def _signature(registration: Interface | Registration) -> Any:
     """What a caller gives and gets, as MLflow shows it.
 
     MLflow would enforce it before the model sees a row, and refuse what ingestion takes (whole floats and unsigned

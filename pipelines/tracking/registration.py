@@ -9,13 +9,14 @@ them is champion.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 from pipelines.config import Config, StudentSettings
+from pipelines.registry import twin_version
 from pipelines.results import Champion, champion_of, clustered_by, gain_tags, outcomes_of, verdict_on
 from pipelines.run_dir import RunDir
 from pipelines.served_rows import ROWS, serving_rules
@@ -33,6 +34,21 @@ class Version:
     export: Path
     tags: dict[str, str]
     aliases: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """As the ledger has it."""
+        return twin_version(self.export.name) if self.role == Champion.TWIN else self.export.name
+
+
+@dataclass(frozen=True)
+class Interface:
+    """How a model is asked: the fields as those of `Registration`."""
+
+    inputs: pa.Schema
+    tasks: tuple[str, ...]
+    example: list[dict[str, Any]]
+    settings: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -52,6 +68,11 @@ class Registration:
     champion: Champion
     why: str
 
+    def without_champion(self) -> Registration:
+        """The same, and none of its versions is champion."""
+        left = tuple(replace(v, aliases=tuple(a for a in v.aliases if a != "champion")) for v in self.versions)
+        return replace(self, versions=left)
+
 
 def registration_of(
     config: Config, run_dir: RunDir, student: StudentSettings, result: dict[str, Any]
@@ -67,7 +88,7 @@ def registration_of(
     lineage = {"config_hash": config.hash, "lake": str(run_dir.lake), "position": newest.name}
     lineage["intervals_clustered_by"] = clustered_by({"cluster_by": config.metrics.clusters})
     tags = {**lineage, "champion": str(champion), "why": why, **gain_tags(result)}
-    inputs = serving_rules(config.rows, config.student_features(student)).schema
+    how = interface_of(config, run_dir, student)
     return Registration(
         model=model,
         versions=tuple(
@@ -75,13 +96,20 @@ def registration_of(
             for role, export in ((Champion.TWIN, of_twin), (Champion.STUDENT, newest))
             if export.exists()
         ),
-        inputs=inputs,
-        tasks=config.student_tasks(student),
-        example=_example(config, run_dir, student, inputs),
-        settings={ROWS: config.rows.model_dump(mode="json")},
+        inputs=how.inputs,
+        tasks=how.tasks,
+        example=how.example,
+        settings=how.settings,
         champion=champion,
         why=why,
     )
+
+
+def interface_of(config: Config, run_dir: RunDir, student: StudentSettings) -> Interface:
+    """How a student of the run is asked, with rows of its lake as an example."""
+    inputs = serving_rules(config.rows, config.student_features(student)).schema
+    example, tasks = _example(config, run_dir, student, inputs), tuple(config.student_tasks(student))
+    return Interface(inputs, tasks, example, {ROWS: config.rows.model_dump(mode="json")})
 
 
 def champion_lines(registered: Sequence[Registration]) -> list[str]:

@@ -22,6 +22,7 @@ from pipelines.offline.sweep.data import data_of
 from pipelines.offline.sweep.jobs import TeacherJob, one_life
 from pipelines.offline.sweep.settings import ArmSpec, Condition, Snapshots, Sweep
 from pipelines.offline.sweep.teachers import lockstep_logits
+from pipelines.registry import CONCLUSION, POLICY, Ledger
 from pipelines.results import counts_hold
 from pipelines.run_dir import RunDir
 from pipelines.training import read_predictions
@@ -174,7 +175,7 @@ def test_a_student_learns_the_same_bits_live_in_a_sweep_and_by_hand(finished, tm
 
     checkpoints = finished.run_dir.checkpoints(f"student-{settings.name}")
     live = load_checkpoint(latest_checkpoint(checkpoints)).tensors
-    weights = {name: tensor for name, tensor in live.items() if not name.startswith("metrics")}
+    weights = {name: tensor for name, tensor in live.items() if not name.startswith(("metrics", "registry"))}
     assert same(engine.state(), weights)
     predictions = read_predictions(finished.run_dir.predictions(settings.name))
     place = AsItIs(Sweep(config="-", seeds=(1,), arms={"none": ArmSpec()}), config, tmp_path, finished.run_dir)
@@ -264,6 +265,36 @@ def test_batches_are_cut_by_position_not_by_what_a_read_brings(finished, broker,
         resources__min_free_disk_gb=0,
     )
     assert_same_run(to_the_end(config, tmp_path / "run"), finished)
+
+
+def test_versions_are_published_and_compared_while_the_stream_runs(finished):
+    published = 0
+    for student in finished.config.students:
+        entries = Ledger(finished.run_dir, student.name).entries()
+        assert [entry["action"] for entry in entries[:2]] == ["published", "promoted"]
+        published += sum(entry["action"] == "published" and entry["by"] == POLICY for entry in entries)
+        newest = sorted(finished.run_dir.served(student.name).glob("v*"))[-1].name
+        assert newest in {entry["version"] for entry in entries if entry["action"] == "published"}
+        assert {entry["by"] for entry in entries} <= {POLICY, CONCLUSION}
+    assert published > 6
+
+
+def test_what_is_published_and_compared_changes_nothing_that_is_learned(finished, broker, tmp_path):
+    plain = everything(
+        broker.bootstrap_servers,
+        source__duplicate_rate=0.01,
+        source__malformed_rate=0.0,
+        registry__publish_every_rows=None,
+    )
+    without = to_the_end(plain, tmp_path / "run")
+    assert without.summary["students"] == finished.summary["students"]
+    for worker in finished.models:
+        tensors, others = finished.checkpoint(worker)[0], without.checkpoint(worker)[0]
+        learned = {name for name in tensors if not name.startswith("registry/")}
+        assert learned == set(others)
+        assert [name for name in learned if tensors[name] != others[name]] == []
+    compared = [name for worker in finished.models for name in finished.checkpoint(worker)[0] if "registry/" in name]
+    assert compared
 
 
 def test_two_lockstep_runs_agree_to_the_last_bit(finished, broker, tmp_path):

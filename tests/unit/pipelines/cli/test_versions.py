@@ -7,8 +7,10 @@ import json
 import pytest
 
 from pipelines.cli import console as cli
+from pipelines.config import dump, parse
 from pipelines.registry import POLICY, Action, Ledger, Standing
 from pipelines.run_dir import RunDir
+from tests.support.pipelines.raw_configs import small
 
 V1, V2, V3 = "v00000001", "v00000002", "v00000003"
 
@@ -17,7 +19,7 @@ V1, V2, V3 = "v00000001", "v00000002", "v00000003"
 def ledger(tmp_path):
     """Of student `feed`, whose champion is the second of three versions, and whose candidate is the third."""
     run_dir = RunDir(tmp_path)
-    run_dir.config.write_text("name: toy\n")
+    run_dir.config.write_text(dump(parse(small(tracking={"enabled": False}))))
     ledger = Ledger(run_dir, "feed")
     with ledger.writing() as writing:
         for version in (V1, V2, V3):

@@ -1,0 +1,107 @@
+"""A student's ledger (pipelines/registry) in MLflow's registry: a model version for each that was published, aliases
+for `candidate`, `champion` and `previous`, and every decision as a tag of the version that it was about.
+
+The ledger is the truth. MLflow is brought up to it by the tracker's thread, whenever it has grown, and again where that
+failed: doing it twice changes nothing. A version that is no longer on the disk by then is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pipelines.config import STUDENT, Config
+from pipelines.registry import Action, Entry, Ledger
+from pipelines.run_dir import RunDir
+from pipelines.tracking.registration import Interface, interface_of
+from streaming.disk import read_json, write_json
+
+RETRY_S = 30.0
+
+
+@dataclass(frozen=True)
+class Mirror:
+    """What MLflow's registered model `model` is to say of a ledger. `interface` is asked for where a version is new."""
+
+    model: str
+    ledger: Ledger
+    interface: Callable[[], Interface]
+
+    @property
+    def file(self) -> Path:
+        """What MLflow has of it: `{"bytes", "entries", "numbers": {version: its number in MLflow}}`."""
+        return self.ledger.path.with_suffix(".mlflow.json")
+
+    def known(self) -> dict[str, Any]:
+        return {"bytes": 0, "entries": 0, "numbers": {}} | (read_json(self.file) or {})
+
+    def note(self, version: str, number: int | str) -> None:
+        """MLflow has this version under this number."""
+        known = self.known()
+        self.store(known | {"numbers": known["numbers"] | {version: number}})
+
+    def store(self, known: Mapping[str, Any]) -> None:
+        write_json(self.file, dict(known))
+
+
+class Mirrors:
+    """The mirrors of a run's students: `look`, about every second, hands those whose ledger has grown to `put`."""
+
+    def __init__(self, run_dir: RunDir, put: Callable[[str, Mirror], None], clock: Callable[[], float]) -> None:
+        self._run_dir, self._put, self._clock = run_dir, put, clock
+        self._done: dict[str, int] = {}
+        self._next_s: dict[str, float] = {}
+
+    def look(self, config: Config, *, at_once: bool = False) -> None:
+        for student in config.students:
+            name, mirror = student.name, mirror_of(config, self._run_dir, student.name)
+            size = mirror.ledger.size
+            if size == self._done.get(name, 0):
+                continue
+            if mirror.known()["bytes"] == size:
+                self._done[name] = size
+            elif at_once or self._clock() >= self._next_s.get(name, 0.0):
+                self._next_s[name] = self._clock() + RETRY_S
+                self._put(STUDENT + name, mirror)
+
+
+def mirror_of(config: Config, run_dir: RunDir, student: str) -> Mirror:
+    (settings,) = (each for each in config.students if each.name == student)
+    return Mirror(f"{config.name}-{student}", Ledger(run_dir, student), lambda: interface_of(config, run_dir, settings))
+
+
+def unpublished(mirror: Mirror, entries: list[Entry], numbers: Mapping[str, str]) -> list[Entry]:
+    """The entries of versions that MLflow lacks and that are there to be given to it."""
+    return [
+        entry
+        for entry in entries
+        if entry["action"] == Action.PUBLISHED
+        and entry["version"] not in numbers
+        and mirror.ledger.folder(entry["version"]).is_dir()
+    ]
+
+
+def lineage_tags(entry: Entry) -> dict[str, str]:
+    """What a version was made of, as tags.
+
+    >>> tags = lineage_tags({"version": "v7", "rows": 9, "lineage": {"lake_range": [0, 8], "teacher_versions": None}})
+    >>> tags
+    {'position': 'v7', 'role': 'student', 'lake_range': '0 to 8', 'rows': '9'}
+    """
+    flat = {"position": entry["version"], "role": entry.get("role", "student"), **entry.get("lineage", {})}
+    flat |= {key: entry[key] for key in ("rows", "bytes", "event_time_ms") if key in entry}
+    flat |= entry.get("figures", {})
+    flat |= {f"parity/{key}": value for key, value in entry.get("parity", {}).items()}
+    ranges = {key: " to ".join(map(str, value)) for key, value in flat.items() if isinstance(value, list | tuple)}
+    return {key: str(value) for key, value in (flat | ranges).items() if value is not None}
+
+
+def decision_tag(number: int, entry: Entry) -> tuple[str, str]:
+    """An entry as the tag of its version, whose names sort as the ledger does.
+
+    >>> decision_tag(4, {"at": "2026-11-23T12:00", "action": "promoted", "by": "hand", "reason": "seen live"})
+    ('ledger/000004', '2026-11-23T12:00 promoted by hand: seen live')
+    """
+    return f"ledger/{number:06d}", f"{entry['at']} {entry['action']} by {entry['by']}: {entry['reason']}"

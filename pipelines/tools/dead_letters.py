@@ -121,7 +121,7 @@ class DeadLetters:
         reached_ms = {(name, number): most for name, number, *_, most in merge["partitions"]}
         mine = [place for place in places if place.topic == topic]
         count = 0
-        for place, record in letters.originals(mine).items():
+        for place, record in letters.originals(mine):
             event_ms = _event_time(record, self.config.kafka.max_message_bytes)
             key = max(merge["watermark_ms"], reached_ms.get((place.topic, place.partition), merge["watermark_ms"]))
             count += event_ms is not None and event_ms < key - horizon

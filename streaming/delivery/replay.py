@@ -15,8 +15,8 @@ headers, writes what is missing, and goes on with 3.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 from streaming.delta import open_table
 from streaming.disk import file_lock, read_json, write_json
 from streaming.errors import BadInput
-from streaming.kafka import KafkaSettings, TopicReader, TopicWriter, end_offsets, messages_at
+from streaming.kafka import KafkaSettings, TopicReader, TopicWriter, end_offsets, lookup
 from streaming.lake import DEAD_LETTERS, SideTable, side_rows
 from streaming.messages import DEAD_LETTER_SCHEMA, RawMessage, read_ipc, write_ipc
 from streaming.position import Partition, SourcePosition
@@ -36,6 +36,9 @@ REPLAYED = "replayed"
 HEADER = "exfm-replay"
 GROUP = 500
 """Letters that are put back before the table says so."""
+
+HELD_BYTES = 64 * 2**20
+"""So much of messages is held at a time, each counted as the largest that there may be; one at least."""
 
 WHOLE = ("oversized", "undecodable")
 """Reasons for which a message is refused whole; its letter names row 0."""
@@ -120,27 +123,27 @@ class Letters:
         handle = open_table(self._folder / REPLAYED, SCHEMA)
         return set() if handle is None else set(places_of(handle.to_pyarrow_dataset().to_table()))
 
-    def originals(self, places: Sequence[Place]) -> dict[Place, Record]:
-        """The records of letters, read from their topics; where a topic no longer has one, the letter's own copy if
-        that is whole and the message itself. What can be found in neither is left out, and so is what is `refused`:
-        a row of a message that cannot be read here."""
+    def originals(self, places: Sequence[Place]) -> Iterator[tuple[Place, Record]]:
+        """The records of letters, in order of their places, read from their topics; where a topic no longer has one,
+        the letter's own copy if that is whole and the message itself. What can be found in neither is left out, and so
+        is what is `refused`: a row of a message that cannot be read here. A bounded part of them is held at a time."""
+        if not places:
+            return
         whole = self._whole()
-        found: dict[Place, Record] = {}
-        by_partition: defaultdict[Partition, list[Place]] = defaultdict(list)
-        for place in places:
-            by_partition[Partition(place.topic, place.partition)].append(place)
-        for partition, group in by_partition.items():
-            messages = messages_at(self._settings, partition, [place.offset for place in group])
-            for place in group:
-                message = messages.get(place.offset)
-                try:
-                    record = self._own_copy(place, whole) if message is None else self._record(message, place, whole)
-                except _Refused as refusal:
-                    self.refused[place] = str(refusal)
-                    continue
-                if record is not None:
-                    found[place] = record
-        return found
+        with lookup(self._settings, {place.topic for place in places}) as look:
+            for part in parts_of(places, max(1, HELD_BYTES // self._settings.max_message_bytes)):
+                topic, number, *_ = part[0]
+                messages = look.messages(Partition(topic, number), [place.offset for place in part])
+                copies = self._copies([place for place in part if place.offset not in messages])
+                for place in part:
+                    message = messages.get(place.offset)
+                    try:
+                        record = copies.get(place) if message is None else self._record(message, place, whole)
+                    except _Refused as refusal:
+                        self.refused[place] = str(refusal)
+                        continue
+                    if record is not None and (message is not None or self._fits(place, whole)):
+                        yield place, record
 
     def _whole(self) -> set[Place]:
         """The letters that stand for a whole message."""
@@ -150,13 +153,26 @@ class Letters:
         chosen = pc.field("reason").isin(list(WHOLE))
         return set(places_of(handle.to_pyarrow_dataset().to_table(columns=PLACES, filter=chosen)))
 
-    def _own_copy(self, place: Place, whole: Collection[Place]) -> Record | None:
-        payload, length = self.payload(place)
-        if len(payload) < length or not payload.lstrip().startswith(b"{"):
-            return None
-        if place.topic in self._arrow and place not in whole:
-            return None
-        return Record(payload, None, None, ())
+    def _copies(self, places: Sequence[Place]) -> dict[Place, Record]:
+        """The whole copies in JSON that letters of one partition hold themselves, in one look at the table."""
+        handle = open_table(self._folder / DEAD_LETTERS, DEAD_LETTER_SCHEMA) if places else None
+        if handle is None:
+            return {}
+        offsets = sorted({place.offset for place in places})
+        names = [*PLACES, "payload", "payload_bytes"]
+        topic, number, *_ = places[0]
+        chosen = (pc.field(PLACES[0]) == topic) & (pc.field(PLACES[1]) == number) & pc.field(PLACES[2]).isin(offsets)
+        rows = handle.to_pyarrow_dataset().to_table(columns=names, filter=chosen)
+        held = zip(places_of(rows), rows["payload"].to_pylist(), rows["payload_bytes"].to_pylist(), strict=True)
+        return {
+            place: Record(payload, None, None, ())
+            for place, payload, length in held
+            if len(payload) >= length and payload.lstrip().startswith(b"{")
+        }
+
+    def _fits(self, place: Place, whole: Collection[Place]) -> bool:
+        """Whether a copy in JSON may go onto its topic."""
+        return place.topic not in self._arrow or place in whole
 
     def _record(self, message: RawMessage, place: Place, whole: Collection[Place]) -> Record:
         """Of a readable message of many rows the one row, unless it was refused whole; any other message as it is.
@@ -215,16 +231,14 @@ class Letters:
 
     def _complete(self, table: SideTable, intent: Mapping[str, Any], written: set[Place]) -> dict[Place, bool]:
         group = [Place(*values) for values in intent["letters"]]
+        written = set(written)
         missing = [place for place in group if place not in written]
-        records = self.originals(missing)
-        for topic in sorted({place.topic for place in records}):
+        for topic, found in groupby(self.originals(missing), key=lambda each: each[0].topic):
             with TopicWriter(self._settings, topic) as writer:
-                for place in [place for place in records if place.topic == topic]:
-                    record = records[place]
+                for place, record in found:
                     headers = [*record.headers, (HEADER, str(place).encode())]
                     if (words := writer.too_large([record.value], headers, record.key)) is not None:
                         self.refused[place] = words
-                        del records[place]
                         continue
                     writer.write(
                         place.partition,
@@ -233,12 +247,13 @@ class Letters:
                         timestamp_ms=record.timestamp_ms,
                         key=record.key,
                     )
-        back = [place for place in group if place in records or place in written]
+                    written.add(place)
+        back = [place for place in group if place in written]
         if back:
             rows = pa.Table.from_pylist([dict(zip(PLACES, place, strict=True)) for place in back], SCHEMA)
             table.append(rows, number=intent["number"])
         self._intent.unlink(missing_ok=True)
-        return {place: place in records or place in written for place in group}
+        return {place: place in written for place in group}
 
 
 class _Refused(Exception):
@@ -259,6 +274,26 @@ def _written_behind(settings: KafkaSettings, ends: Sequence[Sequence[Any]]) -> s
     finally:
         reader.close()
     return found
+
+
+def parts_of(places: Sequence[Place], messages: int) -> Iterator[list[Place]]:
+    """Places in order, cut where a partition ends, and so that a part has at most so many messages and `GROUP` letters.
+
+    >>> places = [Place("a", 0, offset, row) for offset in (1, 2, 3) for row in (0, 1)]
+    >>> [[(place.offset, place.row) for place in part] for part in parts_of(places, messages=2)]
+    [[(1, 0), (1, 1), (2, 0), (2, 1)], [(3, 0), (3, 1)]]
+    """
+    part: list[Place] = []
+    offsets: set[int] = set()
+    for place in sorted(places):
+        more = {*offsets, place.offset}
+        if part and (part[0][:2] != place[:2] or len(more) > messages or len(part) == GROUP):
+            yield part
+            part, more = [], {place.offset}
+        part.append(place)
+        offsets = more
+    if part:
+        yield part
 
 
 def places_of(rows: pa.Table) -> list[Place]:

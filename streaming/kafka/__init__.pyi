@@ -12,7 +12,6 @@ from .topics import (
     ensure_topics,
     last_message,
     lookup,
-    messages_at,
     require_topics,
     topic_config,
 )
@@ -35,7 +34,6 @@ __all__ = [
     "ensure_topics",
     "last_message",
     "lookup",
-    "messages_at",
     "require_answer",
     "require_topics",
     "source_topics",

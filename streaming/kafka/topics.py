@@ -195,12 +195,6 @@ def last_message(settings: KafkaSettings, topic: str, partition: int) -> RawMess
     return None
 
 
-def messages_at(settings: KafkaSettings, partition: Partition, offsets: Iterable[int]) -> dict[int, RawMessage]:
-    """As `Lookup.messages`."""
-    with lookup(settings, {partition.topic}) as look:
-        return look.messages(partition, offsets)
-
-
 def delete_records(settings: KafkaSettings, before: Mapping[Partition, int]) -> None:
     """Delete the messages of partitions below these offsets. Raises StreamingError where the broker refuses."""
     with _admin(settings) as admin:

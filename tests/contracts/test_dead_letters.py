@@ -11,11 +11,13 @@ import pytest
 from pipelines.cli import main
 from pipelines.config import dump
 from pipelines.tools import DeadLetters
-from streaming.delivery import Letters, Place
+from streaming.delivery import Letters, Place, replay
 from streaming.errors import BadInput
-from streaming.kafka import TopicWriter, ensure_topics
+from streaming.kafka import TopicWriter, delete_records, ensure_topics
+from streaming.kafka.topics import Lookup
 from streaming.lake import DEAD_LETTERS, SideTable
 from streaming.messages import DEAD_LETTER_SCHEMA, DeadLetter, letters_to_batch, read_ipc, write_ipc
+from streaming.position import Partition
 from tests.support.pipelines.small_runs import small
 from tests.support.pipelines.topics import messages_of
 
@@ -141,8 +143,8 @@ def test_the_copy_of_an_arrow_row_is_no_message_of_its_topic(kafka, topic, tmp_p
     letter = DeadLetter("impression", "null:age", topic, 1, 99, 0, "", b'{"age": null}')  # no longer on the topic
     SideTable(folder, DEAD_LETTERS, DEAD_LETTER_SCHEMA).append(letters_to_batch([letter]), number=1)
     place = Place(topic, 1, 99, 0)
-    assert Letters(folder, kafka, arrow={topic}).originals([place]) == {}
-    assert Letters(folder, kafka).originals([place])[place].value == b'{"age": null}'
+    assert dict(Letters(folder, kafka, arrow={topic}).originals([place])) == {}
+    assert dict(Letters(folder, kafka).originals([place]))[place].value == b'{"age": null}'
 
 
 KILLED = """
@@ -247,3 +249,29 @@ def test_the_command_prints_json(run, capsys):
         main(["dead-letters", "list", "--run-dir", str(run), "--json"])
     assert not ended.value.code
     assert sum(row["letters"] for row in json.loads(capsys.readouterr().out)) == 4
+
+
+def test_letters_are_read_in_bounded_parts_and_the_table_once_for_each(kafka, topic_name, tmp_path, monkeypatch):
+    name = topic_name("many")
+    ensure_topics(kafka, {name: 1})
+    gone, here = 40, 10
+    copies = [json.dumps({"impression_id": number}).encode() for number in range(gone + here)]
+    with TopicWriter(kafka, name) as writer:
+        writer.write(0, copies)
+    delete_records(kafka, {Partition(name, 0): gone})  # as retention does
+    batch = letters_to_batch(
+        [DeadLetter("impression", "null:age", name, 0, at, 0, "", copy) for at, copy in enumerate(copies)]
+    )
+    SideTable(tmp_path / "lake", DEAD_LETTERS, DEAD_LETTER_SCHEMA).append(batch, number=1)
+    asked, looks = [], []
+    messages, open_table = Lookup.messages, replay.open_table
+    monkeypatch.setattr(replay, "HELD_BYTES", 8 * kafka.max_message_bytes)
+    monkeypatch.setattr(Lookup, "messages", lambda self, p, at: asked.append(len(at)) or messages(self, p, at))
+    monkeypatch.setattr(replay, "open_table", lambda *a: looks.append(a) or open_table(*a))
+    letters = Letters(tmp_path / "lake", kafka)
+    (group,) = letters.replay([Place(name, 0, at, 0) for at in range(gone + here)])
+    assert all(group.values())
+    assert asked == [8] * 6 + [2]
+    assert len(looks) < 12  # one each for seven parts, and a few besides: not one for each letter
+    behind = [message for message in messages_of(kafka.bootstrap_servers, name) if message.offset >= gone + here]
+    assert [message.value for message in behind] == copies

@@ -131,7 +131,7 @@ FURTHER = (
     ),
     Planted(
         "a message that was read in part is passed over",
-        "streaming/settlement/merge.py",
+        "streaming/settlement/buffer.py",
         "SourcePosition(last.offset, last.row + 1) if rest else SourcePosition(last.offset + 1)",
         "SourcePosition(last.offset + 1)",
     ),

@@ -164,7 +164,7 @@ def _transactions(random: Random, writes: list[Write]) -> list[Event]:
 def _interrupted(random: Random, settings: Settings, writes: list[Event]) -> list[Event]:
     """The service runs between the writes, and faults strike."""
     faults = random.choice([0.0, 0.1, 0.25, 0.4])
-    losing = random.random() < 0.06  # messages are lost for good: the run has to end
+    losing = random.random() < 0.1  # messages are lost for good: the run has to end
     runs = random.choice([0.2, 0.6, 0.9])
     events: list[Event] = []
     for write in writes:
@@ -190,12 +190,12 @@ def _fault(random: Random, settings: Settings, losing: bool) -> Event:
             return Truncate(topic, partition, random.randint(1, 4))
         return Delete(topic, partition, random.random())
     kind = random.choice(["kill", "kill", "kill", "power", "power", "stop", "stop", "away", "stall", "full", "unsure"])
-    if kind == "kill":
-        return Kill(_points(random), power=False)
-    if kind == "power":
-        return Kill(_points(random), power=True)
-    if kind == "stop":
-        return Stop(_points(random), random.choice([1, 3, 10, 40]))
+    if kind in ("kill", "power", "stop"):
+        commit = random.random() < 0.5
+        after = random.randint(0, 25) if commit else _points(random)
+        if kind == "stop":
+            return Stop(after, random.choice([1, 3, 10, 40]), commit)
+        return Kill(after, kind == "power", commit)
     if kind == "away":
         return Away(random.choice([0.5, 3.0, 20.0]))
     if kind == "stall":

@@ -100,18 +100,22 @@ class At:
 
 @dataclass(frozen=True)
 class Kill:
-    """The service is killed `after` so many points; `power`: its machine loses what it had not flushed."""
+    """The service is killed `after` so many points, or so many from its next commit on; `power`: its machine loses what
+    it had not flushed."""
 
     after: int
     power: bool
+    commit: bool = False
 
 
 @dataclass(frozen=True)
 class Stop:
-    """The service stands still `after` so many points, and goes on `steps` steps after a second one was started."""
+    """The service stands still `after` so many points, or so many from its next commit on, and goes on `steps` steps
+    after a second one was started."""
 
     after: int
     steps: int
+    commit: bool = False
 
 
 @dataclass(frozen=True)

@@ -74,18 +74,6 @@ FURTHER = (
         "                file.flush()\n",
     ),
     Planted(
-        "names of a state's pieces are not flushed before its manifest",
-        "streaming/settlement/state.py",
-        "        text = json.dumps(sealed(manifest)).encode()\n        sync(directory)\n",
-        "        text = json.dumps(sealed(manifest)).encode()\n",
-    ),
-    Planted(
-        "the name of a state's manifest is not flushed",
-        "streaming/settlement/state.py",
-        '        write_bytes(directory / f"{name}.json", text)\n        sync(directory)\n',
-        '        write_bytes(directory / f"{name}.json", text)\n',
-    ),
-    Planted(
         "commits are not flushed",
         "streaming/delta/table.py",
         "        flush(self.path, range(self._flushed + 1, newest + 1))\n",

@@ -17,6 +17,10 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
+LATER = 1 << 60
+COMMIT = "commit"
+"""How the name of a point begins at which rows are committed."""
+
 
 class Killed(BaseException):
     """The process is gone. No handler of the product may outlive it: every later point raises it again."""
@@ -99,6 +103,7 @@ class Scheduler:
         self._full_at: int | None = None
         self._full_for = 0
         self._unsure = False
+        self._at_commit: Callable[[], None] | None = None
         self._started = 0
         self.trace: list[str] | None = None
 
@@ -106,11 +111,14 @@ class Scheduler:
         self._started += 1
         return Process(self._started)
 
-    def kill(self, after: int, *, power: bool) -> None:
-        self._kill_at = (self.points + after, power)
+    def kill(self, after: int, *, power: bool, commit: bool = False) -> None:
+        """`commit`: after so many points from the next commit on."""
+        self._at_commit = (lambda: self.kill(after, power=power)) if commit else None
+        self._kill_at = None if commit else (self.points + after, power)
 
-    def stop(self, after: int) -> None:
-        self._stop_at = self.points + after
+    def stop(self, after: int, *, commit: bool = False) -> None:
+        self._at_commit = (lambda: self.stop(after)) if commit else None
+        self._stop_at = LATER if commit else self.points + after
 
     def fill_disk(self, after: int, times: int) -> None:
         self._full_at, self._full_for = self.points + after, times
@@ -126,7 +134,7 @@ class Scheduler:
     def calm(self) -> None:
         """No fault strikes any more."""
         self._kill_at = self._stop_at = self._full_at = None
-        self._full_for, self._unsure = 0, False
+        self._full_for, self._unsure, self._at_commit = 0, False, None
 
     @property
     def stop_is_near(self) -> bool:
@@ -142,6 +150,8 @@ class Scheduler:
         self.points += 1
         if self.trace is not None:
             self.trace.append(f"{self.points} process {process.number}: {what}")
+        if self._at_commit is not None and what.startswith(COMMIT):
+            self._at_commit()
         if self._kill_at is not None and self.points >= self._kill_at[0]:
             power, self._kill_at = self._kill_at[1], None
             process.alive = False

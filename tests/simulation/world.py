@@ -211,11 +211,11 @@ class World:
             case Run(steps):
                 for _ in range(steps):
                     self._step()
-            case Kill(after, power):
-                scheduler.kill(after, power=power)
-            case Stop(after, steps):
+            case Kill(after, power, commit):
+                scheduler.kill(after, power=power, commit=commit)
+            case Stop(after, steps, commit):
                 self._stop_steps = steps
-                scheduler.stop(after)
+                scheduler.stop(after, commit=commit)
             case Away(seconds):
                 broker.away_until = scheduler.clock() + seconds
                 self._outages.append((scheduler.clock(), broker.away_until))

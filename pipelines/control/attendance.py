@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 from typing import Any, Protocol
 
+from exfm.errors import ModelError
 from pipelines.config import Config, parse
 from pipelines.run_dir import Presence, Roster, Wish
-from streaming.errors import BadInput
+from streaming.errors import BadInput, StreamingError
 
 log = logging.getLogger(__name__)
 
@@ -38,11 +39,17 @@ class Attendance:
     def __call__(self, run: Run) -> None:
         """Grant what is open, and let in who is to join by now. A wish that the run cannot grant is refused, with why;
         nothing has changed then."""
-        self._let_in(run)
-        for wish in self._roster.open:
+        try:
+            self._let_in(run)
+            wishes = self._roster.open
+        except StreamingError:  # a damaged file ends no run; who asks sees why
+            log.exception("reading the roster")
+            return
+        for wish in wishes:
             try:
                 words = _grant(run, wish)
-            except BadInput as error:
+            except (StreamingError, ModelError) as error:
+                log.warning("%s is refused: %s", wish.name, error)
                 self._roster.answer(wish, str(error), refused=True)
             else:
                 self._roster.answer(wish, words)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from exfm.errors import ModelError
+from exfm.tensors import checkpoint_names, read_manifest
 from pipelines.config import STUDENT, Config
 from pipelines.control import with_roster
 from pipelines.registry import Ledger
@@ -64,7 +66,7 @@ def _listed(
 ) -> Listed:
     state, reason = _state(name, run_dir.roster, worker, lives)
     known = {student.name: student for each in (before, config) for student in each.students}
-    settings, worker = known.get(name), worker or {}
+    settings, worker = known.get(name), worker or _saved(run_dir, name)
     return Listed(
         name=name,
         state=state,
@@ -83,6 +85,19 @@ def _listed(
         rss_bytes=worker.get("rss_bytes") if lives else None,
         versions=Ledger(run_dir, name).standing().as_json(),
     )
+
+
+def _saved(run_dir: RunDir, name: str) -> dict[str, Any]:
+    """What the newest checkpoint says of a student that no run has had yet: one that learned offline."""
+    root = run_dir.checkpoints(STUDENT + name)
+    saved = checkpoint_names(root)
+    if not saved:
+        return {}
+    try:
+        meta = read_manifest(root / saved[-1])["meta"]
+        return {"rows": meta["rows"], "lake_seq": meta["lake_seq"]}
+    except (ModelError, KeyError):  # damaged, or of an early release: its worker will say so
+        return {}
 
 
 def _state(name: str, roster: Roster, worker: dict[str, Any] | None, lives: bool) -> tuple[str, str | None]:

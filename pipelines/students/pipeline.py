@@ -87,6 +87,10 @@ class Pipeline:
         """Whether its stream is over, and everything was learned."""
         return self.run_dir.summary.exists()
 
+    @property
+    def _names(self) -> set[str]:
+        return {student.name for student in self.config.students}
+
     def students(self) -> list[Listed]:
         return listed_students(self.run_dir)
 
@@ -149,8 +153,9 @@ class Pipeline:
     def _put_aside(self, name: str, student: StudentSettings, config: Config) -> None:
         """Keep the checkpoint that the new student starts from: the other one goes on, and its own are replaced."""
         start = self.run_dir.roster.start(student.name)
-        if start.exists():
+        if start.exists() and (student.name in self._names or self._has_learned(student.name)):
             return
+        shutil.rmtree(start, ignore_errors=True)  # of one of that name that never began
         root = self.run_dir.checkpoints(STUDENT + name)
         start.parent.mkdir(parents=True, exist_ok=True)
         for _ in range(5):
@@ -207,7 +212,7 @@ class Pipeline:
             time.sleep(every_s)
 
     def _asked(self, name: str, wanted: Presence, wait_s: float) -> str:
-        if name not in {student.name for student in self.config.students} and self.run_dir.roster.wish(name) is None:
+        if name not in self._names and self.run_dir.roster.wish(name) is None:
             raise BadInput(self._unknown(name))
         _, words = self._answered(self.run_dir.roster.ask(name, wanted), wait_s)
         return words

@@ -155,6 +155,7 @@ def test_a_finished_run_takes_a_student_that_learned_its_lake_without_a_broker(e
     told: list[tuple[int, int]] = []
     assert pipeline.learn_offline("hot", lambda done, total: told.append((done, total))) > 0
     assert told[-1][0] == told[-1][1] == finished.lake.num_rows
+    assert pipeline.progress("hot").rows > 0
     again = to_the_end(config, finished.run_dir.root)
     assert_same_student(again, early, "hot")
     assert again.summary["students"]["feed"] == finished.summary["students"]["feed"]

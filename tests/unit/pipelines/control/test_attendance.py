@@ -1,0 +1,108 @@
+"""The wishes of a roster, granted or refused by a run; nothing in a wish ends it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from exfm.errors import ModelError
+from pipelines.config import parse
+from pipelines.control.attendance import Attendance
+from pipelines.run_dir import Presence, Roster
+from streaming.errors import BadInput
+from tests.support.pipelines.raw_configs import changed, small
+
+
+class Run:
+    """A run that does as it is asked, and notes it."""
+
+    def __init__(self, raw: dict[str, Any] | None = None) -> None:
+        self.config = parse(raw or small())
+        self.asked: list[str] = []
+        self.lake_rows, self.draining = 0, False
+        self.at_work = {"feed", "shop"}
+        self.trouble: Exception | None = None
+
+    def works(self, name: str) -> bool:
+        return name in self.at_work
+
+    def join(self, student: dict[str, Any]) -> None:
+        if self.trouble is not None:
+            raise self.trouble
+        self._note("join", student["name"], at_work=True)
+
+    def pause(self, name: str) -> None:
+        self._note("pause", name, at_work=False)
+
+    def go_on(self, name: str) -> None:
+        self._note("go on", name, at_work=True)
+
+    def leave(self, name: str) -> None:
+        self._note("leave", name, at_work=False)
+
+    def _note(self, what: str, name: str, *, at_work: bool) -> None:
+        self.asked.append(f"{what} {name}")
+        (self.at_work.add if at_work else self.at_work.discard)(name)
+
+
+@pytest.fixture
+def roster(tmp_path) -> Roster:
+    return Roster(tmp_path)
+
+
+def test_every_wish_is_granted_once(roster):
+    run, attendance = Run(), Attendance(roster)
+    roster.ask("late", Presence.RUNNING, {"name": "late"})
+    roster.ask("feed", Presence.PAUSED)
+    for _ in range(3):
+        attendance(run)
+    assert run.asked == ["pause feed", "join late"]
+    roster.ask("feed", Presence.RUNNING)
+    roster.ask("shop", Presence.RETIRED)
+    for _ in range(3):
+        attendance(run)
+    assert run.asked[2:] == ["go on feed", "leave shop"]
+    assert roster.open == []
+
+
+@pytest.mark.parametrize("trouble", [BadInput("no room"), ModelError("it does not fit")])
+def test_what_cannot_be_granted_is_refused_with_why_and_the_run_goes_on(roster, trouble):
+    run, attendance = Run(), Attendance(roster)
+    run.trouble = trouble
+    roster.ask("late", Presence.RUNNING, {"name": "late"})
+    roster.ask("nobody", Presence.PAUSED)
+    attendance(run)
+    outcomes = {name: roster.outcome(name) for name in ("late", "nobody")}
+    assert outcomes["late"] is not None
+    assert (outcomes["late"].refused, outcomes["late"].words) == (True, str(trouble))
+    assert outcomes["nobody"] is not None
+    assert "no student of the run is named `nobody`" in outcomes["nobody"].words
+    assert roster.standing == []
+
+
+def test_a_damaged_wish_ends_no_run(roster):
+    run, attendance = Run(), Attendance(roster)
+    roster.ask("late", Presence.RUNNING, {"name": "late"})
+    path = roster.folder / "late" / "wish.json"
+    path.write_text('{"name": 3}')
+    attendance(run)
+    assert run.asked == []
+
+
+def test_a_student_that_joins_later_is_let_in_once_the_lake_has_its_rows_or_ends(roster):
+    raw = changed("students.0.joins_at_rows", 100)
+    run, attendance = Run(raw), Attendance(roster)
+    run.at_work = {"shop"}
+    attendance(run)
+    run.lake_rows = 99
+    attendance(run)
+    assert run.asked == []
+    run.lake_rows = 100
+    attendance(run)
+    attendance(run)
+    assert run.asked == ["go on feed"]
+    short = Run(raw)
+    short.at_work, short.draining = {"shop"}, True
+    Attendance(roster)(short)
+    assert short.asked == ["go on feed"]

@@ -197,5 +197,5 @@ def _day(time_ms: int) -> str:
     'the year 33658'
     """
     if time_ms >= LAST_DAY_MS:
-        return f"the year {1970 + round(time_ms / YEAR_MS)}"
+        return f"the year {1970 + int(time_ms / YEAR_MS)}"
     return datetime.fromtimestamp(max(0, time_ms) / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")

@@ -108,7 +108,7 @@ class Topics:
         kinds = [InputTopic(self.ads.topic, 1, "json", "impression")]
         kinds += [InputTopic(self.clicks.topic, 1, "json", "feedback")]
         source = TopicReader(self.kafka, [self.ads, self.clicks])
-        intake = Intake(SCHEMA, source, kinds, buffer_rows=4, idle_s=None)
+        intake = Intake(SCHEMA, source, kinds, buffer_rows=64, idle_s=None)
         intake.open(position)
         return intake
 

@@ -91,7 +91,14 @@ class Versions:
             self.alarm = stored["alarm"]
         self._take_champion(position)
         self._resume_trial(stored, tensors, position)
+        self._make_again(version_name(position + 1))
         self.take_decisions()
+
+    def _make_again(self, name: str) -> None:
+        """The version of this very moment, where a crash came between the checkpoint that tells of it and its files."""
+        told = any(entry["action"] == Action.PUBLISHED and entry["version"] == name for entry in self._entries)
+        if told and self._unwritten is None and not self._ledger.folder(name).exists():
+            self._unwritten = (name, self._engine.student.export())
 
     def _resume_trial(self, stored: Mapping[str, Any] | None, tensors: Mapping[str, Tensor], position: int) -> None:
         if stored is None or stored["trial"] is None or self.standing.candidate is None:

@@ -2,12 +2,14 @@ from .attendance import with_roster
 from .conclusion import tracker_of
 from .lifecycle import failed_before_learning, run, start_over
 from .preflight import locked, writable
+from .signals import stopping
 
 __all__ = [
     "failed_before_learning",
     "locked",
     "run",
     "start_over",
+    "stopping",
     "tracker_of",
     "with_roster",
     "writable",

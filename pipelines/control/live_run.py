@@ -45,7 +45,8 @@ class LiveRun:
             watch(status)
             if self._mirrors is not None:
                 self._mirrors.look(self.config)
-            self._attendance(self)
+            if not self.coordinator.over:  # what is asked for from now on is for the next start
+                self._attendance(self)
             attend(self)
 
         self.config = config

@@ -37,7 +37,11 @@ class Process(Protocol):
     """Holds one rank."""
 
     def ask(self, what: str, *values: Any) -> Answer: ...
-    def kill(self) -> None: ...
+    def let_go(self) -> None:
+        """End it; where others share it, end its part alone, once it has answered."""
+
+    def kill(self) -> None:
+        """End it at once."""
 
 
 class RankHandle:
@@ -171,7 +175,9 @@ class RankHandle:
                 report = self._merged([asked.get(max(0.1, end - self._clock())) for asked in self._closing])
             except (Died, TimeoutError) as error:
                 log.warning("%s did not close: %s", self._name, error)
-        self.kill()
+        for process in self._processes:
+            process.let_go()
+        self._give_back()
         return report
 
     def kill(self) -> None:

@@ -147,6 +147,9 @@ class _RayProcess:
         given = (*self._first, *values) if what == "open" else values
         return _RayAnswer(getattr(self._actor, what).remote(self._name, *given))
 
+    def let_go(self) -> None:
+        self.kill()
+
     def kill(self) -> None:
         import ray
 
@@ -180,6 +183,9 @@ class _SharedProcess(_RayProcess):
     def ask(self, what: str, *values: Any) -> _RayAnswer:
         self._last = answer = _SharedAnswer(super().ask(what, *values).call, self._when_gone)
         return answer
+
+    def let_go(self) -> None:
+        self._actor.drop.remote(self._name)  # after what it works on
 
     def kill(self) -> None:
         if self._last is not None and not self._last.here():

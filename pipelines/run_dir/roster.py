@@ -1,7 +1,7 @@
 """Who is to be a student of a run, beyond what its config says: a wish for each student, and what came of it.
 
     <run>/students/NAME/wish.json       what is to be: written by whoever asks, whether or not the run lives
-    <run>/students/NAME/outcome.json    what came of it: written by the run alone
+    <run>/students/NAME/outcome.json    what came of it: written by the run alone, as granted.json, the last one granted
 
 A wish says how things are to be, not what to do. It may be asked twice, read again after a crash of either side, and
 answered again: the same comes of it. Both files are moved into place whole.
@@ -79,11 +79,13 @@ class Roster:
         Raises StreamingError where somebody else writes for longer than `LOCK_WAIT_S`.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
-        with file_lock(self.folder / "lock", wait_s=LOCK_WAIT_S) as held:
+        with file_lock(self.folder / ".lock", wait_s=LOCK_WAIT_S) as held:
             if not held:
-                raise StreamingError(f"another process has held {self.folder}/lock for {LOCK_WAIT_S:g} s; try again")
+                raise StreamingError(f"another process has held {self.folder}/.lock for {LOCK_WAIT_S:g} s; try again")
             before = self.wish(name)
-            section = before.section if section is None and before is not None else section
+            if section is None:
+                stands = next((wish for wish in self.standing if wish.name == name), before)
+                section = None if stands is None else stands.section
             if before is not None and (before.wanted, before.section) == (wanted, section):
                 outcome = self.outcome(name)
                 if outcome is None or outcome.number != before.number or not outcome.refused:
@@ -96,6 +98,8 @@ class Roster:
 
     def answer(self, wish: Wish, words: str, *, refused: bool = False) -> None:
         """Say what came of a wish. Only the run does."""
+        if not refused:
+            write_json(self._place(wish.name) / "granted.json", wish.model_dump(mode="json"))
         outcome = Outcome(number=wish.number, refused=refused, words=words, at=_now())
         write_json(self._place(wish.name) / "outcome.json", outcome.model_dump(mode="json"))
 
@@ -119,13 +123,15 @@ class Roster:
 
     @property
     def standing(self) -> list[Wish]:
-        """All but those that were refused."""
+        """What holds for every student: its last wish, or where that was refused the one granted before it."""
         found = []
         for wish in self.wishes:
             outcome = self.outcome(wish.name)
-            if outcome is None or outcome.number != wish.number or not outcome.refused:
+            if outcome is not None and outcome.number == wish.number and outcome.refused:
+                found.append(self._read(self._place(wish.name) / "granted.json", Wish))
+            else:
                 found.append(wish)
-        return found
+        return [wish for wish in found if wish is not None]
 
     @property
     def paused(self) -> set[str]:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
+from contextlib import nullcontext
 
 from pipelines.config import Config
-from pipelines.control import locked
+from pipelines.control import locked, stopping
 from pipelines.run_dir import RunDir
 from pipelines.workers import Orders
 from pipelines.workers.student import StudentWorker
-from streaming.errors import DataLost
 from streaming.lake import LakeReader
 
 STEP_S = 0.5
@@ -27,19 +28,26 @@ def learn_offline(
     """
     with locked(run_dir):
         last = LakeReader(run_dir.lake, config.rows).last_lake_seq
-        orders = Orders(end_seq=last if ended else None)
+        orders, asked = Orders(end_seq=last if ended else None), list[str]()
         worker = StudentWorker(config, config.student(name), run_dir)
         try:
-            worker.open()
-            begins = worker.position + 1
-            while True:
-                report = worker.advance(STEP_S, orders)
-                advance(max(0, (worker.position + 1) - begins), last + 1 - begins)
-                if worker.done or (not ended and report.lag_rows == 0):
-                    break
-        except DataLost:
+            with stopping(asked.append, lambda: bool(asked)) if _in_main_thread() else nullcontext():
+                worker.open()
+                begins = worker.position + 1
+                while not asked:
+                    report = worker.advance(STEP_S, orders)
+                    advance(max(0, (worker.position + 1) - begins), last + 1 - begins)
+                    if worker.done or (not ended and report.lag_rows == 0):
+                        break
+        except BaseException:  # in the midst of a batch: what the last checkpoint has is what counts
             worker.abandon()
             raise
-        finally:
-            worker.close()
+        worker.close()
+        if asked:
+            raise KeyboardInterrupt
         return worker.rows
+
+
+def _in_main_thread() -> bool:
+    """Where signals can be taken."""
+    return threading.current_thread() is threading.main_thread()

@@ -135,8 +135,9 @@ class Pipeline:
                 f"`{asked.name}` was in this run before, with other settings, and its checkpoints are kept; take "
                 "another name, or spawn it with the settings that it had"
             )
-        if there and wish is not None and wish.section is not None:
-            section = wish.section  # asked twice: where it begins was settled the first time
+        again = before is not None and self._has_learned(asked.name)
+        if wish is not None and wish.section is not None and (there or again):
+            section = wish.section  # where it begins was settled the first time
         settings = config.model_dump(mode="json")
         others = [s for s in settings["students"] if s["name"] != asked.name]
         config = parse(settings | {"students": [*others, section]}).model_copy(update={"kafka": config.kafka})

@@ -11,7 +11,7 @@ from pipelines.config import Config, choices, mapping, merged, override, parse, 
 from streaming.errors import BadInput
 from streaming.lake import LakeReader
 
-OF_ITS_OWN = ("name", "verticals", "where", "first_seq", "starts_from")
+OF_ITS_OWN = ("name", "verticals", "where", "first_seq", "starts_from", "joins_at_rows")
 """What a student does not take from the one that it is like."""
 
 _UNITS_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}

@@ -36,7 +36,7 @@ _COMPARED: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
     ast.Eq: operator.eq, ast.NotEq: operator.ne,
 }  # fmt: skip
 _CALCULATED: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
-    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
+    ast.Add: pc.add, ast.Sub: pc.subtract, ast.Mult: pc.multiply, ast.Div: pc.divide,  # unchecked: / 0 is infinite
 }  # fmt: skip
 _ALLOWED = "a condition has comparisons (< <= > >= == !=), in (…), is None, and, or, not, + - * /, columns and values"
 
@@ -125,10 +125,9 @@ class _Parsed:
                 inner = self._value(operand)
                 return pc.negate(inner) if isinstance(inner, pc.Expression) else self._literal(-inner)
             case ast.BinOp(left=left, op=op, right=right) if type(op) in _CALCULATED:
-                dividend = self._expression(left)
-                if isinstance(op, ast.Div):  # 3 / 2 is 1.5, also of integers
-                    dividend = dividend.cast(pa.float64())
-                return _CALCULATED[type(op)](dividend, self._expression(right))
+                # In floats: 3 / 2 is 1.5, also of integers, and no product is too large.
+                a, b = (self._expression(side).cast(pa.float64(), safe=False) for side in (left, right))
+                return _CALCULATED[type(op)](a, b)
             case ast.Compare(left=left, ops=ops, comparators=others):
                 sides = [left, *others]
                 pairs = [self._compared(a, op, b) for a, op, b in zip(sides, ops, others, strict=False)]

@@ -106,3 +106,18 @@ def test_a_student_that_joins_later_is_let_in_once_the_lake_has_its_rows_or_ends
     short.at_work, short.draining = {"shop"}, True
     Attendance(roster)(short)
     assert short.asked == ["go on feed"]
+
+
+def test_a_refused_wish_leaves_what_was_granted_before_it(roster):
+    run, attendance = Run(), Attendance(roster)
+    roster.ask("late", Presence.RUNNING, {"name": "late"})
+    attendance(run)
+    roster.ask("late", Presence.PAUSED)
+    attendance(run)
+    run.at_work.discard("late")
+    run.trouble = BadInput("no room")
+    roster.ask("late", Presence.RUNNING)
+    attendance(run)
+    (stands,) = roster.standing
+    assert (stands.wanted, stands.section) == (Presence.PAUSED, {"name": "late"})
+    assert roster.ask("late", Presence.RUNNING).section == {"name": "late"}

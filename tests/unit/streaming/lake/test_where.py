@@ -44,6 +44,8 @@ ROWS = pa.table(
         ("0 < device <= 2", [1, 2]),
         ("-device < -3", [4]),
         ("device / 2 == 1.5", [3]),
+        ("1 / (device - 2) > 0.6", [2, 3]),  # division by 0 is infinite, and ends no one
+        ("device * 9223372036854775807 * 4 > 0", [1, 2, 3, 4]),
         ("(device + 1) * 2 - 1 >= 7", [3, 4]),
         ("vertical == 'x' and event_time_ms >= 20", [3]),
         ("2 <= device", [2, 3, 4]),

@@ -142,11 +142,18 @@ def link_file(source: Path, target: Path) -> None:
 
 
 def make_folder(path: Path) -> None:
-    """Create `path` and its missing parents, durably. Raises DiskFull."""
+    """Create `path` and its missing parents, durably. Raises DiskFull.
+
+    From the top down, each name flushed before the next is made. So of the folders that exist already only the lowest
+    may be unflushed, by a process that died in between; its name is flushed too.
+    """
     missing = [folder for folder in (path, *path.parents) if not folder.exists()]
-    with disk_full_named(path):
-        path.mkdir(parents=True, exist_ok=True)
-    for folder in missing:
+    lowest = missing[-1].parent if missing else path
+    with suppress(PermissionError):  # the parent of a folder that others made for us may not be ours to open
+        sync(lowest.parent)
+    for folder in reversed(missing):
+        with disk_full_named(folder):
+            folder.mkdir(exist_ok=True)
         sync(folder.parent)
 
 

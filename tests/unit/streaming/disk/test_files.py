@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from streaming.disk import file_lock, read_json, replacing, replacing_folder, write_json, write_text
+from streaming.disk import file_lock, make_folder, read_json, replacing, replacing_folder, write_json, write_text
 from streaming.errors import DiskFull, StreamingError
 
 
@@ -37,6 +37,18 @@ def test_a_file_is_flushed_before_it_is_moved_into_place(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "fsync", lambda _: there.append(path.exists()))
     write_text(path, "text")
     assert (there, path.read_text()) == ([False], "text")
+
+
+@pytest.mark.parametrize("made_before", [("a",), ("a", "a/b"), ("a", "a/b", "a/b/c")])
+def test_the_name_of_a_folder_is_flushed_also_where_a_process_died_before_it_could(tmp_path, monkeypatch, made_before):
+    for name in made_before[:-1]:
+        make_folder(tmp_path / name)
+    (tmp_path / made_before[-1]).mkdir()  # and gone
+    flushed: list[int] = []
+    monkeypatch.setattr(os, "fsync", lambda handle: flushed.append(os.fstat(handle).st_ino))
+    make_folder(tmp_path / "a/b/c")
+    not_yet = [tmp_path / name for name in ("a", "a/b", "a/b/c") if name not in made_before[:-1]]
+    assert flushed == [folder.parent.stat().st_ino for folder in not_yet]
 
 
 def test_a_full_disk_is_named_with_the_file(tmp_path):

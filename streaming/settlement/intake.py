@@ -220,6 +220,7 @@ class Intake(Source[dict[str, Any], MergedChunk]):
             self._looked_at = now
             silent = silent - self._idle - set(self._source.ended)
             at_end = self._at_end(silent)
+            now = self._clock()  # the answer may have taken its time, and the broker may have been away until then
             for partition in silent:
                 if partition not in at_end:
                     self._at_end_since.pop(partition, None)

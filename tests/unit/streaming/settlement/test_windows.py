@@ -15,7 +15,7 @@ from streaming.messages import EndOfStream
 from streaming.position import Partition
 from streaming.schema import RowSchema
 from streaming.settlement import InputTopic, Intake, Settlement, SettlementConfig
-from tests.support.streams.scripted import ABORT, EOF, PAUSE, Aborted, ScriptedTopics, Timed
+from tests.support.streams.scripted import ABORT, EOF, PAUSE, Aborted, ScriptedSource, ScriptedTopics, Timed
 
 CLICKS_AND_SALES = [{"name": "ctr", "window_s": 1}, {"name": "cvr", "window_s": 10, "given": "ctr"}]
 DAY_MS = 86_400_000
@@ -39,12 +39,12 @@ class Stream:
         self.settlement = Settlement(self.schema, self.config)
         self.intake = self.open(None)
 
-    def open(self, position: dict[str, Any] | None) -> Intake:
+    def open(self, position: dict[str, Any] | None, source: ScriptedSource | None = None) -> Intake:
         kinds = (InputTopic("ads", self.partitions, "json", "impression"),)
         kinds += (InputTopic("clicks", self.partitions, "json", "feedback"),)
         intake = Intake(
             self.schema,
-            self.topics.reader(),
+            source or self.topics.reader(),
             list(kinds),
             buffer_rows=100,
             idle_s=self.idle_s,
@@ -161,6 +161,26 @@ def test_an_absent_broker_stops_event_time_and_gives_what_was_held_back_the_time
     stream.click(0, (1, 300))  # the producer of clicks is the last to notice
     assert stream.run(steps=60)[0] == (1, "ctr", 1, None)
     assert stream.late == []
+
+
+class SlowAnswer(ScriptedSource):
+    """Its broker takes two seconds for its first answer."""
+
+    answered = False
+
+    def at_end(self, partition: Partition, max_age_s: float = 0.25) -> bool:
+        self.topics.clock.advance(0 if self.answered else 2)
+        self.answered = True
+        return super().at_end(partition, max_age_s)
+
+
+def test_a_partition_is_awaited_for_idle_s_from_the_answer_not_from_the_question():
+    stream = Stream(idle_s=1.0, partitions=1)
+    stream.intake = stream.open(None, SlowAnswer(stream.topics))
+    stream.show(0, (1, 0), (2, 5000), (3, 9000))
+    assert stream.run(steps=3) == []
+    stream.click(0, (1, 500))
+    assert (1, "ctr", 1, None) in stream.run()
 
 
 def test_a_broker_that_stays_away_is_given_up_with_event_time_where_it_was():

@@ -31,7 +31,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 from streaming.delta.lock import in_flight_lock
 from streaming.delta.log import damage, flush
 from streaming.delta.vacuum import vacuum_table
-from streaming.disk import is_disk_full
+from streaming.disk import is_disk_full, sync
 from streaming.errors import BadInput, DiskFull, StreamingError
 
 COMMIT_ATTEMPTS = 20
@@ -123,6 +123,12 @@ class CheckedTable:
         self._commits = 0
         self._handle = open_table(path, schema) or self._create(list(partition_by), statistics, identifiers or {})
         self._flushed = self._handle.version() - 1
+        with suppress(PermissionError):  # a folder that others made for us may lie in one that is not ours to open
+            for folder in (
+                path,
+                path.parent,
+            ):  # the names of the log and of the table, which may have been made just now
+                sync(folder)
 
     def _create(self, partition_by: list[str], statistics: Sequence[str], identifiers: Mapping[str, int]) -> DeltaTable:
         configuration = {

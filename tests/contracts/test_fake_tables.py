@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -131,6 +132,13 @@ def test_a_checked_table_commits_again_where_another_writer_was_first(delta, tmp
     other.refresh()
     assert (other.identifier("lake"), other.last_metadata()) == (6, {"of": "mine"})
     assert table.id == other.id
+
+
+def test_the_folder_of_a_table_is_flushed_before_anything_is_committed_to_it(delta, tmp_path, monkeypatch):
+    flushed: list[int] = []
+    monkeypatch.setattr(os, "fsync", lambda handle: flushed.append(os.fstat(handle).st_ino))
+    CheckedTable(tmp_path / "checked", SCHEMA)
+    assert {(tmp_path / "checked").stat().st_ino, tmp_path.stat().st_ino} <= set(flushed)
 
 
 def test_a_table_of_other_columns_is_refused(delta, path):

@@ -33,6 +33,9 @@ from tests.simulation.history import (
 )
 from tests.simulation.live import live_events, live_settings
 
+FEW_ROWS_BYTES = {1: 5700, 2: 6200, 4: 7200}
+"""By the number of tasks, a size of messages into which a few rows of the lake fit."""
+
 LIVE = 0.25
 """This share of histories is in free pace."""
 
@@ -63,7 +66,7 @@ def _settings(random: Random) -> Settings:
         skew=random.choice([None, None, 6]),
         block_rows=random.choice([1, 2, 3, 5, 8, 13]),
         buffer_rows=random.choice([1, 3, 10, 100]),
-        message_bytes=random.choice([1 << 20, 1 << 20, 13_000]),
+        message_bytes=random.choice([1 << 20, 1 << 20, FEW_ROWS_BYTES[len(tasks)]]),
         segment_rows=random.choice([2, 3, 7, LARGE]),
     )
 

@@ -64,6 +64,9 @@ def _promised(settings: Settings, outcome: Outcome) -> Iterator[str]:
     ways = ("matched_feedback", "duplicate_feedback", "late_feedback")
     if sum(counts[way] for way in ways) + dead["feedback"] != counts["feedback_read"]:
         yield f"the counts of feedback do not add up: {counts}"
+    positive = sum(row[f"label_{name}"] == 1 for row in outcome.lake for name, _, _ in settings.tasks)
+    if counts["matched_feedback"] != positive and not any(given for _, _, given in settings.tasks):
+        yield f"{counts['matched_feedback']} labels are counted, and the lake has {positive}"
     if (counts["late_feedback"], counts["lake_rows"]) != (len(outcome.late), len(outcome.lake)):
         yield f"late feedback or rows are counted wrongly: {counts}"
 

@@ -42,6 +42,7 @@ def live_settings(random: Random, settings: Settings) -> Settings:
         pace="free",
         tasks=tasks,
         horizon=REMEMBERED_MS,
+        message_bytes=1 << 20,
         lateness=random.choice([0, 0, 200]),
         skew=random.choice([None, 5000]),
         idle_s=random.choice([0.3, 0.6, 1.0]),

@@ -136,12 +136,6 @@ FURTHER = (
         'self._next_order = state["next_order"]',
     ),
     Planted(
-        "a partition's event time begins anew after a restart",
-        "streaming/settlement/merge.py",
-        "            feed.running_max = feed.popped_max = running_max\n",
-        "            feed.popped_max = running_max\n",
-    ),
-    Planted(
         "event time is stored as far as it was read, not as far as it was settled",
         "streaming/settlement/merge.py",
         "[*partition, *feed.next_position, feed.popped_max]",

@@ -322,6 +322,8 @@ class World:
             self.config, self.run_dir, until_end=True, now_ms=lambda: BASE_MS + clock.now_ms(), clock=clock
         )
         self._attempt(process, process.worker.open)
+        if process.alive and process is self._process and not self._over and self._committed() is None:
+            self._fault = "it has opened the topics, and has not stored where they begin"
 
     def _attempt(self, process: Process, work: Callable[[], Any]) -> None:
         """Have a process do something; it may be killed or stopped meanwhile, or fail."""
@@ -395,6 +397,8 @@ class World:
             self._die(process)
         self.disk.power_cut()
         self.tables.power_cut()
+        for path in self.tables.logs:  # tables that are there have their folder
+            Path(path).mkdir(parents=True, exist_ok=True)
 
     # the end
 

@@ -243,7 +243,7 @@ def test_a_full_disk_is_told_and_the_save_can_be_tried_again(tmp_path, monkeypat
 
     with monkeypatch.context() as patch:
         patch.setattr("streaming.disk.files.os.fsync", full)
-        with pytest.raises(DiskFull, match=r"no space left for .*segment-"):
+        with pytest.raises(DiskFull, match="no space left for"):
             settlement.save(tmp_path, "b", keep=["a"])
     assert not list(tmp_path.glob("*.part"))
     assert rest(loaded(tmp_path, "a"), 6) == expected

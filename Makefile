@@ -92,11 +92,13 @@ setup:  ## install environment, pinned packages, command exfm and the broker; in
 	        *) surplus="$$surplus fbgemm-gpu fbgemm-gpu-cpu" ;;
 	    esac
 	    $(PY) -m pip uninstall -qq --yes $$surplus
-	    pin=$$(sed -n 's/^\(uv==[^ ]*\).*/\1/p' $(LIST))
-	    $(PY) -m pip install --quiet --disable-pip-version-check --retries 1 "$$pin" || say "2/4: $$pin could not be fetched"
-	    { [ -x $(VENV)/bin/uv ] && $(VENV)/bin/uv pip install --python $(PY) --quiet --no-deps --compile-bytecode -r $(LIST); } \
+	    # Nothing is installed but the files whose hashes are in the list; uv, which installs the others, comes first.
+	    sed -n '/^uv==/,/[^\\]$$/p' $(LIST) > $$done/uv.txt
+	    $(PY) -m pip install --quiet --disable-pip-version-check --retries 1 --no-deps --require-hashes -r $$done/uv.txt \
+	        || say "2/4: uv could not be fetched"
+	    { [ -x $(VENV)/bin/uv ] && $(VENV)/bin/uv pip install --python $(PY) --quiet --no-deps --require-hashes --compile-bytecode -r $(LIST); } \
 	        || { say "2/4: not with uv; trying pip, with its own settings (minutes)"; \
-	             $(PY) -m pip install --quiet --disable-pip-version-check --retries 1 --no-deps -r $(LIST); } \
+	             $(PY) -m pip install --quiet --disable-pip-version-check --retries 1 --no-deps --require-hashes -r $(LIST); } \
 	        || fail "the packages of $(LIST) could not be fetched (reasons above). Without a network set-up cannot be done;" \
 	                "with a mirror or proxy, set pip's usual options (pip config, HTTPS_PROXY). What was downloaded is kept: run make again"
 	    rm $$done/installing
@@ -142,7 +144,7 @@ docs:  ## build the site of docs/ in build/site, in a small environment of its o
 	    [ -n "$$python" ] || { echo "docs stopped: it needs Python 3.11 or later with the venv module" >&2; exit 1; }
 	    rm -rf .venv-docs
 	    $$python -m venv .venv-docs
-	    .venv-docs/bin/pip install --quiet --disable-pip-version-check --no-deps -r requirements/docs.txt
+	    .venv-docs/bin/pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements/docs.txt
 	    echo "$$list" > .venv-docs/.list
 	fi
 	rm -rf build/site

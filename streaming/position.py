@@ -7,6 +7,7 @@ micro-batch holds many rows and a commit may split one. A *lake position* is the
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 NOTHING_YET = -1
@@ -26,6 +27,15 @@ class SourcePosition(NamedTuple):
 class Partition(NamedTuple):
     topic: str
     partition: int
+
+
+def names_of(partitions: Iterable[Partition]) -> str:
+    """Partitions in words.
+
+    >>> names_of([Partition("ads", 3), Partition("ads", 2)])
+    'ads/2, ads/3'
+    """
+    return ", ".join(f"{topic}/{number}" for topic, number in sorted(partitions))
 
 
 Positions = dict[Partition, SourcePosition]

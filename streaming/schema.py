@@ -156,6 +156,11 @@ class RowSchema(BaseModel):
         return any(column.name == SAMPLE_WEIGHT for column in self.columns)
 
     @property
+    def given(self) -> dict[str, str]:
+        """The task that each conditional one is given."""
+        return {task.name: task.given for task in self.tasks if task.given is not None}
+
+    @property
     def id_type(self) -> pa.DataType:
         return _ARROW[self.impression_id]
 

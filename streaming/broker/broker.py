@@ -13,7 +13,6 @@ from __future__ import annotations
 import base64
 import json
 import os
-import random
 import shutil
 import signal
 import socket
@@ -27,9 +26,10 @@ from typing import Any, NamedTuple
 
 import psutil
 
-from streaming.broker.config import HOST, LOG4J2_PROPERTIES, BrokerSettings, java, server_properties
+from streaming.broker.config import LOG4J2_PROPERTIES, BrokerSettings, java, server_properties
 from streaming.disk import file_lock, write_text
 from streaming.errors import BadInput, DiskFull, StreamingError
+from streaming.ports import HOST, free_port, occupant
 
 POLL_S = 0.05
 
@@ -123,8 +123,8 @@ class LocalBroker:
         state = self._state()
         port = self._port(state)
         controller_port = state.get("controller_port")
-        if controller_port is None or _listener(controller_port) is not None:
-            controller_port = _free_port()
+        if controller_port in (None, port) or occupant(controller_port) is not None:
+            controller_port = free_port(but=port)
         properties = self.directory / "server.properties"
         properties.write_text(server_properties(self.settings, port, controller_port))
         (self.directory / "log4j2.properties").write_text(LOG4J2_PROPERTIES)
@@ -180,16 +180,16 @@ class LocalBroker:
         """The configured port, which must be free, else the one of the last start, else any."""
         wanted = self.settings.port
         if wanted is not None:
-            occupant = _listener(wanted)
-            if occupant is not None:
+            owner = occupant(wanted)
+            if owner is not None:
                 raise BadInput(
-                    f"port {wanted} on {HOST} is occupied by {occupant}; stop that process, set the broker's port "
+                    f"port {wanted} on {HOST} is occupied by {owner}; stop that process, set the broker's port "
                     "(`kafka.port`) to a free one or leave it out (any free port will do), or set "
                     "`kafka.bootstrap_servers` if that is your Kafka"
                 )
             return wanted
         kept: int | None = state.get("port")
-        return kept if kept is not None and _listener(kept) is None else _free_port()
+        return kept if kept is not None and occupant(kept) is None else free_port()
 
     def _check_directory(self) -> None:
         try:
@@ -230,41 +230,6 @@ class LocalBroker:
             return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
         except psutil.NoSuchProcess:
             return False
-
-
-def _free_port() -> int:
-    """One from below those that outgoing connections are given: while the broker is down, a client that knocks at its
-    port could be given that very port for its own end, find itself, and keep the broker out."""
-    for port in random.sample(range(20_000, 32_768), 100):
-        if _listener(port) is None:
-            return port
-    with closing(socket.socket()) as probe:
-        probe.bind((HOST, 0))
-        any_port: int = probe.getsockname()[1]
-        return any_port
-
-
-def _listener(port: int) -> str | None:
-    """Who listens on the port, in words; None when it is free."""
-    with closing(socket.socket()) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((HOST, port))
-        except PermissionError:
-            return "the system (it needs privileges)"
-        except OSError:
-            return _owner(port)
-    return None
-
-
-def _owner(port: int) -> str:
-    try:
-        for connection in psutil.net_connections("tcp"):
-            if connection.status == psutil.CONN_LISTEN and connection.laddr[1:] == (port,) and connection.pid:
-                return f"process {connection.pid} ({psutil.Process(connection.pid).name()})"
-    except (psutil.AccessDenied, psutil.NoSuchProcess):
-        pass
-    return f"another process (`ss -ltnp 'sport = :{port}'` tells which)"
 
 
 def cluster_id() -> str:

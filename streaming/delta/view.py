@@ -27,6 +27,7 @@ class TableView:
     def __init__(self, path: Path, load: Callable[[], DeltaTable]) -> None:
         self._path, self._load = path, load
         self.reload()
+        self._said = self.version
 
     def reload(self) -> None:
         """Load the newest version from scratch."""
@@ -57,8 +58,7 @@ class TableView:
         return last_metadata(self._handle) if self._metadata is None else self._metadata
 
     def refresh(self) -> bool:
-        """Look for new commits; True when there were any."""
-        before = self.version
+        """Look for new commits; True when there were any since the last look that did not fail."""
         while (actions := entry(self._path, self.version + 1)) is not None:
             if any("metaData" in action or "protocol" in action for action in actions):
                 self.reload()
@@ -68,6 +68,7 @@ class TableView:
             self.version += 1
         if checkpointed(self._path) > self.version:  # the next entry was deleted before it was read
             self.reload()
+        before, self._said = self._said, self.version
         return self.version != before
 
     def _apply(self, action: Mapping[str, Any]) -> None:

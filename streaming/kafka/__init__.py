@@ -1,7 +1,8 @@
 """Reading and writing Kafka topics.
 
 settings      addresses, security, time-outs
-secrets       passwords, read from where a config says
+secrets       passwords and tokens, read from where a config says
+tokens        OAuth tokens, renewed before they expire
 client        the only file that imports the Kafka client; explains its errors
 rights        what a client may do, and how a right that is missing is granted
 topics        creates topics, asks for offsets
@@ -12,7 +13,7 @@ lag           shows positions to monitors
 writer        writes messages, idempotent and acknowledged
 retention     checks that topics keep their messages for long enough
 snappy        a codec that the client lacks
-unpacking     compressed batches, unpacked within a bound
+unpacking     compressed batches, and fetches of many, unpacked within a bound
 """
 
 import lazy_loader

@@ -30,6 +30,7 @@ from kafka.errors import (
     UnsupportedCodecError,
     UnsupportedSaslMechanismError,
 )
+from kafka.net.sasl.oauth import AbstractTokenProvider
 from kafka.record.default_records import DefaultRecordBatch
 from kafka.structs import OffsetAndMetadata
 
@@ -38,6 +39,7 @@ from streaming.kafka import snappy, unpacking
 from streaming.kafka.rights import Right
 from streaming.kafka.secrets import written
 from streaming.kafka.settings import KafkaSettings
+from streaming.kafka.tokens import OAUTH_TOKEN, Tokens
 from streaming.messages import RawMessage
 from streaming.position import Partition
 
@@ -158,7 +160,7 @@ def connect(settings: KafkaSettings, client: Callable[..., Client], **options: A
     Raises BrokerAway as `require_answer` does; NotAdmitted where a broker answered and does not accept the user, its
     password or the certificates; StreamingError where it accepts no connection; and what `client_security` raises.
     """
-    security = settings.client_security()
+    security = _security(settings)
     _Unpacking.most_bytes = max(_Unpacking.most_bytes, unpacking.most_bytes(settings.max_message_bytes))
     require_answer(settings)
     started = time.monotonic()
@@ -179,6 +181,27 @@ def connect(settings: KafkaSettings, client: Callable[..., Client], **options: A
             f"{settings.bootstrap_servers} is open, but no Kafka client gets through ({error!r}); see that it is a "
             "Kafka broker, and that `security` (TLS, SASL) is what it asks for"
         ) from error
+
+
+class _TokenProvider(AbstractTokenProvider):
+    """`Tokens` as the client knows them."""
+
+    def __init__(self, tokens: Tokens) -> None:
+        super().__init__()
+        self._tokens = tokens
+
+    def token(self) -> str:
+        return self._tokens.token()
+
+
+def _security(settings: KafkaSettings) -> dict[str, Any]:
+    """Security settings in the client's words. What is wrong with a secret is found here, not once it is asked for."""
+    security = settings.client_security()
+    if (tokens := settings.oauth_tokens) is not None:
+        tokens.token()
+        del security[OAUTH_TOKEN]
+        security["sasl_oauth_token_provider"] = _TokenProvider(tokens)
+    return security
 
 
 @contextmanager
@@ -206,6 +229,11 @@ def _not_admitted(settings: KafkaSettings, lost: _Lost) -> str | None:
     refused = isinstance(lost.error, SaslAuthenticationFailedError | UnsupportedSaslMechanismError)
     if isinstance(lost.error, IllegalSaslStateError):  # it asks nobody for a password
         return None
+    if OAUTH_TOKEN in security and protocol.startswith("SASL") and (refused or lost.greeted):
+        return (
+            f"{where} does not admit the token of kafka.security.{OAUTH_TOKEN} ({written(security[OAUTH_TOKEN])}): "
+            f"{said}; see that it is a token for this broker, and is renewed before it expires"
+        )
     if protocol.startswith("SASL") and (refused or lost.greeted):
         return (
             f"{where} does not admit the user `{security.get('sasl_plain_username')}` with this password "
@@ -266,6 +294,7 @@ def raw_message(record: Any) -> RawMessage:
         record.value or b"",
         tuple(record.headers),
         None if record.value is not None else unpacking.stands_in(record.headers),
+        record.leader_epoch,
     )
 
 

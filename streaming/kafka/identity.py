@@ -2,7 +2,7 @@
 
 A name and an offset do not tell a topic from another of the same name: one that was deleted and created anew, or one of
 another cluster. What a run finds when it begins is stored with its positions, and compared at every start and every
-minute.
+minute. Only partitions that were added are no contradiction: a start that is configured for them takes them in.
 """
 
 from __future__ import annotations
@@ -16,8 +16,11 @@ from typing import Any, NamedTuple
 from streaming.errors import BadInput, BrokerAway, DataLost, StreamingError
 from streaming.kafka.settings import KafkaSettings
 from streaming.kafka.topics import cluster_and_topics, require_topics
+from streaming.position import Partition
 
 log = logging.getLogger(__name__)
+
+TAKEN_IN = "; a run that has begun takes the added ones in, from their beginning, when it is resumed with --evolve"
 
 
 class TopicIdentity(NamedTuple):
@@ -53,13 +56,23 @@ class SourceTopics:
             if there != wanted:
                 unread = f", so that {there - wanted} of them would not be read" if there > wanted else ""
                 raise BadInput(
-                    f"topic `{name}` has {there} partitions, and {wanted} are configured{unread}; set `partitions` to "
-                    f"{there} for both input topics"
+                    f"topic `{name}` has {there} partitions, and {wanted} are configured{unread}; set its `partitions` "
+                    f"to {there}{TAKEN_IN if there > wanted else ''}"
                 )
 
-    def require_same(self, stored: SourceTopics, where: str) -> None:
-        """Raises BadInput for another cluster and other numbers of partitions, DataLost for a topic that was created
-        anew. `where`: the broker's address."""
+    def added_since(self, stored: SourceTopics) -> list[Partition]:
+        """The partitions that the topics have beyond those in `stored`.
+
+        >>> before, now = (SourceTopics("c-1", {"ads": TopicIdentity("t-1", count)}) for count in (1, 3))
+        >>> [partition.partition for partition in now.added_since(before)]
+        [1, 2]
+        """
+        counts = {name: (each.partitions, self.topics[name].partitions) for name, each in stored.topics.items()}
+        return [Partition(name, number) for name, (had, has) in counts.items() for number in range(had, has)]
+
+    def require_same(self, stored: SourceTopics, where: str, *, grown: bool = False) -> None:
+        """Raises BadInput for another cluster and other numbers of partitions (with `grown` only for fewer), DataLost
+        for a topic that was created anew. `where`: the broker's address."""
         if None not in (self.cluster_id, stored.cluster_id) and self.cluster_id != stored.cluster_id:
             raise BadInput(
                 f"{where} is cluster {self.cluster_id}, and this run began on cluster {stored.cluster_id}: an offset "
@@ -79,11 +92,13 @@ class SourceTopics:
                     f"was {before.topic_id}): its offsets are other rows, and what was not read of the old one is "
                     "lost; start a new run"
                 )
-            if now.partitions != before.partitions:
+            had = f"topic `{name}` has {now.partitions} partitions, and had {before.partitions} when this run began"
+            if now.partitions < before.partitions:
+                raise BadInput(f"{had}: rows that were not read are gone with them; start a new run")
+            if now.partitions > before.partitions and not grown:
                 raise BadInput(
-                    f"topic `{name}` has {now.partitions} partitions, and had {before.partitions} when this run began: "
-                    "rows of one key no longer lie in one partition; start a new run with `partitions` set to "
-                    f"{now.partitions} for both input topics"
+                    f"{had}: the rows of those that were added would not be read; set its `partitions` to "
+                    f"{now.partitions}{TAKEN_IN}"
                 )
 
 
@@ -103,11 +118,14 @@ class SourceWatch:
         self._absent: set[str] = set()
         self._looked_at = clock()
 
-    def open(self, stored: Mapping[str, Any] | None) -> None:
-        """Compare with `stored` (`state`), where a run has it; raises as `SourceTopics.require_same` does."""
-        if stored is not None:
-            found, self._stored = self._stored, SourceTopics.of_json(stored)
-            found.require_same(self._stored, str(self._settings.bootstrap_servers))
+    def open(self, stored: Mapping[str, Any] | None) -> list[Partition]:
+        """Compare with `stored` (`state`), where a run has it; returns the partitions that were added since, as many as
+        are configured. Raises as `SourceTopics.require_same` does."""
+        if stored is None:
+            return []
+        before = SourceTopics.of_json(stored)
+        self._stored.require_same(before, str(self._settings.bootstrap_servers), grown=True)
+        return self._stored.added_since(before)
 
     def state(self) -> dict[str, Any]:
         """What is to be stored with the positions."""

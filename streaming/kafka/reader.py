@@ -13,6 +13,7 @@ from streaming.kafka.client import (
     KafkaConsumer,
     KafkaError,
     LogTruncationError,
+    OffsetAndMetadata,
     OffsetOutOfRangeError,
     RetriableError,
     TopicPartition,
@@ -29,6 +30,7 @@ from streaming.kafka.rights import Right
 from streaming.kafka.settings import KafkaSettings
 from streaming.kafka.topics import require_topics
 from streaming.kafka.transactions import TransactionRecords, watch_transactions
+from streaming.kafka.unpacking import FETCH_BYTES, FetchBound
 from streaming.messages import EndOfStream, MessageSource, RawMessage, is_end_marker
 from streaming.position import Partition, Positions, SourcePosition
 from streaming.program import command
@@ -43,8 +45,8 @@ class TopicReader(MessageSource):
     While the broker is away `next_batch` returns None and `reachable` is False; after `give_up_s` it raises BrokerAway.
     Offsets that retention or compaction deleted before they were read are an error, never skipped. Of transactions it
     reads what was committed, and ends are last stable offsets: nothing before them is undecided. It reads ahead at most
-    32 MiB in one fetch, 4 MiB of each partition (or one message, where that is larger), and nothing of a paused
-    partition.
+    32 MiB in one fetch, 4 MiB of each partition (or one message, where that is larger), 256 MiB once they are unpacked,
+    and nothing of a paused partition.
 
     Fetched messages that were not requested yet wait here, not in the client: kafka-python 3.0 stops fetching a
     partition that is paused with some of its messages handed out, for as long as the other partitions are silent.
@@ -97,11 +99,16 @@ class TopicReader(MessageSource):
         self._consumer.assign(self._keys)
         self._transactions = TransactionRecords()
         watch_transactions(self._consumer, self._transactions)
+        self._fetches = FetchBound(self._consumer, FETCH_BYTES)
+        self._epochs: dict[Partition, int] = {}
         self._explained: dict[Partition, int] = {}  # what became of every offset before it is known
         self._undecided: set[Partition] = set()
         self._ends: dict[Partition, int] = {}
         self._ends_at = float("-inf")
         self._answered_at = self._away_since = clock()
+
+    def expect(self, epochs: Mapping[Partition, int]) -> None:
+        self._epochs = dict(epochs)
 
     def open(self, position: Positions | None = None) -> None:
         """Read on from `position`; a partition that is not named is read from its beginning.
@@ -115,9 +122,7 @@ class TopicReader(MessageSource):
         for partition, begin in begins.items():
             offset = position[partition].offset if partition in position else begin
             _check_range(partition, offset, begin, self._ends[partition])
-            self._consumer.seek(TopicPartition(*partition), offset)
-            self._transactions.forget(partition)
-            self._explained[partition] = offset
+            self._go_to(partition, offset)
         self._ended.clear()
         self._marked.clear()
         self._waiting.clear()
@@ -126,13 +131,19 @@ class TopicReader(MessageSource):
     def seek(self, position: Positions) -> None:
         """Other partitions stay where they are. The next batch raises DataLost for a position that is gone."""
         for partition, at in position.items():
-            self._consumer.seek(TopicPartition(*partition), at.offset)
-            self._transactions.forget(partition)
-            self._explained[partition] = at.offset
+            self._go_to(partition, at.offset)
             self._ended.discard(partition)
             self._marked.discard(partition)
             self._waiting.pop(partition, None)
         self._look_for_ends()
+
+    def _go_to(self, partition: Partition, offset: int) -> None:
+        key = TopicPartition(*partition)
+        self._consumer.seek(key, offset)
+        if (epoch := self._epochs.get(partition)) is not None:  # the client then asks where its messages end
+            self._consumer._subscription.seek(key, OffsetAndMetadata(offset, "", epoch))
+        self._transactions.forget(partition)
+        self._explained[partition] = offset
 
     def next_batch(
         self, max_wait_s: float = 0.0, *, max_messages: int = 500, only: Collection[Partition] | None = None
@@ -153,12 +164,14 @@ class TopicReader(MessageSource):
             self._ask_ends(max(max_wait_s, 0.1))
         try:
             wait_ms = max(0, round(1000 * (deadline - self._clock())))
+            self._fetches.begin()
             found = self._consumer.poll(timeout_ms=wait_ms, max_records=ALL_THAT_WAS_FETCHED)
         except OffsetOutOfRangeError:
             found = {}
             self._explain_range()
         except LogTruncationError as error:
-            raise DataLost(f"the broker lost messages that were already read: {error}") from error
+            found = {}
+            _check_truncation(error)
         except RetriableError:
             found = {}
         except AuthorizationError as error:
@@ -230,7 +243,11 @@ class TopicReader(MessageSource):
         if waiting := self._waiting.get(partition):
             return waiting[0].offset
         with explained(self._settings, "asking for a position"):
-            offset: int = self._consumer.position(TopicPartition(*partition), timeout_ms=1000)
+            try:
+                offset: int = self._consumer.position(TopicPartition(*partition), timeout_ms=1000)
+            except LogTruncationError as error:
+                _check_truncation(error)
+                offset = self._consumer.position(TopicPartition(*partition), timeout_ms=1000)
         return offset
 
     def at_end(self, partition: Partition, max_age_s: float = 0.25) -> bool:
@@ -305,6 +322,16 @@ class TopicReader(MessageSource):
             self._set_ends(self._consumer.end_offsets(self._keys))
         for partition, position in self.position().items():
             _check_range(partition, position.offset, begins[partition], self._ends[partition])
+
+
+def _check_truncation(error: LogTruncationError) -> None:
+    """Raises DataLost, unless the broker only knows nothing (any more) of the leader under which was read."""
+    if lost := {f"{key.topic}/{key.partition}": at.offset for key, at in error.divergent_offsets.items() if at}:
+        where = ", ".join(f"{name} from offset {offset:,} on" for name, offset in sorted(lost.items()))
+        raise DataLost(
+            f"the broker lost messages that were already read: {where}. A leader took over that did not have them (an "
+            "unclean election); start a new run, and keep unclean.leader.election.enable at false"
+        ) from error
 
 
 def _check_range(partition: Partition, offset: int, begin: int, end: int) -> None:

@@ -1,4 +1,4 @@
-"""Secrets: passwords that a config names and that no file of ours ever holds.
+"""Secrets: passwords and tokens that a config names and that no file of ours ever holds.
 
     {env: NAME}                 an environment variable
     {file: PATH}                the text of a file
@@ -19,9 +19,10 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, model_validator
 
 from streaming.errors import BadInput, StreamingError
+from streaming.kafka.tokens import OAUTH_TOKEN
 
-SECRET_KEYS = ("sasl_plain_password", "ssl_password")
-"""The settings under `kafka.security` that are secret: the password of SASL, and that of the TLS key."""
+SECRET_KEYS = ("sasl_plain_password", "ssl_password", OAUTH_TOKEN)
+"""The settings under `kafka.security` that are secret: the password of SASL, that of the TLS key, an OAuth token."""
 
 WAYS = "{env: NAME}, {file: PATH} or {command: [PROGRAM, ARGUMENT, …]}"
 COMMAND_S = 30.0
@@ -113,7 +114,7 @@ def _content(path: str, setting: str) -> str:
         return Path(path).read_text(encoding="utf-8").removesuffix("\n").removesuffix("\r")
     except (OSError, UnicodeDecodeError) as error:
         words = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
-        raise BadInput(f"{setting} is read from the file {path}: {words}; put the password there") from None
+        raise BadInput(f"{setting} is read from the file {path}: {words}; put the secret there") from None
 
 
 def _printed(command: tuple[str, ...], setting: str) -> str:

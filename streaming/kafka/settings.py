@@ -8,7 +8,8 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_serializer, field_validator, model_validator
 
 from streaming.errors import BadInput
-from streaming.kafka.secrets import SECRET_KEYS, SecretFrom, read_secrets, secret, written
+from streaming.kafka.secrets import SECRET_KEYS, WAYS, SecretFrom, read_secrets, secret, written
+from streaming.kafka.tokens import OAUTH_TOKEN, Tokens
 from streaming.messages import MAX_MESSAGE_BYTES
 from streaming.program import command
 
@@ -25,6 +26,7 @@ SECURITY_KEYS = frozenset(
         "sasl_kerberos_domain_name",
         "sasl_kerberos_service_name",
         "sasl_mechanism",
+        "sasl_oauth_token",
         "sasl_plain_password",
         "sasl_plain_username",
     }
@@ -46,9 +48,9 @@ class KafkaSettings(BaseModel):
     )
     security: dict[str, str | int | bool | SecretStr | SecretFrom] = Field(
         default_factory=dict,
-        description="passed to the Kafka client: security_protocol, ssl_*, sasl_*. The passwords in it "
-        "(`sasl_plain_password`, `ssl_password`) are {env: NAME}, {file: PATH} or {command: [PROGRAM, ARGUMENT, …]}; "
-        "a plain text is taken, and never stored",
+        description="passed to the Kafka client: security_protocol, ssl_*, sasl_*. The secrets in it "
+        "(`sasl_plain_password`, `ssl_password`, and for OAUTHBEARER `sasl_oauth_token`) are {env: NAME}, {file: PATH} "
+        "or {command: [PROGRAM, ARGUMENT, …]}; a plain text is taken, and never stored",
     )
     connect_timeout_s: float = Field(
         default=15.0, gt=0, description="how long a new connection waits for the first answer of a broker"
@@ -99,6 +101,8 @@ class KafkaSettings(BaseModel):
         unknown = sorted(set(security) - SECURITY_KEYS)
         if unknown:
             raise ValueError(f"unknown: {', '.join(unknown)}; known: {', '.join(sorted(SECURITY_KEYS))}")
+        if (security.get("sasl_mechanism") == "OAUTHBEARER") != (OAUTH_TOKEN in security):
+            raise ValueError(f"`sasl_mechanism: OAUTHBEARER` and `{OAUTH_TOKEN}` ({WAYS}) belong together: give both")
         return security
 
     @model_validator(mode="after")
@@ -124,8 +128,16 @@ class KafkaSettings(BaseModel):
         return {name: value for name, value in self.security.items() if isinstance(value, SecretStr)}
 
     def client_security(self) -> dict[str, Any]:
-        """`security` with its passwords read, for the client. Raises BadInput or StreamingError, naming the setting."""
+        """`security` with its secrets read, for the client. Raises BadInput or StreamingError, naming the setting."""
         return read_secrets(self.security)
+
+    @property
+    def oauth_tokens(self) -> Tokens | None:
+        """What gives OAuth tokens, where a broker is to be asked with them."""
+        if OAUTH_TOKEN not in self.security:
+            return None
+        kept = {OAUTH_TOKEN: self.security[OAUTH_TOKEN]}
+        return Tokens(lambda: str(read_secrets(kept)[OAUTH_TOKEN]))
 
     @property
     def addresses(self) -> list[tuple[str, int]]:

@@ -2,6 +2,7 @@
 
 writer        the table and its one writer
 reader        rows after a `lake_seq`
+windows       stretches of rows decoded once for all that read near each other
 source        the lake as a source of rows
 readers       the registry of readers, whose rows are kept
 layout        by which columns the lake is partitioned
@@ -9,6 +10,7 @@ compaction    merges small files
 retention     deletes old rows
 housekeeping  does both, and vacuum, in a thread of its own
 side_tables   dead letters and late feedback
+times         rows by their event time
 where         a condition on rows, in words
 settings      layout, and sizes and times of compaction, retention and vacuum
 """

@@ -5,6 +5,7 @@ from .readers import Readers
 from .settings import LakeSettings
 from .side_tables import DEAD_LETTERS, LATE_FEEDBACK, SideTable, side_rows
 from .source import LakeSource
+from .times import first_row_at, length_ms, newest_time_ms
 from .where import Where
 from .writer import LakeTable, LakeWriter
 
@@ -24,7 +25,10 @@ __all__ = [
     "Where",
     "compact_table",
     "expire_rows",
+    "first_row_at",
     "lay_out",
+    "length_ms",
+    "newest_time_ms",
     "pinned_ranges",
     "retention_floor",
     "side_rows",

@@ -8,6 +8,7 @@ holds at most w rows, whatever the files look like: that bounds the memory.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,6 +22,7 @@ from deltalake import DeltaTable
 
 from streaming.delta import FIRST_SEQ, LAKE_SEQ, STATE, DataFile, TableFiles, TableView, open_table, torn_files
 from streaming.errors import BadInput, DataLost, StreamingError
+from streaming.lake.windows import Ask, Joint, Seat, Window, Windows
 from streaming.position import NOTHING_YET
 from streaming.schema import RowSchema
 
@@ -41,16 +43,22 @@ class LakeRead(NamedTuple):
 
 
 class LakeReader:
-    """Reads what was committed when it last looked (`refresh`). One thread at a time.
+    """Reads what was committed when it last looked (`refresh`).
 
-    `window_rows` bounds the memory of limited reads. Raises BadInput when there is no lake at `path`.
+    `window_rows` bounds the memory of limited reads. Several may read with it, each from a seat of its own (`seat`);
+    `shared_bytes` of windows that one of them read are kept for the others. Raises BadInput when there is no lake at
+    `path`.
     """
 
-    def __init__(self, path: str | Path, schema: RowSchema, *, window_rows: int = WINDOW_ROWS) -> None:
+    def __init__(
+        self, path: str | Path, schema: RowSchema, *, window_rows: int = WINDOW_ROWS, shared_bytes: int = 0
+    ) -> None:
         self.path = Path(path)
         self.schema = schema
         self.window_rows = window_rows
-        self._ahead: _Window | None = None
+        self.windows = Windows(shared_bytes)
+        self._lock = threading.RLock()
+        self._alone: Seat | None = None
         self._format = ds.ParquetFileFormat()
         self._disk = pyarrow.fs.LocalFileSystem()
         self._view = TableView(self.path, self._handle)
@@ -110,10 +118,28 @@ class LakeReader:
 
     def refresh(self) -> bool:
         """Look for new commits; True when there were any."""
-        if not self._view.refresh():
-            return False
-        self._look()
-        return True
+        with self._lock:
+            if not self._view.refresh():
+                return False
+            self._look()
+            return True
+
+    def seat(
+        self,
+        columns: Sequence[str] | None = None,
+        verticals: set[str] | None = None,
+        filter: pc.Expression | None = None,
+    ) -> Seat:
+        """A place from which to read (`read_on`); what is asked for is as `read` has it. Raises BadInput for an unknown
+        column."""
+        return self.windows.seat(self._ask(columns, verticals, filter))
+
+    def _ask(self, columns: Sequence[str] | None, verticals: set[str] | None, filter: pc.Expression | None) -> Ask:
+        wanted = list(self.schema.augmented.names if columns is None else columns)
+        unknown = [name for name in wanted if name not in self.schema.augmented.names]
+        if unknown:
+            raise BadInput(f"the lake has no column {unknown}; it has {self.schema.augmented.names}")
+        return Ask(wanted, verticals, filter)
 
     def read(
         self,
@@ -130,7 +156,7 @@ class LakeReader:
         after       a position; default: from the first row that there is
         upto        default: the last row known
         limit_rows  at most this many matching rows; memory is then bounded by it and by one window, which is
-                    kept for the next read
+                    kept for the next read; without it, all are read at once
         columns     names, in the order wanted; default all of `schema.augmented`
         verticals   only these; files of others are not opened
         filter      an expression over any columns, also ones not asked for; a null counts as no match
@@ -138,19 +164,28 @@ class LakeReader:
         Raises BadInput for an unknown column, StreamingError when a file of the lake is gone, DataLost when rows right
         after the position have been deleted (retention).
         """
-        wanted = list(self.schema.augmented.names if columns is None else columns)
-        unknown = [name for name in wanted if name not in self.schema.augmented.names]
-        if unknown:
-            raise BadInput(f"the lake has no column {unknown}; it has {self.schema.augmented.names}")
+        ask = self._ask(columns, verticals, filter)
+        if self._alone is None or not self._alone.ask.same(ask):
+            self._alone = Seat(ask)
+        return self.read_on(self._alone, after, upto=upto, limit_rows=limit_rows)
+
+    def read_on(
+        self, seat: Seat, after: int | None = None, *, upto: int | None = None, limit_rows: int | None = None
+    ) -> LakeRead:
+        """The same for a seat: the rows behind `after` that it asks for, maybe fewer than there are. Threads may read,
+        each from a seat of its own."""
         if limit_rows is not None and limit_rows < 1:
             raise BadInput(f"limit_rows is {limit_rows}; ask for at least 1 row")
+        with self._lock:
+            return self._read_on(seat, after, upto, limit_rows)
+
+    def _read_on(self, seat: Seat, after: int | None, upto: int | None, limit_rows: int | None) -> LakeRead:
         end = self.last_lake_seq if upto is None else min(upto, self.last_lake_seq)
-        ask = _Ask(wanted, verticals, filter)
         tried: set[str] = set()
         while True:
             start = self._start(after)
             try:
-                return self._rows(ask, start, end, limit_rows)
+                return self._rows(seat, start, end, limit_rows)
             except FileNotFoundError as error:
                 if str(error) in tried:  # the newest version names it too
                     raise StreamingError(
@@ -190,39 +225,47 @@ class LakeReader:
                 yield kept.slice(start, stop - start)
             kept = kept.slice(stops[-1] if stops else 0)
 
-    def _rows(self, ask: _Ask, after: int, upto: int, limit_rows: int | None) -> LakeRead:
-        if limit_rows is None and upto - after > self.window_rows:
-            return LakeRead(self._load(ask, after, upto).rows.select(ask.columns), upto)
-        parts = [ask.empty(self.schema)]
-        missing, place = limit_rows, after
-        while place < upto:
-            ahead = self._window(ask, place)
-            found = ahead.between(place, upto)
-            place = min(ahead.high, upto)
-            if missing is not None:
-                if found.num_rows >= missing:
-                    parts.append(found.slice(0, missing))
-                    place = parts[-1]["lake_seq"][-1].as_py()
-                    break
-                missing -= found.num_rows
-            parts.append(found)
-        return LakeRead(pa.concat_tables([part.select(ask.columns) for part in parts]), place)
+    def _rows(self, seat: Seat, after: int, upto: int, limit_rows: int | None) -> LakeRead:
+        ask, seat.place = seat.ask, after
+        if limit_rows is None:
+            seat.place = upto
+            return LakeRead(self._load(Joint([ask]), after, upto).rows.select(ask.columns), upto)
+        parts = [self._nothing(ask.columns)]
+        missing = limit_rows
+        while seat.place < upto:
+            window = self._window(seat)
+            end = min(window.high, upto)
+            if window.of.mixed:  # rows of others are passed over: a part at a time
+                end = min(end, seat.place + limit_rows)
+            found = window.between(ask, seat.place, end)
+            if found.num_rows >= missing:
+                found = found.slice(0, missing)
+                end = found["lake_seq"][-1].as_py()
+            missing -= found.num_rows
+            parts.append(found.select(ask.columns))
+            seat.place = end
+            if not missing or (missing < limit_rows and self.windows.shared_by(seat)):
+                break  # whoever shares windows stays with the others
+        return LakeRead(pa.concat_tables(parts), seat.place)
 
-    def _window(self, ask: _Ask, place: int) -> _Window:
-        """The window with the rows after `place`: the one read last if it still holds them, so that many small reads
-        in a row decode a file once. Stretches without a file of the verticals are stepped over."""
-        window = self._ahead
-        if window is None or not window.ask.same(ask) or not window.low <= place < window.high:
-            end = min(
-                max(place, self._files.next_start(place, ask.verticals) - 1) + self.window_rows, self.last_lake_seq
-            )
-            window = self._ahead = self._load(ask, place, end)
+    def _window(self, seat: Seat) -> Window:
+        """The window with the rows that the seat reads next: one that was read if it still holds them, so that many
+        small reads in a row decode a file once. Stretches without a file of the verticals are stepped over."""
+        window = self.windows.at(seat)
+        if window is None:
+            place, joint = seat.place, self.windows.joint(seat, self.window_rows)
+            first = max(place, self._files.next_start(place, joint.verticals) - 1)
+            window = self._load(joint, place, min(first + self.window_rows, self.last_lake_seq))
+            self.windows.keep(window, seat, self.window_rows)
         return window
 
-    def _load(self, ask: _Ask, low: int, high: int) -> _Window:
-        chosen = self._files.holding(low, high, ask.verticals)
+    def _nothing(self, columns: Sequence[str]) -> pa.Table:
+        return pa.schema([self.schema.augmented.field(name) for name in columns]).empty_table()
+
+    def _load(self, joint: Joint, low: int, high: int) -> Window:
+        chosen = self._files.holding(low, high, joint.verticals)
         if not len(chosen):
-            return _Window(ask, low, high, ask.empty(self.schema))
+            return Window(joint, low, high, joint.empty(self.schema.augmented))
         fragments = [
             self._format.make_fragment(
                 str(self.path / self._files.paths[i]),
@@ -234,7 +277,9 @@ class LakeReader:
         inside = (pc.field("lake_seq") > low) & (pc.field("lake_seq") <= high)
         data = ds.FileSystemDataset(fragments, self.schema.augmented, self._format, self._disk)
         try:
-            rows = data.to_table(columns=ask.read, filter=inside if ask.filter is None else inside & ask.filter)
+            rows = data.to_table(
+                columns=joint.projection, filter=inside if joint.filter is None else inside & joint.filter
+            )
         except FileNotFoundError:
             raise
         except (pa.ArrowInvalid, OSError) as error:
@@ -242,7 +287,7 @@ class LakeReader:
         seq = rows["lake_seq"].to_numpy()
         if (np.diff(seq) < 0).any():
             rows = rows.take(pa.array(np.argsort(seq, kind="stable")))
-        return _Window(ask, low, high, rows)
+        return Window(joint, low, high, rows)
 
     def _torn(self, error: Exception) -> StreamingError:
         """Which file cannot be read, and what it held."""
@@ -252,42 +297,6 @@ class LakeReader:
             f"the lake {self.path} cannot be read: {names}. Its writer makes such files again from the examples topic "
             "when the run is started, or says what is lost"
         )
-
-
-class _Ask(NamedTuple):
-    """Which rows and columns."""
-
-    columns: list[str]
-    verticals: set[str] | None
-    filter: pc.Expression | None
-
-    @property
-    def read(self) -> list[str]:
-        return list(dict.fromkeys([*self.columns, "lake_seq"]))
-
-    def same(self, other: _Ask) -> bool:
-        if (self.columns, self.verticals) != (other.columns, other.verticals):
-            return False
-        if self.filter is None or other.filter is None:
-            return self.filter is other.filter
-        return bool(self.filter.equals(other.filter))
-
-    def empty(self, schema: RowSchema) -> pa.Table:
-        return pa.schema([schema.augmented.field(name) for name in self.read]).empty_table()
-
-
-class _Window(NamedTuple):
-    """All the rows asked for with low < lake_seq <= high, in order."""
-
-    ask: _Ask
-    low: int
-    high: int
-    rows: pa.Table
-
-    def between(self, after: int, upto: int) -> pa.Table:
-        seq = self.rows["lake_seq"].to_numpy()
-        first, end = np.searchsorted(seq, [after, upto], side="right")
-        return self.rows.slice(first, end - first)
 
 
 class _Files(NamedTuple):

@@ -42,7 +42,7 @@ _ALLOWED = "a condition has comparisons (< <= > >= == !=), in (…), is None, an
 
 
 class Where:
-    """A condition, checked against the columns of `schema`.
+    """A condition, checked against the columns of `schema`: what is known of an impression, or any Arrow schema.
 
     >>> from streaming.schema import Column, Task
     >>> schema = RowSchema(columns=[Column(name="device"), Column(name="bid", type="float32")],
@@ -58,11 +58,12 @@ class Where:
     streaming.errors.BadInput: `divice == 1`: rows have no column `divice`; did you mean `device`?
     """
 
-    def __init__(self, text: str, schema: RowSchema) -> None:
+    def __init__(self, text: str, schema: RowSchema | pa.Schema) -> None:
         """Raises BadInput where the text is no condition, names a column that rows do not have, or compares what cannot
         be compared."""
         self.text = text
-        fields = {field.name: field for field in schema.impression}
+        known = schema if isinstance(schema, pa.Schema) else schema.impression
+        fields = {field.name: field for field in known}
         parsed = _Parsed(text, fields)
         self.expression: pc.Expression = parsed.condition
         self.columns = tuple(dict.fromkeys(parsed.names))

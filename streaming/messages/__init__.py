@@ -1,6 +1,8 @@
 """What a Kafka message holds, and how it is read without trusting it.
 
 source        the contract of every source of rows: positions, ends, gaps
+message       a message as it is read, and the mark of a topic's end
+epochs        under which leader messages were read, to notice those that were replaced
 codecs        messages to rows and back, Arrow or JSON
 validation    the rules that a row must satisfy
 limits        what values, lists and rows may be at most

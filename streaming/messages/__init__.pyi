@@ -1,13 +1,4 @@
-from .codecs import (
-    END_HEADER,
-    CodecName,
-    Decoded,
-    ExamplesCodec,
-    RawMessage,
-    by_partition,
-    is_end_marker,
-    make_codec,
-)
+from .codecs import CodecName, Decoded, ExamplesCodec, make_codec
 from .dead_letters import (
     DEAD_LETTER_SCHEMA,
     DeadLetter,
@@ -19,8 +10,10 @@ from .dead_letters import (
     letters_to_json,
     refuse_rows,
 )
+from .epochs import LeaderEpochs
 from .ipc import MAX_MESSAGE_BYTES, read_ipc, write_ipc
-from .limits import Limits
+from .limits import Limits, row_sizes
+from .message import END_HEADER, RawMessage, by_partition, is_end_marker
 from .source import EndOfStream, MessageSource, Source
 from .times import PER_MS, Unit, is_time, is_written_time, milliseconds
 from .validation import (
@@ -33,6 +26,7 @@ from .validation import (
     convertible,
     declarable,
     kept_rows,
+    nan_as_null,
     without_rows,
 )
 
@@ -48,6 +42,7 @@ __all__ = [
     "EndOfStream",
     "ExamplesCodec",
     "Kind",
+    "LeaderEpochs",
     "LetterTally",
     "Limits",
     "MessageSource",
@@ -72,8 +67,10 @@ __all__ = [
     "letters_to_json",
     "make_codec",
     "milliseconds",
+    "nan_as_null",
     "read_ipc",
     "refuse_rows",
+    "row_sizes",
     "without_rows",
     "write_ipc",
 ]

@@ -22,6 +22,7 @@ from streaming.errors import StreamingError
 from streaming.messages.dead_letters import DeadLetter, Kind
 from streaming.messages.ipc import MAX_MESSAGE_BYTES, plain_records, read_ipc, write_ipc
 from streaming.messages.json_text import JsonColumn, json_values
+from streaming.messages.message import RawMessage, is_end_marker
 from streaming.messages.validation import (
     Limits,
     Refusal,
@@ -34,26 +35,11 @@ from streaming.messages.validation import (
     nan_as_null,
     without_rows,
 )
-from streaming.position import Partition
 from streaming.schema import POSITION_FIELDS, RowSchema
 
-END_HEADER = "exfm-end"
 RECORD_TIME_FIELD = pa.field("record_time_ms", pa.int64(), nullable=False)
 
 CodecName = Literal["arrow", "json"]
-
-
-class RawMessage(NamedTuple):
-    """One Kafka message. `timestamp_ms` is the record's, from its producer or broker; an absent value is b""."""
-
-    topic: str
-    partition: int
-    offset: int
-    timestamp_ms: int
-    key: bytes | None
-    value: bytes
-    headers: tuple[tuple[str, bytes], ...] = ()
-    refused: str | None = None  # why its value was not taken: what holds it is too large
 
 
 class Decoded(NamedTuple):
@@ -66,19 +52,6 @@ class Decoded(NamedTuple):
 def decoded_schema(schema: pa.Schema) -> pa.Schema:
     """An impression or feedback schema with the columns that tell where and when a row was read."""
     return pa.schema([*schema, *POSITION_FIELDS, RECORD_TIME_FIELD])
-
-
-def is_end_marker(message: RawMessage) -> bool:
-    """True for the message a producer writes after its last one: the end of a bounded stream."""
-    return not message.value and any(name == END_HEADER for name, _ in message.headers)
-
-
-def by_partition(messages: Sequence[RawMessage]) -> dict[Partition, list[RawMessage]]:
-    """Messages of each partition, in the order given."""
-    groups: dict[Partition, list[RawMessage]] = {}
-    for message in messages:
-        groups.setdefault(Partition(message.topic, message.partition), []).append(message)
-    return groups
 
 
 def make_codec(

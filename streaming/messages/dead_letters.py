@@ -7,9 +7,10 @@ published to the dead-letter topic (JSON, `letters_to_json`) and kept in a table
 from __future__ import annotations
 
 import base64
+import codecs
 import json
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import pyarrow as pa
@@ -86,16 +87,18 @@ def letters_from_batch(rows: pa.RecordBatch | pa.Table) -> list[DeadLetter]:
     return [DeadLetter(*values) for values in zip(*(rows.column(name).to_pylist() for name in names), strict=True)]
 
 
-def letters_to_json(letters: Sequence[DeadLetter]) -> list[bytes]:
-    """Messages for the dead-letter topic: one JSON object each.
+def letters_to_json(rows: pa.RecordBatch | pa.Table, most_bytes: int) -> Iterator[bytes]:
+    """Messages for the dead-letter topic: a JSON object of at most `most_bytes` for each row of `DEAD_LETTER_SCHEMA`.
 
-    The payload stands under `payload` where it is text, else as base64 under `payload_base64`.
+    The payload stands under `payload` where it is text, else as base64 under `payload_base64`. JSON may need six bytes
+    for one of it, so it is cut further where the object would be too large. `payload_bytes` is its whole length.
 
     >>> letter = DeadLetter("feedback", "undecodable", "events", 1, 5, 0, "not JSON", bytes([0xFF]))
-    >>> json.loads(letters_to_json([letter])[0])["payload_base64"]
+    >>> json.loads(*letters_to_json(letters_to_batch([letter]), most_bytes=1000))["payload_base64"]
     '/w=='
     """
-    return [_one_json(letter) for letter in letters]
+    for letter, payload_bytes in zip(letters_from_batch(rows), rows["payload_bytes"].to_pylist(), strict=True):
+        yield _fitting(letter, payload_bytes, most_bytes)
 
 
 MOST_NAMES, OTHER_REASONS = 1000, "other reasons"
@@ -143,8 +146,17 @@ def _example(letter: pa.RecordBatch) -> dict[str, Any]:
     return place | {"detail": letter["detail"][0].as_py()[:DETAIL_LIMIT]}
 
 
-def _one_json(letter: DeadLetter) -> bytes:
-    payload = letter.payload[:PAYLOAD_LIMIT_BYTES]
+def _fitting(letter: DeadLetter, payload_bytes: int, most_bytes: int) -> bytes:
+    """The letter as JSON; payload, then detail are halved until it is small enough."""
+    while len(message := _one_json(letter, payload_bytes)) > most_bytes and (letter.payload or letter.detail):
+        if letter.payload:
+            letter = letter._replace(payload=letter.payload[: len(letter.payload) // 2])
+        else:
+            letter = letter._replace(detail=letter.detail[: len(letter.detail) // 2])
+    return message
+
+
+def _one_json(letter: DeadLetter, payload_bytes: int) -> bytes:
     record: dict[str, str | int] = {
         "kind": letter.kind,
         "reason": letter.reason,
@@ -153,10 +165,11 @@ def _one_json(letter: DeadLetter) -> bytes:
         "source_offset": letter.offset,
         "source_row": letter.row,
         "detail": letter.detail,
-        "payload_bytes": len(letter.payload),
+        "payload_bytes": payload_bytes,
     }
+    whole = len(letter.payload) == payload_bytes  # else a character may have been cut in two: its half is left out
     try:
-        record["payload"] = payload.decode("utf-8")
+        record["payload"] = codecs.getincrementaldecoder("utf-8")().decode(letter.payload, final=whole)
     except UnicodeDecodeError:
-        record["payload_base64"] = base64.b64encode(payload).decode("ascii")
+        record["payload_base64"] = base64.b64encode(letter.payload).decode("ascii")
     return json.dumps(record).encode()

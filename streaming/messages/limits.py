@@ -6,6 +6,10 @@ import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from streaming.schema import SAMPLE_WEIGHT, Column
 
 LIST_VALUE_BYTES = 8
@@ -55,6 +59,22 @@ def most_values(column: Column, limits: Limits) -> int | None:
         return None
     carried = None if limits.row_bytes is None else limits.row_bytes // LIST_VALUE_BYTES
     return min((most for most in (column.max_length, carried) if most is not None), default=None)
+
+
+def row_sizes(batch: pa.RecordBatch) -> np.ndarray:
+    """Bytes of the texts and lists of each row, (N,) int64: what a row says, however it is stored.
+
+    >>> row_sizes(pa.record_batch({"vertical": ["a", "home"], "clicked": [[1, 2], []], "age": [3, 4]})).tolist()
+    [17, 4]
+    """
+    sizes = np.zeros(batch.num_rows, np.int64)
+    for column in batch.columns:
+        if pa.types.is_string(column.type):
+            sizes += pc.binary_length(column).fill_null(0).to_numpy(zero_copy_only=False)
+        elif pa.types.is_list(column.type):
+            lengths = pc.list_value_length(column).fill_null(0).to_numpy(zero_copy_only=False)
+            sizes += LIST_VALUE_BYTES * lengths.astype(np.int64)
+    return sizes
 
 
 def range_words(low: float | None, high: float | None) -> str:

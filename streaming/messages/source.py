@@ -24,10 +24,10 @@ with the batch that would have skipped them: a source never continues after a ga
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Generic, Self, TypeVar
 
-from streaming.messages.codecs import RawMessage
+from streaming.messages.message import RawMessage
 from streaming.position import Partition, Positions
 
 Place = TypeVar("Place")
@@ -83,6 +83,10 @@ class MessageSource(Source[Positions, list[RawMessage]]):
     partitions: tuple[Partition, ...]
     reachable: bool
     """False while no answer comes: nothing is known then, above all not that nothing was sent."""
+
+    def expect(self, epochs: Mapping[Partition, int]) -> None:
+        """Called before `open` and `seek`: the newest leader epoch (`RawMessage.leader_epoch`) of what was read before
+        the positions. A source that knows epochs raises DataLost where it has been replaced since."""
 
     @abstractmethod
     def next_batch(

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from streaming.messages.dead_letters import Kind
 from streaming.messages.ipc import short_type
-from streaming.messages.limits import LIST_VALUE_BYTES, Limits, bounds_of, most_values, range_words
+from streaming.messages.limits import Limits, bounds_of, most_values, range_words, row_sizes
 from streaming.messages.times import is_written_time, milliseconds
 from streaming.schema import SAMPLE_WEIGHT, RowSchema
 
@@ -80,7 +80,7 @@ class RowRules:
     def _too_large(self, batch: pa.RecordBatch) -> Refusals:
         if self._row_bytes is None or batch.nbytes <= self._row_bytes:
             return {}
-        sizes = _sizes(batch)
+        sizes = row_sizes(batch)
         words = f"bytes of texts and lists; {self._row_bytes:,} fit into the examples topic (kafka.max_message_bytes)"
         return {
             row: Refusal("row_too_large", f"the row has {sizes[row]:,} {words}")
@@ -105,8 +105,8 @@ class RowRules:
                 unknown = pc.and_(pc.invert(known), column.is_valid())
                 yield unknown, "unknown_task", f"; tasks: {self._task_names}"
         elif pa.types.is_floating(column.type):
-            finite = pc.is_finite(column)
-            if not pc.all(finite, min_count=0).as_py():
+            if not _all_finite(column):
+                finite = pc.is_finite(column)
                 allowed = f"; a finite number needed{'' if field.nullable else if_nullable(field)}"
                 yield pc.invert(finite).fill_null(False), f"not_finite:{name}", allowed
             low, high = self._bounds.get(name, (None, None))
@@ -271,6 +271,8 @@ def _cast(column: pa.Array, field: pa.Field) -> tuple[pa.Array, list[int]]:
         part = column.slice(start, stop - start)
         if _is_written_event_time(part.type, field):
             return milliseconds(part, "ms")
+        if pa.types.is_nested(part.type):
+            part = part.take(pa.array(range(len(part)), pa.int32()))  # a slice of lists is cast with all others' values
         return pc.cast(part, options=options)
 
     good, bad = bisect(len(column), cast)
@@ -322,9 +324,26 @@ def _refuse(refusals: Refusals, rows: list[int] | range, reason: str, detail: st
 
 
 def _inside(values: pa.Array, low: float | None, high: float | None) -> bool:
-    extremes = pc.min_max(values)
-    smallest, largest = extremes["min"].as_py(), extremes["max"].as_py()
-    return smallest is None or ((low is None or smallest >= low) and (high is None or largest <= high))
+    if low is None and high is None:
+        return True
+    if len(values) and (plain := _plain(values)) is not None:  # numpy looks at few values in a tenth of the time
+        smallest, largest = plain.min().item(), plain.max().item()
+    else:
+        extremes = pc.min_max(values)
+        smallest, largest = extremes["min"].as_py(), extremes["max"].as_py()
+    return smallest is None or bool((low is None or smallest >= low) and (high is None or largest <= high))
+
+
+def _all_finite(column: pa.Array) -> bool:
+    plain = _plain(column)
+    return bool(pc.all(pc.is_finite(column), min_count=0).as_py() if plain is None else np.isfinite(plain).all())
+
+
+def _plain(values: pa.Array) -> np.ndarray | None:
+    """Numbers without a null as numpy has them, in place; None where they are none."""
+    kind = values.type
+    whole = not values.null_count and (pa.types.is_integer(kind) or pa.types.is_floating(kind))
+    return np.asarray(values.to_numpy()) if whole else None
 
 
 def _outside(values: pa.Array, low: float | None, high: float | None) -> pa.Array:
@@ -340,18 +359,6 @@ def _of_rows(broken_values: pa.Array, rows: pa.Array, count: int) -> pa.Array:
     mask = np.zeros(count, dtype=bool)
     mask[rows.filter(broken_values).to_numpy()] = True
     return pa.array(mask)
-
-
-def _sizes(batch: pa.RecordBatch) -> np.ndarray:
-    """Bytes of the texts and lists of each row, (N,) int64."""
-    sizes = np.zeros(batch.num_rows, np.int64)
-    for column in batch.columns:
-        if pa.types.is_string(column.type):
-            sizes += pc.binary_length(column).fill_null(0).to_numpy(zero_copy_only=False)
-        elif pa.types.is_list(column.type):
-            lengths = pc.list_value_length(column).fill_null(0).to_numpy(zero_copy_only=False)
-            sizes += LIST_VALUE_BYTES * lengths.astype(np.int64)
-    return sizes
 
 
 def _short(value: Any) -> str:

@@ -1,8 +1,9 @@
 from .admission import Verticals
 from .config import FUTURE_SKEW_S, SettlementConfig
+from .emission import settled_bytes
 from .intake import InputTopic, Intake
 from .label_join import late_schema
-from .merge import END_OF_TIME, Merge, set_back
+from .merge import END_OF_TIME, Merge, set_back, with_partitions
 from .settlement import OTHER_VERTICALS, SettledRows, Settlement
 
 __all__ = [
@@ -18,4 +19,6 @@ __all__ = [
     "Verticals",
     "late_schema",
     "set_back",
+    "settled_bytes",
+    "with_partitions",
 ]

@@ -52,15 +52,16 @@ class RowQueue:
         taken = []
         while self._pushes:
             rows = self._pushes[0]
-            stop = int(np.searchsorted(rows.keys, bound))
-            if stop:
-                taken.append(rows.slice(0, stop))
-            self.nbytes -= rows.nbytes
-            if stop < len(rows.keys):
-                self._pushes[0] = rows.slice(stop, len(rows.keys))
-                self.nbytes += self._pushes[0].nbytes
+            if not (stop := int(np.searchsorted(rows.keys, bound))):
                 break
             self._pushes.popleft()
+            self.nbytes -= rows.nbytes
+            taken.append(rows.slice(0, stop))
+            if stop < len(rows.keys):
+                rest = rows.slice(stop, len(rows.keys))
+                self._pushes.appendleft(rest)
+                self.nbytes += rest.nbytes
+                break
         return taken
 
     @property

@@ -14,9 +14,20 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 
+from streaming.messages import row_sizes
 from streaming.schema import RowSchema
 from streaming.settlement.label_join import LabelJoin
 from streaming.settlement.pending import RowLog, empty_batch
+
+FIELD_BYTES = 8
+"""What a field of a row counts, beyond its text or list."""
+
+
+def settled_bytes(rows: pa.RecordBatch, schema: RowSchema) -> np.ndarray:
+    """Bytes of each row as it was received, (N,) int64: the same, however its columns are held in memory."""
+    received = rows.select(schema.impression.names)
+    sizes: np.ndarray = row_sizes(received) + FIELD_BYTES * received.num_columns
+    return sizes
 
 
 class Emission:
@@ -54,9 +65,15 @@ class Emission:
         self.unknown |= unknown
 
     def emit(
-        self, pending: RowLog, labels: LabelJoin, watermark_ms: int, max_rows: int | None = None
+        self,
+        pending: RowLog,
+        labels: LabelJoin,
+        watermark_ms: int,
+        max_rows: int | None = None,
+        max_bytes: int | None = None,
     ) -> tuple[pa.RecordBatch, bool]:
-        """The next rows that are due (`RowSchema.settled`), at most `max_rows`, and whether more are due."""
+        """The next rows that are due (`RowSchema.settled`), at most `max_rows`, and none after the one with which they
+        reach `max_bytes` (`settled_bytes`); and whether more are due."""
         starts = self.cursors
         due = [
             max(start, pending.key_time.search(watermark_ms - group.window_ms - self._lateness))
@@ -68,9 +85,28 @@ class Emission:
             first = np.argsort(self._deadlines(pending, starts, stops), kind="stable")[:max_rows]
             group_of = np.repeat(np.arange(len(starts)), np.subtract(stops, starts))[first]
             stops = [start + int((group_of == g).sum()) for g, start in enumerate(starts)]
+        if max_bytes is not None:
+            stops = self._within_bytes(pending, labels, starts, stops, max_bytes)
         batch = self._settle(pending, labels, starts, stops)
         self.cursors = stops
         return batch, stops != due
+
+    def _within_bytes(
+        self, pending: RowLog, labels: LabelJoin, starts: list[int], stops: list[int], max_bytes: int
+    ) -> list[int]:
+        """Where to stop so that the rows which leave end with the one that reaches `max_bytes`. What leaves for no
+        group weighs nothing: the cut depends on the rows before it alone."""
+        spans = list(zip(starts, stops, strict=True))
+        parts = [part for start, stop in spans for part in pending.slices(start, stop)]
+        if sum(part.nbytes + FIELD_BYTES * part.num_columns * part.num_rows for part in parts) < max_bytes:
+            return stops
+        sizes = np.concatenate([settled_bytes(part, self._schema) for part in parts])
+        known = [labels.labels(group, *span).values() for group, span in zip(self._groups, spans, strict=True)]
+        leaves = np.concatenate([np.any([each.known for each in found], axis=0) for found in known])
+        in_order = np.argsort(self._deadlines(pending, starts, stops), kind="stable")
+        reached = int(np.searchsorted(np.cumsum(np.where(leaves, sizes, 0)[in_order]), max_bytes))
+        group_of = np.repeat(np.arange(len(starts)), np.subtract(stops, starts))[in_order[: reached + 1]]
+        return [start + int((group_of == g).sum()) for g, start in enumerate(starts)]
 
     def _deadlines(self, pending: RowLog, starts: list[int], stops: list[int]) -> np.ndarray:
         """Deadlines of [start, stop) of every group, group after group."""

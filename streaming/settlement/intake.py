@@ -28,6 +28,7 @@ from streaming.messages import (
     CodecName,
     EndOfStream,
     Kind,
+    LeaderEpochs,
     Limits,
     MessageSource,
     RawMessage,
@@ -35,7 +36,7 @@ from streaming.messages import (
     by_partition,
     make_codec,
 )
-from streaming.position import Partition, Positions, SourcePosition
+from streaming.position import Partition, Positions, SourcePosition, names_of
 from streaming.schema import RowSchema
 from streaming.settlement.account import OffsetAccounts
 from streaming.settlement.merge import BUFFER_BYTES, Merge, MergedChunk
@@ -99,7 +100,7 @@ class Intake(Source[dict[str, Any], MergedChunk]):
         )
         self._merge = self._new_merge()
         self._accounts, self._accounts_ended = OffsetAccounts(kinds), False
-        self._source = source
+        self._source, self._epochs = source, LeaderEpochs()
         self._idle_s = idle_s
         self._idle: set[Partition] = set()
         self._at_end_since: dict[Partition, float] = {}
@@ -112,7 +113,7 @@ class Intake(Source[dict[str, Any], MergedChunk]):
         """From the beginning, or from where `position` was taken. `rows_before`: so many rows of each kind lie before a
         position of a release that kept no accounts."""
         if position is not None:
-            self._merge.restore(position)
+            self._restore(position)
         self._source.open(self._messages())
         self._merge.begin_at(self._source.position())
         self._accounts.open((position or {}).get("accounts"), self._merge.positions(), rows_before)
@@ -123,17 +124,22 @@ class Intake(Source[dict[str, Any], MergedChunk]):
         self._accounts_ended = False
         self._idle.clear()
         self._at_end_since.clear()
-        self._merge.restore(position)
+        self._restore(position)
         self._accounts.open(position.get("accounts"), self._merge.positions())
         self._source.seek(self._messages())
         self._look_for_ends()
+
+    def _restore(self, position: dict[str, Any]) -> None:
+        self._merge.restore(position)
+        self._epochs.restore(position.get("epochs", []), self._merge.positions())
+        self._source.expect(self._epochs.newest)
 
     def _messages(self) -> Positions:
         return {p: SourcePosition(position.offset) for p, position in self._merge.positions().items()}
 
     def position(self) -> dict[str, Any]:
         self._account()
-        return self._merge.state() | {"accounts": self._accounts.state()}
+        return self._merge.state() | {"accounts": self._accounts.state(), "epochs": self._epochs.state()}
 
     def offsets(self, kind: Kind) -> dict[str, int]:
         """What became of the offsets of its topics, up to the position; see `OffsetAccounts`."""
@@ -162,8 +168,7 @@ class Intake(Source[dict[str, Any], MergedChunk]):
         if not self._source.reachable:
             return "the broker does not answer; event time stands still"
         if undecided := self._source.undecided:
-            names = ", ".join(f"{topic}/{number}" for topic, number in sorted(undecided))
-            return f"event time waits for the end of open transactions on {names}"
+            return f"event time waits for the end of open transactions on {names_of(undecided)}"
         return None
 
     def next_batch(self, max_wait_s: float = 0.05) -> MergedChunk | None:
@@ -197,6 +202,7 @@ class Intake(Source[dict[str, Any], MergedChunk]):
         return bool(found)
 
     def _push(self, partition: Partition, messages: list[RawMessage]) -> None:
+        self._epochs.read(partition, messages)
         decoded = self._codecs[partition.topic].decode(messages)
         rows = decoded.batch.num_rows + len(decoded.dead)
         self._rows_per_message += 0.1 * (rows / len(messages) - self._rows_per_message)

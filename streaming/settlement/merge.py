@@ -15,7 +15,7 @@ in the same order, so that positions and counts cover them, but never move event
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -292,6 +292,19 @@ def set_back(state: Mapping[str, Any], to_ms: int) -> dict[str, Any]:
     """
     partitions = [[*place, min(running_max, to_ms)] for *place, running_max in state["partitions"]]
     return {**state, "watermark_ms": min(state["watermark_ms"], to_ms), "partitions": partitions}
+
+
+def with_partitions(state: Mapping[str, Any], added: Collection[Partition]) -> dict[str, Any]:
+    """A state as `Merge.state` gave it, with partitions that did not exist then: read from their first offset on, and
+    waited for. Their rows are keyed where the merge stands, as those of a partition that was idle are.
+
+    >>> state = {"watermark_ms": 90, "next_order": 7, "partitions": [["ads", 0, 12, 0, 90]]}
+    >>> with_partitions(state, [Partition("ads", 1)])["partitions"]
+    [['ads', 0, 12, 0, 90], ['ads', 1, 0, 0, -1]]
+    """
+    known = {(topic, number) for topic, number, *_ in state["partitions"]}
+    begun = [[*partition, *SourcePosition(0), NO_TIME] for partition in added if partition not in known]
+    return {**state, "partitions": [*state["partitions"], *begun]}
 
 
 def _from(rows: pa.RecordBatch, position: SourcePosition) -> pa.RecordBatch:

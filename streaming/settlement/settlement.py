@@ -125,8 +125,8 @@ class Settlement:
 
     # What goes in
 
-    def step(self, chunk: MergedChunk, max_rows: int | None = None) -> SettledRows:
-        """Take the next chunk of the merged order; give back what it settles, at most `max_rows` rows of it.
+    def step(self, chunk: MergedChunk, max_rows: int | None = None, max_bytes: int | None = None) -> SettledRows:
+        """Take the next chunk of the merged order; give back what it settles, as far as `Emission.emit` bounds it.
 
         Where `more` is true, `release` gives the rest (and so does the next step).
         """
@@ -141,16 +141,16 @@ class Settlement:
         self._counts["impressions_read"] += chunk.impressions.num_rows + before["impression"]
         self._counts["feedback_read"] += chunk.feedback.num_rows + before["feedback"]
         self._watermark = max(self._watermark, chunk.watermark_ms)
-        return self._advance(pa.concat_batches(late), dead, max_rows)
+        return self._advance(pa.concat_batches(late), dead, max_rows, max_bytes)
 
-    def finish(self, max_rows: int | None = None) -> SettledRows:
+    def finish(self, max_rows: int | None = None, max_bytes: int | None = None) -> SettledRows:
         """Event time goes to +infinity: every window closes, every feedback row still unmatched stays so."""
         self._watermark = END_OF_TIME
-        return self._advance(self._labels.nothing_late, [], max_rows)
+        return self._advance(self._labels.nothing_late, [], max_rows, max_bytes)
 
-    def release(self, max_rows: int | None = None) -> SettledRows:
-        """Rows that are due and were held back by `max_rows`."""
-        return self._advance(self._labels.nothing_late, [], max_rows)
+    def release(self, max_rows: int | None = None, max_bytes: int | None = None) -> SettledRows:
+        """Rows that are due and were held back by `max_rows` or `max_bytes`."""
+        return self._advance(self._labels.nothing_late, [], max_rows, max_bytes)
 
     def _absorb(
         self, impressions: pa.RecordBatch, feedback: pa.RecordBatch
@@ -203,8 +203,8 @@ class Settlement:
 
     # What comes out
 
-    def _advance(self, late: pa.RecordBatch, dead: list[pa.RecordBatch], max_rows: int | None) -> SettledRows:
-        batch, more = self._emission.emit(self._pending, self._labels, self._watermark, max_rows)
+    def _advance(self, late: pa.RecordBatch, dead: list[pa.RecordBatch], *most: int | None) -> SettledRows:
+        batch, more = self._emission.emit(self._pending, self._labels, self._watermark, *most)
         letters = self._letters(pa.concat_batches([_NOTHING_REFUSED, *dead]), self._expire_orphans())
         self.letters.add(letters)
         for found in batch["vertical"].value_counts().to_pylist():

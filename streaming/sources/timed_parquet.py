@@ -85,7 +85,7 @@ class TimedParquet(Source[int, tuple[pa.Table, np.ndarray]]):
                 raise BadInput(
                     f"{self.path} is not in order of `{self._event_time}`: row {first_row + row:,} is "
                     f"{(before_N[row] - time_N[row]) / 1000:,.3f} s behind an earlier one, out_of_order_s allows "
-                    f"{self._tolerance_ms / 1000:g}; sort it once (pyarrow: "
+                    f"{self._tolerance_ms / 1000:g}; sort it once (`exfm init` does, on disk; pyarrow: "
                     f'`pq.write_table(pq.read_table(file).sort_by("{self._event_time}"), sorted_file)`) or raise '
                     "out_of_order_s"
                 )
@@ -140,7 +140,7 @@ def _opened(path: Path) -> pq.ParquetFile:
         if path.is_dir():
             raise BadInput(
                 f"{path} is a folder; give one Parquet file (`pq.write_table(pq.read_table(folder), file)` "
-                "makes one of many)"
+                "makes one of many, and so does `exfm init`)"
             ) from None
         if path.suffix.lower() in TEXT_SUFFIXES:
             kind = "json" if path.suffix.lower().startswith(".json") else "csv"
@@ -148,6 +148,6 @@ def _opened(path: Path) -> pq.ParquetFile:
             raise BadInput(
                 f'{path} is no Parquet file, and by its name it is text; convert it once: python -c "import '
                 f"pyarrow.{kind} as t, pyarrow.parquet as pq; pq.write_table(t.read_{kind}('{path.name}'), "
-                f"'{parquet}')\""
+                f"'{parquet}')\"; or let `exfm init` do it, which writes a config, too"
             ) from None
         raise BadInput(f"{path} cannot be read as Parquet: {error}") from error

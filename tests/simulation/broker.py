@@ -9,48 +9,17 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.consumer.fetcher import Fetcher
 from kafka.errors import KafkaTimeoutError, LogTruncationError, OffsetOutOfRangeError
 from kafka.protocol.consumer import IsolationLevel
+from kafka.structs import OffsetAndMetadata
 
+from tests.simulation.log import Log, Record
 from tests.simulation.scheduler import Scheduler
-
-
-@dataclass
-class Record:
-    """What a partition holds at an offset. `truth` is what the message was made of, which only the judge reads."""
-
-    value: bytes
-    key: bytes | None = None
-    timestamp: int = -1
-    headers: list[tuple[str, bytes]] = field(default_factory=list)
-    truth: Any = None
-    transaction: int | None = None
-    control: bool = False
-    """A transaction's marker: no message."""
-    aborts: bool = False
-    epoch: int = 0
-    offset: int = -1
-    seen: int = 0
-    """The how-manieth it was that readers of committed messages could see, of all partitions; `seen_s`: when."""
-    seen_s: float = 0.0
-    timestamp_type: int = 0
-    checksum: int | None = None
-
-    @property
-    def size_in_bytes(self) -> int:
-        return len(self.value)
-
-    @property
-    def abort(self) -> bool:
-        return self.aborts
-
-    def validate_crc(self) -> bool:
-        return True
 
 
 class _Batch:
@@ -97,70 +66,6 @@ class _Aborted:
     first_offset: int
 
 
-class Log:
-    """One partition: its records, where it begins, which of its transactions are open."""
-
-    def __init__(self) -> None:
-        self.records: list[Record] = []
-        self.begin = 0
-        self.first = 0
-        """What was deleted before it was there for the run."""
-        self.epoch = 0
-        self.epoch_began = {0: 0}
-        self.open: dict[int, int] = {}  # transaction -> its first offset
-        self.aborted: dict[int, int] = {}
-
-    @property
-    def end(self) -> int:
-        """The high watermark."""
-        return len(self.records)
-
-    @property
-    def stable_end(self) -> int:
-        """Before it, everything is decided."""
-        return min(self.open.values(), default=self.end)
-
-    def append(self, record: Record) -> int:
-        record.offset, record.epoch = self.end, self.epoch
-        if record.transaction is not None and not record.control:
-            self.open.setdefault(record.transaction, record.offset)
-        self.records.append(record)
-        return record.offset
-
-    def decide(self, transaction: int, *, commit: bool) -> None:
-        first = self.open.pop(transaction, None)
-        if first is None:
-            return
-        if not commit:
-            self.aborted[transaction] = first
-        self.append(Record(b"", transaction=transaction, control=True, aborts=not commit))
-
-    def truncate(self, to: int) -> None:
-        """An unclean election: a replica that lacks the end becomes the leader."""
-        self.epoch += 1
-        del self.records[to:]
-        self.epoch_began[self.epoch] = to
-        self.open = {t: first for t, first in self.open.items() if first < to}
-        self.aborted = {t: first for t, first in self.aborted.items() if first < to}
-        for record in self.records:  # a marker that was lost leaves its transaction open: it is aborted in the end
-            if record.transaction is not None and not record.control and not self._decided(record.transaction):
-                self.aborted.pop(record.transaction, None)
-                self.open.setdefault(record.transaction, record.offset)
-
-    def _decided(self, transaction: int) -> bool:
-        return any(r.control and r.transaction == transaction for r in self.records)
-
-    def end_of_epoch(self, epoch: int) -> int:
-        later = [began for number, began in self.epoch_began.items() if number > epoch]
-        return min(later, default=self.end)
-
-    def visible(self) -> list[Record]:
-        """What a reader of committed messages is given, markers left out."""
-        return [
-            r for r in self.records[self.first : self.stable_end] if not r.control and r.transaction not in self.aborted
-        ]
-
-
 class Broker:
     """Topics, and what befalls those who use them."""
 
@@ -175,6 +80,11 @@ class Broker:
         self.patient = False
         """Fetches bring all that there is."""
         self._producers: list[FakeProducer] = []
+
+    def grow(self, topic: str) -> None:
+        """One more partition."""
+        self.logs[TopicPartition(topic, self.topics[topic])] = Log()
+        self.topics[topic] += 1
 
     @property
     def away(self) -> bool:
@@ -213,6 +123,7 @@ class FakeConsumer:
         self._highwater: dict[TopicPartition, int] = {}
         self._ready: dict[TopicPartition, list[Any]] = {}
         self._fetcher = _FakeFetcher()
+        self._subscription = _FakeSubscription(self._epochs)
 
     def assign(self, partitions: Collection[TopicPartition]) -> None:
         self._assigned = list(partitions)
@@ -277,7 +188,7 @@ class FakeConsumer:
             return []
         epoch = self._epochs.get(partition)
         if epoch is not None and epoch < log.epoch and log.end_of_epoch(epoch) < at:
-            raise LogTruncationError({partition: (at, log.end_of_epoch(epoch))})
+            raise LogTruncationError({partition: OffsetAndMetadata(log.end_of_epoch(epoch), "", epoch)})
         if not log.begin <= at <= log.end:
             raise OffsetOutOfRangeError({partition: at})
         self._highwater[partition] = log.end
@@ -308,6 +219,16 @@ class FakeConsumer:
 
     def close(self, **options: Any) -> None:
         pass
+
+
+class _FakeSubscription:
+    """Where the client takes a position with the leader under which it was read; `KafkaConsumer.seek` comes first."""
+
+    def __init__(self, epochs: dict[TopicPartition, int | None]) -> None:
+        self._epochs = epochs
+
+    def seek(self, partition: TopicPartition, position: OffsetAndMetadata) -> None:
+        self._epochs[partition] = position.leader_epoch
 
 
 class _FakeFetcher:

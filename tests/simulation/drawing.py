@@ -19,6 +19,7 @@ from tests.simulation.history import (
     Delete,
     Event,
     Full,
+    Grow,
     History,
     Kill,
     Message,
@@ -36,6 +37,9 @@ from tests.simulation.live import live_events, live_settings
 FEW_ROWS_BYTES = {1: 5700, 2: 6200, 4: 7200}
 """By the number of tasks, a size of messages into which a few rows of the lake fit."""
 
+GROWN = 0.1
+"""In this share of the others a partition is added to a topic."""
+
 LIVE = 0.25
 """This share of histories is in free pace."""
 
@@ -48,7 +52,21 @@ def draw(seed: int) -> History:
         settings = live_settings(random, settings)
         return History(seed, random.randrange(1 << 30), settings, tuple(live_events(random, settings)))
     writes = _transactions(random, _writes(random, settings))
-    return History(seed, random.randrange(1 << 30), settings, tuple(_interrupted(random, settings, writes)))
+    schedule, events = random.randrange(1 << 30), list(_interrupted(random, settings, writes))
+    return History(seed, schedule, settings, tuple(_grown(Random(f"grown {seed}"), settings, events)))
+
+
+def _grown(random: Random, settings: Settings, events: list[Event]) -> list[Event]:
+    """Now and then a topic gets a partition, which takes half of what is written to it from then on."""
+    if random.random() >= GROWN:
+        return events
+    at, topic = random.randrange(len(events) + 1), random.choice([ADS, EVENTS])
+
+    def moved(event: Event) -> Event:
+        here = isinstance(event, Write) and event.topic == topic and random.random() < 0.5
+        return replace(event, partition=settings.partitions) if here else event
+
+    return [*events[:at], Grow(topic), *map(moved, events[at:])]
 
 
 def _settings(random: Random) -> Settings:

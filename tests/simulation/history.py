@@ -165,7 +165,14 @@ class Delete:
     share: float
 
 
-Event = Write | Decide | Run | At | Kill | Stop | Away | Stall | Full | Unsure | Truncate | Delete
+@dataclass(frozen=True)
+class Grow:
+    """A topic gets one more partition, while the service does not run; the service is started with it."""
+
+    topic: str
+
+
+Event = Grow | Write | Decide | Run | At | Kill | Stop | Away | Stall | Full | Unsure | Truncate | Delete
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,11 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
+from tests.simulation.config import LAG
 from tests.simulation.history import ADS, Settings
 from tests.simulation.oracle import Expected, Model, Place
+from tests.simulation.outcome import Outcome
 from tests.simulation.promises import broken_promises, sent_rows
-from tests.simulation.world import LAG, Outcome
 
 
 def verdict(settings: Settings, outcome: Outcome) -> str | None:
@@ -25,7 +26,9 @@ def _faults(settings: Settings, outcome: Outcome) -> Iterator[str]:
         yield f"it gave up, and no message was lost: {outcome.gave_up}"
     if outcome.unnoticed:
         yield "messages that it had committed were replaced by others, and it went on"
-    if not outcome.replaced and (outcome.gave_up is None or not any(log.epoch for log in outcome.logs.values())):
+    logs = outcome.logs.values()
+    undone = outcome.replaced or any(log.undone for log in logs)
+    if not undone and (outcome.gave_up is None or not any(log.epoch for log in logs)):
         of_pace = _settled if settings.pace == "lockstep" else _promised
         yield from of_pace(settings, outcome)  # else what it had read is not there to compare with
     yield from _published(settings, outcome)
@@ -34,7 +37,7 @@ def _faults(settings: Settings, outcome: Outcome) -> Iterator[str]:
 
 def _settled(settings: Settings, outcome: Outcome) -> Iterator[str]:
     model = Model(settings)
-    expected = model.settle(outcome.logs)
+    expected = model.settle(outcome.logs, outcome.taken_in)
     wanted = model.lake_rows(expected, LAG)
     finished = outcome.gave_up is None
     yield from _lake(outcome.lake, wanted, finished)

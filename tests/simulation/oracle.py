@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from tests.simulation.history import ADS, EVENTS, Message, Row, Settings, identity, reason
+from tests.simulation.outcome import TakenIn
 
 KINDS = {ADS: "impression", EVENTS: "feedback"}
 UNKNOWN = "unknown:"
@@ -73,11 +74,20 @@ class Model:
         self._orphans: list[Keyed] = []
         self.found = Expected()
 
-    def settle(self, logs: dict[tuple[str, int], Any]) -> Expected:
+    def settle(self, logs: dict[tuple[str, int], Any], taken_in: TakenIn | None = None) -> Expected:
+        """`taken_in`: rows of partitions that were not known then come after those that were read by then, and their
+        keys are at least the event time of that moment."""
         for kind in KINDS.values():
             self.found.offsets[kind] = Counter()
-        merged = sorted(keyed for place, log in logs.items() for keyed in self._keyed(place, log))
-        for keyed in merged:
+        floors = {p: -1 if taken_in is None or p in taken_in.read else taken_in.watermark for p in logs}
+        rows = [keyed for place, log in logs.items() for keyed in self._keyed(place, log, floors[place])]
+        known = {} if taken_in is None else taken_in.read
+
+        def later(keyed: Keyed) -> bool:
+            topic, partition, *at = keyed.place
+            return bool(known) and tuple(at) >= known.get((topic, partition), (0, 0))
+
+        for keyed in sorted(rows, key=lambda keyed: (later(keyed), keyed)):
             self._time_is(keyed.key)
             kind = KINDS[keyed.place.topic]
             self.found.counts[f"{kind}s read"] += 1
@@ -90,9 +100,9 @@ class Model:
         self._time_is(None)
         return self.found
 
-    def _keyed(self, place: tuple[str, int], log: Any) -> list[Keyed]:
+    def _keyed(self, place: tuple[str, int], log: Any, latest: int) -> list[Keyed]:
         """The rows of a partition, and what became of its offsets."""
-        settings, keyed, latest = self._settings, [], -1
+        settings, keyed = self._settings, []
         offsets = self.found.offsets[KINDS[place[0]]]
         visible = {record.offset: record.truth for record in log.visible()}
         for offset in range(log.first, log.end):

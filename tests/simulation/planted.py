@@ -68,6 +68,18 @@ class Planted(NamedTuple):
 
 FURTHER = (
     Planted(
+        "rows of an added partition come before those that were merged",
+        "streaming/settlement/merge.py",
+        "earliest=max(feed.running_max, self.watermark_ms)",
+        "earliest=feed.running_max",
+    ),
+    Planted(
+        "positions are stored without leader epochs",
+        "streaming/settlement/intake.py",
+        '"epochs": self._epochs.state()',
+        '"epochs": []',
+    ),
+    Planted(
         "files are moved into place before they are flushed",
         "streaming/disk/files.py",
         "                file.flush()\n                os.fsync(file.fileno())\n",

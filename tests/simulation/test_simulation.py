@@ -10,13 +10,28 @@ import pytest
 
 from tests.simulation.campaign import campaign, words_of
 from tests.simulation.drawing import draw
-from tests.simulation.history import ADS, EVENTS, At, Event, History, Kill, Message, Row, Run, Settings, Truncate, Write
+from tests.simulation.history import (
+    ADS,
+    EVENTS,
+    At,
+    Event,
+    Grow,
+    History,
+    Kill,
+    Message,
+    Row,
+    Run,
+    Settings,
+    Truncate,
+    Write,
+)
 from tests.simulation.judge import verdict
 from tests.simulation.live import BASE_MS
 from tests.simulation.oracle import Model
+from tests.simulation.outcome import Outcome
 from tests.simulation.planted import all_planted
 from tests.simulation.shrink import shrunk
-from tests.simulation.world import Outcome, World
+from tests.simulation.world import World
 from tests.support.places import ROOT
 
 SHORT, LONG = 200, 100_000
@@ -78,9 +93,11 @@ def test_messages_that_were_read_and_then_replaced_end_the_run():
     assert "lost messages that were already read" in str(outcome.gave_up)
 
 
-@pytest.mark.xfail(strict=True, reason="stored positions have no leader epoch: a new process cannot know")
-def test_messages_that_were_committed_and_then_replaced_end_the_run_after_a_restart_too():
-    assert truncated(Kill(after=1, power=False)).gave_up is not None
+@pytest.mark.parametrize("power", [False, True])
+def test_messages_that_were_committed_and_then_replaced_end_the_run_after_a_restart_too(power):
+    outcome = truncated(Kill(after=1, power=power))
+    assert outcome.replaced
+    assert "lost messages that were already read" in str(outcome.gave_up)
 
 
 def test_the_judge_sees_a_wrong_label_a_lost_row_and_one_that_came_twice():
@@ -121,6 +138,19 @@ def test_a_label_needs_feedback_inside_its_window():
     expected = model.settle(outcome.logs)
     assert [model.labels(impression, group) for impression, group in expected.lake] == [{"ctr": 0}, {"ctr": 0}]
     assert [(reason, by) for _, reason, by, _, _ in expected.late] == [("after_settlement", 1)]
+
+
+def test_rows_of_an_added_partition_come_after_those_that_were_merged_before():
+    """The click of the second partition is late: its impression's window had closed when it was taken in."""
+    late = replace(clicked(1, 102), partition=1)
+    settings = Settings(block_rows=1, horizon=50)
+    events = (shown(1, 100), shown(2, 119), shown(3, 130), clicked(9, 140), Run(40), Grow(EVENTS), late, Run(40))
+    outcome = World(History(0, 0, settings, events)).play()
+    assert verdict(settings, outcome) is None
+    assert outcome.taken_in is not None
+    assert outcome.taken_in.watermark > 105
+    assert [(row["source_partition"], row["event_time_ms"]) for row in outcome.late] == [(1, 102)]
+    assert "late feedback" in str(verdict(settings, outcome._replace(late=[])))
 
 
 def test_a_failing_history_is_made_small():

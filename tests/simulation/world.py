@@ -8,48 +8,36 @@ recovery (`AugmentationWorker`). Faked are the Kafka client, deltalake, what sco
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from functools import cache
+from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
 import pyarrow as pa
 from kafka import TopicPartition
 
-import pipelines.workers.augmentation.commit as commit_module
-import pipelines.workers.augmentation.worker as worker_module
-import streaming.delta.table as table_module
-import streaming.kafka.lag as lag_module
-import streaming.kafka.reader as reader_module
-import streaming.kafka.topics as topics_module
-import streaming.kafka.writer as writer_module
-import streaming.lake.writer as lake_writer_module
-from pipelines.config import Config
-from pipelines.config.settings import parse
 from pipelines.run_dir import RunDir
 from pipelines.workers.augmentation import AugmentationWorker
+from pipelines.workers.augmentation.commit import committed_meta
 from streaming.errors import BadInput, BrokerAway, DataLost, DiskFull, StreamingError
 from streaming.messages import END_HEADER
-from streaming.settlement import id_index, marks, pending
-from tests.simulation.broker import Broker, Record
+from streaming.position import Partition
+from streaming.settlement import with_partitions
+from tests.simulation.broker import Broker
+from tests.simulation.config import EXAMPLES, LETTERS, config_of
 from tests.simulation.disk import Disk
 from tests.simulation.history import (
     ADS,
     EVENTS,
-    LARGE,
     At,
     Away,
     Decide,
     Delete,
     Event,
     Full,
+    Grow,
     History,
     Kill,
     Run,
-    Settings,
     Stall,
     Stop,
     Truncate,
@@ -58,99 +46,15 @@ from tests.simulation.history import (
     encoded,
 )
 from tests.simulation.live import BASE_MS
+from tests.simulation.log import Record
+from tests.simulation.outcome import Outcome, TakenIn
 from tests.simulation.scheduler import Killed, Process, Scheduler, Strand
+from tests.simulation.stand_ins import stand_ins
 from tests.simulation.tables import Tables, last_counts
 
-EXAMPLES, LETTERS = "examples", "dead-letters"
 MOST_STEPS = 3000
 MOST_RESTARTS = 60
-LAG, NEWEST = 2, 1000
 IDLE_STEP_S = 0.05
-
-
-class Outcome(NamedTuple):
-    """What a history left behind, as plain values, and the true contents of the topics."""
-
-    lake: list[dict[str, Any]]
-    late: list[dict[str, Any]]
-    dead: list[dict[str, Any]]
-    counts: dict[str, Any] | None
-    letters: list[Record]
-    examples: dict[int, list[tuple[dict[str, str], list[dict[str, Any]]]]]
-    logs: dict[tuple[str, int], Any]
-    gave_up: str | None
-    """Why the service said that it cannot continue."""
-    fault: str | None
-    """What it did that no service may do: an error that nothing explains, or no end."""
-    lost: bool
-    """Whether messages were lost before, or after, the service had read them."""
-    replaced: bool
-    """Whether messages that it had committed were replaced by others."""
-    unnoticed: bool
-    """… and the process that had read them went on to the end. One that was started later cannot know."""
-    stops: int
-    points: int
-    outages: list[tuple[float, float]]
-
-
-@cache
-def _base(codecs: tuple[str, str], partitions: int, examples: int) -> Config:
-    topics = zip(("impressions", "feedback"), (ADS, EVENTS), codecs, strict=True)
-    kafka: dict[str, Any] = {key: {"topic": t, "codec": c, "partitions": partitions} for key, t, c in topics}
-    kafka |= {"examples": {"topic": EXAMPLES, "partitions": examples}, "dead_letters": {"topic": LETTERS}}
-    student = {"name": "feed", "model": {"width": 4, "trunk": {"name": "dlrm", "mlp": [4], "bottom": [4]}}}
-    raw = {
-        "name": "simulated",
-        "rows": {"columns": [{"name": "age", "minimum": 0, "maximum": 99}], "tasks": [{"name": "ctr", "window_s": 1}]},
-        "features": {"sparse": [{"name": "age", "rows": 100}]},
-        "pace": {"mode": "lockstep", "lag": LAG},
-        "kafka": kafka | {"bootstrap_servers": "simulated:1"},
-        "teacher": {"model": {"width": 4, "layers": 1, "num_fmb": 2, "num_lcb": 2, "rank": 2, "mlp": [4], "head": [4]}},
-        "students": [student],
-    }
-    return parse(raw)
-
-
-def config_of(settings: Settings) -> Config:
-    base = _base(settings.codecs, settings.partitions, settings.examples)
-    tasks = [{"name": name, "window_s": window / 1000, "given": given} for name, window, given in settings.tasks]
-    rows = type(base.rows)(
-        impression_id="string" if settings.string_ids else "int64", columns=base.rows.columns, tasks=tasks
-    )
-    settlement = type(base.settlement)(
-        lateness_s=settings.lateness / 1000,
-        dedup_horizon_s=settings.horizon / 1000,
-        max_future_skew_s=None if settings.skew is None else settings.skew / 1000,
-    )
-    blocks = {"block_rows": settings.block_rows, "first_block_rows": LARGE}
-    pace = base.pace.model_copy(
-        update={"mode": settings.pace, "commit_interval_s": settings.interval_s, "max_rows_ahead": LARGE, **blocks}
-    )
-    augmentation = base.augmentation.model_copy(update={"buffer_rows": settings.buffer_rows, "idle_s": settings.idle_s})
-    changes = {"rows": rows, "settlement": settlement, "pace": pace, "augmentation": augmentation}
-    return base.model_copy(update=changes)
-
-
-class FakeSnapshots:
-    """Every version is there at once; a logit says which version and row it is of."""
-
-    def __init__(self, *_: Any, **__: Any) -> None:
-        self.version: int | None = None
-        self.lake_seq, self.inferences, self.age_s = -1, 0, 0.0
-        self.scorer = SimpleNamespace(rows=0, leave=lambda: None)
-
-    def load(self, version: int) -> bool:
-        self.version = version
-        return True
-
-    def load_newest(self) -> int | None:
-        self.version = NEWEST
-        return NEWEST
-
-    def score(self, rows: pa.RecordBatch, part_rows: int) -> np.ndarray:
-        self.inferences += rows.num_rows
-        tasks = sum(name.startswith("label_") for name in rows.schema.names)
-        return np.outer(rows["event_time_ms"].to_numpy() % 1000, np.arange(1, tasks + 1)).astype(np.float32)
 
 
 class World:
@@ -175,14 +79,15 @@ class World:
         self._gave_up: str | None = None
         self._fault: str | None = None
         self._lost = self._replaced = False
-        self._knows: Process | None = None
         self._stops = self._steps = self._seen = 0
         self._outages: list[tuple[float, float]] = []
+        self._taken_in: TakenIn | None = None
         self._held: list[tuple[float, Write]] = []
         """Writes that wait for the broker's return, and when their producers send them."""
 
     def play(self) -> Outcome:
-        with self.disk.watched(), self._faked():
+        rows = self.history.settings.segment_rows
+        with self.disk.watched(), stand_ins(self.broker, self.tables, rows, self._take_in):
             for event in self.history.events:
                 if self._over:
                     break
@@ -225,6 +130,8 @@ class World:
                 scheduler.fill_disk(after, times)
             case Unsure():
                 scheduler.unsure_commit()
+            case Grow(topic):
+                self._grow(topic)
             case Truncate(topic, partition, messages):
                 self._truncate(TopicPartition(topic, partition), messages)
             case Delete(topic, partition, share):
@@ -255,7 +162,9 @@ class World:
             record.seen, record.seen_s = self._seen, self.scheduler.clock()
 
     def _write(self, write: Write) -> None:
-        log = self.broker.logs[TopicPartition(write.topic, write.partition)]
+        log = self.broker.logs.get(TopicPartition(write.topic, write.partition))
+        if log is None:  # of a history that was made smaller
+            log = self.broker.logs[TopicPartition(write.topic, 0)]
         transaction = None if write.transaction in self._decided else write.transaction
         for message in write.messages:
             value = encoded(message, write.topic, self._codec[write.topic], self.history.settings.string_ids)
@@ -271,7 +180,7 @@ class World:
         """Up to where the service has committed partitions; None before its first state."""
         if str(self.run_dir.lake) not in self.tables.logs:
             return None
-        meta = commit_module.committed_meta(self.run_dir)
+        meta = committed_meta(self.run_dir)
         return None if meta is None else meta["merge"]["partitions"]
 
     def _delete(self, partition: TopicPartition, share: float) -> None:
@@ -284,6 +193,21 @@ class World:
         self._lost |= to > log.first
         log.begin = to
 
+    def _grow(self, topic: str) -> None:
+        for process in [p for p, _ in self._stopped] + [self._process] * (self._process is not None):
+            self._die(process)
+        self.broker.grow(topic)
+        kind, counts = ("impressions" if topic == ADS else "feedback"), {"partitions": self.broker.topics[topic]}
+        grown = {kind: getattr(self.config.kafka, kind).model_copy(update=counts)}
+        self.config = self.config.model_copy(update={"kafka": self.config.kafka.model_copy(update=grown)})
+
+    def _take_in(self, state: dict[str, Any], added: list[Partition]) -> dict[str, Any]:
+        """As the service does it, from which state is the judge's to know; the last time counts."""
+        if added:
+            read = {(topic, number): (offset, row) for topic, number, offset, row, _ in state["partitions"]}
+            self._taken_in = TakenIn(state["watermark_ms"], read)
+        return with_partitions(state, added)
+
     def _truncate(self, partition: TopicPartition, messages: int) -> None:
         log = self.broker.logs[partition]
         to = max(log.begin, log.end - messages)
@@ -292,7 +216,7 @@ class World:
         self._lost = True
         for topic, number, offset, row, _ in self._committed() or []:
             if (topic, number) == tuple(partition) and offset + (row > 0) > to:
-                self._replaced, self._knows = True, self._process
+                self._replaced = True
         log.truncate(to)
 
     # the service
@@ -442,10 +366,11 @@ class World:
             fault=self._fault,
             lost=self._lost,
             replaced=self._replaced,
-            unnoticed=self._knows is not None and self._knows is self._process and self._done,
+            unnoticed=self._replaced and self._done,
             stops=self._stops,
             points=self.scheduler.points,
             outages=self._outages,
+            taken_in=self._taken_in,
         )
 
     def _examples(self, partition: int) -> list[tuple[dict[str, str], list[dict[str, Any]]]]:
@@ -454,61 +379,6 @@ class World:
             rows = pa.ipc.open_stream(record.value).read_all().select(["lake_seq", "impression_id"]).to_pylist()
             found.append(({name: value.decode() for name, value in record.headers}, rows))
         return found
-
-    # what is faked
-
-    @contextmanager
-    def _faked(self) -> Iterator[None]:
-        broker, tables, rows = self.broker, self.tables, self.history.settings.segment_rows
-        nothing = SimpleNamespace(maybe=lambda: None, close=lambda: None, trouble=None)
-        fakes: list[tuple[Any, str, Any]] = [
-            *(
-                (module, "connect", broker.connect)
-                for module in (reader_module, writer_module, topics_module, lag_module)
-            ),
-            (table_module, "DeltaTable", _Handles(tables)),
-            (table_module, "write_deltalake", tables.write),
-            (table_module, "flush", tables.flush),
-            (table_module, "in_flight_lock", tables.no_lock),
-            (table_module, "vacuum_table", lambda path, older_than_s: None),
-            (lake_writer_module, "TableFiles", tables.files),
-            (commit_module, "LakeReader", tables.lake_reader),
-            (commit_module, "TableFiles", lambda path: _Identifiers(tables, path)),
-            (worker_module, "Snapshots", FakeSnapshots),
-            (worker_module, "scorer_of", lambda config, group: None),
-            (worker_module, "set_threads", lambda threads: None),
-            (worker_module, "Housekeeper", lambda *args, **kwargs: nothing),
-            (worker_module, "mend", lambda *args: []),
-            (pending, "SEGMENT_ROWS", rows),
-            (marks, "CHUNK_ROWS", min(rows, 4096)),
-            (id_index, "RUN_ROWS", rows),
-            (id_index, "FILTERED_ROWS", rows),
-            (marks, "FEW", 4096 if rows == LARGE else 1),
-        ]
-        with ExitStack() as stack:
-            for owner, name, fake in fakes:
-                stack.callback(setattr, owner, name, getattr(owner, name))
-                setattr(owner, name, fake)
-            yield
-
-
-class _Handles:
-    """`DeltaTable`, the class: called to load a table, and its `create`."""
-
-    def __init__(self, tables: Tables) -> None:
-        self._tables = tables
-        self.create = tables.create
-
-    def __call__(self, path: str | Path) -> Any:
-        return self._tables.handle(path)
-
-
-class _Identifiers:
-    """`TableFiles`, as far as it is asked for an identifier."""
-
-    def __init__(self, tables: Tables, path: Path) -> None:
-        self._handle = tables.handle(path)
-        self.identifier = self._handle.transaction_version
 
 
 RAISE = False

@@ -17,6 +17,7 @@ import pyarrow as pa
 from streaming.errors import BadInput
 from streaming.schema import Column, RowSchema, Task
 from streaming.sources import Chunk, HeldRows, PlayedStream
+from streaming.sources.synthetic.choices import PROPENSITY, REQUEST, SHOWN, Choices, by_request, choose
 from streaming.sources.synthetic.delays import Delays, click_in_time, conversion_in_time
 from streaming.sources.synthetic.malformed import Encoding, Malformed
 from streaming.sources.synthetic.population import ID_BITS, scramble
@@ -33,7 +34,9 @@ INTERESTS = tuple(f"interest_{axis}" for axis in range(AXES))
 RECENT = "recent_categories"
 """Categories of the ads that a user clicked last, as far as a log knew them by then, the most recent last."""
 
-_TASKS = ("ctr", "cvr")
+_TASKS = ("ctr", "cvr", SHOWN)
+
+_WHY_SHOWN = f" (several ads compete for a request: ctr is given {SHOWN}, of the same window)"
 
 
 def generated_columns(config: GeneratorConfig) -> tuple[Column, ...]:
@@ -57,11 +60,13 @@ def generated_columns(config: GeneratorConfig) -> tuple[Column, ...]:
         *(Column(name=name, type="float32") for name in ("bid", "session_minutes", "ad_age_hours")),
         Column(name=RECENT, type="list<int64>"),
         *(Column(name=name, minimum=0, maximum=len(INTEREST_EDGES)) for name in INTERESTS),
+        *((Column(name=REQUEST), Column(name=PROPENSITY, type="float32")) if config.candidates > 1 else ()),
     )
 
 
 class GeneratedStream(PlayedStream):
-    """Everything that `config` describes, for tasks `ctr` and `cvr` (a conversion, given the click).
+    """Everything that `config` describes, for tasks `ctr` and `cvr` (a conversion, given the click); where several ads
+    compete for a request also for `shown`, which clicks are given.
 
     windows_s: attribution window of each task wanted, seconds; `cvr` may be left out.
     columns: names of the columns wanted, in their order; all of `generated_columns` by default.
@@ -83,10 +88,12 @@ class GeneratedStream(PlayedStream):
         columns: Sequence[str] | None = None,
         encoding: Encoding = "arrow",
     ) -> None:
-        unknown = sorted(set(windows_s) - set(_TASKS))
-        if unknown or "ctr" not in windows_s:
+        offered = _TASKS if config.candidates > 1 else _TASKS[:2]
+        needed = {"ctr", SHOWN} & set(offered)
+        if set(windows_s) - set(offered) or needed - set(windows_s):
             raise BadInput(
-                f"the generated stream has tasks ctr and cvr, and needs a window for ctr; asked: "
+                f"the generated stream has tasks {' and '.join(offered)}, and needs a window for "
+                f"{' and '.join(sorted(needed))}{_WHY_SHOWN if SHOWN in needed else ''}; asked: "
                 f"{', '.join(windows_s) or 'none'}; name the tasks so, or record a stream of your own"
             )
         self.config = config
@@ -95,12 +102,16 @@ class GeneratedStream(PlayedStream):
         wanted = tuple(by_name) if columns is None else tuple(columns)
         if absent := [name for name in wanted if name not in by_name]:
             raise BadInput(f"the generated stream has no column {', '.join(absent)}; it has {', '.join(by_name)}")
+        if SHOWN in needed and windows_s[SHOWN] != windows_s["ctr"]:
+            raise BadInput(
+                f"{SHOWN} has a window of {windows_s[SHOWN]:g} s, ctr of {windows_s['ctr']:g} s; give both the same, "
+                "so that candidates that were not shown are rows of both"
+            )
+        given = {"cvr": "ctr"} | ({"ctr": SHOWN} if config.candidates > 1 else {})
         self.schema = RowSchema(
             columns=tuple(by_name[name] for name in wanted),
             tasks=tuple(
-                Task(name=name, window_s=windows_s[name], given="ctr" if name == "cvr" else None)
-                for name in _TASKS
-                if name in windows_s
+                Task(name=name, window_s=windows_s[name], given=given.get(name)) for name in _TASKS if name in windows_s
             ),
         )
         self._encoding: Encoding = encoding
@@ -130,8 +141,14 @@ class GeneratedStream(PlayedStream):
 
 
 def generated_stream(config: GeneratorConfig, schema: RowSchema, *, encoding: Encoding = "arrow") -> GeneratedStream:
-    """The synthetic stream with the columns and tasks of `schema`."""
+    """The synthetic stream with the columns and tasks of `schema`. Raises BadInput where it has others."""
     windows_s = {task.name: task.window_s for task in schema.tasks}
+    given = {task.name: task.given for task in schema.tasks}
+    if config.candidates > 1 and given.get("ctr") != SHOWN:
+        raise BadInput(
+            f"{config.candidates} candidates compete for a request, and ctr is given {given.get('ctr') or 'nothing'}; "
+            f"write `given: {SHOWN}`, or what was not shown counts as not clicked"
+        )
     return GeneratedStream(config, windows_s, columns=[column.name for column in schema.columns], encoding=encoding)
 
 
@@ -150,11 +167,13 @@ class _Playback:
         self._tasks = pa.array(_TASKS, pa.string())
         self._repeated = HeldRows(stream.schema.impression)
         self._feedback = HeldRows(stream.schema.feedback)
+        self._choosing = np.random.default_rng([stream.config.seed, 6])
         self._salt = int(np.random.default_rng([stream.config.seed, 3]).integers(2**62))
 
     def chunks(self, chunk_rows: int) -> Iterator[Chunk]:
-        for start in range(0, self._config.impressions, chunk_rows):
-            yield self._chunk(np.arange(start, min(start + chunk_rows, self._config.impressions)))
+        whole = max(chunk_rows - chunk_rows % self._config.candidates, self._config.candidates)
+        for start in range(0, self._config.impressions, whole):
+            yield self._chunk(np.arange(start, min(start + whole, self._config.impressions)))
         nothing = pa.RecordBatch.from_pylist([], TRUTH_SCHEMA)
         while waiting := [held for held in (self._repeated, self._feedback) if len(held)]:
             now_ms = min(held.due_after(chunk_rows) for held in waiting)
@@ -169,12 +188,20 @@ class _Playback:
         now_ms = int(arrival_N[-1])
         self._world.advance(float(arrival_N[0]))
         time_N = arrival_N - rng.integers(0, jitter_ms + 1, len(serial_N))
-        met = self._world.meet(time_N, rng)
+        if (K := self._config.candidates) > 1:
+            arrival_N, time_N = by_request(arrival_N, K), by_request(time_N, K)
+        met, choices = self._world.meet(time_N, rng), None
+        if K > 1:
+            shared = ("vertical", "user", "position", "device", "session")
+            met = met._replace(**{name: by_request(getattr(met, name), K) for name in shared})
+            choices = choose(self._config, serial_N, self._world.bid[met.ad], self._choosing)
         id_N = scramble(serial_N + self._salt, 63)
         whole = [slice(0, len(id_N))]
         known = whole if self._recent is None else self._recent.periods(arrival_N)
-        truth = pa.concat_batches([self._happen(id_N[rows], time_N[rows], met.of(rows)) for rows in known])
-        impressions = self._impressions(id_N, time_N, met)
+        shown_N = np.ones(len(id_N), bool) if choices is None else choices.shown
+        happened = [self._happen(id_N[rows], time_N[rows], met.of(rows), shown_N[rows]) for rows in known]
+        truth = pa.concat_batches(happened)
+        impressions = self._impressions(id_N, time_N, met, choices)
         self._hold(self._repeated, impressions, arrival_N, np.flatnonzero(self._chance(len(id_N))))
         feedback, _ = self._feedback.pop_until(now_ms)
         malformed = self._malformed.draw(impressions, rng.binomial(len(id_N), self._config.malformed_rate), rng)
@@ -184,14 +211,15 @@ class _Playback:
             impressions = pa.concat_batches([impressions, repeated]).take(pa.array(order))
         return Chunk(impressions, feedback, malformed, self._watermark(now_ms), truth)
 
-    def _happen(self, id_N: np.ndarray, time_N: np.ndarray, met: Meetings) -> pa.RecordBatch:
-        """Draw clicks and conversions, send their feedback on its way, and tell the truth."""
+    def _happen(self, id_N: np.ndarray, time_N: np.ndarray, met: Meetings, shown_N: np.ndarray) -> pa.RecordBatch:
+        """Draw clicks and conversions of what is shown, send their feedback on its way, and tell the truth: of what is
+        not shown, what would be."""
         if self._recent is not None:
             met.recent[:] = self._recent.of(met.user)
         p_ctr, p_cvr = self._world.probabilities(met, time_N)
         vertical_N = met.vertical
         rng = self._rng
-        clicked = np.flatnonzero(rng.random(len(id_N), np.float32) < p_ctr)
+        clicked = np.flatnonzero((rng.random(len(id_N), np.float32) < p_ctr) & shown_N)
         converted = clicked[rng.random(len(clicked), np.float32) < p_cvr[clicked]]
         click_ms, cvr_ms = np.zeros_like(time_N), np.zeros_like(time_N)
         click_ms[clicked] = self._delays.click_ms(vertical_N[clicked], rng)
@@ -204,7 +232,10 @@ class _Playback:
         if self._recent is not None:
             category_N = self._world.category[met.ad[reported]]
             self._recent.clicked((time_N + click_ms)[reported], met.user[reported], category_N)
-        if len(self._schema.tasks) > 1:
+        named = {task.name for task in self._schema.tasks}
+        if SHOWN in named:
+            self._send(_TASKS.index(SHOWN), id_N, time_N, np.flatnonzero(shown_N))
+        if "cvr" in named:
             self._send(1, id_N, time_N + click_ms + cvr_ms, converted[~lost[1, converted]])
         in_time_ctr, in_time_cvr = self._in_time
         return pa.RecordBatch.from_arrays(
@@ -243,7 +274,9 @@ class _Playback:
         wait_ms = self._rng.exponential(1000 * self._config.duplicate_delay_s, len(repeated)).astype(np.int64)
         held.push(rows.take(pa.array(repeated)), first_ms[repeated] + wait_ms)
 
-    def _impressions(self, id_N: np.ndarray, time_N: np.ndarray, met: Meetings) -> pa.RecordBatch:
+    def _impressions(
+        self, id_N: np.ndarray, time_N: np.ndarray, met: Meetings, choices: Choices | None
+    ) -> pa.RecordBatch:
         world = self._world
         columns: dict[str, Callable[[], np.ndarray | pa.Array]] = {
             "user_id": lambda: world.users.ids[met.user],
@@ -260,6 +293,8 @@ class _Playback:
             RECENT: lambda: lists(met.recent),
             **{name: partial(world.interest[axis].take, met.user) for axis, name in enumerate(INTERESTS)},
         }
+        if choices is not None:
+            columns |= {REQUEST: lambda: choices.request, PROPENSITY: lambda: choices.propensity.astype(np.float32)}
         return pa.RecordBatch.from_arrays(
             [
                 *self._identity(id_N, time_N, met.vertical),

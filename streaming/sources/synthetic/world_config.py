@@ -136,6 +136,22 @@ class GeneratorConfig(BaseModel):
         description="campaigns that follow one another in equal parts of the stream; with each, half of the "
         "advertisers appeal to others at once, and by another amount",
     )
+    candidates: int = Field(
+        default=1,
+        ge=1,
+        le=100,
+        exclude_if=lambda count: count == 1,
+        description="ads that compete for one request, of which the log shows one at random, preferring high bids; all "
+        "are impressions, with columns `request_id` and `propensity`, and need a task `shown` that clicks are given. "
+        "1: every impression is shown",
+    )
+    exploration: float = Field(
+        default=0.3,
+        gt=0,
+        le=1,
+        exclude_if=lambda share: share == 0.3,
+        description="share of the requests whose candidate is drawn evenly, where several compete",
+    )
     drift_period: float = Field(
         default=0.6, gt=0, description="period of the sine wave in each base rate, in spans of the stream"
     )
@@ -155,6 +171,15 @@ class GeneratorConfig(BaseModel):
         names = [vertical.name for vertical in self.verticals]
         if len(set(names)) < len(names):
             raise ValueError(f"verticals need distinct names, got {', '.join(names)}")
+        return self
+
+    @model_validator(mode="after")
+    def _whole_requests(self) -> GeneratorConfig:
+        if left := self.impressions % self.candidates:
+            raise ValueError(
+                f"{self.impressions:,} impressions are no whole number of requests of {self.candidates} candidates; "
+                f"give {self.impressions - left:,} or {self.impressions - left + self.candidates:,}"
+            )
         return self
 
     @model_validator(mode="after")

@@ -92,7 +92,7 @@ def test_a_batch_beyond_the_bound_is_an_empty_record_at_each_of_its_offsets(code
 def test_a_producer_cannot_write_what_stands_in_for_a_record():
     class Record:
         topic, partition, offset, timestamp, key = "ads", 0, 5, 7, None
-        value, headers = b"x", [(unpacking.STAND_IN, b"too large")]
+        value, headers, leader_epoch = b"x", [(unpacking.STAND_IN, b"too large")], 0
 
     assert raw_message(Record).refused is None
     Record.value = None

@@ -7,7 +7,7 @@ from streaming.errors import BadInput, StreamingError
 from streaming.messages import DeadLetter, letters_from_batch
 from streaming.position import Partition, SourcePosition
 from streaming.schema import RowSchema
-from streaming.settlement import Merge
+from streaming.settlement import Merge, with_partitions
 from tests.support.streams.rows import ADS, CLICKS, feedback, impressions
 
 SCHEMA = RowSchema(columns=[], tasks=[{"name": "ctr", "window_s": 1}])
@@ -54,6 +54,27 @@ def test_an_idle_partition_holds_nobody_up_until_it_speaks_again():
     assert merge.held_by() == [CLICKS]
     merge.mark_ended(CLICKS)
     assert merge.pop().feedback["key_time_ms"].to_pylist() == [10]  # where the merge stands, not 3
+
+
+def test_a_partition_that_was_added_is_awaited_and_its_rows_are_keyed_where_the_merge_stands():
+    before = new_merge()
+    before.push(ADS, impressions(SCHEMA, [(1, 10), (2, 20), (3, 30)]))
+    before.push(CLICKS, feedback(SCHEMA, [(1, 25, "ctr")]))
+    assert before.pop().impressions["impression_id"].to_pylist() == [1, 2]
+    merge = Merge(SCHEMA, {ADS: "impression", MORE: "impression", CLICKS: "feedback"})
+    merge.restore(with_partitions(before.state(), [MORE]))
+    assert merge.positions()[MORE] == SourcePosition(0)
+    merge.push(ADS, impressions(SCHEMA, [(3, 30)], offset=merge.positions()[ADS].offset))
+    merge.mark_ended(ADS)
+    merge.mark_ended(CLICKS)
+    assert merge.held_by() == [MORE]
+    assert merge.pop() is None
+    merge.push(MORE, impressions(SCHEMA, [(4, 5), (5, 26)], MORE))
+    merge.mark_ended(MORE)
+    chunk = merge.pop()
+    assert chunk.impressions["impression_id"].to_pylist() == [4, 5, 3]
+    assert chunk.impressions["key_time_ms"].to_pylist() == [20, 26, 30]
+    assert with_partitions(merge.state(), [MORE]) == merge.state()
 
 
 def test_a_wrong_clock_cannot_move_event_time():

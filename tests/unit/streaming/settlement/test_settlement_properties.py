@@ -14,9 +14,19 @@ from hypothesis import strategies as st
 
 from streaming.position import Partition
 from streaming.schema import POSITION_FIELDS, RowSchema
-from streaming.settlement import Merge, Settlement, SettlementConfig, id_index, label_join, marks, pending
+from streaming.settlement import (
+    Merge,
+    Settlement,
+    SettlementConfig,
+    id_index,
+    label_join,
+    marks,
+    pending,
+    settled_bytes,
+)
 from streaming.settlement.merge import MergedChunk
 from tests.support.streams.reference_settlement import Reference, Row, merge_reference
+from tests.support.streams.rows import ADS, CLICKS, feedback, impressions
 
 SCHEMAS = [
     [{"name": "ctr", "window_s": 0.005}],
@@ -253,3 +263,55 @@ def test_dead_letters_come_in_one_order_however_the_stream_is_cut(seed, longest_
     random = Random(seed)
     stream = random_stream(random, longest_partition)
     assert Play(stream, random).run().dead == Play(stream, random, resume=False).run().dead
+
+
+def blocks_of(rows: list[int], most_rows: int, most_bytes: int) -> list[list[int]]:
+    """Rows of these sizes, cut one at a time."""
+    blocks: list[list[int]] = [[]]
+    for size in rows:
+        if len(blocks[-1]) == most_rows or sum(blocks[-1]) >= most_bytes:
+            blocks.append([])
+        blocks[-1].append(size)
+    return blocks
+
+
+@given(st.integers(0, 2**32), st.integers(1, 6), st.integers(1, 400))
+@settings(max_examples=25, deadline=None)
+def test_rows_and_bytes_cut_blocks_at_the_same_rows_however_the_stream_comes(seed, most_rows, most_bytes):
+    """Some of the rows leave for no group; they count for nothing."""
+    random = Random(seed)
+    schema = RowSchema(columns=[{"name": "said", "type": "string"}], tasks=SCHEMAS[1])
+    shown = [(n, 3 * n, "x" * random.randrange(200)) for n in range(30)]
+    clicks = [(n, 3 * n + 2, "ctr") for n in range(30) if random.random() < 0.5]
+    settlement = Settlement(schema)
+    ads = impressions(schema, [(n, time) for n, time, _ in shown])
+    ads = ads.set_column(ads.schema.get_field_index("said"), "said", pa.array([text for *_, text in shown]))
+    merge = Merge(schema, {ADS: "impression", CLICKS: "feedback"})
+    found: list[list[int]] = [[]]
+
+    def take(settled) -> bool:
+        sizes = settled_bytes(settled.batch, schema).tolist()
+        found[-1] += sizes
+        if len(found[-1]) >= most_rows or sum(found[-1]) >= most_bytes:
+            found.append([])
+        return settled.more
+
+    def left() -> tuple[int, int]:
+        return most_rows - len(found[-1]), most_bytes - sum(found[-1])
+
+    at = 0
+    merge.push(CLICKS, feedback(schema, clicks))
+    merge.mark_ended(CLICKS)
+    while not merge.finished:
+        stop = at + random.randint(1, 12)
+        merge.push(ADS, ads.slice(at, stop - at)) if at < len(shown) else merge.mark_ended(ADS)
+        at = stop
+        if (chunk := merge.pop()) is not None:
+            more = take(settlement.step(chunk, *left()))
+            while more:
+                more = take(settlement.release(*left()))
+    while take(settlement.finish(*left())):
+        pass
+    sizes = [size for block in found for size in block]
+    assert len(sizes) == len(shown) + len({n for n, *_ in clicks})
+    assert [block for block in found if block] == blocks_of(sizes, most_rows, most_bytes)

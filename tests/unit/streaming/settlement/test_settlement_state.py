@@ -238,12 +238,16 @@ def test_a_full_disk_is_told_and_the_save_can_be_tried_again(tmp_path, monkeypat
     expected = rest(loaded(tmp_path, "a"), 6)
     play(settlement, 6, 20)
 
-    def full(_):
-        raise OSError(errno.ENOSPC, "No space left on device")
+    flush = os.fsync
+
+    def full(fd):
+        if "segment-" in os.readlink(f"/proc/self/fd/{fd}"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        flush(fd)
 
     with monkeypatch.context() as patch:
         patch.setattr("streaming.disk.files.os.fsync", full)
-        with pytest.raises(DiskFull, match="no space left for"):
+        with pytest.raises(DiskFull, match=r"no space left for .*segment-"):
             settlement.save(tmp_path, "b", keep=["a"])
     assert not list(tmp_path.glob("*.part"))
     assert rest(loaded(tmp_path, "a"), 6) == expected

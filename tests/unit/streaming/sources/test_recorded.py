@@ -1,3 +1,5 @@
+"""A recorded file is played as impressions and feedback, with times, ids and labels as it has them."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -8,49 +10,19 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from streaming.errors import BadInput
 from streaming.schema import Column, RowSchema, Task
 from streaming.settlement import SettlementConfig
-from streaming.sources import (
-    Chunk,
-    FeedbackFile,
-    LabelColumn,
-    Pacer,
-    RecordedConfig,
-    RecordedStream,
-    settled_rows,
-)
-
-SCHEMA = RowSchema(
-    columns=(Column(name="user_id"), Column(name="genre", type="string")),
-    tasks=(Task(name="ctr", window_s=60), Task(name="cvr", window_s=600, given="ctr")),
-)
-CLICKS = RecordedConfig(event_time="at", event_time_unit="s", labels={"ctr": LabelColumn(column="clicked")})
+from streaming.sources import Chunk, FeedbackFile, LabelColumn, RecordedConfig, RecordedStream, settled_rows
+from tests.support.streams.recorded_files import CLICKS, SCHEMA, clicks, stored
 
 
-def _table(**changes: object) -> pa.Table:
-    columns: dict[str, object] = {
-        "at": [10, 20, 30, 40],
-        "vertical": ["a", "b", "a", "b"],
-        "user_id": [1, 2, 3, 4],
-        "genre": ["x", "y", "x", "z"],
-        "clicked": [0, 1, 1, None],
-    }
-    return pa.table({name: values for name, values in (columns | changes).items() if values is not None})
-
-
-def _write(path: Path, table: pa.Table) -> Path:
-    pq.write_table(table, path)
-    return path
-
-
-def _feedback(chunks: list[Chunk]) -> list[tuple[object, int, str]]:
+def feedback_of(chunks: list[Chunk]) -> list[tuple[object, int, str]]:
     return [tuple(row.values()) for chunk in chunks for row in chunk.feedback.to_pylist()]
 
 
 @pytest.fixture
 def recorded(tmp_path) -> Path:
-    return _write(tmp_path / "stream.parquet", _table())
+    return stored(tmp_path / "stream.parquet", clicks())
 
 
 def test_rows_are_numbered_and_positive_labels_become_feedback(recorded: Path) -> None:
@@ -64,11 +36,11 @@ def test_rows_are_numbered_and_positive_labels_become_feedback(recorded: Path) -
         "genre": "y",
     }
     assert chunk.feedback.schema == SCHEMA.feedback
-    assert _feedback([chunk]) == [(1, 20_000, "ctr"), (2, 30_000, "ctr"), (3, 40_000, "unknown:ctr")]
+    assert feedback_of([chunk]) == [(1, 20_000, "ctr"), (2, 30_000, "ctr"), (3, 40_000, "unknown:ctr")]
     assert (chunk.watermark_ms, chunk.truth, chunk.malformed) == (40_000, None, [])
 
 
-def _labels(path: Path, config: RecordedConfig, task: str, schema: RowSchema = SCHEMA) -> dict[int, int | None]:
+def labels_of(path: Path, config: RecordedConfig, task: str, schema: RowSchema = SCHEMA) -> dict[int, int | None]:
     """What settles: label by row, for the group of `task`."""
     chunks = RecordedStream(path, config, schema).chunks(2)
     batches = settled_rows(chunks, schema, SettlementConfig())
@@ -81,19 +53,19 @@ def _labels(path: Path, config: RecordedConfig, task: str, schema: RowSchema = S
     [pa.array([0, 1, None, 1]), pa.array([False, True, None, True]), pa.array([0.0, 1.0, float("nan"), 1.0])],
 )
 def test_a_row_without_a_label_is_of_unknown_label_and_not_negative(tmp_path, clicked: pa.Array) -> None:
-    path = _write(tmp_path / "f.parquet", _table(clicked=clicked))
-    assert _labels(path, CLICKS, "ctr") == {0: 0, 1: 1, 3: 1}
+    path = stored(tmp_path / "f.parquet", clicks(clicked=clicked))
+    assert labels_of(path, CLICKS, "ctr") == {0: 0, 1: 1, 3: 1}
     negative = LabelColumn(column="clicked", nulls="negative")
-    assert _labels(path, CLICKS.model_copy(update={"labels": {"ctr": negative}}), "ctr") == {0: 0, 1: 1, 2: 0, 3: 1}
+    assert labels_of(path, CLICKS.model_copy(update={"labels": {"ctr": negative}}), "ctr") == {0: 0, 1: 1, 2: 0, 3: 1}
 
 
 def test_an_unknown_sale_counts_where_there_was_a_click(tmp_path) -> None:
-    path = _write(tmp_path / "f.parquet", _table(clicked=[0, 1, 1, 1], sold=[None, None, 1, 0]))
+    path = stored(tmp_path / "f.parquet", clicks(clicked=[0, 1, 1, 1], sold=[None, None, 1, 0]))
     labels = {"ctr": LabelColumn(column="clicked"), "cvr": LabelColumn(column="sold")}
     config = CLICKS.model_copy(update={"labels": labels})
     chunks = list(RecordedStream(path, config, SCHEMA).chunks())
-    assert [row for row in _feedback(chunks) if row[2].startswith("unknown:")] == [(1, 20_000, "unknown:cvr")]
-    assert _labels(path, config, "cvr") == {2: 1, 3: 0}
+    assert [row for row in feedback_of(chunks) if row[2].startswith("unknown:")] == [(1, 20_000, "unknown:cvr")]
+    assert labels_of(path, config, "cvr") == {2: 1, 3: 0}
 
 
 def test_a_setting_that_is_not_used_changes_nothing_of_what_a_run_is_known_by() -> None:
@@ -103,17 +75,17 @@ def test_a_setting_that_is_not_used_changes_nothing_of_what_a_run_is_known_by() 
 
 
 def test_verticals_that_are_numbers_are_named_by_their_digits(tmp_path) -> None:
-    path = _write(tmp_path / "f.parquet", _table(vertical=pa.array([8, 11, 8, None], pa.int16())))
+    path = stored(tmp_path / "f.parquet", clicks(vertical=pa.array([8, 11, 8, None], pa.int16())))
     (chunk,) = RecordedStream(path, CLICKS, SCHEMA).chunks()
     assert chunk.impressions["vertical"].to_pylist() == ["8", "11", "8", None]
 
 
 def test_feedback_waits_for_its_delay_and_the_rest_follows_the_last_row(tmp_path) -> None:
-    path = _write(tmp_path / "f.parquet", _table(clicked=[1, 1, 1, 1], delay=[25.5, 1.0, 100.0, 50.0]))
+    path = stored(tmp_path / "f.parquet", clicks(clicked=[1, 1, 1, 1], delay=[25.5, 1.0, 100.0, 50.0]))
     label = LabelColumn(column="clicked", delay_column="delay")
     config = CLICKS.model_copy(update={"labels": {"ctr": label}})
     chunks = list(RecordedStream(path, config, SCHEMA).chunks(chunk_rows=2))
-    assert [_feedback([c]) for c in chunks] == [
+    assert [feedback_of([c]) for c in chunks] == [
         [],
         [(1, 21_000, "ctr"), (0, 35_500, "ctr")],
         [(3, 90_000, "ctr"), (2, 130_000, "ctr")],
@@ -122,23 +94,28 @@ def test_feedback_waits_for_its_delay_and_the_rest_follows_the_last_row(tmp_path
 
 
 def test_feedback_may_have_a_time_of_its_own(tmp_path) -> None:
-    path = _write(tmp_path / "f.parquet", _table(clicked=[0, 1, 1, 0], when=[None, 22, 31, None]))
+    path = stored(tmp_path / "f.parquet", clicks(clicked=[0, 1, 1, 0], when=[None, 22, 31, None]))
     config = CLICKS.model_copy(update={"labels": {"ctr": LabelColumn(column="clicked", time_column="when")}})
-    assert _feedback(list(RecordedStream(path, config, SCHEMA).chunks())) == [(1, 22_000, "ctr"), (2, 31_000, "ctr")]
+    assert feedback_of(list(RecordedStream(path, config, SCHEMA).chunks())) == [(1, 22_000, "ctr"), (2, 31_000, "ctr")]
 
 
 def test_several_labels_are_judged_by_value_and_by_threshold(tmp_path) -> None:
-    path = _write(tmp_path / "f.parquet", _table(stars=[5.0, 4.0, 3.5, 1.0], state=["no", "bought", "seen", "bought"]))
+    path = stored(tmp_path / "f.parquet", clicks(stars=[5.0, 4.0, 3.5, 1.0], state=["no", "bought", "seen", "bought"]))
     labels = {
         "ctr": LabelColumn(column="stars", at_least=4),
         "cvr": LabelColumn(column="state", values=("bought", "kept")),
     }
     chunks = list(RecordedStream(path, CLICKS.model_copy(update={"labels": labels}), SCHEMA).chunks())
-    assert sorted((row, task) for row, _, task in _feedback(chunks)) == [(0, "ctr"), (1, "ctr"), (1, "cvr"), (3, "cvr")]
+    assert sorted((row, task) for row, _, task in feedback_of(chunks)) == [
+        (0, "ctr"),
+        (1, "ctr"),
+        (1, "cvr"),
+        (3, "cvr"),
+    ]
 
 
 def test_names_differ_ids_are_strings_and_one_vertical_is_given(tmp_path) -> None:
-    table = _table(clicked=[True, False, False, True], id=["p", "q", "r", "s"], vertical=None)
+    table = clicks(clicked=[True, False, False, True], id=["p", "q", "r", "s"], vertical=None)
     table = table.rename_columns([{"genre": "Genre"}.get(name, name) for name in table.column_names])
     config = RecordedConfig(
         impression_id="id",
@@ -148,19 +125,19 @@ def test_names_differ_ids_are_strings_and_one_vertical_is_given(tmp_path) -> Non
         labels={"ctr": LabelColumn(column="clicked")},
     )
     schema = RowSchema(impression_id="string", columns=SCHEMA.columns, tasks=SCHEMA.tasks)
-    (chunk,) = RecordedStream(_write(tmp_path / "f.parquet", table), config, schema).chunks()
+    (chunk,) = RecordedStream(stored(tmp_path / "f.parquet", table), config, schema).chunks()
     assert chunk.impressions["genre"].to_pylist() == ["x", "y", "x", "z"]
     assert set(chunk.impressions["vertical"].to_pylist()) == {"films"}
-    assert [row for row, *_ in _feedback([chunk])] == ["p", "s"]
+    assert [row for row, *_ in feedback_of([chunk])] == ["p", "s"]
 
 
 def test_timestamps_and_other_widths_are_understood(tmp_path) -> None:
-    table = _table(
+    table = clicks(
         at=pa.array([1_000_001, 2_000_001, 3_000_001, 4_000_001], pa.timestamp("us")),
         user_id=pa.array([1, 2, 3, 4], pa.int16()),
         genre=pa.array(["x", "y", "x", "z"], pa.large_string()).dictionary_encode(),
     )
-    (chunk,) = RecordedStream(_write(tmp_path / "f.parquet", table), CLICKS, SCHEMA).chunks()
+    (chunk,) = RecordedStream(stored(tmp_path / "f.parquet", table), CLICKS, SCHEMA).chunks()
     assert chunk.impressions["event_time_ms"].to_pylist() == [1000, 2000, 3000, 4000]
     assert chunk.impressions["genre"].to_pylist() == ["x", "y", "x", "z"]
 
@@ -179,20 +156,20 @@ def test_timestamps_and_other_widths_are_understood(tmp_path) -> None:
     ],
 )
 def test_times_are_taken_as_the_file_has_them(tmp_path, at: object, unit: str) -> None:
-    path = _write(tmp_path / "f.parquet", _table(at=at))
+    path = stored(tmp_path / "f.parquet", clicks(at=at))
     config = CLICKS.model_copy(update={"event_time_unit": unit})
     (chunk,) = RecordedStream(path, config, SCHEMA).chunks()
     assert chunk.impressions["event_time_ms"].to_pylist() == [10_000, 20_000, 30_000, 40_000]
 
 
 def test_dates_are_the_midnights_at_which_they_begin(tmp_path) -> None:
-    path = _write(tmp_path / "f.parquet", _table(at=pa.array([0, 0, 1, 2], pa.date32())))
+    path = stored(tmp_path / "f.parquet", clicks(at=pa.array([0, 0, 1, 2], pa.date32())))
     (chunk,) = RecordedStream(path, CLICKS, SCHEMA).chunks()
     assert chunk.impressions["event_time_ms"].to_pylist() == [0, 0, 86_400_000, 172_800_000]
 
 
 def test_unsigned_ids_flags_and_decimals_are_taken_as_they_are(tmp_path) -> None:
-    table = _table(
+    table = clicks(
         id=pa.array([1, 2**63, 2**64 - 1, 4], pa.uint64()),
         user_id=[True, False, True, None],
         price=pa.array([1, 2, None, 4], pa.decimal128(9, 2)),
@@ -200,14 +177,14 @@ def test_unsigned_ids_flags_and_decimals_are_taken_as_they_are(tmp_path) -> None
     columns = (Column(name="user_id", nullable=True), Column(name="price", type="float32", nullable=True))
     schema = RowSchema(columns=columns, tasks=SCHEMA.tasks)
     config = CLICKS.model_copy(update={"impression_id": "id"})
-    (chunk,) = RecordedStream(_write(tmp_path / "f.parquet", table), config, schema).chunks()
+    (chunk,) = RecordedStream(stored(tmp_path / "f.parquet", table), config, schema).chunks()
     assert chunk.impressions["impression_id"].to_pylist() == [1, -(2**63), -1, 4]  # the same 64 bits
     assert chunk.impressions["user_id"].to_pylist() == [1, 0, 1, None]
     assert chunk.impressions["price"].to_pylist() == [1.0, 2.0, None, 4.0]
 
 
 def test_a_float_that_is_missing_or_nan_is_null_where_the_column_is_nullable(tmp_path) -> None:
-    path = _write(tmp_path / "f.parquet", _table(price=[1.5, None, float("nan"), 2.5]))
+    path = stored(tmp_path / "f.parquet", clicks(price=[1.5, None, float("nan"), 2.5]))
     schema = RowSchema(columns=(Column(name="price", type="float32", nullable=True),), tasks=SCHEMA.tasks)
     (chunk,) = RecordedStream(path, CLICKS, schema).chunks()
     assert chunk.impressions["price"].to_pylist() == [1.5, None, None, 2.5]
@@ -235,8 +212,8 @@ def test_the_pieces_do_not_change_what_is_played(tmp_path) -> None:
     assert pa.Table.from_batches([c.impressions for c in whole]).equals(
         pa.Table.from_batches([c.impressions for c in pieces])
     )
-    assert sorted(_feedback(whole)) == sorted(_feedback(pieces))
-    times = [time for _, time, _ in _feedback(pieces)]
+    assert sorted(feedback_of(whole)) == sorted(feedback_of(pieces))
+    times = [time for _, time, _ in feedback_of(pieces)]
     assert times == sorted(times)
     latest = 0
     for chunk in pieces:
@@ -247,118 +224,28 @@ def test_the_pieces_do_not_change_what_is_played(tmp_path) -> None:
 
 
 def test_impressions_and_feedback_in_files_of_their_own(tmp_path) -> None:
-    impressions = _write(tmp_path / "i.parquet", _table(id=[11, 12, 13, 14]))
+    impressions = stored(tmp_path / "i.parquet", clicks(id=[11, 12, 13, 14]))
     feedback = pa.table({"id": [11, 13, 11], "at": [15, 30, 500], "task": ["ctr", "ctr", "cvr"]})
     config = RecordedConfig(
         impression_id="id",
         event_time="at",
         event_time_unit="s",
         feedback=FeedbackFile(
-            path=str(_write(tmp_path / "f.parquet", feedback)), impression_id="id", event_time="at", event_time_unit="s"
+            path=str(stored(tmp_path / "f.parquet", feedback)), impression_id="id", event_time="at", event_time_unit="s"
         ),
     )
     chunks = list(RecordedStream(impressions, config, SCHEMA).chunks(2))
-    assert [_feedback([c]) for c in chunks] == [
+    assert [feedback_of([c]) for c in chunks] == [
         [(11, 15_000, "ctr")],
         [(13, 30_000, "ctr")],
         [(11, 500_000, "cvr")],
     ]
 
 
-def test_rows_out_of_order_are_refused_with_the_way_to_sort_them(tmp_path) -> None:
-    path = _write(tmp_path / "f.parquet", _table(at=[10, 40, 30, 50]))
-    with pytest.raises(BadInput, match=r"row 2 is 10\.000 s behind .*out_of_order_s allows 0.*sort_by\(\"at\"\)"):
-        list(RecordedStream(path, CLICKS, SCHEMA).chunks())
-    with pytest.raises(BadInput, match="row 2 is"):
-        list(RecordedStream(path, CLICKS, SCHEMA).chunks(1))
-    tolerant = CLICKS.model_copy(update={"out_of_order_s": 10.0})
-    chunks = list(RecordedStream(path, tolerant, SCHEMA).chunks(2))
-    assert [c.watermark_ms for c in chunks] == [30_000, 40_000]
-
-
-def test_a_missing_column_is_named_beside_those_there_are(recorded: Path) -> None:
-    config = CLICKS.model_copy(update={"labels": {"ctr": LabelColumn(column="klicked")}})
-    with pytest.raises(BadInput, match=r"no column klicked; it has at, vertical, user_id, genre, clicked"):
-        RecordedStream(recorded, config, SCHEMA)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"user_id": [1.0, 2.0, 2.5, 3.0]}, "row 2: `user_id` is double, not int64"),
-        ({"at": ["2026-01-01", "noon", "3", "4"]}, "`at` of row 1 is 'noon', which is no time; text is taken as ISO"),
-        ({"at": [1, None, 3, 4]}, "`at` of row 1 is null"),
-    ],
-)
-def test_a_value_of_the_wrong_type_is_refused(tmp_path, changes: dict[str, object], message: str) -> None:
-    path = _write(tmp_path / "f.parquet", _table(**changes))
-    with pytest.raises(BadInput, match=message):
-        list(RecordedStream(path, CLICKS, SCHEMA).chunks())
-
-
 def test_a_row_that_breaks_the_schemas_rules_is_left_to_the_dead_letters(tmp_path) -> None:
-    path = _write(tmp_path / "f.parquet", _table(user_id=[1, None, 3, 4]))
+    path = stored(tmp_path / "f.parquet", clicks(user_id=[1, None, 3, 4]))
     (chunk,) = RecordedStream(path, CLICKS, SCHEMA).chunks()
     assert chunk.impressions["user_id"].to_pylist() == [1, None, 3, 4]
-
-
-def test_feedback_before_its_impression_is_refused(tmp_path) -> None:
-    path = _write(tmp_path / "f.parquet", _table(delay=[0, 0, -5, 0]))
-    config = CLICKS.model_copy(update={"labels": {"ctr": LabelColumn(column="clicked", delay_column="delay")}})
-    with pytest.raises(BadInput, match="row 2 has its ctr at 25000 ms, before its impression at 30000 ms"):
-        list(RecordedStream(path, config, SCHEMA).chunks())
-
-
-def test_what_is_no_parquet_file_is_refused(tmp_path) -> None:
-    with pytest.raises(BadInput, match="no such file"):
-        RecordedStream(tmp_path / "absent.parquet", CLICKS, SCHEMA)
-    (tmp_path / "text.parquet").write_text("at,user\n1,2\n")
-    with pytest.raises(BadInput, match="cannot be read as Parquet"):
-        RecordedStream(tmp_path / "text.parquet", CLICKS, SCHEMA)
-    (tmp_path / "clicks.csv").write_text("at,user\n1,2\n")
-    with pytest.raises(BadInput, match=r"clicks.csv is no Parquet file, and by its name it is text; convert it once: "):
-        RecordedStream(tmp_path / "clicks.csv", CLICKS, SCHEMA)
-    with pytest.raises(BadInput, match="is a folder; give one Parquet file"):
-        RecordedStream(tmp_path, CLICKS, SCHEMA)
-
-
-def test_a_file_without_rows_is_refused(tmp_path) -> None:
-    path = _write(tmp_path / "f.parquet", _table().slice(0, 0))
-    with pytest.raises(BadInput, match=r"f.parquet has no rows; give a file that has some"):
-        RecordedStream(path, CLICKS, SCHEMA)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"user_id": ["a", "b", "c", "d"]}, "`user_id` is string, and it is declared int64; declare it `type: string`"),
-        ({"genre": [1.5, 2, 3, 4]}, "`genre` is double, and it is declared string; declare it `type: float32`"),
-        ({"genre": pa.array([1, 2, 3, 4], pa.date32())}, "columns are int64, float32, string or list<int64>: convert"),
-        ({"vertical": [0.5, 1, 2, 3]}, "`vertical` is double, and it is declared string; it is a name"),
-        ({"at": [True, True, True, True]}, "`at` is bool, and is to hold times; they may be integers or floats"),
-        ({"id": ["p", "q", "r", "s"]}, "`id` is string, and `impression_id` is declared int64; set rows.imp"),
-        (
-            {"clicked": ["n", "y", "y", "n"]},
-            r"`clicked` is string, which cannot be compared with at least 1; say which of its values are positive, for "
-            r"example {column: clicked, values: \[.yes.\]}",
-        ),
-    ],
-)
-def test_a_column_that_can_never_fit_is_refused_before_anything_is_read(tmp_path, changes, message: str) -> None:
-    path = _write(tmp_path / "f.parquet", _table(**changes))
-    config = CLICKS.model_copy(update={"impression_id": "id"} if "id" in changes else {})
-    with pytest.raises(BadInput, match=message):
-        RecordedStream(path, config, SCHEMA)
-
-
-def test_labels_and_columns_must_be_the_schemas(recorded: Path) -> None:
-    config = CLICKS.model_copy(update={"labels": {"install": LabelColumn(column="clicked")}})
-    with pytest.raises(BadInput, match="labels name task install; the schema has ctr, cvr"):
-        RecordedStream(recorded, config, SCHEMA)
-    with pytest.raises(BadInput, match="columns name age; the schema has user_id, genre"):
-        RecordedStream(recorded, CLICKS.model_copy(update={"columns": {"age": "at"}}), SCHEMA)
-    with pytest.raises(ValueError, match="either `labels`"):
-        RecordedConfig()
 
 
 def test_movielens_plays_from_its_first_row_to_its_last(real_stream) -> None:
@@ -370,44 +257,3 @@ def test_movielens_plays_from_its_first_row_to_its_last(real_stream) -> None:
     recorded = pq.read_table(path, columns=["label"])
     assert sum(c.impressions.num_rows for c in chunks) == recorded.num_rows
     assert sum(c.feedback.num_rows for c in chunks) == pc.sum(recorded["label"]).as_py()
-
-
-class Clock:
-    now_s = 50.0
-
-    def __call__(self) -> float:
-        return self.now_s
-
-
-def test_at_full_speed_nothing_waits() -> None:
-    pacer = Pacer("full", Clock())
-    assert pacer.wait_s(10**9, 10**15) == 0
-    assert pacer.rows_allowed(10**9) is None
-
-
-def test_rows_per_second_count_from_where_the_sender_stands() -> None:
-    clock = Clock()
-    pacer = Pacer("100", clock)
-    assert pacer.rows_allowed(5000) == 0
-    clock.now_s += 2
-    assert pacer.rows_allowed(5000) == 200
-    assert pacer.rows_allowed(5150) == 50
-    assert pacer.wait_s(5300, 0) == pytest.approx(1.0)
-    clock.now_s += 100
-    assert pacer.wait_s(5300, 0) == 0
-    assert Pacer("100", clock).chunk_rows() == 25
-
-
-def test_times_event_time_follows_what_happened() -> None:
-    clock = Clock()
-    pacer = Pacer("60x", clock)
-    assert pacer.wait_s(0, 1_000_000) == 0
-    assert pacer.wait_s(9, 1_000_000 + 600_000) == pytest.approx(10.0)
-    clock.now_s += 4
-    assert pacer.wait_s(9, 1_000_000 + 600_000) == pytest.approx(6.0)
-
-
-@pytest.mark.parametrize("rate", ["fast", "0", "-5", "x", "1e3"])
-def test_another_rate_is_refused_with_those_there_are(rate: str) -> None:
-    with pytest.raises(BadInput, match=r'is unknown; use "full", rows per second \("5000"\)'):
-        Pacer(rate)

@@ -1,0 +1,46 @@
+"""Rows of a lake by their event time."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import numpy as np
+
+from streaming.lake.reader import LakeReader
+
+_UNITS_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+def length_ms(text: str) -> int | None:
+    """A length of time in words, in milliseconds; None where it is none.
+
+    >>> length_ms("7d"), length_ms("1.5h"), length_ms("90s"), length_ms("soon")
+    (604800000, 5400000, 90000, None)
+    """
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text.strip())
+    return None if found is None else round(float(found[1]) * _UNITS_MS[found[2]])
+
+
+def newest_time_ms(lake: LakeReader) -> int | None:
+    """The largest event time of all rows; None where there is no row."""
+    return max((int(times.max()) for _, times in _times(lake)), default=None)
+
+
+def first_row_at(lake: LakeReader, time_ms: int) -> int:
+    """The `lake_seq` of the first row at or behind this event time; the one behind the last where there is none. Rows
+    of slow labels, which come late and are old, do not count."""
+    for seqs, times in _times(lake):
+        if (at := np.flatnonzero(times >= time_ms)).size:
+            return int(seqs[at[0]])
+    return lake.last_lake_seq + 1
+
+
+def _times(lake: LakeReader) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """`lake_seq` and event time of all rows, a window at a time."""
+    after = lake.first_lake_seq - 1
+    while after < lake.last_lake_seq:
+        read = lake.read(after, limit_rows=lake.window_rows, columns=["lake_seq", "event_time_ms"])
+        after = read.complete_upto
+        if read.table.num_rows:
+            yield read.table["lake_seq"].to_numpy(), read.table["event_time_ms"].to_numpy()

@@ -1,0 +1,102 @@
+"""What stands where the product looks for deltalake, for what scores rows, for housekeeping, and for a broker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+import pipelines.workers.augmentation.commit as commit_module
+import pipelines.workers.augmentation.worker as worker_module
+import streaming.delta.table as table_module
+import streaming.kafka.lag as lag_module
+import streaming.kafka.reader as reader_module
+import streaming.kafka.topics as topics_module
+import streaming.kafka.writer as writer_module
+import streaming.lake.writer as lake_writer_module
+from streaming.settlement import id_index, marks, pending
+from tests.simulation.broker import Broker
+from tests.simulation.history import LARGE
+from tests.simulation.tables import Tables
+
+NEWEST = 1000
+
+
+class FakeSnapshots:
+    """Every version is there at once; a logit says which version and row it is of."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        self.version: int | None = None
+        self.lake_seq, self.inferences, self.age_s = -1, 0, 0.0
+        self.scorer = SimpleNamespace(rows=0, leave=lambda: None)
+
+    def load(self, version: int) -> bool:
+        self.version = version
+        return True
+
+    def load_newest(self) -> int | None:
+        self.version = NEWEST
+        return NEWEST
+
+    def score(self, rows: pa.RecordBatch, part_rows: int) -> np.ndarray:
+        self.inferences += rows.num_rows
+        tasks = sum(name.startswith("label_") for name in rows.schema.names)
+        return np.outer(rows["event_time_ms"].to_numpy() % 1000, np.arange(1, tasks + 1)).astype(np.float32)
+
+
+class Handles:
+    """`DeltaTable`, the class: called to load a table, and its `create`."""
+
+    def __init__(self, tables: Tables) -> None:
+        self._tables = tables
+        self.create = tables.create
+
+    def __call__(self, path: str | Path) -> Any:
+        return self._tables.handle(path)
+
+
+class Identifiers:
+    """`TableFiles`, as far as it is asked for an identifier."""
+
+    def __init__(self, tables: Tables, path: Path) -> None:
+        self._handle = tables.handle(path)
+        self.identifier = self._handle.transaction_version
+
+
+@contextmanager
+def stand_ins(broker: Broker, tables: Tables, rows: int, take_in: Callable[..., Any]) -> Iterator[None]:
+    """Puts them where the product looks for the real ones; `rows`: of a segment of the settlement's state;
+    `take_in`: in place of `with_partitions`."""
+    nothing = SimpleNamespace(maybe=lambda: None, close=lambda: None, trouble=None)
+    fakes: list[tuple[Any, str, Any]] = [
+        *((module, "connect", broker.connect) for module in (reader_module, writer_module, topics_module, lag_module)),
+        (table_module, "DeltaTable", Handles(tables)),
+        (table_module, "write_deltalake", tables.write),
+        (table_module, "flush", tables.flush),
+        (table_module, "in_flight_lock", tables.no_lock),
+        (table_module, "vacuum_table", lambda path, older_than_s: None),
+        (lake_writer_module, "TableFiles", tables.files),
+        (commit_module, "LakeReader", tables.lake_reader),
+        (commit_module, "TableFiles", lambda path: Identifiers(tables, path)),
+        (worker_module, "Snapshots", FakeSnapshots),
+        (worker_module, "scorer_of", lambda config, group: None),
+        (worker_module, "set_threads", lambda threads: None),
+        (worker_module, "Housekeeper", lambda *args, **kwargs: nothing),
+        (worker_module, "mend", lambda *args: []),
+        (worker_module, "with_partitions", take_in),
+        (pending, "SEGMENT_ROWS", rows),
+        (marks, "CHUNK_ROWS", min(rows, 4096)),
+        (id_index, "RUN_ROWS", rows),
+        (id_index, "FILTERED_ROWS", rows),
+        (marks, "FEW", 4096 if rows == LARGE else 1),
+    ]
+    with ExitStack() as stack:
+        for owner, name, fake in fakes:
+            stack.callback(setattr, owner, name, getattr(owner, name))
+            setattr(owner, name, fake)
+        yield

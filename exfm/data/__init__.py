@@ -2,6 +2,7 @@
 
 features     which raw columns a model reads and what becomes of them, as config
 transforms   hashing, crosses, buckets, scaling: raw Arrow columns to table rows and floats
+stretches    what batches hold of a stretch of rows, made once for all models of a process
 batch        `BatchBuilder` makes a `Batch` of tensors from Arrow rows
 history      running averages of a student's earlier rows, as inputs of the next
 sampling     negative downsampling: which rows are kept, and what each then counts

@@ -1,7 +1,8 @@
-from .batch import OWN, Batch, BatchBuilder, own_rows_of
+from .batch import OWN, Batch, BatchBuilder, own_rows_of, snapshot_age
 from .features import LARGEST_INPUT, DenseFeature, FeatureSet, HistoryFeature, SequenceFeature, SparseFeature
 from .history import Histories, HistoryValues, bag_means, bags_in, unfit_history
 from .sampling import SampledRows, label_shift, label_weights, row_weights, sample_negatives
+from .stretches import Stretches
 from .transforms import GOLDEN, bags_of, dense_of, places_of
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "SampledRows",
     "SequenceFeature",
     "SparseFeature",
+    "Stretches",
     "bag_means",
     "bags_in",
     "bags_of",
@@ -28,5 +30,6 @@ __all__ = [
     "places_of",
     "row_weights",
     "sample_negatives",
+    "snapshot_age",
     "unfit_history",
 ]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
@@ -17,9 +18,10 @@ import torch
 from torch import Tensor
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from exfm.data.features import FeatureSet
+from exfm.data.features import FeatureSet, SequenceFeature, SparseFeature
 from exfm.data.sampling import label_weights
-from exfm.data.transforms import Bags, bags_of, dense_of, places_of
+from exfm.data.stretches import Parts, Stretches, Taken
+from exfm.data.transforms import Bags
 from exfm.errors import ModelError
 
 OWN = "own row"
@@ -44,7 +46,7 @@ class Batch:
     teacher_logits: Tensor  # (B, T) float32
     teacher_mask: Tensor  # (B, T) bool
     weights: Tensor  # (B,) float32, sample weights
-    teacher_age: Tensor  # (B,) float32, rows between what the scoring snapshot had learned and this row; see `_age`
+    teacher_age: Tensor  # (B,) float32, `snapshot_age` in rows; 0 where it is not known
     negative_rate: Tensor | None = None  # (T,) float32, the share of rows with label 0 that is here; None: all of them
     own: Tensor | None = None  # (B,) bool, the rows that a student is for, and judged on; None: all of them
     shown_ms: Tensor | None = None  # (B,) int64, event times; None: not asked for, as settled_ms
@@ -60,10 +62,15 @@ class Batch:
     def __len__(self) -> int:
         return self.dense.shape[0]
 
-    @cached_property
+    @property
     def own_rows(self) -> Batch:
         """The student's own rows alone: cut out once, for all models that learn the batch."""
-        return self if self.own is None else replace(self.only(self.own), own=None)
+        return self if self.own is None else self._own_rows
+
+    @cached_property
+    def _own_rows(self) -> Batch:  # never itself: a batch that holds itself stays until Python looks for cycles
+        assert self.own is not None
+        return replace(self.only(self.own), own=None)
 
     @property
     def own_places(self) -> np.ndarray:
@@ -103,7 +110,7 @@ def _only(sparse: KeyedJaggedTensor, rows: Tensor) -> KeyedJaggedTensor:
 class BatchBuilder:
     """Arrow rows to a Batch, for the features and tasks of one model; `negative_rate` is what the rows were sampled
     with (exfm/data/sampling.py), by task. With `delays_ms`, by settlement group, a batch knows when its rows were shown
-    and when they had settled.
+    and when they had settled. What `stretches` have of the rows is taken from there, the same to the bit.
 
     Reads the columns of `features`, and where they exist `label_<task>`, `teacher_logit_<task>`, `sample_weight`,
     `own row`, and of the lake's positions `lake_seq`, `block` and `teacher_version`; with `delays_ms` also
@@ -124,40 +131,52 @@ class BatchBuilder:
         tasks: Sequence[str],
         negative_rate: Mapping[str, float] | None = None,
         delays_ms: Mapping[str, int] | None = None,
+        stretches: Stretches | None = None,
     ):
         self.features = features
         self._delays_ms = delays_ms or {}
         self.tasks = tuple(tasks)
         rates = negative_rate or {}
         self._negative_rate = torch.tensor([rates.get(task, 1.0) for task in tasks]) if rates else None
+        self._stretches = stretches
 
     def __call__(self, rows: pa.RecordBatch | pa.Table) -> Batch:
-        columns = self._columns(rows)
+        self._check(rows)
+        if self._stretches is not None:
+            with self._stretches.lock:
+                if (taken := self._stretches.taken(rows, self._reads(rows))) is not None:
+                    with suppress(Exception):  # of a row that this model does not read; else it is raised again
+                        return self._batch(rows, taken)
+        return self._batch(rows, Taken(Parts(rows)))
+
+    def _batch(self, rows: pa.RecordBatch | pa.Table, taken: Taken) -> Batch:
+        """`taken`: the rows, maybe from a longer stretch."""
         count = rows.num_rows
-        labels, label_mask = self._targets(rows, "label_")
-        logits, teacher_mask = self._targets(rows, "teacher_logit_")
+        labels, label_mask = self._targets(Taken(Parts(rows)), "label_", count)  # sampling may have taken some away
+        logits, teacher_mask = self._targets(taken, "teacher_logit_", count)
         teacher_mask &= logits.isfinite()
         logits[~teacher_mask] = 0.0
-        shown, settled = self._times(rows)
+        shown, settled = self._times(taken)
         dense = np.empty((count, len(self.features.dense)), dtype=np.float32)
         for d, feature in enumerate(self.features.dense):
-            dense[:, d] = dense_of(feature, columns)
+            dense[:, d] = taken(taken.parts.dense(feature))
+        tables: list[SparseFeature | SequenceFeature] = [*self.features.sparse, *self.features.sequence]
         return Batch(
-            sparse=self._jagged(self._bags(columns), count),
+            sparse=self._jagged([bags for feature in tables for bags in taken.bags(feature)], count),
             dense=torch.from_numpy(dense),
             labels=labels,
             label_mask=label_mask,
             teacher_logits=logits,
             teacher_mask=teacher_mask,
-            weights=self._weights(rows),
-            teacher_age=self._age(rows),
+            weights=self._weights(taken, count),
+            teacher_age=self._age(taken, count),
             negative_rate=self._negative_rate,
             own=torch.from_numpy(own_rows_of(rows)) if OWN in rows.schema.names else None,
             shown_ms=shown,
             settled_ms=settled,
         )
 
-    def _columns(self, rows: pa.RecordBatch | pa.Table) -> dict[str, pa.Array]:
+    def _check(self, rows: pa.RecordBatch | pa.Table) -> None:
         present = set(rows.schema.names)
         for feature in self.features.all:
             for name in feature.reads:
@@ -166,14 +185,10 @@ class BatchBuilder:
                         f"feature `{feature.name}` reads column `{name}`, which the rows do not have; "
                         f"they have: {', '.join(rows.schema.names)}"
                     )
-        return {name: _array(rows, name) for name in self.features.needs_columns()}
 
-    def _bags(self, columns: dict[str, pa.Array]) -> list[Bags]:
-        """One for every key, in order."""
-        bags = [bags_of(feature, columns) for feature in self.features.sparse]
-        for feature in self.features.sequence:
-            bags += places_of(feature, columns)
-        return bags
+    def _reads(self, rows: pa.RecordBatch | pa.Table) -> list[str]:
+        """The columns of these rows that a batch of them is made of."""
+        return [name for name in rows.schema.names if name != OWN]
 
     def _jagged(self, bags: list[Bags], count: int) -> KeyedJaggedTensor:
         if all(bag.lengths is None for bag in bags):
@@ -191,50 +206,64 @@ class BatchBuilder:
             stride=count,
         )
 
-    def _targets(self, rows: pa.RecordBatch | pa.Table, prefix: str) -> tuple[Tensor, Tensor]:
-        shape = (rows.num_rows, len(self.tasks))
+    def _targets(self, taken: Taken, prefix: str, count: int) -> tuple[Tensor, Tensor]:
+        shape, parts = (count, len(self.tasks)), taken.parts
         values, mask = np.zeros(shape, dtype=np.float32), np.zeros(shape, dtype=bool)
         for t, task in enumerate(self.tasks):
-            if prefix + task in rows.schema.names:
-                column = _array(rows, prefix + task)
-                values[:, t] = column.fill_null(0).to_numpy(zero_copy_only=False)
-                mask[:, t] = column.is_valid().to_numpy(zero_copy_only=False)
+            if parts.has(prefix + task):
+                values[:, t] = taken(parts.filled(prefix + task))
+                mask[:, t] = taken(parts.known(prefix + task))
         return torch.from_numpy(values), torch.from_numpy(mask)
 
-    def _weights(self, rows: pa.RecordBatch | pa.Table) -> Tensor:
-        if "sample_weight" not in rows.schema.names:
-            return torch.ones(rows.num_rows)
-        return torch.from_numpy(_array(rows, "sample_weight").to_numpy(zero_copy_only=False).astype(np.float32))
+    def _weights(self, taken: Taken, count: int) -> Tensor:
+        if not taken.parts.has("sample_weight"):
+            return torch.ones(count)
+        return torch.from_numpy(taken(taken.parts.numbers("sample_weight")).astype(np.float32))
 
-    def _times(self, rows: pa.RecordBatch | pa.Table) -> tuple[Tensor | None, Tensor | None]:
+    def _times(self, taken: Taken) -> tuple[Tensor | None, Tensor | None]:
         """When rows were shown and when they had settled: their group's delay later."""
         if not self._delays_ms:
             return None, None
-        shown = _array(rows, "event_time_ms").to_numpy().astype(np.int64)
-        groups = _array(rows, "settlement").dictionary_encode()
-        delays = np.array([self._delays_ms[group] for group in groups.dictionary.to_pylist()], dtype=np.int64)
-        settled = shown + delays[groups.indices.to_numpy()]
-        return torch.from_numpy(shown.copy()), torch.from_numpy(settled)
+        parts = taken.parts
+        names, codes_N = parts.of("settlement", lambda: _encoded(parts.column("settlement")))
+        shown, codes = taken(parts.numbers("event_time_ms")).astype(np.int64), taken(codes_N)
+        used = np.bincount(codes, minlength=len(names))
+        delays = [self._delays_ms[name] if used[n] else 0 for n, name in enumerate(names)]
+        settled = shown + np.array(delays, dtype=np.int64)[codes]
+        return torch.from_numpy(shown), torch.from_numpy(settled)
 
-    def _age(self, rows: pa.RecordBatch | pa.Table) -> Tensor:
-        """Rows between what the snapshot that scored a row had learned and the row, up to about half a block.
+    def _age(self, taken: Taken, count: int) -> Tensor:
+        """`snapshot_age`; 0 where no snapshot scored the row, or it is not known which."""
+        parts = taken.parts
+        if not all(map(parts.has, ("lake_seq", "block", "teacher_version"))):
+            return torch.zeros(count)
+        seq, block = (taken(parts.numbers(name)) for name in ("lake_seq", "block"))
+        age = snapshot_age(seq, block, taken(parts.filled("teacher_version")))
+        return torch.from_numpy(np.where(taken(parts.known("teacher_version")), age, 0.0).astype(np.float32))
 
-        A snapshot's version v is a number of blocks: it has learned those before block v. They held about v times as
-        many rows as blocks did on average up to here, so that, with a row in the middle of its block k,
 
-            age = lake_seq − v · lake_seq / (k + ½)
+def snapshot_age(lake_seq: np.ndarray, block: np.ndarray, version: np.ndarray) -> np.ndarray:
+    """(N,) float64: rows between what the snapshot that scored a row had learned and the row, up to about half a block.
 
-        0 where no snapshot scored the row, or it is not known which. Blocks that grow with the stream make it too
-        small: while they grow to 16 times their first size by a factor of 4 or less, 20 blocks later by .7. What reads
-        it, the adapter's context, takes its logarithm.
-        """
-        if not {"lake_seq", "block", "teacher_version"} <= set(rows.schema.names):
-            return torch.zeros(rows.num_rows)
-        seq, block = (_array(rows, name).to_numpy().astype(np.float64) for name in ("lake_seq", "block"))
-        version = _array(rows, "teacher_version")
-        known = version.is_valid().to_numpy(zero_copy_only=False)
-        share = version.fill_null(0).to_numpy(zero_copy_only=False) / (block + 0.5)
-        return torch.from_numpy(np.where(known, np.maximum(seq * (1 - share), 0.0), 0.0).astype(np.float32))
+    A snapshot's version v is a number of blocks: it has learned those before block v. They held about v times as
+    many rows as blocks did on average up to here, so that, with a row in the middle of its block k,
+
+        age = lake_seq − v · lake_seq / (k + ½)
+
+    Blocks that grow with the stream make it too small: while they grow to 16 times their first size by a factor of 4 or
+    less, 20 blocks later by .7. What reads it, the adapter's context, takes its logarithm.
+
+    >>> snapshot_age(np.array([1_050]), np.array([10]), np.array([8]))
+    array([250.])
+    """
+    share = version / (block.astype(np.float64) + 0.5)
+    return np.asarray(np.maximum(lake_seq.astype(np.float64) * (1 - share), 0.0))
+
+
+def _encoded(column: pa.Array) -> tuple[list[str], np.ndarray]:
+    """The distinct values of a column, and which of them each row has."""
+    groups = column.dictionary_encode()
+    return groups.dictionary.to_pylist(), groups.indices.to_numpy()
 
 
 def own_rows_of(rows: pa.RecordBatch | pa.Table) -> np.ndarray:

@@ -8,6 +8,12 @@ sequential       the same while the stream runs: evidence that may be looked at 
 limits           counts below which a figure is not worth printing
 clusters         rows by user, by item, by both, and the variance that they give
 estimates        means over seeds and clusters that carry their errors
+reliability      calibration by bins with bands, Brier, log-loss of clipped logits
+watching         a finished comparison as if it had been watched: when one could have stopped
+discoveries      e-BH: which of many comparisons are more than luck
+power            how many rows a comparison needs
+decisions        what is shown at a threshold or among the top, and what bids are worth
+policy           what another choice would have been worth: IPS, SNIPS, doubly robust
 """
 
 import lazy_loader

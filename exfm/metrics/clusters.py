@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+from scipy.special import stdtrit
 
 from exfm.errors import ConfigError
 
@@ -30,7 +31,20 @@ class Variance(NamedTuple):
     """`value` 0 with `freedom` 0 where it is unknown: a single cluster gives no error."""
 
     value: float
-    freedom: int
+    freedom: float
+
+    @property
+    def se(self) -> float:
+        return float(np.sqrt(self.value))
+
+    @property
+    def reach(self) -> float:
+        """Half of the 95 % interval: t_{.975} standard errors; NaN where it is unknown.
+
+        >>> round(Variance(4.0, 10).reach, 3)
+        4.456
+        """
+        return float(stdtrit(self.freedom, 0.975)) * self.se
 
 
 class Clusters(NamedTuple):
@@ -82,7 +96,8 @@ class Clusters(NamedTuple):
 
 
 def variance_of(sums: Sequence[np.ndarray]) -> Variance:
-    """The variance of a figure whose influences sum up so: by the clusters of one column, or of two and their pairs.
+    """The variance of a figure whose influences, real or complex numbers, sum up so: by the clusters of one column, or
+    of two and their pairs.
 
     >>> variance_of([np.array([1.0, -1.0, np.nan])])
     Variance(value=4.0, freedom=1)
@@ -103,7 +118,7 @@ def variance_of(sums: Sequence[np.ndarray]) -> Variance:
 def _one_way(sums: np.ndarray) -> Variance:
     pieces = sums[~np.isnan(sums)]
     G = len(pieces)
-    return Variance(float(G / (G - 1) * (pieces**2).sum()), G - 1) if G > 1 else Variance(0.0, 0)
+    return Variance(float(G / (G - 1) * (np.abs(pieces) ** 2).sum()), G - 1) if G > 1 else Variance(0.0, 0)
 
 
 def _codes(column: np.ndarray) -> np.ndarray:

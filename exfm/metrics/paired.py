@@ -20,7 +20,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import stdtrit
 
 from exfm.errors import ConfigError
 from exfm.metrics.classification import cross_entropy
@@ -83,10 +82,8 @@ def paired_gain(
     g = 100 * (1 - A / B)
     if lacking is not None:
         return PairedGain(g, None, None, None, count, rows, positives, lacking)
-    variance, freedom = variance_of(clusters.sums(-100 * (a - A / B * b) / B))
-    s = float(np.sqrt(variance))
-    reach = float(stdtrit(freedom, 0.975)) * s
-    return PairedGain(g, g - reach, g + reach, s, count, rows, positives, None)
+    error = variance_of(clusters.sums(-100 * (a - A / B * b) / B))
+    return PairedGain(g, g - error.reach, g + error.reach, error.se, count, rows, positives, None)
 
 
 def consecutive_blocks(rows: int, block_rows: int) -> np.ndarray:

@@ -10,7 +10,7 @@ was still open. So versions of the model are kept, and a row is scored by the ne
 Rows of a settlement group need versions about as old as its delay L (window + lateness), in event time. So versions lie
 about L/8 apart up to an age of 1¼ L, for the shortest delay first, then for the next; and few beyond the longest, with
 the initial one: 28 at the most. Which are kept follows from clocks alone. A version that is not there makes a
-prediction older, never newer, than it could have been.
+prediction older, never newer, than it could have been. Of neighbouring versions, what differs is kept.
 
 B examples (own rows of a batch), T tasks.
 """
@@ -27,7 +27,7 @@ from torch import Tensor
 from exfm.data import Batch
 from exfm.models.served import load_student, new_served
 from exfm.models.student import Student
-from exfm.tensors import TensorSource, whole_tensor
+from exfm.tensors import TensorSource, Versions, whole_tensor
 
 NEVER, UNKNOWN = -(2**62), 2**62
 """The clock of a model that learned nothing; and of one of which it is not known what it learned."""
@@ -115,11 +115,6 @@ def _served_bytes(model: Student) -> int:
     )
 
 
-class _Version(NamedTuple):
-    clock: int
-    tensors: Mapping[str, Mapping[str, Tensor]]  # of each model; never written again
-
-
 class _Scorer:
     """What is served of a model, with the weights of one version after the other: they are lent, not copied."""
 
@@ -135,8 +130,8 @@ class _Scorer:
         load_student(self._served, self._student.tensors())
         return {name: tensor.data for name, tensor in self._lent.items()}
 
-    def fits(self, version: Mapping[str, Tensor]) -> bool:
-        return {n: t.shape for n, t in version.items()} == {n: t.shape for n, t in self._lent.items()}
+    def fits(self, versions: Versions) -> bool:
+        return versions.shapes == {name: tensor.shape for name, tensor in self._lent.items()}
 
     def score(self, version: Mapping[str, Tensor], batch: Batch) -> np.ndarray:
         self._lend(version)
@@ -150,23 +145,32 @@ class _Scorer:
 class AsShown:
     """Versions of a student and its twin, and what they predict. `note` after every step.
 
-    The state is `clock`, `clocks` and `<n>/<model>/<tensor>`: with it, an engine goes on to the same bits.
+    The state is `clock`, `clocks` and `<model>/…` (exfm/tensors/versions.py): with it, an engine goes on to the same
+    bits.
     """
 
     def __init__(self, models: Mapping[str, Student], delays_ms: Iterable[int]) -> None:
         self._models = dict(models)
         self._scorers = self._new_scorers()
-        self.spacing = Spacing.of(delays_ms)
+        delays = list(delays_ms)
+        self.spacing, self._walkers = Spacing.of(delays), len(set(delays))  # rows of a delay ask for versions in a row
         self._clock = NEVER  # of the models as they are
-        self._versions = [self._copy()]
+        self._begin()
+        self._take()
+
+    def _begin(self) -> None:
+        """No version."""
+        self.clocks: list[int] = []
+        """Those of the versions, oldest first."""
+        self._versions = {name: Versions(self._walkers) for name in self._models}
 
     def _new_scorers(self) -> dict[str, _Scorer]:
         return {name: _Scorer(model) for name, model in self._models.items()}
 
     @property
-    def clocks(self) -> list[int]:
-        """Those of the versions, oldest first."""
-        return [version.clock for version in self._versions]
+    def nbytes(self) -> int:
+        """Of all versions."""
+        return sum(versions.nbytes for versions in self._versions.values())
 
     def note(self, batch: Batch, settled: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """After a step: logits (B, T) of the batch's own rows by model, as shown. `settled`: those of the step, made
@@ -181,8 +185,7 @@ class AsShown:
             rows = earlier & (wanted == n)
             part = own if rows.all() else own.only(torch.from_numpy(rows))
             for name, scorer in self._scorers.items():
-                version = self._versions[n].tensors[name] if n >= 0 else None
-                found[name][rows] = np.nan if version is None else scorer.score(version, part)
+                found[name][rows] = scorer.score(self._versions[name].whole(n), part) if n >= 0 else np.nan
         self._learned(batch)
         return found
 
@@ -191,32 +194,48 @@ class AsShown:
         assert batch.settled_ms is not None
         settled = int(batch.settled_ms.max())
         self._clock = settled if self._clock == UNKNOWN else max(self._clock, settled)
-        last = self._versions[-1].clock if self._versions else NEVER
+        last = self.clocks[-1] if self.clocks else NEVER
         if self._clock // self.spacing.apart[0] > last // self.spacing.apart[0]:
-            self._versions.append(self._copy())
-            self._versions = [self._versions[n] for n in self.spacing.kept(self.clocks)]
+            self._take()
+            kept = list(self.spacing.kept(self.clocks))
+            self.clocks = [self.clocks[n] for n in kept]
+            for versions in self._versions.values():
+                versions.keep(kept)
 
-    def _copy(self) -> _Version:
-        return _Version(self._clock, {name: scorer.copy() for name, scorer in self._scorers.items()})
+    def _take(self) -> None:
+        """A version of the models as they are."""
+        self.clocks.append(self._clock)
+        for name, scorer in self._scorers.items():
+            self._versions[name].add(scorer.copy())
 
     def state(self) -> dict[str, Tensor]:
         found = {"clock": torch.tensor(self._clock), "clocks": torch.tensor(self.clocks, dtype=torch.int64)}
-        for n, version in enumerate(self._versions):
-            for model, tensors in version.tensors.items():
-                found |= {f"{n}/{model}/{name}": tensor for name, tensor in tensors.items()}
+        for model, versions in self._versions.items():
+            found |= {f"{model}/{name}": tensor for name, tensor in versions.state().items()}
         return found
 
     def load(self, tensors: Mapping[str, TensorSource]) -> None:
         """Go on from a state. Where there is none, or its versions are of another size (a release or a setting before,
         tables that have grown), versions are taken from now on, and rows that were shown before have no logit."""
         self._scorers = self._new_scorers()  # a model that was loaded may have no linear part
-        self._clock, self._versions = UNKNOWN, []
+        self._clock = UNKNOWN
+        self._begin()
         if "clock" not in tensors:
             return
-        versions = []
-        for n, clock in enumerate(whole_tensor(tensors["clocks"]).tolist()):
-            of = {model: {k.split("/", 2)[2]: whole_tensor(t) for k, t in tensors.items()
-                          if k.startswith(f"{n}/{model}/")} for model in self._scorers}  # fmt: skip
-            versions.append(_Version(clock, of))
-        if all(self._scorers[model].fits(of) for version in versions for model, of in version.tensors.items()):
-            self._clock, self._versions = int(whole_tensor(tensors["clock"])), versions
+        clocks = whole_tensor(tensors["clocks"]).tolist()
+        for model, versions in self._versions.items():
+            versions.load(_of_model(model, tensors), len(clocks))
+        if all(self._scorers[model].fits(versions) for model, versions in self._versions.items()):
+            self._clock, self.clocks = int(whole_tensor(tensors["clock"])), clocks
+        else:
+            self._begin()
+
+
+def _of_model(model: str, tensors: Mapping[str, TensorSource]) -> dict[str, TensorSource]:
+    """A model's part of a state. One of a release before begins with the number of a version."""
+    own = {key.removeprefix(f"{model}/"): value for key, value in tensors.items() if key.startswith(f"{model}/")}
+    for key, value in tensors.items():
+        number, _, rest = key.partition("/")
+        if number.isdigit() and rest.startswith(f"{model}/"):
+            own[f"{number}/{rest.removeprefix(f'{model}/')}"] = value
+    return own

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import torch
@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from exfm.data import Batch, FeatureSet, Histories
-from exfm.embeddings import embedding_bags, load_table_weights
+from exfm.embeddings import QuantisedTables, embedding_bags, load_table_weights, look_up
 from exfm.errors import ModelError
 from exfm.layers import Prior, TrunkConfig, Units, build_trunk, with_prior
 from exfm.models.stack import has_wide
@@ -64,10 +64,12 @@ class ServedStudent(nn.Module):
         self.prior = Prior(len(self.tasks))
         self.wide = ServedWide(features, len(self.tasks)) if wide else None
         self.histories = Histories(features, self.tasks)
+        self.quantised: QuantisedTables | None = None
         self.eval()
 
     def forward(self, sparse: KeyedJaggedTensor, dense: Tensor) -> Tensor:
-        e_BND = self.units(self.tables(sparse).values(), sparse)
+        pooled_BE = look_up(self.tables, sparse) if self.quantised is None else self.quantised(sparse)
+        e_BND = self.units(pooled_BE, sparse)
         z_S = self.prior(self.serving(self.trunk(e_BND, self.histories(sparse, dense))))
         return z_S if self.wide is None else self.wide(self.prior.offset().float(), z_S, sparse, dense)
 
@@ -75,6 +77,16 @@ class ServedStudent(nn.Module):
     def parameter_count(self) -> int:
         """Parameters that were trained and are served, tables included. Histories are not trained."""
         return sum(p.numel() for p in self.parameters())
+
+    @property
+    def table_bytes(self) -> int:
+        """Of the tables that are looked up."""
+        return sum(p.nbytes for p in self.tables.parameters()) if self.quantised is None else self.quantised.nbytes
+
+    def quantise(self, kind: Literal["int8", "int4"]) -> None:
+        """Look up tables of whole numbers from now on; those of float32 are let go. It cannot be saved any more."""
+        self.quantised = QuantisedTables(self.tables, kind)
+        del self.tables
 
     def score(self, batch: Batch) -> np.ndarray:
         """Logits (B, T) float32."""

@@ -14,7 +14,8 @@ from .checkpoint import (
 from .manifest import read_manifest
 from .named import check_fit, copy_tensors
 from .staging import Storable
-from .stored import StoredTensor
+from .stored import StoredTensor, as_bytes
+from .versions import Versions
 from .windows import Offsets, TensorPieces, TensorSource, Window, fill_window, whole_tensor
 
 __all__ = [
@@ -25,7 +26,9 @@ __all__ = [
     "TensorPieces",
     "TensorSource",
     "Together",
+    "Versions",
     "Window",
+    "as_bytes",
     "check_fit",
     "checkpoint_names",
     "copy_tensors",

@@ -7,6 +7,8 @@ import pytest
 from exfm.data import BatchBuilder, FeatureSet, HistoryFeature, SparseFeature
 from exfm.models import AS_SHOWN, STUDENT, TWIN, AsShownConfig, StudentEngine
 from exfm.models.as_shown import MOST, NEVER, Spacing
+from exfm.models.engine import under
+from exfm.tensors import Versions
 from tests.support.models.states import same
 from tests.support.models.students import SMALL
 
@@ -129,6 +131,26 @@ def test_an_engine_that_is_resumed_predicts_the_same_bits_as_shown(at):
     for name in (STUDENT, TWIN):
         assert all(np.array_equal(a[name], b[name]) for a, b in zip(found, expected[at:], strict=True))
     assert same(resumed.state(), whole.state())
+
+
+def test_a_state_of_a_release_that_stored_every_version_whole_goes_on_to_the_same_bits():
+    stream, one, before = batches(rows()), engine(), engine()
+    for batch in stream[:30]:
+        one.step(batch)
+    state = one.state()
+    count = len(state[f"{AS_SHOWN}/clocks"])
+    whole = {name: tensor for name, tensor in state.items() if not name.startswith(f"{AS_SHOWN}/{STUDENT}/")}
+    whole = {name: tensor for name, tensor in whole.items() if not name.startswith(f"{AS_SHOWN}/{TWIN}/")}
+    for model in (STUDENT, TWIN):
+        versions = Versions(walkers=1)
+        versions.load(under(f"{AS_SHOWN}/{model}", state), count)
+        for n in range(count):
+            each = versions.whole(n).items()
+            whole |= {f"{AS_SHOWN}/{n}/{model}/{name}": tensor.clone() for name, tensor in each}
+    before.load(whole)
+    for batch in stream[30:40]:
+        found, expected = before.step(batch).as_shown, one.step(batch).as_shown
+        assert all(np.array_equal(found[name], expected[name]) for name in (STUDENT, TWIN))
 
 
 def test_where_no_window_is_open_as_shown_is_as_settled():

@@ -1,7 +1,6 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections import Counter
@@ -16,6 +15,7 @@ import torch.distributed as dist
 from exfm.metrics import metrics_of
 from exfm.parallel import RankGroup
 from exfm.parallel.comms import SentBytes, codecs
+from streaming.ports import free_port
 
 CUTS = ("table_wise", "row_wise")
 
@@ -92,10 +92,7 @@ if other:
 def found(tmp_path_factory):
     """What two ranks counted and predicted, by `cut comms run`: one dictionary of each rank."""
     out = tmp_path_factory.mktemp("comms")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    command = [sys.executable, "-W", "ignore", "-c", RANK, port, str(out)]
+    command = [sys.executable, "-W", "ignore", "-c", RANK, str(free_port()), str(out)]
     ranks = subprocess.Popen(command, start_new_session=True)
     try:
         assert ranks.wait(60) == 0

@@ -10,9 +10,9 @@ import pytest
 
 from exfm.parallel import Sharding
 from exfm.planning import Plan, PlanQuestion, find_plan
+from streaming.ports import free_port
 from tests.support.models.plans import CFG, ELEMENT_WISE, FEATURES, RANKS, WORLDS, where
 from tests.support.places import ROOT
-from tests.support.ranks.ports import free_port
 
 pytestmark = pytest.mark.slow  # four processes that each build ten teachers, and as many scorers
 

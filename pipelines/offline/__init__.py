@@ -1,9 +1,16 @@
-"""Models trained on logged rows, without a broker: what sweeps and scaling runs share.
+"""Models trained on logged rows, without a broker: what replays and scaling runs share.
 
 rows      one stream of settled rows that many models learn from
+delays    how long feedback took, from the source of the rows
 pool      jobs in several processes
+mapped    arrays with an entry for every row, in files
 parts     results that are done, as files that the next start finds again
-sweep/    many students over logged teacher logits: which arm pays
+judging/  what is told of models on the same rows: figures, segments, decisions
+page/     a replay's report as one HTML page
+asked/    what a replay is asked: arms, conditions, which rows
+logits/   teachers in lockstep, stored snapshots, faults
+replay/   many students over logged rows and teacher logits: which arm pays, tuned or as they are
+verify/   a student retrained is what its run left, in bits
 scaling/  teachers of growing size: what more FLOPs buy
 """
 

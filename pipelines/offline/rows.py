@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
 
+import numpy as np
 import pyarrow as pa
 
 from pipelines.config import Config, Generated, Recorded
@@ -28,11 +30,42 @@ Advance = Callable[[int], None]
 OPTIMUM = "optimum_"
 
 
-class Rows(NamedTuple):
-    """`name` says which rows these are: the same for the same, whatever file they came from."""
+@dataclass(frozen=True)
+class Rows:
+    """Rows in the file `path`. `name` says which rows these are: the same for the same, whatever file they came from.
 
-    table: pa.Table
+    `table` has all of them, for who needs whole columns: what it reads stays mapped. `slice` gives some of them, whose
+    memory goes with them.
+    """
+
+    path: Path
     name: str
+
+    @cached_property
+    def table(self) -> pa.Table:
+        return self._mapped().read_all()
+
+    @property
+    def num_rows(self) -> int:
+        return int(self._ends[-1])
+
+    def slice(self, offset: int = 0, length: int | None = None) -> pa.Table:
+        """As a table's own."""
+        reader = self._mapped()
+        end = self.num_rows if length is None else min(self.num_rows, offset + length)
+        first, last = np.searchsorted(self._ends, [offset, max(offset, end - 1)], side="right").tolist()
+        batches = [reader.get_batch(number) for number in range(first, min(last, len(self._ends) - 1) + 1)]
+        before = int(self._ends[first - 1]) if first else 0
+        return pa.Table.from_batches(batches, reader.schema).slice(offset - before, max(0, end - offset))
+
+    def _mapped(self) -> pa.RecordBatchFileReader:
+        return pa.ipc.open_file(pa.memory_map(str(self.path)))  # closed when nothing of it is left
+
+    @cached_property
+    def _ends(self) -> np.ndarray:
+        """Where the pieces of the file end."""
+        reader = self._mapped()
+        return np.cumsum([reader.get_batch(number).num_rows for number in range(reader.num_record_batches)])
 
 
 def rows_of(
@@ -43,22 +76,44 @@ def rows_of(
     run_dir: RunDir | None,
     advance: Advance,
     columns: Sequence[str] | None = None,
+    span: tuple[int, int] | None = None,
 ) -> Rows:
     """The first `limit` settled rows of the config's source, or of the lake in `run_dir`; from `folder` where they lie.
+    `span`: first and last `lake_seq` that are taken of a lake; None: all.
 
     `columns` of the settled row, or of the lake's; default: features and labels. Raises BadInput where the config has
     no source, or there is no lake.
     """
     wanted = list(_columns(config) if columns is None else columns)
-    stream, batches = _source(config, wanted) if run_dir is None else _lake(config, run_dir, wanted)
-    partitions = 1 if run_dir is not None else config.kafka.impressions.partitions
+    stream, batches = _source(config, wanted) if run_dir is None else _lake(config, run_dir, wanted, span)
+    rows = _named(config, folder, stream, limit, wanted, span, of_a_lake=run_dir is not None)
+    if not rows.path.exists():
+        _write(rows.path, batches, limit, advance)
+    return rows
+
+
+def are_copied(
+    config: Config, folder: Path, lake: LakeReader, *, limit: int | None, columns: Sequence[str], span: tuple[int, int]
+) -> bool:
+    """Whether `folder` has these rows of a lake, so that it may delete its own."""
+    return _named(config, folder, f"lake {lake.id}", limit, list(columns), span, of_a_lake=True).path.exists()
+
+
+def _named(
+    config: Config,
+    folder: Path,
+    stream: str,
+    limit: int | None,
+    columns: list[str],
+    span: tuple[int, int] | None,
+    *,
+    of_a_lake: bool,
+) -> Rows:
+    partitions = 1 if of_a_lake else config.kafka.impressions.partitions
     digest = hashlib.blake2b(digest_size=6)
-    digest.update(f"{stream} {limit} {partitions} {config.settlement.model_dump_json()} {wanted}".encode())
-    path = folder / f"rows-{digest.hexdigest()}.arrow"
-    if not path.exists():
-        _write(path, batches, limit, advance)
-    with pa.memory_map(str(path)) as file:
-        return Rows(pa.ipc.open_file(file).read_all(), digest.hexdigest())
+    stream = stream if span is None else f"{stream} {span[0]} to {span[1]}"
+    digest.update(f"{stream} {limit} {partitions} {config.settlement.model_dump_json()} {columns}".encode())
+    return Rows(folder / f"rows-{digest.hexdigest()}.arrow", digest.hexdigest())
 
 
 def _columns(config: Config) -> list[str]:
@@ -66,15 +121,17 @@ def _columns(config: Config) -> list[str]:
     return list(dict.fromkeys([*config.read_columns, *(f"label_{task}" for task in config.tasks), *weight]))
 
 
-def _lake(config: Config, run_dir: RunDir, columns: list[str]) -> tuple[str, Iterator[pa.Table]]:
+def _lake(
+    config: Config, run_dir: RunDir, columns: list[str], span: tuple[int, int] | None
+) -> tuple[str, Iterator[pa.Table]]:
     lake = LakeReader(run_dir.lake, config.rows)
     truth = load_truth(run_dir.truth, config.tasks)
 
     def batches() -> Iterator[pa.Table]:
-        after = None
-        while after is None or after < lake.last_lake_seq:
-            asked = list(dict.fromkeys(["impression_id", *columns]))
-            read = lake.read(after, limit_rows=16_384, columns=asked)
+        after, upto = (None, lake.last_lake_seq) if span is None else (span[0] - 1, span[1])
+        asked = list(dict.fromkeys(["impression_id", *columns]))
+        while after is None or after < upto:
+            read = lake.read(after, upto=upto, limit_rows=16_384, columns=asked)
             after = read.complete_upto
             yield _with_truth(read.table, truth, config, columns)
 
@@ -87,17 +144,10 @@ def _source(config: Config, columns: list[str]) -> tuple[str, Iterator[pa.Table]
         raise BadInput("this config has no source to train on; give `--from RUN_DIR`, a run whose lake has rows")
 
     def batches() -> Iterator[pa.Table]:
-        played: Iterable[Chunk]
-        if isinstance(source, Generated):
-            encoding = config.kafka.impressions.codec
-            played = generated_stream(source, config.rows, encoding=encoding).chunks(source.chunk_rows)
-        else:
-            assert isinstance(source, Recorded)
-            played = RecordedStream(source.path, source, config.rows).chunks(source.chunk_rows)
         truths: list[pa.RecordBatch] = []
         partitions = config.kafka.impressions.partitions
         settled = settled_rows(
-            _told(played, truths),
+            _told(played(config), truths),
             config.rows,
             config.settlement,
             partitions=partitions,
@@ -110,6 +160,15 @@ def _source(config: Config, columns: list[str]) -> tuple[str, Iterator[pa.Table]
             yield _with_truth(pa.Table.from_batches([batch]), truth, config, columns)
 
     return stream_name(config, source), batches()
+
+
+def played(config: Config) -> Iterator[Chunk]:
+    """Impressions and feedback of the config's source, which it has, in the order of their arrival."""
+    source = config.source
+    if isinstance(source, Generated):
+        return generated_stream(source, config.rows, encoding=config.kafka.impressions.codec).chunks(source.chunk_rows)
+    assert isinstance(source, Recorded)
+    return RecordedStream(source.path, source, config.rows).chunks(source.chunk_rows)
 
 
 def _told(chunks: Iterable[Chunk], truths: list[pa.RecordBatch]) -> Iterator[Chunk]:

@@ -6,11 +6,16 @@ What a step, a row, a request costs:
     python -m tests.benchmarks.bench_settlement      rows merged and settled a second, bytes of a pending impression
     python -m tests.benchmarks.bench_pending         what a tenth of a day at 1,000 impressions a second takes
     python -m tests.benchmarks.bench_lake            commits, polls and reads of the lake
+    python -m tests.benchmarks.bench_verticals       a commit of 4 to 4,000 verticals
     python -m tests.benchmarks.bench_slow_stream     years of event time: files, and the share of reading, by layout
     python -m tests.benchmarks.bench_checkpoint      training while a checkpoint is written
     python -m tests.benchmarks.bench_restore         saving and restoring windows of tables that others cut
+    python -m tests.benchmarks.bench_host            students that share a process; a backfill and the bare engine
+    python -m tests.benchmarks.bench_init            a look at a long file: seconds and memory
+    python -m tests.benchmarks.bench_spawn           other workers while a spawned student learns the lake
     python -m tests.benchmarks.bench_reader_ahead    reading ahead of training, on and off
     python -m tests.benchmarks.bench_scoring_ranks   scoring by ranks, compared with a replica
+    python -m tests.benchmarks.bench_serving         answers a second and their latency, in process and over HTTP
     python -m tests.benchmarks.bench_sharding        every way to cut tables over ranks
     python -m tests.benchmarks.student_cost          distillation, in serving and in training
     python -m tests.benchmarks.large_teacher         tables that no single rank may hold (12 GB)
@@ -25,5 +30,8 @@ What becomes of the model:
     python -m tests.benchmarks.peeking               looking again and again, with an e-process and with plain intervals
     python -m tests.benchmarks.rank_change           the loss of a teacher that is resumed by more or fewer ranks
     python -m tests.benchmarks.reduced_comms         embeddings that travel as halves
+    python -m tests.benchmarks.replay                a replay of four arms over a lake, and the bare engine
+    python -m tests.benchmarks.replay_statistics     what intervals of a replay hold, A/A and of a planted gain
+    python -m tests.benchmarks.spawn_variants        a student that is spawned at mid-stream, by the way it begins
     python -m tests.benchmarks.teacher_bias          a biased teacher, and what its students serve
 """

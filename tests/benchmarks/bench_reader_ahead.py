@@ -37,8 +37,8 @@ from pipelines.workers import Orders
 from pipelines.workers.teacher import TeacherWorker
 from pipelines.workers.teacher import worker as teacher_module
 from streaming.lake import LakeTable
+from streaming.ports import free_port
 from tests.support.pipelines.small_runs import small
-from tests.support.ranks.ports import free_port
 
 BLOCK_ROWS, IDS, FLOATS = 16_384, 12, 4
 RANK = """

@@ -24,8 +24,8 @@ from exfm.threads import set_threads
 from pipelines.config import Config, StudentSettings
 from pipelines.config import load as load_config
 from pipelines.offline import rows_of
-from pipelines.offline.sweep.data import Data, data_of
-from pipelines.offline.sweep.teachers import blocks_of, lockstep_logits, versions_of
+from pipelines.offline.logits import blocks_of, lockstep_logits, versions_of
+from pipelines.offline.replay.data import Data, data_of
 from streaming.schema import POSITION_FIELDS
 
 REGIMES = ((0.002, 100_000), (0.002, 600_000), (0.02, 20_000), (0.02, 100_000), (0.2, 20_000), (0.2, 100_000))
@@ -70,10 +70,10 @@ def predictions(config: Config, lake: pa.Table, student: StudentSettings) -> tup
         learned_rows=student.learned_rows,
     )
     made = {name: np.full(data.labels.shape, np.nan) for name in MODELS}
-    for i, batch in enumerate(data.batches):
-        own = data.learned[data.bounds[i] : data.bounds[i + 1]]
-        for name, result in engine.step(batch).results.items():
-            made[name][own] = result.logits
+    for stretch in data.stretches:
+        for batch, own in zip(stretch.batches, stretch.learned, strict=True):
+            for name, result in engine.step(batch).results.items():
+                made[name][own] = result.logits
     for t, task in enumerate(tasks):
         column = lake[f"teacher_logit_{task}"].take(pa.array(data.places)).combine_chunks()
         made["teacher"][:, t] = column.to_numpy(zero_copy_only=False)

@@ -23,6 +23,7 @@ from scipy.special import stdtrit
 
 from exfm.metrics import MIN_CLUSTERS, MIN_POSITIVES, Clusters, consecutive_blocks, paired_gain, sigmoid
 from exfm.metrics.classification import cross_entropy
+from tests.support.tables import Table
 
 ROWS = 13_306
 POSITIVES = (5, 9, 15, 30, 50, 100, 400)
@@ -126,15 +127,15 @@ def holds_two_way(population: Population, times: int) -> list[float]:
 
 def main(times: int) -> None:
     print(f"intervals are given from {MIN_POSITIVES} positives in {MIN_CLUSTERS} clusters on\n")
-    print("| stream | positives | clusters with a positive | of 100 intervals hold |\n|---|---|---|---|")
+    table = Table("stream", "positives", "clusters with a positive", "of 100 intervals hold")
     for draw in (even, users, bursts):
         for positives in POSITIVES:
             share, clusters = holds(draw, positives, times)
-            print(f"| {draw.__name__} | {positives} | {clusters:.0f} | {100 * share:.1f} |", flush=True)
-    print("\n| of 100 intervals hold, clustered by | stretches | user | ad | user and ad |\n|---|---|---|---|---|")
+            table.row(draw.__name__, positives, f"{clusters:.0f}", f"{100 * share:.1f}")
+    print()
+    table = Table("of 100 intervals hold, clustered by", "stretches", "user", "ad", "user and ad")
     for name, population in TWO_WAY.items():
-        shares = " | ".join(f"{100 * share:.0f}" for share in holds_two_way(population, times))
-        print(f"| {name} | {shares} |", flush=True)
+        table.row(name, *(f"{100 * share:.0f}" for share in holds_two_way(population, times)))
 
 
 if __name__ == "__main__":

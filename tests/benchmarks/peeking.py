@@ -22,6 +22,7 @@ import argparse
 import numpy as np
 
 from tests.support.models.model_pairs import BLOCK, World, differences, watched
+from tests.support.tables import Table
 
 GAIN = 0.01
 
@@ -44,16 +45,13 @@ def table(world: World, times: int, rows: int, gain: float) -> list[tuple[float,
 
 def main(times: int, rows: int) -> None:
     print(f"{times:,} pairs each, {rows:,} rows, looked at after every {BLOCK} rows\n")
-    head = ["stream", "clicks", "planted", "anytime", "median rows", "plain", "median rows", "once, at the end"]
-    print(f"| {' | '.join(head)} |")
-    print("|---|---|---|---|---|---|---|---|")
+    shown = Table("stream", "clicks", "planted", "anytime", "median rows", "plain", "median rows", "once, at the end")
     for world in WORLDS:
         for gain in (0.0, GAIN):
             anytime, plain, end = table(world, times, rows, gain)
             planted = f"{100 * gain:g} % NE" if gain else "nothing (A/A)"
-            cells = [f"{100 * share:.1f} % | {median:,.0f}" for share, median in (anytime, plain)]
-            of = [world.name, f"{100 * world.rate:g} %", planted, *cells, f"{100 * end[0]:.1f} %"]
-            print(f"| {' | '.join(of)} |", flush=True)
+            cells = [text for share, rows_ in (anytime, plain) for text in (f"{100 * share:.1f} %", f"{rows_:,.0f}")]
+            shown.row(world.name, f"{100 * world.rate:g} %", planted, *cells, f"{100 * end[0]:.1f} %")
 
 
 if __name__ == "__main__":

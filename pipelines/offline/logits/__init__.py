@@ -1,0 +1,13 @@
+"""Where a replay's logits and first weights come from, other than a lake's columns.
+
+teachers  a teacher in lockstep, and the logits of its snapshots
+stored    a run's stored snapshots, which score rows again
+starts    the checkpoints of a run's students, which an arm may start from
+stream    the rows with their logits, as a lake would store them, some at a time
+kept      what a replay needs of a run that goes on, in the folder of the replay
+faults    logits that are missing, and labels that are lost or unknown
+"""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

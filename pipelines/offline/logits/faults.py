@@ -1,0 +1,63 @@
+"""What is wrong with a stream's logits and labels, by impression: the same impressions whatever else is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from streaming.hashing import hash64
+from streaming.schema import Task
+
+_MIX = np.uint64(0x9E3779B97F4A7C15)
+
+
+def chosen(ids: pa.Array, share: float, fault: str) -> np.ndarray:
+    """Which rows are among this share of impressions, (N,) bool; another fault has others.
+
+    >>> ids = pa.array(range(10_000))
+    >>> float(chosen(ids, 0.2, "missing").mean().round(2)), float(chosen(ids, 1.0, "lost").mean())
+    (0.2, 1.0)
+    """
+    salt = hash64(pa.array([fault]))[0]
+    mixed = (hash64(ids) ^ salt) * _MIX
+    mixed ^= mixed >> np.uint64(32)
+    return np.asarray((mixed * _MIX >> np.uint64(11)).astype(np.float64) / 2.0**53 < share)
+
+
+def learned_labels(
+    table: pa.Table, tasks: Sequence[Task], faults: Mapping[str, float], delays_s: np.ndarray | None = None
+) -> dict[str, pa.Array]:
+    """The labels by task that students learn, (N,) each: a share of positives is `lost`, feedback later than `window_s`
+    does not count (`delays_s`, (N, T), says how late it was), and a share is `unknown`. A task that is given another
+    one has no label where the feedback of that one does not count.
+
+    >>> tasks = [Task(name="ctr", window_s=60), Task(name="cvr", window_s=90, given="ctr")]
+    >>> logged = pa.table({"impression_id": [7, 8, 7, 8], "label_ctr": [1, 1, None, None],
+    ...                    "label_cvr": [None, None, 1, 1]})
+    >>> delays = np.array([[5, 70], [20, 30], [5, 70], [20, 30]])
+    >>> found = learned_labels(logged, tasks, {"window_s": 10}, delays)
+    >>> found["ctr"].to_pylist(), found["cvr"].to_pylist()
+    ([1, 0, None, None], [None, None, 0, None])
+    """
+    ids = table["impression_id"].combine_chunks()
+    unknown = chosen(ids, faults.get("unknown", 0.0), "unknown")
+    gone: dict[str, np.ndarray] = {}
+    for t, task in enumerate(tasks):
+        gone[task.name] = chosen(ids, faults.get("lost", 0.0), "lost" if task.given is None else f"lost {task.name}")
+        if delays_s is not None:
+            gone[task.name] |= delays_s[:, t] > faults["window_s"]
+    given = {task.name: task.given for task in tasks}
+    found = {}
+    for name in given:
+        column = table[f"label_{name}"].combine_chunks()
+        known = column.is_valid().to_numpy(zero_copy_only=False) & ~unknown
+        condition = given[name]
+        while condition is not None:
+            known &= ~gone[condition]
+            condition = given[condition]
+        values = column.fill_null(0).to_numpy(zero_copy_only=False).copy()
+        values[gone[name]] = 0
+        found[name] = pa.array(values, column.type, mask=~known)
+    return found

@@ -1,0 +1,12 @@
+"""Replay equals live: a student of a run, retrained from the run's lake, compared with what the run left, in bits.
+
+verdict   which students, up to which checkpoint, and the verdict
+retrain   the student's own worker over the lake, that keeps everything in memory
+bits      predictions, tensors and counts, compared; the first place where they part
+cause     why they part, most likely
+screen    the verdict for people
+"""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

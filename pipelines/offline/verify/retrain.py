@@ -1,0 +1,175 @@
+"""A student retrained: its own worker over the run's lake, which keeps in memory what a run would write.
+
+    lake ──► feed ──► engine ──► record ──► compared predictions
+                                    ╵──► tensors and counts at the checkpoint's position
+
+Engine, feed, cuts, sampling and bookkeeping are the worker's; only where things go is another. Where the student's
+tables grew in its life, the retraining stops there, and goes on with the larger ones as the run did.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from exfm.data import Batch, FeatureSet
+from exfm.tensors import Checkpoint, Storable
+from pipelines.config import Config, StudentSettings
+from pipelines.offline.verify.bits import ComparedLog
+from pipelines.run_dir import Roster, RunDir
+from pipelines.workers import Keeper, Orders, Ranks, Resumable
+from pipelines.workers.student import Exports, StudentWorker
+from streaming.messages import EndOfStream
+
+
+@dataclass(frozen=True)
+class Beside(RunDir):
+    """A folder for what a retraining writes, with the lake of the run `of`, and what its students start from."""
+
+    of: RunDir
+
+    @property
+    def lake(self) -> Path:
+        return self.of.lake
+
+    @property
+    def roster(self) -> Roster:
+        return self.of.roster
+
+
+class Stage(NamedTuple):
+    """A part of a student's life with one set of features: up to this `lake_seq`."""
+
+    features: FeatureSet
+    upto: int
+
+
+class Retrained(NamedTuple):
+    """The state at the end, as a checkpoint holds it."""
+
+    tensors: dict[str, Tensor]
+    meta: dict[str, Any]
+
+
+def retrained(
+    config: Config,
+    name: str,
+    run_dir: Beside,
+    stages: Sequence[Stage],
+    predictions: ComparedLog,
+    advance: Callable[[int], None],
+) -> Retrained:
+    """The student's way over its rows, to the end of the last stage. `advance` is called with positions in the lake.
+
+    Raises DataLost where rows were deleted, ModelError as training does."""
+    stored: Checkpoint[Any] | None = None
+    for stage in stages:
+        of_stage = with_features(config, stage.features)
+        worker = _Worker(of_stage, of_stage.student(name), run_dir, stored, predictions)
+        try:
+            worker.learn_upto(stage.upto, advance)
+            kept = worker.held.kept
+        finally:
+            worker.abandon()
+        stored = Checkpoint(kept.tensors, kept.meta, "student-checkpoint", None)
+    assert stored is not None
+    return Retrained(stored.tensors, stored.meta)
+
+
+def stages_of(meta: Mapping[str, Any]) -> list[Stage]:
+    """What a checkpoint says of the sizes that the student had, up to its own position."""
+    made_with = [*(event["was"] for event in meta["past"]["grown"]), meta["made_with"]]
+    ends = [*(event["after"] for event in meta["past"]["grown"]), meta["lake_seq"]]
+    return [Stage(FeatureSet.model_validate(m["features"]), end) for m, end in zip(made_with, ends, strict=True)]
+
+
+def with_features(config: Config, features: FeatureSet) -> Config:
+    """The config with these features as they are here; others of it stay as they are."""
+    sizes = {}
+    for kind in type(features).model_fields:
+        here = {feature.name: feature for feature in getattr(features, kind)}
+        sizes[kind] = tuple(here.get(feature.name, feature) for feature in getattr(config.features, kind))
+    return config.model_copy(update={"features": config.features.model_copy(update=sizes)})
+
+
+class _Held(Keeper):
+    """Keeps the last checkpoint in memory; what belongs to it is done at once."""
+
+    stored: Checkpoint[Any] | None
+    kept: Retrained
+
+    def open(
+        self, engine: Resumable, older: Callable[[], Collection[str]], ranks: Ranks | None = None
+    ) -> Checkpoint[Any] | None:
+        return self.stored
+
+    def commit(
+        self,
+        name: str,
+        tensors: Mapping[str, Storable],
+        meta: Mapping[str, Any],
+        *,
+        kind: str,
+        before: Callable[[], None] = lambda: None,
+        after: Callable[[], None] = lambda: None,
+    ) -> None:
+        before()
+        self.kept = Retrained(dict(tensors), dict(meta))  # type: ignore[arg-type]  # whole tensors: one process
+        after()
+
+    def put(self, write: Callable[[], None], *, alone: bool = False) -> None:
+        write()
+
+    def check(self) -> None:
+        pass
+
+    def write_quarantine(self, state: Mapping[str, Any]) -> None:
+        pass
+
+
+class _NoExports(Exports):
+    def __init__(self) -> None:
+        self.alarm = None
+
+    def of(self, batch: Batch, name: str, tensors: Mapping[str, Tensor]) -> Callable[[], None]:
+        return lambda: None
+
+
+class _Worker(StudentWorker):
+    def __init__(
+        self,
+        config: Config,
+        settings: StudentSettings,
+        run_dir: RunDir,
+        stored: Checkpoint[Any] | None,
+        predictions: ComparedLog,
+    ) -> None:
+        super().__init__(config, settings, run_dir)
+        self.keeper = self.held = _Held(self.name, run_dir, self.watch, queue=1)
+        self.held.stored = stored
+        self._compared = predictions
+
+    def resume(self) -> bool:
+        grew = super().resume()
+        self.record.predictions, self._exports = self._compared, _NoExports()
+        return grew
+
+    def learn_upto(self, position: int, advance: Callable[[int], None]) -> None:
+        """Learn every row up to there; the last batch of a stream that ends there may be short."""
+        self.orders = Orders(end_seq=position)
+        self.open()
+        assert self.feed is not None
+        while True:
+            try:
+                cut = self.feed.read()
+            except EndOfStream:
+                break
+            if cut is not None:
+                self.learn(cut)
+                advance(self._position)
+        self._move_to(position)
+        self.checkpoint()

@@ -1,0 +1,20 @@
+"""Serving: what students have learned answers requests, and follows the registry while it does.
+
+asked      what a request asks: JSON or Arrow, as columns
+tables     of int8 or int4, judged before they answer
+version    one version of a student, immutable
+origins    where versions come from: a run, MLflow's registry
+shelf      the versions that answer now; swapped by one pointer
+app        the HTTP interface
+interface  the same as an OpenAPI document
+logged     a topic of what was served
+meters     what a server has done, for Prometheus
+protocol   HTTP with an end to every request
+processes  a server in one process or several
+client     asks a server, with the standard library alone
+batch      the same predictions for a file, in constant memory
+"""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

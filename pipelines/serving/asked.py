@@ -1,0 +1,116 @@
+"""What is asked of a model: the columns of a request's body, one row for each prediction that is wanted.
+
+    application/json                        {"rows": [{"user_id": 1, "ad_id": 7}, …]}
+                                            {"columns": {"user_id": [1, 1], "ad_id": [7, 8]}}
+                                            either with "context": {"user_id": 1}, columns that all rows share
+    application/vnd.apache.arrow.stream     an Arrow IPC stream
+
+Nothing is read by the model's schema here: ingestion's rules say later which rows can be asked about.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Collection, Mapping
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from streaming.messages import read_ipc
+
+JSON, ARROW = "application/json", "application/vnd.apache.arrow.stream"
+AS_JSON = {JSON, "application/x-www-form-urlencoded"}
+"""What is read as JSON: the second is what curl says of any body unless it is given another name."""
+
+
+MOST_COLUMNS = 2000
+
+
+class Unreadable(Exception):
+    """A body that is no question: why, and what would be."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(why.encode(errors="replace").decode())  # a key may be half a character
+
+
+class Asked(NamedTuple):
+    """`size` rows: columns as they came, and the values that all rows share."""
+
+    columns: Mapping[str, list[Any] | pa.ChunkedArray]
+    context: Mapping[str, Any]
+    size: int
+
+
+def asked_in(body: bytes, content_type: str, *, only: Collection[str], max_rows: int) -> Asked:
+    """The rows of a request, of the columns that are read: `only`. Raises Unreadable.
+
+    >>> asked_in(b'{"context": {"user": 3}, "columns": {"ad": [7, 8]}}', JSON, only={"user", "ad"}, max_rows=10)
+    Asked(columns={'ad': [7, 8]}, context={'user': 3}, size=2)
+    """
+    kind = content_type.partition(";")[0].strip().lower() or JSON
+    if kind != ARROW and kind not in AS_JSON:
+        raise Unreadable(f"the body is {kind}; send {JSON} or {ARROW}")
+    return _of_arrow(body, only, max_rows) if kind == ARROW else _of_json(body, only, max_rows)
+
+
+def _few_enough(rows: int, max_rows: int) -> None:
+    if rows > max_rows:
+        raise Unreadable(f"the request has {rows:,} rows, and {max_rows:,} are allowed; send several requests")
+
+
+def _of_arrow(body: bytes, only: Collection[str], max_rows: int) -> Asked:
+    try:
+        with pa.ipc.open_stream(body) as reader:
+            width = len(reader.schema)
+        if width > MOST_COLUMNS:
+            raise Unreadable(
+                f"the body has {width:,} columns, and {MOST_COLUMNS:,} are allowed; send those of the model"
+            )
+        table = read_ipc(body, max(len(body), 1))
+    except (ValueError, OSError, pa.ArrowException) as error:
+        raise Unreadable(f"the body is no Arrow IPC stream: {error}") from None
+    _few_enough(table.num_rows, max_rows)
+    counts = Counter(table.schema.names)
+    for name in only:
+        if counts[name] > 1:
+            raise Unreadable(f"column `{name}` stands {counts[name]} times in the body; give it once")
+    return Asked({name: table[name] for name in only if name in counts}, {}, table.num_rows)
+
+
+def _of_json(body: bytes, only: Collection[str], max_rows: int) -> Asked:
+    try:
+        value = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise Unreadable(f"the body is no JSON: {error}") from None
+    if not isinstance(value, dict) or ("rows" in value) == ("columns" in value):
+        raise Unreadable('the body is a JSON object with either "rows", a list of objects, or "columns", lists by name')
+    if unknown := sorted(value.keys() - {"rows", "columns", "context"}):
+        raise Unreadable(f'the body has "{unknown[0]}"; it may have "rows" or "columns", and "context"')
+    context = value.get("context", {})
+    if not isinstance(context, dict):
+        raise Unreadable('"context" is an object: the value of each column that all rows share')
+    named = value.get("rows", value.get("columns"))
+    columns, count = _of_rows(named, only, max_rows) if "rows" in value else _of_columns(named, max_rows)
+    if twice := sorted(context.keys() & columns.keys()):
+        raise Unreadable(f'`{twice[0]}` stands in "context" and in the rows; give it once')
+    return Asked(columns, context, count)
+
+
+def _of_rows(rows: Any, only: Collection[str], max_rows: int) -> tuple[dict[str, list[Any]], int]:
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise Unreadable('"rows" is a list of objects, one for each row')
+    _few_enough(len(rows), max_rows)
+    return {name: [row.get(name) for row in rows] for name in only if any(name in row for row in rows)}, len(rows)
+
+
+def _of_columns(columns: Any, max_rows: int) -> tuple[Mapping[str, list[Any]], int]:
+    if not isinstance(columns, dict) or not all(isinstance(values, list) for values in columns.values()):
+        raise Unreadable('"columns" is an object with a list of values for each column')
+    lengths = {name: len(values) for name, values in columns.items()}
+    if len(set(lengths.values())) > 1:
+        shown = ", ".join(f"`{name}` {length}" for name, length in list(lengths.items())[:8])
+        raise Unreadable(f"the columns are not of one length: {shown}")
+    count = next(iter(lengths.values()), 0)
+    _few_enough(count, max_rows)
+    return columns, count

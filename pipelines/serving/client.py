@@ -1,0 +1,51 @@
+"""A client of a serving process in the standard library alone: copy it where exfm is not installed."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any
+
+
+class Refused(Exception):
+    """No prediction: the HTTP `code`, and why. `rows`: which rows were at fault, where some were."""
+
+    def __init__(self, code: int, why: str, rows: Sequence[Mapping[str, Any]] = ()) -> None:
+        super().__init__(why)
+        self.code, self.rows = code, rows
+
+
+class Client:
+    """One connection, kept: `with Client("localhost", 8080) as client: client.predict("feed", rows, context)`."""
+
+    def __init__(self, host: str = "localhost", port: int = 8080, timeout_s: float = 5.0) -> None:
+        self._connection = http.client.HTTPConnection(host, port, timeout=timeout_s)
+
+    def predict(
+        self, model: str, rows: Sequence[Mapping[str, Any]], context: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """`{"model", "version", "predictions"}`, a probability per row and task. `context`: columns that all rows
+        share. Raises Refused, or OSError where no server answers."""
+        body = json.dumps({"rows": list(rows), "context": context or {}})
+        path, headers = f"/v1/models/{model}:predict", {"content-type": "application/json"}
+        try:
+            self._connection.request("POST", path, body, headers)
+            response = self._connection.getresponse()
+        except (http.client.RemoteDisconnected, BrokenPipeError):  # the server let an idle connection go: once more
+            self._connection.close()
+            self._connection.request("POST", path, body, headers)
+            response = self._connection.getresponse()
+        text = response.read()
+        if response.status == 200:
+            return dict(json.loads(text))
+        plain = {"error": text.decode(errors="replace").strip()}
+        said: dict[str, Any] = json.loads(text) if text[:1] == b"{" else plain
+        raise Refused(response.status, said["error"], said.get("refused", ()))
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._connection.close()

@@ -1,0 +1,85 @@
+"""One version of a student, as it is served: immutable, so that a request is answered by one version whole."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from exfm.models import load_served
+from pipelines.served_model import ServedModel
+from pipelines.served_rows import checked_columns, serving_rules
+from pipelines.serving.asked import Asked
+from pipelines.serving.tables import JUDGED_ROWS, Tables, columns_to_judge, take_tables
+from streaming.messages import Refusals, RowRules
+from streaming.schema import RowSchema
+
+
+class Answer(NamedTuple):
+    """`probabilities` (n, T) float64 of n rows, NaN where a row is refused, and why."""
+
+    probabilities: np.ndarray
+    refusals: Refusals
+
+
+class ServedVersion:
+    """A version on the disk, loaded. `name` is its name in the registry, or that of an export."""
+
+    def __init__(
+        self,
+        model: str,
+        name: str,
+        path: Path,
+        schema: RowSchema,
+        about: dict[str, Any],
+        tables: Tables = Tables(),
+        labelled: Callable[[list[str], int], pa.Table] | None = None,
+    ) -> None:
+        """`labelled`: rows to judge other `tables` than those of fp32 on. Raises ModelError where the files are damaged
+        or hold something else, or such tables predict worse than they may."""
+        served = load_served(path)
+        rows = None
+        if tables.kind != "fp32" and labelled is not None:
+            rows = labelled(columns_to_judge(served), JUDGED_ROWS)
+        self.model, self.name, self.about = model, name, about | {"tables": take_tables(served, tables, rows)}
+        self._model, self._rules = ServedModel(served, schema), serving_rules(schema, served.features)
+        self._schema = schema
+        self.loaded_at = time.time()
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        return self._model.tasks
+
+    @property
+    def inputs(self) -> pa.Schema:
+        """The raw columns that it reads."""
+        return self._rules.schema
+
+    def answer(self, asked: Asked) -> Answer:
+        """A probability for each row and task. Rows that ingestion would refuse are refused with its words."""
+        batch, refusals = checked_columns(asked.columns, asked.context, asked.size, self._rules)
+        return Answer(self._model.answer(batch, refusals), refusals)
+
+    def impressions(self, asked: Asked, at_ms: int) -> pa.RecordBatch:
+        """The columns of an impression that were asked with, in the schema's types; without an event time, `at_ms`."""
+        there = {*asked.columns, *asked.context, *self.inputs.names, "event_time_ms"}
+        rules = RowRules("impression", self._schema, only=there)
+        context = dict(asked.context)
+        if "event_time_ms" not in asked.columns:
+            context.setdefault("event_time_ms", at_ms)
+        return checked_columns(asked.columns, context, asked.size, rules)[0]
+
+    def as_json(self) -> dict[str, Any]:
+        columns = {field.name: {"type": str(field.type), "nullable": field.nullable} for field in self.inputs}
+        return {
+            "model": self.model,
+            "version": self.name,
+            "tasks": list(self.tasks),
+            "inputs": columns,
+            "loaded_at": self.loaded_at,
+            **self.about,
+        }

@@ -1,0 +1,146 @@
+"""Requests of every kind, many at a time, against a server behind real sockets: each gets its own answer or words,
+and the server goes on."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import logging
+import socket
+import threading
+import time
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pipelines.run_dir import RunDir
+from pipelines.serving import Asked, RequestLimits, Server, shelf_of
+from tests.support.pipelines.odd_requests import KINDS, MAX_BYTES, MAX_ROWS, Odd, odd_request, sound
+from tests.support.pipelines.odd_requests import http as request_of
+from tests.support.pipelines.served_runs import live, run_with_versions
+
+V1 = "v00000100"
+BODY_S, REQUEST_S, PATIENCE_S = 0.5, 1.0, 30.0
+CALLERS = 8
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory):
+    root = tmp_path_factory.mktemp("served")
+    run_with_versions(root, V1)
+    server = Server(shelf_of(RunDir(root), ["feed"], "champion"), RequestLimits(MAX_BYTES, MAX_ROWS, BODY_S))
+    logging.getLogger("exfm.access").disabled = True
+    with live(server, REQUEST_S) as port:
+        yield port, shelf_of(RunDir(root), ["feed"], "champion").version("feed")
+
+
+def said(odd: Odd, port: int) -> tuple[int, bytes] | None:
+    """The code and the body of the answer; None where the connection was closed without one."""
+    with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S) as at:
+        try:
+            for n, part in enumerate(odd.parts):
+                time.sleep(0.02 * (n > 0))
+                at.sendall(part)
+            if odd.leaves:
+                return None
+            response = http.client.HTTPResponse(at)
+            response.begin()
+            return response.status, response.read()
+        except (ConnectionError, http.client.HTTPException):
+            return None
+
+
+def trouble(odd: Odd, answer: tuple[int, bytes] | None, known: Any) -> str | None:
+    """What is wrong with an answer."""
+    if answer is None:
+        return f"{odd.kind}: no answer" if odd.codes and not odd.leaves else None
+    code, body = answer
+    if code >= 500 or (odd.codes and code not in odd.codes):
+        return f"{odd.kind}: {code} {body!r}"
+    if code >= 400 and not body.strip():
+        return f"{odd.kind}: {code} without a word"
+    if odd.rows is not None:
+        columns = {name: [row[name] for row in odd.rows] for name in odd.rows[0]}
+        own = known.answer(Asked(columns, {}, len(odd.rows))).probabilities[:, 0].tolist()
+        if [row["ctr"] for row in json.loads(body)["predictions"]] != own:
+            return f"{odd.kind}: the predictions of other rows: {body!r}"
+    return None
+
+
+def fuzz(served: Any, count: int, seed: int) -> Counter[str]:
+    """How many requests of each kind and code were answered."""
+    port, known = served
+    found: list[str] = []
+    codes: Counter[str] = Counter()
+    lock = threading.Lock()
+
+    def call(caller: int) -> None:
+        random = np.random.default_rng([seed, caller])
+        for _ in range(count // CALLERS):
+            odd = odd_request(random)
+            answer = said(odd, port)
+            wrong = trouble(odd, answer, known)
+            with lock:
+                codes[f"{odd.kind} {answer and answer[0]}"] += 1
+                found.extend([wrong] if wrong else [])
+
+    callers = [threading.Thread(target=call, args=(n,)) for n in range(CALLERS)]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
+    assert not found, found[:5]
+    odd = sound(np.random.default_rng(0))
+    assert trouble(odd, said(odd, port), known) is None  # it lives
+    return codes
+
+
+def test_each_of_some_hundred_requests_gets_its_own_answer_or_words(served):
+    codes = fuzz(served, 600, seed=0)
+    assert codes["sound 200"] > 100
+    assert len({kind.rsplit(" ", 1)[0] for kind in codes}) >= len(KINDS)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("seed", range(1, 6))
+def test_each_of_many_thousand_requests_gets_its_own_answer_or_words(served, seed):
+    assert fuzz(served, 4000, seed=seed).total() == 4000
+
+
+def test_connections_that_send_nothing_or_dribble_do_not_lock_others_out(served):
+    """As many as there may be, each with half a request; they are closed, and everybody else is answered."""
+    port, known = served
+    half = request_of(b"{}")[:40]
+    slow = [socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S) for _ in range(256)]
+    for n, each in enumerate(slow):
+        each.sendall(half if n % 2 else b"")
+    odd = sound(np.random.default_rng(1))
+    over = time.monotonic() + REQUEST_S + 2
+    answer = said(odd, port)
+    while answer is not None and answer[0] == 503 and time.monotonic() < over:
+        time.sleep(0.1)
+        answer = said(odd, port)
+    assert trouble(odd, answer, known) is None
+    words = [each.recv(1000) for each in slow]
+    for each in slow:
+        each.close()
+    assert all(b"did not arrive within" in word for word in words), Counter(word[:20] for word in words)
+
+
+def test_a_body_that_goes_on_after_its_refusal_ends_with_the_connection(served):
+    port, _ = served
+    with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S) as at:
+        at.sendall(request_of(b"", content_length=10**12))
+        began = time.monotonic()
+
+        def dribble() -> None:
+            while time.monotonic() - began < PATIENCE_S:
+                at.sendall(b" " * 1000)
+                time.sleep(0.02)
+
+        with pytest.raises(ConnectionError):
+            dribble()
+    assert time.monotonic() - began < REQUEST_S + 5

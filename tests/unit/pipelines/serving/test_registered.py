@@ -1,0 +1,101 @@
+"""Models straight from MLflow's registry: the alias is followed, a number stays, what cannot be is said in words."""
+
+from __future__ import annotations
+
+import json
+
+import mlflow
+import numpy as np
+import pytest
+
+from pipelines.cli import console as cli
+from pipelines.serving import Server, open_shelf, origins_of
+from pipelines.tracking import Tracker
+from streaming.errors import BadInput
+from tests.support.models.served_students import ROWS, registration, save_student
+from tests.support.pipelines.served_runs import ask
+
+MODEL = "small-feed"
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    """Two versions of a model, the second is champion."""
+    root = tmp_path_factory.mktemp("mlflow")
+    uri = f"sqlite:///{root / 'mlflow.db'}"
+    tracker = Tracker(uri, root / "artifacts", "test", root / "runs.json", 0.1)
+    for name, seed in (("v1", 3), ("v2", 9)):
+        tracker.register("student-feed", registration(MODEL, save_student(root, name, seed=seed)))
+    tracker.close()
+    assert tracker.problem is None
+    return uri
+
+
+def answer(shelf):
+    rows = json.loads(ROWS.to_json(orient="records", double_precision=15))
+    said = ask(Server(shelf).app, "POST", f"/v1/models/{MODEL}:predict", json.dumps({"rows": rows}).encode())
+    assert said.code == 200, said.body
+    value = json.loads(said.body)
+    return value["version"], np.array([[row["ctr"], row["cvr"]] for row in value["predictions"]])
+
+
+def expected(store, number):
+    mlflow.set_tracking_uri(store)
+    return mlflow.pyfunc.load_model(f"models:/{MODEL}/{number}").predict(ROWS).to_numpy()
+
+
+def test_an_alias_is_followed_and_a_number_is_not(store):
+    shelf = open_shelf(origins_of([f"models:/{MODEL}@champion"], None, tracking_uri=store))
+    pinned = open_shelf(origins_of([f"models:/{MODEL}/2"], None, tracking_uri=store))
+    version, said = answer(shelf)
+    assert version == "2"
+    assert np.array_equal(said, expected(store, 2))
+    client = mlflow.MlflowClient(store)
+    client.set_registered_model_alias(MODEL, "champion", "1")
+    for each in (shelf, pinned):
+        each.look()
+    version, said = answer(shelf)
+    assert version == "1"
+    assert np.array_equal(said, expected(store, 1))
+    assert answer(pinned)[0] == "2"
+    (model,) = json.loads(ask(Server(shelf).app, "GET", "/v1/models").body)["models"]
+    assert (model["follows"], model["published"]["tags"]["role"]) == (f"models:/{MODEL}@champion", "student")
+    client.delete_registered_model_alias(MODEL, "champion")
+    shelf.look()
+    assert answer(shelf)[0] == "1"  # nothing is wanted now: what answers goes on
+    client.set_registered_model_alias(MODEL, "champion", "2")
+    for each in (shelf, pinned):
+        each.close()
+
+
+@pytest.mark.parametrize(
+    ("names", "options", "words"),
+    [
+        (["models:/small-fed@champion"], {}, "did you mean `small-feed`"),
+        (["models:/small-feed"], {}, "models:/NAME@ALIAS"),
+        (["models:/small-feed@champion", "feed"], {}, "need a server each"),
+        (["models:/small-feed@champion", "models:/small-feed/1"], {}, "named twice"),
+        (["models:/small-feed@champion"], {"follow": "newest"}, "models:/NAME@newest"),
+        (["feed"], {}, "--run-dir"),
+    ],
+)
+def test_what_is_not_there_is_refused_in_words(store, names, options, words):
+    with pytest.raises(BadInput, match=words):
+        origins_of(names, None, tracking_uri=store, **options)
+
+
+@pytest.mark.parametrize(("store", "words"), [("http://127.0.0.1:9", "cannot be read"), (None, "has no model `x`")])
+def test_a_store_that_has_nothing_is_said_in_words(capsys, tmp_path, store, words):
+    uri = store or f"sqlite:///{tmp_path}/mlflow.db"
+    with pytest.raises(SystemExit) as left:
+        cli.main(["serve", "models:/x@champion", "--tracking-uri", uri])
+    said = capsys.readouterr().err
+    assert (left.value.code, words in said, "Traceback" in said) == (2, True, False)
+
+
+def test_a_file_is_scored_by_a_registered_model(store, capsys, tmp_path):
+    ROWS.to_parquet(tmp_path / "ads.parquet")
+    with pytest.raises(SystemExit) as left:
+        cli.main(["score", f"models:/{MODEL}/1", str(tmp_path / "ads.parquet"), "--tracking-uri", store, "--json"])
+    assert not left.value.code
+    assert json.loads(capsys.readouterr().out)["version"] == "1"

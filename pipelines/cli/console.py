@@ -15,14 +15,40 @@ import sys
 from typing import Annotated, Any
 
 import typer
+import typer.core
 
 from streaming.program import command
 
 DONE, FAILED, CALLERS_MISTAKE, INTERRUPTED = 0, 1, 2, 130
 COMPLETION = {"--install-completion", "--show-completion"}
 
+PANELS = {
+    "Begin": ("doctor", "init", "config", "check"),
+    "Run a stream": ("stream", "status", "stop", "report"),
+    "Students of a run": ("students", "spawn", "pause", "resume", "retire", "logs"),
+    "Versions and serving": ("promote", "rollback", "serve", "score"),
+    "Compare offline": ("replay", "sweep"),
+    "Teachers": ("plan", "scale"),
+    "Streams, lake and repairs": ("generate", "ingest", "broker", "lake", "dead-letters", "mend"),
+}
+"""What `exfm --help` shows together, in this order."""
+
+
+class _InPanels(typer.core.TyperGroup):
+    def list_commands(self, ctx: Any) -> list[str]:
+        order = [name for names in PANELS.values() for name in names]
+        return sorted(super().list_commands(ctx), key=order.index)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        found: Any = super().get_command(ctx, cmd_name)
+        if found is not None:
+            found.rich_help_panel = next(panel for panel, names in PANELS.items() if cmd_name in names)
+        return found
+
+
 app = typer.Typer(
     name="exfm",
+    cls=_InPanels,
     help="One large teacher trains on an ads stream; many small vertical students distil from its logged logits.",
     epilog="Try: exfm stream configs/demo.yaml --until-end",
     no_args_is_help=True,
@@ -52,14 +78,14 @@ def _options(
 
 NOUNS = (
     "broker",
-    "dead_letters",
+    "configs",
     "doctor",
     "lake",
-    "mend",
     "recordings",
+    "repairs",
+    "replay",
     "stream",
     "students",
-    "sweep",
     "teachers",
     "versions",
 )

@@ -16,17 +16,31 @@ if TYPE_CHECKING:
 
 
 def check(
-    what: Annotated[Path, typer.Argument(help="A YAML file; see configs/.")],
+    what: Annotated[
+        Path, typer.Argument(help="A YAML file (see configs/); or rows: a run's folder with its lake, a Parquet file.")
+    ],
     sample: Annotated[
         int, typer.Option("--sample", min=3, help="Rows, or messages of a topic, that are looked at in every column.")
     ] = 100_000,
     overrides: Overrides = None,
     local: Annotated[bool, typer.Option("--local", help="As for a run with --local: one process.")] = False,
+    label: Annotated[
+        list[str] | None, typer.Option("--label", help="Of a file: a column that is a label. May be repeated.")
+    ] = None,
+    time: Annotated[str | None, typer.Option("--time", help="Of a file: the column of the event time.")] = None,
+    against: Annotated[
+        Path | None,
+        typer.Option("--against", help="Of rows: a Parquet file of features as they were served, by impression_id."),
+    ] = None,
     json_: AsJson = False,
 ) -> None:
     """Check a config and its data: columns, times, labels, delays, verticals, tables, memory. Nothing is started.
+    `exfm stream` does the same first.
 
-    `exfm stream` does the same first. Exit code 2 where something stops a run, 0 with warnings.
+    Of rows that have settled, a run's lake or a Parquet file: volume, label rates, missing logits, repeated rows,
+    features that know the label, features that are served otherwise than rebuilt, drift by day and vertical.
+
+    Exit code 2 where something stops a run, or is wrong with the rows; 0 with warnings.
 
     Example: exfm check configs/demo.yaml
     """
@@ -35,19 +49,54 @@ def check(
 
     from pipelines.checks import check_config, report_text
     from pipelines.config import load
-    from streaming.errors import BadInput
 
     if what.is_dir() or what.suffix in (".parquet", ".csv"):
-        raise BadInput(
-            f"{what} is data; `exfm check` takes a config that says what its columns are: see source.path and rows in "
-            "docs/tutorials/your-parquet-file.md"
-        )
+        _check_rows(what, label or [], time, against, json_=json_)
+        return
     report = check_config(load(what, overrides), rows=sample, local=local)
     if json_:
         typer.echo(json.dumps(report.as_json(), indent=2))
     else:
         typer.echo(report_text(report, min(100, shutil.get_terminal_size().columns)))
     if report.stops:
+        raise typer.Exit(2)
+
+
+def _check_rows(what: Path, labels: list[str], time: str | None, against: Path | None, *, json_: bool) -> None:
+    """Raises BadInput where there are no such rows, and Exit with 2 where something is wrong with them."""
+    import json
+    import shutil
+
+    import pyarrow.parquet as pq
+
+    from pipelines.checks import finding_lines
+    from pipelines.quality import examined, rows_of_file, rows_of_lake
+    from pipelines.run_dir import RunDir
+    from pipelines.tools import config_of
+    from streaming.errors import BadInput
+
+    given = None
+    if what.is_dir():
+        run_dir = RunDir(what)
+        schema = config_of(run_dir).rows
+        rows, given = rows_of_lake(run_dir.lake, schema), schema.given
+    elif what.suffix == ".csv":
+        raise BadInput(f"{what} is text; `exfm check` reads rows from Parquet or a run's lake; `exfm init` takes text")
+    else:
+        rows = rows_of_file(what, labels, time)
+    recorded = None
+    if against is not None:
+        recorded = pq.read_table(against)
+        if "impression_id" not in {*recorded.schema.names} & {*rows.schema.names}:
+            raise BadInput(f"rows of {what} and {against} are matched by `impression_id`, which one of them lacks")
+    found = examined(rows, recorded, given=given)
+    if json_:
+        typer.echo(json.dumps(found.as_json(), indent=2))
+    else:
+        typer.echo(f"{what}: {found.rows:,} rows, {found.looked_at:,} looked at\n")
+        lines = finding_lines(found.findings, min(100, shutil.get_terminal_size().columns))
+        typer.echo("\n".join([*lines, "", found.verdict] if lines else [found.verdict]))
+    if found.stops:
         raise typer.Exit(2)
 
 
@@ -64,7 +113,11 @@ def stream(
     ] = False,
     evolve: Annotated[
         bool,
-        typer.Option("--evolve", help="Resume although features differ: larger tables, more features of the teacher."),
+        typer.Option(
+            "--evolve",
+            help="Resume although features differ (larger tables, more features of the teacher), or input topics have "
+            "more partitions.",
+        ),
     ] = False,
     drop: Annotated[
         list[str] | None, typer.Option("--drop", help="With --evolve: a feature to remove. May be repeated.")
@@ -112,8 +165,9 @@ def _check(settings: Config, where: RunDir, *, fresh: bool, local: bool) -> None
 
     Raises BadInput, one line and more per problem; prints warnings.
     """
-    from pipelines.checks import Severity, check_again, check_config, finding_lines
+    from pipelines.checks import check_again, check_config, finding_lines
     from pipelines.control import failed_before_learning
+    from pipelines.quality import Severity
     from streaming.errors import BadInput
 
     begun = where.config.exists() and not fresh and not failed_before_learning(where)

@@ -1,21 +1,40 @@
-"""`exfm promote`, `exfm rollback`: a student's champion, chosen by hand."""
+"""`exfm promote`, `rollback`, `serve`, `score`: versions of a student, the champion among them, and what it answers."""
 
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
 from pipelines.cli.options import AsJson, RunDirOption
 
+if TYPE_CHECKING:
+    from pipelines.serving import Follow
+
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The student.")]
 Reason = Annotated[str, typer.Option("--reason", help="Why: it stays in the ledger and on the version in MLflow.")]
+FollowOption = Annotated[
+    str,
+    typer.Option(
+        "--follow",
+        help="Which version: champion or candidate of the registry; or newest, of the last checkpoint.",
+    ),
+]
+
+RunDirOrNone = Annotated[Path | None, typer.Option("--run-dir", help="Folder of the run, for students of it.")]
+TrackingUri = Annotated[
+    str | None,
+    typer.Option(
+        "--tracking-uri", envvar="MLFLOW_TRACKING_URI", help="MLflow's store, for models:/…: sqlite:///…, http://…."
+    ),
+]
 
 
 def register(app: typer.Typer) -> None:
-    app.command()(promote)
-    app.command()(rollback)
+    for command in (promote, rollback, serve, score):
+        app.command()(command)
 
 
 def promote(
@@ -62,3 +81,113 @@ def _show(value: dict[str, Any], as_json: bool) -> None:
     typer.echo(f"{value['student']}: {value['champion']} {now} (by {value['by']}, {value['at']}: {value['reason']})")
     typer.echo(f"previous: {value['previous'] or 'none'}; candidate: {value['candidate'] or 'none'}")
     typer.echo(f"MLflow: {value['mlflow']}")
+
+
+def serve(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[NAME…]", help="Students of --run-dir, default: all; or models:/NAME@ALIAS, /NAME/N."),
+    ] = None,
+    run_dir: RunDirOrNone = None,
+    follow: FollowOption = "champion",
+    host: Annotated[str, typer.Option("--host", help="The address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="0: any that is free.")] = 8080,
+    processes: Annotated[int, typer.Option("--processes", min=1, help="Each uses a core and holds the models.")] = 1,
+    max_rows: Annotated[int, typer.Option("--max-rows", min=1, help="Of one request.")] = 4096,
+    max_mb: Annotated[float, typer.Option("--max-mb", min=0.001, help="Of one request's body.")] = 8.0,
+    access_log: Annotated[bool, typer.Option(help="A line of JSON for each request, on standard output.")] = True,
+    tracking_uri: TrackingUri = None,
+    tables: Annotated[
+        str, typer.Option("--tables", help="fp32; or int8, int4: smaller, judged on the lake's newest rows first.")
+    ] = "fp32",
+    max_ne_loss: Annotated[
+        float, typer.Option("--max-ne-loss", min=0, help="By how much of itself --tables may raise the NE of a task.")
+    ] = 0.001,
+    log_topic: Annotated[
+        str | None, typer.Option("--log-topic", help="A topic for requests and predictions; it must exist.")
+    ] = None,
+    log_share: Annotated[
+        float, typer.Option("--log-share", min=0, max=1, help="Of the impressions, by a hash of impression_id.")
+    ] = 0.01,
+    bootstrap_servers: Annotated[
+        str | None, typer.Option("--bootstrap-servers", help="HOST:PORT of the Kafka that has --log-topic.")
+    ] = None,
+) -> None:
+    """Serve students of a run, or registered models, over HTTP. A version that becomes champion answers within a
+    second, without a failed request; a damaged one is refused, and the old one stays.
+
+    POST /v1/models/NAME:predict takes JSON rows or columns, or an Arrow IPC stream; GET /v1/models, /healthz, /readyz,
+    /metrics (Prometheus) and /openapi.json say the rest. No cluster and no broker are needed. Ctrl-C ends it.
+
+    Example: exfm serve feed --run-dir runs/demo
+    Example: exfm serve models:/demo-feed@champion
+    """
+    from pipelines.serving import RequestLimits, Serving, Tables
+    from pipelines.serving import serve as serve_until_stopped
+
+    kind = Tables(cast("Any", _chosen(tables, "--tables", ("fp32", "int8", "int4"))), max_ne_loss)
+    limits = RequestLimits(max_bytes=round(max_mb * 1e6), max_rows=max_rows)
+    asked = Serving(run_dir, tuple(names or ()), _follow(follow), host, port, limits, access_log, tracking_uri, kind)
+    if log_topic is not None:
+        from pipelines.serving import LogSettings
+        from streaming.kafka import KafkaSettings
+
+        settings = KafkaSettings(bootstrap_servers=bootstrap_servers)
+        asked = asked._replace(logged=LogSettings(settings, log_topic, log_share))
+
+    def ready(taken: int) -> None:
+        typer.echo(f"serving on http://{host}:{taken}; try: curl http://{host}:{taken}/v1/models", err=True)
+
+    serve_until_stopped(asked, processes, ready)
+
+
+def score(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The student; or models:/NAME@ALIAS, models:/NAME/N.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Rows: .parquet, .csv, or a folder of .parquet.")],
+    run_dir: RunDirOrNone = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help=".parquet or .csv; default: FILE.scored.parquet.")
+    ] = None,
+    follow: FollowOption = "champion",
+    tracking_uri: TrackingUri = None,
+    as_json: AsJson = False,
+) -> None:
+    """Predict the rows of a file with a student, in constant memory: its columns, and prediction_TASK for each task.
+    Rows that ingestion would refuse have null there, and are counted by reason.
+
+    Example: exfm score feed ads.parquet --run-dir runs/demo
+    """
+    from pipelines.display import rows_bar
+    from pipelines.serving import open_shelf, origins_of, rows_in, score_file
+    from streaming.errors import BadInput
+
+    shelf = open_shelf(origins_of([name], run_dir, _follow(follow), tracking_uri))
+    (model,) = shelf.models
+    version = shelf.version(model)
+    shelf.close()
+    if version is None:
+        why = shelf.refused(model) or f"it has no {follow}; --follow newest takes its last checkpoint's"
+        raise BadInput(f"`{name}` cannot predict: {why}")
+    target = out or file.with_name(f"{file.stem}.scored.parquet")
+    with rows_bar("predicting", rows_in(file) or 0) as advance:
+        done = score_file(version, file, target, advance)
+    if as_json:
+        typer.echo(
+            json.dumps({"version": version.name, "rows": done.rows, "refused": done.refused, "out": str(target)})
+        )
+        return
+    typer.echo(f"{done.rows:,} rows predicted by {name} {version.name}: {target}")
+    for reason, count in sorted(done.refused.items()):
+        typer.echo(f"  {count:,} rows refused ({reason}): null")
+
+
+def _follow(text: str) -> Follow:
+    return cast("Follow", _chosen(text, "--follow", ("champion", "candidate", "newest")))
+
+
+def _chosen(text: str, option: str, possible: tuple[str, ...]) -> str:
+    from streaming.errors import BadInput
+
+    if text not in possible:
+        raise BadInput(f"{option} {text}; it may be {', '.join(possible[:-1])} or {possible[-1]}")
+    return text

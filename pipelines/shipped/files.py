@@ -37,6 +37,15 @@ def config_names() -> list[str]:
     return sorted(file.relative_to(CONFIGS).with_suffix("").as_posix() for file in files)
 
 
+def schema_file() -> Path:
+    """The JSON schema of a config's file, for editors.
+
+    >>> schema_file().is_file()
+    True
+    """
+    return FOLDER / "config.schema.json"
+
+
 def pinned_list(variant: str) -> Path:
     """The list of exact versions for `cpu` or `cuda`.
 

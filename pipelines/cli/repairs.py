@@ -1,8 +1,10 @@
-"""`exfm dead-letters`: the records that a run refused, counted, shown, and put back onto their topics."""
+"""`exfm dead-letters`, `mend`: what the outside world broke in a run, and putting it right by hand."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -13,6 +15,11 @@ Reason = Annotated[str | None, typer.Option("--reason", help="Only letters with 
 
 
 def register(app: typer.Typer) -> None:
+    _register_letters(app)
+    _register_mend(app)
+
+
+def _register_letters(app: typer.Typer) -> None:
     commands = typer.Typer(
         help="Records that a run refused, with their reasons: counted, shown, put back onto their topics.",
         no_args_is_help=True,
@@ -21,6 +28,19 @@ def register(app: typer.Typer) -> None:
     commands.command("show", epilog="Example: exfm dead-letters show ads:0:17 --run-dir runs/mine")(show)
     commands.command("replay", epilog="Example: exfm dead-letters replay --run-dir RUN --reason null:age")(replay)
     app.add_typer(commands, name="dead-letters")
+
+
+def _register_mend(app: typer.Typer) -> None:
+    commands = typer.Typer(
+        help="Put right what the outside world broke in a run. Says first what it will do.", no_args_is_help=True
+    )
+
+    @commands.callback()
+    def _group() -> None:
+        """A group also while it has one command."""
+
+    commands.command("watermark", epilog="Example: exfm mend watermark --run-dir runs/live --yes")(watermark)
+    app.add_typer(commands, name="mend")
 
 
 def list_(run_dir: RunDirOption, reason: Reason = None, as_json: AsJson = False) -> None:
@@ -83,3 +103,51 @@ def replay(
         gone = f"; of {done['gone']:,} the topic no longer holds the record" if done["gone"] else ""
         refused = f"; {done['refused']:,} could not be put back" if done["refused"] else ""
         typer.echo(f"{done['replayed']:,} dead letters are back on their topics{gone}{refused}")
+
+
+def watermark(
+    run_dir: Annotated[Path, typer.Option("--run-dir", help="Folder of the run, which must not be running.")],
+    to: Annotated[
+        str | None,
+        typer.Option(
+            "--to",
+            metavar="TIME",
+            help="Where event time was, as ISO 8601 (UTC without a zone) or milliseconds since 1970; default: the "
+            "newest event time in the lake that is not in the future.",
+        ),
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do it.")] = False,
+    overrides: Overrides = None,
+    as_json: AsJson = False,
+) -> None:
+    """Set event time back after a record from the future has moved it, and everything else is refused as `too_old`.
+
+    Without --yes it says what would become acceptable again and what cannot come back, and changes nothing.
+    """
+    from pipelines.tools import EventTime
+
+    event_time = EventTime(run_dir, overrides)
+    planned = event_time.plan(None if to is None else _milliseconds(to))
+    if not as_json:
+        for line in planned.lines:
+            typer.echo(line)
+    if yes:
+        event_time.set_back(planned)
+    if as_json:
+        typer.echo(json.dumps(asdict(planned) | {"done": yes}, indent=2))
+    else:
+        typer.echo("done: the next start goes on from there" if yes else "nothing was changed; add --yes to do it")
+
+
+def _milliseconds(text: str) -> int:
+    import pyarrow as pa
+
+    from streaming.errors import BadInput
+    from streaming.messages import milliseconds
+
+    if text.isdecimal():
+        return int(text)
+    try:
+        return int(milliseconds(pa.array([text]), "ms")[0].as_py())
+    except ValueError:
+        raise BadInput(f"--to {text} is no time; write it as 2026-11-22T18:00:00Z, or in ms since 1970") from None

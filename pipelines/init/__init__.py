@@ -1,0 +1,21 @@
+"""A look at a file of rows, and a config that runs on it: every guess with its evidence.
+
+engine       DuckDB, held to a memory
+source       Parquet, CSV, TSV, JSON lines, folders of them: one Parquet file
+columns      what is known of every column after one pass
+guess        what was taken, why, and what else it could be
+times        the event time: its column, its unit, the order of rows
+labels       what is to be predicted, which values count, how late they come
+roles        id, vertical, user, item, propensity, value
+features     what becomes of every other column
+sample       rows evenly over the file, as `pipelines.quality` examines them
+sizes        tables, widths, batches, blocks, rates
+prepared     the file that the config names, or a copy that can be played
+text         YAML with comments
+config_text  the config, section by section
+proposal     all of it, in order
+"""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

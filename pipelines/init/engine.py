@@ -1,0 +1,92 @@
+"""DuckDB, held to a memory and to this machine: statistics and sorts spill to a folder instead of growing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+from streaming.errors import BadInput
+
+MEMORY_MB = 450
+THREADS = 2
+GROUP_ROWS = 65_536
+
+
+def quoted(name: str) -> str:
+    """A column's name in SQL.
+
+    >>> quoted('C"1')
+    '"C""1"'
+    """
+    return '"' + name.replace('"', '""') + '"'
+
+
+def literal(text: object) -> str:
+    """A text in SQL.
+
+    >>> literal("it's")
+    "'it''s'"
+    """
+    return "'" + str(text).replace("'", "''") + "'"
+
+
+class Engine:
+    """A database of its own in memory; `folder` holds what does not fit, and is empty again afterwards."""
+
+    def __init__(self, folder: Path) -> None:
+        # jemalloc's background threads and the network are nothing that a look at one file needs.
+        self._database = duckdb.connect(config={"autoinstall_known_extensions": "false"})
+        self._scratch = folder / ".exfm-init"
+        for setting, value in (
+            ("memory_limit", literal(f"{MEMORY_MB}MB")),
+            ("threads", str(THREADS)),
+            ("temp_directory", literal(self._scratch)),
+            ("TimeZone", "'UTC'"),
+            ("enable_progress_bar", "false"),
+        ):
+            self._database.execute(f"SET {setting} = {value}")
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._database.close()
+        if self._scratch.is_dir() and not any(self._scratch.iterdir()):
+            self._scratch.rmdir()
+
+    def rows(self, sql: str) -> list[tuple[Any, ...]]:
+        return self._database.execute(sql).fetchall()
+
+    def row(self, sql: str) -> tuple[Any, ...]:
+        (found,) = self.rows(sql)
+        return found
+
+    def arrow(self, sql: str) -> pa.Table:
+        return self._database.sql(sql).to_arrow_table()
+
+    def types(self, relation: str) -> dict[str, str]:
+        """The columns of a relation and their types, as DuckDB names them."""
+        return {str(name): str(kind) for name, kind, *_ in self.rows(f"DESCRIBE SELECT * FROM {relation}")}
+
+    def write(self, sql: str, path: Path) -> None:
+        """The rows of a query as a Parquet file, in their order."""
+        self._database.execute(
+            f"COPY ({sql}) TO {literal(path)} (FORMAT parquet, COMPRESSION zstd, ROW_GROUP_SIZE {GROUP_ROWS})"
+        )
+
+
+def parquet(path: Path) -> str:
+    """The relation of a Parquet file, its rows numbered by `file_row_number`."""
+    return f"read_parquet({literal(path)}, file_row_number = true)"
+
+
+def in_words(error: duckdb.Error, path: Path) -> BadInput:
+    """What DuckDB could not read, in a line."""
+    said = str(error).strip().splitlines()[0]
+    return BadInput(f"{path} cannot be read: {said}")

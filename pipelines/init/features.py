@@ -1,0 +1,204 @@
+"""What becomes of every other column: a table of ids, a float, a bag, a sequence, or nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from pipelines.init.columns import Seen
+from pipelines.init.guess import named
+from pipelines.init.sizes import hashed_rows, share_words
+from pipelines.quality import Finding, note, warn
+from streaming.schema import RowSchema, Task
+
+NUMBERS: dict[str, float] = {
+    "count": 3, "cnt": 3, "num": 3, "price": 3, "amount": 3, "length": 3, "len": 3, "duration": 3, "seconds": 3,
+    "score": 3, "rate": 3, "since": 4, "elapsed": 4, "gap": 4, "delay": 3, "time": 2, "ms": 3, "ctr": 3, "cvr":
+    3, "cost": 3, "bid": 3, "minutes": 3, "hours": 3, "ratio": 3, "sum": 3, "avg": 3, "mean": 3, "total": 3,
+    "views": 2, "size": 2, "weight": 2, "value": 2, "depth": 2, "lat": 3, "lon": 3,
+}  # fmt: skip
+CODES: dict[str, float] = {
+    "id": 3, "code": 3, "cd": 3, "type": 2, "category": 3, "cat": 3, "cate": 3, "hash": 3, "zip": 3, "brand": 3,
+    "level": 2, "user": 3, "item": 3, "ad": 3, "sku": 3, "ip": 3, "app": 2, "device": 2, "os": 2, "channel": 2,
+    "campaign": 3, "model": 2, "uid": 3, "pid": 3, "site": 2, "domain": 2, "city": 2, "country": 2, "gender": 3,
+    "sex": 3, "occupation": 3, "key": 2,
+}  # fmt: skip
+IN_ORDER = frozenset([
+    "hist", "history", "seq", "sequence", "recent", "last", "seen", "clicked", "viewed", "past",
+])  # fmt: skip
+SMALL = 1000
+"""Whole numbers below it, and few of them, have a row each."""
+
+SPREAD = 0.05
+LOW_PART = 0.1
+"""A mean below this share of the range: counts pile up near 0, ids do not."""
+
+SEQUENCE = 20
+_TASK = Task(name="t", window_s=1)
+RESERVED = frozenset({*RowSchema(columns=(), tasks=(_TASK,)).augmented.names, "vertical"}) - {
+    "label_t",
+    "teacher_logit_t",
+}
+
+
+class Feature(NamedTuple):
+    """`column`: as declared under rows.columns. `kind`: under which list of features `setting` stands; None: the column
+    is kept in the lake, and no model reads it."""
+
+    name: str
+    source: str
+    column: dict[str, Any]
+    kind: str | None
+    setting: dict[str, Any]
+    why: str
+
+
+class LeftOut(NamedTuple):
+    name: str
+    why: str
+
+
+def find_features(
+    columns: Mapping[str, Seen], left_out: Mapping[str, str], logged: Mapping[str, str]
+) -> tuple[list[Feature], list[LeftOut], list[Finding]]:
+    """`left_out`: columns that are something else, or know the label, and why. `logged`: kept, but read by no model."""
+    found: list[Feature] = []
+    out: list[LeftOut] = []
+    wrong: list[Finding] = []
+    names: set[str] = set()
+    for column in columns.values():
+        if column.name in left_out:
+            if left_out[column.name]:
+                out.append(LeftOut(column.name, left_out[column.name]))
+            continue
+        if (why := useless(column)) is not None:
+            out.append(LeftOut(column.name, why))
+            kind = note if column.kind in ("texts", "other") else warn
+            wrong.append(kind(f"column `{column.name}`", why, "it is left out"))
+            continue
+        name = feature_name(column.name, names)
+        names.add(name)
+        feature, odd = _feature(column, name)
+        if column.name in logged:
+            feature = feature._replace(kind=None, why=logged[column.name])
+        found.append(feature)
+        wrong += odd
+    return found, out, wrong
+
+
+def useless(column: Seen) -> str | None:
+    """Why a column can be no feature."""
+    if column.nulls == column.rows:
+        return "null in every row"
+    if column.kind == "texts":
+        return "a list of texts, and lists are of int64: give numbers for them"
+    if column.kind == "other":
+        return f"its type {column.type.lower():.40} is none that a row can hold"
+    if column.distinct <= 1 and not column.nulls:
+        return "constant: one value in every row"
+    if column.type.startswith("DECIMAL") and column.whole and max(-column.low, column.high) >= 2**63:  # type: ignore
+        return "whole numbers that 64 bits do not hold: write them as text"
+    if column.infinite:
+        return f"{column.infinite:,} values are infinite, which would make their rows dead letters"
+    if column.kind == "text" and column.distinct > 0.9 * column.rows and column.rows > SMALL:
+        return "another text in nearly every row: nothing to learn from"
+    return None
+
+
+def feature_name(name: str, taken: set[str]) -> str:
+    """A name that rows and features may have.
+
+    >>> feature_name("user.id", set()), feature_name("block", set()), feature_name("a/b", {"a_b"})
+    ('user_id', 'block_', 'a_b_')
+    """
+    clean = name.replace(".", "_").replace("/", "_").strip() or "column"
+    while clean in taken or clean in RESERVED or clean.startswith(("label_", "teacher_logit_")):
+        clean = f"of_{clean}" if clean.startswith(("label_", "teacher_logit_")) else f"{clean}_"
+    return clean
+
+
+def _feature(column: Seen, name: str) -> tuple[Feature, list[Finding]]:
+    declared: dict[str, Any] = {"name": name}
+    if column.nulls:
+        declared["nullable"] = True
+    if column.kind == "text":
+        rows = hashed_rows(column.distinct)
+        why = f"{column.distinct:,} texts{share_words(column.distinct, rows)}"
+        return Feature(
+            name, column.name, declared | {"type": "string"}, "sparse", {"name": name, "rows": rows}, why
+        ), []
+    if column.kind == "ints":
+        return _list(column, name, declared), []
+    if column.kind == "flag":
+        setting = {"name": name, "rows": 2, "transform": "index"}
+        return Feature(name, column.name, declared, "sparse", setting, "true or false"), []
+    if column.kind == "time":
+        raise AssertionError("times are left out before")
+    if not column.whole or _counts(column):
+        return _number(column, name, declared)
+    return _ids(column, name, declared)
+
+
+def _counts(column: Seen) -> bool:
+    """Whether whole numbers say how many, and not which."""
+    assert column.low is not None
+    assert column.high is not None
+    which, how_many = named(column, CODES), named(column, NUMBERS)
+    if which != how_many:
+        return how_many > which
+    if column.distinct <= 50 or column.low < 0:
+        return column.low < 0 and column.distinct > 50
+    spread = float(column.high) - float(column.low)
+    return abs(column.mean - float(min(column.low, 0))) < LOW_PART * spread
+
+
+def _ids(column: Seen, name: str, declared: dict[str, Any]) -> tuple[Feature, list[Finding]]:
+    assert column.low is not None
+    assert column.high is not None
+    low, high, wrong = int(column.low), int(column.high), []
+    what = f"{column.distinct:,} ids"
+    if column.kind == "float" or (column.high > SMALL and not named(column, CODES)):
+        seen = (
+            f"{column.distinct:,} whole numbers from {low:,} to {high:,}: taken for ids, by "
+            f"{'their values' if column.kind == 'int' else 'their values, though the file has floats'}"
+        )
+        remedy = "as numbers, they would be a dense feature: which is larger would count, and not which it is"
+        wrong.append((warn if column.kind == "float" else note)(f"column `{column.name}`", seen, remedy))
+    if low >= 0 and high < max(SMALL, 4 * column.distinct):
+        setting = {"name": name, "rows": high + 1, "transform": "index"}
+        why = f"{what} of {low} to {high}: a row each; else hashed, if larger ones may come"
+        return Feature(name, column.name, declared | {"minimum": 0, "maximum": high}, "sparse", setting, why), wrong
+    rows = hashed_rows(column.distinct)
+    why = f"{what} from {low:,} to {high:,}{share_words(column.distinct, rows)}; else a number"
+    return Feature(name, column.name, declared, "sparse", {"name": name, "rows": rows}, why), wrong
+
+
+def _number(column: Seen, name: str, declared: dict[str, Any]) -> tuple[Feature, list[Finding]]:
+    assert column.low is not None
+    assert column.high is not None
+    declared = declared if column.kind == "int" else {"name": name, "type": "float32"} | declared
+    setting: dict[str, Any] = {"name": name}
+    span = f"{column.low:g} to {column.high:g}, mean {column.mean:.3g}"
+    if (
+        column.whole
+        or max(abs(column.low), abs(column.high)) > 20 * max(column.std, 1e-9)
+        or column.std > column.mean > 0
+    ):
+        setting["transform"] = "log1p"
+        why = f"{span}: the logarithm" + ("; else ids" if column.whole else "; else standardise")
+    elif column.low >= -1 and column.high <= 1 and column.std > SPREAD:
+        why = f"{span}: as it is"
+    else:
+        setting |= {"transform": "standardise", "mean": float(f"{column.mean:.4g}"), "std": float(f"{column.std:.4g}")}
+        why = f"{span}; else log1p"
+    return Feature(name, column.name, declared, "dense", setting, why), []
+
+
+def _list(column: Seen, name: str, declared: dict[str, Any]) -> Feature:
+    declared = declared | {"type": "list<int64>"}
+    rows = hashed_rows(column.distinct)
+    what = f"{column.distinct:,} ids in lists of up to {column.longest}, {column.mean:.1f} on average"
+    if column.words & IN_ORDER:
+        setting = {"name": name, "rows": rows, "length": min(SEQUENCE, max(1, column.longest))}
+        return Feature(name, column.name, declared, "sequence", setting, f"{what}, the most recent last; else a bag")
+    return Feature(name, column.name, declared, "sparse", {"name": name, "rows": rows}, f"{what}: a bag, summed")

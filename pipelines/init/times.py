@@ -1,0 +1,220 @@
+"""The event time: its column, its unit, and whether rows are in its order."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import duckdb
+import pyarrow as pa
+
+from pipelines.checks import WRITTEN, TimeSeen, day, plausible, written_as
+from pipelines.init.columns import ROW, Seen
+from pipelines.init.engine import Engine, literal, parquet
+from pipelines.init.guess import Guess, named, ranked
+from pipelines.quality import Finding, warn
+from streaming.messages import PER_MS, Unit, milliseconds
+
+NAMES: dict[str, float] = {
+    "event_time": 6, "timestamp": 5, "time": 5, "ts": 5, "datetime": 5, "stamp": 5, "at": 3, "date": 3, "hour":
+    2, "day": 2, "created": 4, "shown": 4, "served": 4,
+}  # fmt: skip
+LATER = frozenset([
+    "click", "clicked", "conversion", "converted", "conv", "purchase", "order", "install", "attributed",
+    "attribution", "end", "last", "first", "since", "until", "update", "updated", "delay", "feedback",
+])  # fmt: skip
+LENGTHS = frozenset([
+    "duration", "dwell", "watch", "play", "length", "spent", "elapsed", "gap", "minutes", "seconds", "hours",
+    "age",
+])  # fmt: skip
+IN_NAMES: dict[str, Unit] = {
+    "ms": "ms", "millis": "ms", "milliseconds": "ms", "us": "us", "micros": "us", "ns": "ns", "nanos": "ns",
+    "sec": "s", "secs": "s", "seconds": "s", "s": "s",
+}  # fmt: skip
+TEXT_FORMS = ("%d/%m/%Y %H:%M:%S", "%m/%d/%Y %H:%M:%S", "%d.%m.%Y %H:%M:%S", "%Y/%m/%d %H:%M:%S", "%Y%m%d %H:%M:%S",
+              "%d/%m/%Y %H:%M", "%Y/%m/%d %H:%M", "%d/%b/%Y:%H:%M:%S %z", "%d/%m/%Y", "%d.%m.%Y")  # fmt: skip
+SECOND_MS = 1000
+MADE_FROM_MS = 946_684_800_000
+"""2000-01-01: where rows without times begin."""
+
+MADE = "event_time_ms"
+UNIT_WORDS = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
+UNNAMED_DISTINCT = 100
+SKEWED = 0.1
+"""The middle 98 % of rows in less than this share of the time."""
+
+
+class EventTime(NamedTuple):
+    """`sql` gives ms since 1970, int64. `as_is`: a recorded source reads the column by itself, numbers in `unit`."""
+
+    guess: Guess
+    sql: str
+    unit: Unit
+    as_is: bool
+    low_ms: int
+    high_ms: int
+
+
+def event_time(
+    engine: Engine, path: Path, columns: Mapping[str, Seen], this_year: int, asked: str | None
+) -> tuple[EventTime, list[Finding]]:
+    """The column of the event time, or rows a second apart where there is none. `asked`: the column that the caller
+    named."""
+    chosen = (
+        [columns[asked]]
+        if asked is not None
+        else ranked(columns.values(), lambda column: _score(column, this_year + 1))
+    )
+    rejected: list[Finding] = []
+    for place, column in enumerate(chosen):
+        read = _read(engine, path, column, this_year + 1)
+        if read is None:
+            continue
+        others = [each.name for each in chosen[place + 1 :]]
+        sql, unit, as_is, low, high, why, wrong = read
+        why = f"{why}, {day(low)} to {day(high)}"
+        guess = Guess(column.name, why, others[0] if others else "the order of the file")
+        return EventTime(guess, sql, unit, as_is, low, high), [*rejected, *wrong]
+    rows = next(iter(columns.values())).rows
+    why = (
+        f"no column is one: rows are {SECOND_MS // 1000} s apart, in the order of the file; hours and days say nothing"
+    )
+    sql = f"{MADE_FROM_MS} + {ROW} * {SECOND_MS}"
+    made = EventTime(Guess(None, why), sql, "ms", False, MADE_FROM_MS, MADE_FROM_MS + (rows - 1) * SECOND_MS)
+    return made, rejected
+
+
+def another_time(column: Seen, last_year: int) -> bool:
+    """Whether a column that is not the event time holds times, by its name and its values: a date, a moment."""
+    if column.kind == "time":
+        return True
+    if not column.whole or column.low is None or column.high is None or not named(column, NAMES):
+        return False
+    low, high = int(column.low), int(column.high)
+    written = written_as(TimeSeen(low, high, "ms"), last_year) is not None
+    return written or (unit_of(low, last_year) is not None and unit_of(high, last_year) is not None)
+
+
+def _score(column: Seen, last_year: int) -> float:
+    """0 for what is no time; a time of something that comes after the impression is the last to be taken. Of columns
+    without a name, numbers that are times of our days."""
+    if column.nulls or column.words & LENGTHS or column.distinct < 2:
+        return 0.0
+    points = named(column, NAMES)
+    points += 10 if column.kind == "time" else 0
+    if re.fullmatch(r"column\d+", column.name) and column.whole and column.distinct > UNNAMED_DISTINCT:
+        assert column.low is not None
+        assert column.high is not None
+        edges = {unit_of(column.low, last_year), unit_of(column.high, last_year)}
+        points = 5 if len(edges) == 1 and None not in edges else 0
+    if column.kind not in ("int", "float", "text", "time"):
+        return 0.0
+    after = bool(column.words & LATER) and column.name.lower() not in NAMES
+    return max(0.1, points - 6) if points and after else points
+
+
+Read = tuple[str, Unit, bool, int, int, str, list[Finding]]
+
+
+def _read(engine: Engine, path: Path, column: Seen, last_year: int) -> Read | None:
+    if column.kind == "time":
+        assert column.low is not None
+        assert column.high is not None
+        low, high = int(column.low), int(column.high)
+        return f"epoch_ms({column.sql})", "ms", True, low, high, column.type.lower(), []
+    if column.kind == "text":
+        return _text(engine, path, column)
+    return _number(engine, path, column, last_year)
+
+
+def _number(engine: Engine, path: Path, column: Seen, last_year: int) -> Read | None:
+    assert column.low is not None
+    assert column.high is not None
+    low, high, x = column.low, column.high, column.sql
+    if column.whole and (form := written_as(TimeSeen(int(low), int(high), "ms"), last_year)) is not None:
+        sql = f"epoch_ms(strptime(({x}::BIGINT)::VARCHAR, {literal(WRITTEN[form])}))"
+        return sql, "ms", False, *_edges(engine, path, sql), f"dates written as {form}", []
+    of_low, of_high = unit_of(low, last_year), unit_of(high, last_year)
+    where, said = f"event time `{column.name}`", next((IN_NAMES[w] for w in column.words if w in IN_NAMES), None)
+    wrong: list[Finding] = []
+    if of_low is not None and of_high is not None:
+        if of_low == of_high:
+            if said is not None and said != of_low:
+                first = day(_ms(low, of_low))
+                seen = f"its name says {UNIT_WORDS[said]}, and its values are {UNIT_WORDS[of_low]}, the first {first}"
+                wrong.append(warn(where, seen, f"event_time_unit: {of_low} is set; see who else reads it by its name"))
+            sql = _in_ms(x, of_low, column)
+            return sql, of_low, True, _ms(low, of_low), _ms(high, of_low), UNIT_WORDS[of_low], wrong
+        edge = 10 ** (len(str(int(low))) + 1)
+        few = engine.row(f"SELECT count_if({x} < {edge}) FROM {parquet(path)}")[0]
+        seen = f"{few:,} of {column.rows:,} rows are in {UNIT_WORDS[of_low]}, the others in {UNIT_WORDS[of_high]}"
+        wrong.append(warn(where, seen, "each is read in its own unit, in a copy; mend what writes them"))
+        sql = f"CASE WHEN {x} < {edge} THEN {_in_ms(x, of_low, column)} ELSE {_in_ms(x, of_high, column)} END"
+        return sql, "ms", False, *_edges(engine, path, sql), "of two units", wrong
+    if low < 0 or named(column, NAMES) < 5:
+        return None
+    unit = said or "s"
+    sql = _in_ms(x, unit, column)
+    why = f"counts from the start of a log, taken as {UNIT_WORDS[unit]}"
+    return sql, unit, True, _ms(low, unit), _ms(high, unit), why, wrong
+
+
+def unit_of(value: float, last_year: int) -> Unit | None:
+    """The unit in which a number is a time of our days.
+
+    >>> unit_of(1_700_000_000, 2027), unit_of(1_700_000_000_000, 2027), unit_of(17, 2027)
+    ('s', 'ms', None)
+    """
+    return next((unit for unit in PER_MS if plausible(_ms(value, unit), last_year)), None)
+
+
+def _ms(value: float, unit: Unit) -> int:
+    return round(value / PER_MS[unit])
+
+
+def _in_ms(sql: str, unit: Unit, column: Seen) -> str:
+    if column.kind == "float":
+        return f"round({sql}::DOUBLE * {1 / PER_MS[unit]:g})::BIGINT"
+    return f"{sql}::BIGINT * 1000" if unit == "s" else f"{sql}::BIGINT // {int(PER_MS[unit])}"
+
+
+def _text(engine: Engine, path: Path, column: Seen) -> Read | None:
+    """ISO 8601, or another usual form that every value has."""
+    x = column.sql
+    texts = engine.arrow(f"SELECT {x} AS x FROM {parquet(path)} WHERE {ROW} % {max(1, column.rows // 1000)} = 0")["x"]
+    try:
+        milliseconds(texts.combine_chunks().cast(pa.string()), "ms")
+        sql = f"epoch_ms({x}::TIMESTAMPTZ)"
+        return sql, "ms", True, *_edges(engine, path, sql), "ISO 8601 text", []
+    except (ValueError, duckdb.Error):
+        pass
+    for form in TEXT_FORMS:
+        sql = f"epoch_ms(try_strptime({x}, {literal(form)}))"
+        low, high, read = engine.row(f"SELECT min({sql}), max({sql}), count({sql}) FROM {parquet(path)}")
+        if read == column.rows:
+            return sql, "ms", False, low, high, f"text written as {form}", []
+    return None
+
+
+def _edges(engine: Engine, path: Path, sql: str) -> tuple[int, int]:
+    low, high = engine.row(f"SELECT min({sql}), max({sql}) FROM {parquet(path)}")
+    return low, high
+
+
+def order(engine: Engine, path: Path, time: EventTime) -> tuple[int, list[Finding]]:
+    """How many rows are earlier than the row before, and what else is odd about the times."""
+    t = f"(SELECT {time.sql} AS t FROM {parquet(path)})"
+    back, early, late = engine.row(
+        f"SELECT count_if(t < before), approx_quantile(t, 0.01), approx_quantile(t, 0.99) "
+        f"FROM (SELECT t, lag(t) OVER () AS before FROM {t})"
+    )
+    wrong = []
+    if time.guess.column is not None and late - early < SKEWED * (time.high_ms - time.low_ms):
+        seen = (
+            f"98 of 100 rows lie between {day(int(early))} and {day(int(late))}, the others reach from "
+            f"{day(time.low_ms)} to {day(time.high_ms)}"
+        )
+        wrong.append(warn(f"event time `{time.guess.column}`", seen, "see whether the first or last rows are strays"))
+    return back, wrong

@@ -20,7 +20,7 @@ from exfm.metrics import sigmoid
 from exfm.models import ServedStudent, load_served
 from pipelines.served_rows import NULL, ON_BAD_ROWS, RAISE, ROWS, checked, refusal_text, serving_rules
 from streaming.errors import BadInput
-from streaming.messages import kept_rows, without_rows
+from streaming.messages import Refusals, kept_rows, without_rows
 from streaming.schema import RowSchema
 
 
@@ -31,9 +31,9 @@ class ServedModel:
     """
 
     def __init__(self, served: ServedStudent, schema: RowSchema | None = None) -> None:
-        self._served = served
-        self._build = BatchBuilder(served.features, served.tasks)
-        self._rules = None if schema is None else serving_rules(schema, served.features)
+        self.tasks = served.tasks
+        self._served, self._build = served, BatchBuilder(served.features, served.tasks)
+        self.rules = None if schema is None else serving_rules(schema, served.features)
 
     def predict(self, rows: Any, params: Mapping[str, Any] | None = None) -> pd.DataFrame:
         """`rows` holds the columns that the student's features read, as a DataFrame, a list of records, or lists by
@@ -45,20 +45,26 @@ class ServedModel:
         asked = (params or {}).get(ON_BAD_ROWS, RAISE)
         if asked not in (RAISE, NULL):
             raise BadInput(f"{ON_BAD_ROWS} is `{asked}`; it can be `{RAISE}` or `{NULL}`")
-        if self._rules is None:
-            return self._answer(frame, self._probabilities(pa.Table.from_pandas(frame, preserve_index=False)))
-        batch, refusals = checked(frame, self._rules)
-        if refusals and asked == RAISE:
-            raise BadInput(refusal_text(refusals, len(frame)))
-        found = np.full((len(frame), len(self._served.tasks)), np.nan)
-        found[kept_rows(len(frame), refusals)] = self._probabilities(without_rows(batch, refusals))
-        return self._answer(frame, found)
+        if self.rules is None:
+            found = self._probabilities(pa.Table.from_pandas(frame, preserve_index=False))
+        else:
+            batch, refusals = checked(frame, self.rules)
+            if refusals and asked == RAISE:
+                raise BadInput(refusal_text(refusals, len(frame)))
+            found = self.answer(batch, refusals)
+        return pd.DataFrame(found, columns=list(self.tasks), index=frame.index)
+
+    def answer(self, batch: pa.RecordBatch, refusals: Refusals) -> np.ndarray:
+        """Probabilities (N, T) of N checked rows; NaN where a row is refused."""
+        if not refusals and len(batch):
+            return self._probabilities(batch)
+        found = np.full((len(batch), len(self.tasks)), np.nan)
+        if len(batch) > len(refusals):
+            found[kept_rows(len(batch), refusals)] = self._probabilities(without_rows(batch, refusals))
+        return found
 
     def _probabilities(self, rows: pa.Table | pa.RecordBatch) -> np.ndarray:
         return np.asarray(sigmoid(self._served.score(self._build(rows))))
-
-    def _answer(self, asked: pd.DataFrame, found: np.ndarray) -> pd.DataFrame:
-        return pd.DataFrame(found, columns=list(self._served.tasks), index=asked.index)
 
 
 def _load_pyfunc(path: str, config: Mapping[str, Any] | None = None) -> ServedModel:

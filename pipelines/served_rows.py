@@ -7,13 +7,16 @@ number that is not finite.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any
+
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 
 from exfm.data import FeatureSet
 from streaming.errors import BadInput
-from streaming.messages import Limits, Refusal, Refusals, RowRules, bisect, conform
+from streaming.messages import Limits, Refusal, Refusals, RowRules, bisect, conform, nan_as_null
 from streaming.schema import RowSchema
 
 ROWS = "rows"
@@ -22,6 +25,9 @@ ROWS = "rows"
 ON_BAD_ROWS = "on_bad_rows"
 RAISE, NULL = "raise", "null"
 """What `predict` does where rows are refused: raise BadInput, or predict NaN for them."""
+
+Taken = tuple[pa.Array, Refusals]
+"""A column in the schema's type, and the rows of it that cannot be taken."""
 
 SHOWN = 5
 """At most this many reasons are named; all refused rows are counted."""
@@ -41,14 +47,85 @@ def checked(frame: pd.DataFrame, rules: RowRules) -> tuple[pa.RecordBatch, Refus
     names = list(frame.columns)
     if twice := [name for name in rules.schema.names if names.count(name) > 1]:
         raise BadInput(f"column `{twice[0]}` stands {names.count(twice[0])} times in the rows; give it once")
+
+    def read(field: pa.Field) -> Taken:
+        return _column(frame[field.name], field) if field.name in names else _absent(field, len(frame))
+
+    return _checked(read, rules)
+
+
+def checked_columns(
+    columns: Mapping[str, list[Any] | pa.ChunkedArray], context: Mapping[str, Any], count: int, rules: RowRules
+) -> tuple[pa.RecordBatch, Refusals]:
+    """As `checked`, for `count` rows of lists or Arrow arrays, and values that all rows share. A null is a missing
+    value."""
+
+    def read(field: pa.Field) -> Taken:
+        if field.name in context:
+            one, failed = _values([context[field.name]], field)
+            refused = dict.fromkeys(range(count), failed[0]) if failed else Refusals()
+            return pa.repeat(one[0], count), refused
+        return _values(columns[field.name], field) if field.name in columns else _absent(field, count)
+
+    return _checked(read, rules)
+
+
+def _checked(read: Callable[[pa.Field], Taken], rules: RowRules) -> tuple[pa.RecordBatch, Refusals]:
+    """The columns of the schema, each as `read` has it."""
     arrays, refusals = [], Refusals()
     for field in rules.schema:
-        values = frame[field.name] if field.name in names else None
-        array, refused = _absent(field, len(frame)) if values is None else _column(values, field)
+        array, refused = read(field)
         arrays.append(array)
         refusals = refused | refusals  # the first column at fault gives a row its reason
     batch = pa.RecordBatch.from_arrays(arrays, schema=rules.schema)
     return batch, rules.check(batch) | refusals
+
+
+def _values(values: list[Any] | pa.ChunkedArray, field: pa.Field) -> Taken:
+    if isinstance(values, pa.ChunkedArray):
+        batch, refusals = conform(pa.table({field.name: values}), pa.schema([field]))
+        return batch.column(0), refusals
+    if set(map(type, values)) <= AS_THEY_ARE.get(field.type, frozenset()) and field.name != "event_time_ms":
+        try:
+            return nan_as_null(pa.array(values, field.type), field), Refusals()
+        except (pa.ArrowException, ValueError, OverflowError):
+            pass  # one of them is not of the type after all: which, is looked for
+    return _by_kind(values, field)
+
+
+AS_THEY_ARE = {
+    pa.int64(): frozenset({int, type(None)}),
+    pa.float32(): frozenset({int, float, type(None)}),
+    pa.string(): frozenset({str, type(None)}),
+}
+"""Of which kinds a whole column becomes one of the type at once, with what `conform` would make of it."""
+
+
+def _by_kind(values: list[Any], field: pa.Field) -> Taken:
+    """As `_in_pieces`, the values of each kind together: a column of many kinds costs no more than so many columns."""
+    rows_by_kind: dict[Hashable, list[int]] = {}
+    for row, value in enumerate(values):
+        rows_by_kind.setdefault(_kind(value), []).append(row)
+    arrays, places, refusals = [pa.nulls(0, field.type)], list[int](), Refusals()
+    for rows in rows_by_kind.values():
+        array, refused = _of_one_kind([values[row] for row in rows], field)
+        arrays.append(array)
+        places += rows
+        refusals |= {rows[n]: why for n, why in refused.items()}
+    return pa.concat_arrays(arrays).take(pa.array(np.argsort(places), pa.int64())), refusals
+
+
+def _of_one_kind(values: list[Any], field: pa.Field) -> Taken:
+    return _in_pieces(len(values), field, lambda start, stop: pa.array(values[start:stop]), lambda row: values[row])
+
+
+def _kind(value: Any) -> Hashable:
+    """Values of one kind make one Arrow array: integers of 64 bits, with a sign or without; others have none."""
+    if type(value) is int:
+        return int, value.bit_length() < 64, 0 <= value < 2**64
+    if type(value) is list:
+        return list, frozenset(map(_kind, value))
+    return (type(value),)
 
 
 def refusal_text(refusals: Refusals, count: int) -> str:
@@ -76,25 +153,35 @@ def _absent(field: pa.Field, count: int) -> tuple[pa.Array, Refusals]:
     return batch.column(0), refusals
 
 
-def _column(values: pd.Series, field: pa.Field) -> tuple[pa.Array, Refusals]:
-    """One column of the frame in the schema's type. Where its values are of several types, it is taken in pieces."""
+def _column(values: pd.Series, field: pa.Field) -> Taken:
+    """One column of the frame in the schema's type."""
     floats = isinstance(values.dtype, np.dtype) and values.dtype.kind == "f"
     nan_is_missing = not (floats and pa.types.is_floating(field.type))  # there `conform` knows what NaN stands for
 
+    def piece(start: int, stop: int) -> pa.Array:
+        column = pa.array(values.iloc[start:stop], from_pandas=nan_is_missing)
+        return column.cast(pa.string()) if pa.types.is_large_string(column.type) else column  # pandas' texts
+
+    return _in_pieces(len(values), field, piece, lambda row: values.iloc[row])
+
+
+def _in_pieces(
+    count: int, field: pa.Field, piece: Callable[[int, int], pa.Array], value: Callable[[int], Any]
+) -> tuple[pa.Array, Refusals]:
+    """A column in the schema's type. Where its values are of several types, it is taken in pieces."""
+
     def attempt(start: int, stop: int) -> tuple[pa.RecordBatch, Refusals]:
         try:
-            column = pa.array(values.iloc[start:stop], from_pandas=nan_is_missing)
-            if pa.types.is_large_string(column.type):  # what pandas makes of any text
-                column = column.cast(pa.string())
-        except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
+            column = piece(start, stop)
+        except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError) as error:
             raise ValueError(str(error)) from None
         return conform(pa.table({field.name: column}), pa.schema([field]))
 
-    parts, unreadable = bisect(len(values), attempt)
+    parts, unreadable = bisect(count, attempt)
     refusals = {start + row: why for start, _, (_, refused) in parts for row, why in refused.items()}
     pieces = [(start, batch.column(0)) for start, _, (batch, _) in parts]
     for row in unreadable:
-        kind = type(values.iloc[row]).__name__
+        kind = type(value(row)).__name__
         refusals[row] = Refusal(f"wrong_type:{field.name}", f"`{field.name}` is {kind}, not {field.type}")
         pieces.append((row, pa.nulls(1, field.type)))
     arrays = [array for _, array in sorted(pieces, key=lambda piece: piece[0])]

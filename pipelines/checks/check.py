@@ -8,7 +8,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 from pipelines.checks.features import judge_features
-from pipelines.checks.finding import Finding, Severity, stop, verdict_line
 from pipelines.checks.labels import judge_labels
 from pipelines.checks.memory import judge_memory
 from pipelines.checks.recorded import sample_file
@@ -18,6 +17,7 @@ from pipelines.checks.times import judge_times
 from pipelines.checks.topics import sample_topics
 from pipelines.checks.verticals import judge_verticals
 from pipelines.config import Config, Generated, Recorded
+from pipelines.quality import Finding, Severity, stop, verdict_line
 from pipelines.run_dir import RunDir
 from pipelines.tools.doctor import total_memory
 from pipelines.workers import files_name

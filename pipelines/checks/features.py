@@ -11,8 +11,9 @@ import pyarrow.compute as pc
 
 from exfm.data import SequenceFeature, SparseFeature, bags_of, dense_of, places_of
 from exfm.errors import ConfigError
-from pipelines.checks.finding import Finding, note, percent, stop, warn
+from pipelines.checks.collisions import shared
 from pipelines.config import Config
+from pipelines.quality import Finding, note, percent, stop, warn
 
 SHARED_NOTED = 0.01
 """Ids that could have rows of their own are noted where this share of them has not."""
@@ -89,15 +90,6 @@ def bounds_of(feature: SparseFeature | SequenceFeature, config: Config, columns:
         return Bounds(math.ceil(column.minimum), math.floor(column.maximum), True)
     seen = pc.min_max(values).as_py()
     return None if seen["min"] is None else Bounds(seen["min"], seen["max"], False)
-
-
-def shared(ids: int, rows: int) -> float:
-    """The expected share of ids whose row of a hash table is another's too.
-
-    >>> round(shared(1000, 1000), 2), round(shared(2, 10**9), 2)
-    (0.63, 0.0)
-    """
-    return float(1 - (1 - 1 / rows) ** (ids - 1)) if ids else 0.0
 
 
 def distinct(names: tuple[str, ...], columns: Mapping[str, Any]) -> int:

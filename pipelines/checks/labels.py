@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from pipelines.checks.finding import Finding, Severity, note, percent, stop, warn
 from pipelines.checks.rows import severity_of
 from pipelines.checks.sample import LabelSeen, Sample
 from pipelines.config import Config, LossLimits
+from pipelines.quality import Finding, Severity, note, percent, stop, warn
 from streaming.schema import Task
 
 FEW_POSITIVES = 100

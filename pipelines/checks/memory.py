@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from exfm.data import FeatureSet
 from exfm.models import wide_columns
-from pipelines.checks.finding import Finding, stop, warn
-from pipelines.config import Config
+from pipelines.config import Config, StudentSettings
+from pipelines.quality import Finding, stop, warn
 
 GB = 1 << 30
 LIBRARIES = GB
@@ -42,17 +42,23 @@ def worker_count(config: Config) -> int:
 
 def tables_bytes(config: Config) -> int:
     """Weights and accumulators of the tables of the teacher, of the one that scores, and of students and their
-    twins; a teacher's linear part has a weight and an accumulator per row and task, four at least."""
+    twins."""
+    return teacher_bytes(config) + sum(student_bytes(config, student) for student in config.students)
+
+
+def teacher_bytes(config: Config) -> int:
+    """Of the one that learns and the one that scores; their linear parts have a weight and an accumulator per row and
+    task, four at least."""
     model, features = config.teacher.model, config.teacher_features
     linear = wide_columns(len(config.tasks)) if model.wide else 0
     scoring = _bytes(features, model.width, accumulators=linear)
     accumulators = model.width if model.sparse_optimizer == "adagrad" else 1
-    learning = _bytes(features, model.width, accumulators=accumulators + 2 * linear)
-    students = sum(
-        (1 + student.twin) * _bytes(config.student_features(student), student.model.width, accumulators=1)
-        for student in config.students
-    )
-    return scoring + learning + students
+    return scoring + _bytes(features, model.width, accumulators=accumulators + 2 * linear)
+
+
+def student_bytes(config: Config, student: StudentSettings) -> int:
+    """Of a student, and of its twin where it has one."""
+    return (1 + student.twin) * _bytes(config.student_features(student), student.model.width, accumulators=1)
 
 
 def _bytes(features: FeatureSet, width: int, *, accumulators: int) -> int:

@@ -10,7 +10,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipelines.checks.finding import Finding, stop
 from pipelines.checks.sample import (
     ColumnSeen,
     LabelSeen,
@@ -21,6 +20,7 @@ from pipelines.checks.sample import (
     match_feedback,
 )
 from pipelines.config import Recorded
+from pipelines.quality import Finding, stop
 from streaming.errors import BadInput
 from streaming.messages import Limits, RowRules, conform, is_written_time, without_rows
 from streaming.schema import RowSchema

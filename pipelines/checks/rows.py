@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from pipelines.checks.finding import Finding, Severity, note, percent, warn
 from pipelines.checks.sample import Refused, Sample
 from pipelines.config import Config, LossLimits
+from pipelines.quality import Finding, Severity, note, percent, warn
 from pipelines.results import Severity as Loss
 from pipelines.results import judged
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from pipelines.checks.check import Report
-from pipelines.checks.finding import Finding
 from pipelines.checks.sample import ColumnSeen, Sample
 from pipelines.checks.times import day
+from pipelines.quality import Finding
 
 INDENT = " " * 6
 MOST_VERTICALS = 8

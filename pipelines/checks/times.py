@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
-from pipelines.checks.finding import Finding, stop, warn
 from pipelines.checks.sample import Sample, TimeSeen
+from pipelines.quality import Finding, stop, warn
 from streaming.messages import PER_MS, Unit
 
 FIRST_YEAR = 2000
@@ -27,7 +27,7 @@ def judge_times(sample: Sample, this_year: int, where: str, unit_setting: str | 
     if seen is None:
         return
     last_year = this_year + 1
-    if _plausible(seen.lowest_ms, last_year) and _plausible(seen.highest_ms, last_year):
+    if plausible(seen.lowest_ms, last_year) and plausible(seen.highest_ms, last_year):
         if seen.lowest_ms == seen.highest_ms and (sample.rows or 0) > 1:
             yield warn(where, f"every row happened at {day(seen.lowest_ms)}", "a stream needs the times of its rows")
         return
@@ -96,12 +96,17 @@ def other_unit(seen: TimeSeen, last_year: int) -> Unit | None:
     for unit in PER_MS:
         if seen.unit is not None and unit != seen.unit:
             times = (_as(time_ms, seen.unit, unit) for time_ms in (seen.lowest_ms, seen.highest_ms))
-            if all(_plausible(time_ms, last_year) for time_ms in times):
+            if all(plausible(time_ms, last_year) for time_ms in times):
                 return unit
     return None
 
 
-def _plausible(time_ms: int, last_year: int) -> bool:
+def plausible(time_ms: int, last_year: int) -> bool:
+    """Whether a time is of our days.
+
+    >>> plausible(1_700_000_000_000, 2027), plausible(1_700_000_000, 2027)
+    (True, False)
+    """
     first = datetime(FIRST_YEAR, 1, 1, tzinfo=UTC).timestamp() * 1000
     return first <= time_ms < datetime(last_year + 1, 1, 1, tzinfo=UTC).timestamp() * 1000
 

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
-from pipelines.checks.finding import Finding, stop, warn
 from pipelines.checks.sample import (
     ColumnSeen,
     Refused,
@@ -20,6 +19,7 @@ from pipelines.checks.sample import (
     match_feedback,
 )
 from pipelines.config import Config, Kafka, Topic
+from pipelines.quality import Finding, stop, warn
 from streaming.errors import BadInput, BrokerAway, StreamingError
 from streaming.kafka import TopicReader, beginning_offsets, end_offsets, require_topics
 from streaming.messages import EndOfStream, Kind, RawMessage, make_codec
@@ -64,7 +64,7 @@ class _Reader:
                         setting,
                         f"topic `{topic.topic}` has {counts[topic.topic]} partitions, and {topic.partitions} would be "
                         "read",
-                        f"set {setting} to {counts[topic.topic]}, for both topics",
+                        f"set {setting} to {counts[topic.topic]}",
                     )
                 )
         if self.findings:

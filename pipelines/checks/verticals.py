@@ -6,9 +6,9 @@ import difflib
 from collections import Counter
 from collections.abc import Iterator
 
-from pipelines.checks.finding import Finding, Severity, stop, warn
 from pipelines.checks.rows import severity_of
 from pipelines.config import Config
+from pipelines.quality import Finding, Severity, stop, warn
 
 
 def judge_verticals(config: Config, verticals: Counter[str], *, whole: bool) -> Iterator[Finding]:

@@ -9,6 +9,7 @@ from .evolve import (
 )
 from .hash import decisive, hash_of, moved
 from .identity import STUDENT, depends_on, identity_of, own_section
+from .json_schema import json_schema_of_files
 from .lineage import accepted_identities, hashes_of_run, remember
 from .models import Augmentation, StudentSettings, TeacherSettings
 from .sections import (
@@ -24,7 +25,7 @@ from .sections import (
     Resources,
     Topic,
 )
-from .settings import Config, dump, load, parse
+from .settings import Config, dump, load, parse, shown
 from .text import choices, mapping, merged, override, passwords_in, problems, read_settings
 
 __all__ = [
@@ -55,6 +56,7 @@ __all__ = [
     "hash_of",
     "hashes_of_run",
     "identity_of",
+    "json_schema_of_files",
     "load",
     "made_with_student",
     "made_with_teacher",
@@ -68,6 +70,7 @@ __all__ = [
     "problems",
     "read_settings",
     "remember",
+    "shown",
     "student_changes",
     "with_students",
 ]

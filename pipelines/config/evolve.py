@@ -1,19 +1,20 @@
-"""A run that continues with other features, or other students, than it was started with.
+"""A run that continues with other features, other students, or more partitions, than it was started with.
 
 Features may differ where there is a rule for it (exfm/growth/refit.py): tables that grow, features that only the
-teacher reads. Students may join and leave, for nothing depends on them; one that has learned keeps its settings. All of
-it is planned from the two configs alone and announced line by line before anything happens; the run directory remembers
-it (lineage.py). What a checkpoint was made with (`made_with` in its meta) decides how it is fitted.
+teacher reads. Input topics that others feed may have more partitions. Students may join and leave, for nothing depends
+on them; one that has learned keeps its settings. All of it is planned from the two configs alone and announced line by
+line before anything happens; the run directory remembers it (lineage.py). What a checkpoint was made with (`made_with`
+in its meta) decides how it is fitted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from typing import Any, NamedTuple
 
 from exfm.errors import ModelError
 from exfm.growth import MadeWith, feature_changes, fitted_teacher
-from pipelines.config.identity import own_section
+from pipelines.config.identity import INPUTS, own_section
 from pipelines.config.settings import Config, StudentSettings
 from streaming.errors import BadInput
 
@@ -69,10 +70,10 @@ def evolution(before: Config, now: Config, drop: Collection[str] = ()) -> list[s
     """What continuing under `now` does to a run of `before`, line by line. Both have the same students, whose sections
     say the same except for features.
 
-    Raises BadInput where more than features differ, or there is no rule for what differs.
+    Raises BadInput where more than features and partitions differ, or there is no rule for what differs.
     """
-    if decisive_for_all(_but_features(now, before)) != decisive_for_all(before):
-        raise BadInput("more than features differ")
+    if decisive_for_all(_but_what_may_differ(now, before)) != decisive_for_all(before):
+        raise BadInput("more than features and partitions differ")
     try:
         found = feature_changes(before.features, now.features)
         fitted_teacher({}, made_with_teacher(before), made_with_teacher(now), drop=True)
@@ -88,7 +89,7 @@ def evolution(before: Config, now: Config, drop: Collection[str] = ()) -> list[s
         raise BadInput(f"--drop {idle[0]}: the config still has that feature, or the run never had it; leave it out")
     for old, new in zip(before.students, now.students, strict=True):
         _same_for_student(before, old, now, new)
-    lines = [change.text for change in found]
+    lines = [*_repartitioned(before, now), *(change.text for change in found)]
     for change in found:
         readers = [s.name for s in now.students if change.feature in now.student_features(s).names]
         if readers:
@@ -96,10 +97,38 @@ def evolution(before: Config, now: Config, drop: Collection[str] = ()) -> list[s
     return lines
 
 
-def _but_features(now: Config, before: Config) -> Config:
-    """`now` with the features of `before`, and the teacher's choice of them."""
+def _but_what_may_differ(now: Config, before: Config) -> Config:
+    """`now` with the features of `before`, the teacher's choice of them, and the partitions of its input topics."""
     teacher = now.teacher.model_copy(update={"only": before.teacher.only})
-    return now.model_copy(update={"features": before.features, "teacher": teacher})
+    topics = {
+        kind: getattr(now.kafka, kind).model_copy(update={"partitions": getattr(before.kafka, kind).partitions})
+        for kind in INPUTS
+    }
+    kafka = now.kafka.model_copy(update=topics)
+    return now.model_copy(update={"features": before.features, "teacher": teacher, "kafka": kafka})
+
+
+def _repartitioned(before: Config, now: Config) -> Iterator[str]:
+    """Raises BadInput where this run's own source fills the topics: which partition a row is in follows from how many
+    there are. Whether the topics have these partitions is for the broker to say."""
+    for kind in INPUTS:
+        had, has = getattr(before.kafka, kind).partitions, getattr(now.kafka, kind).partitions
+        if had == has:
+            continue
+        if now.source is not None:
+            raise BadInput(
+                f"kafka.{kind}.partitions was {had}, and {has} are wanted; `source` fills them by a rule that the "
+                "number is part of, so it stays"
+            )
+        if has < had:
+            raise BadInput(
+                f"kafka.{kind}.partitions was {had}, and {has} are wanted; a topic's partitions are never fewer, and "
+                f"what lies in the others is not read to its end: put {had} back, or begin a new run"
+            )
+        yield (
+            f"topic `{getattr(now.kafka, kind).topic}` is read in {has} partitions, {had} until now: what lies in "
+            "those that were added is read from its beginning, from the last block on"
+        )
 
 
 def _same_for_student(before: Config, old: StudentSettings, now: Config, new: StudentSettings) -> None:

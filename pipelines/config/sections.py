@@ -105,12 +105,7 @@ class Kafka(KafkaSettings):
         return data | {key: {"topic": defaults[key].topic} | topic for key, topic in given.items()}
 
     @model_validator(mode="after")
-    def _co_partitioned(self) -> Kafka:
-        if self.impressions.partitions != self.feedback.partitions:
-            raise ValueError(
-                f"impressions have {self.impressions.partitions} partitions and feedback {self.feedback.partitions}; "
-                "both are keyed by impression_id and need equal counts"
-            )
+    def _distinct(self) -> Kafka:
         names = [t.topic for t in (self.impressions, self.feedback, self.examples, self.dead_letters)]
         if len(set(names)) < len(names):
             raise ValueError(f"topics need distinct names, got {', '.join(names)}")
@@ -172,8 +167,8 @@ class MetricsSettings(Frozen):
     as_shown_bytes: int = Field(
         default=512_000_000,
         gt=0,
-        description="memory of one student for these versions; one that needs more is not predicted as shown, and the "
-        "run says so",
+        description="what these versions of one student may take if each is whole, as none but the newest is; one that "
+        "would need more is not predicted as shown, and the run says so",
         exclude_if=lambda most: most == 512_000_000,
     )
 
@@ -310,7 +305,17 @@ class Resources(Frozen):
     checkpoint_queue: int = Field(default=1, ge=1, description="checkpoints of a worker that wait to be written")
     read_rows: int = Field(default=32_768, gt=0, description="rows a student takes from the lake at a time")
     read_ahead: int = Field(
-        default=0, ge=0, description="batches that a thread makes ready ahead of a student; 0: no thread"
+        default=0,
+        ge=0,
+        description="batches that a thread makes ready ahead of a student; 0: no thread; students that share a process "
+        "have none",
+    )
+    shared_rows_mb: float = Field(
+        default=128,
+        gt=0,
+        exclude_if=lambda most: most == 128,
+        description="memory of a process for rows of the lake that one of its students has read and another comes to "
+        "later",
     )
     max_quarantined_in_a_row: int = Field(
         default=16,
@@ -318,6 +323,15 @@ class Resources(Frozen):
         description="batches, one after the other, that may lose more than `losses.fail_share` of their rows because "
         "these are not finite, before a worker gives up",
     )
+
+    @property
+    def student_reads_ahead(self) -> int:
+        """Batches made ready by a thread of a student's: none where another of its process has something to do."""
+        return self.read_ahead if self.students_per_host == 1 else 0
+
+    @property
+    def shared_rows_bytes(self) -> int:
+        return round(self.shared_rows_mb * 2**20)
 
     @property
     def predictions_bytes(self) -> int | None:

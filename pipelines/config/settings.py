@@ -8,9 +8,11 @@ worker depends on goes into its checkpoints (identity.py), so that none is resum
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
+import pyarrow.compute as pc
 import yaml
 from pydantic import Field, ValidationError, model_validator
 
@@ -40,7 +42,7 @@ from pipelines.shipped import config_file
 from streaming.errors import BadInput
 from streaming.lake import LakeSettings, Where
 from streaming.messages import Limits
-from streaming.schema import RowSchema
+from streaming.schema import RowSchema, SettlementGroup
 from streaming.settlement import FUTURE_SKEW_S, SettlementConfig
 
 WRITTEN_DOWN = {"tasks", "features", "checkpoint_every_rows"}
@@ -236,6 +238,15 @@ class Config(Frozen):
         """The rows that a student is for. Raises BadInput where its condition does not fit the rows."""
         return OwnRows(student.row_filter, None if student.where is None else Where(student.where, self.rows))
 
+    def groups_of(self, student: StudentSettings) -> list[SettlementGroup]:
+        """The groups of tasks that settle a task of the student."""
+        tasks = self.student_tasks(student)
+        return [group for group in self.rows.groups if any(task.name in tasks for task in group.tasks)]
+
+    def settled_for(self, student: StudentSettings) -> pc.Expression:
+        """Which rows of the lake settle a task of the student."""
+        return pc.field("settlement").isin([group.name for group in self.groups_of(student)])
+
     @property
     def read_columns(self) -> tuple[str, ...]:
         """Raw columns that a model reads, or that say whose a row is, each once."""
@@ -250,9 +261,8 @@ class Config(Frozen):
 
     def as_shown_of(self, student: StudentSettings) -> AsShownConfig:
         """How they would be made, wanted or not."""
-        tasks, lateness_ms = self.student_tasks(student), self.settlement.lateness_ms
-        groups = [group for group in self.rows.groups if any(task.name in tasks for task in group.tasks)]
-        delays_ms = {group.name: group.window_ms + lateness_ms for group in groups}
+        lateness_ms = self.settlement.lateness_ms
+        delays_ms = {group.name: group.window_ms + lateness_ms for group in self.groups_of(student)}
         return AsShownConfig(delays_ms, self.metrics.as_shown_bytes)
 
     @property
@@ -273,6 +283,14 @@ class Config(Frozen):
         return self.features.with_more(
             **{kind: getattr(student.own_features, kind) for kind in OwnFeatures.model_fields}
         )
+
+    def having(self, students: Sequence[Mapping[str, Any]], origin: str = "config") -> Config:
+        """This config with these sections as its students. Its passwords, which no text of a config holds, stay.
+
+        Raises BadInput where they do not fit.
+        """
+        settings = self.model_dump(mode="json") | {"students": list(students)}
+        return parse(settings, origin).model_copy(update={"kafka": self.kafka})
 
     @property
     def hash(self) -> str:
@@ -328,3 +346,15 @@ def parse(raw: dict[str, Any], origin: str = "config") -> Config:
 
 def dump(config: Config) -> str:
     return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+
+
+def shown(config: Config, *, diff: bool = False) -> str:
+    """A config as YAML, `student_defaults` merged into every student and files named as in it; `diff`: only what
+    differs from the defaults."""
+    settings = config.model_dump(mode="json", exclude_defaults=diff)
+    if config.source is not None:
+        settings["source"] = {"kind": config.source.kind, **settings["source"]}
+        for named in (settings["source"], settings["source"].get("feedback") or {}):
+            if "written_path" in named:
+                named["path"] = named.pop("written_path")
+    return yaml.safe_dump(settings, sort_keys=False, allow_unicode=True, width=120)

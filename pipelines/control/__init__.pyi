@@ -3,14 +3,17 @@ from .conclusion import tracker_of
 from .lifecycle import failed_before_learning, run, start_over
 from .preflight import locked, writable
 from .signals import stopping
+from .wanted import Wanted, wanted_of
 
 __all__ = [
+    "Wanted",
     "failed_before_learning",
     "locked",
     "run",
     "start_over",
     "stopping",
     "tracker_of",
+    "wanted_of",
     "with_roster",
     "writable",
 ]

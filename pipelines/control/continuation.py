@@ -4,7 +4,7 @@ the same settings                           it is resumed
 settings that came with a later release     resumed, where they change nothing
 students joined or left                     resumed: others keep their checkpoints, a new one begins with the lake
 a student's own section changed             refused, unless it has learned nothing yet
-features differ                             resumed with --evolve, where there is a rule
+features differ, or input topics grew       resumed with --evolve, where there is a rule
 anything else                               refused
 """
 

@@ -86,14 +86,15 @@ class Coordinator:
 
     def add(self, wanted: Wanted) -> None:
         """Have one more worker run, also once the stream has ended: it is given the same orders as the others, and the
-        run is not over before it is done. To be called from the thread that runs `run`.
+        run is not over before it is done. One that has left, or that the run has given up on, may come back. To be
+        called from the thread that runs `run`.
 
         Raises BadInput where a worker has that name, or the run is over.
         """
         if self.over:
             raise BadInput(f"the run is {self.status.state}; no worker can join it: start it again")
         held = self.workers.get(wanted.name)
-        if held is not None and held.status.state is not WorkerState.RETIRED:
+        if held is not None and held.status.state not in (WorkerState.RETIRED, WorkerState.FAILED):
             raise BadInput(f"`{wanted.name}` is a worker of this run already ({held.status.state}); take another name")
         worker = self.workers[wanted.name] = Supervised(wanted, self._rules)
         worker.status.earlier = self.status.earlier.of(wanted.name)

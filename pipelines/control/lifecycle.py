@@ -22,7 +22,7 @@ from pipelines.control.signals import interruptible, undisturbed_cleanup
 from pipelines.results import Severity, Summary, losses_in
 from pipelines.rules import RunState
 from pipelines.run_dir import RunDir, log_to
-from pipelines.status import Heartbeat, RunStatus, StatusFile, earlier_legs, read_status
+from pipelines.status import Heartbeat, RunStatus, StatusFile, earlier_legs, last_status, read_status
 from pipelines.workers import files_name
 from streaming.broker import LocalBroker
 from streaming.disk import write_text
@@ -111,10 +111,10 @@ def failed_before_learning(run_dir: RunDir) -> bool:
     """Whether the run that was here ended by the caller's mistake, and its lake never had a row: whatever is mended,
     nothing is lost where it starts over."""
     try:
-        stored = read_status(run_dir.root) if run_dir.status.exists() else {}
+        stored = last_status(run_dir.root)
     except StreamingError:
         return False
-    if not stored.get("mistaken"):
+    if stored is None or not stored.get("mistaken"):
         return False
     rows = (file for file in run_dir.lake.rglob("*.parquet") if "_delta_log" not in file.parts)
     learners = [run_dir.checkpoints("teacher"), *run_dir.checkpoints("").glob(f"{STUDENT}*/")]

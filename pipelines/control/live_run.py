@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from pipelines.config import STUDENT, Config, dump, parse
+from pipelines.config import STUDENT, Config, dump
 from pipelines.control.attendance import Attendance
 from pipelines.control.conclusion import Conclusion, track_student, tracker_of
 from pipelines.control.continuation import settle
@@ -103,16 +103,20 @@ class LiveRun:
 
         Raises BadInput where the run is over, or the section or the student's checkpoints do not fit.
         """
-        settings = self.config.model_dump(mode="json")
-        self._change(settings | {"students": [*settings["students"], student]})
+        self._change([*self._sections, student])
         self.coordinator.declare(self.config.students[-1].row_filter)
-        name = STUDENT + self.config.students[-1].name
-        readers = Readers(self._run_dir.readers)
-        if name not in {reader.name for reader in readers.all()}:  # nothing is deleted before its worker has begun
-            readers.register(name, self.config.students[-1].first_seq - 1)
+        name = self.config.students[-1].name
+        self.keep_rows_for(name)
         if self._tracker is not None:
             track_student(self.config, self.config.students[-1], self._tracker)
-        self._start(name)
+        self._start(STUDENT + name)
+
+    def keep_rows_for(self, name: str) -> None:
+        """Have the lake keep the rows of a student that has not begun yet. It is to be said again now and then: a
+        reader that is silent for `lake.reader_expiry_s` is forgotten."""
+        readers = Readers(self._run_dir.readers)
+        before = next((reader.position for reader in readers.all() if reader.name == STUDENT + name), None)
+        readers.register(STUDENT + name, self.config.student(name).first_seq - 1 if before is None else before)
 
     def pause(self, name: str) -> None:
         """Have a student commit and stop. It stays in the run: `go_on` has it continue from its checkpoint.
@@ -123,16 +127,24 @@ class LiveRun:
         self.coordinator.workers[STUDENT + name].status.reason = "paused"
 
     def go_on(self, name: str) -> None:
-        """Have a student that was paused continue. Raises BadInput where no student of the run has that name."""
+        """Have a student continue that was paused, or that the run has given up on.
+
+        Raises BadInput where no student of the run has that name.
+        """
         if name not in {student.name for student in self.config.students}:
             raise BadInput(f"no student of the run is named `{name}`")
-        if not self.works(name):
+        if not self.works(name) or self.failed(name):
             self._start(STUDENT + name)
 
     def works(self, name: str) -> bool:
         """Whether a worker of this student is in the run, in whatever state but retired."""
         worker = self.coordinator.workers.get(STUDENT + name)
         return worker is not None and worker.status.state is not WorkerState.RETIRED
+
+    def failed(self, name: str) -> bool:
+        """Whether the run has given up on this student."""
+        worker = self.coordinator.workers.get(STUDENT + name)
+        return worker is not None and worker.status.state is WorkerState.FAILED
 
     def _start(self, worker: str) -> None:
         jobs = wanted_of(self.config, self._run_dir, self._servers, self._until_end)
@@ -144,21 +156,24 @@ class LiveRun:
 
         Raises BadInput where no student of the run has that name.
         """
-        settings = self.config.model_dump(mode="json")
-        kept = [student for student in settings["students"] if student["name"] != name]
+        kept = [student for student in self._sections if student["name"] != name]
         if self.works(name):
             self.coordinator.retire(STUDENT + name)  # first: what it commits registers it with the lake once more
         elif name not in {student.name for student in self.config.students}:
             raise BadInput(f"no student of the run is named `{name}`")
-        self._change(settings | {"students": kept})
+        self._change(kept)
         if self._tracker is not None:
             self._tracker.finish(STUDENT + name, "KILLED")
 
-    def _change(self, settings: dict[str, Any]) -> None:
-        """From now on the run has these settings; workers that are restarted are built with them."""
+    @property
+    def _sections(self) -> list[dict[str, Any]]:
+        return [student.model_dump(mode="json") for student in self.config.students]
+
+    def _change(self, students: Sequence[dict[str, Any]]) -> None:
+        """From now on the run has these students; workers that are restarted are built with the new config."""
         if self.coordinator.over:
             raise BadInput("the run is over; start it again with the students that it is to have")
-        config = parse(settings).model_copy(update={"kafka": self.config.kafka})  # with its passwords
+        config = self.config.having(students)
         settle(config, self._run_dir, evolve=False, drop=(), say=self._say)
         write_text(self._run_dir.config, dump(config))
         sync(self._run_dir.root)

@@ -18,6 +18,7 @@ from pipelines.planning import Part, question_of
 from pipelines.run_dir import RunDir
 from streaming.disk import file_lock, read_json, sync, write_text
 from streaming.errors import BadInput, StreamingError
+from streaming.kafka import source_topics
 from streaming.program import command
 
 GB = 1 << 30
@@ -34,13 +35,17 @@ def prepare(
     """Make a locked run directory ready, or say what stands in the way. Raises BadInput or StreamingError (disk).
 
     A run directory that holds a run is resumed where `continuation.settle` finds that `config` continues it. `evolve`:
-    features may differ from those the run was started with, where there is a rule; those in `drop` may be dropped. The
-    folder of a new run is its user's alone, and the config that is written there holds no password.
+    features may differ from those the run was started with, where there is a rule; those in `drop` may be dropped;
+    topics may have grown, and the broker is asked before it is written down. The folder of a new run is its user's
+    alone, and the config that is written there holds no password.
     """
     _disk(run_dir.root, config.resources.min_free_disk_gb)
     if not run_dir.config.exists():
         _indexes_fit(config)
+        _partitioned_alike(config)
         run_dir.root.chmod(0o700)  # who opens it to others later has it stay so
+    elif evolve:
+        _partitions_are_there(config)
     settle(config, run_dir, evolve=evolve, drop=drop, say=say)
     run_dir.logs.mkdir(exist_ok=True)
     write_text(run_dir.config, dump(config))
@@ -115,6 +120,24 @@ def _indexes_fit(config: Config) -> None:
                 f"table of {rows} rows: make the maximum {rows - 1}, give the feature {column.maximum + 1} rows, or "
                 "use transform `hash`"
             )
+
+
+def _partitions_are_there(config: Config) -> None:
+    """Raises BadInput where topics that others feed have other numbers of partitions, and BrokerAway."""
+    kafka = config.kafka
+    if config.source is None and kafka.bootstrap_servers is not None:
+        source_topics(kafka, {topic.topic: topic.partitions for topic in (kafka.impressions, kafka.feedback)})
+
+
+def _partitioned_alike(config: Config) -> None:
+    """Raises BadInput where a new run's input topics have unequal numbers of partitions. Of a run that has begun, one
+    topic alone may have grown."""
+    shown, feedback = config.kafka.impressions.partitions, config.kafka.feedback.partitions
+    if shown != feedback:
+        raise BadInput(
+            f"kafka: impressions have {shown} partitions and feedback {feedback}; both are keyed by impression_id and "
+            "need equal counts when a run begins"
+        )
 
 
 def _pid(run_dir: RunDir) -> Any:

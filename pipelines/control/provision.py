@@ -7,11 +7,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from typing import NamedTuple
 
-from pipelines.config import Config
+from pipelines.config import Config, Kafka
 from pipelines.control.embedded_broker import EmbeddedBroker
 from pipelines.launch import Launcher, LocalLauncher, RayLauncher
 from pipelines.rules import Patience
-from pipelines.run_dir import RunDir, store_ends
+from pipelines.run_dir import RunDir, store_ends, stored_ends
 from pipelines.status import RunStatus
 from streaming.broker import LocalBroker
 from streaming.errors import BadInput
@@ -81,14 +81,22 @@ def make_topics(config: Config, run_dir: RunDir, servers: str, *, until_end: boo
         ensure_topics(kafka, outputs)
     kept_ms = -1 if kafka.dead_letter_days is None else round(kafka.dead_letter_days * DAY_MS)
     ensure_topics(kafka, {kafka.dead_letters.topic: kafka.dead_letters.partitions}, retention_ms=kept_ms)
-    if until_end and config.source is None and not run_dir.end_offsets.exists():
-        partitions = [Partition(topic, p) for topic, count in inputs.items() for p in range(count)]
-        ends = end_offsets(kafka, partitions)
-        if not any(ends.values()):
-            raise BadInput(
-                f"--until-end, but {', '.join(inputs)} hold no messages at {servers}; feed them first, or leave it out"
-            )
-        store_ends(run_dir.end_offsets, ends)
+    if until_end and config.source is None:
+        _record_ends(kafka, run_dir, [Partition(topic, p) for topic, count in inputs.items() for p in range(count)])
+
+
+def _record_ends(kafka: Kafka, run_dir: RunDir, partitions: list[Partition]) -> None:
+    """Where a bounded run ends: where its partitions ended at its first start, or at the start that took them in."""
+    known = stored_ends(run_dir.end_offsets)
+    if not (new := [partition for partition in partitions if partition not in known]):
+        return
+    ends = end_offsets(kafka, new)
+    if not known and not any(ends.values()):
+        topics = ", ".join(dict.fromkeys(partition.topic for partition in partitions))
+        raise BadInput(
+            f"--until-end, but {topics} hold no messages at {kafka.bootstrap_servers}; feed them first, or leave it out"
+        )
+    store_ends(run_dir.end_offsets, known | ends)
 
 
 def make_lake(config: Config, run_dir: RunDir, servers: str) -> None:

@@ -16,9 +16,13 @@ from pipelines.rules import Kind
 from pipelines.run_dir import RunDir
 from pipelines.workers import Rendezvous, Worker
 
+STUDENTS = "students"
+"""The kind of host that students share."""
+
 
 class Wanted(NamedTuple):
-    """A worker that is to run, how it is built, how many processes hold it, and with whom it may share one."""
+    """A worker that is to run, how it is built, how many processes hold it, and in what kind of host it may share
+    one."""
 
     name: str
     kind: Kind
@@ -36,15 +40,12 @@ def wanted_of(config: Config, run_dir: RunDir, servers: str, until_end: bool) ->
         build = partial(build_worker, kind, student, text, root, servers, until_end, config.kafka.given)
         return Wanted(name, kind, build, ranks, host)
 
-    many = config.resources.students_per_host
+    host = STUDENTS if config.resources.students_per_host > 1 else None
     return [
         *([wanted(Kind.INGEST, "ingest")] if config.source is not None else []),
         wanted(Kind.AUGMENTATION, "augmentation", config.augmentation.ranks),
         wanted(Kind.TEACHER, "teacher", config.teacher.ranks),
-        *(
-            wanted(Kind.STUDENT, STUDENT + student.name, host=f"students-{place // many}" if many > 1 else None)
-            for place, student in enumerate(config.students)
-        ),
+        *(wanted(Kind.STUDENT, STUDENT + student.name, host=host) for student in config.students),
     ]
 
 

@@ -1,6 +1,8 @@
-"""A table in memory as a source of rows: a sweep's stream, or a test's, in place of a lake."""
+"""A table as a source of rows: a replay's stream, or a test's, in place of a lake."""
 
 from __future__ import annotations
+
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -9,12 +11,37 @@ from streaming.messages import EndOfStream, Source
 from streaming.position import NOTHING_YET
 
 
+class Sliced(Protocol):
+    """A table, or what gives pieces of one as a table does."""
+
+    @property
+    def num_rows(self) -> int: ...
+    def slice(self, offset: int = 0, length: int | None = None) -> pa.Table: ...
+
+
+def taken(table: Sliced, places: np.ndarray) -> pa.Table:
+    """The rows at these places, ascending, in a memory of their own."""
+    if not len(places):
+        return table.slice(0, 0)
+    first = int(places[0])
+    return table.slice(first, int(places[-1]) + 1 - first).take(pa.array(places - first)).combine_chunks()
+
+
+class Places(NamedTuple):
+    """Where some rows of a table stand, ascending, (n,), and their `lake_seq`."""
+
+    at: np.ndarray
+    seqs: np.ndarray
+
+
 class TableSource(Source[int, pa.Table]):
     """Rows of a table that is sorted by `lake_seq`, up to `batch_rows` at a time. Its position is a `lake_seq`."""
 
-    def __init__(self, table: pa.Table, *, batch_rows: int) -> None:
+    def __init__(self, table: Sliced, *, batch_rows: int, places: Places | None = None) -> None:
+        """`places`: of the rows that are given; None: all."""
         self._table, self._batch_rows = table, batch_rows
-        self._seq = table["lake_seq"].to_numpy()
+        self._at_rows = None if places is None else places.at
+        self._seq = table.slice()["lake_seq"].to_numpy() if places is None else places.seqs
         self._at = 0
         self.end_seq: int | None = None  # a table knows its own end
 
@@ -27,9 +54,14 @@ class TableSource(Source[int, pa.Table]):
     def next_batch(self, max_wait_s: float = 0.0) -> pa.Table:
         if self._at >= len(self._seq):
             raise EndOfStream
-        rows = self._table.slice(self._at, self._batch_rows)
+        rows = self._next()
         self._at += rows.num_rows
         return rows
+
+    def _next(self) -> pa.Table:
+        if self._at_rows is None:
+            return self._table.slice(self._at, self._batch_rows)
+        return taken(self._table, self._at_rows[self._at : self._at + self._batch_rows])
 
     def position(self) -> int:
         return int(self._seq[self._at - 1]) if self._at else NOTHING_YET

@@ -1,22 +1,23 @@
 """Workers that share a process: each built, stepped and closed by its name, one call at a time.
 
 Nearly all of a student's process is libraries, so many small students fit where one would. They step in turn, for a
-share of the time each. One that fails is dropped alone, and can be opened again; what ends the process ends them
-all, and a file says whose turn it was.
+share of the time each, and share what they read. One that fails is dropped alone, and can be opened again; what ends
+the process ends them all, and a file says whose turn it was.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-import socket
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from pipelines.rules import Died
 from pipelines.run_dir import log_file
-from pipelines.workers import Orders, Rendezvous, Report, Worker
+from pipelines.workers import IDLE_S, Orders, Rendezvous, Report, Worker
+from streaming.ports import free_port
 
 Build = Callable[[Rendezvous], Worker]
 
@@ -30,6 +31,7 @@ class Host:
 
     def __init__(self, own_log: str, log_mb: float, turn: str | None = None) -> None:
         self._workers: dict[str, Worker] = {}
+        self._idle: set[str] = set()  # of those who had a turn since the last sleep
         self._logs = _Logs(Path(own_log), log_mb)
         self._turn = None if turn is None else Path(turn).open("w")  # noqa: SIM115 (open for as long as the process)
         logging.basicConfig(handlers=[self._logs], level=logging.INFO, force=True)
@@ -38,23 +40,35 @@ class Host:
 
     def port(self, name: str) -> int:
         """A port of this node that is free: where the ranks of a worker meet."""
-        with socket.socket() as free:
-            free.bind(("", 0))
-            return int(free.getsockname()[1])
+        return free_port()
 
     def open(self, name: str, build: Build, log: str, rendezvous: Rendezvous) -> None:
         self.drop(name)
         self._logs.add(name, Path(log))
         with self._turn_of(name, "open failed"):
-            self._workers[name] = build(rendezvous)
-            self._workers[name].open()
+            worker = build(rendezvous)
+            worker.join(tuple(self._workers.values()))
+            self._workers[name] = worker
+            worker.open()
 
     def advance(self, name: str, budget_s: float, orders: Orders) -> Report:
         sharing = len(self._workers)
         with self._turn_of(name, "step failed"):
             if sharing == 1:
                 return self._workers[name].advance(budget_s, orders)
-            return self._workers[name].advance(max(LEAST_S, budget_s / sharing), orders, patient=False)
+            report = self._workers[name].advance(max(LEAST_S, budget_s / sharing), orders, patient=False)
+        self._rest(name)
+        return report
+
+    def _rest(self, name: str) -> None:
+        """Sleep briefly once all had a turn and none had anything to do."""
+        if not self._workers[name].idle and not self._workers[name].done:
+            self._idle.clear()
+            return
+        self._idle.add(name)
+        if all(worker.done or other in self._idle for other, worker in self._workers.items()):
+            time.sleep(IDLE_S)
+            self._idle.clear()
 
     def close(self, name: str) -> Report:
         with self._turn_of(name, "close failed"):

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 import os
+import weakref
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -21,6 +22,7 @@ from typing import Any, NamedTuple, Protocol
 from pipelines.config import Resources
 from pipelines.launch.host import Build, Host, last_turn
 from pipelines.launch.ranks import ADVANCE_S, RankHandle
+from pipelines.launch.seats import Seats
 from pipelines.rules import Died, Gone
 from pipelines.workers import Orders, Rendezvous, Report, Worker
 from streaming.errors import BadInput
@@ -40,7 +42,7 @@ class Handle(Protocol):
 
 class Launcher(Protocol):
     def start(self, name: str, build: Build, log: Path, ranks: int = 1, host: str | None = None) -> Handle:
-        """`host`: workers of the same one may share a process."""
+        """`host`: workers of the same kind of host may share a process."""
         ...
 
     def shutdown(self) -> None: ...
@@ -50,17 +52,19 @@ class Launcher(Protocol):
 
 
 class LocalHandle:
-    """A worker stepped by whoever polls it."""
+    """A worker stepped by whoever polls it; `others` live in the same process."""
 
-    def __init__(self, build: Build) -> None:
+    def __init__(self, build: Build, others: weakref.WeakSet[Worker]) -> None:
         self.node: str | None = "local"
-        self._build = build
+        self._build, self._others = build, others
         self._worker: Worker | None = None
 
     def poll(self, orders: Orders) -> Report | None:
         try:
             if self._worker is None:
                 self._worker = self._build(Rendezvous())
+                self._worker.join(tuple(self._others))
+                self._others.add(self._worker)
                 self._worker.open()
             return self._worker.advance(ADVANCE_S / 5, orders)
         except Exception as error:
@@ -88,10 +92,13 @@ class LocalHandle:
 
 
 class LocalLauncher:
+    def __init__(self) -> None:
+        self._workers: weakref.WeakSet[Worker] = weakref.WeakSet()
+
     def start(self, name: str, build: Build, log: Path, ranks: int = 1, host: str | None = None) -> Handle:
         if ranks > 1:
             raise BadInput(f"{name} is to be {ranks} processes, and this launcher has one: leave --local out")
-        return LocalHandle(build)
+        return LocalHandle(build, self._workers)
 
     def shutdown(self) -> None:
         pass
@@ -156,43 +163,54 @@ class _RayProcess:
         ray.kill(self._actor, no_restart=True)
 
 
+class _Seat(NamedTuple):
+    """What the launcher is to know of a worker in an actor that others share: the actor runs, the actor has ended, the
+    worker has left it."""
+
+    runs: Callable[[], None]
+    ended: Callable[[], None]
+    left: Callable[[], None]
+
+
 class _SharedAnswer(_RayAnswer):
     """A call to an actor that others share."""
 
-    def __init__(self, call: Any, gone: Callable[[], None]) -> None:
+    def __init__(self, call: Any, seat: _Seat) -> None:
         super().__init__(call)
-        self._gone = gone
+        self._seat = seat
 
     def get(self, wait_s: float | None = None) -> Any:
         try:
-            return super().get(wait_s)
+            answer = super().get(wait_s)
         except Gone:
-            self._gone()
+            self._seat.ended()
             raise
+        self._seat.runs()
+        return answer
 
 
 class _SharedProcess(_RayProcess):
-    """One worker of an actor that holds several: to kill it is to drop it, unless it is at work and does not answer.
-    `gone` is called where the actor has ended."""
+    """One worker of an actor that holds several: to kill it is to drop it, unless it is at work and does not answer."""
 
-    def __init__(self, actor: Any, gone: Callable[[], None], name: str, *first: Any) -> None:
+    def __init__(self, actor: Any, seat: _Seat, name: str, *first: Any) -> None:
         super().__init__(actor, name, *first)
-        self._when_gone = gone
+        self._seat = seat
         self._last: _SharedAnswer | None = None
 
     def ask(self, what: str, *values: Any) -> _RayAnswer:
-        self._last = answer = _SharedAnswer(super().ask(what, *values).call, self._when_gone)
+        self._last = answer = _SharedAnswer(super().ask(what, *values).call, self._seat)
         return answer
 
     def let_go(self) -> None:
         self._actor.drop.remote(self._name)  # after what it works on
+        self._seat.left()
 
     def kill(self) -> None:
         if self._last is not None and not self._last.here():
             super().kill()
-            self._when_gone()
+            self._seat.ended()
         else:
-            self._actor.drop.remote(self._name)
+            self.let_go()
 
 
 class _Places(NamedTuple):
@@ -218,7 +236,9 @@ class RayLauncher:
         threads = str(resources.threads)
         variables = dict.fromkeys(ENVIRONMENT, threads) | {"OMP_WAIT_POLICY": "passive", "RAY_DEDUP_LOGS": "0"}
         self._resources = resources
+        self._seats = Seats(resources.students_per_host)
         self._hosts: dict[str, Any] = {}
+        self._running: set[str] = set()
         self._alone: set[str] = set()
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
@@ -234,40 +254,64 @@ class RayLauncher:
     def start(self, name: str, build: Build, log: Path, ranks: int = 1, host: str | None = None) -> Handle:
         """A worker that was at work when the process of its host ended is started in one of its own: it may be why."""
         if host is not None and name not in self._alone:
-            places = self._anywhere()
-            shared = self._shared(host, log.parent, places.each[0])
-            gone = partial(self._host_ended, host, shared, log.parent)
-            processes: list[_RayProcess] = [_SharedProcess(shared, gone, name, build, str(log))]
-        else:
-            logs = [log, *(log.with_name(f"{log.stem}-rank{rank}{log.suffix}") for rank in range(1, ranks))]
-            places = self._reserved(ranks) if ranks > 1 else self._anywhere()
-            processes = [
-                _RayProcess(self._actor(place, str(own), self._resources.log_mb), name, build, str(own))
-                for own, place in zip(logs, places.each, strict=True)
-            ]
+            return self._seated(name, build, log, host)
+        cpus = self._resources.cpus_per_worker if host is None else 0.0  # its share is its host's, which it has left
+        logs = [log, *(log.with_name(f"{log.stem}-rank{rank}{log.suffix}") for rank in range(1, ranks))]
+        places = self._reserved(ranks) if ranks > 1 else self._anywhere()
+        processes = [
+            _RayProcess(self._actor(cpus, place, str(own), self._resources.log_mb), name, build, str(own))
+            for own, place in zip(logs, places.each, strict=True)
+        ]
         return RankHandle(name, processes, unplaced=partial(self._unplaced, name, places), give_back=places.give_back)
 
-    def _actor(self, place: Any, *given: Any) -> Any:
+    def _actor(self, cpus: float, place: Any, *given: Any) -> Any:
         import ray
 
-        cpus = self._resources.cpus_per_worker
         host = ray.remote(_Host).options(num_cpus=cpus, max_restarts=0, name=None, scheduling_strategy=place)
         return host.remote(*given)
 
-    def _shared(self, host: str, logs: Path, place: Any) -> Any:
-        """The actor of a host, made where there is none."""
+    # --- workers that share an actor --------------------------------------------------------------------------------
+
+    def _seated(self, name: str, build: Build, log: Path, kind: str) -> Handle:
+        """In the first host of its kind that has a seat free, made where there is none."""
+        host, logs, places = self._seats.take(kind, name), log.parent, self._anywhere()
         if host not in self._hosts:
             given = (str(logs / f"{host}.log"), self._resources.log_mb, str(logs / f"{host}.turn"))
-            self._hosts[host] = self._actor(place, *given)
-        return self._hosts[host]
+            self._hosts[host] = self._actor(self._resources.cpus_per_worker, places.each[0], *given)
+        actor = self._hosts[host]
+        seat = _Seat(
+            runs=partial(self._running.add, host),
+            ended=partial(self._host_ended, host, actor, logs),
+            left=partial(self._left, name, host, actor),
+        )
+
+        def unplaced(waited_s: float) -> str | None:
+            return None if host in self._running else self._unplaced(name, places, waited_s)
+
+        return RankHandle(name, [_SharedProcess(actor, seat, name, build, str(log))], unplaced=unplaced)
 
     def _host_ended(self, host: str, actor: Any, logs: Path) -> None:
         """Its workers are started again in a new process, but for the one whose turn it was."""
         if self._hosts.get(host) is not actor:
             return
-        del self._hosts[host]
+        self._forget(host)
         if (culprit := last_turn(logs / f"{host}.turn")) is not None:
             self._alone.add(culprit)
+
+    def _left(self, name: str, host: str, actor: Any) -> None:
+        """Its seat is free, and a process that is empty ends."""
+        import ray
+
+        if self._hosts.get(host) is actor and self._seats.leave(name) == host:
+            ray.kill(self._forget(host), no_restart=True)
+
+    def _forget(self, host: str) -> Any:
+        """Its actor; the next worker of its kind finds a new one."""
+        self._running.discard(host)
+        self._seats.end(host)
+        return self._hosts.pop(host)
+
+    # --- places ------------------------------------------------------------------------------------------------------
 
     def _anywhere(self) -> _Places:
         place = "SPREAD" if self._resources.address else "DEFAULT"

@@ -1,4 +1,5 @@
-"""Where topics that others feed ended when a bounded run began: recorded once, so that every start ends there too."""
+"""Where topics that others feed ended when a bounded run began, or took a partition in: recorded once, so that every
+start ends there too."""
 
 from __future__ import annotations
 

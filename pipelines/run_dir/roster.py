@@ -72,9 +72,9 @@ class Roster:
     def __init__(self, root: Path) -> None:
         self.folder = root / "students"
 
-    def ask(self, name: str, wanted: Presence, section: dict[str, Any] | None = None) -> Wish:
+    def ask(self, name: str, wanted: Presence, section: dict[str, Any] | None = None, *, again: bool = False) -> Wish:
         """Wish that a student be so; without a `section` it keeps the one that it was spawned with, if any. What is
-        wished already, and was not refused, is not wished again.
+        wished already, and was not refused, is not wished again, but for `again`.
 
         Raises StreamingError where somebody else writes for longer than `LOCK_WAIT_S`.
         """
@@ -84,9 +84,9 @@ class Roster:
                 raise StreamingError(f"another process has held {self.folder}/.lock for {LOCK_WAIT_S:g} s; try again")
             before = self.wish(name)
             if section is None:
-                stands = next((wish for wish in self.standing if wish.name == name), before)
+                stands = self.stands(name) or before
                 section = None if stands is None else stands.section
-            if before is not None and (before.wanted, before.section) == (wanted, section):
+            if before is not None and not again and (before.wanted, before.section) == (wanted, section):
                 outcome = self.outcome(name)
                 if outcome is None or outcome.number != before.number or not outcome.refused:
                     return before
@@ -111,27 +111,32 @@ class Roster:
         return self._read(self._place(name) / "outcome.json", Outcome)
 
     @property
+    def names(self) -> list[str]:
+        """Of whom something was wished."""
+        return sorted(path.name for path in self.folder.glob("*/")) if self.folder.exists() else []
+
+    @property
     def wishes(self) -> list[Wish]:
         """The last wish for every student, by name."""
-        names = sorted(path.name for path in self.folder.glob("*/")) if self.folder.exists() else []
-        return [wish for wish in map(self.wish, names) if wish is not None]
+        return [wish for wish in map(self.wish, self.names) if wish is not None]
 
     @property
     def open(self) -> list[Wish]:
         """Those that were not answered yet."""
-        return [wish for wish in self.wishes if not self._answered(wish)]
+        return [wish for wish in self.wishes if not self.answered(wish)]
+
+    def stands(self, name: str) -> Wish | None:
+        """What holds for this student: its last wish, or where that was refused the one granted before it."""
+        wish, outcome = self.wish(name), self.outcome(name)
+        if wish is not None and outcome is not None and outcome.number == wish.number and outcome.refused:
+            granted: Wish | None = self._read(self._place(name) / "granted.json", Wish)
+            return granted
+        return wish
 
     @property
     def standing(self) -> list[Wish]:
-        """What holds for every student: its last wish, or where that was refused the one granted before it."""
-        found = []
-        for wish in self.wishes:
-            outcome = self.outcome(wish.name)
-            if outcome is not None and outcome.number == wish.number and outcome.refused:
-                found.append(self._read(self._place(wish.name) / "granted.json", Wish))
-            else:
-                found.append(wish)
-        return [wish for wish in found if wish is not None]
+        """What holds for every student."""
+        return [wish for wish in map(self.stands, self.names) if wish is not None]
 
     @property
     def paused(self) -> set[str]:
@@ -148,7 +153,7 @@ class Roster:
     def _place(self, name: str) -> Path:
         return self.folder / name
 
-    def _answered(self, wish: Wish) -> bool:
+    def answered(self, wish: Wish) -> bool:
         outcome = self.outcome(wish.name)
         return outcome is not None and outcome.number == wish.number
 

@@ -3,7 +3,7 @@ from .file import StatusFile
 from .heartbeat import Heartbeat
 from .legs import EarlierLegs, EarlierWork, earlier_legs
 from .status import RunStatus, WorkerStatus
-from .stored import ENDED, alive, read_status, stop_run
+from .stored import ENDED, alive, last_status, read_status, stop_run
 
 __all__ = [
     "ENDED",
@@ -16,6 +16,7 @@ __all__ = [
     "alive",
     "disk_use",
     "earlier_legs",
+    "last_status",
     "read_status",
     "stop_run",
 ]

@@ -20,7 +20,8 @@ log = logging.getLogger(__name__)
 class StatusFile:
     """A JSON file that is always whole, and is rewritten on a full disk.
 
-    The text is written over a spare file, which keeps its blocks, and the two are swapped. Blanks fill the rest.
+    Each text is a new file, moved into place, so whoever has opened the one before reads that to its end. A spare file
+    keeps as much room: on a full disk the text is written over it, and the two are swapped. Blanks fill the rest.
 
     >>> import tempfile
     >>> file = StatusFile(Path(tempfile.mkdtemp()) / "status.json")
@@ -31,7 +32,7 @@ class StatusFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._spare, self._old = path.with_name(f".{path.name}.spare"), path.with_name(f".{path.name}.old")
+        self._new, self._spare, self._old = (path.with_name(f".{path.name}.{kind}") for kind in ("new", "spare", "old"))
         self._lock = threading.Lock()
 
     def write(self, value: Any) -> None:
@@ -48,12 +49,32 @@ class StatusFile:
     def _write(self, text: bytes) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         room = -(-(len(text) + 1) // ROOM) * ROOM
-        with open(os.open(self._spare, os.O_RDWR | os.O_CREAT, 0o644), "r+b") as out:
-            out.write(text.ljust(room - 1) + b"\n")
-            out.truncate()
-        self._old.unlink(missing_ok=True)
+        text = text.ljust(room - 1) + b"\n"
+        self._old.unlink(missing_ok=True)  # of a writer that was killed
+        try:
+            if not self._spare.exists() or self._spare.stat().st_size != room:
+                _over(self._spare, text)
+            self._new.write_bytes(text)
+        except OSError as error:
+            self._new.unlink(missing_ok=True)
+            if error.errno not in FULL:
+                raise
+            self._swap(text)
+        else:
+            self._new.replace(self.path)
+
+    def _swap(self, text: bytes) -> None:
+        """Write over the spare, which becomes the file, and the file the spare."""
+        _over(self._spare, text)
         if self.path.exists():
             os.link(self.path, self._old)  # otherwise the move would free its blocks
         self._spare.replace(self.path)
         if self._old.exists():
             self._old.replace(self._spare)
+
+
+def _over(path: Path, text: bytes) -> None:
+    """Write over what is there, which keeps its blocks."""
+    with open(os.open(path, os.O_RDWR | os.O_CREAT, 0o644), "r+b") as out:
+        out.write(text)
+        out.truncate()

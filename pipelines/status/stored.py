@@ -125,6 +125,11 @@ def read_status(root: Path) -> dict[str, Any]:
     return found
 
 
+def last_status(root: Path) -> dict[str, Any] | None:
+    """As `read_status`; None where no run has started in `root`."""
+    return read_status(root) if RunDir(root).status.exists() else None
+
+
 def alive(value: dict[str, Any]) -> bool:
     """Whether the coordinator that wrote this still runs. A pid that another process has by now does not count."""
     try:

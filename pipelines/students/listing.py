@@ -11,7 +11,7 @@ from pipelines.config import STUDENT, Config
 from pipelines.control import with_roster
 from pipelines.registry import Ledger
 from pipelines.run_dir import Presence, Roster, RunDir
-from pipelines.status import alive, read_status
+from pipelines.status import alive, last_status
 from pipelines.tools import config_of
 
 
@@ -19,8 +19,8 @@ from pipelines.tools import config_of
 class Listed:
     """One student.
 
-    state      of its worker; or `asked` (its wish waits for the run), `paused`, `retired`, `refused`, `stopped` (as the
-               run is)
+    state      of its worker; or `asked` (it waits for the run, or for its row), `paused`, `retired`, `refused`,
+               `stopped` (as the run is)
     versions   that are candidate, champion and previous in its registry; null where there is none
     """
 
@@ -54,19 +54,21 @@ def listed_students(run_dir: RunDir) -> list[Listed]:
     """
     before = config_of(run_dir)
     config = with_roster(before, run_dir.roster)
-    status = read_status(run_dir.root) if run_dir.status.exists() else {"workers": {}}
-    lives = bool(status["workers"]) and alive(status)
+    status = last_status(run_dir.root)
+    lives = status is not None and alive(status)
+    workers = {} if status is None else status["workers"]
     names = list(dict.fromkeys([*(s.name for s in config.students), *(s.name for s in before.students)]))
     names += [wish.name for wish in run_dir.roster.wishes if wish.name not in names]
-    return [_listed(name, config, before, run_dir, status["workers"].get(STUDENT + name), lives) for name in names]
+    return [_listed(name, config, before, run_dir, workers.get(STUDENT + name), lives) for name in names]
 
 
 def _listed(
     name: str, config: Config, before: Config, run_dir: RunDir, worker: dict[str, Any] | None, lives: bool
 ) -> Listed:
-    state, reason = _state(name, run_dir.roster, worker, lives)
     known = {student.name: student for each in (before, config) for student in each.students}
-    settings, worker = known.get(name), worker or _saved(run_dir, name)
+    settings = known.get(name)
+    state, reason = _state(name, run_dir.roster, worker, lives, settings.joins_at_rows if settings is not None else 0)
+    worker = worker or _saved(run_dir, name)
     return Listed(
         name=name,
         state=state,
@@ -100,7 +102,9 @@ def _saved(run_dir: RunDir, name: str) -> dict[str, Any]:
         return {}
 
 
-def _state(name: str, roster: Roster, worker: dict[str, Any] | None, lives: bool) -> tuple[str, str | None]:
+def _state(
+    name: str, roster: Roster, worker: dict[str, Any] | None, lives: bool, joins_at: int
+) -> tuple[str, str | None]:
     wish, outcome = roster.wish(name), roster.outcome(name)
     if wish is not None:
         answered = outcome is not None and outcome.number == wish.number
@@ -112,6 +116,8 @@ def _state(name: str, roster: Roster, worker: dict[str, Any] | None, lives: bool
             return str(wish.wanted), None
         if worker is None:
             return "asked", "joins when the run starts"
+    if worker is None and lives and joins_at:
+        return "asked", f"joins once the lake has {joins_at:,} rows"
     if worker is None:
         return "stopped", None
     state = str(worker["state"])

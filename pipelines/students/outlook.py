@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import psutil
-import pyarrow as pa
 import pyarrow.compute as pc
 
-from exfm.data import SequenceFeature, SparseFeature
+from exfm.data import SequenceFeature, SparseFeature, snapshot_age
 from exfm.layers import SLOTS
 from pipelines.config import STUDENT, Config, StudentSettings
+from pipelines.control import Wanted, wanted_of
+from pipelines.run_dir import RunDir
 from streaming.errors import BadInput
 from streaming.lake import LakeReader
 
@@ -33,7 +35,7 @@ class Outlook:
     without_logit    by task: rows with a label and no teacher logit
     logit_age_rows   median rows between a row and the snapshot that scored it; None: no row has a logit
     bytes            of the files that hold its rows
-    memory_bytes     that its process takes
+    memory_bytes     that it takes, with its process where it needs one of its own
     rows_per_s       at which it would learn, from what students of this run did; None where none has worked
     """
 
@@ -84,8 +86,7 @@ def outlook_of(config: Config, student: StudentSettings, lake: LakeReader, statu
     """`config` has the student already; `status`: what the run last said of itself. Reads the lake's few columns that
     say it, a window at a time."""
     tasks, own = config.student_tasks(student), config.own_rows(student)
-    groups = [group.name for group in config.rows.groups if any(task.name in tasks for task in group.tasks)]
-    wanted = pc.field("settlement").isin(groups)
+    wanted = config.settled_for(student)
     columns = ["lake_seq", "block", "teacher_version"]
     columns += [f"{kind}_{task}" for task in tasks for kind in ("label", "teacher_logit")]
     rows = 0
@@ -107,7 +108,8 @@ def outlook_of(config: Config, student: StudentSettings, lake: LakeReader, statu
             known[task] += label.length() - label.null_count
             positives[task] += pc.sum(label).as_py() or 0
             missing[task] += pc.sum(pc.and_(label.is_valid(), logit.is_null())).as_py() or 0
-        ages.append(_ages(table))
+        scored = table.filter(table["teacher_version"].is_valid())
+        ages.append(snapshot_age(*(scored[name].to_numpy() for name in ("lake_seq", "block", "teacher_version"))))
     found = np.concatenate(ages) if ages else np.zeros(0)
     return Outlook(
         name=student.name,
@@ -119,13 +121,14 @@ def outlook_of(config: Config, student: StudentSettings, lake: LakeReader, statu
         without_logit=missing,
         logit_age_rows=int(np.median(found)) if len(found) else None,
         bytes=lake.size(after=student.first_seq - 1, verticals=set(own.verticals) or None),
-        memory_bytes=_memory(config, student),
+        memory_bytes=_memory(config, student) + (0 if _has_a_seat(config, status) else PROCESS_BYTES),
         rows_per_s=_rows_per_s(status),
     )
 
 
-def require_room(config: Config, outlook: Outlook) -> None:
-    """Raises BadInput where this machine has too little memory or too few cores left for one more process."""
+def require_room(config: Config, outlook: Outlook, run_dir: RunDir) -> None:
+    """Raises BadInput where this machine has too little memory, or too few cores, for the run with its new student.
+    `config` has the student; those that are paused take nothing."""
     if config.resources.address is not None:
         return  # a cluster: Ray knows what its nodes have
     free = psutil.virtual_memory().available
@@ -134,36 +137,39 @@ def require_room(config: Config, outlook: Outlook) -> None:
             f"`{outlook.name}` needs {outlook.memory_bytes / MB:,.0f} MB, and {free / MB:,.0f} MB of memory are free; "
             "pause or retire a student, or give this one smaller tables (--set, --model)"
         )
-    students = math.ceil(len(config.students) / config.resources.students_per_host)
-    workers = 2 + students + (config.source is not None)
-    each = config.resources.cpus_per_worker
-    cores, asked = os.cpu_count() or 1, workers * each
-    if asked > cores + 1e-9:
+    paused = {STUDENT + name for name in run_dir.roster.paused - {outlook.name}}
+    processes = processes_of(config, [job for job in wanted_of(config, run_dir, "", False) if job.name not in paused])
+    each, cores = config.resources.cpus_per_worker, os.cpu_count() or 1
+    if (asked := processes * each) > cores + 1e-9:
         raise BadInput(
-            f"with `{outlook.name}` there are {workers} processes, which ask for {asked:.1f} cores "
+            f"with `{outlook.name}` there are {processes} processes, which ask for {asked:.1f} cores "
             f"(resources.cpus_per_worker is {each:g}), and this machine has {cores}; pause or retire a student, or "
             "start the run again with a smaller resources.cpus_per_worker"
         )
 
 
-def _ages(table: pa.Table) -> np.ndarray:
-    """Rows between what the snapshot that scored a row had learned and the row, as a batch's `teacher_age` has it."""
-    scored = table.filter(table["teacher_version"].is_valid())
-    seq, block, version = (
-        scored[name].to_numpy().astype(np.float64) for name in ("lake_seq", "block", "teacher_version")
-    )
-    return np.asarray(np.maximum(seq * (1 - version / (block + 0.5)), 0.0))
+def processes_of(config: Config, jobs: Sequence[Wanted]) -> int:
+    """How many processes hold these workers: one for each rank, and as few as will do for those that share."""
+    sharing = sum(job.host is not None for job in jobs)
+    own = sum(job.ranks for job in jobs if job.host is None)
+    return own + math.ceil(sharing / config.resources.students_per_host)
+
+
+def _has_a_seat(config: Config, status: dict[str, Any] | None) -> bool:
+    """Whether a process that students share has room for one more."""
+    students = [w for name, w in (status or {}).get("workers", {}).items() if name.startswith(STUDENT)]
+    pids = [w["pid"] for w in students if w["pid"] is not None and w["state"] not in ("retired", "failed")]
+    return len(pids) < len(set(pids)) * config.resources.students_per_host
 
 
 def _memory(config: Config, student: StudentSettings) -> int:
-    """What libraries take, and the student's own tables on top."""
+    """What the student's own tables and their optimizer take."""
     features, width = config.student_features(student), student.model.width
     tables: list[SparseFeature | SequenceFeature] = [*features.sparse, *features.sequence]
     table_rows = sum(table.rows * ((getattr(table, "width", None) or width) + 1) for table in tables)
     linear = SLOTS * 2 * len(config.student_tasks(student)) if student.model.wide else 0
     copies = 3  # the model, the state on its way to the disk, and what is exported of it
-    own = 4 * copies * (table_rows + linear) * (2 if student.twin else 1)
-    return PROCESS_BYTES + own
+    return 4 * copies * (table_rows + linear) * (2 if student.twin else 1)
 
 
 def _rows_per_s(status: dict[str, Any] | None) -> float | None:

@@ -13,19 +13,21 @@ from typing import Any
 from exfm.errors import ModelError
 from exfm.growth import MadeWith
 from exfm.tensors import checkpoint_names, read_manifest
-from pipelines.config import STUDENT, Config, StudentSettings, parse
+from pipelines.config import STUDENT, Config, StudentSettings
 from pipelines.control import with_roster
+from pipelines.rules import WorkerState
 from pipelines.run_dir import Outcome, Presence, RunDir, Wish
-from pipelines.status import ENDED, alive, read_status
+from pipelines.status import ENDED, alive, last_status
 from pipelines.students.listing import Listed, listed_students
 from pipelines.students.offline import learn_offline
 from pipelines.students.outlook import Outlook, outlook_of, require_room
-from pipelines.students.section import Asked, section_of
+from pipelines.students.section import Asked, others_than, section_of
 from pipelines.tools import config_of
 from streaming.errors import BadInput, StreamingError
 from streaming.lake import LakeReader
 
 ANSWER_WAIT_S = 60.0
+AT_WORK = {WorkerState.STARTING, WorkerState.RUNNING, WorkerState.RESTARTING, WorkerState.DONE}
 LOOK_EVERY_S = 0.1
 
 
@@ -80,7 +82,8 @@ class Pipeline:
     @property
     def lives(self) -> bool:
         """Whether its coordinator runs."""
-        return self.run_dir.status.exists() and alive(read_status(self.run_dir.root))
+        status = last_status(self.run_dir.root)
+        return status is not None and alive(status)
 
     @property
     def finished(self) -> bool:
@@ -107,12 +110,12 @@ class Pipeline:
         refuses; StreamingError where a run that lives does not answer within `wait_s`.
         """
         config, student, outlook = self._planned(asked)
-        if self.lives:
-            require_room(config, outlook)
+        if self.lives and self._state(asked.name) not in AT_WORK:
+            require_room(config, outlook, self.run_dir)
         if asked.start is not None:
             self._put_aside(asked.start, student, config)
         section = student.model_dump(mode="json")
-        wish = self.run_dir.roster.ask(asked.name, Presence.RUNNING, section)
+        wish = self.run_dir.roster.ask(asked.name, Presence.RUNNING, section, again=self._failed(asked.name))
         return Spawned(outlook, *self._answered(wish, wait_s))
 
     def learn_offline(self, name: str, advance: Callable[[int, int], None] = lambda done, total: None) -> int:
@@ -138,12 +141,9 @@ class Pipeline:
         again = before is not None and self._has_learned(asked.name)
         if wish is not None and wish.section is not None and (there or again):
             section = wish.section  # where it begins was settled the first time
-        settings = config.model_dump(mode="json")
-        others = [s for s in settings["students"] if s["name"] != asked.name]
-        config = parse(settings | {"students": [*others, section]}).model_copy(update={"kafka": config.kafka})
+        config = config.having([*others_than(asked.name, config), section])
         student = config.student(asked.name)
-        status = read_status(self.run_dir.root) if self.run_dir.status.exists() else None
-        outlook = outlook_of(config, student, lake, status)
+        outlook = outlook_of(config, student, lake, last_status(self.run_dir.root))
         if not outlook.rows and outlook.of and not asked.live:
             raise BadInput(_nothing(config, student, outlook, lake))
         return config, student, outlook
@@ -215,8 +215,17 @@ class Pipeline:
     def _asked(self, name: str, wanted: Presence, wait_s: float) -> str:
         if name not in self._names and self.run_dir.roster.wish(name) is None:
             raise BadInput(self._unknown(name))
-        _, words = self._answered(self.run_dir.roster.ask(name, wanted), wait_s)
+        again = wanted is Presence.RUNNING and self._failed(name)
+        _, words = self._answered(self.run_dir.roster.ask(name, wanted, again=again), wait_s)
         return words
+
+    def _state(self, name: str) -> str | None:
+        """The state of its worker in a run that lives."""
+        worker = (last_status(self.run_dir.root) or {"workers": {}})["workers"].get(STUDENT + name)
+        return worker["state"] if worker is not None and self.lives else None
+
+    def _failed(self, name: str) -> bool:
+        return self._state(name) == WorkerState.FAILED
 
     def _unknown(self, name: str) -> str:
         names = ", ".join(student.name for student in self.config.students)
@@ -232,9 +241,11 @@ class Pipeline:
                     f"--run-dir {self.run_dir.root}"
                 )
             time.sleep(LOOK_EVERY_S)
+        outcome = outcome or _of(roster.outcome(wish.name), wish)  # the last thing that a run does may be to answer
         if outcome is None:
-            ended = read_status(self.run_dir.root)["state"] if self.run_dir.status.exists() else "not started"
-            why = f"the run is {ended}" if ended in ENDED else "the run does not run"
+            status = last_status(self.run_dir.root)
+            ended = status is not None and status["state"] in ENDED
+            why = f"the run is {status['state']}" if status is not None and ended else "the run does not run"
             return "remembered", f"{why}; `{wish.name}` will be {wish.wanted} when it starts"
         if outcome.refused:
             raise BadInput(outcome.words)

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipelines.config import Config, choices, mapping, merged, override, parse, read_settings
+from pipelines.config import Config, choices, mapping, merged, override, read_settings
 from streaming.errors import BadInput
-from streaming.lake import LakeReader
+from streaming.lake import LakeReader, first_row_at, length_ms, newest_time_ms
 
 OF_ITS_OWN = ("name", "verticals", "where", "first_seq", "starts_from", "joins_at_rows")
 """What a student does not take from the one that it is like."""
-
-_UNITS_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 @dataclass(frozen=True)
@@ -70,10 +67,14 @@ def section_of(asked: Asked, config: Config, lake: LakeReader) -> dict[str, Any]
     settings["first_seq"] = _first_seq(asked, lake)
     for text in asked.overrides:
         override(settings, text)
-    students = [s for s in config.model_dump(mode="json")["students"] if s["name"] != asked.name]
-    whole = parse(config.model_dump(mode="json") | {"students": [*students, settings]}, f"student `{asked.name}`")
+    whole = config.having([*others_than(asked.name, config), settings], f"student `{asked.name}`")
     section: dict[str, Any] = whole.student(asked.name).model_dump(mode="json")
     return section
+
+
+def others_than(name: str, config: Config) -> list[dict[str, Any]]:
+    """The sections of all students but this one."""
+    return [student.model_dump(mode="json") for student in config.students if student.name != name]
 
 
 def _like(asked: Asked, config: Config) -> dict[str, Any] | None:
@@ -102,33 +103,8 @@ def _first_seq(asked: Asked, lake: LakeReader) -> int:
         return asked.since_seq
     if asked.since is None:
         return lake.first_lake_seq
-    return _first_since(lake, _milliseconds(asked.since))
-
-
-def _milliseconds(text: str) -> int:
-    """
-    >>> _milliseconds("7d"), _milliseconds("90s")
-    (604800000, 90000)
-    """
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text.strip())
-    if found is None:
-        raise BadInput(f"--since {text} is no length of time; write 7d, 12h, 30m or 90s")
-    return round(float(found[1]) * _UNITS_MS[found[2]])
-
-
-def _first_since(lake: LakeReader, length_ms: int) -> int:
-    """The first row whose event time is within `length_ms` of the newest in the lake."""
-    newest, times = None, []
-    after = lake.first_lake_seq - 1
-    while after < lake.last_lake_seq:
-        read = lake.read(after, limit_rows=lake.window_rows, columns=["lake_seq", "event_time_ms"])
-        after = read.complete_upto
-        if read.table.num_rows:
-            times.append(read.table)
-            most = int(read.table["event_time_ms"].to_numpy().max())
-            newest = most if newest is None else max(newest, most)
-    for table in times:
-        young = (table["event_time_ms"].to_numpy() >= (newest or 0) - length_ms).nonzero()[0]
-        if len(young):
-            return int(table["lake_seq"][int(young[0])].as_py())
-    return lake.first_lake_seq
+    length = length_ms(asked.since)
+    if length is None:
+        raise BadInput(f"--since {asked.since} is no length of time; write 7d, 12h, 30m or 90s")
+    newest = newest_time_ms(lake)
+    return lake.first_lake_seq if newest is None else first_row_at(lake, newest - length)

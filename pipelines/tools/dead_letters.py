@@ -106,7 +106,7 @@ class DeadLetters:
         if stored is not None:
             partitions = {topic.topic: topic.partitions for topic in (kafka.impressions, kafka.feedback)}
             found = source_topics(kafka, partitions)
-            found.require_same(SourceTopics.of_json(stored), str(kafka.bootstrap_servers))
+            found.require_same(SourceTopics.of_json(stored), str(kafka.bootstrap_servers), grown=True)
 
     def _offline(self) -> Letters:
         """For what needs no broker."""

@@ -1,11 +1,12 @@
 from .mirror import Mirror, Mirrors, mirror_of
-from .mlflow import Tracker
+from .mlflow import RegisteredModels, Tracker
 from .registration import Interface, Registration, Version, champion_lines, registration_of
 
 __all__ = [
     "Interface",
     "Mirror",
     "Mirrors",
+    "RegisteredModels",
     "Registration",
     "Tracker",
     "Version",

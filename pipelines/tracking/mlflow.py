@@ -14,18 +14,21 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from exfm.errors import ModelError
 from pipelines.registry import standing_after
 from pipelines.served_rows import ON_BAD_ROWS, RAISE
 from pipelines.tracking.mirror import Mirror, decision_tag, lineage_tags, unpublished
 from pipelines.tracking.registration import Interface, Registration
-from pipelines.tracking.wheel import own_wheel, serving_requirements
+from pipelines.tracking.wheel import Environment, environment_of_a_model
 from streaming.disk import read_json, write_json
+from streaming.errors import BadInput
 
 METRICS_PER_CALL = 500
 LOADER = "pipelines.served_model"  # a name that registered models store: it stays
@@ -222,9 +225,9 @@ class Tracker:
         model, run_id = registration.model, self._run(client, worker)
         _make_model(client, model)
         with tempfile.TemporaryDirectory(prefix="exfm-wheel-") as folder:
-            wheel = own_wheel(Path(folder))
+            environment = environment_of_a_model(Path(folder))
             for version in registration.versions:
-                uri = _log_model(run_id, version.role, version.export, registration, wheel)
+                uri = _log_model(run_id, version.role, version.export, registration, environment)
                 number = client.create_model_version(model, uri, run_id, tags=version.tags).version
                 if mirror is not None:
                     mirror.note(version.name, number)
@@ -241,10 +244,10 @@ class Tracker:
         if new := unpublished(mirror, entries, numbers):
             interface = mirror.interface()
             with tempfile.TemporaryDirectory(prefix="exfm-wheel-") as folder:
-                wheel = own_wheel(Path(folder))
+                environment = environment_of_a_model(Path(folder))
                 for entry in new:
                     name = entry["version"]
-                    uri = _log_model(run_id, name, ledger.folder(name), interface, wheel)
+                    uri = _log_model(run_id, name, ledger.folder(name), interface, environment)
                     number = client.create_model_version(model, uri, run_id, tags=lineage_tags(entry)).version
                     numbers[name] = number
                     mirror.note(name, number)  # what fails later is not a reason to register it twice
@@ -260,12 +263,72 @@ class Tracker:
         mirror.store(known | {"bytes": size, "entries": len(entries)})
 
 
+class RegisteredVersion(NamedTuple):
+    """A version of a registered model. `at`: when it was registered, ISO 8601."""
+
+    number: int
+    at: str
+    tags: dict[str, str]
+
+
+class RegisteredModels:
+    """The models of a registry, to be read. `uri`: default is MLflow's own, MLFLOW_TRACKING_URI."""
+
+    def __init__(self, uri: str | None = None) -> None:
+        """Raises BadInput where the store cannot be reached."""
+        import mlflow
+
+        for name, value in PATIENCE.items():
+            os.environ.setdefault(name, value)
+        logging.getLogger("alembic").setLevel(logging.WARNING)
+        self.uri = uri or mlflow.get_tracking_uri()
+        self._client = mlflow.MlflowClient(self.uri)
+
+    def names(self) -> list[str]:
+        """Raises BadInput where the store cannot be read."""
+        try:
+            return [model.name for model in self._client.search_registered_models()]
+        except Exception as error:  # of SQL, of HTTP, of MLflow
+            said = str(error).splitlines()[0]
+            raise BadInput(f"the registry at {self.uri} cannot be read ({said}); give --tracking-uri") from None
+
+    def version(self, model: str, alias: str | None, number: int | None) -> RegisteredVersion | None:
+        """The version that the alias names, or of that number; None where there is none."""
+        from mlflow.exceptions import MlflowException
+
+        try:
+            found = (
+                self._client.get_model_version(model, str(number))
+                if alias is None
+                else self._client.get_model_version_by_alias(model, alias)
+            )
+        except MlflowException as error:
+            if error.error_code in GONE:
+                return None
+            raise
+        at = datetime.fromtimestamp(found.creation_timestamp / 1000, UTC).isoformat(timespec="milliseconds")
+        return RegisteredVersion(int(found.version), at, dict(found.tags))
+
+    def files(self, model: str, number: int, to: Path) -> tuple[Path, dict[str, Any]]:
+        """Copy a version's files below `to`: where the export lies, and the settings that it was registered with.
+        Raises ModelError where it is no export of ours."""
+        from mlflow.artifacts import download_artifacts
+        from mlflow.models import Model
+
+        to.mkdir(parents=True, exist_ok=True)
+        root = Path(download_artifacts(f"models:/{model}/{number}", dst_path=str(to), tracking_uri=self.uri))
+        flavour = Model.load(str(root)).flavors.get("python_function", {})
+        if flavour.get("loader_module") != LOADER:
+            raise ModelError(f"version {number} of `{model}` is not a student that exfm registered")
+        return root / flavour["data"], flavour.get("config") or {}
+
+
 def _make_model(client: Any, model: str) -> None:
     if not client.search_registered_models(f"name = '{model}'"):
         client.create_registered_model(model)
 
 
-def _log_model(run_id: str, name: str, export: Path, asked: Interface | Registration, wheel: Path) -> str:
+def _log_model(run_id: str, name: str, export: Path, asked: Interface | Registration, environment: Environment) -> str:
     """The URI of an export as a model of MLflow."""
     import mlflow
 
@@ -277,8 +340,8 @@ def _log_model(run_id: str, name: str, export: Path, asked: Interface | Registra
             model_config=asked.settings,
             signature=_signature(asked),
             input_example=asked.example or None,
-            code_paths=[str(wheel)],
-            pip_requirements=[f"code/{wheel.name}", *serving_requirements()],
+            code_paths=[str(wheel) for wheel in environment.wheels],
+            pip_requirements=environment.requirements,
         )
     return str(info.model_uri)
 

@@ -12,14 +12,28 @@ import hashlib
 import zipfile
 from importlib import metadata
 from pathlib import Path
+from typing import NamedTuple
 
 from exfm import __version__
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("exfm", "streaming", "pipelines")
 SERVING = ("torch", "torchrec", "numpy", "pandas", "pyarrow", "pydantic", "lazy-loader")
-FBGEMM = ("fbgemm-gpu", "fbgemm-gpu-cpu")  # the builds; exactly one is installed
+CUDA, CPU = "fbgemm-gpu", "fbgemm-gpu-cpu"  # the builds of fbgemm; exactly one is installed
 EPOCH = (1980, 1, 1, 0, 0, 0)  # the same source gives the same bytes
+
+
+class Environment(NamedTuple):
+    """What a model is installed with: `wheels` that lie in its folder, and `requirements`, one pip line each."""
+
+    wheels: list[Path]
+    requirements: list[str]
+
+
+def environment_of_a_model(folder: Path) -> Environment:
+    """Write the wheels into `folder`; what is installed with them is what runs here."""
+    wheels = [own_wheel(folder), *fbgemm_by_its_other_name(folder)]
+    return Environment(wheels, [*(f"code/{wheel.name}" for wheel in wheels), *serving_requirements()])
 
 
 def own_wheel(folder: Path) -> Path:
@@ -28,23 +42,37 @@ def own_wheel(folder: Path) -> Path:
     digest = hashlib.sha256()
     for name, content in files.items():
         digest.update(f"{name} {len(content)}\n".encode() + content)
-    version = f"{__version__}+source.{digest.hexdigest()[:12]}"
-    about = f"exfm-{version}.dist-info"
-    files[f"{about}/METADATA"] = f"Metadata-Version: 2.1\nName: exfm\nVersion: {version}\n".encode()
-    files[f"{about}/WHEEL"] = b"Wheel-Version: 1.0\nGenerator: exfm\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-    record = [f"{name},sha256={_digest(content)},{len(content)}" for name, content in files.items()]
-    files[f"{about}/RECORD"] = "\n".join([*record, f"{about}/RECORD,,", ""]).encode()
+    return _wheel(folder, "exfm", f"{__version__}+source.{digest.hexdigest()[:12]}", files)
 
-    wheel = folder / f"exfm-{version}-py3-none-any.whl"
+
+def fbgemm_by_its_other_name(folder: Path) -> list[Path]:
+    """Where the build without CUDA is installed: an empty wheel `fbgemm-gpu` of its version, which asks for that build.
+
+    torchrec asks for `fbgemm-gpu` by any version. From an index pip would install the newest, made for another torch,
+    over the files of the build that is named here, and neither would load.
+    """
+    if any(metadata.distributions(name=CUDA)):
+        return []
+    version = metadata.version(CPU)
+    return [_wheel(folder, CUDA.replace("-", "_"), version, {}, f"Requires-Dist: {CPU}=={version}\n")]
+
+
+def _wheel(folder: Path, name: str, version: str, files: dict[str, bytes], requires: str = "") -> Path:
+    about, files = f"{name}-{version}.dist-info", dict(files)
+    files[f"{about}/METADATA"] = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{requires}".encode()
+    files[f"{about}/WHEEL"] = b"Wheel-Version: 1.0\nGenerator: exfm\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+    record = [f"{path},sha256={_digest(content)},{len(content)}" for path, content in files.items()]
+    files[f"{about}/RECORD"] = "\n".join([*record, f"{about}/RECORD,,", ""]).encode()
+    wheel = folder / f"{name}-{version}-py3-none-any.whl"
     with zipfile.ZipFile(wheel, "w") as archive:
-        for name, content in files.items():
-            archive.writestr(zipfile.ZipInfo(name, EPOCH), content, zipfile.ZIP_DEFLATED)
+        for path, content in files.items():
+            archive.writestr(zipfile.ZipInfo(path, EPOCH), content, zipfile.ZIP_DEFLATED)
     return wheel
 
 
 def serving_requirements() -> list[str]:
     """What a served student imports, each at the version that is installed here."""
-    builds = [name for name in FBGEMM if any(metadata.distributions(name=name))]
+    builds = [name for name in (CUDA, CPU) if any(metadata.distributions(name=name))]
     return [f"{name}=={metadata.version(name)}" for name in (*SERVING, *builds)]
 
 

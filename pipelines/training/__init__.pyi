@@ -2,7 +2,8 @@ from .account import Account
 from .ahead import Ahead
 from .learned import Learned, LeftOutBySampling
 from .live_metrics import TaskMetrics
-from .predictions import CLUSTER, PredictionLog, count_predictions, predictions_of, read_predictions
+from .machine import code, differing, software
+from .predictions import CLUSTER, PredictionLog, count_predictions, parts_of, predictions_of, read_predictions
 from .quarantine import Left, Quarantine, places_of
 from .resume import Found, last_checkpoint, needed_after, upgraded
 from .score_before_learn import not_yet_learned
@@ -21,12 +22,16 @@ __all__ = [
     "TaskMetrics",
     "Watch",
     "Writer",
+    "code",
     "count_predictions",
+    "differing",
     "last_checkpoint",
     "needed_after",
     "not_yet_learned",
+    "parts_of",
     "places_of",
     "predictions_of",
     "read_predictions",
+    "software",
     "upgraded",
 ]

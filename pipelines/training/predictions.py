@@ -129,6 +129,11 @@ def read_predictions(directory: Path) -> pa.Table | None:
     return pa.concat_tables([pq.read_table(part) for part in parts], promote_options="default") if parts else None
 
 
+def parts_of(directory: Path) -> tuple[int, list[Path]]:
+    """The `lake_seq` up to which parts were deleted (-1: none were), and those that are there, in order."""
+    return _pruned(directory)["upto"], _parts(directory)
+
+
 def count_predictions(directory: Path) -> int:
     """Rows in all parts, from their footers alone, and in those that were pruned."""
     return _pruned(directory)["rows"] + sum(pq.read_metadata(part).num_rows for part in _parts(directory))

@@ -1,11 +1,12 @@
 from .ingest import IngestWorker, files_name, stream_name
-from .keeper import REGISTER_EVERY_S, Keeper
+from .keeper import REGISTER_EVERY_S, Keeper, Resumable
 from .ranks import LOOPBACK, Ranks, Rendezvous
 from .report import RankReport, Report
 from .stopwatch import Stopwatch
-from .worker import Orders, Worker, seconds_since
+from .worker import IDLE_S, Orders, Worker, seconds_since
 
 __all__ = [
+    "IDLE_S",
     "LOOPBACK",
     "REGISTER_EVERY_S",
     "IngestWorker",
@@ -15,6 +16,7 @@ __all__ = [
     "Ranks",
     "Rendezvous",
     "Report",
+    "Resumable",
     "Stopwatch",
     "Worker",
     "files_name",

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import psutil
@@ -41,8 +42,13 @@ class Worker(ABC):
         self.watch = Stopwatch()
         self.rows = 0
         self.orders = Orders()
+        self.idle = False
+        """Whether its last turn ended for want of something to do."""
         self.metrics: list[tuple[int, dict[str, float]]] = []
         self._process = psutil.Process()
+
+    def join(self, others: Collection[Worker]) -> None:  # noqa: B027
+        """Before `open`: share with these, which live in the same process, what can be shared."""
 
     @abstractmethod
     def open(self) -> None:
@@ -71,14 +77,16 @@ class Worker(ABC):
 
     def advance(self, budget_s: float, orders: Orders, *, patient: bool = True) -> Report:
         """Step for about `budget_s` seconds, then report. Sleeps briefly when idle, so that polling is never a busy
-        loop; unless `patient`, that ends its turn: others of this process may have something to do."""
-        self.orders = orders
+        loop; unless `patient`, its turn ends there: others of this process may have something to do, and they sleep
+        together."""
+        self.orders, self.idle = orders, False
         end = time.monotonic() + budget_s
         while self._go_on(not self.done and time.monotonic() < end):
             if not self.step():
-                time.sleep(min(IDLE_S, budget_s))
                 if not patient:
+                    self.idle = True
                     break
+                time.sleep(min(IDLE_S, budget_s))
         return self.report()
 
     def _go_on(self, mine: bool) -> bool:

@@ -37,13 +37,13 @@ def installed_fbgemm(version_of: Callable[[str], str | None] = installed_version
 def parse(text: str) -> dict[str, str]:
     """Distribution -> exact version, of the lines that apply to this interpreter.
 
-    >>> parse("# why\\ntorch==2.13.0\\nnumpy==2.4.6 ; python_version < '3'\\nPyYAML==6.0.3")
+    >>> parse("# why\\ntorch==2.13.0\\nnumpy==2.4.6 ; python_version < '3'\\nPyYAML==6.0.3 \\\\\\n    --hash=sha256:0a")
     {'torch': '2.13.0', 'pyyaml': '6.0.3'}
     """
     pins: dict[str, str] = {}
     for line in text.splitlines():
-        entry = line.partition("#")[0].strip()
-        if entry:
+        entry = line.partition("#")[0].strip(" \\")
+        if entry and not entry.startswith("--hash="):
             requirement = Requirement(entry)
             if requirement.marker is None or requirement.marker.evaluate():
                 pins[canonicalize_name(requirement.name)] = str(requirement.specifier).removeprefix("==")

@@ -50,22 +50,23 @@ class SettledFeed:
         """Whether the stream has ended; rows may still be due."""
         return self._at_end
 
-    def next(self, max_rows: int) -> SettledRows | None:
-        """At most `max_rows` rows that settle next, possibly none; None where nothing was there to read."""
+    def next(self, max_rows: int, max_bytes: int | None = None) -> SettledRows | None:
+        """At most `max_rows` rows that settle next, up to the one that reaches `max_bytes`, possibly none; None where
+        nothing was there to read."""
         if self._more:
             with self._watch("settle"):
-                return self._handed_out(self.settlement.release(max_rows))
+                return self._handed_out(self.settlement.release(max_rows, max_bytes))
         try:
             chunk = self.intake.next_batch()
         except EndOfStream:
             with self._watch("settle"):
                 self._at_end = True
-                return self._handed_out(self.settlement.finish(max_rows))
+                return self._handed_out(self.settlement.finish(max_rows, max_bytes))
         if chunk is None:
             return None
         with self._watch("settle"):
             self.rows_read += len(chunk)
-            return self._handed_out(self.settlement.step(chunk, max_rows))
+            return self._handed_out(self.settlement.step(chunk, max_rows, max_bytes))
 
     def _handed_out(self, settled: SettledRows) -> SettledRows:
         self._more = settled.more

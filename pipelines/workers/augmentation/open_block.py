@@ -10,13 +10,17 @@ from pipelines.config import Pace
 from streaming.disk import Spool
 from streaming.messages import DEAD_LETTER_SCHEMA
 from streaming.schema import RowSchema
-from streaming.settlement import SettledRows, late_schema
+from streaming.settlement import SettledRows, late_schema, settled_bytes
 
 DEAD_ROWS = 10_000
 """This many refused records are delivered without waiting for a block."""
 
 MEMORY_BYTES = 16 * 2**20
 """Of refused records, and of late feedback, so much is held in memory; what is beyond it waits on disk."""
+
+
+BLOCK_BYTES = 256 * 2**20
+"""The row with which a block reaches so many bytes (`settled_bytes`) is its last, however few they are."""
 
 
 class OpenBlock:
@@ -29,7 +33,8 @@ class OpenBlock:
         """`size`: so many rows fill it; `opened_s`: when the last commit began; `read_before`: how many rows had been
         read by then. `folder`: for what does not fit into memory; one open block at a time has it."""
         self.size = size
-        self.num_rows = 0
+        self.num_rows = self.num_bytes = 0
+        self._schema = schema
         self._opened_s, self._read_before = opened_s, read_before
         self._began_s = opened_s  # when the first row came
         self._rows: list[pa.RecordBatch] = []
@@ -42,8 +47,19 @@ class OpenBlock:
                 self._began_s = now_s
             self._rows.append(settled.batch)
             self.num_rows += settled.batch.num_rows
+            self.num_bytes += int(settled_bytes(settled.batch, self._schema).sum())
         self._late.add(settled.late)
         self._dead.add(settled.dead)
+
+    @property
+    def rows_left(self) -> int:
+        """How many rows fill it."""
+        return self.size - self.num_rows
+
+    @property
+    def bytes_left(self) -> int:
+        """How many bytes of rows fill it."""
+        return BLOCK_BYTES - self.num_bytes
 
     @property
     def dead_rows(self) -> int:
@@ -60,7 +76,7 @@ class OpenBlock:
         if not self.num_rows:
             return False
         waited = pace.mode == "free" and now_s - self._began_s >= pace.commit_interval_s
-        return self.num_rows >= self.size or at_end or waited
+        return self.rows_left <= 0 or self.bytes_left <= 0 or at_end or waited
 
     def progress_is_due(self, pace: Pace, now_s: float, rows_read: int) -> bool:
         """Whether to commit without rows: dead letters are delivered, and in free pace read positions are kept, also

@@ -29,10 +29,12 @@ from pipelines.workers.augmentation.open_block import OpenBlock
 from pipelines.workers.augmentation.scoring import scorer_of
 from pipelines.workers.augmentation.snapshots import Snapshots
 from streaming.delivery import ExamplesPublisher, ExamplesTrimmer, Outbox, mend
+from streaming.errors import BadInput
 from streaming.kafka import SourceWatch
 from streaming.lake import DEAD_LETTERS, LATE_FEEDBACK, Housekeeper, LakeTable, Readers
 from streaming.messages import Kind
-from streaming.settlement import END_OF_TIME, Settlement, Verticals
+from streaming.position import names_of
+from streaming.settlement import END_OF_TIME, Settlement, Verticals, with_partitions
 
 log = logging.getLogger(__name__)
 
@@ -95,9 +97,6 @@ class AugmentationWorker(Worker):
             self._note = mended
         self._commits = BlockCommit(run_dir, lake, settlement, outbox, publisher, self.watch)
         resumed = self._commits.resume()
-        if resumed is not None:
-            self._sources.open(resumed.get("sources"))
-            self._snapshots.inferences = resumed["teacher_inferences"]
         self._housekeeper = Housekeeper(
             run_dir.lake,
             [run_dir.side_tables / name for name in (DEAD_LETTERS, LATE_FEEDBACK)],
@@ -110,10 +109,28 @@ class AugmentationWorker(Worker):
         keep, self._trimmer = kafka.examples_keep_rows, None
         if keep is not None:
             self._trimmer = ExamplesTrimmer(kafka, examples.topic, examples.partitions, keep)
-        self._feed.open(None if resumed is None else resumed["merge"])
         self._block = self._new_block(self._clock(), read_before=0)
+        self._begin(resumed)
+
+    def _begin(self, resumed: dict[str, Any] | None) -> None:
+        """Read on from the last commit, `resumed`; partitions that were added since from their first offset on.
+
+        Where partitions begin is committed at once: messages that are deleted unread from then on are missed."""
         if resumed is None:
-            self._commit(None)  # where the topics began: messages deleted unread from now on are missed
+            self._feed.open(None)
+            self._commit(None)
+            return
+        self._snapshots.inferences = resumed["teacher_inferences"]
+        added = self._sources.open(resumed.get("sources"))
+        if added and self._feed.settlement.watermark_ms == END_OF_TIME:
+            raise BadInput(
+                f"this run has read its topics to their end, and {names_of(added)} came after that: it takes no rows "
+                "in any more; start a new run for them"
+            )
+        self._feed.open(with_partitions(resumed["merge"], added))
+        if added:
+            log.info("%s: added since the last commit, read from the first offset on", names_of(added))
+            self._commit(None)
 
     def _hold(self, close: Callable[[], None], abandon: Callable[[], None] | None = None) -> None:
         self._on_close.callback(close)
@@ -143,7 +160,7 @@ class AugmentationWorker(Worker):
 
     def _fill(self) -> bool:
         """Settle the next rows, or read more."""
-        settled = self._feed.next(self._block.size - self._block.num_rows)
+        settled = self._feed.next(self._block.rows_left, self._block.bytes_left)
         if settled is None:
             return False
         self.rows = self._feed.rows_read

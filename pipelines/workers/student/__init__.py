@@ -1,9 +1,11 @@
 """A student's worker: learns its rows of the lake, judged on each batch before it learns it.
 
 worker   the worker: step, checkpoint, report
+past     which software learned which rows, and where tables grew
 record   live figures, predictions, age of the teacher's logits
 export   what is served, checked against the student
 versions what is published of it while it learns, and which version is champion
+warm     the weights of another student's checkpoint, to begin with
 trial    champion and candidate on the same fresh rows
 """
 

@@ -6,29 +6,29 @@ lake ──► feed (rows, cuts, tensors) ──► engine (student, twin) ─�
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
-import pyarrow.compute as pc
-
-from exfm.data import Batch, BatchBuilder, sample_negatives
+from exfm.data import Batch, BatchBuilder, Stretches, sample_negatives
 from exfm.errors import Diverged
-from exfm.growth import MadeWith, fitted_student, warm_start
+from exfm.growth import MadeWith, fitted_student
 from exfm.models import STUDENT, TWIN, StudentEngine
-from exfm.tensors import Checkpoint, open_checkpoint, whole_tensor
+from exfm.tensors import Checkpoint, whole_tensor
 from exfm.threads import set_threads
 from pipelines.config import Config, StudentSettings, accepted_identities, made_with_student
-from pipelines.feeds import Cut, OwnRows, RowSource, StudentFeed
+from pipelines.feeds import Commons, Cut, OwnRows, RowSource, StudentFeed
 from pipelines.run_dir import RunDir, version_name
 from pipelines.training import Account, PredictionLog
 from pipelines.workers import Keeper, Report, Worker, seconds_since
 from pipelines.workers.student.export import Exports
+from pipelines.workers.student.past import Past
 from pipelines.workers.student.record import FIGURES, Record
 from pipelines.workers.student.trial import NAME as VERSIONS
 from pipelines.workers.student.versions import Versions
-from streaming.lake import LakeReader, LakeSource
+from pipelines.workers.student.warm import start_warm
+from streaming.lake import LakeSource
 from streaming.messages import EndOfStream
 from streaming.schema import SAMPLE_WEIGHT
 
@@ -48,12 +48,21 @@ class StudentWorker(Worker):
         self._saved_rows = 0
         self._last_batch: Batch | None = None
         self.feed: StudentFeed | None = None
+        self._commons: Commons | None = None
 
     # --- beginning ---------------------------------------------------------------------------------------------
 
+    def join(self, others: Collection[Worker]) -> None:
+        students = [other for other in others if isinstance(other, StudentWorker) and other._commons is not None]
+        self._commons = students[0]._commons if students else None
+
     def open(self) -> None:
         grew = self.resume()
-        self._lake = LakeReader(self._run_dir.lake, self._config.rows)
+        if self._commons is None:
+            shared_bytes = self._config.resources.shared_rows_bytes
+            self._commons = Commons(self._run_dir.lake, self._config.rows, shared_bytes)
+        self._lake = self._commons.lake
+        self.build = self._builder(self._commons.stretches)
         self.record.predictions.open(self._position)
         if self._position >= self._settings.first_seq and not grew:
             self._export_again()
@@ -81,8 +90,7 @@ class StudentWorker(Worker):
         )
         folders = {STUDENT: self._run_dir.served(settings.name), TWIN: self._run_dir.served_twin(settings.name)}
         self._exports = Exports(self.engine, folders)
-        delays_ms = as_shown.delays_ms if (as_shown := config.as_shown(settings)) is not None else None
-        self.build = BatchBuilder(features, tasks, settings.negative_rate, delays_ms)
+        self.build = self._builder()
         older = partial(accepted_identities, self._run_dir, config, self.name)
         stored = self.keeper.open(self.engine, older)
         meta = stored.meta if stored is not None else None
@@ -96,7 +104,9 @@ class StudentWorker(Worker):
         )
         self.versions = Versions(config, settings, self._run_dir, self.engine)
         if stored is None and settings.starts_from is not None:
-            self._start_warm()
+            start_warm(self.engine, self._run_dir.roster.start(settings.name), config, settings)
+            log.info("started with weights of %s", settings.starts_from)
+        self._past = Past(meta, meta["lake_seq"] if meta is not None else self._position)
         grew = stored is not None and self._load(stored)
         kept = stored.tensors if stored is not None else {}
         counted = {k: whole_tensor(v) for k, v in kept.items() if k.startswith(f"{VERSIONS}/")}
@@ -108,12 +118,11 @@ class StudentWorker(Worker):
         self.keeper.write_quarantine(self.account.quarantine_state())
         return grew
 
-    def _start_warm(self) -> None:
-        """Begin with the weights of the checkpoint that was put aside when this student was spawned."""
-        other = open_checkpoint(self._run_dir.roster.start(self._settings.name))
-        was, now = MadeWith.of_meta(other.meta["made_with"]), made_with_student(self._config, self._settings)
-        self.engine.start_from(other.tensors, lambda fresh, theirs: warm_start(fresh, theirs, was, now).state)
-        log.info("started with weights of %s", self._settings.starts_from)
+    def _builder(self, stretches: Stretches | None = None) -> BatchBuilder:
+        config, settings = self._config, self._settings
+        delays_ms = as_shown.delays_ms if (as_shown := config.as_shown(settings)) is not None else None
+        features, tasks = config.student_features(settings), config.student_tasks(settings)
+        return BatchBuilder(features, tasks, settings.negative_rate, delays_ms, stretches)
 
     def _load(self, stored: Checkpoint) -> bool:
         tensors, meta = stored.tensors, stored.meta
@@ -126,16 +135,16 @@ class StudentWorker(Worker):
         self.record.load({k: whole_tensor(v) for k, v in tensors.items() if k.startswith(FIGURES)}, meta)
         self._position = self._saved_position = meta["lake_seq"]
         log.info("resumed after lake_seq %d", self._position)
-        return bool(made_with != now.model_dump(mode="json"))
+        if (grew := made_with != now.model_dump(mode="json")) and made_with is not None:
+            self._past.grow(self._position, made_with)
+        return grew
 
     def _lake_source(self) -> LakeSource:
         config, settings = self._config, self._settings
-        tasks = config.student_tasks(settings)
-        groups = [g.name for g in config.rows.groups if any(t.name in tasks for t in g.tasks)]
-        wanted, own = pc.field("settlement").isin(groups), OwnRows() if config.reads_all_rows(settings) else self._own
-        threaded = config.resources.read_ahead > 0
+        wanted = config.settled_for(settings)
+        own = OwnRows() if config.reads_all_rows(settings) else self._own
         return LakeSource(
-            LakeReader(self._run_dir.lake, config.rows) if threaded else self._lake,  # each is for one thread
+            self._lake,
             batch_rows=config.resources.read_rows,
             columns=self._columns,
             verticals=set(own.verticals) or None,
@@ -159,7 +168,7 @@ class StudentWorker(Worker):
     def feed_from(self, source: RowSource) -> None:
         """Feed the engine from this source, from where the last checkpoint left off."""
         config, settings = self._config, self._settings
-        ahead, rates = config.resources.read_ahead, settings.negative_rate
+        ahead, rates = config.resources.student_reads_ahead, settings.negative_rate
         tasks = config.student_tasks(settings)
         self._stop_reading()
         self.feed = StudentFeed(
@@ -283,6 +292,7 @@ class StudentWorker(Worker):
             "config_hash": self.engine.identity,
             "lake_seq": self._position,
             "made_with": made_with.model_dump(mode="json"),
+            **self._past.meta(),
             **self.account.meta(self.engine.trained_rows, self._position),
             **self.record.meta(),
             **self.versions.meta(),

@@ -13,9 +13,10 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from pipelines.checks import Severity, check_config, report_text
+from pipelines.checks import check_config, report_text
 from pipelines.cli import console
 from pipelines.config import parse
+from pipelines.quality import Severity
 
 ROWS = 4000
 CONFIG: dict[str, Any] = {

@@ -109,3 +109,14 @@ def test_completion_knows_the_commands():
         check=False,
     )
     assert done.stdout.split() == ["doctor"]
+
+
+def test_every_command_has_its_place_in_the_help(capsys):
+    with pytest.raises(SystemExit, match="0"):
+        cli.main(["--help"])
+    shown = capsys.readouterr().out
+    commands = typer.main.get_command(cli.app).commands
+    assert set(commands) <= {name for names in cli.PANELS.values() for name in names}
+    for panel, names in cli.PANELS.items():
+        assert panel in shown
+        assert any(name in commands for name in names)

@@ -145,7 +145,7 @@ def test_ctrl_c_keeps_what_is_done_and_a_damaged_result_is_made_again(capsys, tm
     assert trained == ["wukong-0", "wukong-1", "wukong-0", "dcn-0", "dcn-1"]
 
 
-def test_the_rate_is_chosen_on_the_half_that_is_not_judged():
+def test_the_rate_is_chosen_on_the_half_that_is_not_judged(tmp_path):
     model = load(DEMO, []).teacher.model
     trials = [
         Trial(Member("wukong", 0, model.model_copy(update={"dense_lr": rate}), 1, 1, 1), 1) for rate in (0.1, 0.2)
@@ -156,7 +156,11 @@ def test_the_rate_is_chosen_on_the_half_that_is_not_judged():
         np.where(np.arange(100) < 50, first, later)[:, None] for first, later in ((right, wrong), (wrong, right))
     )
     passes = {trials[0]: Passed(better_first, 1.0, 0), trials[1]: Passed(better_later, 1.0, 0)}
-    task = JudgedTask(Rows(pa.table({"label_ctr": labels}), "x"), "ctr", 0)
+    rows = Rows(tmp_path / "rows.arrow", "x")
+    table = pa.table({"label_ctr": labels})
+    with pa.ipc.new_file(rows.path, table.schema) as file:
+        file.write_table(table)
+    task = JudgedTask(rows, "ctr", 0)
     assert list(best_rates(passes, [task])) == [trials[0]]
     assert task.figures(task.logits(passes[trials[0]]))["auc"] == 0.0
 

@@ -11,7 +11,7 @@ import yaml
 
 from pipelines.cli import console as cli
 from pipelines.offline import load_part
-from pipelines.offline.sweep.text import markdown
+from pipelines.offline.replay.text import markdown
 
 SWEEP = {
     "config": "small.yaml",

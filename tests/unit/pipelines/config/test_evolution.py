@@ -76,7 +76,31 @@ def test_features_are_dropped_only_by_name():
 
 def test_what_has_no_rule_is_refused():
     assert "`user_id` had 100 rows, and 150 are wanted" in refused(config(sparse(user_id=150)))
-    assert refused(config(sparse(user_id=200), seed=2)) == "more than features differ"
+    assert refused(config(sparse(user_id=200), seed=2)) == "more than features and partitions differ"
+
+
+def with_topics(impressions, feedback, **changes) -> Config:
+    topics = {"impressions": {"partitions": impressions}, "feedback": {"partitions": feedback}}
+    return config(kafka=topics, **changes)
+
+
+def test_topics_that_others_feed_may_have_more_partitions_each_for_itself():
+    before = with_topics(2, 2, source=None)
+    (only,) = evolution(before, with_topics(4, 2, source=None))
+    assert only.startswith(
+        "topic `impressions` is read in 4 partitions, 2 until now: what lies in those that were added"
+    )
+    assert len(evolution(before, with_topics(4, 3, source=None))) == 2
+
+
+def test_topics_are_never_read_in_fewer_partitions():
+    with pytest.raises(BadInput, match=r"kafka\.feedback\.partitions was 4, and 2 are wanted; .* put 4 back"):
+        evolution(with_topics(2, 4, source=None), with_topics(2, 2, source=None))
+
+
+def test_topics_that_the_run_fills_itself_keep_their_partitions():
+    with pytest.raises(BadInput, match=r"kafka\.impressions\.partitions was 2, and 4 are wanted; `source` fills them"):
+        evolution(with_topics(2, 2), with_topics(4, 4))
 
 
 # --- the run directory -----------------------------------------------------------------------------------------------
@@ -120,7 +144,7 @@ def test_a_run_grows_only_when_it_is_asked_to_and_from_then_on_is_that_run(run_d
 
 
 def test_other_differences_are_refused_with_evolve_too(run_dir):
-    with pytest.raises(BadInput, match=r"seed was 1, is 2.* --evolve cannot: more than features differ"):
+    with pytest.raises(BadInput, match=r"seed was 1, is 2.* --evolve cannot: more than features and partitions differ"):
         prepare(config(sparse(user_id=200), seed=2), run_dir, evolve=True)
     assert not run_dir.lineage.exists()
 

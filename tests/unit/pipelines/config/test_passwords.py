@@ -117,3 +117,22 @@ def test_a_file_that_is_no_yaml_is_refused_without_its_password(tmp_path, value)
     with pytest.raises(BadInput, match=r"mine\.yaml is not YAML: ") as refused:
         load(tmp_path / "mine.yaml")
     assert "s3cret" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "security",
+    [
+        {"sasl_mechanism": "OAUTHBEARER"},
+        {"sasl_oauth_token": {"env": "TOKEN"}},
+        {"sasl_mechanism": "PLAIN", "sasl_oauth_token": {"env": "TOKEN"}},
+    ],
+)
+def test_oauth_and_its_token_belong_together(security):
+    assert "`sasl_mechanism: OAUTHBEARER` and `sasl_oauth_token`" in refusal(changed("kafka.security", security))
+
+
+def test_a_token_is_a_secret_like_a_password():
+    config = parse(changed("kafka.security", {"sasl_mechanism": "OAUTHBEARER", "sasl_oauth_token": "t0ken"}))
+    assert "t0ken" not in dump(config) + repr(config) + config.model_dump_json()
+    assert config.kafka.oauth_tokens.token() == "t0ken"
+    assert passwords_in("kafka.security.sasl_oauth_token=t0ken") == ["kafka.security.sasl_oauth_token"]

@@ -22,10 +22,18 @@ class Run:
         self.asked: list[str] = []
         self.lake_rows, self.draining = 0, False
         self.at_work = {"feed", "shop"}
+        self.given_up: set[str] = set()
+        self.kept: list[str] = []
         self.trouble: Exception | None = None
 
     def works(self, name: str) -> bool:
         return name in self.at_work
+
+    def failed(self, name: str) -> bool:
+        return name in self.given_up
+
+    def keep_rows_for(self, name: str) -> None:
+        self.kept.append(name)
 
     def join(self, student: dict[str, Any]) -> None:
         if self.trouble is not None:
@@ -81,13 +89,41 @@ def test_what_cannot_be_granted_is_refused_with_why_and_the_run_goes_on(roster, 
     assert roster.standing == []
 
 
-def test_a_damaged_wish_ends_no_run(roster):
-    run, attendance = Run(), Attendance(roster)
+def test_a_damaged_wish_ends_no_run_keeps_no_one_else_waiting_and_is_said_once(roster, monkeypatch):
+    run, attendance, said = Run(), Attendance(roster), list[str]()
+    monkeypatch.setattr("pipelines.control.attendance.log.error", lambda form, *of: said.append(form % of))
     roster.ask("late", Presence.RUNNING, {"name": "late"})
     path = roster.folder / "late" / "wish.json"
     path.write_text('{"name": 3}')
+    roster.ask("shop", Presence.PAUSED)
+    for _ in range(3):
+        attendance(run)
+    assert run.asked == ["pause shop"]
+    assert len(said) == 1
+    assert "wish.json is damaged" in said[0]
+
+
+def test_an_answer_that_finds_no_room_on_the_disk_is_given_at_the_next_look(roster, monkeypatch):
+    run, attendance = Run(), Attendance(roster)
+    roster.ask("shop", Presence.PAUSED)
+    with monkeypatch.context() as patch:
+        patch.setattr(Roster, "answer", lambda *_, **__: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+        attendance(run)
+    assert [wish.name for wish in roster.open] == ["shop"]
     attendance(run)
-    assert run.asked == []
+    assert roster.open == []
+
+
+def test_a_student_that_has_failed_goes_on_when_it_is_asked_for(roster):
+    run, attendance = Run(), Attendance(roster)
+    run.given_up = {"feed"}
+    roster.ask("feed", Presence.RUNNING)
+    attendance(run)
+    assert run.asked == ["go on feed"]
+    run.given_up = set()
+    roster.ask("feed", Presence.RUNNING, again=True)
+    attendance(run)
+    assert run.asked == ["go on feed"]
 
 
 def test_a_student_that_joins_later_is_let_in_once_the_lake_has_its_rows_or_ends(roster):
@@ -98,6 +134,7 @@ def test_a_student_that_joins_later_is_let_in_once_the_lake_has_its_rows_or_ends
     run.lake_rows = 99
     attendance(run)
     assert run.asked == []
+    assert run.kept == ["feed"]  # not at every look
     run.lake_rows = 100
     attendance(run)
     attendance(run)
@@ -106,6 +143,18 @@ def test_a_student_that_joins_later_is_let_in_once_the_lake_has_its_rows_or_ends
     short.at_work, short.draining = {"shop"}, True
     Attendance(roster)(short)
     assert short.asked == ["go on feed"]
+
+
+def test_rows_of_a_student_that_is_yet_to_join_are_kept_until_it_does(roster):
+    now = 0.0
+    run, attendance = Run(changed("students.0.joins_at_rows", 100)), Attendance(roster, lambda: now)
+    run.at_work = {"shop"}
+    for now in (0.0, 5.0, 11.0, 22.0):  # noqa: B007
+        attendance(run)
+    assert run.kept == ["feed"] * 3
+    run.lake_rows, now = 100, 40.0
+    attendance(run)
+    assert run.kept == ["feed"] * 3
 
 
 def test_a_refused_wish_leaves_what_was_granted_before_it(roster):

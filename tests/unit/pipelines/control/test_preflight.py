@@ -55,6 +55,11 @@ def test_a_directory_below_a_file_is_refused_before_anything_is_written(tmp_path
     assert (tmp_path / "file").read_text() == "mine"
 
 
+def test_a_new_run_is_refused_where_the_input_topics_have_unequal_numbers_of_partitions(run_dir):
+    raw = changed("kafka", {"impressions": {"topic": "i", "partitions": 4}})
+    assert "impressions have 4 partitions and feedback 2; both are keyed by impression_id" in refusal(raw, run_dir)
+
+
 def test_a_file_where_the_directory_should_be_is_refused(tmp_path):
     (tmp_path / "file").touch()
     assert "cannot write into the run directory" in refusal(small(), RunDir(tmp_path / "file"))

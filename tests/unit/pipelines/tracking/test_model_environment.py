@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import venv
 import zipfile
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from exfm.metrics import sigmoid
 from exfm.models import load_served
 from pipelines.tracking import Tracker
 from pipelines.tracking import wheel as wheels
-from pipelines.tracking.wheel import own_wheel, serving_requirements
+from pipelines.tracking.wheel import fbgemm_by_its_other_name, own_wheel, serving_requirements
 from tests.support.models.served_students import ROWS, batch_of, registration, save_student
 from tests.support.places import ROOT
 
@@ -50,16 +51,17 @@ def registered(tmp_path_factory):
 def test_its_requirements_are_a_wheel_beside_it_and_exact_versions(registered):
     model, _ = registered
     requirements = (model / "requirements.txt").read_text().split()
-    (wheel,) = [line for line in requirements if "exfm" in line]
-    assert (model / wheel).is_file()
-    others = [line for line in requirements if line != wheel]
+    wheels = [line for line in requirements if line.startswith("code/")]
+    assert "exfm" in wheels[0]
+    assert all((model / wheel).is_file() for wheel in wheels)
+    others = [line for line in requirements if line not in wheels]
     assert all("==" in line for line in others)
     assert {line.partition("==")[0] for line in others} >= {"torch", "torchrec", "pyarrow"}
 
 
 def test_it_loads_and_scores_with_its_wheel_and_torch_alone(registered, tmp_path):
     model, served = registered
-    (wheel,) = model.glob("code/*.whl")
+    (wheel,) = model.glob("code/exfm*.whl")
     install = ["-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--no-compile", "--target"]
     subprocess.run([sys.executable, *install, str(tmp_path / "site"), str(wheel)], check=True, timeout=120)
     ROWS.to_json(tmp_path / "rows.json")
@@ -95,3 +97,38 @@ def test_another_source_is_another_version(tmp_path, monkeypatch):
 
 def test_the_build_of_fbgemm_that_is_installed_is_the_one_that_is_named():
     assert len([line for line in serving_requirements() if line.startswith("fbgemm-gpu")]) == 1
+
+
+def test_where_torchrec_asks_for_the_other_build_it_gets_the_one_that_is_named(tmp_path):
+    named = [line for line in serving_requirements() if line.startswith("fbgemm-gpu")]
+    wheels = fbgemm_by_its_other_name(tmp_path)
+    if named[0].startswith("fbgemm-gpu=="):
+        assert wheels == []
+        return
+    (wheel,) = wheels
+    version = named[0].partition("==")[2]
+    assert wheel.name == f"fbgemm_gpu-{version}-py3-none-any.whl"
+    with zipfile.ZipFile(wheel) as archive:
+        about = archive.read(f"fbgemm_gpu-{version}.dist-info/METADATA").decode()
+        assert f"Requires-Dist: {named[0]}\n" in about
+        assert all(".dist-info/" in name for name in archive.namelist())  # nothing that lies over the build's files
+
+
+@pytest.mark.slow
+def test_it_scores_in_a_fresh_environment_that_pip_makes_of_its_requirements(registered, tmp_path):
+    """Downloads gigabytes; skips, saying so, where there is no network."""
+    model, served = registered
+    venv.create(tmp_path / "fresh", with_pip=True)
+    python = tmp_path / "fresh" / "bin" / "python"
+    install = [python, "-m", "pip", "install", "--quiet", "--retries", "1", "-r", "requirements.txt"]
+    if (done := subprocess.run(install, cwd=model, capture_output=True, text=True, check=False)).returncode:
+        pytest.skip(f"its requirements cannot be fetched here: {done.stderr.strip().splitlines()[-1]}")
+    ROWS.to_json(tmp_path / "rows.json")
+    program = SCORE.format(absent=(), rows=str(tmp_path / "rows.json"), model=str(model))
+    done = subprocess.run([python, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    *files, predicted = json.loads(done.stdout.splitlines()[-1])
+    assert all(Path(file).is_relative_to(tmp_path / "fresh") for file in files)
+    assert np.allclose(predicted, sigmoid(load_served(served).score(batch_of(ROWS))), atol=1e-6)
+    held = "import importlib.util as u; print([m for m in ('ray', 'kafka', 'deltalake') if u.find_spec(m)])"
+    assert subprocess.check_output([python, "-c", held], text=True).strip() == "[]"

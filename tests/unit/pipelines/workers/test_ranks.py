@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from pipelines.workers.ranks import interface_towards
-from tests.support.ranks.ports import free_port
+from streaming.ports import free_port
 
 RANK = """
 import json, sys, time

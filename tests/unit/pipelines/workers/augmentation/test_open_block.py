@@ -15,7 +15,7 @@ from pipelines.workers.augmentation.augment import augment
 from pipelines.workers.augmentation.open_block import OpenBlock
 from streaming.messages import DeadLetter, letters_to_batch
 from streaming.schema import RowSchema, Task
-from streaming.settlement import SettledRows, late_schema
+from streaming.settlement import SettledRows, late_schema, settled_bytes
 
 SCHEMA = RowSchema(columns=(), tasks=(Task(name="ctr", window_s=60), Task(name="cvr", window_s=600)))
 LOCKSTEP = Pace(mode="lockstep", block_rows=4)
@@ -48,6 +48,14 @@ def test_a_block_is_due_once_it_is_full_or_the_stream_has_ended():
     assert opened(3, 1).is_due(LOCKSTEP, 0.0, at_end=False)
     assert opened(3).is_due(LOCKSTEP, 0.0, at_end=True)
     assert not opened().is_due(LOCKSTEP, 0.0, at_end=True)
+
+
+def test_a_block_is_due_once_its_rows_reach_their_bytes(monkeypatch):
+    each = int(settled_bytes(rows(1), SCHEMA)[0])
+    monkeypatch.setattr(open_block, "BLOCK_BYTES", 3 * each)
+    assert (opened(2).rows_left, opened(2).bytes_left) == (2, each)
+    assert not opened(2).is_due(LOCKSTEP, 0.0, at_end=False)
+    assert opened(2, 1).is_due(LOCKSTEP, 0.0, at_end=False)
 
 
 def test_in_free_pace_a_block_is_due_once_its_first_row_has_waited():

@@ -1,0 +1,162 @@
+"""A sweep of several baselines and of teachers of every kind, tuned on a seed that is not judged."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from exfm.metrics import Clusters, paired_gain, variance_of
+from pipelines.cli import console as cli
+from pipelines.offline import load_part
+from pipelines.offline.asked import Snapshots
+from pipelines.offline.judging import mean_over_students
+from pipelines.offline.logits import lockstep_logits
+from pipelines.offline.replay import Place, load
+from pipelines.offline.replay.judge import Judge
+from pipelines.offline.replay.settings import settings_of
+from pipelines.offline.replay.text import markdown
+from tests.support.pipelines.small_sweeps import with_small_stream, written
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return with_small_stream(tmp_path_factory.mktemp("sweep"))
+
+
+FAIR = {
+    "seeds": [1, 2],
+    "tuning_seeds": [7],
+    "baselines": ["none", "none wide"],
+    "arms": {
+        "none": {"set": {"arm": {"kind": "none"}}},
+        "none wide": {"set": {"arm": {"kind": "none"}, "width": 16}},
+        "single": {"set": {"arm": {"kind": "single_head"}}, "tune": {"dense_lr": [0.008]}},
+    },
+    "conditions": {
+        "fresh": {},
+        "stale": {"behind": 2},
+        "as mature": {"born": 2},
+        "blind": {"teacher": "blind"},
+        "blind and stale": {"teacher": "blind", "behind": 2},
+        "knows nothing more": {"teacher": "twin"},
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def fair(folder):
+    """A sweep of two baselines and of teachers of every kind, tuned on a seed that is not judged; its report."""
+    path = written(folder, **FAIR)
+    with pytest.raises(SystemExit) as left:
+        cli.main(["sweep", path, "--out", str(folder / "fair"), "--jobs", "1"])
+    assert not left.value.code
+    return json.loads((folder / "fair" / "sweep.json").read_text())
+
+
+def test_seeds_that_are_judged_were_not_tuned_on_and_the_report_says_so(fair, folder):
+    about = fair["sweep"]
+    assert (about["tuning_seeds"], about["seeds"], about["unseen_seeds"]) == ([7], [1, 2], [1, 2])
+    assert {path.name.split("-")[1] for path in (folder / "fair" / "trials").iterdir()} == {"seed7"}
+    assert {path.name.split("-")[1] for path in (folder / "fair" / "students").iterdir()} == {"seed1", "seed2"}
+    assert "with seeds 7; judged on the second half with seeds 1, 2 (none of them seen in tuning)" in markdown(fair)
+
+
+def test_arms_are_compared_with_each_baseline_and_with_the_best_twin(fair):
+    best = fair["sweep"]["best_twins"]["feed"]
+    ne = {arm: fair["chosen"]["feed"][arm]["ne_of_trials"][0] for arm in FAIR["baselines"]}
+    assert best == min(ne, key=ne.get)
+    for of_condition in fair["conditions"].values():
+        arms = of_condition["students"]["feed"]["ctr"]["arms"]
+        assert arms["single"]["gain"] == arms["single"]["gain_over"][best]
+        assert set(arms["single"]["gain_over"]) == set(FAIR["baselines"])
+        assert set(arms["none"]["gain_over"]) == {"none wide"}
+        assert "gain" not in arms["none"]
+
+
+def test_the_cost_of_age_is_told_apart_from_that_of_immaturity(fair):
+    arms = {name: of["students"]["feed"]["ctr"]["arms"]["single"] for name, of in fair["conditions"].items()}
+    assert fair["sweep"]["controls"]["stale"] == {"fresh": "fresh", "as mature": "as mature"}
+    assert fair["sweep"]["controls"]["as mature"] == {"fresh": "fresh"}
+    assert fair["sweep"]["controls"]["blind and stale"] == {"fresh": "blind"}
+    for condition, controls in fair["sweep"]["controls"].items():
+        for kind, control in controls.items():
+            lost, gain = arms[condition]["lost_to"][kind], arms[control]["gain"]["value"]
+            assert (lost is None) == (gain <= 0)
+            if lost is not None:
+                assert lost["value"] == pytest.approx(1 - arms[condition]["gain"]["value"] / gain)
+    text = markdown(fair)
+    assert "| gain lost to the fault | gain lost to age | worst student" in text
+    assert "the teacher begins 2 blocks later" in text
+
+
+def test_students_learn_from_the_teacher_that_their_condition_names(fair, folder):
+    sweep, config = load(written(folder, **FAIR))
+    place = Place(sweep, config, folder / "fair", None)
+    logits = {
+        name: place.lake(1, condition).slice()["teacher_logit_ctr"].to_numpy()
+        for name, condition in sweep.conditions.items()
+        if name != "knows nothing more"
+    }
+    assert len({z.tobytes() for z in logits.values()}) == len(logits)
+    assert np.array_equal(logits["blind"], place.teacher_logits(1, Snapshots("blind"))[:, 0], equal_nan=True)
+    student = settings_of(sweep, config, config.student("feed"), "none")[0].student
+    twin = place.student_part(1, student, sweep.conditions["fresh"], tuning=False, drawn_anew=True)
+    own = place.lake(1, sweep.conditions["knows nothing more"], student, twin).slice()
+    known = own.filter(pc.is_valid(own["teacher_logit_ctr"]))
+    assert set(known["vertical"].to_pylist()) == {"feed"}
+    assert set(known["teacher_logit_ctr"].to_pylist()) <= set(load_part(twin)["logits"][:, 0].tolist())
+    nothing = fair["conditions"]["knows nothing more"]["students"]["feed"]["ctr"]["others"]["teacher"]
+    none = fair["conditions"]["fresh"]["students"]["feed"]["ctr"]["arms"]["none"]
+    assert nothing["ne"] != none["ne"]
+    assert nothing["ne"]["mean"] == pytest.approx(none["ne"]["mean"], abs=0.03)  # the same student, of another draw
+
+
+def test_rows_that_share_a_user_or_an_ad_are_not_independent_in_an_arms_interval(folder, fair):
+    """One seed, clustered by two columns: the interval is that of `paired_gain` on the judged rows. And the mean over
+    students is as wide as that over the rows of both."""
+    sweep, config = load(written(folder, **FAIR), ["seeds=[1]", "cluster=[user_id, ad_id]"])
+    place = Place(sweep, config, folder / "fair", None)
+    parts = {}
+    for arm in sweep.arms:
+        setting = settings_of(sweep, config, config.student("feed"), arm)[fair["chosen"]["feed"][arm]["trial"]]
+        parts["fresh", arm, 1] = place.student_part(1, setting.student, sweep.conditions["fresh"], tuning=False)
+    judge = Judge(place, config.student("feed"), "ctr", "none", parts)
+    judged = judge.under("fresh")
+    gain = judged["arms"]["single"]["gain"]
+    (rows,), (window,) = judge.rows, judge.windows("fresh")[0]
+    seen = place.rows(1).table.take(pa.array(rows.places[window]))
+    own, base = (judge.arm_logits("fresh", arm)[0][window] for arm in ("single", "none"))
+    clusters = Clusters.of(seen["user_id"].to_numpy(), seen["ad_id"].to_numpy())
+    expected = paired_gain(own, base, rows.labels[window], clusters)
+    assert gain.summary()["se"] == pytest.approx(expected.standard_error)
+    assert (gain.value, gain.summary()["low"]) == pytest.approx((expected.difference, expected.low))
+    assert gain.summary()["se"] >= variance_of(gain.clusters[:1]).value ** 0.5 * (1 - 1e-9)
+    twice = mean_over_students([gain, gain], [judged["clusters"]] * 2)
+    assert twice.summary() == pytest.approx(gain.summary())
+
+
+def test_a_teacher_that_begins_later_is_one_whose_stream_begins_there(folder):
+    """In blocks of one size: those of a stream that begins there would be small at first."""
+    sweep, config = load(written(folder, **FAIR))
+    place = Place(sweep, config, folder / "fair", None)
+    table, config = place.rows(1).table, place.of(1)
+    size = config.pace.block_rows
+    config = config.model_copy(update={"pace": config.pace.model_copy(update={"first_block_rows": size})})
+    given = config, config.teacher_features, config.teacher.model
+    later = lockstep_logits(*given, table, behinds=(0,), born=2, advance=lambda done: None)[0].logits
+    alone = lockstep_logits(*given, table.slice(2 * size), behinds=(0,), advance=lambda done: None)[0].logits
+    assert np.array_equal(later[2 * size :], alone, equal_nan=True)
+
+
+def test_each_tenth_of_the_stream_is_shown_for_every_arm_and_teacher(fair):
+    of = fair["conditions"]["fresh"]["students"]["feed"]["ctr"]
+    for figures in [*of["arms"].values(), of["others"]["teacher"], of["others"]["optimum"]]:
+        assert len(figures["ne_by_tenth"]) == 10
+        assert all(ne > 0.3 for ne in figures["ne_by_tenth"])
+    first, *_, last = zip(*(of["others"][name]["ne_by_tenth"] for name in ("teacher", "optimum")), strict=True)
+    assert first[0] > first[1]
+    assert last[0] > last[1]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from streaming.broker import LocalBroker
-from streaming.kafka import KafkaSettings
+from streaming.kafka import KafkaSettings, ensure_topics
 
 _numbers = itertools.count()
 
@@ -30,6 +30,14 @@ def kafka(broker):
 def topic_name():
     """Names that no other test uses."""
     return lambda stem="topic": f"{stem}-{next(_numbers)}"
+
+
+@pytest.fixture
+def topic(kafka, topic_name):
+    """A new topic of two partitions."""
+    name = topic_name()
+    ensure_topics(kafka, {name: 2})
+    return name
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The pages of docs/reference that come from the code: commands, settings, rooms, Python API.
+"""What comes from the code: pages of docs/reference (commands, settings, rooms, Python API), the schema of configs.
 
     .venv/bin/python -m docs.generate
 
@@ -7,14 +7,17 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from docs.generate.api import api_page
 from docs.generate.commands import commands_page
 from docs.generate.rooms import PACKAGES, rooms_page
 from docs.generate.settings import settings_page, sweep_settings_page
+from pipelines.config import json_schema_of_files
 
 REFERENCE = Path("docs/reference")
+SCHEMA = Path("pipelines/shipped/config.schema.json")
 
 
 def pages() -> dict[Path, str]:
@@ -22,4 +25,5 @@ def pages() -> dict[Path, str]:
     texts = {"commands": commands_page(), "settings": settings_page(), "rooms": rooms_page()}
     texts["settings-of-a-sweep"] = sweep_settings_page()
     texts |= {f"api-{package}": api_page(package) for package in PACKAGES}
-    return {REFERENCE / f"{name}.md": text.rstrip() + "\n" for name, text in texts.items()}
+    schema = json.dumps(json_schema_of_files(), indent=1, ensure_ascii=False)
+    return {SCHEMA: schema + "\n"} | {REFERENCE / f"{name}.md": text.rstrip() + "\n" for name, text in texts.items()}

@@ -1,4 +1,4 @@
-"""Write the generated pages into docs/reference of this checkout."""
+"""Write the generated pages, and the schema of configs, into this checkout."""
 
 from __future__ import annotations
 

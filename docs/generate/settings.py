@@ -48,13 +48,13 @@ def settings_page() -> str:
 
 
 def sweep_settings_page() -> str:
-    from pipelines.offline.sweep.settings import Sweep
+    from pipelines.offline.replay.settings import Spec
 
     text = [
         "# Settings of a sweep",
         GENERATED,
-        "What `exfm sweep` reads. [Choose an arm](../guides/choose-an-arm.md) explains how to use it.",
-        *described_models(Sweep, "The whole sweep"),
+        "What `exfm sweep` and `exfm replay` read. [Choose an arm](../guides/choose-an-arm.md) explains how to use it.",
+        *described_models(Spec, "The whole spec"),
     ]
     return "\n\n".join(text)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import re
 import sys
 import tomllib
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from tests.support.places import ROOT
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 OURS = {"exfm", "streaming", "pipelines", "tests", "docs", "benchmarks"}
 LOADED_BY_KAFKA_PYTHON = {"crc32c", "lz4", "zstandard"}  # checksums and compression: it imports them where they are
+SHA256 = re.compile(r"sha256:[0-9a-f]{64}")
 MODULES = metadata.packages_distributions()
 
 
@@ -97,6 +99,47 @@ def test_every_dependency_has_a_lower_bound_that_the_pinned_list_meets(extra):
             name = canonicalize_name(requirement.name)
             pinned = pins[f"{name}-cpu" if (variant, name) == ("cpu", "fbgemm-gpu") else name]
             assert requirement.specifier.contains(pinned), f"{requirement}, but {variant}.txt has {pinned}"
+
+
+def hashed(text: str) -> dict[str, list[str]]:
+    """Every pin of a list, as its line says it, and its hashes."""
+    found: dict[str, list[str]] = {}
+    for entry in text.replace(" \\\n", "").splitlines():
+        if entry and not entry.startswith("#"):
+            pin, *hashes = re.split(r" +--hash=", entry)
+            found[pin.strip()] = hashes
+    return found
+
+
+def unhashed(pins: dict[str, list[str]]) -> list[str]:
+    """Pins that name no file by its hash: whoever serves the index could put another in its place."""
+    return [pin for pin, hashes in pins.items() if not hashes or not all(map(SHA256.fullmatch, hashes))]
+
+
+@pytest.mark.parametrize("variant", ["cpu", "cuda", "docs"])
+def test_every_pin_has_the_hashes_of_its_files(variant):
+    pins = hashed((ROOT / "requirements" / f"{variant}.txt").read_text())
+    assert len(pins) > 30
+    assert unhashed(pins) == []
+
+
+def test_a_planted_pin_without_a_hash_is_found():
+    one = "sha256:" + "0a" * 32
+    linux = "torch==2.0 ; sys_platform == 'linux'"
+    said = f"# why\nsix==1.0 \\\n    --hash={one} \\\n    --hash={one}\n{linux}\nray==2.1 --hash=md5:0"
+    assert hashed(said)["six==1.0"] == [one, one]
+    assert unhashed(hashed(said)) == [linux, "ray==2.1"]
+
+
+def test_a_pin_of_both_lists_has_the_same_hashes():
+    cpu, cuda = (hashed((ROOT / "requirements" / f"{variant}.txt").read_text()) for variant in ("cpu", "cuda"))
+    assert {pin for pin in cpu.keys() & cuda.keys() if cpu[pin] != cuda[pin]} == set()
+
+
+def test_set_up_takes_no_file_whose_hash_is_not_in_the_list():
+    commands = [line for line in (ROOT / "Makefile").read_text().splitlines() if re.search(r"pip install.* -r ", line)]
+    assert len(commands) == 4
+    assert [line for line in commands if "--require-hashes" not in line] == []
 
 
 def test_what_a_served_model_needs_is_part_of_the_base():

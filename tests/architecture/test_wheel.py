@@ -71,11 +71,11 @@ def test_a_stream_is_generated_in_an_empty_folder(bin_folder, tmp_path):
 def test_configs_are_found_by_path_and_by_name_and_the_callers_own_goes_first(bin_folder, tmp_path):
     program = """
 from pipelines.config import load
-from pipelines.offline import sweep
+from pipelines.offline import replay
 from pipelines.tools.doctor import requirements
 from streaming.errors import BadInput
 for name in ("configs/demo.yaml", "demo", "jd", "movielens.yaml"): print(load(name).name)
-for name in ("configs/sweeps/quick.yaml", "sweeps/demo"): print(sweep.load(name)[1].name)
+for name in ("configs/sweeps/quick.yaml", "sweeps/demo"): print(replay.load(name)[1].name)
 print(requirements.read("cuda")["torch"])
 for name in ("demmo", "configs/jd.yaml"):
     try: load(name)
@@ -90,7 +90,7 @@ for name in ("demmo", "configs/jd.yaml"):
     assert names == ["demo", "demo", "jd", "movielens", "demo", "demo"]
     assert torch.startswith("2.")
     assert "no config at demmo" in absent
-    assert "demo, demo_privileged, demo_sequences, jd, movielens, sweeps/demo" in absent
+    assert "choices, demo, demo_privileged, demo_sequences, jd, movielens, sweeps/choices, sweeps/demo" in absent
     assert first.startswith("configs/jd.yaml is not a valid config")
 
 

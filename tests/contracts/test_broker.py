@@ -1,5 +1,6 @@
 """The embedded broker starts, is found again, survives a kill with its data, and says what is wrong."""
 
+import json
 import os
 import signal
 import socket
@@ -11,9 +12,9 @@ import psutil
 import pytest
 
 from streaming.broker import LocalBroker, fetch_jars
-from streaming.broker.broker import _free_port
 from streaming.errors import BadInput, DiskFull, StreamingError
 from streaming.kafka import KafkaSettings, TopicReader, TopicWriter, ensure_topics
+from streaming.ports import free_port
 from streaming.position import Partition
 
 pytestmark = pytest.mark.broker
@@ -81,7 +82,17 @@ def test_a_port_of_its_own_is_none_that_outgoing_connections_are_given():
     lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     if lowest < 32_768:
         pytest.skip("this machine hands out other ports than is usual")
-    assert all(_free_port() < lowest for _ in range(20))
+    assert all(free_port() < lowest for _ in range(20))
+
+
+def test_the_controller_does_not_take_the_port_that_the_broker_is_about_to_take(tmp_path):
+    port = free_port()
+    (tmp_path / "broker.json").write_text(json.dumps({"port": port, "controller_port": port}))
+    broker = LocalBroker(tmp_path, port=port, heap_mb=256)
+    try:
+        assert broker.start().port == port
+    finally:
+        broker.stop()
 
 
 def test_an_occupied_port_is_the_callers_mistake_and_names_the_occupant(tmp_path):

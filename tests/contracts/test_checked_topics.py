@@ -7,7 +7,8 @@ import socket
 
 import pytest
 
-from pipelines.checks import Severity, check_config
+from pipelines.checks import check_config
+from pipelines.quality import Severity
 from streaming.kafka import ensure_topics
 from tests.support.pipelines.small_runs import small
 from tests.support.pipelines.topics import make_inputs, send

@@ -23,7 +23,8 @@ from streaming.kafka import KafkaSettings, TopicReader, TopicWriter, end_offsets
 from streaming.kafka.topics import beginning_offsets, cluster_and_topics, require_topics, topic_config
 from streaming.messages import EndOfStream
 from streaming.position import Partition, SourcePosition
-from tests.simulation.broker import Broker, Log, Record
+from tests.simulation.broker import Broker
+from tests.simulation.log import Log, Record
 from tests.simulation.scheduler import Scheduler
 from tests.support.streams.source_contract import SourceContract
 

@@ -64,15 +64,17 @@ def test_a_row_too_large_to_publish_and_values_that_no_model_can_take_stop_nobod
         shown[number]["bid"] = 3e38
     messages = [(kafka.impressions.topic, row["impression_id"] % 2, json.dumps(row).encode()) for row in shown]
     messages += [(kafka.feedback.topic, row["impression_id"] % 2, json.dumps(row).encode()) for row in feedback]
+    messages.append((kafka.impressions.topic, 0, bytes(100_000)))  # of which 64 KiB are 384 KiB of JSON
     send(broker.bootstrap_servers, messages)
     finished = to_the_end(config, tmp_path / "run")
     counts = finished.summary["counts"]
     assert counts_hold(counts)
     letters = [row for row in finished.side_table("dead_letters") if row["kind"] == "impression"]
     reasons = Counter(row["reason"] for row in letters)
-    ones = ["out_of_range:ad_id", "row_too_large", "too_long:seen", "too_long:liked"]
+    ones = ["out_of_range:ad_id", "row_too_large", "too_long:seen", "too_long:liked", "undecodable"]
     assert reasons == dict.fromkeys(ones, 1) | {"out_of_range:bid": 8}
-    assert counts["dead_letters"] == 12
+    assert counts["dead_letters"] == 13
+    assert max(letter["payload_bytes"] for letter in finished.dead_letter_messages()) == 100_000
     assert all(worker.get("quarantined_rows", 0) == 0 for worker in finished.summary["workers"].values())
     assert_learned_the_lake(finished)
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import time
 from contextlib import suppress
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,36 +13,29 @@ from exfm.data import BatchBuilder
 from exfm.models import TWIN, LearnedRows, StudentEngine
 from exfm.tensors.checkpoint import latest_checkpoint, load_checkpoint
 from pipelines.config import Config
-from pipelines.control.preflight import prepare
 from pipelines.feeds import StudentFeed
-from pipelines.offline.sweep.data import data_of
-from pipelines.offline.sweep.jobs import TeacherJob, one_life
-from pipelines.offline.sweep.settings import ArmSpec, Condition, Snapshots, Sweep
-from pipelines.offline.sweep.teachers import lockstep_logits
+from pipelines.offline.asked import ArmSpec, Condition, Snapshots
+from pipelines.offline.logits import lockstep_logits
+from pipelines.offline.replay.data import data_of
+from pipelines.offline.replay.jobs import TeacherJob, one_life
+from pipelines.offline.replay.settings import Spec
 from pipelines.registry import CONCLUSION, POLICY, Ledger
 from pipelines.results import counts_hold
-from pipelines.run_dir import RunDir
 from pipelines.training import read_predictions
-from pipelines.workers import Orders, Worker
-from pipelines.workers.augmentation import AugmentationWorker
-from pipelines.workers.student import StudentWorker
-from pipelines.workers.teacher import TeacherWorker
-from streaming.kafka import ensure_topics
 from streaming.lake import LakeReader, LakeSource
 from streaming.messages import EndOfStream
 from tests.support.models.states import same
 from tests.support.pipelines.expected_rows import expected_rows, lake_rows
+from tests.support.pipelines.replay_places import AsItIs
 from tests.support.pipelines.small_runs import (
     Finished,
     assert_learned_the_lake,
     assert_same_run,
     everything,
     origin,
-    small,
     to_the_end,
 )
-from tests.support.pipelines.sweep_places import AsItIs
-from tests.support.pipelines.topics import by_hand, ipc, messages_of, send
+from tests.support.pipelines.topics import messages_of
 
 pytestmark = pytest.mark.broker
 
@@ -109,11 +99,11 @@ def test_no_row_is_scored_by_a_teacher_that_has_learned_it(finished):
 @pytest.mark.parametrize("of_the_lake", [False, True])
 def test_a_sweep_gives_its_students_the_rows_and_logits_of_the_lake_bit_for_bit(finished, tmp_path, of_the_lake):
     config, lake = finished.config, finished.lake
-    sweep, fresh = Sweep(config="-", seeds=(config.seed,), arms={"none": ArmSpec()}), Condition()
+    sweep, fresh = Spec(config="-", seeds=(config.seed,), arms={"none": ArmSpec()}), Condition()
     place = AsItIs(sweep, config, tmp_path, finished.run_dir if of_the_lake else None)
     if not of_the_lake:
         TeacherJob(place, config.seed, (Snapshots(), Snapshots(behind=2))).run(lambda count: None)
-    found = place.lake(config.seed, fresh)
+    found = place.lake(config.seed, fresh).slice()
     names = ["lake_seq", "block", "teacher_version", "impression_id", "settlement", "bid"]
     names += [f"{kind}_{task}" for kind in ("label", "teacher_logit") for task in config.tasks]
     assert [name for name in names if not found[name].combine_chunks().equals(lake[name].combine_chunks())] == []
@@ -178,7 +168,7 @@ def test_a_student_learns_the_same_bits_live_in_a_sweep_and_by_hand(finished, tm
     weights = {name: tensor for name, tensor in live.items() if not name.startswith(("metrics", "registry"))}
     assert same(engine.state(), weights)
     predictions = read_predictions(finished.run_dir.predictions(settings.name))
-    place = AsItIs(Sweep(config="-", seeds=(1,), arms={"none": ArmSpec()}), config, tmp_path, finished.run_dir)
+    place = AsItIs(Spec(config="-", seeds=(1,), arms={"none": ArmSpec()}), config, tmp_path, finished.run_dir)
     data = data_of(place.lake(1, Condition()), config, settings)
     swept = one_life(place, config.seed, settings, data, lambda count: None)["logits"]
     for t, task in enumerate(tasks):
@@ -222,14 +212,14 @@ def test_blocks_and_batches_grow_with_the_stream_and_a_batch_holds_rows_of_sever
     assert sizes.tolist() == np.diff([0, *config.pace.blocks.ends(0, lake.num_rows)]).tolist()
     assert [sizes[0], sizes[4], sizes[-2]] == [256, 512, 1024]
     settings = config.students[0]
-    rows = [len(batch) for batch in data_of(lake, config, settings).batches]
+    rows = [len(batch) for stretch in data_of(lake, config, settings).stretches for batch in stretch.batches]
     assert rows == np.diff([0, *settings.batches.ends(0, sum(rows))]).tolist()  # the only rest is the stream's
     assert rows[0] == settings.first_batch_rows < max(rows)
 
 
 def test_an_older_snapshot_is_the_one_that_scored_so_many_blocks_before(finished, tmp_path):
     config = finished.config
-    place = AsItIs(Sweep(config="-", seeds=(3,), arms={"none": ArmSpec()}), config, tmp_path, None)
+    place = AsItIs(Spec(config="-", seeds=(3,), arms={"none": ArmSpec()}), config, tmp_path, None)
     table = place.rows(3).table
     given = config, config.features, config.teacher.model
     found = lockstep_logits(*given, table, behinds=(0, 2), advance=lambda done: None)
@@ -328,105 +318,3 @@ def test_partitions_of_the_examples_topic_decide_which_rows_share_a_step_and_not
     for task, found in finished.learned("teacher").items():
         assert other.learned("teacher")[task] == found
     assert_learned_the_lake(other)
-
-
-# --- live: no end in sight -----------------------------------------------------------------------------------------
-
-
-def fed_for(config: Config, seconds: int) -> None:
-    """Put the first part of a stream into the topics, without an end marker."""
-    shown, feedback = by_hand(config, 4000, duplicate_rate=0.01, duration_s=8000)
-    upto = shown[0]["event_time_ms"] + seconds * 1000
-    inputs = (
-        (config.kafka.impressions.topic, shown, config.rows.impression),
-        (config.kafka.feedback.topic, feedback, config.rows.feedback),
-    )
-    ensure_topics(config.kafka, {topic: 2 for topic, *_ in inputs})
-    messages = []
-    for topic, rows, schema in inputs:
-        for partition in (0, 1):
-            mine = [r for r in rows if r["impression_id"] % 2 == partition and r["event_time_ms"] < upto]
-            messages += [(topic, partition, ipc(mine[n : n + 100], schema)) for n in range(0, len(mine), 100)]
-    send(str(config.kafka.bootstrap_servers), messages)
-
-
-def live(config: Config, root: Path, blocks: int) -> tuple[pa.Table, dict[str, Any]]:
-    """Step the workers until so many blocks are in the lake and learned, but for what waits for a student's batch to
-    fill; (lake, reports by worker)."""
-    run_dir = RunDir(root)
-    root.mkdir()
-    prepare(config, run_dir)
-    ensure_topics(config.kafka, {topic.topic: 1 for topic in (config.kafka.examples, config.kafka.dead_letters)})
-    workers: list[Worker] = [AugmentationWorker(config, run_dir, until_end=False), TeacherWorker(config, run_dir)]
-    workers += [StudentWorker(config, student, run_dir) for student in config.students]
-    for worker in workers:
-        worker.open()
-    rows = blocks * config.pace.block_rows
-    deadline = time.monotonic() + 60
-    while True:
-        reports = {worker.name: worker.advance(0.05, Orders()) for worker in workers}
-        if (reports["augmentation"].lake_seq or 0) + 1 >= rows and not any(
-            report.lag_rows for name, report in reports.items() if name != "augmentation"
-        ):
-            break
-        assert time.monotonic() < deadline, {name: report.lake_seq for name, report in reports.items()}
-    for worker in workers:
-        worker.close()
-    return LakeReader(run_dir.lake, config.rows).read().table.combine_chunks(), reports
-
-
-def test_clicks_are_learned_when_their_window_closes_however_long_conversions_take(broker, tmp_path):
-    found = []
-    for hours in (1, 7 * 24):
-        tasks = [{"name": "ctr", "window_s": 600}, {"name": "cvr", "window_s": hours * 3600, "given": "ctr"}]
-        config = small(broker.bootstrap_servers, source=None, rows__tasks=tasks, pace__block_rows=128)
-        fed_for(config, seconds=3300)  # 55 minutes: clicks of the first 45 are final, no conversion is
-        due = [row for row in expected_rows(config, until_known=True) if row[1] == "ctr"]
-        blocks = len(due) // 128
-        assert blocks > 8
-        lake, reports = live(config, tmp_path / str(hours), blocks)
-        assert lake_rows(lake) == due[: blocks * 128]
-        assert reports["augmentation"].counts["state_bytes"] > 0
-        assert reports["augmentation"].counts["state_disk_bytes"] > 0
-        learned = {worker: report.counts["learned"] for worker, report in reports.items() if "learned" in report.counts}
-        assert learned["teacher"]["ctr"]["rows"] == blocks * 128
-        assert learned["student-clicks"]["ctr"]["rows"] > 500
-        assert all(counts["cvr"]["rows"] == 0 for counts in learned.values() if "cvr" in counts)
-        found.append((lake.drop_columns(["source_topic"]), learned))
-    assert found[0][0].equals(found[1][0])
-    assert found[0][1] == found[1][1]
-
-
-def test_free_pace_runs_to_the_end_and_guesses_no_logit(broker, tmp_path, monkeypatch):
-    # The first snapshot is one that has learned something: what settles before it has no logit.
-    publish = TeacherWorker.publish
-    monkeypatch.setattr(TeacherWorker, "publish", lambda self: publish(self) if self.place.version else None)
-    config = everything(
-        broker.bootstrap_servers, pace__mode="free", pace__block_rows=512, teacher__publish_every_rows=1024
-    )
-    finished = to_the_end(config, tmp_path / "run")
-    lake, counts = finished.lake, finished.summary["counts"]
-    assert counts_hold(counts)
-    assert counts["settled"]["ctr"] == 6000
-    assert_learned_the_lake(finished)
-    assert sorted(lake_rows(lake), key=str) == sorted(expected_rows(config), key=str)
-
-    scored = lake["teacher_version"].is_valid().to_numpy()
-    assert 0 < scored.sum() < lake.num_rows
-    assert counts["teacher_inferences"] == scored.sum()
-    own_logit = np.where(
-        pc.equal(lake["settlement"], "ctr").to_numpy(),
-        lake["teacher_logit_ctr"].is_valid().to_numpy(),
-        lake["teacher_logit_cvr"].is_valid().to_numpy(),
-    )
-    assert (own_logit == scored).all()
-    versions, blocks = lake["teacher_version"].to_numpy(), lake["block"].to_numpy()
-    assert (versions[scored] <= blocks[scored]).all()  # version v has learned the blocks before v
-
-    verticals = np.asarray(lake["vertical"].to_pylist())
-    for student in config.students:
-        mine = np.isin(verticals, student.row_filter)  # rows without a logit are counted where they are judged
-        if "cvr" not in config.student_tasks(student):
-            mine &= pc.equal(lake["settlement"], "ctr").to_numpy()
-        without = finished.checkpoint(f"student-{student.name}")[1]["rows_without_logit"]
-        assert without == (mine & ~scored).sum()

@@ -25,9 +25,8 @@ from exfm.models import TeacherScorer
 from exfm.tensors import checkpoint_names
 from exfm.tensors.checkpoint import load_checkpoint
 from pipelines.config import Config
-from streaming.kafka import ensure_topics
 from tests.support.pipelines.small_runs import Finished, small, to_the_end
-from tests.support.pipelines.topics import by_hand, ipc, send
+from tests.support.pipelines.topics import by_hand, fill
 
 pytestmark = pytest.mark.broker
 
@@ -62,17 +61,7 @@ def with_own_ids(servers: str, **changes: Any) -> Config:
 def feed(config: Config) -> None:
     shown, feedback = by_hand(config, IMPRESSIONS)
     shown = [row | {OWN: number} for number, row in enumerate(shown)]
-    inputs = (
-        (config.kafka.impressions.topic, shown, config.rows.impression),
-        (config.kafka.feedback.topic, feedback, config.rows.feedback),
-    )
-    ensure_topics(config.kafka, {topic: 2 for topic, *_ in inputs})
-    messages = []
-    for topic, rows, schema in inputs:
-        for partition in (0, 1):
-            mine = [row for row in rows if row["impression_id"] % 2 == partition]
-            messages += [(topic, partition, ipc(mine[n : n + 100], schema)) for n in range(0, len(mine), 100)]
-    send(str(config.kafka.bootstrap_servers), messages)
+    fill(config, shown, feedback)
 
 
 class Scored(NamedTuple):

@@ -26,8 +26,8 @@ from pipelines.config import Config
 from pipelines.run_dir import RunDir
 from pipelines.workers.augmentation.scoring import ReplicaScorer
 from pipelines.workers.augmentation.scoring_ranks import LeadingScorer, shares
+from streaming.ports import free_port
 from tests.support.pipelines.small_runs import small
-from tests.support.ranks.ports import free_port
 from tests.support.ranks.scoring_ranks import config_of, measure, rows, save_snapshot
 
 TYPES = (

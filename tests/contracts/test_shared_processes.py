@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
+import psutil
 import pytest
 
 from pipelines.config import Resources
@@ -57,7 +58,7 @@ def build(name: str, place: Path, rendezvous: Rendezvous) -> Worker:
 
 @pytest.fixture(scope="module")
 def launcher() -> Iterator[RayLauncher]:
-    launcher = RayLauncher(Resources(cpus_per_worker=0.1))
+    launcher = RayLauncher(Resources(cpus_per_worker=0.1, students_per_host=3))
     yield launcher
     launcher.shutdown()
 
@@ -109,4 +110,22 @@ def test_the_one_whose_turn_it_was_when_the_process_ended_is_started_in_its_own(
     pids = [next_report(handle).pid for handle in (fine, fatal, other)]
     assert pids[0] == pids[2] != pids[1]
     for handle in (fine, fatal, other):
+        assert handle.close(20) is not None
+
+
+def test_a_seat_that_is_free_is_taken_before_a_process_is_started_and_an_empty_process_ends(launcher, tmp_path):
+    first = [started(launcher, f"one-{n}", tmp_path, "filling") for n in range(3)]
+    (pid,) = {next_report(handle).pid for handle in first}
+    fourth = started(launcher, "four", tmp_path, "filling")
+    other = next_report(fourth).pid
+    assert other != pid
+    assert first[0].close(20) is not None
+    fifth = started(launcher, "five", tmp_path, "filling")
+    assert next_report(fifth).pid == pid
+    assert fourth.close(20) is not None
+    deadline = time.monotonic() + PATIENCE_S
+    while psutil.pid_exists(other) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not psutil.pid_exists(other)
+    for handle in (*first[1:], fifth):
         assert handle.close(20) is not None

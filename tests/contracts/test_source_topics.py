@@ -18,8 +18,9 @@ from streaming.errors import BadInput, DataLost, StreamingError
 from streaming.kafka import SourceWatch, ensure_topics
 from streaming.lake import DEAD_LETTERS, SideTable
 from streaming.messages import DEAD_LETTER_SCHEMA, DeadLetter, letters_to_batch
+from streaming.position import Partition
 from tests.support.pipelines.small_runs import small
-from tests.support.pipelines.topics import by_hand, ipc, make_inputs, send
+from tests.support.pipelines.topics import by_hand, grow, ipc, make_inputs, send
 
 pytestmark = pytest.mark.broker
 
@@ -86,14 +87,19 @@ def test_a_topic_created_anew_is_found_out_at_the_next_start_and_within_a_minute
 def test_partitions_that_were_added_are_found_out_at_the_next_start_and_within_a_minute(kafka, topic, admin):
     now = [0.0]
     before, running = stored(kafka, topic), SourceWatch(kafka, {topic: 2}, clock=lambda: now[0])
-    admin.create_partitions({topic: 4})
-    deadline = time.monotonic() + 20
-    while len(admin.describe_topics([topic])[0]["partitions"]) < 4 and time.monotonic() < deadline:
-        time.sleep(0.05)
-    for found_out in (lambda: SourceWatch(kafka, {topic: 4}).open(before), running.look):
-        now[0] += 61
-        with pytest.raises(BadInput, match="has 4 partitions, and had 2 when this run began"):
-            found_out()
+    grow(admin, {topic: 4})
+    now[0] += 61
+    with pytest.raises(BadInput, match=r"has 4 partitions, and had 2 when this run began: .* resumed with --evolve"):
+        running.look()
+    with pytest.raises(BadInput, match=r"has 4 partitions, and 2 are configured.* resumed with --evolve"):
+        SourceWatch(kafka, {topic: 2})
+    assert SourceWatch(kafka, {topic: 4}).open(before) == [Partition(topic, 2), Partition(topic, 3)]
+
+
+def test_a_topic_with_fewer_partitions_than_it_had_is_refused(kafka, topic):
+    had = {"cluster_id": None, "topics": {topic: [None, 5]}}
+    with pytest.raises(BadInput, match=r"has 2 partitions, and had 5 when this run began: .* start a new run"):
+        SourceWatch(kafka, {topic: 2}).open(had)
 
 
 def test_a_topic_that_is_gone_is_looked_for_twice(kafka, topic, admin):
@@ -144,7 +150,7 @@ def test_a_topic_without_a_leader_is_not_one_that_is_gone(kafka, topic, monkeypa
 def test_a_run_on_topics_with_more_partitions_than_configured_is_refused_before_it_reads(broker, tmp_path):
     config = small(broker.bootstrap_servers, source=None)
     ensure_topics(config.kafka, {t.topic: 4 for t in (config.kafka.impressions, config.kafka.feedback)})
-    with pytest.raises(BadInput, match="has 4 partitions, and 2 are configured"):
+    with pytest.raises(BadInput, match=r"has 4 partitions, and 2 are configured"):
         run(config, RunDir(tmp_path / "run"), local=True)
     assert not (tmp_path / "run").exists()
 

@@ -76,6 +76,23 @@ def test_it_goes_on_where_entries_that_it_has_not_read_are_deleted(lake: LakeTab
     assert known(view) == known(view_of(lake))
 
 
+def test_a_look_that_failed_half_way_is_made_up_for_by_the_next(lake: LakeTable, monkeypatch) -> None:
+    writer = lake.open_writer()
+    fill(writer, 100)
+    reader = LakeReader(lake.path, SCHEMA)
+    fill(writer, 100)
+
+    def too_many(path: Path) -> int:
+        raise OSError(24, "Too many open files")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("streaming.delta.view.checkpointed", too_many)
+        with pytest.raises(OSError, match="Too many open files"):
+            reader.refresh()
+    assert reader.refresh()
+    assert reader.last_lake_seq == 199
+
+
 def test_a_damaged_entry_is_named(lake: LakeTable) -> None:
     writer = lake.open_writer()
     reader = lake.open_reader()

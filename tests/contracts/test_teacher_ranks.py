@@ -17,10 +17,10 @@ from exfm.tensors.checkpoint import latest_checkpoint, load_checkpoint
 from pipelines.config import Config
 from pipelines.run_dir import RunDir
 from streaming.delivery import partition_of
-from streaming.kafka import end_offsets, ensure_topics
+from streaming.kafka import end_offsets
 from streaming.position import Partition
 from tests.support.pipelines.small_runs import Finished, assert_learned_the_lake, small, to_the_end
-from tests.support.pipelines.topics import by_hand, ipc, send
+from tests.support.pipelines.topics import by_hand, fill
 from tests.support.ranks.teacher_ranks import laid_down, taught
 
 pytestmark = pytest.mark.broker
@@ -46,17 +46,7 @@ def feed(config: Config, into: set[int], bid: float | None = None) -> None:
     feedback = [row | {"impression_id": ids[row["impression_id"]]} for row in feedback if row["impression_id"] in ids]
     if bid is not None:
         shown[1000] |= {"bid": bid}
-    inputs = (
-        (config.kafka.impressions.topic, shown, config.rows.impression),
-        (config.kafka.feedback.topic, feedback, config.rows.feedback),
-    )
-    ensure_topics(config.kafka, {topic: 2 for topic, *_ in inputs})
-    messages = []
-    for topic, rows, schema in inputs:
-        for partition in (0, 1):
-            mine = [row for row in rows if row["impression_id"] % 2 == partition]
-            messages += [(topic, partition, ipc(mine[n : n + 100], schema)) for n in range(0, len(mine), 100)]
-    send(str(config.kafka.bootstrap_servers), messages)
+    fill(config, shown, feedback)
 
 
 def learned_by_one(servers: str, root: Path, into: set[int], bid: float | None = None, **changes: Any) -> Finished:

@@ -14,14 +14,16 @@ import pytest
 from exfm.metrics import metrics_of
 from pipelines.config import Config, parse
 from pipelines.control import run
-from pipelines.offline.sweep.data import data_of
-from pipelines.offline.sweep.jobs import one_life
-from pipelines.offline.sweep.settings import ArmSpec, Condition, Sweep
+from pipelines.offline.asked import ArmSpec, Condition
+from pipelines.offline.replay.data import data_of
+from pipelines.offline.replay.jobs import one_life
+from pipelines.offline.replay.settings import Spec
 from pipelines.results import counts_hold, rows_hold
 from pipelines.rules import RunState
 from pipelines.run_dir import RunDir
 from pipelines.training import read_predictions
 from streaming.hashing import hash64
+from tests.support.pipelines.replay_places import AsItIs
 from tests.support.pipelines.small_runs import (
     Finished,
     assert_learned_the_lake,
@@ -30,7 +32,6 @@ from tests.support.pipelines.small_runs import (
     labels_of,
     to_the_end,
 )
-from tests.support.pipelines.sweep_places import AsItIs
 from tests.support.pipelines.topics import by_hand, ipc, make_inputs, send
 
 pytestmark = pytest.mark.broker
@@ -117,17 +118,19 @@ def test_predictions_say_what_a_row_stands_for_and_the_summary_is_made_of_it(fin
 def test_a_sweep_of_its_lake_cuts_weighs_and_leaves_out_as_its_students_did(finished, tmp_path):
     """With weights, rates, histories of labels and of logits, two settlement groups and a student of one task alone."""
     config = finished.config
-    sweep, fresh = Sweep(config="-", seeds=(config.seed,), arms={"none": ArmSpec()}), Condition()
+    sweep, fresh = Spec(config="-", seeds=(config.seed,), arms={"none": ArmSpec()}), Condition()
     place = AsItIs(sweep, config, tmp_path, finished.run_dir)
     for student in config.students:
         data = data_of(place.lake(config.seed, fresh), config, student)
         told = read_predictions(finished.run_dir.predictions(student.name))
         assert told is not None
-        assert data.places[data.learned].tolist() == told["lake_seq"].to_pylist()
+        (stretch,) = data.stretches
+        learned = np.concatenate(stretch.learned)
+        assert data.places[learned].tolist() == told["lake_seq"].to_pylist()
         life = one_life(place, config.seed, student, data, lambda count: None)
         assert np.isfinite(life["logits"]).all()
         for t, task in enumerate(config.student_tasks(student)):
-            assert (life["logits"][data.learned, t] == told[f"student_{task}"].to_numpy()).all()
+            assert (life["logits"][learned, t] == told[f"student_{task}"].to_numpy()).all()
 
 
 @pytest.mark.slow

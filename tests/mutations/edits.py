@@ -26,13 +26,14 @@ SERVED = "serving purity"
 SETTLEMENT = "tests/unit/streaming/settlement/test_settlement.py"
 PROPERTIES = "tests/unit/streaming/settlement/test_settlement_properties.py"
 MERGE = "tests/unit/streaming/settlement/test_merge.py"
-LAKE = "tests/contracts/test_lake.py"
+LAKE = "tests/contracts/test_lake_writer.py"
 OUTBOX = "tests/contracts/test_outbox.py"
 EXAMPLES = "tests/contracts/test_examples.py"
 INTAKE = "tests/contracts/test_intake.py"
 WINDOWS = "tests/unit/streaming/settlement/test_windows.py"
 TOPIC_RETENTION = "tests/contracts/test_topic_retention.py"
 PIPELINE = "tests/contracts/test_pipeline.py"
+LIVE = "tests/contracts/test_pipeline_live.py"
 INPUTS = "tests/contracts/test_pipeline_inputs.py"
 CRASHES = "tests/recovery/test_crashes.py"
 SCORED = "tests/contracts/test_score_before_learn.py"
@@ -313,7 +314,7 @@ MUTATIONS = (
         "streaming/settlement/emission.py",
         "pending.key_time.search(watermark_ms - group.window_ms - self._lateness)",
         "pending.key_time.search(watermark_ms - self._groups[-1].window_ms - self._lateness)",
-        f"{PIPELINE}::test_clicks_are_learned_when_their_window_closes_however_long_conversions_take",
+        f"{LIVE}::test_clicks_are_learned_when_their_window_closes_however_long_conversions_take",
     ),
     Mutation(
         "ids known are not known after a restart",
@@ -329,7 +330,7 @@ MUTATIONS = (
         "streaming/kafka/reader.py",
         "    if offset < begin:",
         "    if False:",
-        "tests/contracts/test_kafka.py -k gap",
+        "tests/contracts/test_topic_reader.py -k gap",
     ),
     Mutation(
         "batches end where a read ends",
@@ -487,8 +488,8 @@ MUTATIONS = (
         "a registered model scores rows that ingestion refuses",
         SERVED,
         "pipelines/served_model.py",
-        "batch, refusals = checked(frame, self._rules)",
-        "batch, refusals = checked(frame, self._rules)[0], {}",
+        "batch, refusals = checked(frame, self.rules)",
+        "batch, refusals = checked(frame, self.rules)[0], {}",
         f"{REGISTERED}::test_what_ingestion_refuses_is_refused_with_its_words",
     ),
     Mutation(
@@ -497,7 +498,7 @@ MUTATIONS = (
         "streaming/lake/housekeeping.py",
         "position = None if held is None else held.position",
         "position = None",
-        "tests/contracts/test_housekeeping.py",
+        "tests/contracts/test_lake_retention.py",
     ),
     Mutation(
         "a new writer does not raise the epoch",

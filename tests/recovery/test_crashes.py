@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
@@ -24,6 +23,7 @@ from streaming.kafka import TopicWriter
 from streaming.lake import Readers, SideTable
 from streaming.lake.writer import LakeWriter
 from streaming.settlement import Settlement
+from tests.support.pipelines.crashes import Point, crash_at
 from tests.support.pipelines.small_runs import (
     Finished,
     assert_learned_the_lake,
@@ -49,19 +49,6 @@ STREAM: dict[str, Any] = {
 }
 Settings = Callable[..., Config]
 AHEAD = {"teacher__read_ahead": 3, "resources": STREAM["resources"] | {"read_ahead": 3}}
-
-
-class Crash(Exception):
-    """A process that is gone: it cleans nothing up."""
-
-
-class Point(NamedTuple):
-    """Where to crash: once `owner.method` has returned for the `nth` time, of the calls that `when` picks."""
-
-    owner: type | ModuleType
-    method: str
-    nth: int
-    when: Callable[..., bool] = lambda *args, **kwargs: True
 
 
 def to_topic(stem: str, partition: int) -> Callable[..., bool]:
@@ -148,25 +135,6 @@ def undisturbed(broker, tmp_path_factory) -> Callable[[Settings], Finished]:
         return finished
 
     return to_its_end
-
-
-def crash_at(monkeypatch: pytest.MonkeyPatch, point: Point, crashed: list[Point]) -> None:
-    original = getattr(point.owner, point.method)
-    calls = 0
-
-    def crashing(*args: Any, **kwargs: Any) -> Any:
-        nonlocal calls
-        picked = point.when(*args, **kwargs)
-        result = original(*args, **kwargs)
-        calls += bool(picked)
-        if picked and calls == point.nth:
-            if point.owner is TopicWriter:
-                args[0].flush()  # this message is out, those to come are not
-            crashed.append(point)
-            raise Crash(f"{point.owner.__name__}.{point.method}")
-        return result
-
-    monkeypatch.setattr(point.owner, point.method, crashing)
 
 
 @pytest.mark.parametrize("who", POINTS)

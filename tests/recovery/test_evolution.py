@@ -17,7 +17,7 @@ from pipelines.control import run
 from pipelines.rules import RunState
 from pipelines.run_dir import RunDir
 from streaming.errors import BadInput
-from tests.support.pipelines.small_runs import everything, stop_after, to_the_end
+from tests.support.pipelines.small_runs import assert_replays, everything, stop_after, to_the_end
 
 pytestmark = pytest.mark.broker
 
@@ -114,3 +114,5 @@ def test_a_run_grows_and_gains_a_feature_and_loses_no_row(broker, tmp_path):
     meta = read_manifest(latest_checkpoint(RunDir(root).snapshots))["meta"]
     assert meta["config_hash"] == more.identity("teacher")
     assert "bid_bucket" in [feature["name"] for feature in meta["made_with"]["features"]["sparse"]]
+    # A replay grows where the run did.
+    assert_replays(root)

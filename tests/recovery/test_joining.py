@@ -8,17 +8,22 @@ from typing import Any
 import pytest
 import yaml
 
-from exfm.tensors import checkpoint_names
 from pipelines.config import Config, dump, load, parse
 from pipelines.control import run
 from pipelines.control.live_run import LiveRun
 from pipelines.rules import RunState
 from pipelines.run_dir import RunDir
-from pipelines.training import read_predictions
 from streaming.disk import read_json
 from streaming.errors import BadInput
 from streaming.lake import Readers
-from tests.support.pipelines.small_runs import Finished, assert_learned_the_lake, everything, stop_after, to_the_end
+from tests.support.pipelines.small_runs import (
+    Finished,
+    assert_learned_the_lake,
+    assert_same_student,
+    everything,
+    stop_after,
+    to_the_end,
+)
 
 pytestmark = pytest.mark.broker
 
@@ -37,19 +42,6 @@ def stopped(config: Config, root: Path, rows: int) -> list[str]:
     status, _ = run(config, RunDir(root), local=True, until_end=True, watch=stop_after(rows), say=said.append)
     assert status.state is RunState.STOPPED, status.reason
     return said
-
-
-def assert_same_student(one: Finished, other: Finished, student: str) -> None:
-    """Every weight, what was learned, every prediction, and the figures, to the last bit."""
-    (tensors, meta), (other_tensors, other_meta) = (run.checkpoint(f"student-{student}") for run in (one, other))
-    assert tensors == other_tensors
-    assert meta["learned"] == other_meta["learned"]
-    assert meta["config_hash"] == other_meta["config_hash"]
-    predictions = [read_predictions(run.run_dir.predictions(student)) for run in (one, other)]
-    assert predictions[0].equals(predictions[1])
-    assert one.summary["students"][student] == other.summary["students"][student]
-    served = [checkpoint_names(run.run_dir.served(student))[-1] for run in (one, other)]
-    assert served[0] == served[1]
 
 
 @pytest.fixture(autouse=True)

@@ -18,7 +18,7 @@ from pipelines.config import Config, Generated
 from pipelines.results import counts_hold
 from streaming.sources.synthetic import generated_stream
 from tests.support.pipelines.expected_rows import expected_rows, lake_rows
-from tests.support.pipelines.kills import BROKER, COORDINATOR, KILLED, SHORT, Hail, victims_of
+from tests.support.pipelines.kills import BROKER, COORDINATOR, EVERYTHING, KILLED, SHORT, Hail, victims_of
 from tests.support.pipelines.small_runs import (
     Finished,
     assert_learned_the_lake,
@@ -38,7 +38,7 @@ def hail(tmp_path):
     made: list[Hail] = []
 
     def make(config: Config, **options: Any) -> Hail:
-        made.append(Hail(config, tmp_path / "run", victims=victims_of(config), **options))
+        made.append(Hail(config, tmp_path / "run", **{"victims": victims_of(config)} | options))
         return made[-1]
 
     yield make
@@ -87,6 +87,31 @@ def test_a_few_kills_anywhere_change_no_bit_and_leave_nothing_behind(undisturbed
         assert finished.run_dir.picture.stat().st_size > 10_000
         assert_nothing_lost_nothing_twice(finished)
         assert_same_run(finished, undisturbed(**SHORT))
+
+
+OF_PROCESSES = {"started_at", "wall_s", "legs", "busy_s", "phases_s", "rows_per_s", "peak_rss_bytes", "restarts"}
+
+
+def of_the_stream(value: Any) -> Any:
+    """A summary without times, and without how many processes of which size made it."""
+    if isinstance(value, dict):
+        return {key: of_the_stream(each) for key, each in value.items() if key not in OF_PROCESSES}
+    return [of_the_stream(each) for each in value] if isinstance(value, list) else value
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1500)
+def test_everything_killed_at_once_and_twice_leaves_the_summary_as_it_would_have_been(undisturbed, hail):
+    topics = ("impressions", "feedback", "examples", "dead_letters")
+    named = {f"kafka__{topic}__topic": f"all-killed-{topic}" for topic in topics}  # a summary names them
+    stream = SHORT | named | {"source__rate": "200"}
+    one = hail(everything("nowhere:1", **stream), seed=3, victims=[EVERYTHING], most=2)
+    with one.finished(at_least=2, wait_s=1200) as finished:
+        assert len(one.commands) == 3
+        assert one.by_victim == {EVERYTHING: 2}
+        alone = undisturbed(**stream)
+        assert of_the_stream(finished.summary) == of_the_stream(alone.summary)
+        assert_same_run(finished, alone)
 
 
 @pytest.mark.slow

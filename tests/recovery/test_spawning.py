@@ -22,7 +22,14 @@ from streaming.errors import BadInput
 from streaming.lake import Readers
 from tests.support.pipelines.commands import Command, worker_pid
 from tests.support.pipelines.kills import KILLED
-from tests.support.pipelines.small_runs import Finished, everything, small, to_the_end
+from tests.support.pipelines.small_runs import (
+    Finished,
+    assert_replays,
+    assert_same_student,
+    everything,
+    small,
+    to_the_end,
+)
 
 pytestmark = pytest.mark.broker
 
@@ -49,16 +56,6 @@ def born_early(config: Config) -> Config:
     }
     raw = config.model_dump(mode="json")
     return parse(raw | {"students": [*raw["students"], section]})
-
-
-def assert_same_student(one: Finished, other: Finished, student: str) -> None:
-    """Every weight, what was learned, every prediction, and the figures, to the last bit."""
-    (tensors, meta), (other_tensors, other_meta) = (run.checkpoint(f"student-{student}") for run in (one, other))
-    assert [name for name in tensors if tensors[name] != other_tensors[name]] == []
-    assert meta["learned"] == other_meta["learned"]
-    predictions = [read_predictions(run.run_dir.predictions(student)) for run in (one, other)]
-    assert predictions[0].equals(predictions[1])
-    assert one.summary["students"][student] == other.summary["students"][student]
 
 
 def while_it_runs(config: Config, root: Path, act: Callable[[Pipeline], None], at_rows: int) -> Finished:
@@ -177,6 +174,7 @@ def test_students_that_begin_later_or_with_weights_of_another(broker, tmp_path):
     assert min(seqs["warm"]) >= half
     ne = {name: last.summary["students"][name]["ctr"]["student"]["ne"] for name in ("recent", "warm")}
     assert ne["warm"] < ne["recent"]  # it begins with what `feed` has learned
+    assert_replays(last.run_dir.root, "recent", "warm")
     with pytest.raises(BadInput, match="--live"):
         pipeline.spawn(Asked("none", verticals=("nowhere",)))
 

@@ -78,6 +78,14 @@ class Command:
         self.process.kill()
         self.process.wait()
 
+    def kill_everything(self) -> None:
+        """The command and every process below it, broker, Ray and workers, at once."""
+        self.look()
+        for process in (psutil.Process(self.process.pid), *self.seen):
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        self.process.wait()
+
     def clean_up(self) -> None:
         self.look()
         self.process.kill()

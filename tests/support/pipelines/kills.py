@@ -33,7 +33,7 @@ from streaming.disk import read_json
 from tests.support.pipelines.commands import LOOK_S, Command, gone, rank_pid, worker_pid
 from tests.support.pipelines.small_runs import Finished
 
-COORDINATOR, BROKER = "coordinator", "broker"
+COORDINATOR, BROKER, EVERYTHING = "coordinator", "broker", "everything"
 EARLY = 0.25
 LOG_LINES = 25
 
@@ -145,6 +145,8 @@ class Hail:
             return
         if victim == COORDINATOR:
             self.commands[-1].kill()
+        elif victim == EVERYTHING:
+            self.commands[-1].kill_everything()
         else:
             try:
                 os.kill(pid, signal.SIGKILL)
@@ -152,7 +154,7 @@ class Hail:
                 self.passed_over[victim] += 1
                 return
         self.kills.append(Kill(time.monotonic() - self._began, victim, pid, early, self._lake_rows))
-        if victim == COORDINATOR:
+        if victim in (COORDINATOR, EVERYTHING):
             self._start()
 
     def _found(self, victim: str, early: bool) -> int | None:
@@ -166,7 +168,7 @@ class Hail:
                 self._lake_rows = max(self._lake_rows, status["lake"]["rows"])
                 begun = early or status["state"] != "starting"
                 pid: int | None = None
-                if victim == COORDINATOR:
+                if victim in (COORDINATOR, EVERYTHING):
                     if early or (begun and self._lake_rows > before):
                         pid = self.commands[-1].process.pid
                 elif victim == BROKER:

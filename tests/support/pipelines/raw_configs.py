@@ -1,10 +1,13 @@
-"""A small config as a file holds it, changes to it, and how it is refused."""
+"""A small config as a file holds it, changes to it, where it is written, and how it is refused."""
 
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
+import yaml
 
 from pipelines.config import parse
 from streaming.errors import BadInput
@@ -43,6 +46,16 @@ def changed(path: str, value: object) -> dict:
         node = node[int(part)] if isinstance(node, list) else node.setdefault(part, {})
     node[int(last) if isinstance(node, list) else last] = value
     return raw
+
+
+def file_at(path: Path) -> Callable[[str | dict], Path]:
+    """What writes a config to `path`, given as its text or as its settings."""
+
+    def write(text: str | dict) -> Path:
+        path.write_text(text if isinstance(text, str) else yaml.safe_dump(text, sort_keys=False))
+        return path
+
+    return write
 
 
 def refusal(raw: dict) -> str:

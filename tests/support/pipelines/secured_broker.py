@@ -1,8 +1,12 @@
-"""A real broker with SASL_SSL, SCRAM users and ACLs: its certificate is made by the Java runtime's keytool."""
+"""A real broker with SASL_SSL, SCRAM users, unsigned OAuth tokens and ACLs: its certificate is made by the Java
+runtime's keytool."""
 
 from __future__ import annotations
 
+import base64
+import json
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,7 +25,7 @@ from kafka.admin import (
 )
 
 from streaming.broker import LocalBroker
-from tests.support.ranks.ports import free_port
+from streaming.ports import free_port
 
 USER, PASSWORD = "exfm", "s3cret-of-the-stream"
 
@@ -46,6 +50,19 @@ class SecuredBroker(NamedTuple):
         }
         return {name: value for name, value in settings.items() if value is not None}
 
+    def with_tokens(self, token: object) -> dict[str, object]:
+        """For `kafka.security`, with OAuth tokens (`unsigned_token`) in place of a password."""
+        return self.security(
+            sasl_mechanism="OAUTHBEARER", sasl_plain_username=None, sasl_plain_password=None, sasl_oauth_token=token
+        )
+
+
+def unsigned_token(lasts_s: float) -> str:
+    """A JWT without a signature, which the broker takes for `USER`."""
+    now_s = time.time()
+    parts = ({"alg": "none"}, {"sub": USER, "iat": now_s, "exp": now_s + lasts_s})
+    return ".".join(base64.urlsafe_b64encode(json.dumps(p).encode()).decode().rstrip("=") for p in parts) + "."
+
 
 @contextmanager
 def secured_broker(folder: Path) -> Iterator[SecuredBroker]:
@@ -58,12 +75,16 @@ def secured_broker(folder: Path) -> Iterator[SecuredBroker]:
     for arguments in ([*made, *key], ["-exportcert", "-rfc", "-file", str(certificate), *key]):
         subprocess.run([keytool, *arguments], check=True, capture_output=True)
     scram = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
+    module = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
+    oauth = f'{module} required unsecuredLoginStringClaim_sub="broker";'
     properties = {
         "listeners": f"PLAINTEXT://127.0.0.1:{plain},SASL_SSL://127.0.0.1:{secured},CONTROLLER://127.0.0.1:{{}}",
         "advertised.listeners": f"PLAINTEXT://127.0.0.1:{plain},SASL_SSL://127.0.0.1:{secured}",
         "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SASL_SSL:SASL_SSL",
-        "sasl.enabled.mechanisms": "SCRAM-SHA-512",
+        "sasl.enabled.mechanisms": "SCRAM-SHA-512,OAUTHBEARER",
         "listener.name.sasl_ssl.scram-sha-512.sasl.jaas.config": scram,
+        "listener.name.sasl_ssl.oauthbearer.sasl.jaas.config": oauth,
+        "connections.max.reauth.ms": "3600000",  # a session ends with its token
         "ssl.keystore.type": "PKCS12",
         "ssl.keystore.location": str(store),
         "ssl.keystore.password": "of-the-store",

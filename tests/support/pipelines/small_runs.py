@@ -8,6 +8,7 @@ import os
 import signal
 from collections import defaultdict
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -16,12 +17,14 @@ import numpy as np
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from exfm.tensors.checkpoint import latest_checkpoint, load_checkpoint
+from exfm.tensors.checkpoint import checkpoint_names, latest_checkpoint, load_checkpoint
 from pipelines.config import Config, StudentSettings, parse
 from pipelines.control import run
+from pipelines.offline.verify import text_of, verify
 from pipelines.rules import RunState
 from pipelines.run_dir import RunDir
 from pipelines.status import RunStatus
+from pipelines.training import read_predictions
 from streaming.disk import read_json
 from streaming.hashing import hash64
 from streaming.lake import LakeReader
@@ -272,3 +275,23 @@ def stop_after(rows: int) -> Callable[[RunStatus], None]:
             os.kill(os.getpid(), signal.SIGTERM)
 
     return watch
+
+
+def assert_same_student(one: Finished, other: Finished, student: str) -> None:
+    """Every weight, what was learned, every prediction, and the figures, to the last bit."""
+    (tensors, meta), (other_tensors, other_meta) = (run.checkpoint(f"student-{student}") for run in (one, other))
+    assert [name for name in tensors | other_tensors if tensors.get(name) != other_tensors.get(name)] == []
+    assert meta["learned"] == other_meta["learned"]
+    assert meta["config_hash"] == other_meta["config_hash"]
+    predictions = [read_predictions(run.run_dir.predictions(student)) for run in (one, other)]
+    assert predictions[0].equals(predictions[1])
+    assert one.summary["students"][student] == other.summary["students"][student]
+    served = [checkpoint_names(run.run_dir.served(student))[-1] for run in (one, other)]
+    assert served[0] == served[1]
+
+
+def assert_replays(root: Path, *students: str) -> None:
+    """Every student, or those named, retrained from the lake, is what the run left, to the last bit."""
+    verdicts = list(verify(RunDir(root), students, lambda doing, rows: nullcontext(lambda done: None)))
+    assert verdicts
+    assert [text_of(verdict) for verdict in verdicts if not verdict.identical] == []

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
 from typing import Any
 
 import pyarrow as pa
-from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 
 from pipelines.config import Config
 from streaming.kafka import KafkaSettings, ensure_topics
@@ -29,6 +30,15 @@ def messages_of(servers: str | None, topic: str) -> list[Any]:
     finally:
         consumer.close(autocommit=False)
     return [message for key in keys for message in found[key]]
+
+
+def grow(admin: KafkaAdminClient, topics: dict[str, int]) -> None:
+    """Give topics so many partitions, and wait until the broker says that they have them."""
+    admin.create_partitions(topics)
+    deadline = time.monotonic() + 20
+    while {t["name"]: len(t["partitions"]) for t in admin.describe_topics(list(topics))} != topics:
+        assert time.monotonic() < deadline, f"the broker does not show {topics}"
+        time.sleep(0.05)
 
 
 def send(servers: str, messages: list[tuple[str, int, bytes]]) -> list[int]:
@@ -61,6 +71,21 @@ def ipc(rows: list[dict[str, Any]], schema: pa.Schema) -> bytes:
     with pa.ipc.new_stream(sink, schema) as writer:
         writer.write_batch(pa.RecordBatch.from_pylist(rows, schema=schema))
     return sink.getvalue().to_pybytes()
+
+
+def fill(config: Config, shown: list[dict[str, Any]], feedback: list[dict[str, Any]]) -> None:
+    """Put rows into the input topics, each of two partitions: micro-batches of a hundred, without an end marker."""
+    inputs = (
+        (config.kafka.impressions.topic, shown, config.rows.impression),
+        (config.kafka.feedback.topic, feedback, config.rows.feedback),
+    )
+    ensure_topics(config.kafka, {topic: 2 for topic, *_ in inputs})
+    messages = []
+    for topic, rows, schema in inputs:
+        for partition in (0, 1):
+            mine = [row for row in rows if row["impression_id"] % 2 == partition]
+            messages += [(topic, partition, ipc(mine[n : n + 100], schema)) for n in range(0, len(mine), 100)]
+    send(str(config.kafka.bootstrap_servers), messages)
 
 
 def make_inputs(config: Config, max_message_bytes: int = 4 << 20) -> None:

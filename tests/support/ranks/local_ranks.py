@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 import subprocess
 import sys
 import tempfile
@@ -13,14 +12,14 @@ from typing import Any
 
 import torch
 
+from streaming.ports import free_port
+
 FLAG = "--as-rank"
 
 
 def launch(script: str, world: int, settings: dict[str, Any], *, timeout_s: float) -> Any:
     """Run `script` as each of `world` ranks, and give back what rank 0 `report`s. No rank outlives this call."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     with tempfile.TemporaryDirectory() as folder:
         own = settings | {"world": world, "port": port, "out": str(Path(folder) / "reported.pt")}
         python = [sys.executable, "-W", "ignore", "-m", f"tests.benchmarks.{Path(script).stem}"]

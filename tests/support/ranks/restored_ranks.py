@@ -20,7 +20,7 @@ from exfm.models import Teacher, TeacherConfig
 from exfm.parallel import RankGroup, Sharding
 from exfm.tensors import Together, open_checkpoint, save_checkpoint
 from exfm.threads import set_threads
-from tests.support.ranks.ports import free_port
+from streaming.ports import free_port
 from tests.support.ranks.spawned_ranks import CFG, FEATURES, TASKS, batches, cuts, start
 
 

@@ -13,8 +13,8 @@ import numpy as np
 import pyarrow as pa
 
 from exfm.tensors import open_checkpoint
+from streaming.ports import free_port
 from tests.support.pipelines.small_runs import small
-from tests.support.ranks.ports import free_port
 
 TYPES = {"types": ["table_wise", "row_wise"], "tables": {"user_id": "row_wise"}}
 

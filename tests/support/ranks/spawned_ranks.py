@@ -26,7 +26,7 @@ from exfm.models import Teacher, TeacherConfig, TeacherEngine, sieve
 from exfm.parallel import RankGroup, Sharding
 from exfm.tensors import TensorPieces, whole_tensor
 from exfm.threads import set_threads
-from tests.support.ranks.ports import free_port
+from streaming.ports import free_port
 
 TASKS = ["ctr", "cvr"]
 FEATURES = FeatureSet(

@@ -23,9 +23,9 @@ from pipelines.run_dir import RunDir
 from streaming.delivery import ExamplesPublisher
 from streaming.kafka import ensure_topics
 from streaming.lake import LakeTable
+from streaming.ports import free_port
 from tests.support.pipelines.small_runs import Finished, assert_learned_the_lake
 from tests.support.ranks import learning_ranks
-from tests.support.ranks.ports import free_port
 
 PATIENCE_S = 150
 

@@ -1,10 +1,12 @@
-"""Rows for tests of the lake: everything about a row follows from its `lake_seq`."""
+"""Rows for tests of the lake, and commits of them: everything about a row follows from its `lake_seq`."""
 
 from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
 
+from streaming.lake import LakeReader, LakeTable
+from streaming.lake.writer import LakeWriter
 from streaming.schema import Column, RowSchema, Task
 
 SCHEMA = RowSchema(
@@ -32,6 +34,19 @@ def rows(first: int, count: int, *, block: int | None = None, schema: RowSchema 
     }
     columns = [filled[f.name] if f.name in filled else _any(f.type, seq) for f in schema.augmented]
     return pa.RecordBatch.from_arrays(columns, schema=schema.augmented)
+
+
+def fill(writer: LakeWriter, *counts: int) -> None:
+    """So many rows in each of several commits, each behind the last."""
+    for count in counts:
+        first = writer.last_lake_seq + 1
+        writer.commit(rows(first, count), state=first + count, metadata={"rows": first + count})
+
+
+def filled(lake: LakeTable, *counts: int) -> LakeReader:
+    """A reader of the lake behind such commits."""
+    fill(lake.open_writer(), *counts)
+    return lake.open_reader()
 
 
 def _any(kind: pa.DataType, seq: np.ndarray) -> pa.Array:

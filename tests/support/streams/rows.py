@@ -29,7 +29,7 @@ def _batch(received: pa.Schema, partition: Partition, offset: int, rows, recorde
     arrow = pa.schema([*received, *POSITION_FIELDS, pa.field("record_time_ms", pa.int64())])
     plain = [
         {
-            **{"impression_id": i, "event_time_ms": time, "task": task, "vertical": "v", "price": i},
+            **{"impression_id": i, "event_time_ms": time, "task": task, "vertical": "v", "price": i, "said": ""},
             **dict(zip([f.name for f in POSITION_FIELDS], (*partition, offset + n, 0), strict=True)),
             "record_time_ms": time if recorded is None else recorded[n],
         }

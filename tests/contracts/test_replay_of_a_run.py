@@ -1,0 +1,319 @@
+"""`exfm replay --run-dir`: arms and conditions over the lake of a run."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from exfm.planning import flops_per_example, scaled_teacher
+from exfm.tensors import checkpoint_names, read_manifest
+from pipelines import cli
+from pipelines.offline import load_part
+from pipelines.offline.asked import ArmSpec, Condition
+from pipelines.offline.replay import Place
+from pipelines.offline.replay import jobs as replay_jobs
+from pipelines.offline.replay.data import data_of, places_of
+from pipelines.offline.replay.settings import Spec, load_run
+from pipelines.training import read_predictions
+from streaming.errors import BadInput
+from streaming.lake import Readers
+from streaming.sources.synthetic import read_truth
+from tests.support.pipelines.small_runs import small, to_the_end
+
+pytestmark = pytest.mark.broker
+
+
+@pytest.fixture(scope="module")
+def finished(broker, tmp_path_factory):
+    config = small(broker.bootstrap_servers, source__impressions=4000, teacher__keep_snapshots=5)
+    return to_the_end(config, tmp_path_factory.mktemp("replayed") / "run")
+
+
+ARMS = [
+    "wide: model.trunk.mlp=[32, 16], batch_rows=128",
+    "small table: features.user_id.rows=100, features.user_x_ad={kind: sparse, columns: [user_id, ad_id], rows: 500}",
+    "bids: where=bid > 0.5",
+    "late: first_seq=1500",
+]
+CONDITIONS = ["half: missing=0.5", "none: missing=1", "deaf: lost=0.5, unknown=0.2", "old: stale_snapshots=1"]
+
+
+def run(capsys, *arguments: str):
+    """The exit code, the report, and what stands on stderr."""
+    code = 0
+    try:
+        cli.main(["replay", *arguments, "--json"])
+    except SystemExit as end:
+        code = int(end.code or 0)
+    out, err = capsys.readouterr()
+    return code, json.loads(out) if out else None, err
+
+
+def lines(option: str, values: list[str]) -> list[str]:
+    return [word for value in values for word in (option, value)]
+
+
+@pytest.fixture(scope="module")
+def replayed(finished, tmp_path_factory):
+    """The folder of one replay, and its command."""
+    folder = tmp_path_factory.mktemp("out") / "replay"
+    first = oldest(finished.run_dir) + 1
+    arguments = ["--run-dir", str(finished.run_dir.root), "--students", "feed", "--seeds", "2", "--out", str(folder)]
+    arguments += [*lines("--arm", ARMS[:2]), *lines("--condition", CONDITIONS[:3]), "--from", str(first)]
+    with pytest.raises(SystemExit) as end:
+        cli.main(["replay", *arguments, "--jobs", "1"])
+    assert not end.value.code
+    return folder, arguments
+
+
+def oldest(run_dir) -> int:
+    """The last row of the oldest stored snapshot."""
+    name = checkpoint_names(run_dir.snapshots)[0]
+    return int(read_manifest(run_dir.snapshots / name)["meta"]["lake_seq"])
+
+
+def test_the_runs_own_settings_give_what_the_run_predicted(finished, tmp_path):
+    spec, config = load_run(finished.run_dir, [], students=["feed"])
+    place = Place(spec, config, tmp_path, finished.run_dir)
+    student = config.student("feed")
+    data = data_of(place.lake(config.seed, spec.conditions["as logged"]), config, student)
+    life = replay_jobs.one_life(place, config.seed, student, data, lambda count: None)
+    logged = read_predictions(finished.run_dir.predictions("feed"))
+    assert np.array_equal(life["logits"][:, 0], logged["student_ctr"].to_numpy())
+
+
+def test_batches_that_do_not_fit_into_memory_are_built_once_for_all_arms_to_the_same_bits(
+    finished, tmp_path, monkeypatch
+):
+    spec, config = load_run(finished.run_dir, ["wide: model.trunk.mlp=[32]"], students=["brand"], seeds=2)
+    place, student = Place(spec, config, tmp_path, finished.run_dir), config.student("brand")
+    student = student.model_copy(update={"negative_rate": {"ctr": 0.5}})
+    wide = student.model_copy(update={"model": student.model.model_copy(update={"width": 8})})
+    table, made = place.lake(3, Condition()), []
+    stretches = replay_jobs.data_of
+
+    def counted(*args, **more):
+        made.append(1)
+        return stretches(*args, **more, held_rows=500, stretch_rows=500)
+
+    alone = [
+        replay_jobs.one_life(place, 3, s, data_of(table, place.of(3), s), lambda count: None) for s in (student, wide)
+    ]
+    monkeypatch.setattr(replay_jobs, "data_of", counted)
+    asked = [
+        replay_jobs.Asked(s, Condition(), tmp_path / f"{n}.npz", arm="wide", seed=3)
+        for n, s in enumerate((student, wide))
+    ]
+    replay_jobs.shared_data.cache_clear()
+    replay_jobs.StudentJob(place, 3, False, tuple(asked)).run(lambda count: None)
+    assert len(made) == 1
+    for one, life in zip(asked, alone, strict=True):
+        part = load_part(one.path)
+        assert np.array_equal(part["logits"], life["logits"], equal_nan=True)
+        assert not np.isnan(part["logits"]).any()
+
+
+def test_a_replay_of_a_range_compares_arms_and_conditions(finished, replayed):
+    folder, _ = replayed
+    report = json.loads((folder / "replay.json").read_text())
+    assert list(report["conditions"]) == ["as logged", "half", "none", "deaf"]
+    told = report["conditions"]["as logged"]["students"]["feed"]["ctr"]
+    assert list(told["arms"]) == ["as run", "wide", "small table"]
+    span = json.loads((folder / "span.json").read_text())["span"]
+    assert span == [oldest(finished.run_dir) + 1, finished.lake.num_rows - 1]
+    assert report["sweep"]["rows"] == {"3": span[1] + 1 - span[0], "4": span[1] + 1 - span[0]}
+    assert not [r for r in Readers(finished.run_dir.readers).all() if r.name.startswith("replay")]
+    for condition in report["conditions"].values():
+        wide = condition["students"]["feed"]["ctr"]["arms"]["wide"]
+        assert sum(s["rows"] for name, s in wide["segments"].items() if name.startswith("hours")) == wide_rows(report)
+    text = (folder / "replay.md").read_text()
+    assert f"| feed | wide | {told['rows'][0]:,} | {told['positives'][0]:,} |" in text
+
+
+def wide_rows(report) -> int:
+    return report["conditions"]["as logged"]["students"]["feed"]["ctr"]["rows"][0]
+
+
+def test_it_is_resumed_to_the_cell_and_is_the_same_in_several_processes(capsys, replayed, monkeypatch):
+    folder, arguments = replayed
+    before = json.loads((folder / "replay.json").read_text())
+    parts = sorted((folder / "students").iterdir())
+    assert len(parts) == 2 * 3 * 4
+    gone = parts[::3]
+    stored = {path: load_part(path)["logits"] for path in parts}
+    for path in gone:
+        path.unlink()
+    code, report, err = run(capsys, *arguments, "--jobs", "2")
+    assert code == 0, err
+    assert sorted((folder / "students").iterdir()) == parts
+    assert all(np.array_equal(load_part(path)["logits"], stored[path], equal_nan=True) for path in parts)
+    assert figures(report) == figures(before)
+
+
+def figures(report):
+    """Everything but what was measured."""
+    found = {}
+    for condition, made in report["conditions"].items():
+        for arm, told in made["students"]["feed"]["ctr"]["arms"].items():
+            found[condition, arm] = told["ne"], told.get("gain")
+    return found
+
+
+def test_arms_with_a_filter_or_a_birth_of_their_own_are_compared_on_rows_that_both_judge(finished, tmp_path, capsys):
+    arguments = ["--run-dir", str(finished.run_dir.root), "--students", "feed", "--out", str(tmp_path / "out")]
+    code, report, err = run(capsys, *arguments, *lines("--arm", ARMS[2:]), "--jobs", "1")
+    assert code == 0, err
+    told = report["conditions"]["as logged"]["students"]["feed"]["ctr"]["arms"]
+    assert told["bids"]["gain"] is not None
+    assert told["late"]["gain"] is not None
+    spec, config = load_run(finished.run_dir, ARMS[2:], students=["feed"])
+    place = Place(spec, config, tmp_path / "out", finished.run_dir)
+    rows = places_of(place.rows(3).table, config, config.student("feed"))
+    for part in map(load_part, (tmp_path / "out" / "students").iterdir()):
+        if "absent" in part:
+            assert len(part["absent"]) == len(rows) == len(part["logits"])
+            assert np.array_equal(part["absent"], np.isnan(part["logits"][:, 0]))
+    own = f"{told['late']['rows'][0]:,} | {told['late']['positives'][0]:,}"
+    assert f"| feed | late | {own} |" in (tmp_path / "out" / "replay.md").read_text()
+    bids = place.rows(3).table["bid"].to_numpy()[rows]
+    assert sum(np.array_equal(load_part(p).get("absent"), bids <= 0.5) for p in (tmp_path / "out/students").iterdir())
+
+
+def test_an_arm_starts_from_a_checkpoint_and_is_judged_on_what_that_has_not_learned(finished, tmp_path, capsys):
+    root = finished.run_dir.checkpoints("student-feed")
+    name = checkpoint_names(root)[0]
+    learned = read_manifest(root / name)["meta"]["lake_seq"]
+    arm = f"warm: starts_from={finished.run_dir.root}:feed@{name}"
+    arguments = ["--run-dir", str(finished.run_dir.root), "--students", "feed", "--out", str(tmp_path / "out")]
+    spec, config = load_run(finished.run_dir, [arm], students=["feed"])
+    assert (
+        Place(spec, config, tmp_path / "out", finished.run_dir).starts_after(
+            config.student("feed").model_copy(update={"starts_from": arm.partition("=")[2]})
+        )
+        == learned
+    )
+    code, _, err = run(capsys, *arguments, "--arm", f"warm: starts_from={tmp_path}:feed", "--jobs", "1")
+    assert (code, "has no checkpoint" in err) == (2, True), err
+
+
+def test_what_is_wrong_with_logits_and_labels_is_so_by_impression(finished, tmp_path):
+    spec, config = load_run(finished.run_dir, [], CONDITIONS, students=["feed"])
+    place = Place(spec, config, tmp_path, finished.run_dir)
+    table, seed = finished.lake, config.seed
+    half = place.lake(seed, spec.conditions["half"]).slice()
+    kept = half["teacher_logit_ctr"].null_count - table["teacher_logit_ctr"].null_count
+    assert 0.4 < kept / (table.num_rows - table["teacher_logit_ctr"].null_count) < 0.6
+    assert place.lake(seed, spec.conditions["none"]).slice()["teacher_logit_ctr"].null_count == table.num_rows
+    deaf = place.lake(seed, spec.conditions["deaf"]).slice()
+    before, after = (pa.compute.sum(t["label_ctr"]).as_py() for t in (table, deaf))
+    assert 0.25 < after / before < 0.6
+    assert deaf["label_ctr"].null_count > table["label_ctr"].null_count
+    assert half["label_ctr"].equals(place.rows(seed).table["label_ctr"])
+    lost = {r["impression_id"] for r in table.to_pylist() if r["label_ctr"]} - {
+        r["impression_id"] for r in deaf.to_pylist() if r["label_ctr"]
+    }
+    assert all(r["label_cvr"] is None for r in deaf.to_pylist() if r["impression_id"] in lost)
+
+
+def test_a_shorter_window_takes_the_feedback_that_came_later_and_what_was_given_it(finished, tmp_path):
+    spec, config = load_run(finished.run_dir, [], ["short: window_s=200"], students=["feed"])
+    place = Place(spec, config, tmp_path, finished.run_dir)
+    truth = read_truth(finished.run_dir.truth).to_table(columns=["impression_id", "click_delay_ms", "cvr_delay_ms"])
+    delays = {r["impression_id"]: (r["click_delay_ms"], r["cvr_delay_ms"]) for r in truth.to_pylist()}
+    short = place.lake(config.seed, spec.conditions["short"]).slice().to_pylist()
+    kept = 0
+    for before, after in zip(finished.lake.to_pylist(), short, strict=True):
+        click_ms, cvr_ms = delays[before["impression_id"]]
+        if before["label_ctr"] is not None:
+            assert after["label_ctr"] == int(before["label_ctr"] and click_ms <= 200_000)
+            kept += after["label_ctr"]
+        elif before["label_cvr"] is not None:
+            expected = None if click_ms > 200_000 else int(before["label_cvr"] and click_ms + cvr_ms <= 200_000)
+            assert after["label_cvr"] == expected
+    assert 0.1 < kept / pa.compute.sum(finished.lake["label_ctr"]).as_py() < 0.9
+
+
+@pytest.mark.parametrize(
+    ("window_s", "source", "words"),
+    [(1e6, True, "no task has a longer one"), (200, False, "the lake does not hold when feedback came")],
+)
+def test_a_window_that_cannot_be_asked_is_refused(finished, tmp_path, window_s, source, words):
+    spec, config = load_run(finished.run_dir, [], [f"w: window_s={window_s:g}"], students=["feed"])
+    with pytest.raises(BadInput, match=words):
+        Place(spec, config if source else config.model_copy(update={"source": None}), tmp_path, finished.run_dir)
+
+
+def test_a_source_that_these_rows_did_not_come_from_is_refused(finished, tmp_path):
+    spec, config = load_run(finished.run_dir, [], ["w: window_s=200"], students=["feed"])
+    other = config.model_copy(update={"source": config.source.model_copy(update={"seed": 99})})
+    with pytest.raises(BadInput, match="have no feedback in the config's source"):
+        Place(spec, other, tmp_path, finished.run_dir).labels(config.seed, spec.conditions["w"])
+
+
+def test_rows_are_scored_again_by_stored_snapshots_as_the_run_scored_them(finished, tmp_path):
+    """A run in lockstep: the snapshot that was newest two blocks before is the one whose logits are in the lake."""
+    versions = finished.lake["teacher_version"].to_numpy()
+    newest = int(checkpoint_names(finished.run_dir.snapshots)[-2][1:])
+    spec, config = load_run(finished.run_dir, [], [f"that: snapshot={newest}"], students=["feed"])
+    place = Place(spec, config, tmp_path, finished.run_dir)
+    condition = spec.conditions["that"]
+    replay_jobs.RescoreJob(place, config.seed, condition.snapshots).run(lambda count: None)
+    found = place.teacher_logits(config.seed, condition.snapshots)[:, 0]
+    logged = finished.lake["teacher_logit_ctr"].to_numpy(zero_copy_only=False)
+    same = versions == newest
+    if same.any():
+        assert np.allclose(found[same], logged[same], atol=1e-5, equal_nan=True)
+    learned = read_manifest(finished.run_dir.snapshots / f"v{newest:08d}")["meta"]["lake_seq"]
+    assert np.isnan(found[: learned + 1]).all()
+
+    stale = Condition(stale_rows=finished.lake.num_rows)
+    with pytest.raises(BadInput, match=r"rows lake_seq 0 to .* have no snapshot that is old enough"):
+        replay_jobs.RescoreJob(place, config.seed, stale.snapshots).run(lambda count: None)
+
+
+def test_a_teacher_that_is_trained_from_the_lake_is_the_runs_own_in_lockstep(finished, tmp_path):
+    """Under score-before-learn: its logits are those that the run put into the lake, to the last bit."""
+    config = finished.config
+    arms = {"as run": ArmSpec()}
+    teachers = {"again": {}, "large": {"model": {"width": 16}}}
+    spec = Spec(config="-", seeds=(config.seed,), arms=arms, baselines=("as run",), teachers=teachers)
+    place = Place(spec, config, tmp_path, finished.run_dir)
+    for snapshots in spec.snapshots(config.seed):
+        if place.is_trained(snapshots):
+            replay_jobs.TeacherJob(place, config.seed, (snapshots,)).run(lambda count: None)
+    found = {s.teacher: place.teacher_logits(config.seed, s) for s in spec.snapshots(config.seed)}
+    assert np.array_equal(found["again"], found[None], equal_nan=True)
+    assert not np.array_equal(found["large"], found[None], equal_nan=True)
+
+
+def test_what_cannot_be_replayed_says_why(finished, tmp_path, capsys):
+    root = str(finished.run_dir.root)
+    wrong = {
+        ("--run-dir", root): "give a spec",
+        ("--run-dir", root, "--arm", "wide: model.trunk.mpl=[1]"): "wide",
+        ("--run-dir", root, "--arm", "x: features.usr_id.rows=5"): "did you mean `user_id`",
+        ("--run-dir", root, "--arm", "x: batch_rows=64", "--from", "yesterday"): "is no place in a lake",
+        ("--run-dir", root, "--arm", "x: batch_rows=64", "--from", "99999999"): "no row lies between",
+        ("--run-dir", str(tmp_path), "--arm", "x: batch_rows=64"): "no run in",
+        ("configs/sweeps/quick.yaml", "--arm", "x: batch_rows=64"): "is for a replay without a spec",
+    }
+    for arguments, words in wrong.items():
+        code, _, err = run(capsys, *arguments, "--out", str(tmp_path / "out"), "--jobs", "1")
+        assert (code, words in err) == (2, True), (arguments, err)
+
+
+def test_larger_teachers_are_trained_from_the_lake_and_told_by_their_flops(finished, tmp_path, capsys):
+    arguments = ["--run-dir", str(finished.run_dir.root), "--students", "feed", "--out", str(tmp_path / "out")]
+    arguments += ["--teacher", "large: dial=2", "--arm", "wide: model.trunk.mlp=[32]", "--jobs", "1"]
+    code, report, err = run(capsys, *arguments)
+    assert code == 0, err
+    told = [entry for entry in report["sizes"] if entry["arm"] == "wide" and entry["task"] == "ctr"]
+    assert [entry["teacher"] for entry in told] == [None, "large"]
+    model, features = finished.config.teacher.model, finished.config.teacher_features
+    sizes = [flops_per_example(scaled_teacher(model, dial), features, len(finished.config.tasks)) for dial in (0, 2)]
+    assert [entry["flops"] for entry in told] == sizes
+    assert all(entry["gain"] is not None for entry in told)
+    assert len(list((tmp_path / "out" / "logits").iterdir())) == 1  # the run's own are in the lake

@@ -1,0 +1,100 @@
+"""What was served, in a topic of a real broker: the share that a hash chooses, with predictions and version; and an
+answer never waits for it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from kafka import KafkaConsumer, TopicPartition
+
+from pipelines.run_dir import RunDir
+from pipelines.serving import LogSettings, ServedLog, Server, shelf_of
+from streaming.errors import BadInput
+from streaming.hashing import hash64
+from streaming.kafka import ensure_topics
+from streaming.messages import read_ipc
+from tests.support.pipelines.served_runs import ask, run_with_versions
+
+pytestmark = pytest.mark.broker
+V1, PREDICT = "v00000100", "/v1/models/feed:predict"
+SHARE = 0.3
+
+
+def rows_in(kafka, topic):
+    consumer = KafkaConsumer(bootstrap_servers=kafka.bootstrap_servers)
+    parts = [TopicPartition(topic, p) for p in consumer.partitions_for_topic(topic)]
+    consumer.assign(parts)
+    consumer.seek_to_beginning()
+    ends, found = consumer.end_offsets(parts), []
+    while any(consumer.position(part) < ends[part] for part in parts):
+        for records in consumer.poll(500).values():
+            found += [row for record in records for row in read_ipc(record.value).to_pylist()]
+    consumer.close()
+    return found
+
+
+def asked(server, ids, **context):
+    rows = [{"impression_id": n, "ad_id": n % 7, "bid": 0.5} for n in ids]
+    body = json.dumps({"rows": rows, "context": {"user_id": 1} | context}).encode()
+    said = ask(server.app, "POST", PREDICT, body)
+    assert said.code == 200, said.body
+    return [row["ctr"] for row in json.loads(said.body)["predictions"]]
+
+
+def test_a_share_of_impressions_is_logged_with_predictions_and_version_the_same_ones_each_time(
+    kafka, topic_name, tmp_path
+):
+    run_with_versions(tmp_path, V1)
+    topic = topic_name()
+    ensure_topics(kafka, {topic: 2})
+    served_log = ServedLog(LogSettings(kafka, topic, SHARE))
+    server = Server(shelf_of(RunDir(tmp_path), ["feed"], "champion"), served_log=served_log)
+    ids = list(range(400))
+    said = dict(zip(ids, asked(server, ids, event_time_ms=1_700_000_000_000), strict=True))
+    assert asked(server, ids) == list(said.values())
+    without = json.dumps({"rows": [{"user_id": 1, "ad_id": 5, "bid": 0.1}]}).encode()
+    assert ask(server.app, "POST", PREDICT, without).code == 200
+    metrics = ask(server.app, "GET", "/metrics").body.decode()
+    served_log.close()
+    mine = np.flatnonzero(hash64(pa.array(ids)) < np.uint64(SHARE * 2**64)).tolist()
+    assert 80 < len(mine) < 160
+    rows = rows_in(kafka, topic)
+    assert sorted(row["impression_id"] for row in rows) == sorted(mine * 2)
+    assert {row["served_version"] for row in rows} == {V1}
+    assert all(row["prediction_ctr"] == said[row["impression_id"]] for row in rows)
+    assert all((row["user_id"], row["ad_id"]) == (1, row["impression_id"] % 7) for row in rows)
+    given = [row for row in rows if row["event_time_ms"] == 1_700_000_000_000]
+    assert len(given) == len(mine)  # the others have the time at which they were served
+    assert (served_log.written, served_log.dropped, served_log.unidentified) == (2 * len(mine), 0, 1)
+    assert "exfm_log_unidentified_rows_total" in metrics
+
+
+def test_a_broker_that_stands_still_costs_rows_of_the_log_and_no_answer(kafka, broker, topic_name, tmp_path):
+    run_with_versions(tmp_path, V1)
+    topic = topic_name()
+    ensure_topics(kafka, {topic: 1})
+    slow = kafka.model_copy(update={"max_pending_bytes": 500, "delivery_timeout_s": 2.0, "request_timeout_s": 1.5})
+    served_log = ServedLog(LogSettings(slow, topic, 1.0), waiting=3)
+    server = Server(shelf_of(RunDir(tmp_path), ["feed"], "champion"), served_log=served_log)
+    os.kill(broker.pid, signal.SIGSTOP)
+    try:
+        began = time.monotonic()
+        for _ in range(20):
+            asked(server, [1])
+        assert time.monotonic() - began < 1.9  # less than the log waits for the broker
+        assert served_log.dropped > 0
+    finally:
+        os.kill(broker.pid, signal.SIGCONT)
+        served_log.close()
+    assert served_log.written + served_log.dropped == 20
+
+
+def test_a_topic_that_is_not_there_is_said_in_words(kafka):
+    with pytest.raises(BadInput, match="served_nowhere"):
+        ServedLog(LogSettings(kafka, "served_nowhere"))

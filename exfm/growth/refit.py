@@ -139,9 +139,9 @@ def fitted_teacher(
             fitted[f"adam/{name}/{moment}"] = _refitted(adam, *axes, torch.zeros_like(start))
         if learned:
             fitted[f"adam/{name}/step"] = tensors.get(f"adam/{name}/step", torch.zeros(()))
-    fitted |= fitted_tables(tensors, was, now, bag_configs(now.features, cfg.width))
+    fitted |= fitted_tables(tensors, now, bag_configs(now.features, cfg.width))
     if has_wide(tensors):
-        fitted |= fitted_tables(tensors, was, now, wide_configs(now.features, len(now.tasks)), of="wide")
+        fitted |= fitted_tables(tensors, now, wide_configs(now.features, len(now.tasks)), of="wide")
     return fitted
 
 
@@ -166,7 +166,7 @@ def fitted_student(tensors: Mapping[str, TensorSource], was: MadeWith, now: Made
     if was.features.names != now.features.names:
         raise ModelError(f"a student reads its features in the order {was.features.names}, not {now.features.names}")
     kept = {name: source for name, source in tensors.items() if not name.startswith("table/")}
-    return kept | fitted_tables(tensors, was, now, bag_configs(now.features, now.model["width"])) | _by_id(tensors, now)
+    return kept | fitted_tables(tensors, now, bag_configs(now.features, now.model["width"])) | _by_id(tensors, now)
 
 
 # --- features --------------------------------------------------------------------------------------------------------
@@ -272,7 +272,6 @@ def _refitted(source: TensorSource, was: Axes | None, now: Axes | None, start: T
 
 def fitted_tables(
     tensors: Mapping[str, TensorSource],
-    was: MadeWith,
     now: MadeWith,
     tables: Sequence[EmbeddingBagConfig],
     *,

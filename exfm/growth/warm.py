@@ -74,7 +74,7 @@ def _tables(other: Mapping[str, TensorSource], was: MadeWith, now: MadeWith) -> 
         if why_not_grown(had, feature) is None:
             configs.append(table)
     weights = {name: tensor for name, tensor in other.items() if name.endswith("/weight")}
-    return fitted_tables(weights, was, now, configs)
+    return fitted_tables(weights, now, configs)
 
 
 def _tabled(features: FeatureSet) -> list[SparseFeature | SequenceFeature]:

@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 LABEL, LOGIT, SERVED = "label_", "teacher_logit_", "served_"
 BINS = 20
-MANY = 1000
-"""A column of numbers with more distinct values is cut into bins."""
+"""A column of floats with more distinct values is cut into this many bins."""
 
 NOT_FEATURES = frozenset(
     {"impression_id", "event_time_ms", "settlement", "lake_seq", "block", "teacher_version", "scored_at_ms",
      "event_date", "source_topic", "source_partition", "source_offset", "source_row", "sample_weight"}
 )  # fmt: skip
 DAY_MS = 86_400_000
+FEWEST_DAYS = 4
 
 
-def feature_names(table: pa.Table, left_out: Sequence[str] = ()) -> list[str]:
+def feature_names(table: pa.Table) -> list[str]:
     """Columns that a model could read: neither labels nor logits, nor what says where a row is from."""
-    no = NOT_FEATURES | set(left_out)
-    return [n for n in table.schema.names if n not in no and not n.startswith((LABEL, LOGIT, SERVED, "optimum_"))]
+    others = (LABEL, LOGIT, SERVED, "optimum_")
+    return [n for n in table.schema.names if n not in NOT_FEATURES and not n.startswith(others)]
 
 
 def codes_of(column: pa.ChunkedArray) -> np.ndarray:
@@ -59,11 +57,12 @@ def tasks_of(table: pa.Table) -> list[str]:
     return [name.removeprefix(LABEL) for name in table.schema.names if name.startswith(LABEL)]
 
 
-def days_of(table: pa.Table, at_least: int = 4) -> tuple[np.ndarray, list[str]]:
-    """Which day a row belongs to, (N,), and the days' names; of a shorter stream, which sixth of its time."""
+def days_of(table: pa.Table) -> tuple[np.ndarray, list[str]]:
+    """Which day each row belongs to, (N,), and the days' names. A stream shorter than `FEWEST_DAYS` is cut into sixths
+    of its time instead."""
     at = table["event_time_ms"].to_numpy()
     day = at // DAY_MS
-    if len(at) and int(day.max() - day.min()) + 1 >= at_least:
+    if len(at) and int(day.max() - day.min()) + 1 >= FEWEST_DAYS:
         found, codes = np.unique(day, return_inverse=True)
         return codes.reshape(-1), [str(np.datetime64(int(d), "D")) for d in found]
     if not len(at):

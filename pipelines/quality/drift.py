@@ -33,7 +33,7 @@ class Drift(NamedTuple):
     psi: float
 
 
-def drifts(table: pa.Table, left_out: Sequence[str] = ()) -> list[Drift]:
+def drifts(table: pa.Table) -> list[Drift]:
     """The largest change of every feature in all rows, or in a vertical where that is larger; the largest first.
     Columns that tell the time are left out."""
     day, names = days_of(table)
@@ -42,9 +42,9 @@ def drifts(table: pa.Table, left_out: Sequence[str] = ()) -> list[Drift]:
         of = np.asarray(table["vertical"].to_numpy(zero_copy_only=False))
         verticals |= {str(name): of == name for name in np.unique(of.astype(str))}
     found = []
-    for name in feature_names(table, (*left_out, "vertical")):
+    for name in feature_names(table):
         whole = codes_of(table[name])
-        if _tells_the_time(whole, table["event_time_ms"].to_numpy()):
+        if name == "vertical" or _tells_the_time(whole, table["event_time_ms"].to_numpy()):
             continue
         code = _frequent(whole)
         each = [

@@ -56,12 +56,11 @@ class Examined:
 def examined(
     table: pa.Table,
     recorded: pa.Table | None = None,
-    left_out: Sequence[str] = (),
     given: Mapping[str, str] | None = None,
 ) -> Examined:
     """Of settled rows in order of time: `event_time_ms`, `label_<task>`, features, perhaps `vertical`, `settlement`,
     the teacher's logits, and values as they were served (`served_<feature>`, or in `recorded`, by `impression_id`).
-    `left_out`: columns that are no features; `given`: which task another one is conditional on.
+    `given`: which task another one is conditional on.
 
     >>> y = np.arange(4000) % 5 == 0
     >>> rows = pa.table({"event_time_ms": np.arange(4000) * 60_000, "label_ctr": y.astype("int8"),
@@ -72,13 +71,13 @@ def examined(
     seen = _sample(table)
     tasks = tasks_of(seen)
     found = Examined(table.num_rows, seen.num_rows)
-    known = what_features_know(seen, tasks, left_out)
-    drifted = drifts(seen, left_out) if seen.num_rows else []
+    known = what_features_know(seen, tasks)
+    drifted = drifts(seen) if seen.num_rows else []
     findings = [*leaks(known), *skews(seen, recorded), *shortages(seen, tasks, given), *changes(drifted)]
     order = list(Severity)
     found.findings = sorted(findings, key=lambda finding: order.index(finding.severity))
     if seen.num_rows:
-        found.tables = [by_day(seen, tasks), _knows(known), _drifts(drifted, len(feature_names(seen, left_out)))]
+        found.tables = [by_day(seen, tasks), _knows(known), _drifts(drifted, len(feature_names(seen)))]
     return found
 
 

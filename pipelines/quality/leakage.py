@@ -42,7 +42,7 @@ class Known(NamedTuple):
     gain: float
 
 
-def what_features_know(table: pa.Table, tasks: Sequence[str], left_out: Sequence[str] = ()) -> list[Known]:
+def what_features_know(table: pa.Table, tasks: Sequence[str]) -> list[Known]:
     """Of rows in order of time; the one that knows most first. Tasks of too few labels are left out.
 
     >>> y = np.arange(400) % 3 == 0
@@ -50,7 +50,7 @@ def what_features_know(table: pa.Table, tasks: Sequence[str], left_out: Sequence
     >>> [(k.feature, k.auc, round(k.gain)) for k in what_features_know(rows, ["ctr"])]
     [('clicked', 1.0, 87), ('parity', 0.4943889574682976, -1)]
     """
-    codes = {name: codes_of(table[name]) for name in feature_names(table, left_out)}
+    codes = {name: codes_of(table[name]) for name in feature_names(table)}
     found = []
     for task in tasks:
         column = table[LABEL + task].combine_chunks()

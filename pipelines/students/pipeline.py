@@ -113,7 +113,7 @@ class Pipeline:
         if self.lives and self._state(asked.name) not in AT_WORK:
             require_room(config, outlook, self.run_dir)
         if asked.start is not None:
-            self._put_aside(asked.start, student, config)
+            self._put_aside(asked.start, student)
         section = student.model_dump(mode="json")
         wish = self.run_dir.roster.ask(asked.name, Presence.RUNNING, section, again=self._failed(asked.name))
         return Spawned(outlook, *self._answered(wish, wait_s))
@@ -145,13 +145,13 @@ class Pipeline:
         student = config.student(asked.name)
         outlook = outlook_of(config, student, lake, last_status(self.run_dir.root))
         if not outlook.rows and outlook.of and not asked.live:
-            raise BadInput(_nothing(config, student, outlook, lake))
+            raise BadInput(_nothing(student, outlook, lake))
         return config, student, outlook
 
     def _has_learned(self, name: str) -> bool:
         return bool(checkpoint_names(self.run_dir.checkpoints(STUDENT + name)))
 
-    def _put_aside(self, name: str, student: StudentSettings, config: Config) -> None:
+    def _put_aside(self, name: str, student: StudentSettings) -> None:
         """Keep the checkpoint that the new student starts from: the other one goes on, and its own are replaced."""
         start = self.run_dir.roster.start(student.name)
         if start.exists() and (student.name in self._names or self._has_learned(student.name)):
@@ -261,7 +261,7 @@ def _same(one: dict[str, Any], other: dict[str, Any]) -> bool:
     return {**one, "first_seq": 0} == {**other, "first_seq": 0}
 
 
-def _nothing(config: Config, student: StudentSettings, outlook: Outlook, lake: LakeReader) -> str:
+def _nothing(student: StudentSettings, outlook: Outlook, lake: LakeReader) -> str:
     """Why no row of the lake is a student's."""
     verticals = lake.verticals
     asked = [v for v in student.row_filter if v not in verticals]

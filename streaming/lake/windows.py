@@ -135,8 +135,8 @@ class Window(NamedTuple):
 class Seat:
     """One that reads: what it asks for, and the position up to which it has read."""
 
-    def __init__(self, ask: Ask, place: int = NOTHING_YET) -> None:
-        self.ask, self.place = ask, place
+    def __init__(self, ask: Ask) -> None:
+        self.ask, self.place = ask, NOTHING_YET
         self.window: Window | None = None
 
 

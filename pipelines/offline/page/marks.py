@@ -41,12 +41,12 @@ def number(value: float) -> str:
     return f"−{text}" if value < 0 else text
 
 
-def signed(value: float, digits: int = 2) -> str:
+def signed(value: float) -> str:
     """
     >>> signed(0.5), signed(-0.126), signed(0.0)
     ('+0.50', '−0.13', '0.00')
     """
-    text = f"{abs(value):.{digits}f}"
+    text = f"{abs(value):.2f}"
     return text if float(text) == 0 else f"{'+' if value > 0 else '−'}{text}"
 
 

@@ -87,7 +87,7 @@ class Runner:
         place, spec = self._place, self._spec
         for student in self._students:
             for arm in spec.arms:
-                for setting in settings_of(spec, place.config, student, arm):
+                for setting in settings_of(spec, student, arm):
                     keep_start(setting.student, place.folder)
         if place.run_dir is None:
             return
@@ -137,9 +137,7 @@ class Runner:
     def _tune(self) -> Choices:
         """Try all settings and, where the best one is at an edge of its grid, some beyond; choose."""
         spec = self._spec
-        tried = {
-            (s.name, arm): settings_of(spec, self._place.config, s, arm) for s in self._students for arm in spec.arms
-        }
+        tried = {(s.name, arm): settings_of(spec, s, arm) for s in self._students for arm in spec.arms}
         sums: dict[tuple[str, str], dict[int, list[Any]]] = {key: {} for key in tried}
         new = {key: settings for key, settings in tried.items() if self._is_tuned(key[1], settings)}
         for extension in range(EXTENSIONS + 1):

@@ -322,7 +322,7 @@ def _check(spec: Spec, config: Config, path: str) -> None:
         if fixed := sorted({"name", "tasks"} & changes.student.keys()):
             raise BadInput(f"{path}: arm `{arm}` changes {', '.join(fixed)}; arms are compared on the same tasks")
         own = with_features(config, changes.features, arm)
-        trials = [settings_of(spec, config, student, arm) for student in students_of(spec, config)]
+        trials = [settings_of(spec, student, arm) for student in students_of(spec, config)]
         if spec.as_shown and any(s.student.negative_rate for each in trials for s in each):
             raise BadInput(
                 f"{path}: as_shown, and arm `{arm}` learns a share of the negatives: rows that it leaves out are not "
@@ -341,7 +341,7 @@ def students_of(spec: Spec, config: Config) -> list[StudentSettings]:
     return [student for student in config.students if not spec.students or student.name in spec.students]
 
 
-def settings_of(spec: Spec, config: Config, student: StudentSettings, arm: str) -> list[Setting]:
+def settings_of(spec: Spec, student: StudentSettings, arm: str) -> list[Setting]:
     """What `student` tries under an arm. Raises BadInput where a setting makes no valid student."""
     return [setting_of(spec, student, arm, trial, tuned) for trial, tuned in enumerate(spec.arms[arm].trials)]
 

@@ -103,7 +103,7 @@ def test_students_learn_from_the_teacher_that_their_condition_names(fair, folder
     }
     assert len({z.tobytes() for z in logits.values()}) == len(logits)
     assert np.array_equal(logits["blind"], place.teacher_logits(1, Snapshots("blind"))[:, 0], equal_nan=True)
-    student = settings_of(sweep, config, config.student("feed"), "none")[0].student
+    student = settings_of(sweep, config.student("feed"), "none")[0].student
     twin = place.student_part(1, student, sweep.conditions["fresh"], tuning=False, drawn_anew=True)
     own = place.lake(1, sweep.conditions["knows nothing more"], student, twin).slice()
     known = own.filter(pc.is_valid(own["teacher_logit_ctr"]))
@@ -122,7 +122,7 @@ def test_rows_that_share_a_user_or_an_ad_are_not_independent_in_an_arms_interval
     place = Place(sweep, config, folder / "fair", None)
     parts = {}
     for arm in sweep.arms:
-        setting = settings_of(sweep, config, config.student("feed"), arm)[fair["chosen"]["feed"][arm]["trial"]]
+        setting = settings_of(sweep, config.student("feed"), arm)[fair["chosen"]["feed"][arm]["trial"]]
         parts["fresh", arm, 1] = place.student_part(1, setting.student, sweep.conditions["fresh"], tuning=False)
     judge = Judge(place, config.student("feed"), "ctr", "none", parts)
     judged = judge.under("fresh")

@@ -95,7 +95,7 @@ def test_figures_are_those_worked_out_by_hand(folder):
         ne = {}
         for arm in sweep.arms:
             chosen = value["chosen"]["feed"][arm]
-            setting = settings_of(sweep, config, student, arm)[chosen["trial"]]
+            setting = settings_of(sweep, student, arm)[chosen["trial"]]
             path = place.student_part(seed, setting.student, sweep.conditions["fresh"], tuning=False)
             ne[arm] = normalised_entropy(load_part(path)["logits"][judged, 0], labels[judged])
         gains.append(100 * (ne["none"] - ne["single"]) / ne["none"])
@@ -127,7 +127,7 @@ def test_rows_of_one_user_count_as_one_where_the_stream_is_one(folder):
     value = json.loads((folder / "out" / "sweep.json").read_text())
     parts = {}
     for arm in sweep.arms:
-        setting = settings_of(sweep, config, config.student("feed"), arm)[value["chosen"]["feed"][arm]["trial"]]
+        setting = settings_of(sweep, config.student("feed"), arm)[value["chosen"]["feed"][arm]["trial"]]
         for name, condition in sweep.conditions.items():
             parts[name, arm, 1] = place.student_part(1, setting.student, condition, tuning=False)
     judge = Judge(place, config.student("feed"), "ctr", "none", parts)
@@ -154,7 +154,7 @@ def test_the_choice_does_not_see_the_half_that_is_judged(folder, tmp_path, monke
     """A trial that is good only later is not taken, however good it is there."""
     sweep, config = load(written(folder), ["seeds=[1]", "teachers={}", "conditions={fresh: {}}"])
     place, student = Place(sweep, config, folder / "out", None), config.student("feed")
-    good_first, good_later = settings_of(sweep, config, student, "single")
+    good_first, good_later = settings_of(sweep, student, "single")
 
     def planted(place, seed, setting, data, tell, **more):
         known, half = 4 * data.labels - 2, place.rows(seed).table.num_rows // 2

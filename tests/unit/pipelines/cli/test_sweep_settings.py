@@ -59,14 +59,14 @@ def test_a_teacher_may_have_the_features_of_students_whatever_they_are(folder):
 def test_an_arm_that_names_a_preset_replaces_the_students_own(folder):
     arm = {"preset": "recommended", "weight": 2}
     sweep, config = load(written(folder, arms={"none": {}, "recommended": {"set": {"arm": arm}}}))
-    (setting,) = settings_of(sweep, config, config.student("feed"), "recommended")
+    (setting,) = settings_of(sweep, config.student("feed"), "recommended")
     assert setting.student.model.arm == Arm.model_validate(arm)
     assert setting.student.model.arm != config.student("feed").model.arm
 
 
 def test_what_is_tuned_may_be_the_students_own(folder):
     sweep, config = load(written(folder, arms={"none": {"tune": {"student.batch_rows": [128, 512], "width": [4, 8]}}}))
-    tried = settings_of(sweep, config, config.student("feed"), "none")
+    tried = settings_of(sweep, config.student("feed"), "none")
     assert [(s.student.batch_rows, s.student.model.width) for s in tried] == [(128, 4), (128, 8), (512, 4), (512, 8)]
 
 

@@ -69,7 +69,7 @@ def test_settings_are_chosen_by_the_labels_that_were_logged_whatever_students_le
     (place.folder / "logits").mkdir()
     logits = np.full((1500, len(config.tasks)), -2.0, np.float32)
     replay_jobs.save_part(place.teacher_part(1, spec.snapshots(1)[0]), logits=logits, left_out=0)
-    setting = settings_of(spec, config, student, "none")[0]
+    setting = settings_of(spec, student, "none")[0]
     part = tmp_path / "part.npz"
     asked = replay_jobs.Asked(setting.student, spec.conditions["deaf"], part)
     replay_jobs.StudentJob(place, 1, True, (asked,)).run(lambda count: None)

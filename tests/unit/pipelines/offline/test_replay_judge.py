@@ -78,7 +78,7 @@ def parts(place, tmp_path_factory):
 def test_a_baseline_with_a_filter_is_what_all_are_compared_with_on_its_own_rows(place, parts):
     """The runner judges rows of the config's student, on which all parts lie."""
     student = place.config.student("feed")
-    choices = {("feed", arm): choose(settings_of(place.spec, place.config, student, arm), {}) for arm in ARMS}
+    choices = {("feed", arm): choose(settings_of(place.spec, student, arm), {}) for arm in ARMS}
     lives = {("feed", *key): path for key, path in parts.items()}
     judged = Runner(place, 1).judge(choices, lives)["feed", "ctr"]["fresh"]
     table = place.rows(1).table

@@ -62,7 +62,7 @@ def test_serving_costs_are_those_of_the_arms_own_features(folder):
     arms = {"none": {}, "more": {"features": more}}
     place = place_of(folder, arms=arms)
     student = place.config.student("feed")
-    chosen = {("feed", arm): choose(settings_of(place.spec, place.config, student, arm), {}) for arm in arms}
+    chosen = {("feed", arm): choose(settings_of(place.spec, student, arm), {}) for arm in arms}
     found = {arm: of["serving"] for arm, of in _chosen(chosen, place)["feed"].items()}
     assert found["more"]["parameters"] - found["none"]["parameters"] >= 500 * student.model.width
     assert found["more"]["flops"] > found["none"]["flops"]
@@ -80,7 +80,7 @@ def test_the_newest_checkpoint_is_looked_up_once(folder, tmp_path):
     place = place_of(folder, arms=arms)
     save_checkpoint(saved, "v00000004", {"w": torch.zeros(1)}, {"lake_seq": 19})
     student = place.config.student("feed")
-    tried = [setting.student for arm in arms for setting in settings_of(place.spec, place.config, student, arm)]
+    tried = [setting.student for arm in arms for setting in settings_of(place.spec, student, arm)]
     assert [each.starts_from for each in tried] == [None, *[f"{start}@v00000003"] * 3]
     assert start_of(tried[-1], None) == saved / "v00000003"
     prune_checkpoints(saved, 1)

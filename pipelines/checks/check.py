@@ -13,7 +13,7 @@ from pipelines.checks.memory import judge_memory
 from pipelines.checks.recorded import sample_file
 from pipelines.checks.rows import judge_rows
 from pipelines.checks.sample import Sample
-from pipelines.checks.times import judge_times
+from pipelines.checks.times import judge_pace, judge_times
 from pipelines.checks.topics import sample_topics
 from pipelines.checks.verticals import judge_verticals
 from pipelines.config import Config, Generated, Recorded
@@ -70,6 +70,8 @@ def check_config(config: Config, *, rows: int = SAMPLE_ROWS, local: bool = False
     report.add(wrong)
     report.add(list(judge_features(config, sample.batch if sample is not None else None)))
     report.add(list(judge_memory(config, total_memory(), local=local)))
+    if source is not None:
+        report.add(list(judge_pace(source)))
     if isinstance(source, Generated):
         verticals = Counter({vertical.name: 1 for vertical in source.verticals})
         report.add(list(judge_verticals(config, verticals, whole=False)))

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
 from pipelines.checks.sample import Sample, TimeSeen
+from pipelines.config import Generated, Recorded
 from pipelines.quality import Finding, stop, warn
 from streaming.messages import PER_MS, Unit
+from streaming.sources import Pacer
 
 FIRST_YEAR = 2000
+BURST_S = 5.0
+SMOOTH_S = 0.25
 WRITTEN = {
     "YYMMDD": "%y%m%d",
     "YYMMDDHH": "%y%m%d%H",
@@ -51,6 +56,18 @@ def judge_times(sample: Sample, this_year: int, where: str, unit_setting: str | 
             where,
             f"{shown}; dates of {FIRST_YEAR} to {last_year} are usual",
             "see that this is the column of the time, and its unit; times that count from the start of a log are fine",
+        )
+
+
+def judge_pace(source: Generated | Recorded) -> Iterator[Finding]:
+    """Whether rows are sent a few at a time, or many seconds' worth at once."""
+    every_s = Pacer(source.rate).seconds_of(source.chunk_rows)
+    if every_s > BURST_S:
+        smooth = max(1, math.floor(source.chunk_rows * SMOOTH_S / every_s))
+        yield warn(
+            "source.rate",
+            f"{source.rate} rows a second are sent {source.chunk_rows:,} at a time, one burst every {every_s:,.0f} s",
+            f"set source.chunk_rows={smooth} before the first start; a run that was begun keeps its own",
         )
 
 

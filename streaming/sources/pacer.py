@@ -20,11 +20,11 @@ class Pacer:
 
     >>> now = [100.0]
     >>> pacer = Pacer("1000", clock=lambda: now[0])
-    >>> pacer.wait_s(rows_sent=0, event_time_ms=0), pacer.rows_allowed(rows_sent=0)
-    (0.0, 0)
+    >>> pacer.wait_s(rows_sent=0, event_time_ms=0)
+    0.0
     >>> now[0] = 100.5
-    >>> pacer.wait_s(rows_sent=2000, event_time_ms=0), pacer.rows_allowed(rows_sent=200)
-    (1.5, 300)
+    >>> pacer.wait_s(rows_sent=2000, event_time_ms=0), pacer.seconds_of(rows=500)
+    (1.5, 0.5)
     """
 
     def __init__(self, rate: str = "full", clock: Callable[[], float] = time.monotonic) -> None:
@@ -55,15 +55,9 @@ class Pacer:
             return max(0.0, (rows_sent - self._first_rows) / self._rows_per_s - elapsed_s)
         return 0.0
 
-    def rows_allowed(self, rows_sent: int) -> int | None:
-        """How many rows may be sent now, after `rows_sent`; None where rows are not counted (full, event time)."""
-        if self._rows_per_s is None:
-            return None
-        return max(0, int(self._elapsed_s(rows_sent) * self._rows_per_s) - (rows_sent - self._first_rows))
-
-    def chunk_rows(self, most: int = 8192, every_s: float = 0.25) -> int:
-        """Rows of a piece small enough that rows go out every `every_s` seconds."""
-        return most if self._rows_per_s is None else max(1, min(most, int(self._rows_per_s * every_s)))
+    def seconds_of(self, rows: int) -> float:
+        """How long a piece of so many rows lasts; 0 where the rate is not in rows."""
+        return 0.0 if self._rows_per_s is None else rows / self._rows_per_s
 
     def _elapsed_s(self, rows_sent: int) -> float:
         now_s = self._clock()

@@ -30,6 +30,7 @@ OTHERS = ("augmentation", "teacher", "student-feed", "student-shop")
 LOOK_S = 0.25
 BLOCK_ROWS = 1024
 """Small ones: rows reach the others a block at a time."""
+CHUNKS_A_SECOND = 8
 
 Look = tuple[float, dict[str, Any]]  # when, and what the workers had done
 
@@ -37,7 +38,8 @@ Look = tuple[float, dict[str, Any]]  # when, and what the workers had done
 def one_run(root: Path, impressions: int, rate: int, spawn_at: int, spawns: int) -> dict[str, float]:
     """Rows a second during the backfill over those before, by worker."""
     students = "students=[{name: feed}, {name: shop}]"
-    own = [f"source.impressions={impressions}", f"source.rate={rate}", students]
+    paced = [f"source.rate={rate}", f"source.chunk_rows={rate // CHUNKS_A_SECOND}"]
+    own = [f"source.impressions={impressions}", *paced, students]
     config = load(CONFIG, [*own, "tracking.enabled=false", f"pace.block_rows={BLOCK_ROWS}", "metrics.as_shown=false"])
     path = root / "run.yaml"
     path.write_text(dump(config))

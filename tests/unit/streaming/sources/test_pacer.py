@@ -18,20 +18,18 @@ class Clock:
 def test_at_full_speed_nothing_waits() -> None:
     pacer = Pacer("full", Clock())
     assert pacer.wait_s(10**9, 10**15) == 0
-    assert pacer.rows_allowed(10**9) is None
+    assert pacer.seconds_of(10**9) == 0
 
 
 def test_rows_per_second_count_from_where_the_sender_stands() -> None:
     clock = Clock()
     pacer = Pacer("100", clock)
-    assert pacer.rows_allowed(5000) == 0
+    assert pacer.wait_s(5000, 0) == 0
     clock.now_s += 2
-    assert pacer.rows_allowed(5000) == 200
-    assert pacer.rows_allowed(5150) == 50
     assert pacer.wait_s(5300, 0) == pytest.approx(1.0)
     clock.now_s += 100
     assert pacer.wait_s(5300, 0) == 0
-    assert Pacer("100", clock).chunk_rows() == 25
+    assert pacer.seconds_of(25) == 0.25
 
 
 def test_times_event_time_follows_what_happened() -> None:

@@ -136,13 +136,19 @@ def mean_of_shared(values: Sequence[float], influences: Sequence[np.ndarray], cl
 
 
 def estimate_ratio(numerator: Estimate, denominator: Estimate) -> Estimate | None:
-    """One estimate over another of the same pieces; None where the denominator is not above 0.
+    """One estimate over another of the same pieces; None where the denominator is not known to be above 0.
 
-    >>> half = estimate_ratio(mean_of_seeds([1.0, 2.0, 3.0]), mean_of_seeds([2.0, 4.0, 6.0]))
-    >>> half.value, half.summary()["se"]
-    (0.5, 0.0)
+    Where the denominator's interval reaches 0, the ratio's has no bounds (Fieller 1954), and a number would say more
+    than is known. Where its error is unknown, as of one seed alone, its value decides.
+
+    >>> half = estimate_ratio(mean_of_seeds([1.0, 2.0, 3.0]), mean_of_seeds([5.0, 6.0, 7.0]))
+    >>> round(half.value, 4), round(half.summary()["se"], 4)
+    (0.3333, 0.0642)
+    >>> estimate_ratio(mean_of_seeds([1.0, 2.0, 3.0]), mean_of_seeds([-0.5, 0.6, 1.7])) is None
+    True
     """
-    if not denominator.value > 0:
+    low = denominator.summary()["low"]
+    if not (denominator.value if low is None else low) > 0:
         return None
     value = numerator.value / denominator.value
 

@@ -128,7 +128,7 @@ class Generated(GeneratorConfig):
 
     kind: Literal["generated"] = Field(default="generated", description="a synthetic stream")
     rate: Rate = Field(default="full", description='"full", rows per second ("5000"), or times event time ("60x")')
-    chunk_rows: int = Field(default=8192, gt=0, description="impressions sent at a time; at a low rate choose few, or rows come in bursts")
+    chunk_rows: int = Field(default=8192, gt=0, description="impressions sent at a time: few where the rate is low")
 
 
 class Recorded(RecordedConfig):
@@ -142,7 +142,7 @@ class Recorded(RecordedConfig):
         description="written by a run: `path` as the config had it, relative to its folder",
     )
     rate: Rate = Field(default="full", description='"full", rows per second ("5000"), or times event time ("60x")')
-    chunk_rows: int = Field(default=8192, gt=0, description="impressions sent at a time; at a low rate choose few, or rows come in bursts")
+    chunk_rows: int = Field(default=8192, gt=0, description="impressions sent at a time: few where the rate is low")
 
 
 class MetricsSettings(Frozen):

@@ -108,6 +108,14 @@ def stream(
     until_end: Annotated[
         bool, typer.Option("--until-end", help="Stop at the end of a bounded source, and write summary.json.")
     ] = False,
+    until_idle: Annotated[
+        float | None,
+        typer.Option(
+            "--until-idle",
+            min=1,
+            help="Stop, resumable, when nothing new has come for so many seconds: a nightly run over topics that grow.",
+        ),
+    ] = None,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Delete the contents of the run directory and start over.")
     ] = False,
@@ -130,7 +138,7 @@ def stream(
     from rich.console import Console
 
     from pipelines.config import load
-    from pipelines.control import run, start_over
+    from pipelines.control import CAUGHT_UP, run, start_over
     from pipelines.display import Screen, print_closing
     from pipelines.rules import RunState
     from pipelines.run_dir import RunDir
@@ -139,6 +147,8 @@ def stream(
     private_files()
     settings = load(config, overrides)
     where = RunDir(run_dir or Path("runs") / settings.name)
+    if until_idle is not None and (until_end or settings.source is not None):
+        raise BadInput("--until-idle is for topics that others feed, without --until-end: a bounded run ends by itself")
     if drop and not evolve:
         raise BadInput(f"--drop {drop[0]} needs --evolve; give both, or neither")
     _check(settings, where, fresh=fresh, local=local)
@@ -146,8 +156,8 @@ def stream(
         start_over(where)
     with Screen() as screen:
         status, summary = run(
-            settings, where, local=local, until_end=until_end, evolve=evolve, drop=drop or (),
-            watch=screen.show, say=screen.say,
+            settings, where, local=local, until_end=until_end, until_idle_s=until_idle, evolve=evolve,
+            drop=drop or (), watch=screen.show, say=screen.say,
         )  # fmt: skip
     if summary is not None:
         print_closing(Console(), summary.value, where, settings)
@@ -157,7 +167,7 @@ def stream(
         raise typer.Exit(2 if status.mistaken else 1)
     if status.state is RunState.STOPPED:
         typer.echo(f"stopped ({status.reason}); the same command resumes it", err=True)
-        raise typer.Exit(130)
+        raise typer.Exit(0 if status.reason == CAUGHT_UP else 130)
 
 
 def _check(settings: Config, where: RunDir, *, fresh: bool, local: bool) -> None:

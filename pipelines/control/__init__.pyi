@@ -1,11 +1,12 @@
 from .attendance import with_roster
 from .conclusion import tracker_of
-from .lifecycle import failed_before_learning, run, start_over
+from .lifecycle import CAUGHT_UP, failed_before_learning, run, start_over
 from .preflight import locked, writable
 from .signals import stopping
 from .wanted import Wanted, wanted_of
 
 __all__ = [
+    "CAUGHT_UP",
     "Wanted",
     "failed_before_learning",
     "locked",

@@ -20,13 +20,17 @@ from pipelines.control.preflight import check_ranks, clear, contents, left_as_fo
 from pipelines.control.provision import Say, make_lake, make_topics, provisioned
 from pipelines.control.signals import interruptible, undisturbed_cleanup
 from pipelines.results import Severity, Summary, losses_in
-from pipelines.rules import RunState
+from pipelines.rules import Idleness, RunState, WorkerState
 from pipelines.run_dir import RunDir, log_to
 from pipelines.status import Heartbeat, RunStatus, StatusFile, earlier_legs, last_status, read_status
 from pipelines.workers import files_name
 from streaming.broker import LocalBroker
 from streaming.disk import write_text
 from streaming.errors import BadInput, StreamingError
+
+CAUGHT_UP = "nothing new came"
+"""Why a run stops that was to stop when idle."""
+_AT_WORK = {WorkerState.RUNNING, WorkerState.RETIRED, WorkerState.FAILED}
 
 
 def run(
@@ -35,6 +39,7 @@ def run(
     *,
     local: bool = False,
     until_end: bool = False,
+    until_idle_s: float | None = None,
     evolve: bool = False,
     drop: Sequence[str] = (),
     watch: Callable[[RunStatus], None] = lambda status: None,
@@ -44,8 +49,11 @@ def run(
     """Run (or resume) a stream until it ends, is stopped, or fails. `evolve`, `drop`: as `preflight.prepare` has them;
     `watch(status)` and `attend(live_run)` are called about every second.
 
-    A configured source has an end, and so has its run; topics that others feed have one with `until_end`.
+    A configured source has an end, and so has its run; topics that others feed have one with `until_end`. With
+    `until_idle_s` the run stops, for the reason `CAUGHT_UP`, when nothing has come for so many seconds.
     """
+    if until_idle_s is not None:
+        attend = _stopping(Idleness(until_idle_s), attend)
     until_end = until_end or config.source is not None
     check_ranks(config, local=local)
     before = contents(run_dir.root)
@@ -83,6 +91,25 @@ def run(
             say("waiting for the workers: each process starts and imports torch")
             summary = live.run()
         return status, summary
+
+
+def _stopping(idleness: Idleness, attend: Callable[[LiveRun], None]) -> Callable[[LiveRun], None]:
+    """Also asks the run to stop once it is idle."""
+
+    def attend_and_stop(live: LiveRun) -> None:
+        attend(live)
+        status = live.coordinator.status
+        workers = status.workers.values()
+        known = all(
+            worker.report is not None and worker.report.lag_rows is not None
+            for worker in workers
+            if worker.kind.writes_lake
+        )
+        progress = [(worker.report.rows, worker.report.lag_rows) for worker in workers if worker.report is not None]
+        if idleness.seen((status.lake["rows"], *progress), sure=known and all(w.state in _AT_WORK for w in workers)):
+            live.coordinator.stop(CAUGHT_UP)
+
+    return attend_and_stop
 
 
 def _finished(config: Config, summary: Summary) -> RunStatus:

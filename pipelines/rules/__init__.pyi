@@ -1,5 +1,6 @@
 from .alarms import Alarm, Raised, Refused, Sight, alarms_of, words_of
 from .causes import FULL, Died, Gone, cause_of
+from .idleness import Idleness
 from .kinds import Kind
 from .policies import (
     Cause,
@@ -29,6 +30,7 @@ __all__ = [
     "Died",
     "GiveUp",
     "Gone",
+    "Idleness",
     "Keep",
     "Kind",
     "Patience",

@@ -12,8 +12,10 @@ import pyarrow.compute as pc
 import pytest
 
 from pipelines.config import Config
+from pipelines.control import CAUGHT_UP, run
 from pipelines.control.preflight import prepare
 from pipelines.results import counts_hold
+from pipelines.rules import RunState
 from pipelines.run_dir import RunDir
 from pipelines.workers import Orders, Worker
 from pipelines.workers.augmentation import AugmentationWorker
@@ -28,11 +30,12 @@ from tests.support.pipelines.topics import by_hand, fill
 pytestmark = pytest.mark.broker
 
 
-def fed_for(config: Config, seconds: int) -> None:
-    """Put the first part of a stream into the topics, without an end marker."""
+def fed_for(config: Config, seconds: int, *, after: int = 0) -> None:
+    """Put the first part of a stream, or what comes `after` so many seconds, into the topics, without an end marker."""
     shown, feedback = by_hand(config, 4000, duplicate_rate=0.01, duration_s=8000)
-    upto = shown[0]["event_time_ms"] + seconds * 1000
-    fill(config, *([row for row in rows if row["event_time_ms"] < upto] for rows in (shown, feedback)))
+    start = shown[0]["event_time_ms"]
+    since, upto = start + after * 1000 if after else -1, start + seconds * 1000
+    fill(config, *([row for row in rows if since <= row["event_time_ms"] < upto] for rows in (shown, feedback)))
 
 
 def live(config: Config, root: Path, blocks: int) -> tuple[pa.Table, dict[str, Any]]:
@@ -80,6 +83,24 @@ def test_clicks_are_learned_when_their_window_closes_however_long_conversions_ta
         found.append((lake.drop_columns(["source_topic"]), learned))
     assert found[0][0].equals(found[1][0])
     assert found[0][1] == found[1][1]
+
+
+def test_topics_that_grow_are_trained_now_and_then_as_if_they_had_been_there_at_once(broker, tmp_path):
+    def trained(config: Config, root: Path) -> pa.Table:
+        status, summary = run(config, RunDir(root), local=True, until_idle_s=1.5)
+        assert (status.state, status.reason, summary) == (RunState.STOPPED, CAUGHT_UP, None)
+        lake = LakeReader(RunDir(root).lake, config.rows).read().table.combine_chunks()
+        return lake.drop_columns(["source_topic", "source_offset", "source_row"])  # messages are cut elsewhere
+
+    tasks = [{"name": "ctr", "window_s": 600}]
+    nightly, whole = (small(broker.bootstrap_servers, source=None, rows__tasks=tasks) for _ in range(2))
+    fed_for(nightly, seconds=3300)
+    first = trained(nightly, tmp_path / "nightly")
+    fed_for(nightly, seconds=6600, after=3300)
+    both = trained(nightly, tmp_path / "nightly")
+    fed_for(whole, seconds=6600)
+    assert 0 < first.num_rows < both.num_rows
+    assert both.equals(trained(whole, tmp_path / "whole"))
 
 
 def test_free_pace_runs_to_the_end_and_guesses_no_logit(broker, tmp_path, monkeypatch):

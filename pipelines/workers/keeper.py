@@ -100,7 +100,7 @@ class Keeper:
             found = last_checkpoint(self.checkpoints, engine.identity, older())
             self.note = found.note
         # Newer checkpoints that cannot be used were set aside: the last one is the one found.
-        name = self._ranks.say(lambda: checkpoint_names(self.checkpoints)[-1] if found.stored else "")
+        name = self._ranks.broadcast_text(lambda: checkpoint_names(self.checkpoints)[-1] if found.stored else "")
         stored = found.stored if self._ranks.first or not name else open_checkpoint(self.checkpoints / name)
         self._writer = Writer(self.name, self._queue, self._watch)
         self._register()

@@ -1,11 +1,11 @@
-"""How the ranks of one worker agree.
+"""Collectives of the ranks of one worker, which are processes that hold one model together.
 
 A round (`Worker.advance`) begins in all ranks with the same orders and ends in all of them after the same step: before
 every step rank 0, whose clock decides, says whether another follows. No rank waits in a collective between two rounds,
-so the coordinator may take its time there. Inside a round, a rank that stands still makes the others fail after
+so the coordinator may take its time there. Inside a round, a rank that hangs makes the others fail after
 `COLLECTIVE_S`.
 
-All ranks call every method except `close`, in the same order. With a single rank, each returns a plain value.
+All ranks call every method except `close`, in the same order. With a single rank, each returns its own value.
 """
 
 from __future__ import annotations
@@ -42,19 +42,19 @@ class Ranks:
     """This process among the ranks of its worker. With more than one rank, making it joins the others.
 
     >>> ranks = Ranks(Rendezvous())
-    >>> ranks.gather([7, 8]).tolist(), ranks.lead(1), ranks.say(lambda: "v00000003")
+    >>> ranks.all_gather([7, 8]).tolist(), ranks.broadcast(1), ranks.broadcast_text(lambda: "v00000003")
     ([[7, 8]], 1, 'v00000003')
     """
 
-    def __init__(self, at: Rendezvous, collective_s: float = COLLECTIVE_S, join_s: float = JOIN_S) -> None:
+    def __init__(self, at: Rendezvous, collective_s: float = COLLECTIVE_S) -> None:
         self.rank, self.count = at.rank, at.ranks
         self.group: RankGroup | None = None
-        self._said = self._met = 0
+        self._texts = self._barriers = 0
         if self.count > 1:
             if at.address != LOOPBACK:
                 os.environ.setdefault("GLOO_SOCKET_IFNAME", interface_towards(at.address))
             self.group = RankGroup(
-                at.rank, at.ranks, master_addr=at.address, master_port=at.port, timeout_s=collective_s, join_s=join_s
+                at.rank, at.ranks, master_addr=at.address, master_port=at.port, timeout_s=collective_s, join_s=JOIN_S
             )
 
     @property
@@ -68,13 +68,13 @@ class Ranks:
             return values
         return self.group.sum(torch.from_numpy(np.ascontiguousarray(values))).numpy()
 
-    def gather(self, values: Sequence[int]) -> np.ndarray:
+    def all_gather(self, values: Sequence[int]) -> np.ndarray:
         """The N whole numbers of every rank, (ranks, N)."""
         gathered = np.zeros((self.count, len(values)), np.int64)
         gathered[self.rank] = values
         return self.sum(gathered)
 
-    def lead(self, value: int) -> int:
+    def broadcast(self, value: int) -> int:
         """Rank 0's value."""
         return int(self.sum(np.array([value if self.first else 0], np.int64))[0])
 
@@ -82,27 +82,27 @@ class Ranks:
         """Whether it holds on every rank."""
         return bool(self.sum(np.array([mine], np.int64))[0] == self.count)
 
-    def say(self, words: Callable[[], str]) -> str:
-        """What rank 0 returns from `words`. The others may wait for hours, unlike in a collective."""
+    def broadcast_text(self, make: Callable[[], str]) -> str:
+        """What rank 0 returns from `make`. The others may wait for hours, unlike in a collective."""
         if self.group is None:
-            return words()
-        self._said += 1
+            return make()
+        self._texts += 1
         if self.first:
-            self.group.tell(f"said/{self._said}", words())
-        return self.group.hear(f"said/{self._said}")
+            self.group.tell(f"text/{self._texts}", make())
+        return self.group.hear(f"text/{self._texts}")
 
-    def meet(self) -> None:
+    def barrier(self) -> None:
         """Wait until all ranks have reached this point, however long the slowest takes."""
         if self.group is not None:
-            self._met += 1
-            self.group.tell(f"here/{self._met}/{self.rank}", "")
+            self._barriers += 1
+            self.group.tell(f"barrier/{self._barriers}/{self.rank}", "")
             for rank in range(self.count):
-                self.group.hear(f"here/{self._met}/{rank}")
+                self.group.hear(f"barrier/{self._barriers}/{rank}")
 
-    def share(self, count: int) -> range:
-        """This rank's contiguous share of `count` items; shares differ by one item at most.
+    def shard(self, count: int) -> range:
+        """This rank's contiguous shard of `count` items; shards differ by one item at most.
 
-        >>> Ranks(Rendezvous()).share(3)
+        >>> Ranks(Rendezvous()).shard(3)
         range(0, 3)
         """
         return range(self.rank * count // self.count, (self.rank + 1) * count // self.count)

@@ -22,7 +22,7 @@ from deltalake import DeltaTable
 
 from streaming.delta import FIRST_SEQ, LAKE_SEQ, STATE, DataFile, TableFiles, TableView, open_table, torn_files
 from streaming.errors import BadInput, DataLost, StreamingError
-from streaming.lake.windows import Ask, Joint, Seat, Window, Windows
+from streaming.lake.windows import CombinedQuery, Cursor, Query, Window, Windows
 from streaming.position import NOTHING_YET
 from streaming.schema import RowSchema
 
@@ -45,8 +45,8 @@ class LakeRead(NamedTuple):
 class LakeReader:
     """Reads what was committed when it last looked (`refresh`).
 
-    `window_rows` bounds the memory of limited reads. Several may read with it, each from a seat of its own (`seat`);
-    `shared_bytes` of windows that one of them read are kept for the others. Raises BadInput when there is no lake at
+    `window_rows` bounds the memory of limited reads. Several may read with it, each with a cursor of its own (`cursor`);
+    up to `shared_bytes` of windows that one of them read are kept for the others. Raises BadInput when there is no lake at
     `path`.
     """
 
@@ -58,7 +58,7 @@ class LakeReader:
         self.window_rows = window_rows
         self.windows = Windows(shared_bytes)
         self._lock = threading.RLock()
-        self._alone: Seat | None = None
+        self._last: Cursor | None = None  # of the last `read`
         self._format = ds.ParquetFileFormat()
         self._disk = pyarrow.fs.LocalFileSystem()
         self._view = TableView(self.path, self._handle)
@@ -124,22 +124,22 @@ class LakeReader:
             self._look()
             return True
 
-    def seat(
+    def cursor(
         self,
         columns: Sequence[str] | None = None,
         verticals: set[str] | None = None,
         filter: pc.Expression | None = None,
-    ) -> Seat:
-        """A place from which to read (`read_on`); what is asked for is as `read` has it. Raises BadInput for an unknown
-        column."""
-        return self.windows.seat(self._ask(columns, verticals, filter))
+    ) -> Cursor:
+        """A cursor to read with (`read_from`), which shares windows with the other cursors; parameters as of `read`.
+        Raises BadInput for an unknown column."""
+        return self.windows.cursor(self._query(columns, verticals, filter))
 
-    def _ask(self, columns: Sequence[str] | None, verticals: set[str] | None, filter: pc.Expression | None) -> Ask:
+    def _query(self, columns: Sequence[str] | None, verticals: set[str] | None, filter: pc.Expression | None) -> Query:
         wanted = list(self.schema.augmented.names if columns is None else columns)
         unknown = [name for name in wanted if name not in self.schema.augmented.names]
         if unknown:
             raise BadInput(f"the lake has no column {unknown}; it has {self.schema.augmented.names}")
-        return Ask(wanted, verticals, filter)
+        return Query(wanted, verticals, filter)
 
     def read(
         self,
@@ -164,28 +164,29 @@ class LakeReader:
         Raises BadInput for an unknown column, StreamingError when a file of the lake is gone, DataLost when rows right
         after the position have been deleted (retention).
         """
-        ask = self._ask(columns, verticals, filter)
-        if self._alone is None or not self._alone.ask.same(ask):
-            self._alone = Seat(ask)
-        return self.read_on(self._alone, after, upto=upto, limit_rows=limit_rows)
+        query = self._query(columns, verticals, filter)
+        if self._last is None or not self._last.query.same(query):
+            self._last = Cursor(query)
+        return self.read_from(self._last, after, upto=upto, limit_rows=limit_rows)
 
-    def read_on(
-        self, seat: Seat, after: int | None = None, *, upto: int | None = None, limit_rows: int | None = None
+    def read_from(
+        self, cursor: Cursor, after: int | None = None, *, upto: int | None = None, limit_rows: int | None = None
     ) -> LakeRead:
-        """The same for a seat: the rows behind `after` that it asks for, maybe fewer than there are. Threads may read,
-        each from a seat of its own."""
+        """As `read`, for the query of a cursor; it may return fewer rows than there are. Several threads may read, each
+        with a cursor of its own."""
         if limit_rows is not None and limit_rows < 1:
             raise BadInput(f"limit_rows is {limit_rows}; ask for at least 1 row")
         with self._lock:
-            return self._read_on(seat, after, upto, limit_rows)
+            return self._read_newest(cursor, after, upto, limit_rows)
 
-    def _read_on(self, seat: Seat, after: int | None, upto: int | None, limit_rows: int | None) -> LakeRead:
+    def _read_newest(self, cursor: Cursor, after: int | None, upto: int | None, limit_rows: int | None) -> LakeRead:
+        """Look again where a file has gone: compaction and vacuum replace files while they are read."""
         end = self.last_lake_seq if upto is None else min(upto, self.last_lake_seq)
         tried: set[str] = set()
         while True:
             start = self._start(after)
             try:
-                return self._rows(seat, start, end, limit_rows)
+                return self._rows(cursor, start, end, limit_rows)
             except FileNotFoundError as error:
                 if str(error) in tried:  # the newest version names it too
                     raise StreamingError(
@@ -225,47 +226,47 @@ class LakeReader:
                 yield kept.slice(start, stop - start)
             kept = kept.slice(stops[-1] if stops else 0)
 
-    def _rows(self, seat: Seat, after: int, upto: int, limit_rows: int | None) -> LakeRead:
-        ask, seat.place = seat.ask, after
+    def _rows(self, cursor: Cursor, after: int, upto: int, limit_rows: int | None) -> LakeRead:
+        query, cursor.position = cursor.query, after
         if limit_rows is None:
-            seat.place = upto
-            return LakeRead(self._load(Joint([ask]), after, upto).rows.select(ask.columns), upto)
-        parts = [self._nothing(ask.columns)]
+            cursor.position = upto
+            return LakeRead(self._load(CombinedQuery([query]), after, upto).rows.select(query.columns), upto)
+        parts = [self._nothing(query.columns)]
         missing = limit_rows
-        while seat.place < upto:
-            window = self._window(seat)
+        while cursor.position < upto:
+            window = self._window(cursor)
             end = min(window.high, upto)
-            if window.of.mixed:  # rows of others are passed over: a part at a time
-                end = min(end, seat.place + limit_rows)
-            found = window.between(ask, seat.place, end)
+            if window.query.mixed:  # rows of other cursors are passed over: a part at a time
+                end = min(end, cursor.position + limit_rows)
+            found = window.between(query, cursor.position, end)
             if found.num_rows >= missing:
                 found = found.slice(0, missing)
                 end = found["lake_seq"][-1].as_py()
             missing -= found.num_rows
-            parts.append(found.select(ask.columns))
-            seat.place = end
-            if not missing or (missing < limit_rows and self.windows.shared_by(seat)):
-                break  # whoever shares windows stays with the others
-        return LakeRead(pa.concat_tables(parts), seat.place)
+            parts.append(found.select(query.columns))
+            cursor.position = end
+            if not missing or (missing < limit_rows and self.windows.is_shared(cursor)):
+                break  # a cursor that shares windows stays near the others
+        return LakeRead(pa.concat_tables(parts), cursor.position)
 
-    def _window(self, seat: Seat) -> Window:
-        """The window with the rows that the seat reads next: one that was read if it still holds them, so that many
-        small reads in a row decode a file once. Stretches without a file of the verticals are stepped over."""
-        window = self.windows.at(seat)
+    def _window(self, cursor: Cursor) -> Window:
+        """The window with the rows that the cursor reads next: one in memory if it holds them, so that many small reads
+        in a row decode a file once. Stretches without a file of the verticals are stepped over."""
+        window = self.windows.find(cursor)
         if window is None:
-            place, joint = seat.place, self.windows.joint(seat, self.window_rows)
-            first = max(place, self._files.next_start(place, joint.verticals) - 1)
-            window = self._load(joint, place, min(first + self.window_rows, self.last_lake_seq))
-            self.windows.keep(window, seat, self.window_rows)
+            position, query = cursor.position, self.windows.combined(cursor, self.window_rows)
+            first = max(position, self._files.next_start(position, query.verticals) - 1)
+            window = self._load(query, position, min(first + self.window_rows, self.last_lake_seq))
+            self.windows.keep(window, cursor, self.window_rows)
         return window
 
     def _nothing(self, columns: Sequence[str]) -> pa.Table:
         return pa.schema([self.schema.augmented.field(name) for name in columns]).empty_table()
 
-    def _load(self, joint: Joint, low: int, high: int) -> Window:
-        chosen = self._files.holding(low, high, joint.verticals)
+    def _load(self, query: CombinedQuery, low: int, high: int) -> Window:
+        chosen = self._files.holding(low, high, query.verticals)
         if not len(chosen):
-            return Window(joint, low, high, joint.empty(self.schema.augmented))
+            return Window(query, low, high, query.empty(self.schema.augmented))
         fragments = [
             self._format.make_fragment(
                 str(self.path / self._files.paths[i]),
@@ -278,7 +279,7 @@ class LakeReader:
         data = ds.FileSystemDataset(fragments, self.schema.augmented, self._format, self._disk)
         try:
             rows = data.to_table(
-                columns=joint.projection, filter=inside if joint.filter is None else inside & joint.filter
+                columns=query.projection, filter=inside if query.filter is None else inside & query.filter
             )
         except FileNotFoundError:
             raise
@@ -287,7 +288,7 @@ class LakeReader:
         seq = rows["lake_seq"].to_numpy()
         if (np.diff(seq) < 0).any():
             rows = rows.take(pa.array(np.argsort(seq, kind="stable")))
-        return Window(joint, low, high, rows)
+        return Window(query, low, high, rows)
 
     def _torn(self, error: Exception) -> StreamingError:
         """Which file cannot be read, and what it held."""

@@ -32,7 +32,7 @@ class LakeSource(Source[int, pa.Table]):
     ) -> None:
         """As `LakeReader.read` takes them. Sources that share `lake` read a range of it once, where they are near."""
         self._lake, self._batch_rows = lake, batch_rows
-        self._seat = lake.seat(columns, verticals, filter)
+        self._cursor = lake.cursor(columns, verticals, filter)
         self._upto = NOTHING_YET
         self.end_seq: int | None = None
 
@@ -49,14 +49,14 @@ class LakeSource(Source[int, pa.Table]):
                 f"the lake {self._lake.path} ends at lake_seq {self._lake.last_lake_seq:,}, and was read up to "
                 f"{position:,}: it was deleted and created anew; use the lake that was read, or start a new run"
             )
-        self._upto = self._seat.place = position
+        self._upto = self._cursor.position = position
 
     def next_batch(self, max_wait_s: float = 0.0) -> pa.Table | None:
         if self.end_seq is not None and self._upto >= self.end_seq:
             raise EndOfStream
         if self._upto >= self._lake.last_lake_seq:
             self._lake.refresh()
-        read = self._lake.read_on(self._seat, self._upto, upto=self.end_seq, limit_rows=self._batch_rows)
+        read = self._lake.read_from(self._cursor, self._upto, upto=self.end_seq, limit_rows=self._batch_rows)
         self._upto = max(self._upto, read.complete_upto)
         return read.table if read.table.num_rows else None
 

@@ -1,10 +1,10 @@
-"""Windows of the lake: stretches of `lake_seq`, decoded once for all that read near each other in this process.
+"""Windows of the lake: stretches of `lake_seq`, decoded once for all cursors of this process that read near each other.
 
-Whoever reads has a *seat*: what it asks for, and how far it is. A window is read for the seat that needs it and for all
-that stand within a window's width of it: with the columns that any of them asks for, the rows that any of them wants,
-and a column per condition that says whose a row is. Those of fewer rows get on faster, so some that are behind count as
-near, and what was read is kept for them while there is room. A seat that stands alone (a backfill, far from the live
-ones) reads what it asked for and nothing else: none pays for another that is elsewhere.
+A *cursor* is a query (columns and rows) and the position up to which it was read. A window is read for the cursor that
+needs it together with all cursors near it: the columns that any of them asks for, the rows that any of them matches,
+and one boolean column per query that says which rows are its own. A cursor that matches few rows advances faster, so
+cursors up to `BEHIND` windows behind count as near, and windows are kept for them while there is room. A cursor far
+from all others (a backfill) reads its own query alone, and costs the others nothing.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ import pyarrow.compute as pc
 from streaming.position import NOTHING_YET
 
 BEHIND = 4
-"""How many windows one may be behind another that reads for both."""
+"""How many windows a cursor may be behind another one that reads for both."""
 
 
-class Ask(NamedTuple):
-    """Which rows and columns."""
+class Query(NamedTuple):
+    """Which rows and columns a cursor reads."""
 
     columns: list[str]
     verticals: set[str] | None
@@ -38,16 +38,16 @@ class Ask(NamedTuple):
 
     @property
     def condition(self) -> pc.Expression | None:
-        """What a row has to be; None: any."""
+        """The condition that a matching row fulfils; None: every row matches."""
         if self.verticals is None:
             return self.filter
         own = pc.field("vertical").isin(sorted(self.verticals))
         return own if self.filter is None else own & self.filter
 
-    def same(self, other: Ask) -> bool:
+    def same(self, other: Query) -> bool:
         return self.columns == other.columns and self.same_rows(other)
 
-    def same_rows(self, other: Ask) -> bool:
+    def same_rows(self, other: Query) -> bool:
         if self.verticals != other.verticals:
             return False
         if self.filter is None or other.filter is None:
@@ -55,58 +55,60 @@ class Ask(NamedTuple):
         return bool(self.filter.equals(other.filter))
 
 
-class Joint:
-    """What several ask for, as one question. `asks`: at least one.
+class CombinedQuery:
+    """Several queries (at least one), read as one.
 
-    >>> news, all_of_it = Ask(["user_id"], {"news"}, None), Ask(["bid"], None, None)
-    >>> both = Joint([news, all_of_it])
-    >>> both.columns, both.verticals, both.mask_of(news), both.mask_of(all_of_it)
+    >>> news, every = Query(["user_id"], {"news"}, None), Query(["bid"], None, None)
+    >>> both = CombinedQuery([news, every])
+    >>> both.columns, both.verticals, both.mask_of(news), both.mask_of(every)
     (['user_id', 'lake_seq', 'bid'], None, 'of 0', None)
     """
 
-    def __init__(self, asks: Sequence[Ask]) -> None:
-        self.columns = list(dict.fromkeys(name for ask in asks for name in ask.read))
-        self._rows = [ask for n, ask in enumerate(asks) if not any(ask.same_rows(before) for before in asks[:n])]
-        verticals = [ask.verticals for ask in self._rows]
+    def __init__(self, queries: Sequence[Query]) -> None:
+        self.columns = list(dict.fromkeys(name for query in queries for name in query.read))
+        # One query for each distinct set of rows.
+        self._rows = [q for n, q in enumerate(queries) if not any(q.same_rows(before) for before in queries[:n])]
+        verticals = [query.verticals for query in self._rows]
         self.verticals = None if None in verticals else set[str]().union(*(some or () for some in verticals))
 
     @property
     def mixed(self) -> bool:
-        """Whether the rows of one are not those of all."""
+        """Whether the queries match different rows."""
         return len(self._rows) > 1
 
     @property
     def filter(self) -> pc.Expression | None:
-        """What a row has to be for any of them, its vertical aside; None: anything."""
+        """The condition of rows that any query matches, apart from their vertical; None: every row."""
         if not self.mixed:
             return self._rows[0].filter
-        each = [condition for ask in self._rows if (condition := ask.condition) is not None]
+        each = [condition for query in self._rows if (condition := query.condition) is not None]
         return functools.reduce(operator.or_, each) if len(each) == len(self._rows) else None
 
     @property
     def projection(self) -> dict[str, pc.Expression]:
-        """Columns to read, with one for every condition."""
+        """Columns to read, and a boolean column for every condition."""
         found = {name: pc.field(name) for name in self.columns}
-        for n, ask in enumerate(self._rows if self.mixed else ()):
-            if (condition := ask.condition) is not None:
+        for n, query in enumerate(self._rows if self.mixed else ()):
+            if (condition := query.condition) is not None:
                 found[_mask(n)] = condition
         return found
 
     def empty(self, schema: pa.Schema) -> pa.Table:
-        """No row of all that is read; `schema`: of the lake."""
+        """A table of `projection` without rows; `schema`: of the lake."""
         fields = [
             schema.field(name) if name in self.columns else pa.field(name, pa.bool_()) for name in self.projection
         ]
         return pa.schema(fields).empty_table()
 
-    def serves(self, ask: Ask) -> bool:
-        return set(ask.read) <= set(self.columns) and any(ask.same_rows(one) for one in self._rows)
+    def answers(self, query: Query) -> bool:
+        """Whether everything that `query` asks for is among what is read."""
+        return set(query.read) <= set(self.columns) and any(query.same_rows(one) for one in self._rows)
 
-    def mask_of(self, ask: Ask) -> str | None:
-        """The column that says which rows are wanted; None: all of them are."""
-        if not self.mixed or ask.condition is None:
+    def mask_of(self, query: Query) -> str | None:
+        """The boolean column that says which rows `query` matches; None: all of them."""
+        if not self.mixed or query.condition is None:
             return None
-        return next(_mask(n) for n, one in enumerate(self._rows) if ask.same_rows(one))
+        return next(_mask(n) for n, one in enumerate(self._rows) if query.same_rows(one))
 
 
 def _mask(number: int) -> str:
@@ -114,79 +116,81 @@ def _mask(number: int) -> str:
 
 
 class Window(NamedTuple):
-    """All the rows asked for with low < lake_seq <= high, in order."""
+    """All rows of a query with low < lake_seq <= high, in order."""
 
-    of: Joint
+    query: CombinedQuery
     low: int
     high: int
     rows: pa.Table
 
-    def holds(self, ask: Ask, place: int) -> bool:
-        """Whether it has the row after `place`, where one that is asked for comes there."""
-        return self.low <= place < self.high and self.of.serves(ask)
+    def continues(self, query: Query, position: int) -> bool:
+        """Whether it answers `query` for the rows that follow `position`."""
+        return self.low <= position < self.high and self.query.answers(query)
 
-    def between(self, ask: Ask, after: int, upto: int) -> pa.Table:
+    def between(self, query: Query, after: int, upto: int) -> pa.Table:
+        """The rows that `query` matches with after < lake_seq <= upto."""
         seq = self.rows["lake_seq"].to_numpy()
         first, end = np.searchsorted(seq, [after, upto], side="right")
-        rows, mask = self.rows.slice(first, end - first), self.of.mask_of(ask)
-        return (rows if mask is None else rows.filter(rows[mask])).select(ask.read)
+        rows, mask = self.rows.slice(first, end - first), self.query.mask_of(query)
+        return (rows if mask is None else rows.filter(rows[mask])).select(query.read)
 
 
-class Seat:
-    """One that reads: what it asks for, and the position up to which it has read."""
+class Cursor:
+    """A query, the position up to which it was read, and the window that holds what follows."""
 
-    def __init__(self, ask: Ask) -> None:
-        self.ask, self.place = ask, NOTHING_YET
+    def __init__(self, query: Query) -> None:
+        self.query, self.position = query, NOTHING_YET
         self.window: Window | None = None
 
 
 class Windows:
-    """The windows of a reader. A seat's own stays until it reads another; `most_bytes` of others are kept for those who
-    come later."""
+    """The windows of a reader. A cursor keeps its last window; up to `most_bytes` of others are kept for cursors that
+    reach them later."""
 
     def __init__(self, most_bytes: int = 0) -> None:
         self._most_bytes = most_bytes
-        self._seats: weakref.WeakSet[Seat] = weakref.WeakSet()
-        self._kept: list[Window] = []  # the one read last is the last
+        self._cursors: weakref.WeakSet[Cursor] = weakref.WeakSet()
+        self._kept: list[Window] = []  # in the order in which they were read
 
-    def seat(self, ask: Ask) -> Seat:
-        """A place among those that share what they read."""
-        taken = Seat(ask)
-        self._seats.add(taken)
-        return taken
+    def cursor(self, query: Query) -> Cursor:
+        """A cursor that shares windows with the others of this reader, for as long as it is referenced."""
+        cursor = Cursor(query)
+        self._cursors.add(cursor)
+        return cursor
 
     @property
     def held(self) -> list[Window]:
-        """All that are in memory, each once."""
-        every = [*self._kept, *(seat.window for seat in list(self._seats) if seat.window is not None)]
+        """All windows in memory, each once."""
+        every = [*self._kept, *(c.window for c in list(self._cursors) if c.window is not None)]
         return list({id(window): window for window in every}.values())
 
-    def shared_by(self, seat: Seat) -> bool:
-        return seat in self._seats
+    def is_shared(self, cursor: Cursor) -> bool:
+        """Whether the cursor shares windows with others (made by `cursor`)."""
+        return cursor in self._cursors
 
-    def at(self, seat: Seat) -> Window | None:
-        """One with what the seat reads next; None where it has to be read."""
-        for window in (seat.window, *reversed(self._kept)):
-            if window is not None and window.holds(seat.ask, seat.place):
-                seat.window = window
+    def find(self, cursor: Cursor) -> Window | None:
+        """A window in memory with the rows that the cursor reads next; None where they have to be read."""
+        for window in (cursor.window, *reversed(self._kept)):
+            if window is not None and window.continues(cursor.query, cursor.position):
+                cursor.window = window
                 return window
         return None
 
-    def joint(self, seat: Seat, reach: int) -> Joint:
-        """What is asked for by the seat, and by all that stand near it: less than `reach` rows ahead of it, or `BEHIND`
-        times as many behind. Who has none of the seats here asks for itself alone."""
-        near = list(self._seats) if self.shared_by(seat) else []
-        near = [other for other in near if -BEHIND * reach < other.place - seat.place < reach and other is not seat]
-        return Joint([seat.ask, *(other.ask for other in near)])
+    def combined(self, cursor: Cursor, width: int) -> CombinedQuery:
+        """The cursor's query, and those of the cursors near it: less than a window's `width` ahead of it, or `BEHIND`
+        widths behind. A cursor that is not shared reads its own query alone."""
+        near = list(self._cursors) if self.is_shared(cursor) else []
+        near = [c for c in near if -BEHIND * width < c.position - cursor.position < width and c is not cursor]
+        return CombinedQuery([cursor.query, *(other.query for other in near)])
 
-    def keep(self, window: Window, seat: Seat, reach: int) -> None:
-        """A window that was read for a seat. Those before it are kept where one has yet to come through them that was,
-        or would be, read for: who is farther behind reads anew."""
-        seat.window = window
-        if not self._most_bytes or not self.shared_by(seat):
+    def keep(self, window: Window, cursor: Cursor, width: int) -> None:
+        """Keep a window that was read for a cursor. Earlier windows stay while a cursor that is less than `BEHIND`
+        widths behind them still has to pass; cursors farther behind read anew."""
+        cursor.window = window
+        if not self._most_bytes or not self.is_shared(cursor):
             return
-        places = [other.place for other in list(self._seats)]
-        wanted = (w for w in self._kept if any(w.low - BEHIND * reach < place < w.high for place in places))
+        positions = [other.position for other in list(self._cursors)]
+        wanted = (w for w in self._kept if any(w.low - BEHIND * width < at < w.high for at in positions))
         self._kept = [*wanted, window]
         while self._kept and sum(kept.rows.nbytes for kept in self._kept) > self._most_bytes:
             del self._kept[0]

@@ -35,12 +35,12 @@ class Counting(Worker):
 
     def open(self) -> None:
         self._ranks = Ranks(self._at, collective_s=COLLECTIVE_S)
-        assert self._ranks.say(lambda: "of rank 0") == "of rank 0"
-        assert list(self._ranks.share(3)) == ([0], [1, 2])[self._ranks.rank]
-        assert self._ranks.gather([self._ranks.rank, 7]).tolist() == [[0, 7], [1, 7]]
+        assert self._ranks.broadcast_text(lambda: "of rank 0") == "of rank 0"
+        assert list(self._ranks.shard(3)) == ([0], [1, 2])[self._ranks.rank]
+        assert self._ranks.all_gather([self._ranks.rank, 7]).tolist() == [[0, 7], [1, 7]]
 
     def _go_on(self, mine: bool) -> bool:
-        return bool(self._ranks.lead(mine if self._ranks.first else not mine))  # the others' clocks do not matter
+        return bool(self._ranks.broadcast(mine if self._ranks.first else not mine))  # the others' clocks do not matter
 
     def step(self) -> bool:
         self.rows += int(self._ranks.sum(np.array([1]))[0])

@@ -60,7 +60,7 @@ class SnapshotPublisher:
     def damaged(self) -> int | None:
         """The version of a snapshot that was set aside and can be written again, on every rank; None: there is none.
         A collective."""
-        found = self._ranks.lead(self._find_damaged() if self._ranks.first else 0)
+        found = self._ranks.broadcast(self._find_damaged() if self._ranks.first else 0)
         return None if found == NOTHING_YET else found
 
     def _find_damaged(self) -> int:

@@ -69,10 +69,10 @@ class BlockTally:
             lost.add(step.rows.filter(pa.array(result.left_out != 0)))
         mine = places_of(step.rows, result, result.left_out)
         coded = [[place.first_lake_seq, place.last_lake_seq, place.rows, REASONS.index(place.reason)] for place in mine]
-        counts = self._ranks.gather([len(coded)])[:, 0]
+        counts = self._ranks.all_gather([len(coded)])[:, 0]
         padded = np.zeros((int(counts.max()), 4), np.int64)
         padded[: len(coded)] = np.array(coded, np.int64).reshape(-1, 4)
-        gathered = self._ranks.gather(padded.ravel().tolist()).reshape(len(counts), -1, 4)
+        gathered = self._ranks.all_gather(padded.ravel().tolist()).reshape(len(counts), -1, 4)
         every = np.concatenate([of_rank[:count] for of_rank, count in zip(gathered, counts, strict=True)])
         if not result.finite:  # as one
             every = np.array([[every[:, 0].min(), every[:, 1].max(), every[:, 2].sum(), every[:, 3].min()]])

@@ -68,8 +68,8 @@ class TeacherWorker(Worker):
     def open(self) -> None:
         config, kafka = self._config, self._config.kafka
         self.resume()
-        self._ranks.meet()  # initialising or reading a large teacher takes some ranks longer
-        if self._ranks.lead(self.publisher.holds_of_another_identity(self.place.version, self.engine.identity)):
+        self._ranks.barrier()  # initialising or reading a large teacher takes some ranks longer
+        if self._ranks.broadcast(self.publisher.holds_of_another_identity(self.place.version, self.engine.identity)):
             self.publisher.mark(self.place.version)
         else:
             self.publish()
@@ -78,7 +78,7 @@ class TeacherWorker(Worker):
         reader = ExamplesReader(kafka, examples.topic, examples.partitions, config.rows, self._lake.id, mine)
         reader.open(self._position)
         self.feed_from(reader, LakeReader(self._run_dir.lake, config.rows))
-        self._ranks.meet()
+        self._ranks.barrier()
 
     def resume(self) -> None:
         """The engine and its account as the last checkpoint left them."""
@@ -147,7 +147,7 @@ class TeacherWorker(Worker):
     @property
     def _mine(self) -> range:
         """The partitions of the examples topic that this rank reads."""
-        return self._ranks.share(self._config.kafka.examples.partitions)
+        return self._ranks.shard(self._config.kafka.examples.partitions)
 
     @property
     def _position(self) -> BlockPosition:
@@ -186,7 +186,7 @@ class TeacherWorker(Worker):
         else:
             offer = BlockOffer.of(ready.portion, ready.portion.block.positions or self._position.positions, at_end)
         with self.watch("wait for ranks"):
-            offers = [BlockOffer.decode(numbers) for numbers in self._ranks.gather(offer.encode())]
+            offers = [BlockOffer.decode(numbers) for numbers in self._ranks.all_gather(offer.encode())]
         conclusion = conclude(offers, self.place.lake_seq, self.place.version - 1, end)
         if isinstance(conclusion, TakeFromLake):
             behind = self._position._replace(after_block=conclusion.after_block)
@@ -266,7 +266,7 @@ class TeacherWorker(Worker):
         return self.keeper.done
 
     def _go_on(self, mine: bool) -> bool:
-        return bool(self._ranks.lead(mine))
+        return bool(self._ranks.broadcast(mine))
 
     # --- what lasts --------------------------------------------------------------------------------------------
 
@@ -308,7 +308,7 @@ class TeacherWorker(Worker):
             first = {"version": 0, "lake_seq": NOTHING_YET, "learned": Learned(self._config.tasks).state()}
             tensors, meta = seeded.snapshot(), self._meta() | first
             seeded.close()
-            self._ranks.meet()
+            self._ranks.barrier()
             self.keeper.put(partial(self.publisher.write, version, tensors, meta))
         elif self._ranks.first:  # from what is on disk: no other rank is needed
             self.publisher.write_again(version, self._meta())

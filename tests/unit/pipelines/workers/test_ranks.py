@@ -20,19 +20,19 @@ from pipelines.workers import Rendezvous
 from pipelines.workers.ranks import Ranks
 rank, ranks, address, port = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], int(sys.argv[4])
 us = Ranks(Rendezvous(rank, ranks, address, port), collective_s=5)
-said = us.say(lambda: time.sleep(7) or "found")  # longer than a collective may take
-us.meet()
+said = us.broadcast_text(lambda: time.sleep(7) or "found")  # longer than a collective may take
+us.barrier()
 if rank == 1:
     time.sleep(7)
-us.meet()
+us.barrier()
 planned = [None]
 if rank == 0:
     time.sleep(7)
     planned = ["a plan"]
 us.group.broadcast(planned)
-told = us.gather([rank, 10 * rank]).tolist()
+told = us.all_gather([rank, 10 * rank]).tolist()
 wrapped = int(us.sum(np.array([2**63 - 1, 1], np.int64))[0])
-found = [said, *planned, told, us.lead(7 + rank), us.all(True), us.all(rank == 0), list(us.share(5)), wrapped]
+found = [said, *planned, told, us.broadcast(7 + rank), us.all(True), us.all(rank == 0), list(us.shard(5)), wrapped]
 print(json.dumps(found))
 us.close()
 """

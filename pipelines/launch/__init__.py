@@ -2,7 +2,7 @@
 
 ray    the launchers and their handles; the only import of ray
 host   workers that share a process
-seats  which of them share which
+slots  which of them share which
 ranks  a worker that is several processes, polled as one
 """
 

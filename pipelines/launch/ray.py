@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, Protocol
 from pipelines.config import Resources
 from pipelines.launch.host import Build, Host, last_turn
 from pipelines.launch.ranks import ADVANCE_S, RankHandle
-from pipelines.launch.seats import Seats
+from pipelines.launch.slots import Slots
 from pipelines.rules import Died, Gone
 from pipelines.workers import Orders, Rendezvous, Report, Worker
 from streaming.errors import BadInput
@@ -163,11 +163,10 @@ class _RayProcess:
         ray.kill(self._actor, no_restart=True)
 
 
-class _Seat(NamedTuple):
-    """What the launcher is to know of a worker in an actor that others share: the actor runs, the actor has ended, the
-    worker has left it."""
+class _HostEvents(NamedTuple):
+    """What a worker in a shared actor reports to the launcher: the actor answers, it has ended, the worker left it."""
 
-    runs: Callable[[], None]
+    answers: Callable[[], None]
     ended: Callable[[], None]
     left: Callable[[], None]
 
@@ -175,40 +174,41 @@ class _Seat(NamedTuple):
 class _SharedAnswer(_RayAnswer):
     """A call to an actor that others share."""
 
-    def __init__(self, call: Any, seat: _Seat) -> None:
+    def __init__(self, call: Any, events: _HostEvents) -> None:
         super().__init__(call)
-        self._seat = seat
+        self._events = events
 
     def get(self, wait_s: float | None = None) -> Any:
         try:
             answer = super().get(wait_s)
         except Gone:
-            self._seat.ended()
+            self._events.ended()
             raise
-        self._seat.runs()
+        self._events.answers()
         return answer
 
 
 class _SharedProcess(_RayProcess):
-    """One worker of an actor that holds several: to kill it is to drop it, unless it is at work and does not answer."""
+    """One worker of an actor that holds several. Killing it drops it from the actor; the actor itself is killed only
+    where the worker is at work and does not answer."""
 
-    def __init__(self, actor: Any, seat: _Seat, name: str, *first: Any) -> None:
+    def __init__(self, actor: Any, events: _HostEvents, name: str, *first: Any) -> None:
         super().__init__(actor, name, *first)
-        self._seat = seat
+        self._events = events
         self._last: _SharedAnswer | None = None
 
     def ask(self, what: str, *values: Any) -> _RayAnswer:
-        self._last = answer = _SharedAnswer(super().ask(what, *values).call, self._seat)
+        self._last = answer = _SharedAnswer(super().ask(what, *values).call, self._events)
         return answer
 
     def let_go(self) -> None:
         self._actor.drop.remote(self._name)  # after what it works on
-        self._seat.left()
+        self._events.left()
 
     def kill(self) -> None:
         if self._last is not None and not self._last.here():
             super().kill()
-            self._seat.ended()
+            self._events.ended()
         else:
             self.let_go()
 
@@ -236,7 +236,7 @@ class RayLauncher:
         threads = str(resources.threads)
         variables = dict.fromkeys(ENVIRONMENT, threads) | {"OMP_WAIT_POLICY": "passive", "RAY_DEDUP_LOGS": "0"}
         self._resources = resources
-        self._seats = Seats(resources.students_per_host)
+        self._slots = Slots(resources.students_per_host)
         self._hosts: dict[str, Any] = {}
         self._running: set[str] = set()
         self._alone: set[str] = set()
@@ -254,7 +254,7 @@ class RayLauncher:
     def start(self, name: str, build: Build, log: Path, ranks: int = 1, host: str | None = None) -> Handle:
         """A worker that was at work when the process of its host ended is started in one of its own: it may be why."""
         if host is not None and name not in self._alone:
-            return self._seated(name, build, log, host)
+            return self._in_shared_host(name, build, log, host)
         cpus = self._resources.cpus_per_worker if host is None else 0.0  # its share is its host's, which it has left
         logs = [log, *(log.with_name(f"{log.stem}-rank{rank}{log.suffix}") for rank in range(1, ranks))]
         places = self._reserved(ranks) if ranks > 1 else self._anywhere()
@@ -272,15 +272,15 @@ class RayLauncher:
 
     # --- workers that share an actor --------------------------------------------------------------------------------
 
-    def _seated(self, name: str, build: Build, log: Path, kind: str) -> Handle:
-        """In the first host of its kind that has a seat free, made where there is none."""
-        host, logs, places = self._seats.take(kind, name), log.parent, self._anywhere()
+    def _in_shared_host(self, name: str, build: Build, log: Path, kind: str) -> Handle:
+        """In the first host of its kind that has a free slot; where none has, a new host is made."""
+        host, logs, places = self._slots.assign(kind, name), log.parent, self._anywhere()
         if host not in self._hosts:
             given = (str(logs / f"{host}.log"), self._resources.log_mb, str(logs / f"{host}.turn"))
             self._hosts[host] = self._actor(self._resources.cpus_per_worker, places.each[0], *given)
         actor = self._hosts[host]
-        seat = _Seat(
-            runs=partial(self._running.add, host),
+        events = _HostEvents(
+            answers=partial(self._running.add, host),
             ended=partial(self._host_ended, host, actor, logs),
             left=partial(self._left, name, host, actor),
         )
@@ -288,10 +288,10 @@ class RayLauncher:
         def unplaced(waited_s: float) -> str | None:
             return None if host in self._running else self._unplaced(name, places, waited_s)
 
-        return RankHandle(name, [_SharedProcess(actor, seat, name, build, str(log))], unplaced=unplaced)
+        return RankHandle(name, [_SharedProcess(actor, events, name, build, str(log))], unplaced=unplaced)
 
     def _host_ended(self, host: str, actor: Any, logs: Path) -> None:
-        """Its workers are started again in a new process, but for the one whose turn it was."""
+        """Its workers are started again in a new shared process; the one whose turn it was, in a process of its own."""
         if self._hosts.get(host) is not actor:
             return
         self._forget(host)
@@ -299,16 +299,16 @@ class RayLauncher:
             self._alone.add(culprit)
 
     def _left(self, name: str, host: str, actor: Any) -> None:
-        """Its seat is free, and a process that is empty ends."""
+        """Free its slot; a process without workers ends."""
         import ray
 
-        if self._hosts.get(host) is actor and self._seats.leave(name) == host:
+        if self._hosts.get(host) is actor and self._slots.release(name) == host:
             ray.kill(self._forget(host), no_restart=True)
 
     def _forget(self, host: str) -> Any:
-        """Its actor; the next worker of its kind finds a new one."""
+        """Forget a host that has ended, so that the next worker of its kind gets a new one; returns its actor."""
         self._running.discard(host)
-        self._seats.end(host)
+        self._slots.remove(host)
         return self._hosts.pop(host)
 
     # --- places ------------------------------------------------------------------------------------------------------

@@ -121,7 +121,7 @@ def outlook_of(config: Config, student: StudentSettings, lake: LakeReader, statu
         without_logit=missing,
         logit_age_rows=int(np.median(found)) if len(found) else None,
         bytes=lake.size(after=student.first_seq - 1, verticals=set(own.verticals) or None),
-        memory_bytes=_memory(config, student) + (0 if _has_a_seat(config, status) else PROCESS_BYTES),
+        memory_bytes=_memory(config, student) + (0 if _shared_host_has_room(config, status) else PROCESS_BYTES),
         rows_per_s=_rows_per_s(status),
     )
 
@@ -155,8 +155,8 @@ def processes_of(config: Config, jobs: Sequence[Wanted]) -> int:
     return own + math.ceil(sharing / config.resources.students_per_host)
 
 
-def _has_a_seat(config: Config, status: dict[str, Any] | None) -> bool:
-    """Whether a process that students share has room for one more."""
+def _shared_host_has_room(config: Config, status: dict[str, Any] | None) -> bool:
+    """Whether one of the processes that students share has a free slot."""
     students = [w for name, w in (status or {}).get("workers", {}).items() if name.startswith(STUDENT)]
     pids = [w["pid"] for w in students if w["pid"] is not None and w["state"] not in ("retired", "failed")]
     return len(pids) < len(set(pids)) * config.resources.students_per_host

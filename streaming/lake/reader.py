@@ -45,8 +45,8 @@ class LakeRead(NamedTuple):
 class LakeReader:
     """Reads what was committed when it last looked (`refresh`).
 
-    `window_rows` bounds the memory of limited reads. Several may read with it, each with a cursor of its own (`cursor`);
-    up to `shared_bytes` of windows that one of them read are kept for the others. Raises BadInput when there is no lake at
+    `window_rows` bounds the memory of limited reads. Several may read with it, each with a `cursor` of its own; up to
+    `shared_bytes` of windows that one of them read are kept for the others. Raises BadInput when there is no lake at
     `path`.
     """
 

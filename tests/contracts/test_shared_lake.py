@@ -111,7 +111,7 @@ def test_one_far_behind_reads_for_itself_and_disturbs_nobody(tmp_path: Path, dec
         for source in (*live, late):
             source.next_batch()
     assert late.position() >= 599
-    windows = {window.low: window.of.columns for window in shared.windows.held}
+    windows = {window.low: window.query.columns for window in shared.windows.held}
     assert set(windows[min(windows)]) == {"impression_id", "lake_seq"}
     # The live ones: 600 rows in 3 windows, of 200 rows each; the late one: as many of its own.
     assert len(decoded) <= 3 * 3 + 4

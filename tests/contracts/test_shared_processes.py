@@ -113,7 +113,7 @@ def test_the_one_whose_turn_it_was_when_the_process_ended_is_started_in_its_own(
         assert handle.close(20) is not None
 
 
-def test_a_seat_that_is_free_is_taken_before_a_process_is_started_and_an_empty_process_ends(launcher, tmp_path):
+def test_a_slot_that_is_free_is_taken_before_a_process_is_started_and_an_empty_process_ends(launcher, tmp_path):
     first = [started(launcher, f"one-{n}", tmp_path, "filling") for n in range(3)]
     (pid,) = {next_report(handle).pid for handle in first}
     fourth = started(launcher, "four", tmp_path, "filling")

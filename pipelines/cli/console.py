@@ -29,6 +29,7 @@ PANELS = {
     "Versions and serving": ("promote", "rollback", "serve", "score"),
     "Compare offline": ("replay", "sweep"),
     "Teachers": ("plan", "scale"),
+    "Speed": ("bench",),
     "Streams, lake and repairs": ("generate", "ingest", "broker", "lake", "dead-letters", "mend"),
 }
 """What `exfm --help` shows together, in this order."""
@@ -79,8 +80,8 @@ def _options(
 NOUNS = (
     "broker",
     "configs",
-    "doctor",
     "lake",
+    "machine",
     "recordings",
     "repairs",
     "replay",

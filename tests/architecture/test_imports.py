@@ -77,6 +77,7 @@ ORDER = [
     "pipelines.serving",
     "pipelines.checks",
     "pipelines.init",
+    "pipelines.bench",
     "pipelines.cli",
 ]
 MOST_FILES = 15

@@ -1,4 +1,4 @@
-"""`exfm doctor`: check every part of this machine and say what to do about each failure."""
+"""`exfm doctor`, `exfm bench`: this machine: its parts checked, and how fast it does the work of a run."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 def register(app: typer.Typer) -> None:
     app.command("doctor", epilog="Example: exfm doctor --deep --run-dir runs/demo")(doctor)
+    app.command("bench", epilog="Example: exfm bench student-step --json")(bench)
 
 
 def doctor(
@@ -47,3 +48,27 @@ def _shown(findings: Iterator[Finding]) -> Iterator[Finding]:
         if finding.remedy:
             console.print(f"{'':21}→ {escape(finding.remedy)}")
         yield finding
+
+
+def bench(
+    name: Annotated[str | None, typer.Argument(help="A benchmark, or the beginning of names; default: all.")] = None,
+    runs: Annotated[int, typer.Option(min=1, help="How often each is measured, in turns with its limits.")] = 7,
+    json_: Annotated[bool, typer.Option("--json", help="Print the figures as one JSON list.")] = False,
+) -> None:
+    """Measure how fast this machine does the work of a run, next to its silicon's limits and to bare torch.
+
+    Figures are per CPU second of one core: medians, smallest and largest of the runs. About four minutes for all.
+    """
+    from pipelines.bench import figures_table, measure
+
+    found = []
+    for figure in measure(name, runs):
+        found.append(figure)
+        if not json_:
+            typer.echo(f"{figure.name}: {figure.value:,.4g} {figure.unit}", err=True)
+    if json_:
+        import json
+
+        typer.echo(json.dumps([figure.model_dump() for figure in found], indent=2))
+    else:
+        typer.echo(figures_table(found))

@@ -1,0 +1,60 @@
+"""All benchmarks, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+
+from exfm.errors import ConfigError
+from exfm.threads import set_threads
+from pipelines.bench.benchmark import Benchmark, measured
+from pipelines.bench.figures import Figure
+from pipelines.bench.limits import machine_figures
+from pipelines.bench.processes import imports, memory
+from pipelines.bench.rows import batch_building, lake_reading
+from pipelines.bench.serving import serving, slowest_answer
+from pipelines.bench.students import default_arm, student_network, student_step
+from pipelines.bench.tables import embedding_step
+from pipelines.bench.teachers import teacher_forward, teacher_step
+
+
+def _compared(make: Callable[[], Benchmark]) -> Callable[[int], list[Figure]]:
+    return lambda runs: [measured(make(), runs)]
+
+
+def _alone(measure: Callable[[int], Figure]) -> Callable[[int], list[Figure]]:
+    return lambda runs: [measure(runs)]
+
+
+_ALL: dict[str, Callable[[int], list[Figure]]] = {
+    "machine": machine_figures,
+    "student-step": _compared(student_step),
+    "student-network": _compared(student_network),
+    "default-arm-2048": _compared(partial(default_arm, 2048)),
+    "default-arm-512": _compared(partial(default_arm, 512)),
+    "default-arm-128": _compared(partial(default_arm, 128)),
+    "teacher-step": _compared(teacher_step),
+    "teacher-forward": _compared(teacher_forward),
+    "embedding-step": _compared(embedding_step),
+    "batch-building": _compared(batch_building),
+    "lake-to-tensors": _compared(lake_reading),
+    "serving-100": _compared(serving),
+    "serving-100-p99": _alone(slowest_answer),
+    "imports": _alone(imports),
+    "worker-memory": _alone(memory),
+}
+
+NAMES = tuple(_ALL)
+
+
+def measure(name: str | None, runs: int) -> Iterator[Figure]:
+    """The figures of a benchmark, of those whose name begins so, or of all, each when it is measured.
+
+    Raises ConfigError where no benchmark has the name.
+    """
+    asked = [each for each in NAMES if name is None or each == name] or [n for n in NAMES if n.startswith(str(name))]
+    if not asked:
+        raise ConfigError(f"there is no benchmark `{name}`; there are: {', '.join(NAMES)}")
+    set_threads(1)
+    for each in asked:
+        yield from _ALL[each](runs)

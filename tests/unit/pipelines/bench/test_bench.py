@@ -1,0 +1,78 @@
+"""`exfm bench`: what its figures say, and that its sketches do the work that they stand for."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from exfm.embeddings import fused_embedding_bags, table_weights
+from exfm.errors import ConfigError
+from pipelines.bench import Benchmark, Demand, TablesSketch, Work, batches, figure_of, measure, measured, rates
+from pipelines.bench.shape import BATCH, FEATURES, TABLE_ROWS, TABLES, WIDTH
+from pipelines.cli import app
+
+
+def spin(times: int):
+    return lambda: sum(range(times))
+
+
+def test_a_ratio_is_the_median_of_those_of_the_runs():
+    half = Benchmark("half", "rows / CPU s", Work(spin(1), 1), target=0.5, reference_is="the other")
+    figure = figure_of(half, [10.0, 30.0, 20.0], None, [40.0, 40.0, 40.0])
+    assert (figure.value, figure.of_reference, figure.ratio, figure.met) == (20.0, 0.5, 0.5, True)
+    assert (figure.ratio_low, figure.ratio_high) == (0.25, 0.75)
+
+
+def test_what_should_be_small_has_its_goal_over_its_value():
+    memory = Benchmark("memory", "MB", Work(spin(1), 1), target=1.0, goal=500.0, against="less")
+    assert figure_of(memory, [1000.0], None, None).ratio == 0.5
+    assert figure_of(memory, [1000.0], None, None).met is False
+
+
+def test_works_take_turns_and_the_first_turn_is_not_kept():
+    order: list[str] = []
+    works = {name: Work(lambda name=name: (order.append(name), spin(10_000)()), 1) for name in "ab"}
+    found = rates(works, 2)
+    assert order == ["a", "b", "b", "a", "a", "b"]
+    assert [len(each) for each in found.values()] == [2, 2]
+
+
+def test_twice_the_work_is_half_the_rate():
+    twice = Benchmark("twice", "", Work(spin(1_000_000), 1), 0.5, Work(spin(500_000), 1), demand=Demand(bytes=1))
+    figure = measured(twice, 5)
+    assert figure.of_reference is not None
+    assert 0.3 < figure.of_reference < 0.8
+    assert figure.limit is not None
+    assert figure.limit > figure.value
+
+
+def test_the_tables_of_the_sketch_learn_what_the_tables_of_a_student_do():
+    fused, sketch = fused_embedding_bags(FEATURES, WIDTH, seed=1, lr=0.1, eps=1e-8), TablesSketch()
+    before = torch.cat(list(table_weights(fused).values()))
+    sketch.weight.copy_(before)
+    (batch, *_), gradient = batches(BATCH), torch.randn(BATCH, TABLES * WIDTH)
+    pooled = fused(batch.sparse).values()
+    ids, e = sketch.look_up(batch)
+    assert torch.equal(pooled.view(e.shape), e)
+    pooled.backward(gradient)
+    sketch.learn(ids, gradient)
+    after = torch.cat(list(table_weights(fused).values()))
+    assert len(after) == TABLES * TABLE_ROWS
+    assert not torch.equal(after, before)
+    assert torch.allclose(sketch.weight, after, atol=1e-6)
+
+
+def test_the_command_prints_every_field_that_scripts_read():
+    done = CliRunner().invoke(app, ["bench", "machine", "--runs", "1", "--json"])
+    figures = json.loads(done.stdout)
+    assert {"name", "value", "unit", "limit", "ratio", "target", "reference", "command"} <= set(figures[0])
+    assert [figure["name"] for figure in figures] == ["gemm-fp32", "gemm-bf16", "copy", "loopback", "disk"]
+    assert all(figure["value"] > 0 for figure in figures)
+
+
+def test_a_benchmark_that_is_not_there_is_named_with_those_that_are():
+    with pytest.raises(ConfigError, match="no benchmark `speed`; there are: machine, student-step"):
+        next(measure("speed", 1))

@@ -5,8 +5,8 @@
 A real run (Ray, the embedded broker) of the demo's world, played at RATE impressions a second, less than the machine
 bears: where a core is free, a backfill takes that core. When SPAWN_AT rows are in the lake, a student of every vertical
 is spawned and learns them all, and when it has, the next, SPAWNS of them. Every other worker's rows a second while they
-backfill are divided by those of as many seconds before, at least half a minute. Where the workers are busy for more
-than the machine's cores, none was free, and the figure is none: lower RATE.
+backfill are divided by those from when all of them learned until then. Where the workers are busy for more than the
+machine's cores, none was free, and the figure is none: lower RATE.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from pipelines.students import Asked, Pipeline
 from tests.support.pipelines.commands import Command
 
 CONFIG = "configs/demo.yaml"
-LEAST_S = 30.0
 OTHERS = ("augmentation", "teacher", "student-feed", "student-shop")
 LOOK_S = 0.25
 BLOCK_ROWS = 1024
@@ -63,10 +62,10 @@ def one_run(root: Path, impressions: int, rate: int, spawn_at: int, spawns: int)
         ended = looks[-1][0]
     finally:
         command.clean_up()
-    lasted = max(LEAST_S, ended - began)
-    during, before = _busy(looks, began, ended), _busy(looks, began - lasted, began)
+    first = next(when for when, workers in looks if all(workers.get(name, {}).get("rows") for name in OTHERS))
+    during, before = _busy(looks, began, ended), _busy(looks, first, began)
     print(f"backfills of {ended - began:.0f} s; workers busy for {during:.2f} cores during it, {before:.2f} before")
-    return {name: _rate(looks, name, began, ended) / _rate(looks, name, began - lasted, began) for name in OTHERS}
+    return {name: _rate(looks, name, began, ended) / _rate(looks, name, first, began) for name in OTHERS}
 
 
 def _live(worker: str, status: dict[str, Any]) -> bool:

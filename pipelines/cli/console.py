@@ -24,7 +24,7 @@ COMPLETION = {"--install-completion", "--show-completion"}
 
 PANELS = {
     "Begin": ("doctor", "init", "config", "check"),
-    "Run a stream": ("stream", "status", "stop", "report"),
+    "Run a stream": ("stream", "top", "status", "stop", "report"),
     "Students of a run": ("students", "spawn", "pause", "resume", "retire", "logs"),
     "Versions and serving": ("promote", "rollback", "serve", "score"),
     "Compare offline": ("replay", "sweep"),

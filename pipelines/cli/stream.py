@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -225,6 +225,29 @@ def status(
         show_status(value, alive(value))
 
 
+def top(
+    run_dir: RunDirOption,
+    every_s: Annotated[float, typer.Option("--every", min=0.1, help="Seconds between two looks.")] = 1.0,
+) -> None:
+    """Watch a run from another terminal: the live screen, until the run ends or Ctrl-C. The run does not notice.
+
+    Example: exfm top --run-dir runs/demo
+    """
+    import sys
+
+    from pipelines.display import watch_status
+    from pipelines.status import alive, read_status
+    from streaming.errors import BadInput
+
+    def read() -> tuple[dict[str, Any], bool]:
+        value = read_status(run_dir)
+        return value, alive(value)
+
+    if not sys.stdout.isatty():
+        raise BadInput("exfm top draws on a terminal, and this is none; `exfm status --json` is for scripts")
+    watch_status(read, every_s)
+
+
 def stop(
     run_dir: RunDirOption,
     wait_s: Annotated[float, typer.Option("--wait", help="Seconds to wait for its end.")] = 60.0,
@@ -269,6 +292,7 @@ def report(
 def register(app: typer.Typer) -> None:
     app.command()(check)
     app.command()(stream)
+    app.command()(top)
     app.command()(status)
     app.command()(stop)
     app.command()(report)

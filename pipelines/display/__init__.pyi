@@ -2,7 +2,7 @@ from .closing import print_closing
 from .progress import Advance, rows_bar
 from .report import print_report
 from .screen import Screen, duration, worker_table
-from .stored import show_status
+from .stored import show_status, watch_status
 from .students import students_table
 
 __all__ = [
@@ -14,5 +14,6 @@ __all__ = [
     "rows_bar",
     "show_status",
     "students_table",
+    "watch_status",
     "worker_table",
 ]

@@ -7,8 +7,8 @@ provision        broker, Ray, topics and lake, made ready for the workers
 embedded_broker  a broker of the run's own, restarted when it dies
 wanted           the workers that a config asks for, and how each is built in its process
 live_run         a run that is up; students join and leave it
-sightings        what is seen of a run from look to look, and the alarms that follow
-attendance       grants the wishes of people: students that are to join, pause or leave
+monitor          alarms, from what changes in the status of a run between two checks
+reconciler       brings a run in line with its roster: students that are to join, pause or leave
 coordinator      the loop that polls all workers and decides what the run does
 supervised       one worker: started, polled, restarted, killed when it hangs, closed
 reporting        status.json, the screen, metrics for the tracker

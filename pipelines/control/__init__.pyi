@@ -1,7 +1,7 @@
-from .attendance import with_roster
 from .conclusion import tracker_of
 from .lifecycle import CAUGHT_UP, failed_before_learning, run, start_over
 from .preflight import locked, writable
+from .reconciler import with_roster
 from .signals import stopping
 from .wanted import Wanted, wanted_of
 

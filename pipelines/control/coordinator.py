@@ -7,24 +7,18 @@ join and leave while the loop runs (`add`, `retire`).
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from pipelines.config import Resources
 from pipelines.control.conclusion import Finishing
 from pipelines.control.embedded_broker import EmbeddedBroker
-from pipelines.control.preflight import GB
-from pipelines.control.reporting import Judge, Look, Reporting
+from pipelines.control.reporting import Reporting
 from pipelines.control.signals import stopping
 from pipelines.control.supervised import Supervised, Supervision
 from pipelines.control.wanted import Wanted
-from pipelines.launch import Launcher
-from pipelines.rules import RUN_TRANSITIONS, Cause, Patience, RunState, WorkerState, moved
-from pipelines.run_dir import RunDir
-from pipelines.status import RunStatus, StatusFile
-from pipelines.tracking import Tracker
+from pipelines.rules import RUN_TRANSITIONS, Cause, RunState, WorkerState, moved
+from pipelines.status import RunStatus
 from pipelines.workers import Orders, Report
 from streaming.errors import BadInput
 
@@ -36,42 +30,26 @@ ENDS = {WorkerState.DONE, WorkerState.FAILED, WorkerState.RETIRED}
 class Coordinator:
     """Runs workers until they are all done (`until_end`), or until asked to stop.
 
-    `watch(status)` is called about every second, and once at the end; `finish()` when every worker is done, before the
-    run is: it leaves the final losses in the status, and a run that lost too much has failed; it returns False where
-    there is more to do first. `judge` makes counts and losses of the counters of the worker that writes the lake,
-    while the run lives; `look` tells its alarms.
+    finish  is called when every worker is done, before the run is: it leaves the final losses in the status, and a run
+            that lost too much has failed; it returns False where there is more to do first
     """
 
     def __init__(
         self,
-        run_dir: RunDir,
         status: RunStatus,
         jobs: Sequence[Wanted],
-        launcher: Launcher,
-        tracker: Tracker | None,
-        resources: Resources,
+        rules: Supervision,
+        reporting: Reporting,
         *,
-        give_up_s: float = 300.0,
         pace: str = "lockstep",
         broker: EmbeddedBroker | None = None,
-        watch: Callable[[RunStatus], None] = lambda status: None,
-        judge: Judge | None = None,
-        look: Look | None = None,
         finish: Callable[[], bool | None] = lambda: None,
-        status_file: StatusFile | None = None,
-        clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        def disk_has_room() -> bool:
-            return shutil.disk_usage(run_dir.root).free >= resources.min_free_disk_gb * GB
-
-        patience = Patience.of(resources, give_up_s)
-        self._rules = Supervision(launcher, run_dir.logs, patience, resources.hang_s, disk_has_room, clock)
-        self._finishing = Finishing(finish, patience, clock)
-        file = status_file or StatusFile(run_dir.status)
-        self._reporting = Reporting(status, file, run_dir, tracker, watch, judge, clock, look)
+        self._rules, self._reporting = rules, reporting
+        self._finishing = Finishing(finish, rules.patience, rules.clock)
         self._pace, self._broker = pace, broker
-        self._clock, self._sleep = clock, sleep
+        self._sleep = sleep
         self.stop_asked: str | None = None
         self.status = status
         self.orders = Orders()
@@ -103,7 +81,7 @@ class Coordinator:
             worker.start()
 
     def declare(self, verticals: Sequence[str]) -> None:
-        """From now on these verticals are taken, however many there are. To be called from the thread that runs
+        """Have augmentation accept these verticals, whatever `lake.max_verticals` says. To be called from the thread of
         `run`."""
         self.orders = replace(self.orders, verticals=tuple(dict.fromkeys([*self.orders.verticals, *verticals])))
 
@@ -122,7 +100,7 @@ class Coordinator:
         self._reporting.pass_on(name, worker.retire(CLOSE_WAIT_S))
 
     def rebuild(self, jobs: Sequence[Wanted]) -> None:
-        """How workers that are there are built from their next start on."""
+        """Build workers in this way from their next start on; those that run go on as they are."""
         for wanted in jobs:
             if (worker := self.workers.get(wanted.name)) is not None:
                 worker.wanted = wanted
@@ -231,8 +209,8 @@ class Coordinator:
 
     def _close_all(self) -> None:
         """All are asked before any is waited for."""
-        deadline = self._clock() + CLOSE_WAIT_S
+        deadline = self._rules.clock() + CLOSE_WAIT_S
         for worker in self.workers.values():
             worker.ask_to_close()
         for worker in self.workers.values():
-            self._reporting.pass_on(worker.name, worker.close(max(0.5, deadline - self._clock())))
+            self._reporting.pass_on(worker.name, worker.close(max(0.5, deadline - self._rules.clock())))

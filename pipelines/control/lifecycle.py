@@ -13,11 +13,11 @@ from collections.abc import Callable, Sequence
 
 from exfm.tensors import checkpoint_names
 from pipelines.config import STUDENT, Config, Recorded
-from pipelines.control.attendance import with_roster
 from pipelines.control.conclusion import earlier_summary
 from pipelines.control.live_run import LiveRun
 from pipelines.control.preflight import check_ranks, clear, contents, left_as_found, locked, prepare
 from pipelines.control.provision import Say, make_lake, make_topics, provisioned
+from pipelines.control.reconciler import with_roster
 from pipelines.control.signals import interruptible, undisturbed_cleanup
 from pipelines.results import Severity, Summary, losses_in
 from pipelines.rules import Idleness, RunState, WorkerState

@@ -7,12 +7,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from pipelines.config import STUDENT, Config, dump
-from pipelines.control.attendance import Attendance
 from pipelines.control.conclusion import Conclusion, track_student, tracker_of
 from pipelines.control.continuation import settle
 from pipelines.control.coordinator import Coordinator
+from pipelines.control.monitor import AlarmMonitor
 from pipelines.control.provision import Provision, Say
-from pipelines.control.sightings import Sightings
+from pipelines.control.reconciler import RosterReconciler
+from pipelines.control.reporting import Reporting
+from pipelines.control.supervised import Supervision
 from pipelines.control.wanted import wanted_of
 from pipelines.results import Summary, losses_now
 from pipelines.rules import WorkerState
@@ -41,38 +43,47 @@ class LiveRun:
         attend: Callable[[LiveRun], None],
         say: Say,
     ) -> None:
-        def watch_and_attend(status: RunStatus) -> None:
-            watch(status)
-            if self._mirrors is not None:
-                self._mirrors.look(self.config)
-            if not self.coordinator.over:  # what is asked for from now on is for the next start
-                self._attendance(self)
-            attend(self)
-
         self.config = config
         self._run_dir, self._servers, self._until_end, self._say = run_dir, provision.servers, until_end, say
-        absent = {STUDENT + name for name in run_dir.roster.paused}
-        absent |= {STUDENT + student.name for student in config.students if student.joins_at_rows}
-        self._attendance = Attendance(run_dir.roster)
+        self._watch, self._attend = watch, attend
+        self._reconciler, self._monitor = RosterReconciler(run_dir.roster), AlarmMonitor(config, time.monotonic)
         self._tracker = tracker_of(config, run_dir)
         self._mirrors = None if self._tracker is None else Mirrors(run_dir, self._tracker.mirror, time.monotonic)
         self._conclusion = Conclusion(run_dir, status, self._tracker, say)
+        absent = {STUDENT + name for name in run_dir.roster.paused}
+        absent |= {STUDENT + student.name for student in config.students if student.joins_at_rows}
         self.coordinator = Coordinator(
-            run_dir,
             status,
             [job for job in wanted_of(config, run_dir, provision.servers, until_end) if job.name not in absent],
-            provision.launcher,
-            self._tracker,
-            config.resources,
-            give_up_s=config.kafka.give_up_s,
+            Supervision.of(provision.launcher, run_dir, config.resources, give_up_s=config.kafka.give_up_s),
+            Reporting(
+                status,
+                run_dir,
+                file=status_file,
+                tracker=self._tracker,
+                watch=self._every_second,
+                assess=self._assess,
+            ),
             pace=config.pace.mode,
             broker=provision.broker,
-            watch=watch_and_attend,
-            judge=lambda counters: losses_now(counters, self.config),
-            look=Sightings(config, time.monotonic).look,
             finish=self._finish,
-            status_file=status_file,
         )
+
+    def _every_second(self, status: RunStatus) -> None:
+        self._watch(status)
+        if self._mirrors is not None:
+            self._mirrors.look(self.config)
+        if not self.coordinator.over:  # later requests are for the next start
+            self._reconciler.reconcile(self)
+        self._attend(self)
+
+    def _assess(self, status: RunStatus) -> None:
+        """Counts, losses and alarms, from what the workers reported."""
+        for worker in status.workers.values():
+            if worker.kind.writes_lake and worker.report is not None:
+                status.counts, losses = losses_now(worker.report.counts or {}, self.config)
+                status.losses = losses.as_json()
+        status.raise_alarms(self._monitor.check(status))
 
     def run(self) -> Summary | None:
         """Until it is over; the summary of a run that is finished."""
@@ -90,15 +101,15 @@ class LiveRun:
         return self.coordinator.orders.end_seq is not None
 
     def _finish(self) -> bool:
-        """Whether everything is done: whoever was asked for a moment ago is let in first."""
-        self._attendance(self)
+        """Conclude, unless a student that was requested a moment ago has joined; False then."""
+        self._reconciler.reconcile(self)
         if not self.coordinator.at_rest:
             return False
         self._conclusion.conclude(self.config)
         return True
 
-    def join(self, student: dict[str, Any]) -> None:
-        """Let a student join: `student` is its section of the config. It learns the lake from its first row on, or
+    def spawn(self, student: dict[str, Any]) -> None:
+        """Have a student join: `student` is its section of the config. It learns the lake from its first row on, or
         resumes from its checkpoint where it was in this run before. The run directory's config has it from now on.
 
         Raises BadInput where the run is over, or the section or the student's checkpoints do not fit.
@@ -112,36 +123,36 @@ class LiveRun:
         self._start(STUDENT + name)
 
     def keep_rows_for(self, name: str) -> None:
-        """Have the lake keep the rows of a student that has not begun yet. It is to be said again now and then: a
-        reader that is silent for `lake.reader_expiry_s` is forgotten."""
+        """Have the lake keep the rows of a student that has not begun yet. To be called again now and then: a
+        registration expires after `lake.reader_expiry_s`."""
         readers = Readers(self._run_dir.readers)
         before = next((reader.position for reader in readers.all() if reader.name == STUDENT + name), None)
         readers.register(STUDENT + name, self.config.student(name).first_seq - 1 if before is None else before)
 
     def pause(self, name: str) -> None:
-        """Have a student commit and stop. It stays in the run: `go_on` has it continue from its checkpoint.
+        """Have a student commit and stop. It stays in the run: `resume` has it continue from its checkpoint.
 
         Raises BadInput where no student of the run has that name.
         """
         self.coordinator.retire(STUDENT + name)
         self.coordinator.workers[STUDENT + name].status.reason = "paused"
 
-    def go_on(self, name: str) -> None:
+    def resume(self, name: str) -> None:
         """Have a student continue that was paused, or that the run has given up on.
 
         Raises BadInput where no student of the run has that name.
         """
         if name not in {student.name for student in self.config.students}:
             raise BadInput(f"no student of the run is named `{name}`")
-        if not self.works(name) or self.failed(name):
+        if not self.has_worker(name) or self.has_failed(name):
             self._start(STUDENT + name)
 
-    def works(self, name: str) -> bool:
+    def has_worker(self, name: str) -> bool:
         """Whether a worker of this student is in the run, in whatever state but retired."""
         worker = self.coordinator.workers.get(STUDENT + name)
         return worker is not None and worker.status.state is not WorkerState.RETIRED
 
-    def failed(self, name: str) -> bool:
+    def has_failed(self, name: str) -> bool:
         """Whether the run has given up on this student."""
         worker = self.coordinator.workers.get(STUDENT + name)
         return worker is not None and worker.status.state is WorkerState.FAILED
@@ -151,13 +162,13 @@ class LiveRun:
         (wanted,) = (job for job in jobs if job.name == worker)
         self.coordinator.add(wanted)
 
-    def leave(self, name: str) -> None:
+    def retire(self, name: str) -> None:
         """Have a student commit and leave. The lake keeps no rows for it any more; its checkpoints stay.
 
         Raises BadInput where no student of the run has that name.
         """
         kept = [student for student in self._sections if student["name"] != name]
-        if self.works(name):
+        if self.has_worker(name):
             self.coordinator.retire(STUDENT + name)  # first: what it commits registers it with the lake once more
         elif name not in {student.name for student in self.config.students}:
             raise BadInput(f"no student of the run is named `{name}`")

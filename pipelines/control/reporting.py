@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+import time
+from collections.abc import Callable
 
-from pipelines.results import Losses
 from pipelines.rules import RunState
 from pipelines.run_dir import RunDir
 from pipelines.status import RunStatus, StatusFile, disk_use
@@ -16,31 +15,26 @@ STATUS_INTERVAL_S = 1.0
 DISK_INTERVAL_S = 60.0
 
 
-Judge = Callable[[Mapping[str, Any]], tuple[dict[str, Any], Losses]]
-"""Counts and losses, from the counters of the worker that writes the lake."""
-
-
-Look = Callable[[RunStatus], list[dict[str, Any]]]
-"""The alarms of a run, from its status now and what was seen before (`Sightings`)."""
-
-
 class Reporting:
-    """Writes `status` to `file`, hands it to `watch`, and passes metrics on to `tracker`."""
+    """Writes `status` to status.json, hands it to `watch`, and passes metrics on to `tracker`.
+
+    assess  fills in counts, losses and alarms of a run that has not ended, before each write
+    """
 
     def __init__(
         self,
         status: RunStatus,
-        file: StatusFile,
         run_dir: RunDir,
-        tracker: Tracker | None,
-        watch: Callable[[RunStatus], None],
-        judge: Judge | None,
-        clock: Callable[[], float],
-        look: Look | None = None,
+        *,
+        file: StatusFile | None = None,
+        tracker: Tracker | None = None,
+        watch: Callable[[RunStatus], None] = lambda status: None,
+        assess: Callable[[RunStatus], None] = lambda status: None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._judge, self._look = judge, look
-        self._status, self._file, self._run_dir = status, file, run_dir
-        self._tracker, self._watch, self._clock = tracker, watch, clock
+        self._status, self._run_dir = status, run_dir
+        self._file = file or StatusFile(run_dir.status)
+        self._tracker, self._watch, self._assess, self._clock = tracker, watch, assess, clock
         self._shown_at = 0.0
         self._measured_at: float | None = None
 
@@ -58,8 +52,7 @@ class Reporting:
         if status.state in (RunState.DONE, RunState.FAILED, RunState.STOPPED):
             status.raise_alarms([])
         else:
-            self._account()
-            status.raise_alarms([] if self._look is None else self._look(status))
+            self._assess(status)
             status.reason = status.trouble
         self._file.write(status.as_json())
         self._watch(status)
@@ -69,13 +62,6 @@ class Reporting:
         if report is not None and self._tracker is not None:
             for step, values in report.metrics:
                 self._tracker.metrics(worker, step, values)
-
-    def _account(self) -> None:
-        status = self._status
-        for worker in status.workers.values():
-            if self._judge is not None and worker.kind.writes_lake and worker.report is not None:
-                status.counts, losses = self._judge(worker.report.counts or {})
-                status.losses = losses.as_json()
 
     def _measure_lake(self) -> None:
         files = bytes_ = 0

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import logging
+import shutil
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from pipelines.config import Resources
+from pipelines.control.preflight import GB
 from pipelines.control.wanted import Wanted
 from pipelines.launch import Handle, Launcher
 from pipelines.rules import (
@@ -21,10 +25,12 @@ from pipelines.rules import (
     still_counting,
     verdict,
 )
+from pipelines.run_dir import RunDir
 from pipelines.status import WorkerStatus
 from pipelines.workers import Orders, Report
 
-LONGEST_BREATH_S = 5.0
+LONGEST_STEP_S = 5.0
+"""At most so much silence is counted between two polls."""
 RATE_WINDOW_S = 2.0
 
 log = logging.getLogger(__name__)
@@ -45,6 +51,24 @@ class Supervision:
     hang_s: float
     disk_has_room: Callable[[], bool]
     clock: Callable[[], float]
+
+    @classmethod
+    def of(
+        cls,
+        launcher: Launcher,
+        run_dir: RunDir,
+        resources: Resources,
+        *,
+        give_up_s: float = 300.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> Supervision:
+        """`give_up_s`: how long a broker that is away is waited for."""
+
+        def disk_has_room() -> bool:
+            return shutil.disk_usage(run_dir.root).free >= resources.min_free_disk_gb * GB
+
+        patience = Patience.of(resources, give_up_s)
+        return cls(launcher, run_dir.logs, patience, resources.hang_s, disk_has_room, clock)
 
 
 class Supervised:
@@ -138,7 +162,7 @@ class Supervised:
         """
         now, status = self._rules.clock(), self.status
         if self._asked_at is not None and handle.node is not None:
-            status.silent_s += min(now - self._asked_at, LONGEST_BREATH_S)
+            status.silent_s += min(now - self._asked_at, LONGEST_STEP_S)
         self._asked_at = now
         if status.silent_s > self._rules.hang_s:
             handle.kill()

@@ -6,7 +6,7 @@ import errno
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -15,6 +15,8 @@ import pytest
 
 from pipelines.config import Resources
 from pipelines.control.coordinator import Coordinator
+from pipelines.control.reporting import Reporting
+from pipelines.control.supervised import Supervision
 from pipelines.control.wanted import Wanted
 from pipelines.launch import RayLauncher
 from pipelines.rules import Cause, Died, Kind, RunState
@@ -117,6 +119,19 @@ def test_the_cause_of_a_death_comes_out_of_the_actors_process(launcher, tmp_path
     assert words in str(death)
 
 
+def coordinated(
+    name: str,
+    run_dir: RunDir,
+    jobs: list[Wanted],
+    launcher: RayLauncher,
+    resources: Resources,
+    watch: Callable[[RunStatus], None],
+) -> Coordinator:
+    status = RunStatus(name)
+    rules = Supervision.of(launcher, run_dir, resources)
+    return Coordinator(status, jobs, rules, Reporting(status, run_dir, watch=watch))
+
+
 def test_a_worker_stopped_by_a_signal_is_killed_after_its_silence_and_started_again(launcher, tmp_path):
     run_dir, pids = RunDir(tmp_path), []
 
@@ -127,7 +142,7 @@ def test_a_worker_stopped_by_a_signal_is_killed_after_its_silence_and_started_ag
     jobs = [Wanted("teacher", Kind.TEACHER, partial(build, "stopped", tmp_path))]
     (tmp_path / "logs").mkdir()
     resources = Resources(hang_s=10, min_free_disk_gb=0)
-    coordinator = Coordinator(run_dir, RunStatus("silent"), jobs, launcher, None, resources, watch=watch)
+    coordinator = coordinated("silent", run_dir, jobs, launcher, resources, watch)
     assert coordinator.run() is RunState.DONE
     worker = read_json(run_dir.status)["workers"]["teacher"]
     assert (worker["state"], worker["restarts"], worker["rows"]) == ("done", 1, 100)
@@ -200,7 +215,7 @@ def test_students_join_and_leave_a_run_of_real_actors_also_after_the_streams_end
 
     jobs = [wanted("augmentation", Kind.AUGMENTATION), wanted("student-early")]
     resources = Resources(min_free_disk_gb=0)
-    coordinator = Coordinator(run_dir, RunStatus("joined"), jobs, launcher, None, resources, watch=watch)
+    coordinator = coordinated("joined", run_dir, jobs, launcher, resources, watch)
     assert coordinator.run() is RunState.DONE
     workers = read_json(run_dir.status)["workers"]
     assert {name: worker["state"] for name, worker in workers.items()} == {

@@ -112,11 +112,11 @@ def test_students_join_and_leave_a_run_that_is_up_and_no_one_else_notices(undist
         workers = live.coordinator.workers
         if "student-late" not in workers and (live.coordinator.status.lake["rows"] or 0) > 700:
             with pytest.raises(BadInput, match="two students are named `feed`"):
-                live.join(late | {"name": "feed"})
-            live.join(late)
+                live.spawn(late | {"name": "feed"})
+            live.spawn(late)
         states = {name: str(worker.status.state) for name, worker in workers.items()}
         if states.get("student-late") == "running" and states["student-brand"] != "retired":
-            live.leave("brand")
+            live.retire("brand")
 
     finished = to_the_end(config, run_dir.root, attend=attend)
     assert finished.rows.equals(undisturbed.rows)

@@ -6,6 +6,8 @@ from typing import Any
 
 from pipelines.config import Resources
 from pipelines.control.coordinator import Coordinator
+from pipelines.control.reporting import Reporting
+from pipelines.control.supervised import Supervision
 from pipelines.control.wanted import Wanted
 from pipelines.rules import Cause, Died, Kind
 from pipelines.run_dir import RunDir
@@ -134,21 +136,17 @@ class Run:
         self.run_dir = RunDir(root)
         self.told = []
         self._at_tell = at_tell or (lambda run: None)
+        self.status = RunStatus("scripted")
+        settings = Resources(**({"min_free_disk_gb": 0} | resources))
         self.coordinator = Coordinator(
-            self.run_dir,
-            RunStatus("scripted"),
+            self.status,
             [Wanted(name, KINDS[name], never_built) for name in lives if name != "student-late"],
-            self.launcher,
-            tracker,
-            Resources(**({"min_free_disk_gb": 0} | resources)),
+            Supervision.of(self.launcher, self.run_dir, settings, give_up_s=give_up_s, clock=self.clock),
+            Reporting(self.status, self.run_dir, tracker=tracker, watch=self._see, clock=self.clock),
             pace=pace,
             finish=finish,
-            watch=self._see,
-            clock=self.clock,
             sleep=pause,
-            give_up_s=give_up_s,
         )
-        self.status = self.coordinator.status
 
     def _see(self, status):
         self.told.append((self.clock.now, read_json(self.run_dir.status)))

@@ -56,7 +56,7 @@ def test_an_outage_that_was_over_for_a_while_is_forgotten(tmp_path):
 
 
 def test_a_full_disk_is_not_over_because_nothing_was_written_for_a_while(tmp_path, monkeypatch):
-    monkeypatch.setattr("pipelines.control.coordinator.shutil.disk_usage", lambda _: Usage(0, 0, 1 << 20))
+    monkeypatch.setattr("pipelines.control.supervised.shutil.disk_usage", lambda _: Usage(0, 0, 1 << 20))
     life = [*[working("teacher")] * 700, FULL]
     run = Run(tmp_path, ENDLESS | {"teacher": [life]}, disk_give_up_s=100, min_free_disk_gb=1)
     assert run.to_the_end() is RunState.FAILED

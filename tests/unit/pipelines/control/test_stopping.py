@@ -129,6 +129,8 @@ from pathlib import Path
 from pipelines.launch.ray import LocalLauncher
 from pipelines.config import Resources
 from pipelines.control.coordinator import Coordinator
+from pipelines.control.reporting import Reporting
+from pipelines.control.supervised import Supervision
 from pipelines.control.wanted import Wanted
 from pipelines.rules import Kind
 from pipelines.run_dir.paths import RunDir
@@ -148,7 +150,8 @@ class Busy(Worker):
 run_dir = RunDir(Path(sys.argv[1]))
 with locked(run_dir):
     jobs = [Wanted("teacher", Kind.TEACHER, lambda rendezvous: Busy("teacher"))]
-    print(Coordinator(run_dir, RunStatus("busy"), jobs, LocalLauncher(), None, Resources()).run())
+    status, rules = RunStatus("busy"), Supervision.of(LocalLauncher(), run_dir, Resources())
+    print(Coordinator(status, jobs, rules, Reporting(status, run_dir)).run())
 """
 
 

@@ -1,4 +1,5 @@
-"""What is seen of a run from one look to the next: when each worker last moved, and what was refused lately."""
+"""Alarms of a live run, from what changes between one check and the next: when each worker last made progress, and how
+many rows were refused lately."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from pipelines.workers import Report
 
 LIVE = (WorkerState.STARTING, WorkerState.RUNNING, WorkerState.RESTARTING)
 SAMPLES = 60
-"""Into so many parts the window is cut in which refused rows are counted: it is exact to one of them."""
+"""The window in which refused rows are counted is sampled this often, and is exact to one sample."""
 
 
 class Read(NamedTuple):
@@ -28,9 +29,8 @@ class Read(NamedTuple):
 NOTHING = Read(0, {})
 
 
-class Sightings:
-    """Looks at the status of a run with `config` and tells its alarms. `clock` never jumps; `now` is the time of
-    day."""
+class AlarmMonitor:
+    """Finds the alarms of a run with `config` in its status. `clock` never jumps; `now` is the time of day."""
 
     def __init__(
         self, config: Config, clock: Callable[[], float], now: Callable[[], datetime] = lambda: datetime.now(UTC)
@@ -44,7 +44,7 @@ class Sightings:
         self._topics = topics
         self._samples: dict[str, deque[tuple[float, Read]]] = {what: deque() for what in topics}
 
-    def look(self, status: RunStatus) -> list[dict[str, Any]]:
+    def check(self, status: RunStatus) -> list[dict[str, Any]]:
         """The alarms as status.json has them."""
         now_s, now = self._clock(), self._now()
         sights = [sight for worker in status.workers.values() if (sight := self._sight(worker, status, now_s))]

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 from pipelines.config import parse
-from pipelines.control.sightings import Sightings
+from pipelines.control.monitor import AlarmMonitor
 from pipelines.rules import Kind, RunState, WorkerState
 from pipelines.status import EarlierLegs, RunStatus, WorkerStatus
 from pipelines.workers import Report
@@ -23,7 +23,7 @@ class Seen:
         config = parse(raw | {"source": None, "pace": {"mode": "free"}})
         self.topics = (config.kafka.impressions.topic, config.kafka.feedback.topic)
         self.clock = HandClock()
-        self.sightings = Sightings(config, self.clock, lambda: datetime(2026, 11, 23, 12, tzinfo=UTC))
+        self.monitor = AlarmMonitor(config, self.clock, lambda: datetime(2026, 11, 23, 12, tzinfo=UTC))
         self.status = RunStatus("seen", RunState.RUNNING, earlier=EarlierLegs(legs=legs - 1))
         self.augmentation = self.add("augmentation", Kind.AUGMENTATION)
         self.student = self.add("student-feed", Kind.STUDENT)
@@ -44,7 +44,7 @@ class Seen:
     def after(self, seconds: float) -> list[str]:
         """The states that are told when so much time has passed, in one look."""
         self.clock.advance(seconds)
-        self.status.raise_alarms(self.sightings.look(self.status))
+        self.status.raise_alarms(self.monitor.check(self.status))
         return [alarm["state"] for alarm in self.status.alarms]
 
 

@@ -1,4 +1,5 @@
-"""Grants the wishes of a run's roster: while the run lives, and when it starts."""
+"""Brings a run in line with its roster, which says for each student whether it is to run, pause or leave: while the run
+lives, and when it starts."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ log = logging.getLogger(__name__)
 
 
 class Run(Protocol):
-    """What is asked of a run that lives; `LiveRun` has it."""
+    """What a reconciler needs of a live run; `LiveRun` has it."""
 
     config: Config
 
@@ -28,32 +29,32 @@ class Run(Protocol):
     def lake_rows(self) -> int: ...
     @property
     def draining(self) -> bool: ...
-    def works(self, name: str) -> bool: ...
-    def failed(self, name: str) -> bool: ...
+    def has_worker(self, name: str) -> bool: ...
+    def has_failed(self, name: str) -> bool: ...
     def keep_rows_for(self, name: str) -> None: ...
-    def join(self, student: dict[str, Any]) -> None: ...
+    def spawn(self, student: dict[str, Any]) -> None: ...
     def pause(self, name: str) -> None: ...
-    def go_on(self, name: str) -> None: ...
-    def leave(self, name: str) -> None: ...
+    def resume(self, name: str) -> None: ...
+    def retire(self, name: str) -> None: ...
 
 
-class Attendance:
-    """Makes a live run as its roster says, and answers every wish."""
+class RosterReconciler:
+    """Makes a live run what its roster asks for, and answers every wish of it."""
 
     def __init__(self, roster: Roster, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._roster = roster
-        self._came: set[str] = set()
-        self._said: dict[str, str] = {}
+        self._started: set[str] = set()  # students with `joins_at_rows`
+        self._logged: dict[str, str] = {}
         self._kept_at: float | None = None
 
-    def __call__(self, run: Run) -> None:
-        """Grant what is open, and let in who is to join by now. A wish that the run cannot grant is refused, with why;
-        nothing has changed then."""
-        with self._whatever_happens("letting students in"):
-            self._let_in(run)
+    def reconcile(self, run: Run) -> None:
+        """Start students that are due, and grant open wishes. A wish that the run cannot grant is refused with the
+        reason, and nothing has changed."""
+        with self._logging_errors("starting students"):
+            self._start_due(run)
         for name in self._roster.names:
-            with self._whatever_happens(name):  # a damaged file keeps no other student from its answer
+            with self._logging_errors(name):  # a damaged file of one student does not hold up the others
                 if (wish := self._roster.wish(name)) is not None and not self._roster.answered(wish):
                     self._answer(run, wish)
 
@@ -67,9 +68,9 @@ class Attendance:
             self._roster.answer(wish, words)
             log.info("%s: %s", wish.name, words)
 
-    def _let_in(self, run: Run) -> None:
-        """Students of the config that join later than the run begins; until then the lake keeps their rows."""
-        late = [s for s in run.config.students if s.joins_at_rows and s.name not in self._came]
+    def _start_due(self, run: Run) -> None:
+        """Start the students of the config whose `joins_at_rows` the lake has reached; keep rows for the others."""
+        late = [s for s in run.config.students if s.joins_at_rows and s.name not in self._started]
         now = self._clock()
         keep = self._kept_at is None or now - self._kept_at >= KEEP_EVERY_S
         for student in late:
@@ -78,21 +79,21 @@ class Attendance:
                     run.keep_rows_for(student.name)
                     self._kept_at = now
                 continue
-            self._came.add(student.name)
+            self._started.add(student.name)
             stands = self._roster.stands(student.name)
             paused = stands is not None and stands.wanted is Presence.PAUSED
-            if not run.works(student.name) and not paused:
-                run.go_on(student.name)
+            if not run.has_worker(student.name) and not paused:
+                run.resume(student.name)
                 log.info("%s joins", student.name)
 
     @contextmanager
-    def _whatever_happens(self, doing: str) -> Iterator[None]:
-        """What goes wrong with a request ends no run: it is logged once, and tried again at the next look."""
+    def _logging_errors(self, doing: str) -> Iterator[None]:
+        """A request that fails does not end the run: its error is logged once, and it is tried again next time."""
         try:
             yield
         except (StreamingError, OSError) as error:
-            if self._said.get(doing) != str(error):
-                self._said[doing] = str(error)
+            if self._logged.get(doing) != str(error):
+                self._logged[doing] = str(error)
                 log.error("%s: %s", doing, error)
 
 
@@ -100,23 +101,23 @@ def _grant(run: Run, wish: Wish) -> str:
     name = wish.name
     known = name in {student.name for student in run.config.students}
     if wish.wanted is Presence.RUNNING:
-        if run.works(name) and not run.failed(name):
+        if run.has_worker(name) and not run.has_failed(name):
             return f"`{name}` is in the run"
         if known:
-            run.go_on(name)
+            run.resume(name)
             return f"`{name}` goes on from its checkpoint"
         if wish.section is None:
             raise BadInput(f"no student of the run is named `{name}`; spawn it first")
-        run.join(wish.section)
+        run.spawn(wish.section)
         return f"`{name}` joined"
     if wish.wanted is Presence.PAUSED:
-        if run.works(name):
+        if run.has_worker(name):
             run.pause(name)
         elif not known:
             raise BadInput(f"no student of the run is named `{name}`")
         return f"`{name}` is paused; the lake keeps its rows for `lake.reader_expiry_s`"
     if known:
-        run.leave(name)
+        run.retire(name)
     return f"`{name}` has left; its checkpoints and exports stay"
 
 

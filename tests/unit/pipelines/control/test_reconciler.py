@@ -8,7 +8,7 @@ import pytest
 
 from exfm.errors import ModelError
 from pipelines.config import parse
-from pipelines.control.attendance import Attendance
+from pipelines.control.reconciler import RosterReconciler
 from pipelines.run_dir import Presence, Roster
 from streaming.errors import BadInput
 from tests.support.pipelines.raw_configs import changed, small
@@ -26,28 +26,28 @@ class Run:
         self.kept: list[str] = []
         self.trouble: Exception | None = None
 
-    def works(self, name: str) -> bool:
+    def has_worker(self, name: str) -> bool:
         return name in self.at_work
 
-    def failed(self, name: str) -> bool:
+    def has_failed(self, name: str) -> bool:
         return name in self.given_up
 
     def keep_rows_for(self, name: str) -> None:
         self.kept.append(name)
 
-    def join(self, student: dict[str, Any]) -> None:
+    def spawn(self, student: dict[str, Any]) -> None:
         if self.trouble is not None:
             raise self.trouble
-        self._note("join", student["name"], at_work=True)
+        self._note("spawn", student["name"], at_work=True)
 
     def pause(self, name: str) -> None:
         self._note("pause", name, at_work=False)
 
-    def go_on(self, name: str) -> None:
-        self._note("go on", name, at_work=True)
+    def resume(self, name: str) -> None:
+        self._note("resume", name, at_work=True)
 
-    def leave(self, name: str) -> None:
-        self._note("leave", name, at_work=False)
+    def retire(self, name: str) -> None:
+        self._note("retire", name, at_work=False)
 
     def _note(self, what: str, name: str, *, at_work: bool) -> None:
         self.asked.append(f"{what} {name}")
@@ -60,27 +60,27 @@ def roster(tmp_path) -> Roster:
 
 
 def test_every_wish_is_granted_once(roster):
-    run, attendance = Run(), Attendance(roster)
+    run, reconciler = Run(), RosterReconciler(roster)
     roster.ask("late", Presence.RUNNING, {"name": "late"})
     roster.ask("feed", Presence.PAUSED)
     for _ in range(3):
-        attendance(run)
-    assert run.asked == ["pause feed", "join late"]
+        reconciler.reconcile(run)
+    assert run.asked == ["pause feed", "spawn late"]
     roster.ask("feed", Presence.RUNNING)
     roster.ask("shop", Presence.RETIRED)
     for _ in range(3):
-        attendance(run)
-    assert run.asked[2:] == ["go on feed", "leave shop"]
+        reconciler.reconcile(run)
+    assert run.asked[2:] == ["resume feed", "retire shop"]
     assert roster.open == []
 
 
 @pytest.mark.parametrize("trouble", [BadInput("no room"), ModelError("it does not fit")])
 def test_what_cannot_be_granted_is_refused_with_why_and_the_run_goes_on(roster, trouble):
-    run, attendance = Run(), Attendance(roster)
+    run, reconciler = Run(), RosterReconciler(roster)
     run.trouble = trouble
     roster.ask("late", Presence.RUNNING, {"name": "late"})
     roster.ask("nobody", Presence.PAUSED)
-    attendance(run)
+    reconciler.reconcile(run)
     outcomes = {name: roster.outcome(name) for name in ("late", "nobody")}
     assert outcomes["late"] is not None
     assert (outcomes["late"].refused, outcomes["late"].words) == (True, str(trouble))
@@ -90,83 +90,83 @@ def test_what_cannot_be_granted_is_refused_with_why_and_the_run_goes_on(roster, 
 
 
 def test_a_damaged_wish_ends_no_run_keeps_no_one_else_waiting_and_is_said_once(roster, monkeypatch):
-    run, attendance, said = Run(), Attendance(roster), list[str]()
-    monkeypatch.setattr("pipelines.control.attendance.log.error", lambda form, *of: said.append(form % of))
+    run, reconciler, said = Run(), RosterReconciler(roster), list[str]()
+    monkeypatch.setattr("pipelines.control.reconciler.log.error", lambda form, *of: said.append(form % of))
     roster.ask("late", Presence.RUNNING, {"name": "late"})
     path = roster.folder / "late" / "wish.json"
     path.write_text('{"name": 3}')
     roster.ask("shop", Presence.PAUSED)
     for _ in range(3):
-        attendance(run)
+        reconciler.reconcile(run)
     assert run.asked == ["pause shop"]
     assert len(said) == 1
     assert "wish.json is damaged" in said[0]
 
 
 def test_an_answer_that_finds_no_room_on_the_disk_is_given_at_the_next_look(roster, monkeypatch):
-    run, attendance = Run(), Attendance(roster)
+    run, reconciler = Run(), RosterReconciler(roster)
     roster.ask("shop", Presence.PAUSED)
     with monkeypatch.context() as patch:
         patch.setattr(Roster, "answer", lambda *_, **__: (_ for _ in ()).throw(OSError(28, "No space left on device")))
-        attendance(run)
+        reconciler.reconcile(run)
     assert [wish.name for wish in roster.open] == ["shop"]
-    attendance(run)
+    reconciler.reconcile(run)
     assert roster.open == []
 
 
 def test_a_student_that_has_failed_goes_on_when_it_is_asked_for(roster):
-    run, attendance = Run(), Attendance(roster)
+    run, reconciler = Run(), RosterReconciler(roster)
     run.given_up = {"feed"}
     roster.ask("feed", Presence.RUNNING)
-    attendance(run)
-    assert run.asked == ["go on feed"]
+    reconciler.reconcile(run)
+    assert run.asked == ["resume feed"]
     run.given_up = set()
     roster.ask("feed", Presence.RUNNING, again=True)
-    attendance(run)
-    assert run.asked == ["go on feed"]
+    reconciler.reconcile(run)
+    assert run.asked == ["resume feed"]
 
 
 def test_a_student_that_joins_later_is_let_in_once_the_lake_has_its_rows_or_ends(roster):
     raw = changed("students.0.joins_at_rows", 100)
-    run, attendance = Run(raw), Attendance(roster)
+    run, reconciler = Run(raw), RosterReconciler(roster)
     run.at_work = {"shop"}
-    attendance(run)
+    reconciler.reconcile(run)
     run.lake_rows = 99
-    attendance(run)
+    reconciler.reconcile(run)
     assert run.asked == []
     assert run.kept == ["feed"]  # not at every look
     run.lake_rows = 100
-    attendance(run)
-    attendance(run)
-    assert run.asked == ["go on feed"]
+    reconciler.reconcile(run)
+    reconciler.reconcile(run)
+    assert run.asked == ["resume feed"]
     short = Run(raw)
     short.at_work, short.draining = {"shop"}, True
-    Attendance(roster)(short)
-    assert short.asked == ["go on feed"]
+    RosterReconciler(roster).reconcile(short)
+    assert short.asked == ["resume feed"]
 
 
 def test_rows_of_a_student_that_is_yet_to_join_are_kept_until_it_does(roster):
     now = 0.0
-    run, attendance = Run(changed("students.0.joins_at_rows", 100)), Attendance(roster, lambda: now)
+    run, reconciler = Run(changed("students.0.joins_at_rows", 100)), RosterReconciler(roster, lambda: now)
     run.at_work = {"shop"}
     for now in (0.0, 5.0, 11.0, 22.0):  # noqa: B007
-        attendance(run)
+        reconciler.reconcile(run)
     assert run.kept == ["feed"] * 3
     run.lake_rows, now = 100, 40.0
-    attendance(run)
+    reconciler.reconcile(run)
     assert run.kept == ["feed"] * 3
 
 
 def test_a_refused_wish_leaves_what_was_granted_before_it(roster):
-    run, attendance = Run(), Attendance(roster)
+    run, reconciler = Run(), RosterReconciler(roster)
     roster.ask("late", Presence.RUNNING, {"name": "late"})
-    attendance(run)
+    reconciler.reconcile(run)
     roster.ask("late", Presence.PAUSED)
-    attendance(run)
+    reconciler.reconcile(run)
     run.at_work.discard("late")
     run.trouble = BadInput("no room")
     roster.ask("late", Presence.RUNNING)
-    attendance(run)
+    reconciler.reconcile(run)
     (stands,) = roster.standing
     assert (stands.wanted, stands.section) == (Presence.PAUSED, {"name": "late"})
     assert roster.ask("late", Presence.RUNNING).section == {"name": "late"}

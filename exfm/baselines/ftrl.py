@@ -50,6 +50,7 @@ class FTRL:
         self.alpha = RATE / self.hashing.count
         self._s, self._n = torch.zeros(2, tasks, SLOTS)
         self._place = np.zeros(SLOTS, np.int32)  # of a slot among a batch's coordinates; no state
+        self._moved: np.ndarray | None = None  # (SLOTS,) bool
 
     def see(self, batch: Batch) -> Seen:
         """Score a batch."""
@@ -68,6 +69,8 @@ class FTRL:
         shift = offset if batch.negative_rate is None else offset + label_shift(batch.negative_rate)
         p = torch.sigmoid(seen.logits + shift.float()).numpy()
         rows = None if seen.at.rows is None else seen.at.rows.numpy()
+        if self._moved is not None:
+            self._moved[seen.slots] = True
         for t in range(T):
             if not known[:, t].any():
                 continue
@@ -87,6 +90,15 @@ class FTRL:
         last = self._place[slots_I]
         kept = last == order
         return slots_I[kept], (np.cumsum(kept) - 1)[last]
+
+    def moved_slots(self) -> np.ndarray:
+        """Slots that were learned since this was last asked, ascending; none the first time."""
+        moved, self._moved = self._moved, np.zeros(SLOTS, bool)
+        return np.zeros(0, np.int64) if moved is None else np.flatnonzero(moved)
+
+    def weights(self, slots: np.ndarray | slice = slice(None)) -> Tensor:
+        """w (T, U) float32 of these slots, as they are now: what `served_linear` serves of them."""
+        return torch.from_numpy(_weights(self._s.numpy()[:, slots], self._n.numpy()[:, slots], self.alpha))
 
     def tensors(self) -> dict[str, Tensor]:
         """The state itself, not a copy: to write into it is to load it."""

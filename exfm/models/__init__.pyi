@@ -15,7 +15,7 @@ from .engine import (
 )
 from .learned_rows import LearnedRows, Whose
 from .scorer import ShardedScorer, TeacherScorer, snapshot_of
-from .served import ServedStudent, check_logits, load_served, load_student, save_served
+from .served import PARITY, ServedStudent, check_logits, load_served, load_student, save_served, served_meta, served_of
 from .stack import has_wide
 from .student import Student
 from .student_config import StudentConfig
@@ -26,6 +26,7 @@ from .teacher_wide import all_tables, wide_columns, wide_configs
 __all__ = [
     "AS_SHOWN",
     "LOGISTIC",
+    "PARITY",
     "RATE",
     "STUDENT",
     "TEACHER",
@@ -54,6 +55,8 @@ __all__ = [
     "load_served",
     "load_student",
     "save_served",
+    "served_meta",
+    "served_of",
     "snapshot_of",
     "under",
     "wide_columns",

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -147,14 +147,21 @@ def check_logits(logits: np.ndarray, served: ServedStudent, batch: Batch) -> flo
 
 def save_served(served: ServedStudent, root: str | os.PathLike[str], name: str) -> Path:
     """Write `<root>/<name>`, all that `load_served` needs, atomically. Errors: as `exfm.tensors.save_checkpoint`."""
-    meta = {
-        "trunk": served.trunk_config.model_dump(mode="json"),
-        "width": served.width,
-        "features": served.features.model_dump(mode="json"),
-        "tasks": list(served.tasks),
-        "wide": served.wide is not None,
-    }
+    meta = served_meta(served.trunk_config, served.width, served.features, served.tasks, wide=served.wide is not None)
     return save_checkpoint(root, name, served.state_dict(), meta, kind=KIND)
+
+
+def served_meta(
+    trunk: TrunkConfig, width: int, features: FeatureSet, tasks: Sequence[str], *, wide: bool
+) -> dict[str, Any]:
+    """What is saved with the tensors of a served student: all that it is made of."""
+    return {
+        "trunk": trunk.model_dump(mode="json"),
+        "width": width,
+        "features": features.model_dump(mode="json"),
+        "tasks": list(tasks),
+        "wide": wide,
+    }
 
 
 def load_served(path: str | os.PathLike[str]) -> ServedStudent:
@@ -162,7 +169,11 @@ def load_served(path: str | os.PathLike[str]) -> ServedStudent:
     stored = load_checkpoint(path)
     if stored.kind != KIND:
         raise ModelError(f"`{Path(path).name}` is a {stored.kind}, not a {KIND}; give the path of a student's export")
-    meta = stored.meta
+    return served_of(stored.tensors, stored.meta)
+
+
+def served_of(tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> ServedStudent:
+    """A served student of these tensors and its `served_meta`. Raises ModelError where the two do not match."""
     served = ServedStudent(
         TrunkConfig.model_validate(meta["trunk"]),
         meta["width"],
@@ -170,9 +181,9 @@ def load_served(path: str | os.PathLike[str]) -> ServedStudent:
         meta["tasks"],
         wide=meta.get("wide", False),  # releases before had none
     )
-    tensors = with_prior(stored.tensors, len(served.tasks), prefix="prior.")
-    check_fit({k: v.shape for k, v in served.state_dict().items()}, tensors)
-    served.load_state_dict(tensors)
+    whole = with_prior(tensors, len(served.tasks), prefix="prior.")
+    check_fit({k: v.shape for k, v in served.state_dict().items()}, whole)
+    served.load_state_dict(whole)
     return served
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+import numpy as np
 from torch import Tensor, nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
@@ -51,6 +52,14 @@ class StudentWide:
         """Learn what was stacked. `counted`: the offset (T,) of a prior that has counted the batch."""
         self._stack.learn(of.offset, of.deep, of.wide, of.batch, counted)
         self._ftrl.learn(of.seen, of.batch, counted)
+
+    def moved_slots(self) -> np.ndarray:
+        """As `FTRL.moved_slots`."""
+        return self._ftrl.moved_slots()
+
+    def weights(self, slots: np.ndarray | slice = slice(None)) -> Tensor:
+        """(T, U): what `ServedWide` serves of these slots."""
+        return self._ftrl.weights(slots)
 
     def tensors(self) -> dict[str, Tensor]:
         """The state itself, not a copy, as `wide/…` and `stack/…`."""

@@ -19,7 +19,7 @@ FollowOption = Annotated[
     str,
     typer.Option(
         "--follow",
-        help="Which version: champion or candidate of the registry; or newest, of the last checkpoint.",
+        help="champion or candidate of the registry; newest, of the last checkpoint; or live, as the student learns.",
     ),
 ]
 
@@ -182,7 +182,7 @@ def score(
 
 
 def _follow(text: str) -> Follow:
-    return cast("Follow", _chosen(text, "--follow", ("champion", "candidate", "newest")))
+    return cast("Follow", _chosen(text, "--follow", ("champion", "candidate", "newest", "live")))
 
 
 def _chosen(text: str, option: str, possible: tuple[str, ...]) -> str:

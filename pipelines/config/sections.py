@@ -261,6 +261,15 @@ class RegistrySettings(Frozen):
         default=1_000_000, gt=0, description="rows after which a comparison that decided nothing gives way to the next"
     )
     trial_days: float | None = Field(default=None, gt=0, description="the same in days of event time; null: rows alone")
+    increments: Literal["wanted", "always", "never"] = Field(
+        default="wanted",
+        description="whether students publish what they just learned, for `exfm serve --follow live`; wanted: while "
+        "such a server runs; always: also where servers cannot write into the run directory",
+    )
+    increments_every_s: float = Field(default=1.0, gt=0, description="of wall time, between two increments")
+    increments_every_rows: int | None = Field(
+        default=None, gt=0, description="rows learned after which an increment comes sooner; null: time alone decides"
+    )
     keep_versions: int = Field(
         default=8, ge=1, description="versions that stay on the disk, apart from champion, candidate and previous"
     )

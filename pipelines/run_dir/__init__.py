@@ -2,6 +2,7 @@
 
 paths        every file and folder of a run directory, by name
 logs         the log of each process, rotated
+lease        what somebody wants now
 roster       who is to be a student beyond what the config says, and what came of it
 end_offsets  where topics that others feed ended when a bounded run began
 """

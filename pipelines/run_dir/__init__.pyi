@@ -1,9 +1,11 @@
 from .end_offsets import store_ends, stored_ends
+from .lease import Lease
 from .logs import log_file, log_to
 from .paths import RunDir, version_name
 from .roster import Outcome, Presence, Roster, Wish
 
 __all__ = [
+    "Lease",
     "Outcome",
     "Presence",
     "Roster",

@@ -76,6 +76,10 @@ class RunDir:
     def served_twin(self, student: str) -> Path:
         return self.root / "snapshots" / "twins" / student
 
+    def live(self, student: str) -> Path:
+        """What servers follow live: increments of a student, and full versions that they lead on from."""
+        return self.root / "snapshots" / "live" / student
+
     @property
     def registry(self) -> Path:
         return self.root / "registry"

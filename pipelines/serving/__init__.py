@@ -3,7 +3,8 @@
 asked      what a request asks: JSON or Arrow, as columns
 tables     of int8 or int4, judged before they answer
 version    one version of a student, immutable
-origins    where versions come from: a run, MLflow's registry
+origins    where versions come from: a run, a student in training, MLflow's registry
+freshness  from a student's step to the first answer that has it
 shelf      the versions that answer now; swapped by one pointer
 app        the HTTP interface
 interface  the same as an OpenAPI document

@@ -80,6 +80,8 @@ class Server:
             answer, served = await self._answered(request, model)
             rows, refused, version = len(answer.probabilities), len(answer.refusals), served.name
             response = _response(answer, served, request)
+            if served.value is not None:
+                self._shelf.freshness[model].answered(served.value, time.time())
         except _Refused as no:
             refused = no.rows
             response = JSONResponse({"error": str(no), **no.more}, no.code)
@@ -145,6 +147,8 @@ class Server:
             value: dict[str, Any] = {"model": model, "version": None} if version is None else version.as_json()
             if version is not None:
                 value["age_s"] = round(time.time() - version.loaded_at, 1)
+                if version.value is not None:
+                    value["freshness"] = self._shelf.freshness[model].as_json()
             found.append(value | ({"refused": refused} if refused is not None else {}))
         return JSONResponse({"models": found})
 

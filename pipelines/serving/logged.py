@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 from pipelines.serving.asked import Asked
-from pipelines.serving.version import Answer, ServedVersion
+from pipelines.serving.version import Answer, ServedVersion, Signature
 from streaming.errors import BadInput, StreamingError
 from streaming.hashing import hash64
 from streaming.kafka import KafkaSettings, TopicWriter
@@ -48,7 +48,7 @@ class LogSettings(NamedTuple):
 
 
 class _Noted(NamedTuple):
-    version: ServedVersion
+    version: Signature
     asked: Asked
     probabilities: np.ndarray
     rows: np.ndarray
@@ -83,7 +83,7 @@ class ServedLog:
             return
         try:
             at_ms = int(time.time() * 1000)
-            self._queue.put_nowait(_Noted(version, asked, answer.probabilities[rows], rows, at_ms))
+            self._queue.put_nowait(_Noted(version.signature, asked, answer.probabilities[rows], rows, at_ms))
         except queue.Full:
             self.dropped += len(rows)
 

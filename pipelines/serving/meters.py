@@ -58,6 +58,11 @@ class Meters:
                 lines.append(f'exfm_version_info{{{me},model="{model}",version="{version.name}"}} 1')
                 ages.append(f'exfm_version_age_seconds{{{me},model="{model}"}} {now_s - version.loaded_at:.1f}')
         lines += ["# TYPE exfm_version_age_seconds gauge", *ages]
+        for name in ("freshness", "step_to_served"):
+            lines.append(f"# TYPE exfm_{name}_seconds histogram")
+            for model, fresh in shelf.freshness.items():
+                seconds = fresh.answers if name == "freshness" else fresh.served
+                lines += seconds.lines(f"exfm_{name}_seconds", f'{me},model="{model}"')
         lines += ["# TYPE exfm_swaps_total counter", f"exfm_swaps_total{{{me}}} {shelf.swaps}"]
         if served_log is not None:
             for fate in ("written", "dropped", "unidentified"):

@@ -81,6 +81,8 @@ def serve(asked: Serving, processes: int, ready: Callable[[int], None] = lambda 
 
     Raises BadInput where there is no such run, student or model, or the port is taken.
     """
+    if asked.follow == "live" and asked.tables.kind != "fp32":
+        raise BadInput(f"--follow live serves fp32, and --tables is {asked.tables.kind}; follow champion with those")
     if asked.logged is not None:
         TopicWriter(asked.logged.kafka, asked.logged.topic).close()
     origins = asked.origins()  # what cannot be is said here, once

@@ -10,15 +10,15 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Sequence
 
 from exfm.errors import ModelError
 from pipelines.run_dir import RunDir
+from pipelines.serving.freshness import Freshness
 from pipelines.serving.origins import Follow, Origin, Wanted, origins_of
 from pipelines.serving.tables import Tables
 from pipelines.serving.version import ServedVersion
-
-LOOK_EVERY_S = 0.5
 
 log = logging.getLogger(__name__)
 
@@ -30,6 +30,7 @@ class Shelf:
         self._tables = tables
         self._origins = {origin.model: origin for origin in origins}
         self._versions: dict[str, ServedVersion | None] = dict.fromkeys(self._origins)
+        self.freshness = {model: Freshness() for model in self._origins}
         self._refused: dict[str, tuple[str, str]] = {}
         self._damaged: set[tuple[str, str]] = set()
         self._over = threading.Event()
@@ -69,24 +70,35 @@ class Shelf:
     def _follow_one(self, model: str) -> None:
         wanted, before = self._origins[model].wanted(), self._versions[model]
         if wanted is None or (before is not None and before.name == wanted.name):
-            self._refused.pop(model, None)
+            self._answers(model, wanted)
         elif (model, wanted.name) not in self._damaged:
             self._take(model, wanted, before)
 
     def _take(self, model: str, wanted: Wanted, before: ServedVersion | None) -> None:
         try:
             version = ServedVersion(
-                model, wanted.name, wanted.path, wanted.schema, wanted.about, self._tables, wanted.labelled
-            )
+                model, wanted.name, wanted.path, wanted.schema, wanted.about, self._tables, wanted.labelled,
+                wanted.value,
+            )  # fmt: skip
         except ModelError as error:
             if wanted.path.exists():
                 self._damaged.add((model, wanted.name))  # not tried again
             self._refuse(model, wanted.name, str(error))
             return
+        if wanted.value is not None:
+            self.freshness[model].taken_up(wanted.value, time.time())
         self._versions[model] = version
-        self._refused.pop(model, None)
+        self._answers(model, wanted)
         self.swaps += before is not None
-        log.info("%s: %s answers%s", model, version.name, "" if before is None else f" in place of {before.name}")
+        said = log.debug if wanted.value is not None and before is not None else log.info  # increments are many
+        said("%s: %s answers%s", model, version.name, "" if before is None else f" in place of {before.name}")
+
+    def _answers(self, model: str, wanted: Wanted | None) -> None:
+        """What is wanted answers; a newer one may have been refused by where it comes from."""
+        if wanted is not None and wanted.refused is not None:
+            self._refuse(model, *wanted.refused)
+        else:
+            self._refused.pop(model, None)
 
     def _refuse(self, model: str, name: str, why: str) -> None:
         if self._refused.get(model) != (name, why):
@@ -97,12 +109,13 @@ class Shelf:
     # --- following ---------------------------------------------------------------------------------------------------
 
     def follow(self) -> None:
-        """Look every half second, in a thread, until `close`."""
+        """Look every half second, or as often as an origin wants it, in a thread, until `close`."""
         self._thread = threading.Thread(target=self._looking, name="shelf", daemon=True)
         self._thread.start()
 
     def _looking(self) -> None:
-        while not self._over.wait(LOOK_EVERY_S):
+        every = min(origin.look_every_s for origin in self._origins.values())
+        while not self._over.wait(every):
             self.look()
 
     def close(self) -> None:

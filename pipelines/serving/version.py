@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from exfm.increments import Value
 from exfm.models import load_served
 from pipelines.served_model import ServedModel
 from pipelines.served_rows import checked_columns, serving_rules
@@ -26,6 +27,24 @@ class Answer(NamedTuple):
     refusals: Refusals
 
 
+class Signature(NamedTuple):
+    """What a version is called, predicts and reads; without the model, so that who keeps it keeps no tables."""
+
+    name: str
+    tasks: tuple[str, ...]
+    inputs: pa.Schema
+    schema: RowSchema
+
+    def impressions(self, asked: Asked, at_ms: int) -> pa.RecordBatch:
+        """The columns of an impression that were asked with, in the schema's types; without an event time, `at_ms`."""
+        there = {*asked.columns, *asked.context, *self.inputs.names, "event_time_ms"}
+        rules = RowRules("impression", self.schema, only=there)
+        context = dict(asked.context)
+        if "event_time_ms" not in asked.columns:
+            context.setdefault("event_time_ms", at_ms)
+        return checked_columns(asked.columns, context, asked.size, rules)[0]
+
+
 class ServedVersion:
     """A version on the disk, loaded. `name` is its name in the registry, or that of an export."""
 
@@ -38,16 +57,19 @@ class ServedVersion:
         about: dict[str, Any],
         tables: Tables = Tables(),
         labelled: Callable[[list[str], int], pa.Table] | None = None,
+        value: Value | None = None,
     ) -> None:
-        """`labelled`: rows to judge other `tables` than those of fp32 on. Raises ModelError where the files are damaged
-        or hold something else, or such tables predict worse than they may."""
-        served = load_served(path)
+        """`labelled`: rows to judge other `tables` than those of fp32 on. `value`: the version, where it is in memory
+        already, to be served as it is. Raises ModelError where the files are damaged or hold something else, or such
+        tables predict worse than they may."""
+        served = load_served(path) if value is None else value.served
         rows = None
         if tables.kind != "fp32" and labelled is not None:
             rows = labelled(columns_to_judge(served), JUDGED_ROWS)
         self.model, self.name, self.about = model, name, about | {"tables": take_tables(served, tables, rows)}
         self._model, self._rules = ServedModel(served, schema), serving_rules(schema, served.features)
-        self._schema = schema
+        self.value = value  # it stays as it is while it is kept
+        self.signature = Signature(name, served.tasks, self._rules.schema, schema)
         self.loaded_at = time.time()
 
     @property
@@ -63,15 +85,6 @@ class ServedVersion:
         """A probability for each row and task. Rows that ingestion would refuse are refused with its words."""
         batch, refusals = checked_columns(asked.columns, asked.context, asked.size, self._rules)
         return Answer(self._model.answer(batch, refusals), refusals)
-
-    def impressions(self, asked: Asked, at_ms: int) -> pa.RecordBatch:
-        """The columns of an impression that were asked with, in the schema's types; without an event time, `at_ms`."""
-        there = {*asked.columns, *asked.context, *self.inputs.names, "event_time_ms"}
-        rules = RowRules("impression", self._schema, only=there)
-        context = dict(asked.context)
-        if "event_time_ms" not in asked.columns:
-            context.setdefault("event_time_ms", at_ms)
-        return checked_columns(asked.columns, context, asked.size, rules)[0]
 
     def as_json(self) -> dict[str, Any]:
         columns = {field.name: {"type": str(field.type), "nullable": field.nullable} for field in self.inputs}

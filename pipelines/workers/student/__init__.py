@@ -5,6 +5,7 @@ past     which software learned which rows, and where tables grew
 record   live figures, predictions, age of the teacher's logits
 export   what is served, checked against the student
 versions what is published of it while it learns, and which version is champion
+increments  what it learned since a moment ago, for servers that follow it live
 warm     the weights of another student's checkpoint, to begin with
 trial    champion and candidate on the same fresh rows
 """

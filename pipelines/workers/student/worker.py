@@ -23,6 +23,7 @@ from pipelines.run_dir import RunDir, version_name
 from pipelines.training import Account, PredictionLog
 from pipelines.workers import Keeper, Report, Worker, seconds_since
 from pipelines.workers.student.export import Exports
+from pipelines.workers.student.increments import Increments
 from pipelines.workers.student.past import Past
 from pipelines.workers.student.record import FIGURES, Record
 from pipelines.workers.student.trial import NAME as VERSIONS
@@ -49,6 +50,7 @@ class StudentWorker(Worker):
         self._last_batch: Batch | None = None
         self.feed: StudentFeed | None = None
         self._commons: Commons | None = None
+        self.increments: Increments | None = None
 
     # --- beginning ---------------------------------------------------------------------------------------------
 
@@ -106,6 +108,8 @@ class StudentWorker(Worker):
         if stored is None and settings.starts_from is not None:
             start_warm(self.engine, self._run_dir.roster.start(settings.name), config, settings)
             log.info("started with weights of %s", settings.starts_from)
+        live = self._run_dir.live(settings.name)
+        self.increments = Increments(self.engine.student, live, config.registry, self.watch)
         self._past = Past(meta, meta["lake_seq"] if meta is not None else self._position)
         grew = stored is not None and self._load(stored)
         kept = stored.tensors if stored is not None else {}
@@ -189,6 +193,8 @@ class StudentWorker(Worker):
     def step(self) -> bool:
         """Learn one batch, if there is one."""
         self.keeper.check()
+        if self.increments is not None:
+            self.increments.publish()
         self.versions.take_decisions()
         assert self.feed is not None
         self.feed.end_at(self.orders.end_seq)
@@ -224,6 +230,8 @@ class StudentWorker(Worker):
         self._move_to(cut.rows["lake_seq"][-1].as_py())
         self.rows += cut.rows.num_rows
         self._saved_rows += taught.num_rows
+        if self.increments is not None:
+            self.increments.note(cut.batch, self._position, self.account.rows)
         with self.watch("trial"):
             self.versions.note(cut.rows)
         due = self.versions.decided or self.versions.due(self.account.rows)
@@ -313,11 +321,15 @@ class StudentWorker(Worker):
         try:
             if self.keeper.unfinished:
                 self.checkpoint()
+            if self.increments is not None:
+                self.increments.close()
         finally:
             self.keeper.close()
 
     def abandon(self) -> None:
         self._stop_reading()
+        if self.increments is not None:
+            self.increments.abandon()
         self.keeper.abandon()
 
     def _stop_reading(self) -> None:
@@ -340,6 +352,7 @@ class StudentWorker(Worker):
         if self._settings.label_rows == "own":  # the account has rows whose labels are learned
             report.total_rows += self.record.other_rows
         notes = [self.keeper.note, *self.account.notes, self.engine.as_shown_is_off]
+        notes += [] if self.increments is None else [self.increments.trouble]
         report.note = "; ".join(filter(None, notes)) or None
         report.alarm = self.alarm
         report.versions = self.versions.as_json()

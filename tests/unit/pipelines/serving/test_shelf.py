@@ -109,7 +109,7 @@ def test_trouble_of_one_student_that_nobody_foresaw_is_its_own(ledger, tmp_path,
         return Ledger(run_dir, student)
 
     with monkeypatch.context() as patch:
-        patch.setattr("pipelines.serving.origins.Ledger", failing)
+        patch.setattr("pipelines.serving.origins.run.Ledger", failing)
         shelf.look()
     assert "KeyError" in (shelf.refused("feed") or "")
     assert shelf.version("feed") is not None

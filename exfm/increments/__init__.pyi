@@ -1,0 +1,23 @@
+from .chain import Chain, ChainWriter, Head
+from .follower import Follower, Value
+from .increment import Full, Increment, Probe, probe_of, take_full, take_up, taken
+from .stored import read_increment, write_increment
+from .touched import Touched
+
+__all__ = [
+    "Chain",
+    "ChainWriter",
+    "Follower",
+    "Full",
+    "Head",
+    "Increment",
+    "Probe",
+    "Touched",
+    "Value",
+    "probe_of",
+    "read_increment",
+    "take_full",
+    "take_up",
+    "taken",
+    "write_increment",
+]

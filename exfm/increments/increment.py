@@ -1,0 +1,173 @@
+"""An increment: what of a served student changed between two moments of the student that it is made of, and a probe
+that tells whether it was taken up right.
+
+    rows     tables, histories, weights of the linear part: the rows that batches touched
+    whole    units, trunk, heads, prior, stack, sums of the histories: all of it
+    probe    some rows, and the student's own logits of them when the increment was taken
+
+Transforms have no state: ids and buckets follow from the features, which a full version holds. A student whose features
+change begins another chain.
+
+B rows of a probe, T tasks, K rows of a tensor that changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+
+from exfm.data import Batch
+from exfm.embeddings import table_weights
+from exfm.errors import ModelError
+from exfm.increments.touched import Touched
+from exfm.models import PARITY, ServedStudent, Student, served_meta
+
+PROBED_ROWS = 32
+LINEAR = "wide.linear.weight"
+
+
+class Rows(NamedTuple):
+    """Of a tensor the places `at` (K,) int64 along `dim` that changed, and their values now."""
+
+    dim: int
+    at: Tensor
+    values: Tensor
+
+
+class Probe(NamedTuple):
+    """Rows, and the student's logits (B, T) of them. `ids`, `lengths`: of the features' keys × B bags."""
+
+    ids: Tensor
+    lengths: Tensor
+    dense: Tensor
+    logits: Tensor
+
+    def check(self, served: ServedStudent, version: str) -> None:
+        """Raise ModelError where the served student says something else of the rows than the student did."""
+        keys = served.features.keys
+        sparse = KeyedJaggedTensor(keys=keys, values=self.ids, lengths=self.lengths)
+        with torch.inference_mode():
+            said = served(sparse, self.dense).numpy()
+        asked = self.logits.numpy()
+        differs = ~((asked == said) | (np.isnan(asked) & np.isnan(said)))
+        difference = float(np.abs(asked[differs] - said[differs]).max(initial=0.0))
+        if not difference <= PARITY:
+            raise ModelError(
+                f"{version} differs from the student that it was taken of by {difference:.3g} in a logit of "
+                f"{len(said)} rows, and may by {PARITY:g}; the next full version is waited for"
+            )
+
+
+class Full(NamedTuple):
+    """A served student whole: its tensors by name, what it is made of, and a probe."""
+
+    tensors: dict[str, Tensor]
+    meta: dict[str, Any]
+    probe: Probe
+
+
+class Increment(NamedTuple):
+    """`parent`: the digest of the state that it leads on from. `version`: the name of the one that it leads to.
+    `about`: anything JSON can hold."""
+
+    number: int
+    parent: str
+    version: str
+    about: dict[str, Any]
+    rows: dict[str, Rows]
+    whole: dict[str, Tensor]
+    probe: Probe
+
+    @property
+    def nbytes(self) -> int:
+        parts = [tensor for rows in self.rows.values() for tensor in (rows.at, rows.values)]
+        return sum(tensor.nbytes for tensor in (*parts, *self.whole.values(), *self.probe))
+
+
+def probe_of(student: Student, batch: Batch) -> Probe:
+    """The last rows of a batch, and what the student says of them now."""
+    last = torch.zeros(len(batch), dtype=torch.bool)
+    last[-PROBED_ROWS:] = True
+    some = batch if len(batch) <= PROBED_ROWS else batch.only(last)
+    logits = torch.from_numpy(np.array(student.score(some)))
+    return Probe(some.sparse.values(), some.sparse.lengths(), some.dense, logits)
+
+
+def taken(student: Student, touched: Touched) -> tuple[dict[str, Rows], dict[str, Tensor]]:
+    """Copies of the rows that were touched since they were last taken, and of what is small. The linear part counts its
+    own, from the first time that they are taken on."""
+    at = touched.take()
+    rows = {
+        name: Rows(0, at[table], tensor.index_select(0, at[table]))
+        for name, (table, tensor) in _tables(student).items()
+        if len(at[table])
+    }
+    if student.wide is not None and len(slots := student.wide.moved_slots()):
+        rows[LINEAR] = Rows(1, torch.from_numpy(slots), student.wide.weights(slots))
+    return rows, {name: tensor.clone() for name, tensor in _whole(student).items()}
+
+
+def take_full(student: Student, touched: Touched, probe: Probe) -> Full:
+    """A copy of all that is served of a student. What was touched until now is in it."""
+    touched.take()
+    tensors = {name: tensor.clone() for name, (_, tensor) in _tables(student).items()}
+    tensors |= {name: tensor.clone() for name, tensor in _whole(student).items()}
+    if student.wide is not None:
+        student.wide.moved_slots()
+        tensors[LINEAR] = student.wide.weights()
+    cfg = student.cfg
+    meta = served_meta(cfg.trunk, cfg.width, student.features, student.tasks, wide=student.wide is not None)
+    return Full(tensors, meta, probe)
+
+
+def take_up(served: ServedStudent, increment: Increment) -> None:
+    """Be what the student was when the increment was taken. Raises ModelError, and changes nothing, where it is of
+    another student. It is for the caller to ask the probe."""
+    mine: Mapping[str, Tensor] = served.state_dict()
+    _check(mine, increment)
+    with torch.no_grad():
+        for name, (dim, at, values) in increment.rows.items():
+            mine[name].index_copy_(dim, at, values)
+        for name, tensor in increment.whole.items():
+            mine[name].copy_(tensor)
+
+
+def _check(mine: Mapping[str, Tensor], increment: Increment) -> None:
+    unlike = [name for name, tensor in increment.whole.items() if name not in mine or mine[name].shape != tensor.shape]
+    for name, (dim, at, values) in increment.rows.items():
+        there = list(mine[name].shape) if name in mine else []
+        if not there or [*there[:dim], len(at), *there[dim + 1 :]] != list(values.shape) or at[-1] >= there[dim]:
+            unlike.append(name)
+    if unlike:
+        raise ModelError(
+            f"{increment.version} does not fit the student that is served: {len(unlike)} tensors differ, `{unlike[0]}` "
+            "first; the next full version is waited for"
+        )
+
+
+def _tables(student: Student) -> dict[str, tuple[str, Tensor]]:
+    """What is served row by row, by the names of a served student: the table whose ids it goes by, and the tensor."""
+    found = {
+        f"tables.embedding_bags.{t}.weight": (t, tensor) for t, tensor in table_weights(student.net.tables).items()
+    }
+    by = [feature.by for feature in student.features.history if feature.of is not None]
+    for n, table in enumerate(by):
+        each = student.histories.each[n]
+        found |= {f"histories.each.{n}.{key}": (table, getattr(each, key)) for key in ("sum", "count")}
+    return found
+
+
+def _whole(student: Student) -> dict[str, Tensor]:
+    found = dict(student.prior.state_dict(prefix="prior."))
+    for part in ("units", "trunk", "serving"):
+        found |= student.net.get_submodule(part).state_dict(prefix=f"{part}.")
+    found |= {f"histories.each.{n}.total": each.total for n, each in enumerate(student.histories.each)}
+    if student.wide is not None:
+        state = student.wide.tensors()
+        found |= {"wide.theta": state["stack/theta"], "wide.linear.hashing.modulus": state["wide/modulus"]}
+    return found

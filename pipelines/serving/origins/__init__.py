@@ -1,0 +1,12 @@
+"""Where versions come from: the registry of a run, a student in training, or MLflow's registry.
+
+wanted      what every origin says: which version is to be served
+run         runs/demo, student `feed`: the ledger's champion or candidate; or the newest export
+live        the same student as it learns, increment by increment
+registered  models:/demo-feed@champion: the version that the alias names; /3 is that version for good
+chosen      origins by the names that people give
+"""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,0 +1,73 @@
+"""A student of a run: the champion or candidate of its registry; or what it exported at its last checkpoint."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import pyarrow as pa
+
+from exfm.tensors import checkpoint_names
+from pipelines.control import with_roster
+from pipelines.registry import Ledger
+from pipelines.run_dir import RunDir
+from pipelines.serving.origins.wanted import LOOK_EVERY_S, Wanted
+from pipelines.tools import config_of
+from streaming.lake import LakeReader
+from streaming.schema import RowSchema
+
+Standing = Literal["champion", "candidate", "newest"]
+
+LOOK_BACK = 20
+"""A student that has fewer than one of so many of the newest rows is judged on fewer."""
+
+
+class RunOrigin:
+    """A student of a run. `follow`: `champion` or `candidate` of its registry; or `newest`, what it exported at its
+    last checkpoint."""
+
+    look_every_s = LOOK_EVERY_S
+
+    def __init__(self, run_dir: RunDir, schema: RowSchema, student: str, follow: Standing) -> None:
+        self.model = student
+        self._run_dir, self._schema, self._follow = run_dir, schema, follow
+        self._read: tuple[int, Wanted | None] = (-1, None)
+
+    def wanted(self) -> Wanted | None:
+        if self._follow == "newest":
+            root = self._run_dir.served(self.model)
+            names = checkpoint_names(root)
+            if not names:
+                return None
+            return Wanted(names[-1], root / names[-1], self._schema, {"follows": "newest"}, self._labelled)
+        ledger = Ledger(self._run_dir, self.model)
+        size = ledger.size
+        if self._read[0] != size:
+            self._read = size, self._of_ledger(ledger)
+        return self._read[1]
+
+    def _of_ledger(self, ledger: Ledger) -> Wanted | None:
+        name = getattr(ledger.standing(), self._follow)
+        if name is None:
+            return None
+        published = next((e for e in ledger.entries() if e["version"] == name and e["action"] == "published"), {})
+        about = {
+            key: published[key] for key in ("at", "rows", "lineage", "figures", "event_time_ms") if key in published
+        }
+        return Wanted(name, ledger.folder(name), self._schema, {"follows": self._follow, "published": about},
+                      self._labelled)  # fmt: skip
+
+    def _labelled(self, columns: list[str], count: int) -> pa.Table:
+        """The newest rows of the lake that the student is for, at most `count`."""
+        config = with_roster(config_of(self._run_dir), self._run_dir.roster)
+        own = config.own_rows(config.student(self.model))
+        lake = LakeReader(self._run_dir.lake, config.rows)
+        if lake.last_lake_seq < 0:
+            return pa.table({})
+        after = max(lake.last_lake_seq - LOOK_BACK * count, lake.first_lake_seq - 1)
+        there = set(config.rows.augmented.names)
+        wanted = [name for name in columns if name in there]
+        read = lake.read(after, columns=wanted, verticals=set(own.verticals) or None, filter=own.condition)
+        return read.table.slice(max(0, read.table.num_rows - count))
+
+    def close(self) -> None:
+        pass

@@ -1,0 +1,149 @@
+"""A student's increments: what it learned since the last, published every second or so of wall time for servers that
+follow it live (exfm/increments). They are no part of its state: nothing that it learns or checkpoints depends on them.
+
+    step ──► note: a reference to the batch          due ──► copies of what was touched ──► a thread: the file, the head
+
+A student that starts, or starts again from a checkpoint, begins with a full version; so it does after trouble with the
+disk, which costs increments and never a step.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from exfm.data import Batch
+from exfm.increments import ChainWriter, Full, Increment, Touched, probe_of, take_full, taken
+from exfm.models import Student
+from pipelines.config import RegistrySettings
+from pipelines.run_dir import Lease, version_name
+from pipelines.training import Watch, Writer
+
+LOOK_S = 0.5
+"""So often it is looked up whether anybody wants increments."""
+AGAIN_S = 10.0
+"""After trouble, before the next full version."""
+
+log = logging.getLogger(__name__)
+
+
+class Increments:
+    """Of one student, into the folder `root`. `trouble`: why none is published; None where nothing is wrong."""
+
+    def __init__(
+        self,
+        student: Student,
+        root: Path,
+        settings: RegistrySettings,
+        watch: Watch,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._student, self._root, self._settings, self._watch, self._clock = student, root, settings, watch, clock
+        self._lease = Lease(root / "wanted")
+        self._touched = Touched(student.features)
+        self._writer: Writer | None = None
+        self._chain: ChainWriter | None = None  # the writer's thread has it
+        self._begun = self._on = False
+        self._looked = self._published = self._not_before = float("-inf")
+        self._stepped: list[float] = []  # first and last step that no increment has
+        self._rows = 0  # of batches noted since
+        self._last: tuple[Batch, int, int] | None = None
+        self.trouble: str | None = None
+
+    def note(self, batch: Batch, position: int, learned_rows: int) -> None:
+        """A batch was learned, up to this `lake_seq`."""
+        self._last = batch, position, learned_rows
+        if not self._on:
+            return
+        now = self._clock()
+        self._stepped = [self._stepped[0] if self._stepped else now, now]
+        self._rows += len(batch)
+        if self._begun:
+            self._touched.note(batch.sparse)
+
+    def publish(self, *, at_end: bool = False) -> None:
+        """Publish what was learned, if it is due, wanted, and the one before is on its way. Never waits."""
+        now = self._clock()
+        if now - self._looked >= LOOK_S:
+            self._look(now)
+        if not self._on or self._last is None or now < self._not_before:
+            return
+        if self._writer is not None and not self._writer.idle:
+            return
+        if self._begun and self.trouble is None:
+            by_rows = self._settings.increments_every_rows is not None
+            by_rows = by_rows and self._rows >= (self._settings.increments_every_rows or 0)
+            if self._stepped and (at_end or by_rows or now - self._published >= self._settings.increments_every_s):
+                self._add(*self._last, now)
+        else:
+            self._begin(*self._last, now)
+
+    def _look(self, now: float) -> None:
+        self._looked = now
+        asked = self._settings.increments
+        on = asked == "always" or (asked == "wanted" and self._lease.still(now))
+        if self._on and not on:  # what is touched from now on is not counted
+            self._begun, self._stepped, self._rows = False, [], 0
+            self._touched.take()
+        self._on = on
+
+    def _begin(self, batch: Batch, position: int, learned_rows: int, now: float) -> None:
+        with self._watch("increment"):
+            full = take_full(self._student, self._touched, probe_of(self._student, batch))
+        about, version = self._about(position, learned_rows, now), version_name(position + 1)
+
+        def write() -> None:
+            self._chain = ChainWriter(self._root)
+            log.info("servers may follow live from %s on", self._chain.begin(version, about, full))
+
+        self._put(write, now)
+        self._begun = True
+
+    def _add(self, batch: Batch, position: int, learned_rows: int, now: float) -> None:
+        assert self._chain is not None
+        full: Full | None = None
+        with self._watch("increment"):
+            probe = probe_of(self._student, batch)
+            rows, whole = taken(self._student, self._touched)
+            if self._chain.full_due:
+                full = take_full(self._student, self._touched, probe)
+        about, version = self._about(position, learned_rows, now), version_name(position + 1)
+        increment = Increment(0, "", version, about, rows, whole, probe)
+
+        def write() -> None:
+            assert self._chain is not None
+            self._chain.add(version, about, increment, full)
+
+        self._put(write, now)
+
+    def _about(self, position: int, learned_rows: int, now: float) -> dict[str, Any]:
+        return {"lake_seq": position, "rows": learned_rows, "stepped_s": self._stepped or [now, now]}
+
+    def _put(self, write: Callable[[], None], now: float) -> None:
+        if self._writer is None:
+            self._writer = Writer("increments", 1)
+        self.trouble, self._published, self._stepped, self._rows = None, now, [], 0
+
+        def write_or_say() -> None:
+            try:
+                write()
+            except Exception as error:  # training goes on; the next begins anew
+                self.trouble = f"increments are not published: {error}"
+                self._not_before = self._clock() + AGAIN_S
+                log.error("%s", self.trouble)
+
+        self._writer.put(write_or_say)
+
+    def close(self) -> None:
+        """What was learned last is published too."""
+        if self._writer is not None:
+            self._writer.drain()
+            self.publish(at_end=True)
+            self._writer.close()
+
+    def abandon(self) -> None:
+        if self._writer is not None:
+            self._writer.abandon()

@@ -1,0 +1,108 @@
+"""A student in training and a server that follows it live, each in a process of its own: what was learned a moment ago
+answers, to the last bit, whichever of the two is killed."""
+
+from __future__ import annotations
+
+import json
+import time
+import urllib.request
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipelines.config import dump, load
+from pipelines.run_dir import RunDir
+from tests.support.pipelines.served_runs import promote, run_with_versions
+from tests.support.pipelines.serving_command import PATIENCE_S, ServeCommand, serving
+from tests.support.pipelines.training_student import TrainingStudent
+
+V1, V2 = "v00000100", "v00000200"
+
+
+def a_run(root: Path, *settings: str) -> Any:
+    ledger = run_with_versions(root, V1, V2)
+    path = RunDir(root).config
+    path.write_text(dump(load(path, ["students.0.checkpoint_every_rows=1600", *settings])))
+    return ledger
+
+
+def number_of(version: str) -> int:
+    return int(version.partition("+")[2] or 0)
+
+
+def until(found: Callable[[], Any], server: ServeCommand) -> Any:
+    deadline = time.monotonic() + PATIENCE_S
+    while not (value := found()):
+        assert time.monotonic() < deadline
+        assert server.process.poll() is None
+        time.sleep(0.02)
+    return value
+
+
+def answering(server: ServeCommand, above: int) -> int:
+    """The number of the version that answers, once it is above this."""
+    return int(until(lambda: (n := number_of(server.ask()[1].get("version", ""))) > above and n, server))
+
+
+def freshness(server: ServeCommand) -> dict[str, Any]:
+    text = urllib.request.urlopen(f"http://127.0.0.1:{server.port}/v1/models", timeout=PATIENCE_S).read()
+    (model,) = json.loads(text)["models"]
+    return dict(model["freshness"])
+
+
+def test_what_a_student_learned_answers_within_two_seconds_to_the_last_bit_and_through_kills(tmp_path):
+    ledger = a_run(tmp_path, "registry.increments_every_s=0.5")
+    student = TrainingStudent(tmp_path)
+    try:
+        with serving(tmp_path, "--follow", "live") as server:
+            seen = answering(server, above=0)
+            seen = answering(server, above=seen + 6)
+            fresh = freshness(server)
+            promote(ledger, V2)  # what is served live follows the student, and nothing else
+            student.kill()  # somewhere in its steps, or while it writes
+            code, said = server.ask()
+            assert (code, number_of(said["version"]) >= seen) == (200, True)
+            student = TrainingStudent(tmp_path)
+            server.kill()  # while it reads, or not
+        with serving(tmp_path, "--follow", "live") as server:
+            answering(server, above=seen + 2)
+            end_alike(student, server)
+    finally:
+        student.kill()
+    print(fresh)
+    assert fresh["answered"]["count"] >= 6
+    assert fresh["answered"]["p95_s"] <= 2
+
+
+def end_alike(student: TrainingStudent, server: ServeCommand) -> None:
+    """The student ends; what it learned last is what answers, to the bit."""
+    last = student.end()
+    name = f"v{last['lake_seq'] + 1:08d}+"
+    said = until(lambda: (now := server.ask()[1])["version"].startswith(name) and now, server)
+    assert [row["ctr"] for row in said["predictions"]] == last["predictions"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_hail_of_kills_on_the_student_costs_no_answer(tmp_path):
+    a_run(tmp_path, "registry.increments_every_s=0.1")
+    student = TrainingStudent(tmp_path, 200)
+    codes: Counter[int] = Counter()
+    try:
+        with serving(tmp_path, "--follow", "live") as server:
+            seen = answering(server, above=0)
+            for life in range(15):
+                until_s = time.monotonic() + 1 + 0.37 * (life % 5)
+                while time.monotonic() < until_s:
+                    codes[server.ask()[0]] += 1
+                student.kill()
+                codes[server.ask()[0]] += 1
+                student = TrainingStudent(tmp_path, 200)
+                seen = answering(server, above=seen)
+            end_alike(student, server)
+    finally:
+        student.kill()
+    assert set(codes) == {200}

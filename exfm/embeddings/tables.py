@@ -1,12 +1,8 @@
 """Embedding tables for a feature set: one TorchRec table per sparse feature, sum-pooled, and one per sequence, looked
 up once for every place of it.
 
-Two forms of the same tables: `embedding_bags` (to score, to serve, to shard) and `fused_embedding_bags` (to train in
-one process; the optimizer runs inside backward). Both start from the same weights for the same seed.
-
-Row-wise AdaGrad (arXiv 2104.05158), for a row r with gradient g_r over its D columns:
-
-    m_r ← m_r + mean_j g_rj²        w_r ← w_r − lr · g_r / (√m_r + ε)
+`embedding_bags` are to score, to serve, to shard. To train in one process there is `FusedTables` (fused.py), whose
+optimizer is at work inside. Both start from the same weights for the same seed.
 """
 
 from __future__ import annotations
@@ -17,8 +13,6 @@ import torch
 from torch import Tensor
 from torchrec.modules.embedding_configs import EmbeddingBagConfig
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
-from torchrec.modules.fused_embedding_modules import FusedEmbeddingBagCollection
-from torchrec.optim.rowwise_adagrad import RowWiseAdagrad
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from exfm.data import FeatureSet
@@ -90,20 +84,7 @@ def embedding_bags(features: FeatureSet, width: int, seed: int) -> EmbeddingBagC
     return collection
 
 
-def fused_embedding_bags(
-    features: FeatureSet, width: int, seed: int, *, lr: float, eps: float
-) -> FusedEmbeddingBagCollection:
-    """The tables with FBGEMM's row-wise AdaGrad fused in backward: `backward()` alone updates the rows looked up.
-
-    Its parameters get no gradient: give a dense optimizer the others only. A call needs at least one row.
-    """
-    configs = bag_configs(features, width)
-    collection = FusedEmbeddingBagCollection(configs, RowWiseAdagrad, {"lr": lr, "eps": eps})
-    load_table_weights(collection, _initial(features, width, seed))
-    return collection
-
-
-def table_weights(collection: EmbeddingBagCollection | FusedEmbeddingBagCollection) -> dict[str, Tensor]:
+def table_weights(collection: EmbeddingBagCollection) -> dict[str, Tensor]:
     """The weights by table name, (rows, width) each; they share memory with the collection."""
     return {name: bag.weight.detach() for name, bag in collection.embedding_bags.items()}
 
@@ -137,29 +118,12 @@ def stretches(sparse: KeyedJaggedTensor) -> Iterator[tuple[Tensor, Tensor]]:
         yield values[firsts[k] : firsts[k + 1]], own
 
 
-def load_table_weights(
-    collection: EmbeddingBagCollection | FusedEmbeddingBagCollection, weights: Mapping[str, TensorSource]
-) -> None:
+def load_table_weights(collection: EmbeddingBagCollection, weights: Mapping[str, TensorSource]) -> None:
     """Overwrite every table's weights.
 
     Raises ModelError where tables or shapes are not those of the collection.
     """
     copy_tensors(table_weights(collection), weights)
-
-
-def table_accumulators(collection: FusedEmbeddingBagCollection) -> dict[str, Tensor]:
-    """The AdaGrad accumulators m by table name, (rows,) each; they share memory with the collection."""
-    tables = {}
-    for module in collection._emb_modules:
-        states = module._emb_module.split_optimizer_states()
-        tables.update({c.name: state[0] for c, state in zip(module._embedding_tables, states, strict=True)})
-    return tables
-
-
-def set_table_learning_rate(collection: FusedEmbeddingBagCollection, lr: float) -> None:
-    """The rate of the updates made from now on."""
-    for module in collection._emb_modules:
-        module._emb_module.set_learning_rate(lr)
 
 
 def _initial(features: FeatureSet, width: int, seed: int) -> dict[str, Tensor]:

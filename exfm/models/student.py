@@ -40,13 +40,7 @@ from exfm.distillation import (
     objective,
     scale_gradient,
 )
-from exfm.embeddings import (
-    fused_embedding_bags,
-    scale_accumulator,
-    set_table_learning_rate,
-    table_accumulators,
-    table_weights,
-)
+from exfm.embeddings import FusedTables, Looked, scale_accumulator
 from exfm.errors import ModelError
 from exfm.layers import Prior, Units, build_trunk, label_sums, seeded_linear, with_prior
 from exfm.models.learned_rows import LearnedRows
@@ -66,8 +60,7 @@ class StudentNet(nn.Module):
         super().__init__()
         self.units = Units(features, cfg.width, seed)
         self.trunk = build_trunk(cfg.trunk, features, cfg.width, seed)
-        with torch.random.fork_rng(devices=[]):  # TorchRec draws weights of its own first, from the global generator
-            self.tables = fused_embedding_bags(features, cfg.width, seed, lr=cfg.sparse_lr, eps=cfg.sparse_eps)
+        self.tables = FusedTables(features, cfg.width, seed, lr=cfg.sparse_lr, eps=cfg.sparse_eps)
         H = self.trunk.out_width
         self.serving = _heads("serving", H, tasks, seed)  # type: ignore[arg-type]
         own = cfg.arm.head_start == "random"
@@ -80,10 +73,10 @@ class StudentNet(nn.Module):
 class _Way(NamedTuple):
     """A batch on its way through the net.
 
-    pooled: what the tables give; e: the same, where the gradient stops; x (B, H): the trunk's; logits (B, T): z_S
+    looked: what the tables give; e: the same, where the gradient stops; x (B, H): the trunk's; logits (B, T): z_S
     """
 
-    pooled: Tensor
+    looked: Looked
     e: Tensor
     x: Tensor
     logits: Tensor
@@ -139,7 +132,6 @@ class Student:
         self.residuals = Residuals(cfg.arm.residuals_by, tables, len(self.tasks))
         self._corrections = Corrections.of(cfg.arm, self.tasks, self.net.serving.in_features, seed)
         self.random = StepRandomness(seed)
-        self._factor = 1.0
         self._rows = torch.zeros((), dtype=torch.int64)
         self._labelled, self._distilled, self._without_teacher = torch.zeros(3, len(self.tasks), dtype=torch.int64)
 
@@ -207,7 +199,7 @@ class Student:
         """Logits (B, T) float32, without learning: what is served says the same."""
         self.net.eval()
         with torch.no_grad():
-            e = self.net.units(self.net.tables(batch.sparse).values(), batch.sparse)
+            e = self.net.units(self.net.tables(batch.sparse).pooled, batch.sparse)
             x_BH = self.net.trunk(e, self.histories(batch.sparse, batch.dense))
             z_S = self.prior(self.net.serving(x_BH))
         self.net.train()
@@ -248,10 +240,10 @@ class Student:
             raise
 
     def _forward(self, batch: Batch) -> _Way:
-        pooled = self.net.tables(batch.sparse).values()
-        e = pooled.detach().requires_grad_()
+        looked = self.net.tables(batch.sparse)
+        e = looked.pooled.requires_grad_()
         x_BH = self.net.trunk(self.net.units(e, batch.sparse), self.histories(batch.sparse, batch.dense))
-        return _Way(pooled, e, x_BH, self.prior(self.net.serving(x_BH)))
+        return _Way(looked, e, x_BH, self.prior(self.net.serving(x_BH)))
 
     def _on_wide(self, z_S: Tensor, batch: Batch) -> Stacked | None:
         """z_S (B, T) of a batch, stacked on what the linear part says of it."""
@@ -324,20 +316,17 @@ class Student:
             return False
         if not learn:
             return True
-        way.pooled.backward(way.e.grad * self._share)
+        self.net.tables.learn(way.looked, way.e.grad * self._share)
         self._adam.step()
         return True
 
     def _set_rates(self, factor: float) -> None:
-        # Before forward: FBGEMM's backward takes the rate that forward saw.
         self._adam.param_groups[0]["lr"] = self.cfg.dense_lr * factor * self._share
-        if factor != self._factor:
-            self._factor = factor
-            set_table_learning_rate(self.net.tables, self.cfg.sparse_lr * factor)
+        self.net.tables.lr = self.cfg.sparse_lr * factor
 
     def _scale_accumulators(self, factor: float) -> None:
         if factor != 1:
-            for m in table_accumulators(self.net.tables).values():
+            for m in self.net.tables.accumulators.values():
                 scale_accumulator(m, factor)
 
     def _progress(self) -> dict[str, Tensor]:
@@ -353,8 +342,8 @@ class Student:
         tensors = {f"dense/{k}": v for k, v in self.net.state_dict().items() if not k.startswith("tables.")}
         for name, p in self._dense.items():
             tensors |= {f"adam/{name}/{key}": value for key, value in self._adam.state[p].items()}
-        tensors |= {f"table/{name}/weight": w for name, w in table_weights(self.net.tables).items()}
-        tensors |= {f"table/{name}/accumulator": m for name, m in table_accumulators(self.net.tables).items()}
+        tensors |= {f"table/{name}/weight": w for name, w in self.net.tables.weights.items()}
+        tensors |= {f"table/{name}/accumulator": m for name, m in self.net.tables.accumulators.items()}
         tensors |= self._corrections.state() | self.prior.tensors()
         tensors |= {} if self.wide is None else self.wide.tensors()
         tensors |= {f"history/{key}": tensor for key, tensor in self.histories.tensors().items()}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from exfm.embeddings import fused_embedding_bags
+from exfm.embeddings import FusedTables
 from pipelines.bench.benchmark import Benchmark, Demand
 from pipelines.bench.figures import Work
 from pipelines.bench.shape import BATCH, FEATURES, ROWS, SEED, TABLES, WIDTH, batches, table_bytes
@@ -13,12 +13,12 @@ from pipelines.bench.sketches import TablesSketch
 
 def embedding_step() -> Benchmark:
     each = batches(BATCH)
-    tables, sketch = fused_embedding_bags(FEATURES, WIDTH, SEED, lr=0.1, eps=1e-8), TablesSketch()
+    tables, sketch = FusedTables(FEATURES, WIDTH, SEED, lr=0.1, eps=1e-8), TablesSketch()
     gradient = torch.full((BATCH, TABLES * WIDTH), 1e-3)
 
     def call() -> None:
         for batch in each:
-            tables(batch.sparse).values().backward(gradient)
+            tables.learn(tables(batch.sparse), gradient)
 
     def reference() -> None:
         for batch in each:

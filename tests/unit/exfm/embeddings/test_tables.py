@@ -4,11 +4,9 @@ import torch
 
 from exfm.data import BatchBuilder, FeatureSet, SparseFeature
 from exfm.embeddings import (
+    FusedTables,
     embedding_bags,
-    fused_embedding_bags,
     load_table_weights,
-    set_table_learning_rate,
-    table_accumulators,
     table_weights,
 )
 from exfm.errors import ModelError
@@ -31,13 +29,13 @@ def batch(seed, rows=64):
 
 
 def fused(seed=0):
-    return fused_embedding_bags(FEATURES, 4, seed, lr=LR, eps=EPS)
+    return FusedTables(FEATURES, 4, seed, lr=LR, eps=EPS)
 
 
 def learn(tables, seed):
-    pooled = tables(batch(seed).sparse).values()
-    pooled.backward(torch.randn(pooled.shape, generator=torch.Generator().manual_seed(seed)))
-    return pooled.detach()
+    looked = tables(batch(seed).sparse)
+    tables.learn(looked, torch.randn(looked.pooled.shape, generator=torch.Generator().manual_seed(seed)))
+    return looked.pooled
 
 
 def test_weights_start_uniform_within_one_over_root_rows():
@@ -59,10 +57,10 @@ def test_a_table_starts_the_same_whatever_else_there_is_and_in_whatever_order():
 
 def test_fused_and_plain_tables_agree():
     plain, trained = embedding_bags(FEATURES, 4, seed=0), fused()
-    torch.testing.assert_close(trained(batch(0).sparse).values(), plain(batch(0).sparse).values(), rtol=0, atol=1e-7)
+    torch.testing.assert_close(trained(batch(0).sparse).pooled, plain(batch(0).sparse).values(), rtol=0, atol=1e-7)
     learn(trained, 1)
-    load_table_weights(plain, table_weights(trained))
-    torch.testing.assert_close(trained(batch(0).sparse).values(), plain(batch(0).sparse).values(), rtol=0, atol=1e-6)
+    load_table_weights(plain, trained.weights)
+    torch.testing.assert_close(trained(batch(0).sparse).pooled, plain(batch(0).sparse).values(), rtol=0, atol=1e-6)
 
 
 def test_a_fused_step_is_row_wise_adagrad_on_coalesced_gradients():
@@ -77,8 +75,8 @@ def test_a_fused_step_is_row_wise_adagrad_on_coalesced_gradients():
             g = bag.weight.grad
             m[name] += g.square().mean(1)
             bag.weight.data -= LR * g / (m[name].sqrt() + EPS).unsqueeze(1)
-    for name, weight in table_weights(tables).items():
-        torch.testing.assert_close(table_accumulators(tables)[name], m[name], rtol=1e-5, atol=1e-6)
+    for name, weight in tables.weights.items():
+        torch.testing.assert_close(tables.accumulators[name], m[name], rtol=1e-5, atol=1e-6)
         torch.testing.assert_close(weight, table_weights(reference)[name], rtol=1e-5, atol=1e-6)
 
 
@@ -86,24 +84,24 @@ def test_going_on_from_saved_weights_and_accumulators_gives_the_same_bits():
     straight, resumed = fused(), fused(seed=9)
     for step in range(3):
         learn(straight, step)
-    load_table_weights(resumed, {k: v.clone() for k, v in table_weights(straight).items()})
-    copy_tensors(table_accumulators(resumed), table_accumulators(straight))
+    copy_tensors(resumed.weights, straight.weights)
+    copy_tensors(resumed.accumulators, straight.accumulators)
     for step in range(3, 6):
         assert torch.equal(learn(straight, step), learn(resumed, step))
-    for mine, theirs in zip(table_weights(straight).values(), table_weights(resumed).values(), strict=True):
+    for mine, theirs in zip(straight.weights.values(), resumed.weights.values(), strict=True):
         assert torch.equal(mine, theirs)
 
 
 def test_the_learning_rate_can_be_changed():
     tables = fused()
-    before = {k: v.clone() for k, v in table_weights(tables).items()}
-    set_table_learning_rate(tables, 0.0)
+    before = {k: v.clone() for k, v in tables.weights.items()}
+    tables.lr = 0.0
     learn(tables, 0)
-    assert all(torch.equal(before[k], v) for k, v in table_weights(tables).items())
+    assert all(torch.equal(before[k], v) for k, v in tables.weights.items())
 
 
 def test_a_state_of_other_tables_is_refused_before_anything_is_written():
-    tables = fused()
+    tables = embedding_bags(FEATURES, 4, seed=0)
     state = {k: torch.zeros_like(v) for k, v in table_weights(tables).items()}
     state["user"] = torch.zeros(81, 4)
     with pytest.raises(ModelError, match=r"`user`, is \(81, 4\) in the state and \(80, 4\) in the model"):

@@ -8,7 +8,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from exfm.embeddings import fused_embedding_bags, table_weights
+from exfm.embeddings import FusedTables
 from exfm.errors import ConfigError
 from pipelines.bench import Benchmark, Demand, TablesSketch, Work, batches, figure_of, measure, measured, rates
 from pipelines.bench.shape import BATCH, FEATURES, TABLE_ROWS, TABLES, WIDTH
@@ -50,16 +50,16 @@ def test_twice_the_work_is_half_the_rate():
 
 
 def test_the_tables_of_the_sketch_learn_what_the_tables_of_a_student_do():
-    fused, sketch = fused_embedding_bags(FEATURES, WIDTH, seed=1, lr=0.1, eps=1e-8), TablesSketch()
-    before = torch.cat(list(table_weights(fused).values()))
+    fused, sketch = FusedTables(FEATURES, WIDTH, seed=1, lr=0.1, eps=1e-8), TablesSketch()
+    before = torch.cat(list(fused.weights.values()))
     sketch.weight.copy_(before)
     (batch, *_), gradient = batches(BATCH), torch.randn(BATCH, TABLES * WIDTH)
-    pooled = fused(batch.sparse).values()
+    looked = fused(batch.sparse)
     ids, e = sketch.look_up(batch)
-    assert torch.equal(pooled.view(e.shape), e)
-    pooled.backward(gradient)
+    assert torch.equal(looked.pooled.view(e.shape), e)
+    fused.learn(looked, gradient)
     sketch.learn(ids, gradient)
-    after = torch.cat(list(table_weights(fused).values()))
+    after = torch.cat(list(fused.weights.values()))
     assert len(after) == TABLES * TABLE_ROWS
     assert not torch.equal(after, before)
     assert torch.allclose(sketch.weight, after, atol=1e-6)

@@ -1,0 +1,102 @@
+"""Tables that learn in one process have the bits of FBGEMM's, whatever bags hold."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from fbgemm_gpu.split_embedding_configs import EmbOptimType
+from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
+    ComputeDevice,
+    EmbeddingLocation,
+    SplitTableBatchedEmbeddingBagsCodegen,
+)
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+
+from exfm.data import FeatureSet, SequenceFeature, SparseFeature
+from exfm.embeddings import FusedTables
+
+ROWS = {"few": 7, "some": 50, "more": 1000, "many": 100_000}
+LR, EPS = 0.24, 1e-8
+
+
+def bags(most: int, B: int, generator: torch.Generator) -> KeyedJaggedTensor:
+    """Of one id each where `most` is 1, else of 0 to `most`."""
+    shape = (len(ROWS), B)
+    lengths = torch.ones(shape, dtype=torch.int64)
+    if most > 1:
+        lengths = torch.randint(0, most + 1, shape, generator=generator)
+    ids = [
+        torch.randint(0, n, (int(of.sum()),), generator=generator) for n, of in zip(ROWS.values(), lengths, strict=True)
+    ]
+    return KeyedJaggedTensor(list(ROWS), torch.cat(ids), lengths=lengths.view(-1))
+
+
+@pytest.mark.parametrize("width", [4, 8, 12, 16, 20, 64])
+@pytest.mark.parametrize("most", [1, 3])
+def test_the_bits_are_those_of_fbgemm(width, most):
+    features = FeatureSet(sparse=tuple(SparseFeature(name=name, rows=rows) for name, rows in ROWS.items()))
+    ours = FusedTables(features, width, seed=0, lr=LR, eps=EPS)
+    theirs = SplitTableBatchedEmbeddingBagsCodegen(
+        [(rows, width, EmbeddingLocation.HOST, ComputeDevice.CPU) for rows in ROWS.values()],
+        optimizer=EmbOptimType.EXACT_ROWWISE_ADAGRAD,
+        learning_rate=LR,
+        eps=EPS,
+    )
+    for weight, of in zip(theirs.split_embedding_weights(), ours.weights.values(), strict=True):
+        weight.copy_(of)
+    random = torch.Generator().manual_seed(width)
+    for step, B in enumerate((1, 7, 512, 2048, 64, 1, 300)):
+        ours.lr = LR / (1 + step)
+        theirs.set_learning_rate(ours.lr)
+        sparse = bags(most, B, random)
+        looked = ours(sparse)
+        pooled = theirs(sparse.values(), sparse.offsets())
+        assert torch.equal(looked.pooled, pooled)
+        gradient = torch.randn(pooled.shape, generator=random) * 10.0 ** (step - 3)
+        pooled.backward(gradient)
+        ours.learn(looked, gradient)
+    found = zip(theirs.split_embedding_weights(), theirs.split_optimizer_states(), strict=True)
+    for (weight, (m,)), (name, of) in zip(found, ours.weights.items(), strict=True):
+        assert torch.equal(weight.view(torch.int32), of.view(torch.int32))
+        assert torch.equal(m.view(torch.int32), ours.accumulators[name].view(torch.int32))
+
+
+def test_tables_of_several_widths_and_sequences_learn_as_each_by_itself():
+    ad, user = SparseFeature(name="ad", rows=30, width=8), SparseFeature(name="user", rows=40)
+    seen = SequenceFeature(name="seen", rows=20, length=3)
+    together = FeatureSet(sparse=(user, ad), sequence=(seen,))
+    random = torch.Generator().manual_seed(0)
+    lengths = torch.randint(0, 2, (5, 16), generator=random)
+    ids = torch.randint(0, 20, (int(lengths.sum()),), generator=random)
+    sparse = KeyedJaggedTensor(list(together.keys), ids, lengths=lengths.view(-1))
+    tables = FusedTables(together, 4, seed=1, lr=LR, eps=EPS)
+    gradient = torch.randn(16, 4 + 8 + 3 * 4, generator=random)
+    looked = tables(sparse)
+    tables.learn(looked, gradient)
+    columns = {"user": (0, 4, 0, 1), "ad": (4, 12, 1, 2)}
+    for feature in (user, ad):
+        first, last, key, end = columns[feature.name]
+        alone = FusedTables(FeatureSet(sparse=(feature,)), 4, seed=1, lr=LR, eps=EPS)
+        own = alone(KeyedJaggedTensor([feature.name], *_of(sparse, key, end)))
+        assert torch.equal(own.pooled, looked.pooled[:, first:last])
+        alone.learn(own, gradient[:, first:last])
+        assert torch.equal(alone.weights[feature.name], tables.weights[feature.name])
+    rows, m = looked.places[0][0], tables.accumulators["seen"]
+    assert m.count_nonzero() == len({int(row) - 40 for row in rows if row >= 40})
+
+
+def _of(sparse: KeyedJaggedTensor, key: int, end: int) -> tuple[torch.Tensor, None, torch.Tensor]:
+    B, offsets = sparse.stride(), sparse.offsets()
+    return sparse.values()[offsets[key * B] : offsets[end * B]], None, sparse.lengths()[key * B : end * B]
+
+
+def test_a_batch_without_any_id_changes_nothing():
+    features = FeatureSet(sparse=(SparseFeature(name="ad", rows=5),))
+    tables = FusedTables(features, 4, seed=0, lr=LR, eps=EPS)
+    before = tables.weights["ad"].clone()
+    looked = tables(
+        KeyedJaggedTensor(["ad"], torch.empty(0, dtype=torch.int64), lengths=torch.zeros(3, dtype=torch.int64))
+    )
+    tables.learn(looked, torch.ones(3, 4))
+    assert torch.equal(looked.pooled, torch.zeros(3, 4))
+    assert torch.equal(tables.weights["ad"], before)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from pipelines.checks.features import judge_features
@@ -22,6 +24,7 @@ from pipelines.run_dir import RunDir
 from pipelines.tools.doctor import total_memory
 from pipelines.workers import files_name
 from streaming.errors import BadInput
+from streaming.tables import Copies
 
 SAMPLE_ROWS = 100_000
 
@@ -56,14 +59,22 @@ class Report:
         }
 
 
-def check_config(config: Config, *, rows: int = SAMPLE_ROWS, local: bool = False) -> Report:
-    """Everything about a config that can be known before it runs; `rows` of its data are looked at in every column."""
+def check_config(
+    config: Config, *, rows: int = SAMPLE_ROWS, local: bool = False, copies: Copies | None = None
+) -> Report:
+    """Everything about a config that can be known before it runs; `rows` of its data are looked at in every column.
+
+    copies: of files that cannot be played as they lie, for a run to find again; None: those made here are deleted.
+    """
+    if copies is None:
+        with TemporaryDirectory() as folder:
+            return check_config(config, rows=rows, local=local, copies=Copies(Path(folder)))
     report = Report(config.name)
     source = config.source
     sample: Sample | None = None
     wrong: list[Finding] = []
     if isinstance(source, Recorded):
-        sample, wrong = sample_file(source, config.rows, rows, config.limits)
+        sample, wrong = sample_file(source, config.rows, rows, copies, config.limits)
     elif source is None and config.kafka.bootstrap_servers is not None:
         sample, wrong = sample_topics(config, rows)
     report.sample = sample
@@ -94,7 +105,7 @@ def check_again(config: Config, run_dir: RunDir) -> Report:
     if run_dir.summary.exists() or not isinstance(source, Recorded):
         return report
     try:
-        now = files_name(source)
+        now = files_name(config, source, source.copies_in(run_dir.copies))
     except BadInput as error:
         report.add([stop("source.path", str(error))])
         return report

@@ -1,5 +1,7 @@
-"""A Parquet file as a sample: times, labels and verticals of every row, and every column of rows from its begin, middle
-and end. Rows are read by the code that plays the file, so that what is found here is what its worker would find."""
+"""A recorded file as a sample: times, labels and verticals of every row, and every column of rows from its begin,
+middle and end.
+
+Rows are read by the code that plays the file, so that what is found here is what its worker would find."""
 
 from __future__ import annotations
 
@@ -20,11 +22,12 @@ from pipelines.checks.sample import (
     match_feedback,
 )
 from pipelines.config import Recorded
-from pipelines.quality import Finding, stop
+from pipelines.quality import Finding, note, stop
 from streaming.errors import BadInput
 from streaming.messages import Limits, RowRules, conform, is_written_time, without_rows
 from streaming.schema import RowSchema
 from streaming.sources import RecordedStream, TimedParquet
+from streaming.tables import Copies
 
 MOST_ROWS = 30_000_000
 """Of a longer file, times, labels and verticals are those of the rows that are looked at."""
@@ -33,15 +36,16 @@ ANY_ORDER_S = 1e12
 
 
 def sample_file(
-    source: Recorded, schema: RowSchema, wanted: int, limits: Limits = Limits()
+    source: Recorded, schema: RowSchema, wanted: int, copies: Copies, limits: Limits = Limits()
 ) -> tuple[Sample | None, list[Finding]]:
     """A sample of at most `wanted` rows, and what kept the file from being read as the source says. `limits`: what rows
-    may hold besides."""
+    may hold besides. `copies`: of files that cannot be played as they lie."""
     try:
-        RecordedStream(source.path, source, schema)
+        found = source.opened(schema, copies)
     except BadInput as error:
         return None, [stop("source", problem) for problem in str(error).splitlines()]
-    reader = _Reader(source, schema, limits)
+    reader = _Reader(found, source, schema, limits)
+    reader.findings += [note("source.path", text) for text in found.said]
     reader.look_at_rows(wanted)
     if reader.stream.rows <= MOST_ROWS:
         reader.look_along()
@@ -52,11 +56,10 @@ def sample_file(
 class _Reader:
     """Fills one sample. What is wrong goes into `findings`, each problem once."""
 
-    def __init__(self, source: Recorded, schema: RowSchema, limits: Limits) -> None:
+    def __init__(self, found: RecordedStream, source: Recorded, schema: RowSchema, limits: Limits) -> None:
         self._source, self._schema, self._limits = source, schema, limits
-        # The order of times is checked along the whole file; here rows are taken in any.
-        self.stream = RecordedStream(source.path, source.model_copy(update={"out_of_order_s": ANY_ORDER_S}), schema)
-        self._types = pq.ParquetFile(source.path).schema_arrow
+        self.stream, self._found, self._feedback_found = found, found.found, found.found_feedback
+        self._types = pq.ParquetFile(found.path).schema_arrow
         self.findings: list[Finding] = []
         self.sample = Sample(
             source.written_path or source.path, self.stream.rows, 0, False, schema.impression.empty_table()
@@ -132,13 +135,14 @@ class _Reader:
     def look_along(self) -> None:
         """Times and their order, labels and verticals of the whole file."""
         source, sample = self._source, self.sample
-        columns = [source.event_time]
+        found = self._found
+        columns = [found.event_time]
         vertical = source.vertical if source.vertical_value is None else None
         columns += [vertical] if vertical is not None else []
         for label in source.labels.values():
             columns += [n for n in (label.column, label.delay_column, label.time_column) if n is not None]
         for tolerance_s in (source.out_of_order_s, ANY_ORDER_S):
-            file = TimedParquet(source.path, columns, source.event_time, source.event_time_unit, tolerance_s)
+            file = TimedParquet(found.path, columns, found.event_time, found.unit, tolerance_s)
             labels = {task: LabelSeen(task) for task in source.labels}
             verticals = type(sample.verticals)()
             lowest, highest, first_row = [], [], 0
@@ -174,18 +178,19 @@ class _Reader:
             seen.note_delays(event_ms - time_N[rows])
 
     def _time_seen(self, time_N: np.ndarray) -> TimeSeen:
-        kind = self._types.field(self._source.event_time).type
-        unit = None if is_written_time(kind) else self._source.event_time_unit
+        kind = self._types.field(self._found.event_time).type
+        unit = None if is_written_time(kind) else self._found.unit
         return TimeSeen(int(time_N.min()), int(time_N.max()), unit)
 
     # --- feedback in a file of its own ------------------------------------------------------------------------------
 
     def look_at_feedback(self) -> None:
         names = self._source.feedback
-        if names is None:
+        found = self._feedback_found
+        if names is None or found is None:
             return
         columns = [names.impression_id, names.event_time, names.task]
-        file = TimedParquet(names.path, columns, names.event_time, names.event_time_unit, self._source.out_of_order_s)
+        file = TimedParquet(found.path, columns, found.event_time, found.unit, self._source.out_of_order_s)
         self.sample.labels = match_feedback(self.sample, self._schema, self._feedback(file, columns))
 
     def _feedback(self, file: TimedParquet, columns: list[str]) -> Iterator[pa.RecordBatch]:

@@ -85,10 +85,12 @@ def _table(verticals: dict[str, dict[str, Any]]) -> Table:
 
 
 def ingest(
-    file: Annotated[Path, typer.Argument(help="Parquet file of impressions, in order of event time.")],
+    file: Annotated[
+        Path, typer.Argument(help="Impressions: Parquet, CSV, TSV or JSON lines, perhaps .gz or .zst; or a folder.")
+    ],
     config: Annotated[Path, typer.Option("--config", help="A YAML file with topics, rows and recorded source.")],
     feedback: Annotated[
-        Path | None, typer.Option("--feedback", help="Parquet file of feedback; default: labels are columns of FILE.")
+        Path | None, typer.Option("--feedback", help="A file of feedback; default: labels are columns of FILE.")
     ] = None,
     run_dir: Annotated[
         Path | None,
@@ -118,7 +120,7 @@ def ingest(
     from dataclasses import asdict
 
     from pipelines.config import load
-    from pipelines.display import rows_bar
+    from pipelines.display import rows_bar, share_bar
     from pipelines.run_dir import RunDir
     from pipelines.tools import alone, feed, reached, recorded_source
     from streaming.errors import BadInput
@@ -127,8 +129,9 @@ def ingest(
         raise BadInput("--run-dir and --bootstrap-servers both name a broker; give one of them")
     servers = [] if bootstrap_servers is None else [f"kafka.bootstrap_servers='{bootstrap_servers}'"]
     settings = load(config, (overrides or []) + servers)
-    source = recorded_source(settings, file, feedback, rate)
     where = RunDir(run_dir or Path("runs") / settings.name)
+    with share_bar() as advance_copy:
+        source = recorded_source(settings, file, feedback, rate, where.copies, advance_copy)
     own = settings.kafka.bootstrap_servers is None
     with alone(where) if own else nullcontext():
         kafka = reached(settings.kafka, where)

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from pipelines.config import Config
     from pipelines.run_dir import RunDir
     from pipelines.status import RunStatus
+    from streaming.tables import Copies
 
 
 def check(
@@ -22,6 +23,14 @@ def check(
     sample: Annotated[
         int, typer.Option("--sample", min=3, help="Rows, or messages of a topic, that are looked at in every column.")
     ] = 100_000,
+    run_dir: Annotated[
+        Path | None,
+        typer.Option(
+            "--run-dir",
+            help="The run that it will be: copies of files that cannot be played as they lie are kept there for it; "
+            "default: runs/NAME, the config's name.",
+        ),
+    ] = None,
     overrides: Overrides = None,
     local: Annotated[bool, typer.Option("--local", help="As for a run with --local: one process.")] = False,
     label: Annotated[
@@ -49,11 +58,15 @@ def check(
 
     from pipelines.checks import check_config, report_text
     from pipelines.config import load
+    from pipelines.run_dir import RunDir
 
     if what.is_dir() or what.suffix in (".parquet", ".csv"):
         _check_rows(what, label or [], time, against, json_=json_)
         return
-    report = check_config(load(what, overrides), rows=sample, local=local)
+    config = load(what, overrides)
+    private_files()
+    copies = _copies(config, RunDir(run_dir or Path("runs") / config.name))
+    report = check_config(config, rows=sample, local=local, copies=copies)
     if json_:
         typer.echo(json.dumps(report.as_json(), indent=2))
     else:
@@ -181,12 +194,33 @@ def _check(settings: Config, where: RunDir, *, fresh: bool, local: bool) -> None
     from streaming.errors import BadInput
 
     begun = where.config.exists() and not fresh and not failed_before_learning(where)
-    report = check_again(settings, where) if begun else check_config(settings, local=local)
+    copies = _copies(settings, where, say=True)
+    report = check_again(settings, where) if begun else check_config(settings, local=local, copies=copies)
     lines = finding_lines([finding for finding in report.findings if finding.severity is not Severity.NOTE])
     if report.stops:
         raise BadInput("\n".join([report.verdict, *lines]))
     for line in lines:
         typer.echo(line, err=True)
+
+
+def _copies(settings: Config, where: RunDir, *, say: bool = False) -> Copies:
+    """Where copies of the source's files are. They are made now, with progress; what cannot be is for the check to say.
+    `say`: print what was done."""
+    from pipelines.config import Recorded
+    from pipelines.display import share_bar
+    from streaming.errors import BadInput
+    from streaming.tables import Copies
+
+    if not isinstance(source := settings.source, Recorded):
+        return Copies(where.copies)
+    try:
+        with share_bar() as advance:
+            made = source.opened(settings.rows, source.copies_in(where.copies, advance)).made_now
+    except BadInput:
+        made = []
+    for text in made if say else []:
+        typer.echo(text, err=True)
+    return source.copies_in(where.copies)
 
 
 def _next(status: RunStatus, where: RunDir, *, finished: bool) -> str:

@@ -13,6 +13,7 @@ from .json_schema import json_schema_of_files
 from .lineage import accepted_identities, hashes_of_run, remember
 from .models import Augmentation, StudentSettings, TeacherSettings
 from .sections import (
+    Advance,
     AlarmLimits,
     Frozen,
     Generated,
@@ -30,6 +31,7 @@ from .text import choices, mapping, merged, override, passwords_in, problems, re
 
 __all__ = [
     "STUDENT",
+    "Advance",
     "AlarmLimits",
     "Augmentation",
     "Config",

@@ -32,6 +32,9 @@ def place_files(
             named.pop("written_path", None)
         if not Path(path).is_absolute():
             named |= {"path": str((overridden_in if again else folder).absolute() / path), "written_path": path}
+    if isinstance(source, dict) and isinstance(copies := source.get("copies"), str):
+        again = any("source.copies.".startswith(f"{name}.") for name in overridden)
+        source["copies"] = str((overridden_in if again else folder).absolute() / copies)
 
 
 def _place_secrets(

@@ -45,7 +45,7 @@ def _as_written(source: Mapping[str, Any]) -> dict[str, Any]:
     >>> _as_written({"path": "/data/clicks.parquet", "written_path": "clicks.parquet"})
     {'path': 'clicks.parquet'}
     """
-    kept = {key: value for key, value in source.items() if key != "written_path"}
+    kept = {key: value for key, value in source.items() if key not in ("written_path", "copies")}
     if "written_path" in source:
         kept["path"] = source["written_path"]
     if isinstance(feedback := source.get("feedback"), Mapping):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
@@ -10,8 +12,11 @@ from pipelines.feeds import Growth, block_growth
 from streaming.errors import BadInput
 from streaming.kafka import KafkaSettings
 from streaming.schema import RowSchema
-from streaming.sources import Pacer, RecordedConfig
+from streaming.sources import Pacer, RecordedConfig, RecordedStream
 from streaming.sources.synthetic import GeneratorConfig
+from streaming.tables import Copies
+
+Advance = Callable[[str, float], None]
 
 
 class Frozen(BaseModel):
@@ -132,10 +137,13 @@ class Generated(GeneratorConfig):
 
 
 class Recorded(RecordedConfig):
-    """A recorded stream from a Parquet file, played as impressions and feedback."""
+    """A recorded stream from files of rows, played as impressions and feedback."""
 
     kind: Literal["recorded"] = Field(default="recorded", description="a stream from a file")
-    path: str = Field(description="the Parquet file, relative to the folder of the config")
+    path: str = Field(
+        description="the file, relative to the folder of the config: Parquet, CSV, TSV or JSON lines, perhaps .gz or "
+        ".zst, or a folder of one of these. Parquet in order of time is played as it lies; anything else is copied once"
+    )
     written_path: str | None = Field(
         default=None,
         exclude_if=lambda path: path is None,
@@ -143,6 +151,22 @@ class Recorded(RecordedConfig):
     )
     rate: Rate = Field(default="full", description='"full", rows per second ("5000"), or times event time ("60x")')
     chunk_rows: int = Field(default=8192, gt=0, description="impressions sent at a time: few where the rate is low")
+    copies: str | None = Field(
+        default=None,
+        exclude_if=lambda folder: folder is None,
+        description="a folder for the copies that are made of files, relative to that of the config; null: `source/` "
+        "in the run directory",
+    )
+
+    def opened(self, rows: RowSchema, copies: Copies) -> RecordedStream:
+        """The stream, in the shape of `rows`. Raises BadInput where it cannot be read."""
+        return RecordedStream(self.path, self, rows, copies)
+
+    def copies_in(self, folder: Path, advance: Advance | None = None) -> Copies:
+        """Where copies of the files are: in the folder that this section names, else in `folder`. `advance` hears how
+        far one is that is made."""
+        where = folder if self.copies is None else Path(self.copies)
+        return Copies(where) if advance is None else Copies(where, advance)
 
 
 class MetricsSettings(Frozen):

@@ -8,7 +8,6 @@ concluded     summary.json, the picture, MLflow                                 
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Sequence
 
 from exfm.tensors import checkpoint_names
@@ -62,7 +61,7 @@ def run(
             say(f"the run in {run_dir.root} failed before it learned anything: starting over")
             LocalBroker(run_dir.broker).stop()
             # Topics that others fed are no work of the run.
-            kept = [run_dir.lock, run_dir.roster.folder]
+            kept = [run_dir.lock, run_dir.roster.folder, run_dir.copies]
             clear(run_dir.root, keep=kept if config.source is not None else [*kept, run_dir.broker])
         config = with_roster(config, run_dir.roster)
         prepare(config, run_dir, evolve=evolve, drop=drop, say=say)
@@ -70,8 +69,12 @@ def run(
             say(f"{run_dir.root} holds this run, finished on {earlier.value['run']['started_at']}: nothing left to do.")
             return _finished(config, earlier), earlier
         _announce(run_dir, say)
-        if isinstance(config.source, Recorded) and not run_dir.source_files.exists():
-            write_text(run_dir.source_files, files_name(config.source))
+        if isinstance(source := config.source, Recorded):
+            copies = source.copies_in(run_dir.copies)
+            for text in source.opened(config.rows, copies).made_now:  # before a worker does, whose silence is a hang
+                say(text)
+            if not run_dir.source_files.exists():
+                write_text(run_dir.source_files, files_name(config, source, copies))
         log_to(run_dir.logs / "coordinator.log", config.resources.log_mb)
         status = RunStatus.resuming(config.name, earlier_legs(run_dir.root))
         status_file = StatusFile(run_dir.status)
@@ -123,7 +126,7 @@ def _finished(config: Config, summary: Summary) -> RunStatus:
 
 def start_over(run_dir: RunDir) -> None:
     """Delete a run, after stopping its broker. Raises BadInput where the folder holds something else."""
-    foreign = {path.name for path in run_dir.root.iterdir()} - {run_dir.broker.name}
+    foreign = {path.name for path in run_dir.root.iterdir()} - {run_dir.broker.name, run_dir.copies.name}
     if foreign and not run_dir.lock.exists():
         raise BadInput(
             f"{run_dir.root} is not empty and holds no run (no {run_dir.lock.name}), so --fresh leaves it alone; give "
@@ -131,7 +134,9 @@ def start_over(run_dir: RunDir) -> None:
         )
     with locked(run_dir):
         LocalBroker(run_dir.broker).stop()
-        shutil.rmtree(run_dir.root, ignore_errors=True)
+        clear(run_dir.root, keep=[run_dir.copies])
+        if not any(run_dir.root.iterdir()):
+            run_dir.root.rmdir()
 
 
 def failed_before_learning(run_dir: RunDir) -> bool:

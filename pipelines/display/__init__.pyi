@@ -1,5 +1,5 @@
 from .closing import print_closing
-from .progress import Advance, rows_bar
+from .progress import Advance, rows_bar, share_bar
 from .report import print_report
 from .screen import Screen, duration, worker_table
 from .stored import show_status, watch_status
@@ -12,6 +12,7 @@ __all__ = [
     "print_closing",
     "print_report",
     "rows_bar",
+    "share_bar",
     "show_status",
     "students_table",
     "watch_status",

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskID, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
 Advance = Callable[..., None]
@@ -32,6 +32,47 @@ def rows_bar(doing: str, total: int) -> Iterator[Advance]:
     with Progress(*columns, console=console) as progress:
         task = progress.add_task(doing, total=total)
         yield lambda rows, of=total: progress.update(task, completed=rows, total=of)
+
+
+@contextmanager
+def share_bar() -> Iterator[Callable[[str, float], None]]:
+    """Yields a function to call with what is being done, and its share from 0 to 1. Nothing is shown before."""
+    console = Console(file=sys.stderr)
+    if not console.is_terminal:
+        yield _share_lines()
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"))
+    with Progress(*columns, TimeRemainingColumn(), console=console) as progress:
+        tasks: dict[str, TaskID] = {}
+
+        def advance(doing: str, share: float) -> None:
+            if doing not in tasks:
+                tasks[doing] = progress.add_task(doing, total=1.0)
+            progress.update(tasks[doing], completed=share)
+
+        yield advance
+
+
+def _share_lines(clock: Callable[[], float] = time.monotonic) -> Callable[[str, float], None]:
+    """Short work prints nothing.
+
+    >>> from contextlib import redirect_stderr
+    >>> now = iter([0.0, 10.0, 40.0])
+    >>> advance = _share_lines(clock=lambda: next(now))
+    >>> with redirect_stderr(sys.stdout):
+    ...     advance("sorting", 0.1), advance("sorting", 0.4)
+    sorting: 40 %
+    (None, None)
+    """
+    said = clock()
+
+    def advance(doing: str, share: float) -> None:
+        nonlocal said
+        if (now := clock()) - said >= LINE_EVERY_S:
+            said = now
+            print(f"{doing}: {100 * share:.0f} %", file=sys.stderr, flush=True)
+
+    return advance
 
 
 def _lines(doing: str, total: int, clock: Callable[[], float] = time.monotonic) -> Advance:

@@ -1,6 +1,5 @@
 """A look at a file of rows, and a config that runs on it: every guess with its evidence.
 
-engine       DuckDB, held to a memory
 source       Parquet, CSV, TSV, JSON lines, folders of them: one Parquet file
 columns      what is known of every column after one pass
 guess        what was taken, why, and what else it could be

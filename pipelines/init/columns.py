@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from pipelines.init.engine import Engine, parquet, quoted
+from streaming.tables import ROW, Engine, parquet, quoted
 
 Kind = Literal["int", "float", "text", "flag", "time", "ints", "texts", "other"]
 FEW = 400
@@ -18,7 +18,6 @@ FEW = 400
 SHORT = 1_000_000
 """In files of up to so many rows all are."""
 
-ROW = "file_row_number"
 _INTS = re.compile(r"U?(TINY|SMALL|BIG)?INT(EGER)?")
 
 

@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 import duckdb
 
-from pipelines.init.columns import ROW, Seen
-from pipelines.init.engine import Engine, in_words, parquet, quoted
+from pipelines.init.columns import Seen
 from pipelines.init.source import Source
-from pipelines.init.times import MADE, EventTime
+from pipelines.init.times import EventTime
+from streaming.tables import MADE, Engine, in_words, quoted, write_in_order
 
 
 class Prepared(NamedTuple):
@@ -48,10 +48,9 @@ def prepared(
         f"{c.sql} AS {quoted(c.name)}" for c in columns.values() if c.kind not in ("texts", "other") and c.name != MADE
     ]
     begun = copy.with_name(f".{copy.name}.begun")
-    in_order = f"ORDER BY {MADE}, {ROW}" if back else ""
-    selected = f"SELECT {', '.join(kept)}, ({time.sql})::BIGINT AS {MADE} FROM {parquet(source.path)} {in_order}"
+    selected = [*kept, f"({time.sql})::BIGINT AS {MADE}"]
     try:
-        engine.write(selected, begun)
+        write_in_order(engine, source.path, begun, selected, MADE if back else None)
     except duckdb.Error as error:
         begun.unlink(missing_ok=True)
         raise in_words(error, source.path) from None

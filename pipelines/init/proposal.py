@@ -10,7 +10,6 @@ from pathlib import Path
 
 from pipelines.init.columns import Seen, look
 from pipelines.init.config_text import Draft, config_text, student_name
-from pipelines.init.engine import Engine
 from pipelines.init.features import find_features, useless
 from pipelines.init.labels import MOST, Label, find_labels, possible
 from pipelines.init.prepared import prepared
@@ -21,6 +20,7 @@ from pipelines.init.source import opened
 from pipelines.init.times import another_time, event_time, order
 from pipelines.quality import Finding, Severity
 from streaming.errors import BadInput
+from streaming.tables import Engine
 
 MB = 1 << 20
 

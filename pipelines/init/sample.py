@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from pipelines.init.columns import ROW, Seen
-from pipelines.init.engine import Engine, parquet, quoted
+from pipelines.init.columns import Seen
 from pipelines.init.labels import Label
 from pipelines.init.roles import Roles
 from pipelines.init.times import EventTime
 from pipelines.quality import Examined, examined
+from streaming.tables import ROW, Engine, parquet, quoted
 
 VALUES = 4_000_000
 LEAST, MOST = 50_000, 200_000

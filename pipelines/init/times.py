@@ -11,11 +11,11 @@ import duckdb
 import pyarrow as pa
 
 from pipelines.checks import WRITTEN, TimeSeen, day, plausible, written_as
-from pipelines.init.columns import ROW, Seen
-from pipelines.init.engine import Engine, literal, parquet
+from pipelines.init.columns import Seen
 from pipelines.init.guess import Guess, named, ranked
 from pipelines.quality import Finding, warn
 from streaming.messages import PER_MS, Unit, milliseconds
+from streaming.tables import MADE_FROM_MS, ROW, SECOND_MS, Engine, literal, made_times, parquet
 
 NAMES: dict[str, float] = {
     "event_time": 6, "timestamp": 5, "time": 5, "ts": 5, "datetime": 5, "stamp": 5, "at": 3, "date": 3, "hour":
@@ -35,11 +35,6 @@ IN_NAMES: dict[str, Unit] = {
 }  # fmt: skip
 TEXT_FORMS = ("%d/%m/%Y %H:%M:%S", "%m/%d/%Y %H:%M:%S", "%d.%m.%Y %H:%M:%S", "%Y/%m/%d %H:%M:%S", "%Y%m%d %H:%M:%S",
               "%d/%m/%Y %H:%M", "%Y/%m/%d %H:%M", "%d/%b/%Y:%H:%M:%S %z", "%d/%m/%Y", "%d.%m.%Y")  # fmt: skip
-SECOND_MS = 1000
-MADE_FROM_MS = 946_684_800_000
-"""2000-01-01: where rows without times begin."""
-
-MADE = "event_time_ms"
 UNIT_WORDS = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
 UNNAMED_DISTINCT = 100
 SKEWED = 0.1
@@ -81,7 +76,7 @@ def event_time(
     why = (
         f"no column is one: rows are {SECOND_MS // 1000} s apart, in the order of the file; hours and days say nothing"
     )
-    sql = f"{MADE_FROM_MS} + {ROW} * {SECOND_MS}"
+    sql = made_times(None, None)
     made = EventTime(Guess(None, why), sql, "ms", False, MADE_FROM_MS, MADE_FROM_MS + (rows - 1) * SECOND_MS)
     return made, rejected
 

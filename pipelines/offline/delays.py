@@ -20,7 +20,7 @@ def feedback_delays(config: Config, rows: Rows, folder: Path) -> np.ndarray:
     positive label."""
     path = folder / f"delays-{rows.name}.npz"
     if (part := load_part(path)) is None:
-        part = {"seconds": _delays(config, rows.table)}
+        part = {"seconds": _delays(config, rows.table, folder)}
         for t, task in enumerate(config.tasks):
             positive = rows.table[f"label_{task}"].fill_null(0).to_numpy() > 0
             if missing := int((positive & np.isnan(part["seconds"][:, t])).sum()):
@@ -33,9 +33,9 @@ def feedback_delays(config: Config, rows: Rows, folder: Path) -> np.ndarray:
     return found
 
 
-def _delays(config: Config, table: pa.Table) -> np.ndarray:
+def _delays(config: Config, table: pa.Table, folder: Path) -> np.ndarray:
     schema = config.rows.feedback
-    events = pa.Table.from_batches([chunk.feedback for chunk in played(config)], schema)
+    events = pa.Table.from_batches([chunk.feedback for chunk in played(config, folder)], schema)
     wanted, shown_ms = hash64(table["impression_id"].combine_chunks()), table["event_time_ms"].to_numpy()
     found = np.full((table.num_rows, len(config.tasks)), np.nan, np.float32)
     names = np.asarray(events["task"].to_pylist(), dtype=object)

@@ -23,11 +23,12 @@ from streaming.errors import BadInput
 from streaming.lake import LakeReader
 from streaming.schema import SAMPLE_WEIGHT
 from streaming.settlement import Verticals
-from streaming.sources import Chunk, RecordedStream, settled_rows
+from streaming.sources import Chunk, settled_rows
 from streaming.sources.synthetic import Truth, generated_stream, load_truth
 
 Advance = Callable[[int], None]
 OPTIMUM = "optimum_"
+COPIES = "source"
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,7 @@ def rows_of(
     no source, or there is no lake.
     """
     wanted = list(_columns(config) if columns is None else columns)
-    stream, batches = _source(config, wanted) if run_dir is None else _lake(config, run_dir, wanted, span)
+    stream, batches = _source(config, wanted, folder) if run_dir is None else _lake(config, run_dir, wanted, span)
     rows = _named(config, folder, stream, limit, wanted, span, of_a_lake=run_dir is not None)
     if not rows.path.exists():
         _write(rows.path, batches, limit, advance)
@@ -138,7 +139,7 @@ def _lake(
     return f"lake {lake.id}", batches()
 
 
-def _source(config: Config, columns: list[str]) -> tuple[str, Iterator[pa.Table]]:
+def _source(config: Config, columns: list[str], folder: Path) -> tuple[str, Iterator[pa.Table]]:
     source = config.source
     if source is None:
         raise BadInput("this config has no source to train on; give `--from RUN_DIR`, a run whose lake has rows")
@@ -147,7 +148,7 @@ def _source(config: Config, columns: list[str]) -> tuple[str, Iterator[pa.Table]
         truths: list[pa.RecordBatch] = []
         partitions = config.kafka.impressions.partitions
         settled = settled_rows(
-            _told(played(config), truths),
+            _told(played(config, folder), truths),
             config.rows,
             config.settlement,
             partitions=partitions,
@@ -159,16 +160,18 @@ def _source(config: Config, columns: list[str]) -> tuple[str, Iterator[pa.Table]
             truth = Truth(pa.Table.from_batches(truths)) if truths else None
             yield _with_truth(pa.Table.from_batches([batch]), truth, config, columns)
 
-    return stream_name(config, source), batches()
+    copies = source.copies_in(folder / COPIES) if isinstance(source, Recorded) else None
+    return stream_name(config, source, copies), batches()
 
 
-def played(config: Config) -> Iterator[Chunk]:
-    """Impressions and feedback of the config's source, which it has, in the order of their arrival."""
+def played(config: Config, folder: Path) -> Iterator[Chunk]:
+    """Impressions and feedback of the config's source, which it has, in the order of their arrival. Copies of its files
+    are made in `folder`."""
     source = config.source
     if isinstance(source, Generated):
         return generated_stream(source, config.rows, encoding=config.kafka.impressions.codec).chunks(source.chunk_rows)
     assert isinstance(source, Recorded)
-    return RecordedStream(source.path, source, config.rows).chunks(source.chunk_rows)
+    return source.opened(config.rows, source.copies_in(folder / COPIES)).chunks(source.chunk_rows)
 
 
 def _told(chunks: Iterable[Chunk], truths: list[pa.RecordBatch]) -> Iterator[Chunk]:

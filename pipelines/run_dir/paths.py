@@ -33,6 +33,11 @@ class RunDir:
         return self.root / "source_files"
 
     @property
+    def copies(self) -> Path:
+        """Copies of the source's files, as they are played. They outlive the run: `--fresh` keeps them."""
+        return self.root / "source"
+
+    @property
     def lineage(self) -> Path:
         return self.root / "lineage.json"
 

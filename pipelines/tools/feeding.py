@@ -11,14 +11,14 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from pipelines.config import Config, Kafka, Recorded
+from pipelines.config import Advance, Config, Kafka, Recorded
 from pipelines.run_dir import RunDir
 from pipelines.workers import IngestWorker
 from streaming.broker import LocalBroker
 from streaming.disk import file_lock
 from streaming.errors import BadInput
 from streaming.kafka import ensure_topics
-from streaming.sources import FeedbackFile, Pacer, RecordedStream
+from streaming.sources import FeedbackFile, Pacer
 
 IDLE_S = 0.02
 
@@ -39,8 +39,11 @@ class Fed:
         return (self.rows - self.before) / self.took_s if self.took_s else 0.0
 
 
-def recorded_source(config: Config, file: Path, feedback: Path | None, rate: str | None) -> Recorded:
+def recorded_source(
+    config: Config, file: Path, feedback: Path | None, rate: str | None, copies: Path, advance: Advance | None = None
+) -> Recorded:
     """How to read `file`: as the config's source says if it is a recorded one, otherwise by the lake's column names.
+    What is no Parquet file in order of time is copied as one into the folder `copies`; `advance` hears how far that is.
 
     Raises BadInput for an unusable rate, file or column.
     """
@@ -63,7 +66,7 @@ def recorded_source(config: Config, file: Path, feedback: Path | None, rate: str
         changed["impression_id"] = "impression_id"
     source = source.model_copy(update=changed)
     Pacer(source.rate)
-    RecordedStream(source.path, source, config.rows)
+    source.opened(config.rows, source.copies_in(copies, advance))
     return source
 
 

@@ -23,40 +23,47 @@ from streaming.errors import BadInput
 from streaming.hashing import hash64
 from streaming.kafka import TopicWriter, last_message
 from streaming.messages import END_HEADER, EndOfStream, Kind, make_codec
-from streaming.sources import Chunk, Pacer, PlayedStream, RecordedStream
+from streaming.sources import Chunk, Pacer, PlayedStream, reading_of, reading_of_feedback
 from streaming.sources.synthetic import TruthWriter, generated_stream
+from streaming.tables import Copies, is_parquet
 
 ENDED = (1 << 62, 0)
 NOTHING = (-1, 0)
 FOOTER_BYTES = 65_536
 
 
-def stream_name(config: Config, source: Generated | Recorded) -> str:
-    """One name for one stream: a digest of what decides its rows, not of its pace or of the folder it is in.
+def stream_name(config: Config, source: Generated | Recorded, copies: Copies | None = None) -> str:
+    """One name for one stream: a digest of what decides its rows, not of its pace or of the folder it is in. `copies`
+    of a recorded source's files know what those hold.
 
-    A file counts with its size and its end: a Parquet file ends with the places and statistics of all its columns.
-    Raises BadInput where a file does not exist.
+    A file counts with its size and its end: a Parquet file ends with the places and statistics of all its columns. Text
+    and folders count with all their bytes. Raises BadInput where a file does not exist.
     """
     digest = hashlib.blake2b(digest_size=8)
     files = {"path", "written_path"}
-    left_out: Any = {"rate": True, **dict.fromkeys(files, True), "feedback": files}
+    left_out: Any = {"rate": True, "copies": True, **dict.fromkeys(files, True), "feedback": files}
     digest.update(f"{source.model_dump_json(exclude=left_out)} {config.rows.model_dump_json()}".encode())
     if isinstance(source, Generated):
         return f"generated-{digest.hexdigest()}"
-    for end in _ends(source):
-        digest.update(end)
+    for content in _contents(config, source, copies):
+        digest.update(content)
     return f"{Path(source.path).name}-{digest.hexdigest()}"
 
 
-def files_name(source: Recorded) -> str:
+def files_name(config: Config, source: Recorded, copies: Copies) -> str:
     """One name for the files of a source, whatever is made of them. Raises BadInput where one does not exist."""
-    return hashlib.blake2b(b"".join(_ends(source)), digest_size=8).hexdigest()
+    return hashlib.blake2b(b"".join(_contents(config, source, copies)), digest_size=8).hexdigest()
 
 
-def _ends(source: Recorded) -> Iterator[bytes]:
-    """Of each file its size and its end."""
-    paths = [source.path] if source.feedback is None else [source.path, source.feedback.path]
-    for path in paths:
+def _contents(config: Config, source: Recorded, copies: Copies | None) -> Iterator[bytes]:
+    """Of each Parquet file its size and its end; of text and folders a digest of their bytes."""
+    files = [(source.path, reading_of(source, config.rows))]
+    if source.feedback is not None:
+        files.append((source.feedback.path, reading_of_feedback(source, config.rows)))
+    for path, reading in files:
+        if copies is not None and not (Path(path).is_file() and is_parquet(Path(path))):
+            yield copies.content(Path(path), reading).encode()
+            continue
         try:
             with open(path, "rb") as file:
                 size = file.seek(0, 2)
@@ -156,7 +163,8 @@ class IngestWorker(Worker):
         kafka, source = self._config.kafka, self._config.source
         assert source is not None
         kinds: tuple[tuple[Topic, Kind], ...] = ((kafka.impressions, "impression"), (kafka.feedback, "feedback"))
-        stream = stream_name(self._config, source)
+        copies = source.copies_in(self._run_dir.copies) if isinstance(source, Recorded) else None
+        stream = stream_name(self._config, source, copies)
         self._outputs = [_Output(self._config, topic, kind, stream, self._append) for topic, kind in kinds]
         held = [place for output in self._outputs for place in output.held]
         self._done = all(place == ENDED for place in held)
@@ -170,7 +178,7 @@ class IngestWorker(Worker):
 
     def _open_source(self, source: Generated | Recorded) -> PlayedStream:
         if isinstance(source, Recorded):
-            recorded = RecordedStream(source.path, source, self._config.rows)
+            recorded = source.opened(self._config.rows, source.copies_in(self._run_dir.copies))
             self._total = recorded.rows
             return recorded
         stream = generated_stream(source, self._config.rows, encoding=self._config.kafka.impressions.codec)

@@ -1,6 +1,6 @@
 """Streams that are played into the topics, or settled in this process.
 
-recorded       a Parquet file, played as impressions and feedback
+recorded       a file of rows, played as impressions and feedback
 label_column   where a task's label is in such a file
 timed_parquet  reads a Parquet file in order of event time
 in_order       puts a jittered stream in order, each record once

@@ -2,7 +2,7 @@ from .chunk import Chunk, HeldRows, PlayedStream
 from .in_order import InOrder
 from .label_column import LabelColumn
 from .pacer import Pacer
-from .recorded import FeedbackFile, RecordedConfig, RecordedStream
+from .recorded import FeedbackFile, RecordedConfig, RecordedStream, reading_of, reading_of_feedback
 from .settled import settled_rows
 from .timed_parquet import TimedParquet
 
@@ -17,5 +17,7 @@ __all__ = [
     "RecordedConfig",
     "RecordedStream",
     "TimedParquet",
+    "reading_of",
+    "reading_of_feedback",
     "settled_rows",
 ]

@@ -1,7 +1,8 @@
-"""A recorded Parquet file, played as impressions and feedback, so that history takes the same path as live data.
+"""A recorded file, played as impressions and feedback, so that history takes the same path as live data.
 
 Labels may be columns of the impressions' file (feedback follows after its delay, zero where none is recorded), or
-feedback has a file of its own. Files are read a piece at a time, in their order, which is that of event time.
+feedback has a file of its own. Files are read a piece at a time, in order of event time: a Parquet file in that order
+as it lies, any other one as a copy that is made once (streaming/tables).
 """
 
 from __future__ import annotations
@@ -21,14 +22,17 @@ from streaming.schema import UNKNOWN, RowSchema
 from streaming.sources.chunk import Chunk, HeldRows, PlayedStream
 from streaming.sources.label_column import LabelColumn
 from streaming.sources.timed_parquet import TimedParquet
+from streaming.tables import Copies, Found, Reading
 
 
 class FeedbackFile(BaseModel):
-    """A Parquet file of feedback, in order of time."""
+    """A file of feedback, in any form that a source's own may have."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", coerce_numbers_to_str=True)
 
-    path: str = Field(description="a Parquet file of feedback, in order of time, relative to the folder of the config")
+    path: str = Field(
+        description="a file of feedback, relative to the folder of the config; of any form that `source.path` may have"
+    )
     written_path: str | None = Field(
         default=None,
         exclude_if=lambda path: path is None,
@@ -46,7 +50,8 @@ class RecordedConfig(BaseModel):
     """What the columns of a recorded file mean.
 
     An integer vertical is named by its digits (category 8 is vertical `8`). Units apply to integer and float columns;
-    timestamps, dates and ISO 8601 texts need none, and are UTC where they name no zone.
+    timestamps, dates and ISO 8601 texts need none, and are UTC where they name no zone. In files of text, columns that
+    are declared as text, and the vertical, are read as they are written: id 007 stays 007.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", coerce_numbers_to_str=True)
@@ -54,8 +59,23 @@ class RecordedConfig(BaseModel):
     impression_id: str | None = Field(
         default=None, description="the column that holds the ids; null: the rows are numbered"
     )
-    event_time: str = Field(default="event_time_ms", description="the column that holds the time")
+    event_time: str | None = Field(
+        default="event_time_ms",
+        description="the column that holds the time; null: there is none, rows are a second apart in their order",
+    )
     event_time_unit: Unit = Field(default="ms", description="its unit, where it is a number")
+    event_time_form: str | None = Field(
+        default=None,
+        exclude_if=lambda form: form is None,
+        description="how times are written that are no ISO 8601, as strptime has it: %y%m%d%H of 14102100, "
+        "%d/%m/%Y %H:%M; null: they are numbers, timestamps, dates or ISO 8601",
+    )
+    header: bool | None = Field(
+        default=None,
+        exclude_if=lambda header: header is None,
+        description="of CSV and TSV: whether the first line names the columns; null: found out. Without names they are "
+        "column0, column1 …, with zeros in front where there are more than ten",
+    )
     vertical: str | None = Field(default="vertical", description="the column that holds the vertical")
     vertical_value: str | None = Field(default=None, description="one vertical for all rows, instead of a column")
     columns: dict[str, str] = Field(
@@ -75,21 +95,53 @@ class RecordedConfig(BaseModel):
             raise ValueError("give either `labels` (columns of the file) or `feedback` (a file of its own)")
         if self.feedback is not None and self.impression_id is None:
             raise ValueError("a feedback file refers to impressions: name their `impression_id` column")
+        if self.event_time_form is not None and self.event_time is None:
+            raise ValueError("event_time_form says how the column event_time is written: name that, too")
         if self.vertical is None and self.vertical_value is None:
             raise ValueError("give `vertical` (a column) or `vertical_value` (one for all rows)")
         return self
 
 
-class RecordedStream(PlayedStream):
-    """The file at `path`, played in the shape of `schema`.
+def reading_of(config: RecordedConfig, schema: RowSchema) -> Reading:
+    """How the rows of a source are read."""
+    mapped = {column.name: config.columns.get(column.name, column.name) for column in schema.columns}
+    texts = {mapped[column.name] for column in schema.columns if column.type == "string"}
+    if config.impression_id is not None and schema.impression_id == "string":
+        texts.add(config.impression_id)
+    if config.vertical is not None and config.vertical_value is None:
+        texts.add(config.vertical)
+    return Reading(
+        config.event_time,
+        config.event_time_unit,
+        config.event_time_form,
+        round(config.out_of_order_s * 1000),
+        config.header,
+        tuple(sorted(texts)),
+    )
 
-    Raises BadInput, at once, for a file that is absent, empty or not Parquet, a missing column or one of the wrong
+
+def reading_of_feedback(config: RecordedConfig, schema: RowSchema) -> Reading:
+    """How the rows of its file of feedback are read."""
+    feedback = config.feedback
+    assert feedback is not None
+    texts = [feedback.task, *([feedback.impression_id] if schema.impression_id == "string" else [])]
+    tolerance_ms = round(config.out_of_order_s * 1000)
+    return Reading(feedback.event_time, feedback.event_time_unit, None, tolerance_ms, None, tuple(sorted(texts)))
+
+
+class RecordedStream(PlayedStream):
+    """The file at `path`, played in the shape of `schema`. Any form of file is taken with `copies`, where what is no
+    Parquet file in order of time is kept as one; without them only such a file.
+
+    Raises BadInput, at once, for a file that is absent, empty or cannot be read, a missing column or one of the wrong
     type, a label without a task; and while playing for rows out of order. Values are not judged here: a row that breaks
     the schema's rules is passed on and becomes a dead letter.
     """
 
-    def __init__(self, path: str | Path, config: RecordedConfig, schema: RowSchema) -> None:
-        self.config, self.schema = config, schema
+    def __init__(
+        self, path: str | Path, config: RecordedConfig, schema: RowSchema, copies: Copies | None = None
+    ) -> None:
+        self.config, self.schema, self._origin = config, schema, path
         tasks = [task.name for task in schema.tasks]
         if strange := [task for task in config.labels if task not in tasks]:
             raise BadInput(f"labels name task {', '.join(strange)}; the schema has {', '.join(tasks)}")
@@ -97,17 +149,20 @@ class RecordedStream(PlayedStream):
         if strange := sorted(set(config.columns) - set(names)):
             raise BadInput(f"columns name {', '.join(strange)}; the schema has {', '.join(names)}")
         self._names = names
-        needed = [*names.values(), config.event_time]
+        self.found = _found(path, reading_of(config, schema), copies)
+        needed = [*names.values(), self.found.event_time]
         needed += [name for name in (config.impression_id, self._vertical_column) if name is not None]
         for label in config.labels.values():
             needed += [name for name in (label.column, label.delay_column, label.time_column) if name is not None]
-        self._file = TimedParquet(path, needed, config.event_time, config.event_time_unit, config.out_of_order_s)
+        self._file = TimedParquet(
+            self.found.path, needed, self.found.event_time, self.found.unit, config.out_of_order_s
+        )
+        self.found_feedback: Found | None = None
         self._feedback_file: TimedParquet | None = None
         if (feedback := config.feedback) is not None:
+            found = self.found_feedback = _found(feedback.path, reading_of_feedback(config, schema), copies)
             needed = [feedback.impression_id, feedback.event_time, feedback.task]
-            self._feedback_file = TimedParquet(
-                feedback.path, needed, feedback.event_time, feedback.event_time_unit, config.out_of_order_s
-            )
+            self._feedback_file = TimedParquet(found.path, needed, found.event_time, found.unit, config.out_of_order_s)
         self._check_types()
 
     def _check_types(self) -> None:
@@ -137,6 +192,22 @@ class RecordedStream(PlayedStream):
                 problems.append(str(error))
         if problems:
             raise BadInput("\n".join(problems))
+
+    @property
+    def said(self) -> list[str]:
+        """What was done to the files, by this call or by an earlier one, in words."""
+        return [text for _, text in self._said()]
+
+    @property
+    def made_now(self) -> list[str]:
+        """The same, where this call did it."""
+        return [text for found, text in self._said() if found.now]
+
+    def _said(self) -> Iterator[tuple[Found, str]]:
+        feedback = None if self.config.feedback is None else self.config.feedback.path
+        for path, found in ((self._origin, self.found), (feedback, self.found_feedback)):
+            if path is not None and found is not None and found.said:
+                yield found, f"{Path(path).name}: {'; '.join(found.said)}, in {found.path}"
 
     @property
     def rows(self) -> int:
@@ -255,6 +326,14 @@ class RecordedStream(PlayedStream):
             named = pa.table(arrays, names=self.schema.feedback.names)
             yield _conform(named, self.schema.feedback, self._feedback_file.path, first_row), time_N
             first_row += table.num_rows
+
+
+def _found(path: str | Path, reading: Reading, copies: Copies | None) -> Found:
+    if copies is not None:
+        return copies.of(Path(path), reading)
+    if reading.event_time is None or reading.form is not None:
+        raise BadInput(f"{path}: its times are made in a copy, and none is wanted; give a folder for copies")
+    return Found(Path(path), reading.event_time, reading.unit)
 
 
 def _named(column: pa.ChunkedArray) -> pa.ChunkedArray:

@@ -41,6 +41,7 @@ ORDER = [
     "streaming.settlement",
     "streaming.delta",
     "streaming.lake",
+    "streaming.tables",
     "streaming.sources",
     "streaming.sources.synthetic",
     "streaming.delivery",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,6 +13,7 @@ from collections import Counter
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
@@ -162,7 +165,7 @@ def test_rows_go_out_at_the_rate_asked_and_what_is_there_already_is_not_waited_f
     ensure_topics(kafka, dict.fromkeys(names(topics), PARTITIONS))
     config = config.model_copy(
         update={
-            "source": recorded_source(config, file, None, str(CHUNK_ROWS)),
+            "source": recorded_source(config, file, None, str(CHUNK_ROWS), tmp_path / "copies"),
             "kafka": config.kafka.model_copy(update={"bootstrap_servers": kafka.bootstrap_servers}),
         }
     )
@@ -187,13 +190,28 @@ def test_rows_go_out_at_the_rate_asked_and_what_is_there_already_is_not_waited_f
     resumed.close()
 
 
-def test_a_file_that_is_out_of_order_is_the_callers_mistake(command, file, tmp_path, capsys):
-    shuffled = tmp_path / "shuffled.parquet"
-    table = pq.read_table(file)
-    pq.write_table(pa.concat_tables([table.slice(50), table.slice(0, 50)]), shuffled)
-    code, _, err = run(capsys, [str(shuffled), *command[1:]])
+def test_text_out_of_order_is_there_once_though_the_command_is_killed_and_its_copy_is_lost(
+    command, topics, kafka, file, tmp_path, capsys
+):
+    path, copies, table = tmp_path / "ratings.csv", tmp_path / "copies", pq.read_table(file)
+    pyarrow.csv.write_csv(table.take(np.random.default_rng(0).permutation(ROWS)), path)
+    command = [str(path), *command[1:], "--set", f"source.copies={copies}"]
+    killed = begin(command, kafka, topics, beyond=2)
+    killed.send_signal(signal.SIGKILL)
+    killed.communicate()
+    before = held(kafka, topics)[0]
+    assert 0 < len(before) < ROWS
+    shutil.rmtree(copies)
+    os.utime(path)
+    assert run(capsys, command)[0] == 0
+    counted, feedback, markers = held(kafka, topics)
+    assert counted == Counter(dict.fromkeys(range(ROWS), 1))
+    assert (feedback, markers) == (ROWS - len(range(0, ROWS, 3)), 2 * PARTITIONS)
+
+    path.write_text(path.read_text().replace("drama", "crime", 1))
+    code, _, err = run(capsys, command)
     assert code == 2
-    assert "is not in order of `timestamp`" in err
+    assert "holds ratings.csv-" in err
 
 
 def test_topics_with_other_partition_counts_are_the_callers_mistake(command, topics, kafka, capsys):

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 import yaml
@@ -149,12 +150,6 @@ def missing(every: int, values: np.ndarray) -> pa.Array:
             id="milliseconds declared as seconds",
         ),
         pytest.param(
-            {"shown_at": 1_700_000_000 + np.random.default_rng(2).permutation(ROWS)},
-            {},
-            ["clicks.parquet is not in order of `shown_at`: row ", "sort it once"],
-            id="unsorted",
-        ),
-        pytest.param(
             {},
             {"source__columns": {"user": "uid"}},
             ["clicks.parquet has no column uid; it has shown_at, surface, user"],
@@ -249,11 +244,14 @@ def test_null_labels_are_unknown_and_said_so(check):
     assert "50 % of labels are null: unknown, not learned" in said(check(stream(clicked=clicked)), Severity.NOTE)
 
 
-def test_a_wrong_order_far_from_the_rows_looked_at_is_found(check):
+def test_a_wrong_order_far_from_the_rows_looked_at_is_sorted_and_said(check):
     times = 1_700_000_000 + np.arange(ROWS)
     times[1100] -= 500
     report = check(stream(shown_at=times))
-    assert "row 1,100 is 499.000 s behind an earlier one" in said(report, Severity.STOP)
+    assert "clicks.parquet: rows that were earlier than a row before: 1; sorted on disk" in said(report, Severity.NOTE)
+    assert not report.stops
+    assert not report.sample.time.lowest_ms > 1_700_000_000_000
+    assert check(stream(shown_at=times), source__out_of_order_s=499).findings == []
 
 
 def test_files_that_are_no_parquet_files(check, tmp_path):
@@ -262,7 +260,21 @@ def test_files_that_are_no_parquet_files(check, tmp_path):
     assert "cannot be read as Parquet" in said(check(None), Severity.STOP)
     assert "has no rows" in said(check(stream().slice(0, 0)), Severity.STOP)
     Path("clicks.csv").write_text("a,b\n1,2\n")
-    assert "convert it once" in said(check(None, source__path="clicks.csv"), Severity.STOP)
+    assert "has no column clicked, delay_s" in said(check(None, source__path="clicks.csv"), Severity.STOP)
+
+
+def test_text_is_checked_as_it_will_be_played(check, capsys):
+    table = stream()
+    pyarrow.csv.write_csv(table, "clicks.csv")
+    report = check(None, source__path="clicks.csv")
+    assert "clicks.csv written as one Parquet file" in said(report, Severity.NOTE)
+    assert report.sample.labels["ctr"].positives == ROWS // 20
+    assert call("check", "run.yaml") == 0
+    assert "runs/mine/source/clicks-" in capsys.readouterr().out
+    (copy,) = Path("runs/mine/source").glob("*.parquet")
+    before = copy.stat().st_mtime_ns
+    assert call("check", "run.yaml") == 0
+    assert copy.stat().st_mtime_ns == before
 
 
 def test_feedback_in_a_file_of_its_own_is_matched_by_id(check):

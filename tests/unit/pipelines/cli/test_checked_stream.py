@@ -24,7 +24,7 @@ RECORDED = {
 
 def test_a_mistake_stops_a_run_before_anything_is_started_or_made(tmp_path):
     table = pa.table(
-        {"at": [3, 2, 1], "user_id": [1, 2, 3], "ad_id": [1, 2, 3], "bid": [0.1, 0.2, 0.3], "clicked": [0, 1, 0]}
+        {"at": [1, 2, 3], "user_id": [1, 2, 3], "ad_id": [1, 2, 3], "bid": [0.1, 0.2, 0.3], "clicked": [0, 1, 0]}
     )
     pq.write_table(table, tmp_path / "clicks.parquet")
     raw = small(source=RECORDED, students=[{"name": "fed"}])
@@ -42,7 +42,6 @@ def test_a_mistake_stops_a_run_before_anything_is_started_or_made(tmp_path):
         assert run.stderr is not None
         out, error = run.stdout.read(), run.stderr.read()
     assert (run.returncode, out) == (2, "")
-    assert "is not in order of `at`: row 1" in " ".join(error.split())
     assert "no row has the vertical `fed`: it would learn nothing" in " ".join(error.split())
     assert "Traceback" not in error
     assert sorted(path.name for path in tmp_path.iterdir()) == ["clicks.parquet", "run.yaml"]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -14,6 +17,10 @@ from streaming.errors import BadInput
 MEMORY_MB = 450
 THREADS = 2
 GROUP_ROWS = 65_536
+ASKED_EVERY_S = 0.2
+
+Advance = Callable[[float], None]
+"""Called with the share, 0 to 1, of what is being done."""
 
 
 def quoted(name: str) -> str:
@@ -35,18 +42,20 @@ def literal(text: object) -> str:
 
 
 class Engine:
-    """A database of its own in memory; `folder` holds what does not fit, and is empty again afterwards."""
+    """A database of its own in memory; `folder` holds what does not fit, and is empty again afterwards. `advance` hears
+    how far a file is that is written."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, advance: Advance | None = None) -> None:
         # jemalloc's background threads and the network are nothing that a look at one file needs.
         self._database = duckdb.connect(config={"autoinstall_known_extensions": "false"})
-        self._scratch = folder / ".exfm-init"
+        self._scratch, self._advance = folder / ".exfm-scratch", advance
         for setting, value in (
             ("memory_limit", literal(f"{MEMORY_MB}MB")),
             ("threads", str(THREADS)),
             ("temp_directory", literal(self._scratch)),
             ("TimeZone", "'UTC'"),
-            ("enable_progress_bar", "false"),
+            ("enable_progress_bar", "true"),
+            ("enable_progress_bar_print", "false"),
         ):
             self._database.execute(f"SET {setting} = {value}")
 
@@ -76,9 +85,32 @@ class Engine:
 
     def write(self, sql: str, path: Path) -> None:
         """The rows of a query as a Parquet file, in their order."""
-        self._database.execute(
-            f"COPY ({sql}) TO {literal(path)} (FORMAT parquet, COMPRESSION zstd, ROW_GROUP_SIZE {GROUP_ROWS})"
-        )
+        with self._watched():
+            self._database.execute(
+                f"COPY ({sql}) TO {literal(path)} (FORMAT parquet, COMPRESSION zstd, ROW_GROUP_SIZE {GROUP_ROWS})"
+            )
+
+    @contextmanager
+    def _watched(self) -> Iterator[None]:
+        if (advance := self._advance) is None:
+            yield
+            return
+        over, furthest = threading.Event(), 0.0
+
+        def watch() -> None:
+            nonlocal furthest
+            while not over.wait(ASKED_EVERY_S):
+                furthest = max(furthest, self._database.query_progress() / 100)
+                advance(furthest)
+
+        watcher = threading.Thread(target=watch, daemon=True)
+        watcher.start()
+        try:
+            yield
+        finally:
+            over.set()
+            watcher.join()
+        advance(1.0)
 
 
 def parquet(path: Path) -> str:

@@ -1,0 +1,13 @@
+"""Files of rows as people have them, made one Parquet file in order of event time.
+
+forms        which files lie at a path, and of which form they are
+engine       DuckDB, held to a memory and to this machine
+conversion   text and folders as one Parquet file
+in_order     rows sorted on disk, and times made where a file has none that can be read
+preparation  a file of rows as one Parquet file in order of time, step by step
+copies       the prepared file of each source, made once and found again
+"""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

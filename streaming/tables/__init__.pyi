@@ -1,0 +1,26 @@
+from .conversion import as_parquet
+from .copies import Copies, Found, Reading
+from .engine import Engine, in_words, literal, parquet, quoted
+from .forms import Files, files_at, is_parquet
+from .in_order import MADE, MADE_FROM_MS, ROW, SECOND_MS, made_times, write_in_order
+
+__all__ = [
+    "MADE",
+    "MADE_FROM_MS",
+    "ROW",
+    "SECOND_MS",
+    "Copies",
+    "Engine",
+    "Files",
+    "Found",
+    "Reading",
+    "as_parquet",
+    "files_at",
+    "in_words",
+    "is_parquet",
+    "literal",
+    "made_times",
+    "parquet",
+    "quoted",
+    "write_in_order",
+]

@@ -1,0 +1,104 @@
+"""Which files lie at a path, and of which form they are: Parquet, CSV or TSV, JSON lines; packed or not; a folder."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from streaming.errors import BadInput
+
+Form = Literal["parquet", "table", "lines"]
+PACKED = (".gz", ".gzip", ".zst", ".zstd")
+ENDINGS: dict[Form, tuple[str, ...]] = {
+    "parquet": (".parquet", ".pq"),
+    "table": (".csv", ".tsv", ".txt", ".dat"),
+    "lines": (".json", ".jsonl", ".ndjson"),
+}
+UNPACKED_TIMES = 4
+"""How much larger packed text is, roughly, than the file."""
+
+
+class Files(NamedTuple):
+    """Files of one form, in the order of their names."""
+
+    paths: list[Path]
+    form: Form
+
+    @property
+    def is_one_parquet(self) -> bool:
+        return self.form == "parquet" and len(self.paths) == 1
+
+    @property
+    def unpacked_bytes(self) -> int:
+        """Of packed files an estimate."""
+        sizes = ((path.stat().st_size, path.suffix.lower() in PACKED) for path in self.paths)
+        return sum(size * (UNPACKED_TIMES if packed else 1) for size, packed in sizes)
+
+    @property
+    def words(self) -> str:
+        return f"{len(self.paths):,} files" if len(self.paths) > 1 else self.paths[0].name
+
+    @property
+    def stamp(self) -> list[tuple[str, int, int]]:
+        """Name, size and time of change (ns) of every file: another one means that it may hold other rows."""
+        states = ((path.name, path.stat()) for path in self.paths)
+        return [(name, state.st_size, state.st_mtime_ns) for name, state in states]
+
+    def digest(self) -> str:
+        """Of all bytes, 16 hexadecimal digits."""
+        found = hashlib.blake2b(digest_size=8)
+        for path in self.paths:
+            with path.open("rb") as file:
+                while block := file.read(1 << 22):
+                    found.update(block)
+            found.update(b"\0end of file")
+        return found.hexdigest()
+
+
+def files_at(path: Path) -> Files:
+    """The files at `path`. Raises BadInput where there are none, or of several forms."""
+    if not path.exists():
+        raise BadInput(f"{path}: no such file or folder; give a Parquet, CSV, TSV or JSON-lines file, or a folder")
+    if path.is_dir():
+        return _in_folder(path)
+    form = "parquet" if is_parquet(path) else form_of(path)
+    if form is None:
+        known = ", ".join(ending for endings in ENDINGS.values() for ending in endings)
+        raise BadInput(f"{path}: what it holds cannot be told from its name; name it {known}, perhaps .gz or .zst")
+    return Files([path], form)
+
+
+def is_parquet(path: Path) -> bool:
+    """Whether a file is Parquet, by its name or by what it begins with."""
+    form = form_of(path)
+    return form == "parquet" or (form is None and path.open("rb").read(4) == b"PAR1")
+
+
+def _in_folder(path: Path) -> Files:
+    if (path / "_delta_log").is_dir():
+        raise BadInput(
+            f"{path} is a Delta table: its folder holds files of old versions, too; write its rows once: python "
+            f"-c \"import deltalake as d, pyarrow.parquet as pq; pq.write_table(d.DeltaTable('{path}')"
+            f".to_pyarrow_table(), '{path.name}.parquet')\""
+        )
+    files = sorted(file for file in path.rglob("*") if file.is_file() and not file.name.startswith(("_", ".")))
+    known = {file: form for file in files if (form := form_of(file)) is not None}
+    forms = sorted(set(known.values()))
+    if not known:
+        raise BadInput(f"{path} holds no Parquet, CSV, TSV or JSON-lines file; their names say what they are")
+    if len(forms) > 1:
+        raise BadInput(f"{path} holds files of several forms ({', '.join(forms)}); give one of them")
+    return Files(list(known), forms[0])
+
+
+def form_of(path: Path) -> Form | None:
+    """
+    >>> [form_of(Path(name)) for name in ("a.parquet", "a.csv.gz", "day_0.tsv", "a.jsonl.zst", "a.xls")]
+    ['parquet', 'table', 'table', 'lines', None]
+    """
+    suffixes = [suffix.lower() for suffix in path.suffixes]
+    if suffixes and suffixes[-1] in PACKED:
+        suffixes.pop()
+    last = suffixes[-1] if suffixes else ""
+    return next((form for form, endings in ENDINGS.items() if last in endings), None)

@@ -1,0 +1,70 @@
+"""Rows sorted on disk by event time, and times made where a file has none that can be read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from streaming.messages import Unit, is_time, milliseconds
+from streaming.tables.engine import Engine, literal, parquet, quoted
+
+MADE = "event_time_ms"
+"""The column of times that were made."""
+
+MADE_FROM_MS = 946_684_800_000
+"""2000-01-01: where rows without times begin."""
+
+SECOND_MS = 1000
+ROW = "file_row_number"
+READ_ROWS = 131_072
+
+
+def write_in_order(engine: Engine, source: Path, to: Path, columns: Iterable[str], time: str | None) -> None:
+    """Write the Parquet file `source` to `to`. columns: what is selected, in SQL. time: what its rows are sorted by,
+    also in SQL, equal ones in the order of the file; None: all are."""
+    order = "" if time is None else f" ORDER BY {time}, {ROW}"
+    engine.write(f"SELECT {', '.join(columns)} FROM {parquet(source)}{order}", to)
+
+
+def made_times(event_time: str | None, form: str | None) -> str:
+    """SQL of times in ms: rows a second apart, or what is written in a form of `strptime`.
+
+    >>> made_times(None, None), made_times("hour", "%y%m%d%H")
+    ('946684800000 + file_row_number * 1000', 'epoch_ms(strptime("hour"::VARCHAR, \\'%y%m%d%H\\'))')
+    """
+    if event_time is None:
+        return f"{MADE_FROM_MS} + {ROW} * {SECOND_MS}"
+    assert form is not None
+    return f"epoch_ms(strptime({quoted(event_time)}::VARCHAR, {literal(form)}))"
+
+
+def time_order(path: Path, event_time: str) -> str:
+    """SQL that sorts the rows of a Parquet file as its times are read."""
+    kind = pq.read_schema(path).field(event_time).type
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return f"{quoted(event_time)}::TIMESTAMPTZ"
+    return quoted(event_time)
+
+
+def rows_behind(path: Path, event_time: str, unit: Unit, tolerance_ms: int) -> int:
+    """How many rows of a Parquet file lie further behind the latest row before them. 0 where there is no such column,
+    or not every value of it is a time, which is for the reader to say."""
+    file = pq.ParquetFile(path)
+    if event_time not in file.schema_arrow.names or not is_time(file.schema_arrow.field(event_time).type):
+        return 0
+    latest, behind = np.iinfo(np.int64).min, 0
+    for batch in file.iter_batches(READ_ROWS, columns=[event_time]):
+        try:
+            time = milliseconds(batch.column(0), unit)
+        except ValueError:
+            return 0
+        if time.null_count:
+            return 0
+        before_N = np.maximum.accumulate(np.concatenate([[latest], time_N := time.to_numpy()]))
+        behind += int(np.count_nonzero(time_N + tolerance_ms < before_N[:-1]))
+        latest = int(before_N[-1])
+    return behind

@@ -13,13 +13,14 @@ from typing import Literal
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-ColumnType = Literal["int64", "string", "float32", "list<int64>"]
+ColumnType = Literal["int64", "string", "float32", "list<int64>", "list<string>"]
 
 _ARROW: dict[str, pa.DataType] = {
     "int64": pa.int64(),
     "string": pa.string(),
     "float32": pa.float32(),
     "list<int64>": pa.list_(pa.int64()),
+    "list<string>": pa.list_(pa.string()),
 }
 
 SAMPLE_WEIGHT = "sample_weight"
@@ -64,7 +65,7 @@ class Column(BaseModel):
 
     @model_validator(mode="after")
     def _consistent(self) -> Column:
-        if self.max_length is not None and self.type != "list<int64>":
+        if self.max_length is not None and not self.type.startswith("list<"):
             raise ValueError(f"column `{self.name}` is {self.type}; `max_length` is for lists")
         return self
 

@@ -73,7 +73,7 @@ def find_features(
             continue
         if (why := useless(column)) is not None:
             out.append(LeftOut(column.name, why))
-            kind = note if column.kind in ("texts", "other") else warn
+            kind = note if column.kind == "other" else warn
             wrong.append(kind(f"column `{column.name}`", why, "it is left out"))
             continue
         name = feature_name(column.name, names)
@@ -90,8 +90,6 @@ def useless(column: Seen) -> str | None:
     """Why a column can be no feature."""
     if column.nulls == column.rows:
         return "null in every row"
-    if column.kind == "texts":
-        return "a list of texts, and lists are of int64: give numbers for them"
     if column.kind == "other":
         return f"its type {column.type.lower():.40} is none that a row can hold"
     if column.distinct <= 1 and not column.nulls:
@@ -127,7 +125,7 @@ def _feature(column: Seen, name: str) -> tuple[Feature, list[Finding]]:
         return Feature(
             name, column.name, declared | {"type": "string"}, "sparse", {"name": name, "rows": rows}, why
         ), []
-    if column.kind == "ints":
+    if column.kind in ("ints", "texts"):
         return _list(column, name, declared), []
     if column.kind == "flag":
         setting = {"name": name, "rows": 2, "transform": "index"}
@@ -195,9 +193,10 @@ def _number(column: Seen, name: str, declared: dict[str, Any]) -> tuple[Feature,
 
 
 def _list(column: Seen, name: str, declared: dict[str, Any]) -> Feature:
-    declared = declared | {"type": "list<int64>"}
+    declared = declared | {"type": "list<string>" if column.kind == "texts" else "list<int64>"}
     rows = hashed_rows(column.distinct)
-    what = f"{column.distinct:,} ids in lists of up to {column.longest}, {column.mean:.1f} on average"
+    kind = "texts" if column.kind == "texts" else "ids"
+    what = f"{column.distinct:,} {kind} in lists of up to {column.longest}, {column.mean:.1f} on average"
     if column.words & IN_ORDER:
         setting = {"name": name, "rows": rows, "length": min(SEQUENCE, max(1, column.longest))}
         return Feature(name, column.name, declared, "sequence", setting, f"{what}, the most recent last; else a bag")

@@ -44,9 +44,7 @@ def prepared(
             os.replace(source.path, copy)
             return Prepared(copy, str(time.guess.column), time.unit, source.said)
         return Prepared(source.path, str(time.guess.column), time.unit, ())
-    kept = [
-        f"{c.sql} AS {quoted(c.name)}" for c in columns.values() if c.kind not in ("texts", "other") and c.name != MADE
-    ]
+    kept = [f"{c.sql} AS {quoted(c.name)}" for c in columns.values() if c.kind != "other" and c.name != MADE]
     begun = copy.with_name(f".{copy.name}.begun")
     selected = [*kept, f"({time.sql})::BIGINT AS {MADE}"]
     try:

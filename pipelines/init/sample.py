@@ -29,7 +29,7 @@ def examine_sample(
 ) -> Examined:
     """What `pipelines.quality` finds of columns that are neither `left_out` nor labels. Features stand under their own
     names."""
-    seen = [c for c in columns.values() if c.name not in left_out and c.kind not in ("other", "texts", "time")]
+    seen = [c for c in columns.values() if c.name not in left_out and c.kind not in ("other", "time")]
     rows = next(iter(columns.values())).rows
     wanted = min(MOST, max(LEAST, VALUES // max(1, len(seen))))
     step = -(-rows // wanted)

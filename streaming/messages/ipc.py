@@ -95,6 +95,10 @@ def _dictionary_bytes(chunk: pa.DictionaryArray) -> int:
         lengths = _lengths(chunk.dictionary)
     elif pa.types.is_list(kind):
         lengths = 8 * pc.list_value_length(chunk.dictionary).fill_null(0).to_numpy().astype(np.int64)
+        if _is_text(kind.value_type):
+            owner = pc.list_parent_indices(chunk.dictionary).to_numpy()
+            inside = _lengths(chunk.dictionary.flatten())
+            lengths = lengths + np.bincount(owner, inside, len(lengths)).astype(np.int64)
     else:
         return 8 * len(chunk)
     return int(lengths[chunk.indices.drop_null().to_numpy()].sum())

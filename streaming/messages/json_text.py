@@ -18,8 +18,8 @@ def json_values(column: pa.Array) -> pa.Array:
 
     >>> json_values(pa.array(["a", 'say "b"', None])).to_pylist()
     ['"a"', '"say \\\\"b\\\\""', 'null']
-    >>> json_values(pa.array([[1, 2], []])).to_pylist()
-    ['[1, 2]', '[]']
+    >>> json_values(pa.array([[1, 2], []])).to_pylist(), json_values(pa.array([["a"], None])).to_pylist()
+    (['[1, 2]', '[]'], ['["a"]', 'null'])
     """
     if pa.types.is_list(column.type):
         texts = pa.ListArray.from_arrays(column.offsets, json_values(column.values), mask=column.is_null())
@@ -38,7 +38,7 @@ def _non_finite(column: pa.Array) -> pa.Array:
     return pc.if_else(pc.is_nan(column), "NaN", pc.if_else(pc.greater(column, 0), "Infinity", "-Infinity"))
 
 
-JsonKind = Literal["integer", "float", "string", "integers", "time"]
+JsonKind = Literal["integer", "float", "string", "integers", "strings", "time"]
 
 
 class JsonColumn(NamedTuple):
@@ -72,7 +72,7 @@ class JsonColumn(NamedTuple):
 
 def _kind(kind: pa.DataType) -> JsonKind:
     if pa.types.is_list(kind):
-        return "integers"
+        return "strings" if pa.types.is_string(kind.value_type) else "integers"
     if pa.types.is_string(kind):
         return "string"
     return "float" if pa.types.is_floating(kind) else "integer"
@@ -82,8 +82,9 @@ def _fit(value: Any, kind: JsonKind, nullable: bool) -> Any:
     given = type(value)
     if kind == "string" and given is str:
         return value
-    if kind == "integers" and given is list:
-        return [None if item is None else _fit(item, "integer", False) for item in value]
+    if kind in ("integers", "strings") and given is list:
+        inside: JsonKind = "integer" if kind == "integers" else "string"
+        return [None if item is None else _fit(item, inside, False) for item in value]
     if kind == "float" and given in (float, int, bool):
         if nullable and value != value:
             return None

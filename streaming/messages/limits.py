@@ -55,17 +55,20 @@ def _narrowed(one: Range, other: Range) -> Range:
 
 def most_values(column: Column, limits: Limits) -> int | None:
     """How many values a list may have; None: no list, or any number."""
-    if column.type != "list<int64>":
+    if not column.type.startswith("list<"):
         return None
     carried = None if limits.row_bytes is None else limits.row_bytes // LIST_VALUE_BYTES
     return min((most for most in (column.max_length, carried) if most is not None), default=None)
 
 
 def row_sizes(batch: pa.RecordBatch) -> np.ndarray:
-    """Bytes of the texts and lists of each row, (N,) int64: what a row says, however it is stored.
+    """Bytes of the texts and lists of each row, (N,) int64: what a row says, however it is stored. A text in a list
+    counts with its place in it.
 
     >>> row_sizes(pa.record_batch({"vertical": ["a", "home"], "clicked": [[1, 2], []], "age": [3, 4]})).tolist()
     [17, 4]
+    >>> row_sizes(pa.record_batch({"tags": [["a", "bcd"], None, []]})).tolist()
+    [20, 0, 0]
     """
     sizes = np.zeros(batch.num_rows, np.int64)
     for column in batch.columns:
@@ -74,6 +77,10 @@ def row_sizes(batch: pa.RecordBatch) -> np.ndarray:
         elif pa.types.is_list(column.type):
             lengths = pc.list_value_length(column).fill_null(0).to_numpy(zero_copy_only=False)
             sizes += LIST_VALUE_BYTES * lengths.astype(np.int64)
+            if pa.types.is_string(column.type.value_type):
+                inside = pc.binary_length(column.flatten()).fill_null(0).to_numpy(zero_copy_only=False)
+                owner = pc.list_parent_indices(column).to_numpy(zero_copy_only=False)
+                sizes += np.bincount(owner, inside, batch.num_rows).astype(np.int64)
     return sizes
 
 

@@ -245,7 +245,7 @@ def declarable(source: pa.DataType) -> str | None:
         source = source.value_type
     floats = pa.types.is_floating(source) or pa.types.is_decimal(source)
     kinds = {"float32": pa.float32()} if floats else {"int64": pa.int64()}
-    kinds |= {"string": pa.string(), "list<int64>": pa.list_(pa.int64())}
+    kinds |= {"string": pa.string(), "list<int64>": pa.list_(pa.int64()), "list<string>": pa.list_(pa.string())}
     return next((name for name, kind in kinds.items() if _convertible(source, kind)), None)
 
 

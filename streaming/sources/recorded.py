@@ -353,7 +353,7 @@ def _require(file: TimedParquet, name: str, field: pa.Field) -> None:
     elif possible is not None:
         way = f"declare it `type: {possible}`"
     else:
-        way = "columns are int64, float32, string or list<int64>: convert it once"
+        way = "columns are int64, float32, string, list<int64> or list<string>: convert it once"
     what = "it" if name == field.name else f"`{field.name}`"
     raise BadInput(
         f"{file.path}: `{name}` is {kind}, and {what} is declared {field.type}; {way}, or name another column"
@@ -367,6 +367,7 @@ def _conform(table: pa.Table, schema: pa.Schema, path: Path, first_row: int) -> 
         row = min(refusals)
         raise BadInput(
             f"{path}, row {first_row + row:,}: {refusals[row].detail}: its value is none of that type; declare the "
-            "column as the file has it (int64, float32, string or list<int64>), or map another one with `columns`"
+            "column as the file has it (int64, float32, string, list<int64> or list<string>), or map another one with "
+            "`columns`"
         )
     return batch

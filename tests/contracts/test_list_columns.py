@@ -1,4 +1,4 @@
-"""A list column from a file through topics and lake into teacher and student, as a sequence."""
+"""List columns from a file through topics and lake into teacher and student: a sequence of ids, a bag of texts."""
 
 from __future__ import annotations
 
@@ -28,25 +28,30 @@ def recording(path):
         "vertical": pa.array(["feed", "shop"] * (ROWS // 2)),
         "ad_id": pa.array(rng.integers(0, 9, ROWS)),
         "seen": pa.array(seen, pa.list_(pa.int64())),
+        "tags": pa.array([["новый", "sale"] if row % 3 else [] for row in range(ROWS)], pa.list_(pa.string())),
         "clicked": pa.array(clicked),
     }
     pq.write_table(pa.table(columns), path)
-    return columns["seen"]
+    return columns
 
 
 @pytest.mark.parametrize("codec", ["arrow", pytest.param("json", marks=pytest.mark.slow)])
 def test_lists_arrive_as_they_were_and_are_learned_from_in_their_order(broker, tmp_path, codec):
-    seen = recording(tmp_path / "stream.parquet")
+    columns = recording(tmp_path / "stream.parquet")
     model = {"width": 4, "trunk": {"name": "dlrm", "mlp": [16]}, "dense_lr": 0.02}
     config = small(
         broker.bootstrap_servers,
         source={"kind": "recorded", "path": str(tmp_path / "stream.parquet"), "labels": {"ctr": {"column": "clicked"}}},
         rows={
-            "columns": [{"name": "ad_id"}, {"name": "seen", "type": "list<int64>", "nullable": True, "minimum": 0}],
+            "columns": [
+                {"name": "ad_id"},
+                {"name": "seen", "type": "list<int64>", "nullable": True, "minimum": 0},
+                {"name": "tags", "type": "list<string>"},
+            ],
             "tasks": [{"name": "ctr", "window_s": 60}],
         },
         features={
-            "sparse": [{"name": "ad_id", "rows": 16}],
+            "sparse": [{"name": "ad_id", "rows": 16}, {"name": "tags", "rows": 64}],
             "sequence": [{"name": "seen", "rows": 16, "length": 4, "units": 2}],
         },
         kafka__impressions__codec=codec,
@@ -57,7 +62,8 @@ def test_lists_arrive_as_they_were_and_are_learned_from_in_their_order(broker, t
     finished = to_the_end(config, tmp_path / "run")
 
     by_time = finished.lake.sort_by("event_time_ms")
-    assert by_time["seen"].combine_chunks().to_pylist() == seen.to_pylist()
+    assert by_time["seen"].combine_chunks().to_pylist() == columns["seen"].to_pylist()
+    assert by_time["tags"].combine_chunks().to_pylist() == columns["tags"].to_pylist()
     assert_learned_the_lake(finished)
     half = finished.summary["students"]["feed"]["ctr"]["last_half"]
     assert {name: half[name]["auc"] > 0.95 for name in ("teacher", "student", "no_teacher")} == dict.fromkeys(

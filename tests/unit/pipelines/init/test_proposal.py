@@ -153,15 +153,18 @@ def test_a_column_that_turns_to_text_late_is_text(tmp_path):
     assert {column.name: column.type for column in load(out).rows.columns}["code"] == "string"
 
 
-def test_records_become_columns_and_what_no_row_can_hold_is_named(tmp_path):
+def test_records_become_columns_and_lists_of_texts_are_bags(tmp_path):
     out = tmp_path / "mine.yaml"
     begun = begin(json_lines(tmp_path / "events.jsonl", ROWS), out)
     config = load(out)
+    assert not check_config(config).stops
     assert {c.name: c.type for c in config.rows.columns} == {
         "user_id": "int64", "user_geo_country": "string", "item_id": "int64", "clicked_items": "list<int64>",
+        "tags": "list<string>",
     }  # fmt: skip
     assert [feature.name for feature in config.features.sequence] == ["clicked_items"]
-    assert any(f.where == "column `tags`" and "a list of texts" in f.seen for f in begun.findings)
+    assert "tags" in config.features.sparse_names
+    assert "30 texts in lists of up to 3" in begun.config.read_text()
 
 
 def test_a_folder_of_files_is_one_stream(tmp_path):

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from pipelines.cli.options import AsJson, Overrides
 from streaming.program import command
+
+if TYPE_CHECKING:
+    from pipelines.init import Asked
 
 
 def register(app: typer.Typer) -> None:
@@ -22,8 +25,17 @@ def register(app: typer.Typer) -> None:
 def init(
     source: Annotated[
         Path,
-        typer.Argument(help="A Parquet, CSV, TSV or JSON-lines file, perhaps .gz or .zst; or a folder of one kind."),
+        typer.Argument(
+            help="A Parquet, CSV, TSV or JSON-lines file, perhaps .gz or .zst; or a folder of one kind. Or the name of "
+            "a public data set, followed by PATH."
+        ),
     ],
+    path: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="[PATH]", help="Of a public data set: its files as they are published (docs/guides/data-sets.md)."
+        ),
+    ] = None,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="The config to write; default: NAME.yaml, the source's name.")
     ] = None,
@@ -46,17 +58,27 @@ def init(
     A file that a run cannot play as it is (text, rows out of order, no times) is copied once to NAME.parquet beside
     the config, and that is said. Nothing is asked; what was guessed wrong is named with an option, or edited.
 
+    Of a public data set (criteo, criteo-terabyte, avazu, kdd12, talkingdata, taobao, movielens, yambda) the published
+    files are taken: times, verticals and delays are made of what they hold.
+
     Example: exfm init clicks.parquet -o mine.yaml
     """
     import json
     import shutil
 
+    from pipelines.datasets import DATASETS
     from pipelines.init import Asked, begin, summary
+    from streaming.errors import BadInput
 
+    if path is None and str(source) in DATASETS and not source.exists():
+        raise BadInput(f"`{source}` is a public data set: give its files, too: exfm init {source} FOLDER")
     name = source.name.partition(".")[0] or "mine"
     target = out or Path(f"{name}.yaml")
     asked = Asked(tuple(label or ()), time, id_, vertical, user, header)
-    begun = begin(source, target, asked, force=force)
+    origin = None
+    if path is not None:
+        origin, source, asked = _published(str(source), path, target, asked, force)
+    begun = begin(source, target, asked, force=force, origin=origin)
     check = command("exfm", "check", target)
     run = command("exfm", "stream", target, "--until-end")
     if json_:
@@ -71,6 +93,32 @@ def init(
         typer.echo("")
         typer.echo("\n".join(finding_lines(begun.findings, min(100, shutil.get_terminal_size().columns))))
     typer.echo(f"\n{target} is written; read it, then:\n  {check}\n  {run}")
+
+
+def _published(name: str, path: Path, target: Path, asked: Asked, force: bool) -> tuple[str, Path, Asked]:
+    """A public data set as a Parquet file beside the config: what it came from, the file, what its columns are."""
+    from dataclasses import replace
+
+    from pipelines.datasets import dataset, write_dataset
+    from pipelines.display import share_bar
+    from streaming.errors import BadInput
+    from streaming.tables import MADE
+
+    chosen = dataset(name)
+    if target.exists() and not force:
+        raise BadInput(f"{target} is there already; name another with -o, or overwrite it with --force")
+    rows = target.with_suffix(".parquet")
+    with share_bar() as advance:
+        write_dataset(name, path, rows, force=force, advance=advance)
+    known = replace(
+        asked,
+        labels=asked.labels or chosen.labels,
+        time=asked.time or MADE,
+        id=asked.id or chosen.id,
+        vertical=asked.vertical or chosen.vertical,
+        user=asked.user or chosen.user,
+    )
+    return f"{name} {path.name}", rows, known
 
 
 def show(

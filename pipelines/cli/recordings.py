@@ -88,7 +88,22 @@ def ingest(
     file: Annotated[
         Path, typer.Argument(help="Impressions: Parquet, CSV, TSV or JSON lines, perhaps .gz or .zst; or a folder.")
     ],
-    config: Annotated[Path, typer.Option("--config", help="A YAML file with topics, rows and recorded source.")],
+    path: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="[PATH]",
+            help="Where FILE is the name of a public data set: its files as they are published "
+            "(docs/guides/data-sets.md).",
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", help="Of a data set: the Parquet file to write; default: NAME.parquet."),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite that file.")] = False,
+    config: Annotated[
+        Path | None, typer.Option("--config", help="A YAML file with topics, rows and recorded source.")
+    ] = None,
     feedback: Annotated[
         Path | None, typer.Option("--feedback", help="A file of feedback; default: labels are columns of FILE.")
     ] = None,
@@ -113,6 +128,9 @@ def ingest(
 
     Then run a config with `source: null` on the same run directory: `exfm stream CONFIG --until-end`.
 
+    With the name of a public data set and its published files, they are made one Parquet file in order of event time,
+    which `--config` also feeds; `exfm init NAME PATH` writes a config.
+
     Example: exfm ingest clicks.parquet --config clicks.yaml --rate 60x
     """
     import json
@@ -125,6 +143,14 @@ def ingest(
     from pipelines.tools import alone, feed, reached, recorded_source
     from streaming.errors import BadInput
 
+    if path is not None:
+        file = _published(str(file), path, out, force=force)
+        if config is None:
+            return
+    if config is None:
+        raise BadInput(
+            f"--config is missing: it says what the columns of {file} are, and which topics; `exfm init` writes one"
+        )
     if run_dir is not None and bootstrap_servers is not None:
         raise BadInput("--run-dir and --bootstrap-servers both name a broker; give one of them")
     servers = [] if bootstrap_servers is None else [f"kafka.bootstrap_servers='{bootstrap_servers}'"]
@@ -147,6 +173,18 @@ def ingest(
     if fed.stopped:
         typer.echo("interrupted; the same command resumes here", err=True)
         raise typer.Exit(130)
+
+
+def _published(name: str, path: Path, out: Path | None, *, force: bool) -> Path:
+    """The Parquet file of a public data set's rows."""
+    from pipelines.datasets import write_dataset
+    from pipelines.display import share_bar
+
+    target = out or Path(f"{name}.parquet")
+    with share_bar() as advance:
+        rows = write_dataset(name, path, target, force=force, advance=advance)
+    typer.echo(f"{target}: {rows:,} rows in order of event_time_ms", err=True)
+    return target
 
 
 def _outcome(fed: Fed, servers: str, no_end: bool) -> str:

@@ -61,8 +61,9 @@ def _contents(config: Config, source: Recorded, copies: Copies | None) -> Iterat
     if source.feedback is not None:
         files.append((source.feedback.path, reading_of_feedback(source, config.rows)))
     for path, reading in files:
-        if copies is not None and not (Path(path).is_file() and is_parquet(Path(path))):
-            yield copies.content(Path(path), reading).encode()
+        at = Path(path)
+        if copies is not None and (at.is_dir() or (at.is_file() and not is_parquet(at))):
+            yield copies.content(at, reading).encode()
             continue
         try:
             with open(path, "rb") as file:

@@ -2,7 +2,7 @@ from .conversion import as_parquet
 from .copies import Copies, Found, Reading
 from .engine import Engine, in_words, literal, parquet, quoted
 from .forms import Files, files_at, is_parquet
-from .in_order import MADE, MADE_FROM_MS, ROW, SECOND_MS, made_times, write_in_order
+from .in_order import MADE, MADE_FROM_MS, ROW, SECOND_MS, made_times, rows_behind, write_in_order
 
 __all__ = [
     "MADE",
@@ -22,5 +22,6 @@ __all__ = [
     "made_times",
     "parquet",
     "quoted",
+    "rows_behind",
     "write_in_order",
 ]

@@ -81,6 +81,7 @@ ORDER = [
     "pipelines.checks",
     "pipelines.init",
     "pipelines.bench",
+    "pipelines.datasets",
     "pipelines.cli",
 ]
 MOST_FILES = 15

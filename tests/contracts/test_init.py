@@ -16,6 +16,7 @@ from pipelines.config import load
 from pipelines.results import counts_hold
 from tests.support.pipelines.small_runs import Finished, assert_learned_the_lake, to_the_end
 from tests.support.streams import foreign_files
+from tests.support.streams.published_files import PUBLISHED
 
 pytestmark = pytest.mark.broker
 ROWS = 3000
@@ -23,10 +24,10 @@ TOPICS = ("impressions", "feedback", "examples", "dead_letters")
 _numbers = itertools.count()
 
 
-def run_of(broker, source: Path, folder: Path) -> Finished:
-    """The run of what `exfm init` writes about `source`."""
+def run_of(broker, source: Path, folder: Path, name: str | None = None) -> Finished:
+    """The run of what `exfm init` writes about `source`; `name`: of the public data set that it is."""
     out = folder / "mine.yaml"
-    said = CliRunner().invoke(app, ["init", str(source), "-o", str(out)])
+    said = CliRunner().invoke(app, ["init", *([name] if name else []), str(source), "-o", str(out)])
     assert said.exit_code == 0, said.output
     assert "--until-end" in said.output.splitlines()[-1]
     here = [f"kafka.{name}.topic=init-{name}-{next(_numbers)}" for name in TOPICS]
@@ -75,3 +76,24 @@ def test_json_lines_with_records_and_lists_run(broker, tmp_path):
     names = set(finished.lake.column_names)
     assert {"user_id", "user_geo_country", "clicked_items"} <= names
     assert {student.name for student in finished.config.students} == {"search", "home"}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name == "talkingdata" else pytest.mark.slow)
+        for name in ("talkingdata", "taobao", "movielens-1m", "yambda")
+    ],
+)
+def test_a_public_data_set_runs_from_its_published_files(broker, tmp_path, name):
+    known, write = PUBLISHED[name]
+    folder = tmp_path / "published"
+    folder.mkdir()
+    write(folder)
+    finished = run_of(broker, folder, tmp_path, known)
+    rows = pq.read_table(tmp_path / "mine.parquet")
+    for task, label in finished.config.source.labels.items():
+        settled = finished.lake.filter(pc.is_valid(finished.lake[f"label_{task}"]))
+        assert settled.num_rows == rows.num_rows
+        within = pc.sum(settled[f"label_{task}"]).as_py()
+        assert 0.98 * pc.sum(rows[label.column]).as_py() <= within <= pc.sum(rows[label.column]).as_py()

@@ -91,7 +91,7 @@ class Chain:
 class ChainWriter:
     """Writes a chain on; what it writes first is a full version.
 
-    >>> import tempfile
+    >>> import tempfile, torch
     >>> root = Path(tempfile.mkdtemp())
     >>> full = Full({"w": torch.ones(1)}, {}, Probe(*torch.zeros(4, 1, 1)))
     >>> ChainWriter(root).begin("v00000640", {}, full)

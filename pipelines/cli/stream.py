@@ -11,6 +11,7 @@ from pipelines.cli.options import AsJson, Overrides, RunDirOption, RunDirOrDefau
 
 if TYPE_CHECKING:
     from pipelines.config import Config
+    from pipelines.quality import Examined
     from pipelines.run_dir import RunDir
     from pipelines.status import RunStatus
     from streaming.tables import Copies
@@ -41,6 +42,13 @@ def check(
         Path | None,
         typer.Option("--against", help="Of rows: a Parquet file of features as they were served, by impression_id."),
     ] = None,
+    served: Annotated[
+        str | None, typer.Option("--served", help="Of a run: the topic that `exfm serve --log-topic` writes.")
+    ] = None,
+    student: Annotated[str | None, typer.Option("--student", help="With --served: this one alone.")] = None,
+    bootstrap_servers: Annotated[
+        str | None, typer.Option("--bootstrap-servers", help="HOST:PORT of the Kafka that has the --served topic.")
+    ] = None,
     json_: AsJson = False,
 ) -> None:
     """Check a config and its data: columns, times, labels, delays, verticals, tables, memory. Nothing is started.
@@ -49,9 +57,13 @@ def check(
     Of rows that have settled, a run's lake or a Parquet file: volume, label rates, missing logits, repeated rows,
     features that know the label, features that are served otherwise than rebuilt, drift by day and vertical.
 
+    Of what was served (--served TOPIC): how much of it is in the lake, features that were served otherwise than logged,
+    predictions that the version does not make again, calibration on what became of it.
+
     Exit code 2 where something stops a run, or is wrong with the rows; 0 with warnings.
 
     Example: exfm check configs/demo.yaml
+    Example: exfm check runs/demo --served served
     """
     import json
     import shutil
@@ -60,6 +72,9 @@ def check(
     from pipelines.config import load
     from pipelines.run_dir import RunDir
 
+    if served is not None:
+        _check_served(what, served, bootstrap_servers, student, sample, json_=json_)
+        return
     if what.is_dir() or what.suffix in (".parquet", ".csv"):
         _check_rows(what, label or [], time, against, json_=json_)
         return
@@ -75,14 +90,43 @@ def check(
         raise typer.Exit(2)
 
 
-def _check_rows(what: Path, labels: list[str], time: str | None, against: Path | None, *, json_: bool) -> None:
-    """Raises BadInput where there are no such rows, and Exit with 2 where something is wrong with them."""
+def _check_served(
+    root: Path, topic: str, servers: str | None, student: str | None, sample: int, *, json_: bool
+) -> None:
+    """Raises BadInput where there is no such run or topic, and Exit with 2 where something is wrong."""
+    from pipelines.checks.served import judge_served, read_log
+    from pipelines.run_dir import RunDir
+    from pipelines.tools import config_of
+
+    run_dir = RunDir(root)
+    config = config_of(run_dir)
+    names = [settings.name for settings in config.students]
+    kafka = config.kafka if servers is None else config.kafka.model_copy(update={"bootstrap_servers": servers})
+    logged = read_log(kafka, topic, sample, student or (names[0] if len(names) == 1 else None))
+    _say_examined(f"topic {topic} and {root}", judge_served(run_dir, logged, student), json_=json_)
+
+
+def _say_examined(what: object, found: Examined, *, json_: bool) -> None:
+    """Raises Exit with 2 where something is wrong."""
     import json
     import shutil
 
+    from pipelines.checks import finding_lines
+
+    if json_:
+        typer.echo(json.dumps(found.as_json(), indent=2))
+    else:
+        typer.echo(f"{what}: {found.rows:,} rows, {found.looked_at:,} looked at\n")
+        lines = finding_lines(found.findings, min(100, shutil.get_terminal_size().columns))
+        typer.echo("\n".join([*lines, "", found.verdict] if lines else [found.verdict]))
+    if found.stops:
+        raise typer.Exit(2)
+
+
+def _check_rows(what: Path, labels: list[str], time: str | None, against: Path | None, *, json_: bool) -> None:
+    """Raises BadInput where there are no such rows, and Exit with 2 where something is wrong with them."""
     import pyarrow.parquet as pq
 
-    from pipelines.checks import finding_lines
     from pipelines.quality import examined, rows_of_file, rows_of_lake
     from pipelines.run_dir import RunDir
     from pipelines.tools import config_of
@@ -102,15 +146,7 @@ def _check_rows(what: Path, labels: list[str], time: str | None, against: Path |
         recorded = pq.read_table(against)
         if "impression_id" not in {*recorded.schema.names} & {*rows.schema.names}:
             raise BadInput(f"rows of {what} and {against} are matched by `impression_id`, which one of them lacks")
-    found = examined(rows, recorded, given=given)
-    if json_:
-        typer.echo(json.dumps(found.as_json(), indent=2))
-    else:
-        typer.echo(f"{what}: {found.rows:,} rows, {found.looked_at:,} looked at\n")
-        lines = finding_lines(found.findings, min(100, shutil.get_terminal_size().columns))
-        typer.echo("\n".join([*lines, "", found.verdict] if lines else [found.verdict]))
-    if found.stops:
-        raise typer.Exit(2)
+    _say_examined(what, examined(rows, recorded, given=given), json_=json_)
 
 
 def stream(

@@ -30,10 +30,11 @@ def skews(rows: pa.Table, recorded: pa.Table | None = None) -> Iterator[Finding]
     >>> rows = pa.table({"impression_id": [1, 2, 3], "bid": [0.5, 0.6, 0.7], "served_bid": [0.5, 0.6, 7.0]})
     >>> (found,) = skews(rows)
     >>> print(found.seen)
-    recorded and rebuilt values of `bid` differ in 33 % of 3 rows; for example 7.0 was served, 0.7 is rebuilt
+    recorded and rebuilt values of `bid` differ in 33 % of 3 rows; first impression 3: 7.0 was served, 0.7 is rebuilt
     """
+    ids = rows["impression_id"] if "impression_id" in rows.schema.names else None
     pairs = [
-        (name, rows[SERVED + name], rows[name]) for name in rows.schema.names if SERVED + name in rows.schema.names
+        (name, rows[SERVED + name], rows[name], ids) for name in rows.schema.names if SERVED + name in rows.schema.names
     ]
     if recorded is not None:
         place = pc.index_in(rows["impression_id"].combine_chunks(), recorded["impression_id"].combine_chunks())
@@ -44,16 +45,18 @@ def skews(rows: pa.Table, recorded: pa.Table | None = None) -> Iterator[Finding]
             yield warn("skew", f"only {share} of the rows ({matched:,} of {rows.num_rows:,}) were recorded as served")
         mine, theirs = rows.filter(known), recorded.take(place.drop_null())
         names = [n for n in rows.schema.names if n in recorded.schema.names and n not in NOT_FEATURES]
-        pairs += [(n, theirs[n], mine[n]) for n in names if not n.startswith((LABEL, LOGIT))]
-    found = [(_differ(served, rebuilt), name, served, rebuilt) for name, served, rebuilt in pairs if len(served)]
-    for differ, name, served, rebuilt in sorted(found, key=lambda one: -float(one[0].mean())):
+        its = mine["impression_id"]
+        pairs += [(n, theirs[n], mine[n], its) for n in names if not n.startswith((LABEL, LOGIT))]
+    found = [(_differ(a, b), name, a, b, of) for name, a, b, of in pairs if len(a)]
+    for differ, name, served, rebuilt, of in sorted(found, key=lambda one: -float(one[0].mean())):
         apart = float(differ.mean())
         if not apart:
             continue
         kind = stop if apart >= STOPS else warn if apart >= WARNS else note
         at = int(np.argmax(differ))
+        first = "for example" if of is None else f"first impression {of[at].as_py()}:"
         seen = (
-            f"recorded and rebuilt values of `{name}` differ in {percent(apart)} of {len(differ):,} rows; for example "
+            f"recorded and rebuilt values of `{name}` differ in {percent(apart)} of {len(differ):,} rows; {first} "
             f"{served[at].as_py()} was served, {rebuilt[at].as_py()} is rebuilt"
         )
         remedy = (

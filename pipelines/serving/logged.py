@@ -1,7 +1,7 @@
 """The log of what was served: a topic of requests and predictions, of a share of all impressions, in no answer's way.
 
     a message is an Arrow IPC batch: the impression's columns that were asked with, in the types of the row schema,
-    prediction_<task> (float64), served_version, served_ms
+    prediction_<task> (float64), served_model, served_version, served_ms
 
 Which impressions are logged is decided by a hash of `impression_id` alone, so that every server and every repetition
 of a request logs the same ones, and all candidates of other servers can be joined. Rows wait in a bounded queue for a
@@ -71,7 +71,7 @@ class ServedLog:
 
     def note(self, version: ServedVersion, asked: Asked, answer: Answer) -> None:
         """Have what was asked and answered written, where it is of the share. Never waits, never raises."""
-        ids = self._ids(asked)
+        ids = _ids(asked, version.signature.schema.id_type)
         if ids is None:
             self.unidentified += asked.size
             return
@@ -86,19 +86,6 @@ class ServedLog:
             self._queue.put_nowait(_Noted(version.signature, asked, answer.probabilities[rows], rows, at_ms))
         except queue.Full:
             self.dropped += len(rows)
-
-    def _ids(self, asked: Asked) -> pa.Array | None:
-        given = asked.columns.get(ID)
-        try:
-            if given is None:
-                ids = pa.repeat(pa.scalar(asked.context[ID], pa.int64()), asked.size)
-            else:
-                ids = (
-                    pa.array(given, pa.int64()) if isinstance(given, list) else given.combine_chunks().cast(pa.int64())
-                )
-        except (KeyError, pa.ArrowException, ValueError, TypeError, OverflowError):
-            return None
-        return None if ids.null_count else ids
 
     def _work(self) -> None:
         over = False
@@ -128,6 +115,7 @@ class ServedLog:
         batch = noted.version.impressions(noted.asked, noted.at_ms).take(pa.array(noted.rows))
         for t, task in enumerate(noted.version.tasks):
             batch = batch.append_column(f"prediction_{task}", pa.array(noted.probabilities[:, t]))
+        batch = batch.append_column("served_model", pa.repeat(noted.version.model, len(batch)))
         batch = batch.append_column("served_version", pa.repeat(noted.version.name, len(batch)))
         batch = batch.append_column("served_ms", pa.repeat(pa.scalar(noted.at_ms, pa.int64()), len(batch)))
         partition = int(hash64(batch[ID])[0] % np.uint64(self._writer.partitions))
@@ -148,3 +136,16 @@ class ServedLog:
         if self._writer is not None:
             with suppress(StreamingError, BadInput):
                 self._writer.close()
+
+
+def _ids(asked: Asked, kind: pa.DataType) -> pa.Array | None:
+    """The `impression_id` of every row, in the row schema's type; None where one has none, or another."""
+    given = asked.columns.get(ID)
+    try:
+        if given is None:
+            ids = pa.repeat(pa.scalar(asked.context[ID], kind), asked.size)
+        else:
+            ids = pa.array(given, kind) if isinstance(given, list) else given.combine_chunks().cast(kind)
+    except (KeyError, pa.ArrowException, ValueError, TypeError, OverflowError):
+        return None
+    return None if ids.null_count else ids

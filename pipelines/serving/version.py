@@ -30,6 +30,7 @@ class Answer(NamedTuple):
 class Signature(NamedTuple):
     """What a version is called, predicts and reads; without the model, so that who keeps it keeps no tables."""
 
+    model: str
     name: str
     tasks: tuple[str, ...]
     inputs: pa.Schema
@@ -69,7 +70,7 @@ class ServedVersion:
         self.model, self.name, self.about = model, name, about | {"tables": take_tables(served, tables, rows)}
         self._model, self._rules = ServedModel(served, schema), serving_rules(schema, served.features)
         self.value = value  # it stays as it is while it is kept
-        self.signature = Signature(name, served.tasks, self._rules.schema, schema)
+        self.signature = Signature(model, name, served.tasks, self._rules.schema, schema)
         self.loaded_at = time.time()
 
     @property

@@ -79,6 +79,7 @@ ORDER = [
     "pipelines.serving.origins",
     "pipelines.serving",
     "pipelines.checks",
+    "pipelines.checks.served",
     "pipelines.init",
     "pipelines.bench",
     "pipelines.datasets",

@@ -6,6 +6,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 import time
 
 import numpy as np
@@ -15,11 +17,15 @@ from kafka import KafkaConsumer, TopicPartition
 
 from pipelines.run_dir import RunDir
 from pipelines.serving import LogSettings, ServedLog, Server, shelf_of
+from pipelines.tools import config_of
 from streaming.errors import BadInput
 from streaming.hashing import hash64
 from streaming.kafka import ensure_topics
+from streaming.lake import LakeReader
 from streaming.messages import read_ipc
+from tests.support.pipelines.commands import COMMAND
 from tests.support.pipelines.served_runs import ask, run_with_versions
+from tests.support.pipelines.written_lakes import write_lake
 
 pytestmark = pytest.mark.broker
 V1, PREDICT = "v00000100", "/v1/models/feed:predict"
@@ -66,7 +72,7 @@ def test_a_share_of_impressions_is_logged_with_predictions_and_version_the_same_
     assert 80 < len(mine) < 160
     rows = rows_in(kafka, topic)
     assert sorted(row["impression_id"] for row in rows) == sorted(mine * 2)
-    assert {row["served_version"] for row in rows} == {V1}
+    assert {(row["served_model"], row["served_version"]) for row in rows} == {("feed", V1)}
     assert all(row["prediction_ctr"] == said[row["impression_id"]] for row in rows)
     assert all((row["user_id"], row["ad_id"]) == (1, row["impression_id"] % 7) for row in rows)
     given = [row for row in rows if row["event_time_ms"] == 1_700_000_000_000]
@@ -98,3 +104,32 @@ def test_a_broker_that_stands_still_costs_rows_of_the_log_and_no_answer(kafka, b
 def test_a_topic_that_is_not_there_is_said_in_words(kafka):
     with pytest.raises(BadInput, match="served_nowhere"):
         ServedLog(LogSettings(kafka, "served_nowhere"))
+
+
+def test_the_log_of_a_run_is_read_and_compared_with_its_lake_by_one_command(kafka, topic_name, tmp_path):
+    """Ids are text here: they are known by the type that the run's rows say."""
+    run_with_versions(tmp_path, V1, impression_id="string")
+    run_dir = RunDir(tmp_path)
+    config = config_of(run_dir)
+    write_lake(run_dir.lake, config, 300)
+    lake = LakeReader(run_dir.lake, config.rows).read(verticals={"feed"}).table
+    lake = lake.filter(lake["label_ctr"].is_valid())
+    columns = ["impression_id", "user_id", "ad_id", "bid", "event_time_ms"]
+    rows = lake.select(columns).to_pylist()
+    topic = topic_name()
+    ensure_topics(kafka, {topic: 2})
+    served_log = ServedLog(LogSettings(kafka, topic, 1.0))
+    server = Server(shelf_of(run_dir, ["feed"], "champion"), served_log=served_log)
+    rows[7]["bid"] += 1  # served otherwise than it is learned
+    for start in range(0, len(rows), 20):
+        assert ask(server.app, "POST", PREDICT, json.dumps({"rows": rows[start : start + 20]}).encode()).code == 200
+    served_log.close()
+    assert (served_log.written, served_log.unidentified) == (len(rows), 0)
+    words = ["check", str(tmp_path), "--served", topic, "--bootstrap-servers", kafka.bootstrap_servers, "--json"]
+    done = subprocess.run([sys.executable, "-c", COMMAND, *words], capture_output=True, text=True, check=False)
+    said = json.loads(done.stdout)
+    assert (done.returncode, said["rows"]) == (2 if said["stops"] else 0, len(rows))
+    (skew,) = [finding for finding in said["findings"] if "skew" in finding["where"]]
+    assert f"first impression {rows[7]['impression_id']}:" in skew["seen"]
+    (again,) = [finding for finding in said["findings"] if "predictions of ctr" in finding["where"]]
+    assert "rows again as they were served" in again["seen"]

@@ -24,10 +24,11 @@ ROWS = [
 STUDENTS = [{"name": name, "tasks": ["ctr"]} for name in ("feed", "shop")]
 
 
-def run_with_versions(root: Path, *versions: str) -> Ledger:
+def run_with_versions(root: Path, *versions: str, impression_id: str = "int64") -> Ledger:
     """A run whose student `feed` has these versions, of other weights each; the first is champion."""
     raw = small(tracking={"enabled": False}, teacher={}, students=STUDENTS)
     raw["rows"]["columns"][0]["minimum"] = 0
+    raw["rows"]["impression_id"] = impression_id
     run_dir, config = RunDir(root), parse(raw)
     run_dir.root.mkdir(parents=True, exist_ok=True)
     run_dir.config.write_text(dump(config))

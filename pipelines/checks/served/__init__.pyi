@@ -1,11 +1,10 @@
-from .joined import Joined, joined
+from .joined import Joined
 from .judged import judge_served
 from .log import Logged, read_log
 
 __all__ = [
     "Joined",
     "Logged",
-    "joined",
     "judge_served",
     "read_log",
 ]

@@ -90,32 +90,42 @@ def table_weights(collection: EmbeddingBagCollection) -> dict[str, Tensor]:
 
 
 def look_up(collection: EmbeddingBagCollection, sparse: KeyedJaggedTensor) -> Tensor:
-    """What a call of the collection has as values, (B, E), bit for bit, without a gradient: torch's own kernel for each
-    table, on stretches of the ids in place. The call itself spends more on cutting the ids up than on small requests.
+    """What a call of the collection has as values, (B, E), bit for bit, without a gradient: torch's own operators for
+    each table, on stretches of the ids in place. The call itself spends more on cutting the ids up than on small
+    requests.
     """
-    if not sparse.stride():
+    B = sparse.stride()
+    if not B:
         return collection(sparse).values()
     weights = [
         collection.embedding_bags[config.name].weight
         for config in collection.embedding_bag_configs()
         for _ in config.feature_names
     ]
-    pooled = [
-        torch.embedding_bag(weight, ids, own, mode=0, include_last_offset=True)[0]
-        for weight, (ids, own) in zip(weights, stretches(sparse), strict=True)
-    ]
+    if _one_id_each(sparse):
+        pooled = [weight.index_select(0, ids) for weight, ids in zip(weights, sparse.values().split(B), strict=True)]
+    else:
+        pooled = [
+            torch.embedding_bag(weight, ids, own, mode=0, include_last_offset=True)[0]
+            for weight, (ids, own) in zip(weights, stretches(sparse), strict=True)
+        ]
     return torch.cat(pooled, dim=1)
 
 
 def stretches(sparse: KeyedJaggedTensor) -> Iterator[tuple[Tensor, Tensor]]:
     """Of each key the ids, and where each of the B bags begins among them, (B + 1,). B is at least 1."""
     B, offsets, values = sparse.stride(), sparse.offsets(), sparse.values()
-    keys = len(sparse.keys())
-    single = len(values) == B * keys and bool((sparse.lengths() == 1).all())
+    keys, single = len(sparse.keys()), _one_id_each(sparse)
     firsts = [k * B for k in range(keys + 1)] if single else offsets[::B].tolist()
     for k in range(keys):
         own = offsets[: B + 1] if single else offsets[k * B : (k + 1) * B + 1] - firsts[k]
         yield values[firsts[k] : firsts[k + 1]], own
+
+
+def _one_id_each(sparse: KeyedJaggedTensor) -> bool:
+    """Whether every bag holds one id."""
+    lengths = sparse.lengths()
+    return len(sparse.values()) == len(lengths) and bool((lengths == 1).all())
 
 
 def load_table_weights(collection: EmbeddingBagCollection, weights: Mapping[str, TensorSource]) -> None:

@@ -22,7 +22,6 @@ from torch import Tensor
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from exfm.data import Batch
-from exfm.embeddings import table_weights
 from exfm.errors import ModelError
 from exfm.increments.touched import Touched
 from exfm.models import PARITY, ServedStudent, Student, served_meta
@@ -152,9 +151,7 @@ def _check(mine: Mapping[str, Tensor], increment: Increment) -> None:
 
 def _tables(student: Student) -> dict[str, tuple[str, Tensor]]:
     """What is served row by row, by the names of a served student: the table whose ids it goes by, and the tensor."""
-    found = {
-        f"tables.embedding_bags.{t}.weight": (t, tensor) for t, tensor in table_weights(student.net.tables).items()
-    }
+    found = {f"tables.embedding_bags.{t}.weight": (t, tensor) for t, tensor in student.net.tables.weights.items()}
     by = [feature.by for feature in student.features.history if feature.of is not None]
     for n, table in enumerate(by):
         each = student.histories.each[n]

@@ -2,8 +2,8 @@
 
 verdict   which students, up to which checkpoint, and the verdict
 retrain   the student's own worker over the lake, that keeps everything in memory
-bits      predictions, tensors and counts, compared; the first place where they part
-cause     why they part, most likely
+bits      predictions, tensors and counts, compared; the first place where they differ
+cause     the most likely reason
 screen    the verdict for people
 """
 

@@ -1,4 +1,4 @@
-"""Bits compared: predictions row by row, tensors byte by byte, counts; and the first place where two of them part."""
+"""Bitwise comparison of a run with its retraining: predictions row by row, tensors byte by byte, and counts."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ COUNTS = (
 """What a checkpoint says of the rows that were learned."""
 
 
-class RowParted(NamedTuple):
-    """The first row whose logged prediction is not that of the retraining: by column, what was logged and what was
-    found, None where one of the two has no such row. `rows`: how many differ in all."""
+class RowMismatch(NamedTuple):
+    """The first row that differs between the log and the retraining: by column, the logged and the retrained value,
+    None where one of the two has no such row. `rows`: how many differ in all."""
 
     lake_seq: int
     impression_id: Any
@@ -40,9 +40,9 @@ class RowParted(NamedTuple):
     rows: int = 1
 
 
-class TensorParted(NamedTuple):
-    """A tensor of the checkpoint that is not that of the retraining. `at`: the first element; `problem`: why there is
-    none, where it cannot be read or has another shape."""
+class TensorMismatch(NamedTuple):
+    """A tensor that differs between the checkpoint and the retraining. `at`: its first differing element. `problem`:
+    why elements cannot be compared, where the tensor cannot be read or has another shape."""
 
     name: str
     at: tuple[int, ...] = ()
@@ -77,14 +77,18 @@ class Logged:
 
 
 class ComparedLog(PredictionLog):
-    """Takes what a worker logs and compares it with what was logged. `compared`, `unlogged`: rows so far; those whose
-    predictions were pruned are the latter. `parted`: the first that differs."""
+    """A prediction log of the retraining that compares instead of writing.
+
+    compared  rows compared so far
+    unlogged  rows that could not be: their logged predictions were pruned
+    mismatch  the first row that differs; None while none does
+    """
 
     def __init__(self, logged: Logged) -> None:
         super().__init__(Path())
         self._logged = logged
         self.compared = self.unlogged = 0
-        self.parted: RowParted | None = None
+        self.mismatch: RowMismatch | None = None
 
     def open(self, position: int) -> None:
         self._waiting = []
@@ -101,21 +105,21 @@ class ComparedLog(PredictionLog):
             return
         logged = self._logged.upto(int(seq[-1]))
         self.compared += found.num_rows
-        parted = _first_parted(found.schema.empty_table() if logged is None else logged.combine_chunks(), found)
-        if parted is not None:
-            before = self.parted
-            self.parted = parted if before is None else before._replace(rows=before.rows + parted.rows)
+        mismatch = _first_mismatch(found.schema.empty_table() if logged is None else logged.combine_chunks(), found)
+        if mismatch is not None:
+            before = self.mismatch
+            self.mismatch = mismatch if before is None else before._replace(rows=before.rows + mismatch.rows)
 
 
-def _first_parted(logged: pa.Table, found: pa.Table) -> RowParted | None:
-    """The first row that is not the same in both."""
-    there, here = (set(table["lake_seq"].to_pylist()) for table in (logged, found))
-    if there != here:
-        seq = min(there ^ here)
-        table = logged if seq in there else found
+def _first_mismatch(logged: pa.Table, found: pa.Table) -> RowMismatch | None:
+    """The first row that differs; None where the two tables are equal."""
+    in_log, in_found = (set(table["lake_seq"].to_pylist()) for table in (logged, found))
+    if in_log != in_found:
+        seq = min(in_log ^ in_found)
+        table = logged if seq in in_log else found
         row = table.slice(table["lake_seq"].to_pylist().index(seq), 1)
-        words = ("there", None) if seq in there else (None, "there")
-        return RowParted(seq, row["impression_id"][0].as_py(), {"the row itself": words}, len(there ^ here))
+        presence = ("there", None) if seq in in_log else (None, "there")
+        return RowMismatch(seq, row["impression_id"][0].as_py(), {"the row itself": presence}, len(in_log ^ in_found))
     columns = [name for name in found.schema.names if name in logged.schema.names]
     differs = {name: unequal(logged[name], found[name]) for name in columns}
     rows = np.logical_or.reduce(list(differs.values()))
@@ -124,7 +128,7 @@ def _first_parted(logged: pa.Table, found: pa.Table) -> RowParted | None:
     first = int(np.flatnonzero(rows)[0])
     at = {n: (logged[n][first].as_py(), found[n][first].as_py()) for n in columns if differs[n][first]}
     seq, impression = (found[name][first].as_py() for name in ("lake_seq", "impression_id"))
-    return RowParted(seq, impression, at, int(rows.sum()))
+    return RowMismatch(seq, impression, at, int(rows.sum()))
 
 
 def unequal(one: pa.ChunkedArray, other: pa.ChunkedArray) -> np.ndarray:
@@ -142,28 +146,28 @@ def unequal(one: pa.ChunkedArray, other: pa.ChunkedArray) -> np.ndarray:
     return np.asarray(values[0] != values[1], dtype=bool)
 
 
-def tensors_parted(
+def tensor_mismatches(
     stored: Mapping[str, StoredTensor], found: Mapping[str, Tensor], names: Sequence[str]
-) -> Iterator[TensorParted]:
-    """Those of `names` that are not the same in both, in order."""
+) -> Iterator[TensorMismatch]:
+    """Those of `names` that differ, in order."""
     for name in names:
         if name not in stored or name not in found:
             where = "checkpoint" if name in stored else "retraining"
-            yield TensorParted(name, problem=f"only the {where} has it")
+            yield TensorMismatch(name, problem=f"only the {where} has it")
             continue
         try:
             theirs = whole_tensor(stored[name])
         except ModelError as error:
-            yield TensorParted(name, problem=str(error))
+            yield TensorMismatch(name, problem=str(error))
             continue
-        if (parted := _parted(name, theirs, found[name])) is not None:
-            yield parted
+        if (mismatch := _compared(name, theirs, found[name])) is not None:
+            yield mismatch
 
 
-def _parted(name: str, theirs: Tensor, ours: Tensor) -> TensorParted | None:
+def _compared(name: str, theirs: Tensor, ours: Tensor) -> TensorMismatch | None:
     if (theirs.dtype, theirs.shape) != (ours.dtype, ours.shape):
         shapes = " and ".join(f"{tuple(t.shape)} {str(t.dtype).removeprefix('torch.')}" for t in (theirs, ours))
-        return TensorParted(name, problem=f"stored and found are {shapes}")
+        return TensorMismatch(name, problem=f"stored and found are {shapes}")
     a, b = (as_bytes(tensor.contiguous()) for tensor in (theirs, ours))
     if torch.equal(a, b):
         return None
@@ -171,11 +175,11 @@ def _parted(name: str, theirs: Tensor, ours: Tensor) -> TensorParted | None:
     first = int(places[0])
     at = tuple(int(i) for i in np.unravel_index(first, tuple(theirs.shape))) if theirs.dim() else ()
     values = (theirs.reshape(-1)[first].item(), ours.reshape(-1)[first].item())
-    return TensorParted(name, at, *values, differing=len(places), of=theirs.numel())
+    return TensorMismatch(name, at, *values, differing=len(places), of=theirs.numel())
 
 
-def counts_parted(stored: Mapping[str, Any], found: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """What the checkpoint counts otherwise, by name: stored and found."""
+def count_mismatches(stored: Mapping[str, Any], found: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Counts that differ, by name: (stored, found)."""
     found = json.loads(json.dumps(found))
     named = [name for name in COUNTS if name in stored]
     return {name: (stored[name], found.get(name)) for name in named if stored[name] != found.get(name)}

@@ -1,11 +1,11 @@
-"""Why a replay is not what lived, most likely: a pure function of what was seen."""
+"""The most likely cause of a mismatch between a run and its retraining: a pure function of what was found."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pipelines.offline.verify.bits import RowParted, TensorParted
+from pipelines.offline.verify.bits import RowMismatch, TensorMismatch
 from pipelines.training import differing
 
 OF_THE_LAKE = ("label_", "teacher_", "weight_", "cluster_", "group", "event_time_ms", "impression_id", "the row itself")
@@ -13,8 +13,8 @@ OF_THE_LAKE = ("label_", "teacher_", "weight_", "cluster_", "group", "event_time
 
 
 def likely_cause(
-    row: RowParted | None,
-    tensors: Sequence[TensorParted],
+    row: RowMismatch | None,
+    tensors: Sequence[TensorMismatch],
     *,
     learned_by: Sequence[Mapping[str, Any]],
     now: Mapping[str, str],

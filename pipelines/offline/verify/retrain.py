@@ -3,8 +3,8 @@
     lake ──► feed ──► engine ──► record ──► compared predictions
                                     ╵──► tensors and counts at the checkpoint's position
 
-Engine, feed, cuts, sampling and bookkeeping are the worker's; only where things go is another. Where the student's
-tables grew in its life, the retraining stops there, and goes on with the larger ones as the run did.
+Engine, feed, cuts, sampling and bookkeeping are those of the worker; only what it writes is kept in memory. Where the
+student's tables grew during the run, the retraining stops there, and continues with the larger ones as the run did.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from streaming.messages import EndOfStream
 
 
 @dataclass(frozen=True)
-class Beside(RunDir):
-    """A folder for what a retraining writes, with the lake of the run `of`, and what its students start from."""
+class ScratchRunDir(RunDir):
+    """A run directory for what a retraining writes; lake and roster are those of the run `of`."""
 
     of: RunDir
 
@@ -42,7 +42,7 @@ class Beside(RunDir):
 
 
 class Stage(NamedTuple):
-    """A part of a student's life with one set of features: up to this `lake_seq`."""
+    """A part of a student's training with one set of features, up to this `lake_seq`."""
 
     features: FeatureSet
     upto: int
@@ -58,21 +58,21 @@ class Retrained(NamedTuple):
 def retrained(
     config: Config,
     name: str,
-    run_dir: Beside,
+    run_dir: ScratchRunDir,
     stages: Sequence[Stage],
     predictions: ComparedLog,
     advance: Callable[[int], None],
 ) -> Retrained:
-    """The student's way over its rows, to the end of the last stage. `advance` is called with positions in the lake.
+    """Train the student on its rows, up to the end of the last stage. `advance` is called with positions in the lake.
 
     Raises DataLost where rows were deleted, ModelError as training does."""
     stored: Checkpoint[Any] | None = None
     for stage in stages:
         of_stage = with_features(config, stage.features)
-        worker = _Worker(of_stage, of_stage.student(name), run_dir, stored, predictions)
+        worker = _RetrainingWorker(of_stage, of_stage.student(name), run_dir, stored, predictions)
         try:
             worker.learn_upto(stage.upto, advance)
-            kept = worker.held.kept
+            kept = worker.memory.kept
         finally:
             worker.abandon()
         stored = Checkpoint(kept.tensors, kept.meta, "student-checkpoint", None)
@@ -81,14 +81,14 @@ def retrained(
 
 
 def stages_of(meta: Mapping[str, Any]) -> list[Stage]:
-    """What a checkpoint says of the sizes that the student had, up to its own position."""
+    """The stages of a student up to a checkpoint, from the checkpoint's meta."""
     made_with = [*(event["was"] for event in meta["past"]["grown"]), meta["made_with"]]
     ends = [*(event["after"] for event in meta["past"]["grown"]), meta["lake_seq"]]
     return [Stage(FeatureSet.model_validate(m["features"]), end) for m, end in zip(made_with, ends, strict=True)]
 
 
 def with_features(config: Config, features: FeatureSet) -> Config:
-    """The config with these features as they are here; others of it stay as they are."""
+    """The config with its features replaced by those of the same name in `features`."""
     sizes = {}
     for kind in type(features).model_fields:
         here = {feature.name: feature for feature in getattr(features, kind)}
@@ -96,8 +96,8 @@ def with_features(config: Config, features: FeatureSet) -> Config:
     return config.model_copy(update={"features": config.features.model_copy(update=sizes)})
 
 
-class _Held(Keeper):
-    """Keeps the last checkpoint in memory; what belongs to it is done at once."""
+class _InMemoryKeeper(Keeper):
+    """Keeps the last checkpoint in memory, and writes nothing."""
 
     stored: Checkpoint[Any] | None
     kept: Retrained
@@ -139,7 +139,7 @@ class _NoExports(Exports):
         return lambda: None
 
 
-class _Worker(StudentWorker):
+class _RetrainingWorker(StudentWorker):
     def __init__(
         self,
         config: Config,
@@ -149,8 +149,8 @@ class _Worker(StudentWorker):
         predictions: ComparedLog,
     ) -> None:
         super().__init__(config, settings, run_dir)
-        self.keeper = self.held = _Held(self.name, run_dir, self.watch, queue=1)
-        self.held.stored = stored
+        self.keeper = self.memory = _InMemoryKeeper(self.name, run_dir, self.watch, queue=1)
+        self.memory.stored = stored
         self._compared = predictions
 
     def resume(self) -> bool:

@@ -1,8 +1,8 @@
-"""Verdicts for people."""
+"""Verdicts as text."""
 
 from __future__ import annotations
 
-from pipelines.offline.verify.bits import TensorParted
+from pipelines.offline.verify.bits import TensorMismatch
 from pipelines.offline.verify.verdict import Verdict
 
 SHOWN = 3
@@ -20,11 +20,11 @@ def text_of(verdict: Verdict) -> str:
         lines.append(f"  identical: {compared}, counts and figures, to the last bit")
     else:
         lines.append(f"  NOT identical; compared: {compared}")
-    if (row := verdict.row) is not None:
+    if (row := verdict.row_mismatch) is not None:
         lines.append(f"  first row: lake_seq {row.lake_seq}, impression_id {row.impression_id}; {row.rows:,} differ")
         lines += [f"    {name}: {was} was logged, {found} now" for name, (was, found) in row.columns.items()]
-    lines += [f"  {_tensor(tensor)}" for tensor in verdict.parted[:SHOWN]]
-    if (more := len(verdict.parted) - SHOWN) > 0:
+    lines += [f"  {_tensor(tensor)}" for tensor in verdict.tensor_mismatches[:SHOWN]]
+    if (more := len(verdict.tensor_mismatches) - SHOWN) > 0:
         lines.append(f"  and {more} more tensors")
     lines += [f"  {name}: {was} was counted, {found} now" for name, (was, found) in verdict.counts.items()]
     if verdict.cause is not None:
@@ -32,7 +32,7 @@ def text_of(verdict: Verdict) -> str:
     return "\n".join([*lines, *(f"  note: {note}" for note in verdict.notes)])
 
 
-def _tensor(tensor: TensorParted) -> str:
+def _tensor(tensor: TensorMismatch) -> str:
     if tensor.problem is not None:
         return f"tensor {tensor.name}: {tensor.problem}"
     return (

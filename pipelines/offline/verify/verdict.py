@@ -1,14 +1,14 @@
 """`exfm replay --verify`: which students are retrained, up to which checkpoint, and what came of it.
 
-Whatever is compared is linked aside first: a run that lives may delete its checkpoint and predictions meanwhile. Rows
-of the lake are pinned for as long as it takes.
+Checkpoint and predictions are linked into a scratch folder first, since a live run may delete them meanwhile. Rows of
+the lake are pinned for as long as it takes.
 """
 
 from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,12 +16,19 @@ from typing import Any
 
 from exfm.errors import ModelError
 from exfm.tensors import Checkpoint, StoredTensor, checkpoint_names, open_checkpoint
-from pipelines.config import STUDENT, Config, accepted_identities, choices, parse
+from pipelines.config import STUDENT, Config, StudentSettings, accepted_identities, choices, parse
 from pipelines.control import with_roster
 from pipelines.offline.logits import keep
-from pipelines.offline.verify.bits import ComparedLog, Logged, RowParted, TensorParted, counts_parted, tensors_parted
+from pipelines.offline.verify.bits import (
+    ComparedLog,
+    Logged,
+    RowMismatch,
+    TensorMismatch,
+    count_mismatches,
+    tensor_mismatches,
+)
 from pipelines.offline.verify.cause import likely_cause
-from pipelines.offline.verify.retrain import Beside, Retrained, retrained, stages_of
+from pipelines.offline.verify.retrain import Retrained, ScratchRunDir, retrained, stages_of
 from pipelines.run_dir import RunDir
 from pipelines.tools import config_of
 from pipelines.training import software
@@ -30,7 +37,7 @@ from streaming.errors import BadInput, DataLost
 from streaming.lake import LakeReader, Readers
 
 TRIES = 5
-"""How often a checkpoint may be replaced while it is linked aside."""
+"""How often a checkpoint may be replaced while it is linked."""
 
 TRIAL = "registry/"
 """The beginning of the names of tensors that compare versions: people may decide in between."""
@@ -38,7 +45,12 @@ TRIAL = "registry/"
 
 @dataclass(frozen=True)
 class Verdict:
-    """What came of one student. `range`: of `lake_seq`; `pruned`: predictions that were deleted before."""
+    """The result for one student.
+
+    range              first and last `lake_seq` that it learned
+    bytes, tensors     of its checkpoint, as far as they were compared
+    predictions        compared; `pruned` others were deleted before
+    """
 
     student: str
     checkpoint: str
@@ -48,15 +60,15 @@ class Verdict:
     bytes: int
     predictions: int
     pruned: int
-    row: RowParted | None
-    parted: tuple[TensorParted, ...]
+    row_mismatch: RowMismatch | None
+    tensor_mismatches: tuple[TensorMismatch, ...]
     counts: dict[str, tuple[Any, Any]]
     cause: str | None = None
     notes: tuple[str, ...] = field(default=())
 
     @property
     def identical(self) -> bool:
-        return self.row is None and not self.parted and not self.counts
+        return self.row_mismatch is None and not self.tensor_mismatches and not self.counts
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -69,8 +81,8 @@ class Verdict:
             "bytes": self.bytes,
             "predictions": self.predictions,
             "predictions_deleted": self.pruned,
-            "first_row": None if self.row is None else self.row._asdict(),
-            "differing_tensors": [tensor._asdict() for tensor in self.parted],
+            "first_row": None if self.row_mismatch is None else self.row_mismatch._asdict(),
+            "differing_tensors": [tensor._asdict() for tensor in self.tensor_mismatches],
             "differing_counts": self.counts,
             "cause": self.cause,
             "notes": list(self.notes),
@@ -99,70 +111,85 @@ def verify(
 
 
 def _verified(config: Config, name: str, run_dir: RunDir, folder: Path, bar: Callable[[str, int], Any]) -> Verdict:
-    aside = _linked_aside(run_dir, name, folder)
-    stored = _opened(aside.checkpoint, name)
+    linked = _linked_copies(run_dir, name, folder)
+    stored = _opened(linked.checkpoint, name)
     first, last = config.student(name).first_seq, stored.meta["lake_seq"]
     with _pinned(run_dir, config, name, first, last), bar(f"retraining {name}", last + 1 - first) as advance:
-        log = ComparedLog(aside.predictions)
-        beside = Beside(folder / "run", run_dir)
+        log = ComparedLog(linked.predictions)
+        scratch = ScratchRunDir(folder / "run", run_dir)
         try:
-            found = retrained(config, name, beside, stages_of(stored.meta), log, lambda upto: advance(upto + 1 - first))
+            found = retrained(
+                config, name, scratch, stages_of(stored.meta), log, lambda upto: advance(upto + 1 - first)
+            )
         except DataLost as error:
             raise BadInput(f"`{name}` cannot be retrained: {error}") from None
-    return _verdict(config, name, run_dir, stored, found, log, aside)
+    accepted = accepted_identities(run_dir, config, STUDENT + name)
+    return _verdict(config.student(name), stored, found, log, linked, accepted)
 
 
 def _verdict(
-    config: Config,
-    name: str,
-    run_dir: RunDir,
+    student: StudentSettings,
     stored: Checkpoint[StoredTensor],
     found: Retrained,
     log: ComparedLog,
-    aside: _Aside,
+    linked: _Linked,
+    accepted: Collection[str],
 ) -> Verdict:
-    notes, meta = [], stored.meta
-    tensors = [*stored.tensors, *(tensor for tensor in found.tensors if tensor not in stored.tensors)]
-    if meta.get("registry", {}).get("others"):
-        tensors = [tensor for tensor in tensors if not tensor.startswith(TRIAL)]
-        notes.append("people decided about versions: the trial of a candidate is not compared")
-    parted = tuple(tensors_parted(stored.tensors, found.tensors, tensors))
-    counts = counts_parted(meta, found.meta)
+    """`accepted`: identities under which the student of this run may have been trained."""
+    meta = stored.meta
+    names = [*stored.tensors, *(tensor for tensor in found.tensors if tensor not in stored.tensors)]
+    if _people_decided(meta):
+        names = [tensor for tensor in names if not tensor.startswith(TRIAL)]
+    tensors = tuple(tensor_mismatches(stored.tensors, found.tensors, names))
+    counts = count_mismatches(meta, found.meta)
     cause = None
-    if log.parted is not None or parted or counts:
+    if log.mismatch is not None or tensors or counts:
         cause = likely_cause(
-            log.parted,
-            parted,
+            log.mismatch,
+            tensors,
             learned_by=meta["past"]["learned_by"],
             now=software(),
-            pruned_upto=aside.predictions.pruned_upto,
-            same_config=meta["config_hash"] in accepted_identities(run_dir, config, STUDENT + name),
+            pruned_upto=linked.predictions.pruned_upto,
+            same_config=meta["config_hash"] in accepted,
         )
-    if (since := meta["past"]["since"]) >= config.student(name).first_seq and cause is not None:
-        notes.append(
+    return Verdict(
+        student=student.name,
+        checkpoint=linked.checkpoint.name,
+        range=(student.first_seq, meta["lake_seq"]),
+        rows=found.meta["rows"],
+        tensors=len(names),
+        bytes=sum(_bytes(stored.tensors[name]) for name in names if name in stored.tensors),
+        predictions=log.compared,
+        pruned=log.unlogged,
+        row_mismatch=log.mismatch,
+        tensor_mismatches=tensors,
+        counts=counts,
+        cause=cause,
+        notes=tuple(_notes(student, meta, log, linked, differs=cause is not None)),
+    )
+
+
+def _people_decided(meta: Mapping[str, Any]) -> bool:
+    """Whether people decided about versions: the evidence of a trial then does not follow from the rows alone."""
+    return bool(meta.get("registry", {}).get("others"))
+
+
+def _notes(
+    student: StudentSettings, meta: Mapping[str, Any], log: ComparedLog, linked: _Linked, *, differs: bool
+) -> Iterator[str]:
+    """What limits the comparison."""
+    if _people_decided(meta):
+        yield "people decided about versions: the trial of a candidate is not compared"
+    if differs and (since := meta["past"]["since"]) >= student.first_seq:
+        yield (
             f"checkpoints up to lake_seq {since:,} are of an earlier release, which did not say whether tables grew: "
             "growth there would be a cause, too"
         )
     if log.unlogged:
-        notes.append(
-            f"predictions up to lake_seq {aside.predictions.pruned_upto:,} were deleted (resources.predictions_bytes): "
-            "what they were shows in the tensors alone"
+        yield (
+            f"predictions up to lake_seq {linked.predictions.pruned_upto:,} were deleted "
+            "(resources.predictions_bytes): what they were shows in the tensors alone"
         )
-    return Verdict(
-        name,
-        aside.checkpoint.name,
-        (config.student(name).first_seq, meta["lake_seq"]),
-        found.meta["rows"],
-        len(tensors),
-        sum(_bytes(stored.tensors[t]) for t in tensors if t in stored.tensors),
-        log.compared,
-        log.unlogged,
-        log.parted,
-        parted,
-        counts,
-        cause,
-        tuple(notes),
-    )
 
 
 def _bytes(tensor: StoredTensor) -> int:
@@ -173,13 +200,15 @@ def _bytes(tensor: StoredTensor) -> int:
 
 
 @dataclass(frozen=True)
-class _Aside:
+class _Linked:
+    """Linked copies of what is compared."""
+
     checkpoint: Path
     predictions: Logged
 
 
-def _linked_aside(run_dir: RunDir, name: str, folder: Path) -> _Aside:
-    """The newest checkpoint, and the predictions that are logged, under names of our own."""
+def _linked_copies(run_dir: RunDir, name: str, folder: Path) -> _Linked:
+    """Hard links to the newest checkpoint and the logged predictions, which stay when the run deletes its own."""
     root = run_dir.checkpoints(STUDENT + name)
     for _ in range(TRIES):
         saved = checkpoint_names(root)
@@ -188,7 +217,7 @@ def _linked_aside(run_dir: RunDir, name: str, folder: Path) -> _Aside:
         if not keep(root / saved[-1], folder / saved[-1]):  # replaced by a newer one meanwhile
             continue
         _link_predictions(run_dir.predictions(name), folder / "predictions")
-        return _Aside(folder / saved[-1], Logged(folder / "predictions"))
+        return _Linked(folder / saved[-1], Logged(folder / "predictions"))
     raise BadInput(f"the newest checkpoint of `{name}` was replaced {TRIES} times while it was read; try again")
 
 

@@ -266,10 +266,10 @@ def _run_place(
     json_: bool,
 ) -> None:
     """`again`: the command that runs it again."""
-    from pipelines.offline.replay import Place, Runner
+    from pipelines.offline.replay import Runner, Workspace
 
     try:
-        runner = Runner(Place(spec, config, folder, run_dir), jobs or _cores(), kind, again)
+        runner = Runner(Workspace(spec, config, folder, run_dir), jobs or _cores(), kind, again)
         value = runner.run()
     except KeyboardInterrupt:
         typer.echo(f"stopped; finished parts are in {folder}; the same command resumes", err=True)

@@ -1,15 +1,15 @@
 from .delays import feedback_delays
 from .mapped import PIECE_ROWS, let_go, spilled
 from .parts import is_stored, load_part, part_name, save_part
-from .pool import Pool, Tell
+from .pool import AddDone, Pool
 from .rows import OPTIMUM, Rows, are_copied, rows_of
 
 __all__ = [
     "OPTIMUM",
     "PIECE_ROWS",
+    "AddDone",
     "Pool",
     "Rows",
-    "Tell",
     "are_copied",
     "feedback_delays",
     "is_stored",

@@ -22,8 +22,8 @@ from typing import Any
 from exfm.errors import ModelError
 from streaming.errors import StreamingError
 
-Tell = Callable[[int], None]
-Work = Callable[[Any, Tell], Any]
+AddDone = Callable[[int], None]
+Work = Callable[[Any, AddDone], Any]
 
 LOOK_EVERY_S = 0.2
 """How often progress is passed on."""
@@ -35,14 +35,14 @@ class Pool:
     """Processes that do jobs, until `close`; they are started once there are jobs for them."""
 
     def __init__(self, work: Work, processes: int) -> None:
-        """`work(job, tell)` is a function of a module."""
+        """`work(job, add_done)` is a function of a module."""
         self._work, self._processes = work, processes
         self._context = multiprocessing.get_context("spawn")
         self._executor: ProcessPoolExecutor | None = None
         self._children: list[BaseProcess] = []
 
-    def run(self, jobs: Sequence[Any], tell: Tell) -> Iterator[Any]:
-        """What `work` returns for every job, as they end; `tell` gets counts of things done, which add up.
+    def run(self, jobs: Sequence[Any], add_done: AddDone) -> Iterator[Any]:
+        """What `work` returns for every job, as they end; `add_done` gets counts of things done, which add up.
 
         Raises what a job raised, or StreamingError when a process dies. An unforeseen error becomes a StreamingError of
         its words; its traceback goes to stderr. Afterwards, or when not all results are taken, the pool is of no more
@@ -50,14 +50,14 @@ class Pool:
         """
         if self._processes <= 1:
             for job in jobs:
-                yield self._work(job, tell)
+                yield self._work(job, add_done)
             return
         try:
             waiting = self._submitted(jobs)
             while waiting:
                 done, waiting = wait(waiting, LOOK_EVERY_S, FIRST_COMPLETED)
                 while not self._counts.empty():
-                    tell(self._counts.get())
+                    add_done(self._counts.get())
                 for future in done:
                     yield future.result()
         except BrokenProcessPool:
@@ -101,8 +101,8 @@ class Pool:
 class _Counted:
     """Adds up counts and passes them on a few times a second."""
 
-    def __init__(self, tell: Tell) -> None:
-        self._tell, self._count, self._at = tell, 0, time.monotonic()
+    def __init__(self, add_done: AddDone) -> None:
+        self._tell, self._count, self._at = add_done, 0, time.monotonic()
 
     def __call__(self, count: int) -> None:
         self._count += count

@@ -27,16 +27,16 @@ from exfm.threads import set_threads
 from pipelines.config import load as load_config
 from pipelines.offline.asked import ArmSpec, Condition
 from pipelines.offline.logits import Stream
-from pipelines.offline.replay import Place, Spec
+from pipelines.offline.replay import Spec, Workspace
 from pipelines.offline.replay.data import data_of
-from pipelines.offline.replay.jobs import Asked, StudentJob
+from pipelines.offline.replay.jobs import StudentJob, TrainRequest
 
 WARM_ROWS = 20_000
 BARE_ROWS = 200_000
 ARMS = 4
 
 
-class Drawn(Place):
+class Drawn(Workspace):
     """A stream whose logits are made up."""
 
     def lake(self, seed: int, condition: Condition, student: Any = None, twin: Any = None) -> Stream:
@@ -55,11 +55,11 @@ def place_of(folder: Path, rows: int) -> Drawn:
     return Drawn(Spec(config="-", seeds=(1,), arms=arms, baselines=("arm 0",), rows=rows), config, folder, None)
 
 
-def bare(place: Drawn) -> float:
+def bare(workspace: Drawn) -> float:
     """Rows per second of the engine alone, on tensors in memory."""
-    config = place.of(1)
+    config = workspace.of(1)
     (student,) = config.students
-    stream = place.lake(1, Condition()).first(BARE_ROWS)
+    stream = workspace.lake(1, Condition()).first(BARE_ROWS)
     batches = [batch for stretch in data_of(stream, config, student).stretches for batch in stretch.batches]
     features, tasks = config.student_features(student), config.student_tasks(student)
     engine = StudentEngine(student.model, features, tasks, 1, full_batch=student.batch_rows)
@@ -72,17 +72,19 @@ def bare(place: Drawn) -> float:
     return (rows - before) / (time.process_time() - began)
 
 
-def replayed(place: Drawn, arms: int) -> dict[str, float]:
+def replayed(workspace: Drawn, arms: int) -> dict[str, float]:
     """Seconds and memory of a process that replays so many arms; none: that only reads, hashes and builds."""
-    (student,) = place.config.students
-    with tempfile.TemporaryDirectory(dir=place.folder) as folder:
-        cells = [Asked(student, Condition(), Path(folder) / f"{n}.npz", seed=1) for n in range(arms)]
+    (student,) = workspace.config.students
+    with tempfile.TemporaryDirectory(dir=workspace.folder) as folder:
+        cells = [TrainRequest(1, student, Condition(), Path(folder) / f"{n}.npz") for n in range(arms)]
         told: list[int] = []
         began = time.process_time()
         if arms:
-            StudentJob(place, 1, False, tuple(cells)).run(told.append)
+            StudentJob(workspace, False, tuple(cells)).run(told.append)
         else:
-            data = data_of(place.lake(1, Condition()), place.of(1), student, folder=place.folder, held_rows=0)
+            data = data_of(
+                workspace.lake(1, Condition()), workspace.of(1), student, folder=workspace.folder, held_rows=0
+            )
             told = [len(own) for stretch in data.stretches for own in stretch.learned]
         seconds = time.process_time() - began
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -14,10 +14,10 @@ from exfm.models import TWIN, LearnedRows, StudentEngine
 from exfm.tensors.checkpoint import latest_checkpoint, load_checkpoint
 from pipelines.config import Config
 from pipelines.feeds import StudentFeed
-from pipelines.offline.asked import ArmSpec, Condition, Snapshots
+from pipelines.offline.asked import ArmSpec, Condition, LogitSource
 from pipelines.offline.logits import lockstep_logits
 from pipelines.offline.replay.data import data_of
-from pipelines.offline.replay.jobs import TeacherJob, one_life
+from pipelines.offline.replay.jobs import TeacherJob, train_student
 from pipelines.offline.replay.settings import Spec
 from pipelines.registry import CONCLUSION, POLICY, Ledger
 from pipelines.results import counts_hold
@@ -26,7 +26,7 @@ from streaming.lake import LakeReader, LakeSource
 from streaming.messages import EndOfStream
 from tests.support.models.states import same
 from tests.support.pipelines.expected_rows import expected_rows, lake_rows
-from tests.support.pipelines.replay_places import AsItIs
+from tests.support.pipelines.replay_workspaces import AsItIs
 from tests.support.pipelines.small_runs import (
     Finished,
     assert_learned_the_lake,
@@ -100,10 +100,10 @@ def test_no_row_is_scored_by_a_teacher_that_has_learned_it(finished):
 def test_a_sweep_gives_its_students_the_rows_and_logits_of_the_lake_bit_for_bit(finished, tmp_path, of_the_lake):
     config, lake = finished.config, finished.lake
     sweep, fresh = Spec(config="-", seeds=(config.seed,), arms={"none": ArmSpec()}), Condition()
-    place = AsItIs(sweep, config, tmp_path, finished.run_dir if of_the_lake else None)
+    workspace = AsItIs(sweep, config, tmp_path, finished.run_dir if of_the_lake else None)
     if not of_the_lake:
-        TeacherJob(place, config.seed, (Snapshots(), Snapshots(behind=2))).run(lambda count: None)
-    found = place.lake(config.seed, fresh).slice()
+        TeacherJob(workspace, config.seed, (LogitSource(), LogitSource(behind=2))).run(lambda count: None)
+    found = workspace.lake(config.seed, fresh).slice()
     names = ["lake_seq", "block", "teacher_version", "impression_id", "settlement", "bid"]
     names += [f"{kind}_{task}" for kind in ("label", "teacher_logit") for task in config.tasks]
     assert [name for name in names if not found[name].combine_chunks().equals(lake[name].combine_chunks())] == []
@@ -112,7 +112,7 @@ def test_a_sweep_gives_its_students_the_rows_and_logits_of_the_lake_bit_for_bit(
         data = data_of(found, config, student)
         predictions = read_predictions(finished.run_dir.predictions(student.name))
         assert data.places.tolist() == predictions["lake_seq"].to_pylist()
-        life = one_life(place, config.seed, student, data, lambda count: None)
+        life = train_student(workspace, config.seed, student, data, lambda count: None)
         for t, task in enumerate(config.student_tasks(student)):
             assert (life["logits"][:, t] == predictions[f"student_{task}"].to_numpy()).all()
 
@@ -168,9 +168,9 @@ def test_a_student_learns_the_same_bits_live_in_a_sweep_and_by_hand(finished, tm
     weights = {name: tensor for name, tensor in live.items() if not name.startswith(("metrics", "registry"))}
     assert same(engine.state(), weights)
     predictions = read_predictions(finished.run_dir.predictions(settings.name))
-    place = AsItIs(Spec(config="-", seeds=(1,), arms={"none": ArmSpec()}), config, tmp_path, finished.run_dir)
-    data = data_of(place.lake(1, Condition()), config, settings)
-    swept = one_life(place, config.seed, settings, data, lambda count: None)["logits"]
+    workspace = AsItIs(Spec(config="-", seeds=(1,), arms={"none": ArmSpec()}), config, tmp_path, finished.run_dir)
+    data = data_of(workspace.lake(1, Condition()), config, settings)
+    swept = train_student(workspace, config.seed, settings, data, lambda count: None)["logits"]
     for t, task in enumerate(tasks):
         for model in engine.models:
             by_hand_ = np.concatenate([step.results[model].logits[:, t] for step in judged])
@@ -219,8 +219,8 @@ def test_blocks_and_batches_grow_with_the_stream_and_a_batch_holds_rows_of_sever
 
 def test_an_older_snapshot_is_the_one_that_scored_so_many_blocks_before(finished, tmp_path):
     config = finished.config
-    place = AsItIs(Spec(config="-", seeds=(3,), arms={"none": ArmSpec()}), config, tmp_path, None)
-    table = place.rows(3).table
+    workspace = AsItIs(Spec(config="-", seeds=(3,), arms={"none": ArmSpec()}), config, tmp_path, None)
+    table = workspace.rows(3).table
     given = config, config.features, config.teacher.model
     found = lockstep_logits(*given, table, behinds=(0, 2), advance=lambda done: None)
     slower = config.model_copy(update={"pace": config.pace.model_copy(update={"lag": config.pace.lag + 2})})

@@ -13,7 +13,7 @@ from exfm.tensors import checkpoint_names, read_manifest
 from pipelines import cli
 from pipelines.offline import load_part
 from pipelines.offline.asked import ArmSpec, Condition
-from pipelines.offline.replay import Place
+from pipelines.offline.replay import Workspace
 from pipelines.offline.replay import jobs as replay_jobs
 from pipelines.offline.replay.data import data_of, places_of
 from pipelines.offline.replay.settings import Spec, load_run
@@ -77,10 +77,10 @@ def oldest(run_dir) -> int:
 
 def test_the_runs_own_settings_give_what_the_run_predicted(finished, tmp_path):
     spec, config = load_run(finished.run_dir, [], students=["feed"])
-    place = Place(spec, config, tmp_path, finished.run_dir)
+    workspace = Workspace(spec, config, tmp_path, finished.run_dir)
     student = config.student("feed")
-    data = data_of(place.lake(config.seed, spec.conditions["as logged"]), config, student)
-    life = replay_jobs.one_life(place, config.seed, student, data, lambda count: None)
+    data = data_of(workspace.lake(config.seed, spec.conditions["as logged"]), config, student)
+    life = replay_jobs.train_student(workspace, config.seed, student, data, lambda count: None)
     logged = read_predictions(finished.run_dir.predictions("feed"))
     assert np.array_equal(life["logits"][:, 0], logged["student_ctr"].to_numpy())
 
@@ -89,10 +89,10 @@ def test_batches_that_do_not_fit_into_memory_are_built_once_for_all_arms_to_the_
     finished, tmp_path, monkeypatch
 ):
     spec, config = load_run(finished.run_dir, ["wide: model.trunk.mlp=[32]"], students=["brand"], seeds=2)
-    place, student = Place(spec, config, tmp_path, finished.run_dir), config.student("brand")
+    workspace, student = Workspace(spec, config, tmp_path, finished.run_dir), config.student("brand")
     student = student.model_copy(update={"negative_rate": {"ctr": 0.5}})
     wide = student.model_copy(update={"model": student.model.model_copy(update={"width": 8})})
-    table, made = place.lake(3, Condition()), []
+    table, made = workspace.lake(3, Condition()), []
     stretches = replay_jobs.data_of
 
     def counted(*args, **more):
@@ -100,15 +100,16 @@ def test_batches_that_do_not_fit_into_memory_are_built_once_for_all_arms_to_the_
         return stretches(*args, **more, held_rows=500, stretch_rows=500)
 
     alone = [
-        replay_jobs.one_life(place, 3, s, data_of(table, place.of(3), s), lambda count: None) for s in (student, wide)
+        replay_jobs.train_student(workspace, 3, s, data_of(table, workspace.of(3), s), lambda count: None)
+        for s in (student, wide)
     ]
     monkeypatch.setattr(replay_jobs, "data_of", counted)
     asked = [
-        replay_jobs.Asked(s, Condition(), tmp_path / f"{n}.npz", arm="wide", seed=3)
+        replay_jobs.TrainRequest(3, s, Condition(), tmp_path / f"{n}.npz", arm="wide")
         for n, s in enumerate((student, wide))
     ]
     replay_jobs.shared_data.cache_clear()
-    replay_jobs.StudentJob(place, 3, False, tuple(asked)).run(lambda count: None)
+    replay_jobs.StudentJob(workspace, False, tuple(asked)).run(lambda count: None)
     assert len(made) == 1
     for one, life in zip(asked, alone, strict=True):
         part = load_part(one.path)
@@ -170,15 +171,15 @@ def test_arms_with_a_filter_or_a_birth_of_their_own_are_compared_on_rows_that_bo
     assert told["bids"]["gain"] is not None
     assert told["late"]["gain"] is not None
     spec, config = load_run(finished.run_dir, ARMS[2:], students=["feed"])
-    place = Place(spec, config, tmp_path / "out", finished.run_dir)
-    rows = places_of(place.rows(3).table, config, config.student("feed"))
+    workspace = Workspace(spec, config, tmp_path / "out", finished.run_dir)
+    rows = places_of(workspace.rows(3).table, config, config.student("feed"))
     for part in map(load_part, (tmp_path / "out" / "students").iterdir()):
         if "absent" in part:
             assert len(part["absent"]) == len(rows) == len(part["logits"])
             assert np.array_equal(part["absent"], np.isnan(part["logits"][:, 0]))
     own = f"{told['late']['rows'][0]:,} | {told['late']['positives'][0]:,}"
     assert f"| feed | late | {own} |" in (tmp_path / "out" / "replay.md").read_text()
-    bids = place.rows(3).table["bid"].to_numpy()[rows]
+    bids = workspace.rows(3).table["bid"].to_numpy()[rows]
     assert sum(np.array_equal(load_part(p).get("absent"), bids <= 0.5) for p in (tmp_path / "out/students").iterdir())
 
 
@@ -190,7 +191,7 @@ def test_an_arm_starts_from_a_checkpoint_and_is_judged_on_what_that_has_not_lear
     arguments = ["--run-dir", str(finished.run_dir.root), "--students", "feed", "--out", str(tmp_path / "out")]
     spec, config = load_run(finished.run_dir, [arm], students=["feed"])
     assert (
-        Place(spec, config, tmp_path / "out", finished.run_dir).starts_after(
+        Workspace(spec, config, tmp_path / "out", finished.run_dir).starts_after(
             config.student("feed").model_copy(update={"starts_from": arm.partition("=")[2]})
         )
         == learned
@@ -201,17 +202,17 @@ def test_an_arm_starts_from_a_checkpoint_and_is_judged_on_what_that_has_not_lear
 
 def test_what_is_wrong_with_logits_and_labels_is_so_by_impression(finished, tmp_path):
     spec, config = load_run(finished.run_dir, [], CONDITIONS, students=["feed"])
-    place = Place(spec, config, tmp_path, finished.run_dir)
+    workspace = Workspace(spec, config, tmp_path, finished.run_dir)
     table, seed = finished.lake, config.seed
-    half = place.lake(seed, spec.conditions["half"]).slice()
+    half = workspace.lake(seed, spec.conditions["half"]).slice()
     kept = half["teacher_logit_ctr"].null_count - table["teacher_logit_ctr"].null_count
     assert 0.4 < kept / (table.num_rows - table["teacher_logit_ctr"].null_count) < 0.6
-    assert place.lake(seed, spec.conditions["none"]).slice()["teacher_logit_ctr"].null_count == table.num_rows
-    deaf = place.lake(seed, spec.conditions["deaf"]).slice()
+    assert workspace.lake(seed, spec.conditions["none"]).slice()["teacher_logit_ctr"].null_count == table.num_rows
+    deaf = workspace.lake(seed, spec.conditions["deaf"]).slice()
     before, after = (pa.compute.sum(t["label_ctr"]).as_py() for t in (table, deaf))
     assert 0.25 < after / before < 0.6
     assert deaf["label_ctr"].null_count > table["label_ctr"].null_count
-    assert half["label_ctr"].equals(place.rows(seed).table["label_ctr"])
+    assert half["label_ctr"].equals(workspace.rows(seed).table["label_ctr"])
     lost = {r["impression_id"] for r in table.to_pylist() if r["label_ctr"]} - {
         r["impression_id"] for r in deaf.to_pylist() if r["label_ctr"]
     }
@@ -220,10 +221,10 @@ def test_what_is_wrong_with_logits_and_labels_is_so_by_impression(finished, tmp_
 
 def test_a_shorter_window_takes_the_feedback_that_came_later_and_what_was_given_it(finished, tmp_path):
     spec, config = load_run(finished.run_dir, [], ["short: window_s=200"], students=["feed"])
-    place = Place(spec, config, tmp_path, finished.run_dir)
+    workspace = Workspace(spec, config, tmp_path, finished.run_dir)
     truth = read_truth(finished.run_dir.truth).to_table(columns=["impression_id", "click_delay_ms", "cvr_delay_ms"])
     delays = {r["impression_id"]: (r["click_delay_ms"], r["cvr_delay_ms"]) for r in truth.to_pylist()}
-    short = place.lake(config.seed, spec.conditions["short"]).slice().to_pylist()
+    short = workspace.lake(config.seed, spec.conditions["short"]).slice().to_pylist()
     kept = 0
     for before, after in zip(finished.lake.to_pylist(), short, strict=True):
         click_ms, cvr_ms = delays[before["impression_id"]]
@@ -243,14 +244,14 @@ def test_a_shorter_window_takes_the_feedback_that_came_later_and_what_was_given_
 def test_a_window_that_cannot_be_asked_is_refused(finished, tmp_path, window_s, source, words):
     spec, config = load_run(finished.run_dir, [], [f"w: window_s={window_s:g}"], students=["feed"])
     with pytest.raises(BadInput, match=words):
-        Place(spec, config if source else config.model_copy(update={"source": None}), tmp_path, finished.run_dir)
+        Workspace(spec, config if source else config.model_copy(update={"source": None}), tmp_path, finished.run_dir)
 
 
 def test_a_source_that_these_rows_did_not_come_from_is_refused(finished, tmp_path):
     spec, config = load_run(finished.run_dir, [], ["w: window_s=200"], students=["feed"])
     other = config.model_copy(update={"source": config.source.model_copy(update={"seed": 99})})
     with pytest.raises(BadInput, match="have no feedback in the config's source"):
-        Place(spec, other, tmp_path, finished.run_dir).labels(config.seed, spec.conditions["w"])
+        Workspace(spec, other, tmp_path, finished.run_dir).labels(config.seed, spec.conditions["w"])
 
 
 def test_rows_are_scored_again_by_stored_snapshots_as_the_run_scored_them(finished, tmp_path):
@@ -258,10 +259,10 @@ def test_rows_are_scored_again_by_stored_snapshots_as_the_run_scored_them(finish
     versions = finished.lake["teacher_version"].to_numpy()
     newest = int(checkpoint_names(finished.run_dir.snapshots)[-2][1:])
     spec, config = load_run(finished.run_dir, [], [f"that: snapshot={newest}"], students=["feed"])
-    place = Place(spec, config, tmp_path, finished.run_dir)
+    workspace = Workspace(spec, config, tmp_path, finished.run_dir)
     condition = spec.conditions["that"]
-    replay_jobs.RescoreJob(place, config.seed, condition.snapshots).run(lambda count: None)
-    found = place.teacher_logits(config.seed, condition.snapshots)[:, 0]
+    replay_jobs.RescoreJob(workspace, config.seed, condition.logit_source).run(lambda count: None)
+    found = workspace.teacher_logits(config.seed, condition.logit_source)[:, 0]
     logged = finished.lake["teacher_logit_ctr"].to_numpy(zero_copy_only=False)
     same = versions == newest
     if same.any():
@@ -271,7 +272,7 @@ def test_rows_are_scored_again_by_stored_snapshots_as_the_run_scored_them(finish
 
     stale = Condition(stale_rows=finished.lake.num_rows)
     with pytest.raises(BadInput, match=r"rows lake_seq 0 to .* have no snapshot that is old enough"):
-        replay_jobs.RescoreJob(place, config.seed, stale.snapshots).run(lambda count: None)
+        replay_jobs.RescoreJob(workspace, config.seed, stale.logit_source).run(lambda count: None)
 
 
 def test_a_teacher_that_is_trained_from_the_lake_is_the_runs_own_in_lockstep(finished, tmp_path):
@@ -280,11 +281,11 @@ def test_a_teacher_that_is_trained_from_the_lake_is_the_runs_own_in_lockstep(fin
     arms = {"as run": ArmSpec()}
     teachers = {"again": {}, "large": {"model": {"width": 16}}}
     spec = Spec(config="-", seeds=(config.seed,), arms=arms, baselines=("as run",), teachers=teachers)
-    place = Place(spec, config, tmp_path, finished.run_dir)
-    for snapshots in spec.snapshots(config.seed):
-        if place.is_trained(snapshots):
-            replay_jobs.TeacherJob(place, config.seed, (snapshots,)).run(lambda count: None)
-    found = {s.teacher: place.teacher_logits(config.seed, s) for s in spec.snapshots(config.seed)}
+    workspace = Workspace(spec, config, tmp_path, finished.run_dir)
+    for snapshots in spec.logit_sources(config.seed):
+        if workspace.is_trained(snapshots):
+            replay_jobs.TeacherJob(workspace, config.seed, (snapshots,)).run(lambda count: None)
+    found = {s.teacher: workspace.teacher_logits(config.seed, s) for s in spec.logit_sources(config.seed)}
     assert np.array_equal(found["again"], found[None], equal_nan=True)
     assert not np.array_equal(found["large"], found[None], equal_nan=True)
 

@@ -12,7 +12,7 @@ import pytest
 
 from exfm.tensors import checkpoint_names, prune_checkpoints, read_manifest, save_checkpoint
 from pipelines import cli
-from pipelines.offline.replay import Place, Runner, load_run
+from pipelines.offline.replay import Runner, Workspace, load_run
 from pipelines.run_dir import RunDir
 from streaming.delta import TableFiles, vacuum_table
 from streaming.lake import Housework, LakeSettings, Readers, expire_rows, retention_floor
@@ -129,8 +129,8 @@ def test_a_snapshot_that_was_deleted_after_it_was_found_is_named_with_the_rows_t
     words = arguments(living, tmp_path / "out")
     since = words[words.index("--from") + 1]
     spec, config = load_run(living, [], ["old: stale_snapshots=1"], students=["feed"], since=since)
-    place = Place(spec, config, tmp_path / "out", living)
-    there = place.snapshots
+    workspace = Workspace(spec, config, tmp_path / "out", living)
+    there = workspace.snapshots
     assert [s.path.parent for s in there] == [tmp_path / "out" / "kept" / "snapshots"] * len(there)
     shutil.rmtree(tmp_path / "out" / "kept")
     prune_checkpoints(living.snapshots, 1)

@@ -16,14 +16,14 @@ from pipelines.config import Config, parse
 from pipelines.control import run
 from pipelines.offline.asked import ArmSpec, Condition
 from pipelines.offline.replay.data import data_of
-from pipelines.offline.replay.jobs import one_life
+from pipelines.offline.replay.jobs import train_student
 from pipelines.offline.replay.settings import Spec
 from pipelines.results import counts_hold, rows_hold
 from pipelines.rules import RunState
 from pipelines.run_dir import RunDir
 from pipelines.training import read_predictions
 from streaming.hashing import hash64
-from tests.support.pipelines.replay_places import AsItIs
+from tests.support.pipelines.replay_workspaces import AsItIs
 from tests.support.pipelines.small_runs import (
     Finished,
     assert_learned_the_lake,
@@ -119,15 +119,15 @@ def test_a_sweep_of_its_lake_cuts_weighs_and_leaves_out_as_its_students_did(fini
     """With weights, rates, histories of labels and of logits, two settlement groups and a student of one task alone."""
     config = finished.config
     sweep, fresh = Spec(config="-", seeds=(config.seed,), arms={"none": ArmSpec()}), Condition()
-    place = AsItIs(sweep, config, tmp_path, finished.run_dir)
+    workspace = AsItIs(sweep, config, tmp_path, finished.run_dir)
     for student in config.students:
-        data = data_of(place.lake(config.seed, fresh), config, student)
+        data = data_of(workspace.lake(config.seed, fresh), config, student)
         told = read_predictions(finished.run_dir.predictions(student.name))
         assert told is not None
         (stretch,) = data.stretches
         learned = np.concatenate(stretch.learned)
         assert data.places[learned].tolist() == told["lake_seq"].to_pylist()
-        life = one_life(place, config.seed, student, data, lambda count: None)
+        life = train_student(workspace, config.seed, student, data, lambda count: None)
         assert np.isfinite(life["logits"]).all()
         for t, task in enumerate(config.student_tasks(student)):
             assert (life["logits"][learned, t] == told[f"student_{task}"].to_numpy()).all()

@@ -35,7 +35,7 @@ class Stored(NamedTuple):
     snapshots: int = 0
 
 
-class Snapshots(NamedTuple):
+class LogitSource(NamedTuple):
     """Whose logits: a teacher's (None: the config's) that begins to learn `born` blocks after the stream begins, by
     its snapshots that are `behind` blocks older than the pace's; or those of a run's `stored` snapshots."""
 
@@ -164,9 +164,9 @@ class Condition(Frozen):
         return None if found == Stored() else found
 
     @property
-    def snapshots(self) -> Snapshots | None:
+    def logit_source(self) -> LogitSource | None:
         """Whose logits these are; None for the twin's."""
-        return None if self.teacher == TWIN else Snapshots(self.teacher, self.born, self.behind, self.stored)
+        return None if self.teacher == TWIN else LogitSource(self.teacher, self.born, self.behind, self.stored)
 
     def controls(self) -> dict[str, Condition]:
         """What it is compared with, to see what a fault costs: the same teacher without the fault, and for old

@@ -1,12 +1,12 @@
 """Replays: many students over logged rows and teacher logits; which arm pays, with intervals. A sweep also tunes.
 
 settings  a replay as a frozen object, read from YAML
-place     where rows and parts are
+workspace its folder: where rows and parts are, and how parts are named
 data      the batches of one student
 jobs      what the processes compute: rows, teachers, students
 choice    which setting an arm is judged with
 judge     every arm against the baselines, for one student and task
-details   what is told of an arm beyond its gain
+details   figures of an arm beyond its gain
 serving   what serving a student costs
 sizes     teachers by what they cost, and what their students get
 run       a replay from its rows to its report

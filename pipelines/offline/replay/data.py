@@ -65,7 +65,7 @@ class Data:
     targets_of: Callable[[pa.Table], Targets]
     logged: Sliced
     stretches: Iterable[Stretch]
-    together: bool
+    in_memory: bool
     """Whether all batches are in memory."""
     as_shown: bool = False
     folder: Path | None = None
@@ -167,10 +167,10 @@ def data_of(
     begins = max(birth(start, stream), _before(stream, max(student.first_seq, after + 1)))
     first = int(np.searchsorted(own.at, begins))
     make = partial(_stretches, stream, config, student, begins, own, as_shown, folder, stretch_rows)
-    together = len(own.at) - first <= held_rows
+    in_memory = len(own.at) - first <= held_rows
     targets = partial(_targets, tasks=config.student_tasks(student), weighted=config.rows.weighted)
-    judged, stretches = stream if logged is None else logged, Stretches(make, hold=together)
-    return Data(own.at, first, targets, judged, stretches, together, as_shown, folder)
+    judged, stretches = stream if logged is None else logged, Stretches(make, hold=in_memory)
+    return Data(own.at, first, targets, judged, stretches, in_memory, as_shown, folder)
 
 
 def _before(stream: Sliced, seq: int) -> int:

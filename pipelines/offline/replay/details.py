@@ -27,7 +27,7 @@ from pipelines.offline.judging import (
     watched,
 )
 from pipelines.offline.replay.data import places_of
-from pipelines.offline.replay.place import Place
+from pipelines.offline.replay.workspace import Workspace
 from pipelines.quality import codes_of_values
 
 
@@ -37,23 +37,23 @@ class Details:
 
     def __init__(
         self,
-        place: Place,
+        workspace: Workspace,
         student: StudentSettings,
         task: str,
         rows: Sequence[JudgedRows],
         *,
         clustered: bool,
     ) -> None:
-        self._spec, self._rows, self._clustered = place.spec, rows, clustered
+        self._spec, self._rows, self._clustered = workspace.spec, rows, clustered
         self._task, self._choices, self._labels, self._clusters = task, [], [], []
-        seeds = place.spec.seeds
+        seeds = workspace.spec.seeds
         columns = []
         for seed, r in zip(seeds, rows, strict=True):
-            table = place.rows(seed).table
-            columns.append(Columns(table, r.places, place.config.rows))
+            table = workspace.rows(seed).table
+            columns.append(Columns(table, r.places, workspace.config.rows))
             if self._spec.ranking is not None:
-                whole = places_of(table, place.of(seed), student)
-                of = Columns(table, whole, place.config.rows)
+                whole = places_of(table, workspace.of(seed), student)
+                of = Columns(table, whole, workspace.config.rows)
                 asked = [name for name in self._spec.ranking.model_dump().values() if name is not None]
                 values = {name: of[name].to_numpy(zero_copy_only=False) for name in asked}
                 values["judged"] = whole >= self._spec.judged_from * r.stream_rows

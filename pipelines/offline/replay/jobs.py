@@ -1,6 +1,6 @@
 """What processes of a replay do: settle rows, train teachers and students; each leaves parts and reports its progress.
 
-RowsJob -> rows     TeacherJob -> logits by age of snapshot     StudentJob -> tuning sums, or logits of a whole life
+RowsJob -> rows     TeacherJob -> logits by age of snapshot     StudentJob -> tuning sums, or logits of every row
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from exfm.metrics import cross_entropy
 from exfm.models import STUDENT, StudentEngine
 from exfm.threads import set_threads
 from pipelines.config import StudentSettings
-from pipelines.offline import PIECE_ROWS, Tell, let_go, save_part, spilled
-from pipelines.offline.asked import Condition, Snapshots, with_features
+from pipelines.offline import PIECE_ROWS, AddDone, let_go, save_part, spilled
+from pipelines.offline.asked import Condition, LogitSource, with_features
 from pipelines.offline.logits import lockstep_logits, rescored
 from pipelines.offline.replay.data import Data, Stretch, data_of, places_of
-from pipelines.offline.replay.place import Place
+from pipelines.offline.replay.workspace import Workspace
 from streaming.errors import BadInput
 
 TEACHER_COST = 8
@@ -37,49 +37,50 @@ ANOTHER_DRAW = 1_000_003
 
 
 class Job(Protocol):
-    def run(self, tell: Tell) -> Any: ...
+    def run(self, add_done: AddDone) -> Any: ...
 
 
-def work(job: Job, tell: Tell) -> Any:
+def work(job: Job, add_done: AddDone) -> Any:
     set_threads(1)
-    return job.run(tell)
+    return job.run(add_done)
 
 
 @dataclass(frozen=True)
 class RowsJob:
-    place: Place
+    workspace: Workspace
     seed: int
 
-    def run(self, tell: Tell) -> tuple[int, str]:
-        self.place.rows(self.seed, _increments(tell))
+    def run(self, add_done: AddDone) -> tuple[int, str]:
+        self.workspace.rows(self.seed, _increments(add_done))
         return self.seed, "rows"
 
 
 @dataclass(frozen=True)
 class TeacherJob:
-    """One teacher's logits by snapshots of those ages that are not there yet: `asked` differ in `behind` alone."""
+    """The logits of one teacher. The `sources` that are asked for differ in `behind` alone, the age of the
+    snapshots."""
 
-    place: Place
+    workspace: Workspace
     seed: int
-    asked: tuple[Snapshots, ...]
+    sources: tuple[LogitSource, ...]
 
-    def run(self, tell: Tell) -> tuple[int, str]:
-        place, more = self.place, _increments(tell)
-        name, born, *_ = self.asked[0]
-        features, model = place.teacher(name)
+    def run(self, add_done: AddDone) -> tuple[int, str]:
+        workspace, more = self.workspace, _increments(add_done)
+        name, born, *_ = self.sources[0]
+        features, model = workspace.teacher(name)
         found = lockstep_logits(
-            place.of(self.seed),
+            workspace.of(self.seed),
             features,
             model,
-            place.rows(self.seed),
-            count=place.taught_rows(self.seed),
-            behinds=[snapshots.behind for snapshots in self.asked],
+            workspace.rows(self.seed),
+            count=workspace.taught_rows(self.seed),
+            behinds=[source.behind for source in self.sources],
             born=born,
-            folder=place.folder,
+            folder=workspace.folder,
             advance=lambda done: more(done * TEACHER_COST),
         )
-        for snapshots in self.asked:
-            save_part(place.teacher_part(self.seed, snapshots), **found[snapshots.behind]._asdict())
+        for source in self.sources:
+            save_part(workspace.teacher_part(self.seed, source), **found[source.behind]._asdict())
         return self.seed, "teacher"
 
 
@@ -87,93 +88,100 @@ class TeacherJob:
 class RescoreJob:
     """The logits of a run's stored snapshots."""
 
-    place: Place
+    workspace: Workspace
     seed: int
-    of: Snapshots
+    of: LogitSource
 
-    def run(self, tell: Tell) -> tuple[int, str]:
-        place, more = self.place, _increments(tell)
-        assert place.run_dir is not None
+    def run(self, add_done: AddDone) -> tuple[int, str]:
+        workspace, more = self.workspace, _increments(add_done)
+        assert workspace.run_dir is not None
         assert self.of.stored is not None
-        config, rows = place.of(self.seed), place.rows(self.seed)
+        config, rows = workspace.of(self.seed), workspace.rows(self.seed)
         found = rescored(
             config,
-            place.run_dir,
+            workspace.run_dir,
             rows,
             self.of.stored,
-            place.snapshots,
-            place.folder,
+            workspace.snapshots,
+            workspace.folder,
             lambda done: more(done * TEACHER_COST),
         )
-        save_part(place.teacher_part(self.seed, self.of), logits=found, left_out=0)
+        save_part(workspace.teacher_part(self.seed, self.of), logits=found, left_out=0)
         return self.seed, "teacher"
 
 
-class Asked(NamedTuple):
-    """A student with its model as set, and where its part goes; `twin` has the logits of a student like it without a
-    teacher, where those teach it. One that is `drawn_anew` has other initial weights than those of the seed. `arm`:
-    whose features it reads; None: the config's. `seed`: None: the job's."""
+class TrainRequest(NamedTuple):
+    """A student to train, and the file its result goes to.
 
+    student     with its model as an arm sets it
+    twin        the part with the logits of a student without a teacher, where those teach it
+    drawn_anew  whether its initial weights are others than those of the seed
+    arm         the arm whose features it reads; None: the config's
+    """
+
+    seed: int
     student: StudentSettings
     condition: Condition
     path: Path
     twin: Path | None = None
     drawn_anew: bool = False
     arm: str | None = None
-    seed: int | None = None
 
 
 @dataclass(frozen=True)
 class StudentJob:
-    """Students of one name. Those that learn the same batches learn them side by side, some at a time, where these do
-    not fit into memory together, else one after the other, so that what is done is kept."""
+    """Students of one name. Those that learn the same batches are trained together, `SIDE_BY_SIDE` at a time, where
+    the batches do not fit into memory; otherwise one after the other, so that finished ones are kept."""
 
-    place: Place
-    seed: int
+    workspace: Workspace
     tuning: bool
-    asked: tuple[Asked, ...]
+    requests: tuple[TrainRequest, ...]
 
-    def run(self, tell: Tell) -> int:
-        groups: dict[_Columns, list[Asked]] = {}
-        for asked in self.asked:
-            groups.setdefault(_columns_of(self.place, self._seed(asked), asked), []).append(asked)
-        for columns, group in groups.items():
-            data, stream_rows = _data(self.place, self.tuning, columns)
-            for asked, passed in self._passed(group, data, tell):
-                self._save(asked, passed, data, stream_rows)
-        return len(self.asked)
+    def run(self, add_done: AddDone) -> int:
+        groups: dict[BatchKey, list[TrainRequest]] = {}
+        for request in self.requests:
+            groups.setdefault(BatchKey.of(self.workspace, request), []).append(request)
+        for key, group in groups.items():
+            data, stream_rows = shared_data(self.workspace, self.tuning, key)
+            for request, result in self._trained(group, data, add_done):
+                self._save(request, result, data, stream_rows)
+        return len(self.requests)
 
-    def _passed(self, group: Sequence[Asked], data: Data, tell: Tell) -> Iterator[tuple[Asked, dict[str, Any]]]:
-        """What each student of a group has passed."""
-        if data.together:
-            for asked in group:
-                given = self.place, self._seed(asked), asked.student, data, tell
-                yield asked, one_life(*given, drawn_anew=asked.drawn_anew, arm=asked.arm)
+    def _trained(
+        self, group: Sequence[TrainRequest], data: Data, add_done: AddDone
+    ) -> Iterator[tuple[TrainRequest, dict[str, Any]]]:
+        """The result of each request of a group."""
+        if data.in_memory:
+            for r in group:
+                result = train_student(
+                    self.workspace, r.seed, r.student, data, add_done, drawn_anew=r.drawn_anew, arm=r.arm
+                )
+                yield r, result
             return
         for at in range(0, len(group), SIDE_BY_SIDE):
             some = group[at : at + SIDE_BY_SIDE]
-            lives = [Life(self.place, self._seed(a), a.student, data, drawn_anew=a.drawn_anew, arm=a.arm) for a in some]
+            students = [
+                StudentTraining(self.workspace, r.seed, r.student, data, drawn_anew=r.drawn_anew, arm=r.arm)
+                for r in some
+            ]
             for stretch in data.stretches:
-                for life in lives:
-                    life.learn(stretch, tell)
-            for asked in some:
-                yield asked, lives.pop(0).passed()  # its arrays go when they are stored
+                for student in students:
+                    student.learn(stretch, add_done)
+            for request in some:
+                yield request, students.pop(0).result()  # its arrays are released once they are stored
 
-    def _seed(self, asked: Asked) -> int:
-        return self.seed if asked.seed is None else asked.seed
-
-    def _save(self, asked: Asked, passed: dict[str, Any], data: Data, stream_rows: int) -> None:
+    def _save(self, request: TrainRequest, result: dict[str, Any], data: Data, stream_rows: int) -> None:
         if self.tuning:
-            passed = self._sums(passed, data, stream_rows)
+            result = self._sums(result, data, stream_rows)
         else:
-            passed = _on_rows_of(self.place, self._seed(asked), asked, passed, data)
-        save_part(asked.path, **passed)
+            result = _on_rows_of_config(self.workspace, request, result, data)
+        save_part(request.path, **result)
 
-    def _sums(self, passed: dict[str, Any], data: Data, stream_rows: int) -> dict[str, Any]:
-        """Sums over the part of the stream that settings are chosen on, of the labels by which arms are judged: by
-        task, Σ w·h, Σ w and Σ w·y."""
-        low, high = (share * stream_rows for share in self.place.spec.chosen_on)
-        logits, tasks = passed.pop("logits"), data.targets(0, 0).labels.shape[1]
+    def _sums(self, result: dict[str, Any], data: Data, stream_rows: int) -> dict[str, Any]:
+        """`result` with its logits reduced to what settings are chosen by: Σ w·h, Σ w and Σ w·y by task, over the part
+        `chosen_on` of the stream, with the labels by which arms are judged."""
+        low, high = (share * stream_rows for share in self.workspace.spec.chosen_on)
+        logits, tasks = result.pop("logits"), data.targets(0, 0).labels.shape[1]
         sums = {name: np.zeros(tasks) for name in ("loss", "weight", "positive")}
         for start in range(data.first, len(data.places), PIECE_ROWS):
             stop = min(start + PIECE_ROWS, len(data.places))
@@ -185,22 +193,24 @@ class StudentJob:
             for name, summands in (("loss", losses * weights), ("weight", weights), ("positive", labels * weights)):
                 sums[name] += summands.sum(0)
             let_go(logits)
-        return passed | sums
+        return result | sums
 
 
-def _on_rows_of(place: Place, seed: int, asked: Asked, passed: dict[str, Any], data: Data) -> dict[str, Any]:
-    """What an arm with a filter or a birth of its own has passed, on the rows of the config's student: NaN, and
-    `absent`, where a row is not the arm's."""
-    base = place.config.student(asked.student.name)
-    own, filters = asked.student, ("row_filter", "where", "first_seq", "starts_from")
+def _on_rows_of_config(
+    workspace: Workspace, request: TrainRequest, result: dict[str, Any], data: Data
+) -> dict[str, Any]:
+    """The result of an arm with a filter or a first row of its own, laid out on the rows of the config's student: where
+    a row is not the arm's, logits are NaN and `absent` is true."""
+    own, base = request.student, workspace.config.student(request.student.name)
+    filters = ("row_filter", "where", "first_seq", "starts_from")
     if all(getattr(own, name) == getattr(base, name) for name in filters):
-        return passed
-    rows = places_of(place.rows(seed), place.config, base, data.folder)
+        return result
+    rows = places_of(workspace.rows(request.seed), workspace.config, base, data.folder)
     absent = spilled((len(rows),), bool, data.folder, fill=True)
-    found = dict(passed) | {"first": 0, "absent": absent}
-    of_rows = [name for name in ("logits", "shown") if name in passed]
+    found = dict(result) | {"first": 0, "absent": absent}
+    of_rows = [name for name in ("logits", "shown") if name in result]
     for name in of_rows:
-        found[name] = spilled((len(rows), passed[name].shape[1]), np.float32, data.folder, fill=np.nan)
+        found[name] = spilled((len(rows), result[name].shape[1]), np.float32, data.folder, fill=np.nan)
     for start in range(data.first, len(data.places), PIECE_ROWS):
         mine = data.places[start : start + PIECE_ROWS]
         at = np.searchsorted(rows, mine)
@@ -208,18 +218,18 @@ def _on_rows_of(place: Place, seed: int, asked: Asked, passed: dict[str, Any], d
         there[there] = rows[at[there]] == mine[there]
         absent[at[there]] = False
         for name in of_rows:
-            found[name][at[there]] = passed[name][start - data.first :][: len(mine)][there]
+            found[name][at[there]] = result[name][start - data.first :][: len(mine)][there]
             let_go(found[name])
-            let_go(passed[name])
+            let_go(result[name])
     return found
 
 
-class Life:
-    """A student's way over its rows from its birth on, a stretch at a time."""
+class StudentTraining:
+    """A student in training: it scores every row before it learns it, a stretch of its rows at a time."""
 
     def __init__(
         self,
-        place: Place,
+        workspace: Workspace,
         seed: int,
         student: StudentSettings,
         data: Data,
@@ -227,7 +237,7 @@ class Life:
         drawn_anew: bool = False,
         arm: str | None = None,
     ) -> None:
-        config = place.of(seed, arm)
+        config = workspace.of(seed, arm)
         tasks, features = config.student_tasks(student), config.student_features(student)
         draw = seed + ANOTHER_DRAW if drawn_anew else seed
         rows, full = student.learned_rows, student.batch_rows
@@ -237,13 +247,13 @@ class Life:
         )
         if self.engine.as_shown_is_off is not None:
             raise BadInput(self.engine.as_shown_is_off)
-        place.start(self.engine, config, student)
+        workspace.start(self.engine, config, student)
         shape = len(data.places) - data.first, len(tasks)
         self._logits = spilled(shape, np.float32, data.folder, fill=np.nan)
         self._shown = spilled(shape, np.float32, data.folder, fill=np.nan) if data.as_shown else None
         self._first, self._seconds, self._left_out = data.first, 0.0, 0
 
-    def learn(self, stretch: Stretch, tell: Tell) -> None:
+    def learn(self, stretch: Stretch, add_done: AddDone) -> None:
         for batch, learned, scored_only in zip(*stretch, strict=True):
             if scored_only is not None:
                 self._logits[scored_only[0] - self._first] = self.engine.score(scored_only[1])
@@ -254,39 +264,39 @@ class Life:
             if self._shown is not None and STUDENT in judged.as_shown:
                 self._shown[learned - self._first] = judged.as_shown[STUDENT]
             self._left_out += len(learned) - judged.finite_rows
-            tell(len(learned))
+            add_done(len(learned))
         for array in (self._logits, self._shown):
             if array is not None:
                 let_go(array)
 
-    def passed(self) -> dict[str, Any]:
-        """Its logits (n, T) of each row, before it learned it, and where batches know when their rows were shown, those
-        as `shown`. `seconds` of the core that it took to learn `rows`."""
+    def result(self) -> dict[str, Any]:
+        """`logits` (n, T) of each row, made before it was learned; where batches know when their rows were shown, those
+        made by then as `shown`. `seconds` of CPU time to learn `rows` rows."""
         found = {"logits": self._logits, "first": self._first, "seconds": self._seconds, "left_out": self._left_out}
         found["rows"] = len(self._logits)
         return found | ({} if self._shown is None else {"shown": self._shown})
 
 
-def one_life(
-    place: Place,
+def train_student(
+    workspace: Workspace,
     seed: int,
     student: StudentSettings,
     data: Data,
-    tell: Tell,
+    add_done: AddDone,
     *,
     drawn_anew: bool = False,
     arm: str | None = None,
 ) -> dict[str, Any]:
-    """A student's whole way, as `Life.passed` has it."""
-    life = Life(place, seed, student, data, drawn_anew=drawn_anew, arm=arm)
+    """Train a student on all of `data`; returns `StudentTraining.result`."""
+    training = StudentTraining(workspace, seed, student, data, drawn_anew=drawn_anew, arm=arm)
     for stretch in data.stretches:
-        life.learn(stretch, tell)
-    return life.passed()
+        training.learn(stretch, add_done)
+    return training.result()
 
 
-class _Columns(NamedTuple):
-    """What decides a student's batches: all but its model, of which it matters whether it distils; and the seed, where
-    rows or their logits are of it."""
+class BatchKey(NamedTuple):
+    """What decides a student's batches: all of its settings except the model (of which only the rows that it distils
+    on count), and the seed where rows or logits depend on it. Requests of equal keys learn the same batches."""
 
     settings: str
     condition: Condition
@@ -294,66 +304,47 @@ class _Columns(NamedTuple):
     features: str
     seed: int
 
-
-def _columns_of(place: Place, seed: int, asked: Asked) -> _Columns:
-    whose = asked.student.learned_rows.distillation
-    settings = asked.student.model_copy(update={"model": type(asked.student.model)(), "distillation_rows": whose})
-    features = {} if asked.arm is None else place.spec.arms[asked.arm].features
-    own = seed if asked.twin is not None or asked.student.negative_rate or place.has_seeds(asked.condition) else None
-    stream = place.spec.all_seeds[0] if own is None else own
-    return _Columns(
-        settings.model_dump_json(), asked.condition, asked.twin, json.dumps(features, sort_keys=True), stream
-    )
+    @classmethod
+    def of(cls, workspace: Workspace, request: TrainRequest) -> BatchKey:
+        student, spec = request.student, workspace.spec
+        without_model = {"model": type(student.model)(), "distillation_rows": student.learned_rows.distillation}
+        features = {} if request.arm is None else spec.arms[request.arm].features
+        by_seed = request.twin is not None or student.negative_rate or workspace.has_seeds(request.condition)
+        return cls(
+            student.model_copy(update=without_model).model_dump_json(),
+            request.condition,
+            request.twin,
+            json.dumps(features, sort_keys=True),
+            request.seed if by_seed else spec.all_seeds[0],
+        )
 
 
 @lru_cache(maxsize=1)
-def shared_data(cached: _Key) -> tuple[Data, int]:
-    place, tuning, (settings, condition, twin, features, seed) = cached.parts
-    student = StudentSettings.model_validate_json(settings)
-    stream = place.lake(seed, condition, student, twin)
-    some = stream.first(round(place.spec.chosen_on[1] * stream.num_rows)) if tuning else stream
-    config = with_features(place.of(seed), json.loads(features), student.name)
+def shared_data(workspace: Workspace, tuning: bool, key: BatchKey) -> tuple[Data, int]:
+    """The batches of a key, and how many rows the whole stream has."""
+    student, condition = StudentSettings.model_validate_json(key.settings), key.condition
+    stream = workspace.lake(key.seed, condition, student, key.twin)
+    some = stream.first(round(workspace.spec.chosen_on[1] * stream.num_rows)) if tuning else stream
     data = data_of(
         some,
-        config,
+        with_features(workspace.of(key.seed), json.loads(key.features), student.name),
         student,
         condition.start,
-        as_shown=place.spec.as_shown and not tuning,
-        after=place.starts_after(student),
-        logged=place.rows(seed),
-        folder=place.folder,
+        as_shown=workspace.spec.as_shown and not tuning,
+        after=workspace.starts_after(student),
+        logged=workspace.rows(key.seed),
+        folder=workspace.folder,
     )
     return data, stream.num_rows
 
 
-def _data(place: Place, tuning: bool, columns: _Columns) -> tuple[Data, int]:
-    """Batches, and how many rows the whole stream has."""
-    return shared_data(_Key((place, tuning, columns)))
-
-
-class _Key(NamedTuple):
-    """Equal for equal specs of equal configs: a place itself cannot be hashed."""
-
-    parts: tuple[Place, bool, _Columns]
-
-    def __hash__(self) -> int:
-        return hash(self._plain())
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Key) and self._plain() == other._plain()
-
-    def _plain(self) -> Any:
-        place, *rest = self.parts
-        return place.folder, place.spec.model_dump_json(), place.config.hash, *rest
-
-
-def _increments(tell: Tell) -> Tell:
+def _increments(add_done: AddDone) -> AddDone:
     """From how many are done, how many more."""
     done = 0
 
     def advance(now: int) -> None:
         nonlocal done
-        tell(now - done)
+        add_done(now - done)
         done = now
 
     return advance

@@ -20,8 +20,8 @@ import pyarrow as pa
 
 from exfm.metrics import Clusters, Estimate, consecutive_blocks, estimate_ratio
 from pipelines.config import StudentSettings
-from pipelines.offline import OPTIMUM, Tell, load_part
-from pipelines.offline.asked import TWIN, Snapshots
+from pipelines.offline import OPTIMUM, AddDone, load_part
+from pipelines.offline.asked import TWIN, LogitSource
 from pipelines.offline.judging import (
     BySeed,
     JudgedRows,
@@ -35,7 +35,7 @@ from pipelines.offline.judging import (
 )
 from pipelines.offline.replay.data import places_of
 from pipelines.offline.replay.details import Details
-from pipelines.offline.replay.place import Place
+from pipelines.offline.replay.workspace import Workspace
 from pipelines.quality import codes_of_values
 from pipelines.results import CLUSTER_ROWS
 from streaming.schema import SAMPLE_WEIGHT
@@ -44,27 +44,27 @@ EARLY = 0.05
 """The share of a student's life, its first rows, that is also judged by itself."""
 
 Parts = Mapping[tuple[str, str, int], Path]
-"""Condition, arm and seed -> the logits of a life."""
+"""Condition, arm and seed -> the part with the logits of a trained student."""
 
 
 @dataclass(frozen=True)
 class JudgeJob:
     """`student`: as the config has it, whose rows all parts lie on. `best_twin`: the baseline that is best for this
-    student where settings are chosen. `knows`: as `Judge` takes it."""
+    student where settings are chosen. `learned_upto`: as `Judge` takes it."""
 
-    place: Place
+    workspace: Workspace
     student: StudentSettings
     task: str
     best_twin: str
     parts: Parts
-    knows: Mapping[str, int]
+    learned_upto: Mapping[str, int]
 
-    def run(self, tell: Tell) -> tuple[str, str, dict[str, Any]]:
-        judge = Judge(self.place, self.student, self.task, self.best_twin, self.parts, self.knows)
+    def run(self, add_done: AddDone) -> tuple[str, str, dict[str, Any]]:
+        judge = Judge(self.workspace, self.student, self.task, self.best_twin, self.parts, self.learned_upto)
         found = {}
-        for condition in self.place.spec.conditions:
+        for condition in self.workspace.spec.conditions:
             found[condition] = judge.under(condition)
-            tell(1)
+            add_done(1)
         return self.student.name, self.task, found
 
 
@@ -79,38 +79,43 @@ class _Seen(NamedTuple):
 
 
 class Judge:
-    """`knows`: arm -> the last `lake_seq` that the weights it starts with have learned, where they are not the seed's.
-    Rows up to there are not judged, though they are part of its life."""
+    """`learned_upto`: arm -> the last `lake_seq` that the weights it starts with have learned, where they are not the
+    seed's. Rows up to there are not judged, though they are part of its life."""
 
     def __init__(
         self,
-        place: Place,
+        workspace: Workspace,
         student: StudentSettings,
         task: str,
         best_twin: str,
         parts: Parts,
-        knows: Mapping[str, int] | None = None,
+        learned_upto: Mapping[str, int] | None = None,
     ) -> None:
-        self._place, self._spec, self._parts, self._knows = place, place.spec, parts, knows or {}
+        self._workspace, self._spec, self._parts, self._learned_upto = (
+            workspace,
+            workspace.spec,
+            parts,
+            learned_upto or {},
+        )
         self._student, self._task, self._best_twin = student, task, best_twin
-        self._own = place.config.student_tasks(student).index(task)
-        self._seeds = place.spec.seeds
+        self._own = workspace.config.student_tasks(student).index(task)
+        self._seeds = workspace.spec.seeds
         self._read: dict[Path, dict[str, np.ndarray]] = {}  # of the condition that is being judged
         every = [self._complete(seed) for seed in self._seeds]
-        if place.one_stream:  # the same rows for all seeds
+        if workspace.one_stream:  # the same rows for all seeds
             common = np.logical_and.reduce([complete for _, complete in every])
             every = [(rows, common) for rows, _ in every]
         self.rows = [rows.only(complete) for rows, complete in every]
-        self._clustered = place.one_stream or len(self._seeds) == 1
+        self._clustered = workspace.one_stream or len(self._seeds) == 1
         clusters, self._ids = own_clusters(self.rows[0].clusters)
         if self._clustered:
             self.rows = [rows._replace(clusters=clusters) for rows in self.rows]
-        self._details = Details(place, student, task, self.rows, clustered=self._clustered)
+        self._details = Details(workspace, student, task, self.rows, clustered=self._clustered)
 
     def _complete(self, seed: int) -> tuple[JudgedRows, np.ndarray]:
         """All of the student's rows, and which of them can be judged, (n,) bool."""
-        place, config = self._place, self._place.of(seed)
-        table = place.rows(seed).table
+        workspace, config = self._workspace, self._workspace.of(seed)
+        table = workspace.rows(seed).table
         places = places_of(table, config, self._student)
         label = table[f"label_{self._task}"].take(pa.array(places)).combine_chunks()
         logits = self._known_logits(table, seed, places)
@@ -134,10 +139,10 @@ class Judge:
 
     def _known_logits(self, table: pa.Table, seed: int, places: np.ndarray) -> dict[Any, np.ndarray]:
         """Logits of teachers and the truth on the student's rows."""
-        place, t = self._place, self._place.of(seed).tasks.index(self._task)
+        workspace, t = self._workspace, self._workspace.of(seed).tasks.index(self._task)
         logits: dict[Any, np.ndarray] = {}
-        for snapshots in self._spec.snapshots(seed):
-            logits[snapshots] = place.teacher_logits(seed, snapshots)[places, t]
+        for snapshots in self._spec.logit_sources(seed):
+            logits[snapshots] = workspace.teacher_logits(seed, snapshots)[places, t]
         if OPTIMUM + self._task in table.schema.names:
             optimum = table[OPTIMUM + self._task].to_numpy()[places]
             if np.isfinite(optimum).any():
@@ -152,7 +157,7 @@ class Judge:
         teachers = self._teachers(condition)
         leads = self._leads(bases, teachers, windows)
         seen = _Seen(bases, teachers, leads, windows, early)
-        others = teachers | self._further(condition, teachers["teacher"])
+        others = teachers | self._other_logits(condition, teachers["teacher"])
         return {
             "clusters": self._ids,
             **self._evidence(windows, early),
@@ -198,7 +203,7 @@ class Judge:
         }
         if seen is not common:
             found |= self._evidence(seen.windows, seen.early)
-        found |= self._told(condition, arm, logits, seen.windows)
+        found |= self._details_of(condition, arm, logits, seen.windows)
         if arm in seen.bases:
             return found
         if self._spec.as_shown:
@@ -214,14 +219,14 @@ class Judge:
 
     def _of_both(self, condition: str, arm: str, seen: _Seen) -> _Seen:
         """What an arm with a filter, a birth or first weights of its own is compared on: rows that both judge."""
-        has = self._has(condition, arm)
+        has = self._judged_by(condition, arm)
         windows, early = ([w & own for w, own in zip(of, has, strict=True)] for of in (seen.windows, seen.early))
         if all(np.array_equal(own, w) for own, w in zip([*windows, *early], [*seen.windows, *seen.early], strict=True)):
             return seen
         leads = self._leads(seen.bases, seen.teachers, windows)
         return seen._replace(leads=leads, windows=windows, early=early)
 
-    def _has(self, condition: str, arm: str) -> BySeed:
+    def _judged_by(self, condition: str, arm: str) -> BySeed:
         """Which rows an arm has judged before it knew them, by seed."""
         found = []
         for seed, rows in zip(self._seeds, self.rows, strict=True):
@@ -229,12 +234,12 @@ class Judge:
             has = rows.at >= int(part["first"])
             if "absent" in part:
                 has &= ~part["absent"][rows.at]
-            if (upto := self._knows.get(arm, -1)) >= 0:
-                has &= self._place.rows(seed).table["lake_seq"].to_numpy()[rows.places] > upto
+            if (upto := self._learned_upto.get(arm, -1)) >= 0:
+                has &= self._workspace.rows(seed).table["lake_seq"].to_numpy()[rows.places] > upto
             found.append(has)
         return found
 
-    def _told(self, condition: str, arm: str, logits: BySeed, windows: BySeed) -> dict[str, Any]:
+    def _details_of(self, condition: str, arm: str, logits: BySeed, windows: BySeed) -> dict[str, Any]:
         details, first = self._details, condition == self._spec.tuned_under
         base = None if arm == self._best_twin else self.arm_logits(condition, self._best_twin)
         found = details.alone(logits, base, windows) if first else {}
@@ -262,14 +267,14 @@ class Judge:
 
     def _teachers(self, condition: str) -> dict[str, BySeed]:
         """Honest logits: of the condition's teacher, and of each other teacher as it would be without a fault."""
-        own = self._spec.conditions[condition].snapshots
+        own = self._spec.conditions[condition].logit_source
         found = {
             "teacher": [r.logits[own] for r in self.rows] if own else self.arm_logits(self._spec.tuned_under, TWIN)
         }
-        fresh = {name: Snapshots(name) for name in self._spec.teachers}
+        fresh = {name: LogitSource(name) for name in self._spec.teachers}
         return found | {name: [r.logits[s] for r in self.rows] for name, s in fresh.items() if s != own}
 
-    def _further(self, condition: str, teacher: BySeed) -> dict[str, BySeed]:
+    def _other_logits(self, condition: str, teacher: BySeed) -> dict[str, BySeed]:
         """The teacher as students see it, where that differs, and the best possible logits, where they are known."""
         setting = self._spec.conditions[condition]
         found: dict[str, BySeed] = {}
@@ -301,7 +306,7 @@ class Judge:
         """Which rows are judged, by seed: those of the second half, and the first ones of the student's life. Every
         baseline has judged them."""
         judged, early = [], []
-        of_bases = [self._has(condition, name) for name in self._spec.baselines]
+        of_bases = [self._judged_by(condition, name) for name in self._spec.baselines]
         for rows, *has in zip(self.rows, *of_bases, strict=True):
             life = np.logical_and.reduce(has)
             judged.append(life & (rows.places >= self._spec.judged_from * rows.stream_rows))

@@ -15,16 +15,16 @@ from exfm.metrics import Estimate, estimate_ratio, remainder
 from pipelines.offline import load_part
 from pipelines.offline.judging import Ids, limited, mark_discoveries, mean_over_students, plain, power, verdicts
 from pipelines.offline.replay.choice import Chosen
-from pipelines.offline.replay.place import Place
 from pipelines.offline.replay.serving import serving_of
 from pipelines.offline.replay.settings import EXTENSIONS
+from pipelines.offline.replay.workspace import Workspace
 from pipelines.results import PACKAGES
 
 LIMITS = ("too_few", "early_too_few")
 
 
 def report(
-    place: Place,
+    workspace: Workspace,
     choices: Mapping[tuple[str, str], Chosen],
     best_twins: Mapping[str, str],
     judged: Mapping[tuple[str, str], Mapping[str, Any]],
@@ -33,17 +33,17 @@ def report(
 ) -> dict[str, Any]:
     """`judged`: what `judge.Judge.under` found, by student and task, and then by condition. `best_twins`: of each
     student, the baseline that is best where settings are chosen."""
-    spec = place.spec
+    spec = workspace.spec
     made = [_made(path) for path in parts]
     value: dict[str, Any] = {
-        "sweep": _about(place, best_twins, made, command),
-        "labels": {name: told for name in spec.conditions if (told := _labels(place, name))},
-        "notes": _notes(place, choices, sorted({code for _, code in made})),
-        "chosen": _chosen(choices, place),
+        "sweep": _about(workspace, best_twins, made, command),
+        "labels": {name: told for name in spec.conditions if (told := _labels(workspace, name))},
+        "notes": _notes(workspace, choices, sorted({code for _, code in made})),
+        "chosen": _chosen(choices, workspace),
         "conditions": {
             condition: {
-                "students": _students(condition, judged, place),
-                "overall": _overall(condition, judged, place),
+                "students": _students(condition, judged, workspace),
+                "overall": _overall(condition, judged, workspace),
             }
             for condition in spec.conditions
         },
@@ -54,16 +54,16 @@ def report(
 
 
 def _about(
-    place: Place, best_twins: Mapping[str, str], made: Sequence[tuple[str, str]], command: str
+    workspace: Workspace, best_twins: Mapping[str, str], made: Sequence[tuple[str, str]], command: str
 ) -> dict[str, Any]:
     """What was run. `made`: when each part was, and by which code."""
-    spec = place.spec
+    spec = workspace.spec
     return {
-        "config": place.config.name,
-        "config_hash": place.config.hash,
-        "stream": "one for all seeds" if place.one_stream else "one per seed",
-        "source": "lake" if place.run_dir else getattr(place.config.source, "kind", None),
-        "rows": {str(seed): place.rows(seed).table.num_rows for seed in spec.all_seeds},
+        "config": workspace.config.name,
+        "config_hash": workspace.config.hash,
+        "stream": "one for all seeds" if workspace.one_stream else "one per seed",
+        "source": "lake" if workspace.run_dir else getattr(workspace.config.source, "kind", None),
+        "rows": {str(seed): workspace.rows(seed).table.num_rows for seed in spec.all_seeds},
         "date": max(at for at, _ in made)[:10],
         "code": sorted({code for _, code in made}),
         "versions": _versions(),
@@ -80,19 +80,19 @@ def _about(
         "teachers": {name: made.model_dump() for name, made in spec.teachers.items()},
         "extend": spec.extend,
         "as_shown": spec.as_shown,
-        "errors": _errors(place),
+        "errors": _errors(workspace),
         "command": command,
-        "events_ms": _event_range(place),
+        "events_ms": _event_range(workspace),
         "judged_from": spec.judged_from,
         "spec": spec.model_dump(mode="json"),
     }
 
 
-def _labels(place: Place, condition: str) -> dict[str, dict[str, int]]:
+def _labels(workspace: Workspace, condition: str) -> dict[str, dict[str, int]]:
     """By task, what students of the first seed learn of the labels that were logged, where it is not all of them."""
-    seed, found = place.spec.seeds[0], {}
-    for task, learned in place.labels(seed, place.spec.conditions[condition]).items():
-        logged = place.rows(seed).table[f"label_{task}"]
+    seed, found = workspace.spec.seeds[0], {}
+    for task, learned in workspace.labels(seed, workspace.spec.conditions[condition]).items():
+        logged = workspace.rows(seed).table[f"label_{task}"]
         (positives, known), (kept, still) = (
             (pc.sum(of).as_py() or 0, pc.count(of).as_py()) for of in (logged, learned)
         )
@@ -100,11 +100,11 @@ def _labels(place: Place, condition: str) -> dict[str, dict[str, int]]:
     return found
 
 
-def _event_range(place: Place) -> list[int] | None:
+def _event_range(workspace: Workspace) -> list[int] | None:
     """First and last event time, over all seeds' streams."""
     ends: list[int] = []
-    for seed in place.spec.seeds:
-        ends += (x for x in pc.min_max(place.rows(seed).table["event_time_ms"]).as_py().values() if x is not None)
+    for seed in workspace.spec.seeds:
+        ends += (x for x in pc.min_max(workspace.rows(seed).table["event_time_ms"]).as_py().values() if x is not None)
     return [min(ends), max(ends)] if ends else None
 
 
@@ -114,40 +114,41 @@ def _made(path: Path) -> tuple[str, str]:
     return str(part["made_at"]), str(part["made_with"])
 
 
-def _errors(place: Place) -> str:
+def _errors(workspace: Workspace) -> str:
     """How the errors were computed, in words."""
-    pieces = f"clusters of {' and of '.join(place.spec.clustered_by) or 'consecutive rows'}"
-    if len(place.spec.seeds) == 1:
+    pieces = f"clusters of {' and of '.join(workspace.spec.clustered_by) or 'consecutive rows'}"
+    if len(workspace.spec.seeds) == 1:
         return f"{pieces} of one seed: another seed's result is not covered"
-    if place.one_stream:
+    if workspace.one_stream:
         return f"{pieces} in the mean over seeds, and seeds as far as they differ by more than that; t"
     return "t over seeds, each with a stream of its own"
 
 
-def _notes(place: Place, choices: Mapping[tuple[str, str], Chosen], codes: Sequence[str]) -> list[str]:
+def _notes(workspace: Workspace, choices: Mapping[tuple[str, str], Chosen], codes: Sequence[str]) -> list[str]:
     """What a reader must know before trusting a figure."""
-    spec, found = place.spec, []
+    spec, found = workspace.spec, []
     if spec.unequal:
         efforts = ", ".join(f"{arm} {len(made.trials)}" for arm, made in spec.arms.items())
         found.append(f"UNEQUAL EFFORT: the arms tried different numbers of settings ({efforts}); more is an advantage")
-    found += _edges(place, choices)
+    found += _edges(workspace, choices)
     if len(codes) > 1:
         found.append(
-            f"parts were made by {len(codes)} versions of the model code; delete {place.folder} to compute all again"
+            f"parts were made by {len(codes)} versions of the model code; delete {workspace.folder} to compute all "
+            "again"
         )
     if len(spec.seeds) == 1:
         found.append("one seed: its randomness is in every figure and in no interval")
-    elif not place.one_stream and len(spec.seeds) < 5:
+    elif not workspace.one_stream and len(spec.seeds) < 5:
         found.append(f"{len(spec.seeds)} seeds give wide intervals; 5 or more are usual")
     return found
 
 
-def _edges(place: Place, choices: Mapping[tuple[str, str], Chosen]) -> list[str]:
+def _edges(workspace: Workspace, choices: Mapping[tuple[str, str], Chosen]) -> list[str]:
     """Which grids were extended, and which choices still are at an edge."""
     extended: dict[str, list[str]] = {}
     edges: dict[str, list[str]] = {}
     for (student, arm), chosen in choices.items():
-        if more := len(chosen.ne) - len(place.spec.arms[arm].trials):
+        if more := len(chosen.ne) - len(workspace.spec.arms[arm].trials):
             extended.setdefault(arm, []).append(f"{student} by {more}")
         if chosen.edges:
             edges.setdefault(arm, []).append(f"{student}: {', '.join(chosen.edges)}")
@@ -163,33 +164,33 @@ def _edges(place: Place, choices: Mapping[tuple[str, str], Chosen]) -> list[str]
     return found
 
 
-def _chosen(choices: Mapping[tuple[str, str], Chosen], place: Place) -> dict[str, Any]:
+def _chosen(choices: Mapping[tuple[str, str], Chosen], workspace: Workspace) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    spec, seed = place.spec, place.spec.seeds[0]
-    rows = place.rows(seed).table
+    spec, seed = workspace.spec, workspace.spec.seeds[0]
+    rows = workspace.rows(seed).table
     for (student, arm), chosen in choices.items():
         entry = {"tuned": chosen.setting.tuned, "trial": chosen.setting.trial, "ne_of_trials": chosen.ne}
         entry["beyond_the_grid"] = len(chosen.ne) - len(spec.arms[arm].trials)
         entry["at_the_edge"] = chosen.edges
         entry["model"] = chosen.setting.student.model.model_dump(mode="json")
-        entry["serving"] = serving_of(place.of(seed, arm), chosen.setting.student, rows)._asdict()
+        entry["serving"] = serving_of(workspace.of(seed, arm), chosen.setting.student, rows)._asdict()
         found.setdefault(student, {})[arm] = entry
     return found
 
 
-def _students(condition: str, judged: Mapping[tuple[str, str], Any], place: Place) -> dict[str, Any]:
+def _students(condition: str, judged: Mapping[tuple[str, str], Any], workspace: Workspace) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    controls = place.spec.controls_of(condition)
+    controls = workspace.spec.controls_of(condition)
     for (student, task), by_condition in judged.items():
         value, arms = by_condition[condition], {}
-        base = _seconds_per_row(value["arms"][place.spec.baselines[0]]["cost"])
+        base = _seconds_per_row(value["arms"][workspace.spec.baselines[0]]["cost"])
         for arm, figures in value["arms"].items():
             lacking, early_lacking = (_lacking(value, arm, key) for key in LIMITS)
             seconds = _seconds_per_row(figures["cost"])
             entry = plain({k: item for k, item in figures.items() if k != "figures"}) | figures["figures"]
             entry["gain_over"] = {name: limited(gain, lacking) for name, gain in figures["gain_over"].items()}
             entry |= {"rows_per_s": 1 / seconds if seconds else None, "cost_ratio": seconds / base if base else None}
-            if arm not in place.spec.baselines:
+            if arm not in workspace.spec.baselines:
                 entry["gain"] = limited(figures["gain"], lacking)
                 if shown := figures.get("as_shown"):
                     entry["as_shown"] = {"ne": shown["ne"], "gain": limited(shown["gain"], lacking)}
@@ -234,14 +235,14 @@ def _seconds_per_row(cost: Mapping[str, Any]) -> float:
     return float(cost["seconds"] / cost["rows"]) if cost["rows"] else 0.0
 
 
-def _overall(condition: str, judged: Mapping[tuple[str, str], Any], place: Place) -> dict[str, Any]:
+def _overall(condition: str, judged: Mapping[tuple[str, str], Any], workspace: Workspace) -> dict[str, Any]:
     """By task and arm: the mean over students, and the worst of them."""
     found: dict[str, Any] = {}
-    controls = place.spec.controls_of(condition)
+    controls = workspace.spec.controls_of(condition)
     for task in dict.fromkeys(task for _, task in judged):
         students = [student for student, of in judged if of == task]
         average = partial(_average, ids=[judged[s, task][condition]["clusters"] for s in students])
-        for arm in place.spec.arms:
+        for arm in workspace.spec.arms:
             each = {student: judged[student, task][condition]["arms"][arm] for student in students}
             lacking, early_lacking = (
                 _first({s: _lacking(judged[s, task][condition], arm, key) for s in students}) for key in LIMITS
@@ -253,11 +254,11 @@ def _overall(condition: str, judged: Mapping[tuple[str, str], Any], place: Place
                 }
             }
             found.setdefault(task, {})[arm] = entry
-            if arm in place.spec.baselines:
+            if arm in workspace.spec.baselines:
                 continue
             gain, early = (average([e[key] for e in each.values()]) for key in ("gain", "early_gain"))
             entry |= {"gain": limited(gain, lacking), "early_gain": limited(early, early_lacking)}
-            if place.spec.as_shown:
+            if workspace.spec.as_shown:
                 shown = average([e["as_shown"]["gain"] for e in each.values()])
                 entry["as_shown"] = {"gain": limited(shown, lacking)}
             known = {

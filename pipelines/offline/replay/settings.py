@@ -30,7 +30,7 @@ from pipelines.offline.asked import (
     TWIN,
     ArmSpec,
     Condition,
-    Snapshots,
+    LogitSource,
     TeacherSpec,
     arm_of_line,
     condition_of_line,
@@ -171,13 +171,13 @@ class Spec(Judging):
         """Those that are judged, and those that are tuned with alone."""
         return tuple(dict.fromkeys([*self.seeds, *self.tuned_with]))
 
-    def snapshots(self, seed: int) -> list[Snapshots]:
+    def logit_sources(self, seed: int) -> list[LogitSource]:
         """The logits that are needed of a seed: a seed that is tuned with alone needs those of the first condition."""
         if seed not in self.seeds:
-            first = self.conditions[self.tuned_under].snapshots
+            first = self.conditions[self.tuned_under].logit_source
             return [first] if first else []
-        asked = [condition.snapshots for condition in self.conditions.values()]
-        return list(dict.fromkeys([s for s in asked if s] + [Snapshots(name) for name in self.teachers]))
+        asked = [condition.logit_source for condition in self.conditions.values()]
+        return list(dict.fromkeys([s for s in asked if s] + [LogitSource(name) for name in self.teachers]))
 
     def controls_of(self, condition: str) -> dict[str, str]:
         """The names of those controls of a condition that are conditions of this spec, too."""

@@ -5,21 +5,21 @@ from __future__ import annotations
 from typing import Any
 
 from exfm.planning import flops_per_example
-from pipelines.offline.replay.place import Place
+from pipelines.offline.replay.workspace import Workspace
 
 
-def sizes_of(place: Place, report: dict[str, Any]) -> list[dict[str, Any]]:
+def sizes_of(workspace: Workspace, report: dict[str, Any]) -> list[dict[str, Any]]:
     """One entry for each teacher that a condition names, by student, task and arm, cheapest first; nothing where no
     further teacher is asked for. `lead`: of the teacher over the best twin; `gain`: of the student that learns from it;
     `transfer`: the share of the lead that the student got; each with its interval, None where it is not known.
     `flops`: of one row's forward pass through the teacher's dense part."""
     found = []
-    for condition, made in place.spec.conditions.items():
-        snapshots = made.snapshots
-        if not place.spec.teachers or snapshots is None or snapshots.stored is not None:
+    for condition, made in workspace.spec.conditions.items():
+        snapshots = made.logit_source
+        if not workspace.spec.teachers or snapshots is None or snapshots.stored is not None:
             continue
-        features, model = place.teacher(snapshots.teacher)
-        flops = flops_per_example(model, features, len(place.config.tasks))
+        features, model = workspace.teacher(snapshots.teacher)
+        flops = flops_per_example(model, features, len(workspace.config.tasks))
         for student, tasks in report["conditions"][condition]["students"].items():
             for task, told in tasks.items():
                 for arm, entry in told["arms"].items():

@@ -12,10 +12,10 @@ import pytest
 from exfm.metrics import Clusters, paired_gain, variance_of
 from pipelines.cli import console as cli
 from pipelines.offline import load_part
-from pipelines.offline.asked import Snapshots
+from pipelines.offline.asked import LogitSource
 from pipelines.offline.judging import mean_over_students
 from pipelines.offline.logits import lockstep_logits
-from pipelines.offline.replay import Place, load
+from pipelines.offline.replay import Workspace, load
 from pipelines.offline.replay.judge import Judge
 from pipelines.offline.replay.settings import settings_of
 from pipelines.offline.replay.text import markdown
@@ -95,17 +95,17 @@ def test_the_cost_of_age_is_told_apart_from_that_of_immaturity(fair):
 
 def test_students_learn_from_the_teacher_that_their_condition_names(fair, folder):
     sweep, config = load(written(folder, **FAIR))
-    place = Place(sweep, config, folder / "fair", None)
+    workspace = Workspace(sweep, config, folder / "fair", None)
     logits = {
-        name: place.lake(1, condition).slice()["teacher_logit_ctr"].to_numpy()
+        name: workspace.lake(1, condition).slice()["teacher_logit_ctr"].to_numpy()
         for name, condition in sweep.conditions.items()
         if name != "knows nothing more"
     }
     assert len({z.tobytes() for z in logits.values()}) == len(logits)
-    assert np.array_equal(logits["blind"], place.teacher_logits(1, Snapshots("blind"))[:, 0], equal_nan=True)
+    assert np.array_equal(logits["blind"], workspace.teacher_logits(1, LogitSource("blind"))[:, 0], equal_nan=True)
     student = settings_of(sweep, config.student("feed"), "none")[0].student
-    twin = place.student_part(1, student, sweep.conditions["fresh"], tuning=False, drawn_anew=True)
-    own = place.lake(1, sweep.conditions["knows nothing more"], student, twin).slice()
+    twin = workspace.student_part(1, student, sweep.conditions["fresh"], tuning=False, drawn_anew=True)
+    own = workspace.lake(1, sweep.conditions["knows nothing more"], student, twin).slice()
     known = own.filter(pc.is_valid(own["teacher_logit_ctr"]))
     assert set(known["vertical"].to_pylist()) == {"feed"}
     assert set(known["teacher_logit_ctr"].to_pylist()) <= set(load_part(twin)["logits"][:, 0].tolist())
@@ -119,16 +119,16 @@ def test_rows_that_share_a_user_or_an_ad_are_not_independent_in_an_arms_interval
     """One seed, clustered by two columns: the interval is that of `paired_gain` on the judged rows. And the mean over
     students is as wide as that over the rows of both."""
     sweep, config = load(written(folder, **FAIR), ["seeds=[1]", "cluster=[user_id, ad_id]"])
-    place = Place(sweep, config, folder / "fair", None)
+    workspace = Workspace(sweep, config, folder / "fair", None)
     parts = {}
     for arm in sweep.arms:
         setting = settings_of(sweep, config.student("feed"), arm)[fair["chosen"]["feed"][arm]["trial"]]
-        parts["fresh", arm, 1] = place.student_part(1, setting.student, sweep.conditions["fresh"], tuning=False)
-    judge = Judge(place, config.student("feed"), "ctr", "none", parts)
+        parts["fresh", arm, 1] = workspace.student_part(1, setting.student, sweep.conditions["fresh"], tuning=False)
+    judge = Judge(workspace, config.student("feed"), "ctr", "none", parts)
     judged = judge.under("fresh")
     gain = judged["arms"]["single"]["gain"]
     (rows,), (window,) = judge.rows, judge.windows("fresh")[0]
-    seen = place.rows(1).table.take(pa.array(rows.places[window]))
+    seen = workspace.rows(1).table.take(pa.array(rows.places[window]))
     own, base = (judge.arm_logits("fresh", arm)[0][window] for arm in ("single", "none"))
     clusters = Clusters.of(seen["user_id"].to_numpy(), seen["ad_id"].to_numpy())
     expected = paired_gain(own, base, rows.labels[window], clusters)
@@ -142,8 +142,8 @@ def test_rows_that_share_a_user_or_an_ad_are_not_independent_in_an_arms_interval
 def test_a_teacher_that_begins_later_is_one_whose_stream_begins_there(folder):
     """In blocks of one size: those of a stream that begins there would be small at first."""
     sweep, config = load(written(folder, **FAIR))
-    place = Place(sweep, config, folder / "fair", None)
-    table, config = place.rows(1).table, place.of(1)
+    workspace = Workspace(sweep, config, folder / "fair", None)
+    table, config = workspace.rows(1).table, workspace.of(1)
     size = config.pace.block_rows
     config = config.model_copy(update={"pace": config.pace.model_copy(update={"first_block_rows": size})})
     given = config, config.teacher_features, config.teacher.model

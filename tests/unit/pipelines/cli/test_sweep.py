@@ -10,7 +10,7 @@ import pytest
 from exfm.metrics import normalised_entropy
 from pipelines.offline import load_part
 from pipelines.offline.judging import losses
-from pipelines.offline.replay import Place, load
+from pipelines.offline.replay import Workspace, load
 from pipelines.offline.replay import jobs as replay_jobs
 from pipelines.offline.replay.choice import choose
 from pipelines.offline.replay.data import data_of
@@ -28,23 +28,23 @@ def folder(tmp_path_factory):
 @pytest.fixture
 def made(monkeypatch):
     """What was really trained: teachers by seed, students by seed and whether in tuning."""
-    found, teach, live = [], replay_jobs.lockstep_logits, replay_jobs.one_life
+    found, teach, live = [], replay_jobs.lockstep_logits, replay_jobs.train_student
 
     def noting_teacher(config, *rest, **more):
         found.append(("teacher", config.seed))
         return teach(config, *rest, **more)
 
-    def noting_student(place, seed, *rest, **more):
+    def noting_student(workspace, seed, *rest, **more):
         found.append(("student", seed))
-        return live(place, seed, *rest, **more)
+        return live(workspace, seed, *rest, **more)
 
     monkeypatch.setattr(replay_jobs, "lockstep_logits", noting_teacher)
-    monkeypatch.setattr(replay_jobs, "one_life", noting_student)
+    monkeypatch.setattr(replay_jobs, "train_student", noting_student)
     return found
 
 
 def test_an_interrupted_sweep_goes_on_with_what_is_missing_and_says_the_same(capsys, folder, made, monkeypatch):
-    out, live = folder / "out", replay_jobs.one_life
+    out, live = folder / "out", replay_jobs.train_student
     arguments = [written(folder), "--out", str(out), "--jobs", "1", "--json"]
 
     def interrupted(*given, **more):
@@ -52,7 +52,7 @@ def test_an_interrupted_sweep_goes_on_with_what_is_missing_and_says_the_same(cap
             raise KeyboardInterrupt
         return live(*given, **more)
 
-    monkeypatch.setattr(replay_jobs, "one_life", interrupted)
+    monkeypatch.setattr(replay_jobs, "train_student", interrupted)
     code, _, err = run(capsys, *arguments)
     assert code == 130, err
     assert "the same command resumes" in err
@@ -61,7 +61,7 @@ def test_an_interrupted_sweep_goes_on_with_what_is_missing_and_says_the_same(cap
     damaged = sorted((out / "trials").iterdir())[0]
     damaged.write_bytes(damaged.read_bytes()[:100])
 
-    monkeypatch.setattr(replay_jobs, "one_life", live)
+    monkeypatch.setattr(replay_jobs, "train_student", live)
     made.clear()
     code, told, err = run(capsys, *arguments)
     assert code == 0, err
@@ -84,11 +84,11 @@ def test_an_interrupted_sweep_goes_on_with_what_is_missing_and_says_the_same(cap
 def test_figures_are_those_worked_out_by_hand(folder):
     value = json.loads((folder / "out" / "sweep.json").read_text())
     sweep, config = load(written(folder))
-    place = Place(sweep, config, folder / "out", None)
+    workspace = Workspace(sweep, config, folder / "out", None)
     student = config.student("feed")
     gains, nes = [], []
     for seed in sweep.seeds:
-        table = place.rows(seed).table
+        table = workspace.rows(seed).table
         own = np.array([v == "feed" for v in table["vertical"].to_pylist()])
         labels = table["label_ctr"].to_numpy(zero_copy_only=False)[own].astype(float)
         judged = (np.flatnonzero(own) >= 0.5 * table.num_rows) & ~np.isnan(labels)
@@ -96,7 +96,7 @@ def test_figures_are_those_worked_out_by_hand(folder):
         for arm in sweep.arms:
             chosen = value["chosen"]["feed"][arm]
             setting = settings_of(sweep, student, arm)[chosen["trial"]]
-            path = place.student_part(seed, setting.student, sweep.conditions["fresh"], tuning=False)
+            path = workspace.student_part(seed, setting.student, sweep.conditions["fresh"], tuning=False)
             ne[arm] = normalised_entropy(load_part(path)["logits"][judged, 0], labels[judged])
         gains.append(100 * (ne["none"] - ne["single"]) / ne["none"])
         nes.append(ne["single"])
@@ -123,14 +123,14 @@ def test_figures_are_those_worked_out_by_hand(folder):
 def test_rows_of_one_user_count_as_one_where_the_stream_is_one(folder):
     """A single seed: its error is that of its rows, clustered."""
     sweep, config = load(written(folder), ["seeds=[1]"])
-    place = Place(sweep, config, folder / "out", None)
+    workspace = Workspace(sweep, config, folder / "out", None)
     value = json.loads((folder / "out" / "sweep.json").read_text())
     parts = {}
     for arm in sweep.arms:
         setting = settings_of(sweep, config.student("feed"), arm)[value["chosen"]["feed"][arm]["trial"]]
         for name, condition in sweep.conditions.items():
-            parts[name, arm, 1] = place.student_part(1, setting.student, condition, tuning=False)
-    judge = Judge(place, config.student("feed"), "ctr", "none", parts)
+            parts[name, arm, 1] = workspace.student_part(1, setting.student, condition, tuning=False)
+    judge = Judge(workspace, config.student("feed"), "ctr", "none", parts)
     gain = judge.under("fresh")["arms"]["single"]["gain"]
     told = gain.summary()
     assert (told["se"] > 0, len(gain.seeds)) == (True, 1)
@@ -153,21 +153,21 @@ def test_rows_of_one_user_count_as_one_where_the_stream_is_one(folder):
 def test_the_choice_does_not_see_the_half_that_is_judged(folder, tmp_path, monkeypatch):
     """A trial that is good only later is not taken, however good it is there."""
     sweep, config = load(written(folder), ["seeds=[1]", "teachers={}", "conditions={fresh: {}}"])
-    place, student = Place(sweep, config, folder / "out", None), config.student("feed")
+    workspace, student = Workspace(sweep, config, folder / "out", None), config.student("feed")
     good_first, good_later = settings_of(sweep, student, "single")
 
-    def planted(place, seed, setting, data, tell, **more):
-        known, half = 4 * data.labels - 2, place.rows(seed).table.num_rows // 2
+    def planted(workspace, seed, setting, data, tell, **more):
+        known, half = 4 * data.labels - 2, workspace.rows(seed).table.num_rows // 2
         better = (data.places < half) == (setting.model.arm.weight == 0.5)
         logits = np.where(better[:, None], known, -known).astype(np.float32)
         return {"logits": logits, "first": 0, "seconds": 1.0, "left_out": 0, "rows": len(logits)}
 
-    monkeypatch.setattr(replay_jobs, "one_life", planted)
+    monkeypatch.setattr(replay_jobs, "train_student", planted)
     sums: dict[int, list] = {}
     for setting in (good_first, good_later):
         path = tmp_path / f"{setting.trial}.npz"
-        asked = replay_jobs.Asked(setting.student, sweep.conditions["fresh"], path)
-        replay_jobs.StudentJob(place, 1, True, (asked,)).run(lambda count: None)
+        asked = replay_jobs.TrainRequest(1, setting.student, sweep.conditions["fresh"], path)
+        replay_jobs.StudentJob(workspace, True, (asked,)).run(lambda count: None)
         sums[setting.trial] = [load_part(path)]
     chosen = choose([good_first, good_later], sums)
     assert chosen.setting == good_first
@@ -197,27 +197,27 @@ def test_an_arm_may_learn_labels_or_logits_of_all_rows_and_is_judged_on_its_own(
 
 def test_two_sweeps_in_one_process_and_folder_have_their_own_rows(folder, tmp_path, monkeypatch):
     seen = []
-    life = replay_jobs.one_life
+    life = replay_jobs.train_student
 
-    def noted(place, seed, setting, data, *rest, **more):
+    def noted(workspace, seed, setting, data, *rest, **more):
         seen.append(data)
-        return life(place, seed, setting, data, *rest, **more)
+        return life(workspace, seed, setting, data, *rest, **more)
 
-    monkeypatch.setattr(replay_jobs, "one_life", noted)
+    monkeypatch.setattr(replay_jobs, "train_student", noted)
     for part in ("[0, 0.5]", "[0, 0.25]"):
         sweep, config = load(written(folder), ["seeds=[1]", f"chosen_on={part}"])
-        asked = replay_jobs.Asked(config.student("feed"), sweep.conditions["fresh"], tmp_path / "part.npz")
-        place = Place(sweep, config, folder / "out", None)
-        replay_jobs.StudentJob(place, 1, True, (asked,)).run(lambda count: None)
+        asked = replay_jobs.TrainRequest(1, config.student("feed"), sweep.conditions["fresh"], tmp_path / "part.npz")
+        workspace = Workspace(sweep, config, folder / "out", None)
+        replay_jobs.StudentJob(workspace, True, (asked,)).run(lambda count: None)
     assert len(seen[1].places) < 0.7 * len(seen[0].places)
 
 
 def test_a_student_that_learns_a_share_of_the_negatives_is_judged_on_all_rows(folder):
     sweep, config = load(written(folder))
-    place, student = Place(sweep, config, folder / "out", None), config.student("feed")
-    table = place.lake(1, sweep.conditions["fresh"]).slice()
+    workspace, student = Workspace(sweep, config, folder / "out", None), config.student("feed")
+    table = workspace.lake(1, sweep.conditions["fresh"]).slice()
     sampled = student.model_copy(update={"negative_rate": {"ctr": 0.3, "cvr": 0.5}})
-    whole, some = data_of(table, place.of(1), student), data_of(table, place.of(1), sampled)
+    whole, some = data_of(table, workspace.of(1), student), data_of(table, workspace.of(1), sampled)
     assert (whole.places == some.places).all()
     assert (whole.labels == some.labels).all()
     (every,), (share,) = whole.stretches, some.stretches
@@ -227,9 +227,9 @@ def test_a_student_that_learns_a_share_of_the_negatives_is_judged_on_all_rows(fo
     for before, after, rows in zip(share.learned[:-2], share.learned[1:-1], share.scored_only[1:-1], strict=True):
         if rows is not None:  # scored before the batch that ends behind it, after the one before
             assert ((rows[0] > before[-1]) & (rows[0] < after[-1])).all()
-    late = data_of(table, place.of(1), sampled, start=0.5)
+    late = data_of(table, workspace.of(1), sampled, start=0.5)
     for data in (some, late):
-        life = replay_jobs.one_life(place, 1, sampled, data, lambda count: None)
+        life = replay_jobs.train_student(workspace, 1, sampled, data, lambda count: None)
         assert len(life["logits"]) == len(some.places) - data.first
         assert np.isfinite(life["logits"]).all()
     assert some.first == 0 < late.first

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from exfm.distillation import Arm
-from pipelines.offline.replay import Place, load
+from pipelines.offline.replay import Workspace, load
 from pipelines.offline.replay import jobs as replay_jobs
 from pipelines.offline.replay.choice import best_of, choose
 from pipelines.offline.replay.settings import Setting, settings_of
@@ -25,13 +25,13 @@ def folder(tmp_path_factory):
 def test_a_grid_is_extended_beyond_its_edge_by_one_rule_for_all_arms(capsys, folder, tmp_path, monkeypatch):
     """Planted: the higher the rate the better, up to .032 for `single` and without end for `none`."""
 
-    def planted(place, seed, setting, data, tell, **more):
+    def planted(workspace, seed, setting, data, tell, **more):
         rate = setting.model.dense_lr
         good = rate if setting.model.arm.kind == "none" else -abs(rate - 0.032)
         logits = (0.5 + 5 * good) * (2 * data.labels - 1)
         return {"logits": logits.astype(np.float32), "first": 0, "seconds": 1.0, "left_out": 0, "rows": len(logits)}
 
-    monkeypatch.setattr(replay_jobs, "one_life", planted)
+    monkeypatch.setattr(replay_jobs, "train_student", planted)
     tune = {"dense_lr": [0.004, 0.008, 0.016]}
     arms = {name: arm | {"tune": tune} for name, arm in SWEEP["arms"].items()}
     sweep = written(folder, arms=arms, conditions={"fresh": {}}, teachers={}, seeds=[1])
@@ -50,8 +50,8 @@ def test_a_grid_is_extended_beyond_its_edge_by_one_rule_for_all_arms(capsys, fol
 
 def test_a_teacher_may_have_the_features_of_students_whatever_they_are(folder):
     sweep, config = load(written(folder, teachers={"alike": {"features": "students"}, "large": {}}))
-    place = Place(sweep, config, folder / "out", None)
-    alike, large = (set(place.teacher(name)[0].names) for name in ("alike", "large"))
+    workspace = Workspace(sweep, config, folder / "out", None)
+    alike, large = (set(workspace.teacher(name)[0].names) for name in ("alike", "large"))
     assert alike == set(config.student_features(config.student("feed")).names)
     assert large - alike == set(config.teacher.only) > set()
 

@@ -12,7 +12,7 @@ import pytest
 from pipelines import cli
 from pipelines.offline import load_part
 from pipelines.offline.judging import Judging, Ranking
-from pipelines.offline.replay import Place, Runner, load
+from pipelines.offline.replay import Runner, Workspace, load
 from pipelines.offline.replay import jobs as replay_jobs
 from pipelines.offline.replay.settings import settings_of
 from streaming.errors import BadInput
@@ -54,27 +54,27 @@ def test_columns_that_cannot_be_judged_by_are_refused_with_their_number(asked, c
 
 
 def test_they_are_refused_before_anything_trains(folder, tmp_path, monkeypatch):
-    monkeypatch.setattr(replay_jobs, "one_life", None)
+    monkeypatch.setattr(replay_jobs, "train_student", None)
     monkeypatch.setattr(replay_jobs, "lockstep_logits", None)
     ranking = {"request": "impression_id", "propensity": "user_id"}
     spec, config = load(written(folder, ranking=ranking, seeds=[1]), ["rows=1500"])
     with pytest.raises(BadInput, match=r"ranking\.propensity"):
-        Runner(Place(spec, config, tmp_path, None), 1).run()
+        Runner(Workspace(spec, config, tmp_path, None), 1).run()
 
 
 def test_settings_are_chosen_by_the_labels_that_were_logged_whatever_students_learn(folder, tmp_path):
     """Without any positive to learn, the sums that settings are chosen by have those of the stream."""
     spec, config = load(written(folder, conditions={"deaf": {"lost": 1.0}}, teachers={}, seeds=[1]), ["rows=1500"])
-    place, student = Place(spec, config, tmp_path, None), config.student("feed")
-    (place.folder / "logits").mkdir()
+    workspace, student = Workspace(spec, config, tmp_path, None), config.student("feed")
+    (workspace.folder / "logits").mkdir()
     logits = np.full((1500, len(config.tasks)), -2.0, np.float32)
-    replay_jobs.save_part(place.teacher_part(1, spec.snapshots(1)[0]), logits=logits, left_out=0)
+    replay_jobs.save_part(workspace.teacher_part(1, spec.logit_sources(1)[0]), logits=logits, left_out=0)
     setting = settings_of(spec, student, "none")[0]
     part = tmp_path / "part.npz"
-    asked = replay_jobs.Asked(setting.student, spec.conditions["deaf"], part)
-    replay_jobs.StudentJob(place, 1, True, (asked,)).run(lambda count: None)
+    asked = replay_jobs.TrainRequest(1, setting.student, spec.conditions["deaf"], part)
+    replay_jobs.StudentJob(workspace, True, (asked,)).run(lambda count: None)
     assert load_part(part)["positive"][0] > 0
-    learned = place.lake(1, spec.conditions["deaf"]).slice()
+    learned = workspace.lake(1, spec.conditions["deaf"]).slice()
     assert pa.compute.sum(learned["label_ctr"]).as_py() == 0
 
 

@@ -15,7 +15,7 @@ from pipelines.offline import Rows, load_part, save_part
 from pipelines.offline import spilled as spilled_rows
 from pipelines.offline.asked import Condition
 from pipelines.offline.logits import blocks_of, versions_of
-from pipelines.offline.replay import Place, jobs, load
+from pipelines.offline.replay import Workspace, jobs, load
 from pipelines.offline.replay.data import data_of
 from tests.support.pipelines.small_sweeps import with_small_stream, written
 
@@ -33,26 +33,26 @@ def folder(tmp_path_factory):
     return with_small_stream(tmp_path_factory.mktemp("sweep"))
 
 
-def place_of(folder: Path, out: Path, **changes) -> Place:
+def place_of(folder: Path, out: Path, **changes) -> Workspace:
     """With logits that are made up, of a stream that is 3,000 rows long."""
     spec, config = load(written(folder, **{"conditions": CONDITIONS, "teachers": {}, "seeds": [1], **changes}))
-    place = Place(spec.model_copy(update={"rows": 3000}), config, out, None)
-    for snapshots in spec.snapshots(1):
+    workspace = Workspace(spec.model_copy(update={"rows": 3000}), config, out, None)
+    for snapshots in spec.logit_sources(1):
         drawn = np.random.default_rng(snapshots.behind).normal(-2, 1, (2900, 2)).astype(np.float32)
-        save_part(place.teacher_part(1, snapshots), logits=drawn)
-    return place
+        save_part(workspace.teacher_part(1, snapshots), logits=drawn)
+    return workspace
 
 
 @pytest.fixture(scope="module")
-def place(folder, tmp_path_factory):
+def workspace(folder, tmp_path_factory):
     return place_of(folder, tmp_path_factory.mktemp("out"))
 
 
 @pytest.mark.parametrize("name", CONDITIONS)
-def test_pieces_of_a_stream_are_the_stream(place, name, tmp_path):
-    student, twin = place.config.student("feed"), tmp_path / "twin.npz"
+def test_pieces_of_a_stream_are_the_stream(workspace, name, tmp_path):
+    student, twin = workspace.config.student("feed"), tmp_path / "twin.npz"
     save_part(twin, logits=np.random.default_rng(0).normal(size=(1500, 2)).astype(np.float32), first=100)
-    stream = place.lake(1, place.spec.conditions[name], student, twin)
+    stream = workspace.lake(1, workspace.spec.conditions[name], student, twin)
     whole = stream.slice()
     assert whole.num_rows == stream.num_rows == 3000
     pieces = pa.concat_tables([stream.slice(at, 701) for at in range(0, 3000, 701)])
@@ -60,40 +60,40 @@ def test_pieces_of_a_stream_are_the_stream(place, name, tmp_path):
     assert stream.first(1000).slice(900).equals(whole.slice(900, 100))
     assert stream.slice(3000).num_rows == stream.first(10).slice(10, 5).num_rows == 0
     assert whole["lake_seq"].to_pylist() == list(range(3000))
-    assert whole["block"].to_numpy().tolist() == blocks_of(3000, place.of(1)).tolist()
-    behind = place.spec.conditions[name].behind
-    assert whole["teacher_version"].to_numpy().tolist() == versions_of(3000, place.of(1), behind).tolist()
+    assert whole["block"].to_numpy().tolist() == blocks_of(3000, workspace.of(1)).tolist()
+    behind = workspace.spec.conditions[name].behind
+    assert whole["teacher_version"].to_numpy().tolist() == versions_of(3000, workspace.of(1), behind).tolist()
 
 
 @pytest.mark.parametrize("share", [None, 0.4])
 @pytest.mark.parametrize("start", [0.0, 0.3])
 def test_what_is_kept_in_files_gives_the_batches_and_logits_of_what_is_kept_in_memory(
-    place, tmp_path, monkeypatch, start, share
+    workspace, tmp_path, monkeypatch, start, share
 ):
-    student = place.config.student("feed")
+    student = workspace.config.student("feed")
     if share is not None:
         student = student.model_copy(update={"negative_rate": {"ctr": share}})
-    stream = place.lake(1, Condition())
-    held = data_of(stream.slice(), place.of(1), student, start)
+    stream = workspace.lake(1, Condition())
+    held = data_of(stream.slice(), workspace.of(1), student, start)
     monkeypatch.setattr(jobs, "PIECE_ROWS", 90)
     monkeypatch.setattr("pipelines.offline.replay.data.PIECE_ROWS", 90)
-    filed = data_of(stream, place.of(1), student, start, folder=tmp_path, held_rows=100, stretch_rows=200)
-    assert (held.together, filed.together) == (True, False)
+    filed = data_of(stream, workspace.of(1), student, start, folder=tmp_path, held_rows=100, stretch_rows=200)
+    assert (held.in_memory, filed.in_memory) == (True, False)
     assert isinstance(filed.places, np.memmap)
     assert held.first == filed.first
     assert np.array_equal(held.places, filed.places)
     assert np.array_equal(held.labels, filed.labels)
     assert np.array_equal(held.weights, filed.weights)
     assert len(list(filed.stretches)) > len(list(held.stretches)) == 1
-    one, other = (jobs.one_life(place, 1, student, data, lambda count: None) for data in (held, filed))
+    one, other = (jobs.train_student(workspace, 1, student, data, lambda count: None) for data in (held, filed))
     assert np.isfinite(one["logits"]).all()
     assert np.array_equal(one["logits"], other["logits"])
     assert list(tmp_path.iterdir()) == []  # files without a name
 
 
 def test_rows_are_read_and_built_once_for_all_arms(folder, tmp_path, monkeypatch):
-    place = place_of(folder, tmp_path)
-    student = place.config.student("feed")
+    workspace = place_of(folder, tmp_path)
+    student = workspace.config.student("feed")
     counted = {"read": 0, "built": 0}
     read, build = Rows.slice, BatchBuilder.__call__
 
@@ -117,27 +117,31 @@ def test_rows_are_read_and_built_once_for_all_arms(folder, tmp_path, monkeypatch
         counted |= {"read": 0, "built": 0}
         jobs.shared_data.cache_clear()
         paths = [tmp_path / f"{number}-{arm}.npz" for arm in range(arms)]
-        jobs.StudentJob(place, 1, False, tuple(jobs.Asked(student, Condition(), path) for path in paths)).run(int)
+        jobs.StudentJob(
+            workspace, False, tuple(jobs.TrainRequest(1, student, Condition(), path) for path in paths)
+        ).run(int)
         found.append(dict(counted))
     assert found[0] == found[1]
     monkeypatch.setattr(jobs, "SIDE_BY_SIDE", 3)
     counted |= {"read": 0, "built": 0}
-    jobs.StudentJob(place, 1, False, tuple(jobs.Asked(student, Condition(), path) for path in paths)).run(int)
+    jobs.StudentJob(workspace, False, tuple(jobs.TrainRequest(1, student, Condition(), path) for path in paths)).run(
+        int
+    )
     assert counted["built"] == 2 * found[0]["built"]  # three of the four, then the fourth
-    assert found[0]["built"] == len(data_of(place.lake(1, Condition()), place.of(1), student).places)
+    assert found[0]["built"] == len(data_of(workspace.lake(1, Condition()), workspace.of(1), student).places)
 
 
 def test_a_stream_that_is_twice_as_long_takes_no_more_memory(folder, tmp_path, monkeypatch):
     """Of what Python allocates, arrays included; batches are 100 rows at a time, as rows are read."""
-    place = place_of(folder, tmp_path, set=["resources.read_rows=100"])
-    place.rows(1)
-    student = place.config.student("feed")
+    workspace = place_of(folder, tmp_path, set=["resources.read_rows=100"])
+    workspace.rows(1)
+    student = workspace.config.student("feed")
     monkeypatch.setattr("pipelines.offline.replay.data.PIECE_ROWS", 200)
     peaks = []
     for rows in (1400, 1400, 2800):  # what is made once is made by the first
-        stream = place.lake(1, Condition()).first(rows)
+        stream = workspace.lake(1, Condition()).first(rows)
         tracemalloc.start()
-        data = data_of(stream, place.of(1), student, folder=tmp_path, held_rows=0, stretch_rows=200)
+        data = data_of(stream, workspace.of(1), student, folder=tmp_path, held_rows=0, stretch_rows=200)
         for _ in data.stretches:
             pass
         peaks.append(tracemalloc.get_traced_memory()[1])

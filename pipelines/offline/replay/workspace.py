@@ -1,4 +1,4 @@
-"""Where a replay's rows and parts are, and what each of its processes needs to compute or find them."""
+"""The workspace of a replay: its spec and config, the folder with its rows and parts, and how each part is named."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from exfm.planning import scaled_teacher
 from exfm.tensors import read_manifest
 from pipelines.config import Config, StudentSettings, merged
 from pipelines.offline import Rows, are_copied, feedback_delays, let_go, load_part, part_name, rows_of
-from pipelines.offline.asked import Condition, Snapshots, Span, span_of, with_features
+from pipelines.offline.asked import Condition, LogitSource, Span, span_of, with_features
 from pipelines.offline.logits import (
     LogitsOf,
     Snapshot,
@@ -43,9 +43,10 @@ NOT_DECISIVE = {"name", "twin", "checkpoint_every_rows"}
 """Settings of a student that do not change what it learns. Its name stands for its row filter, which does count."""
 
 
-@dataclass(frozen=True)
-class Place:
-    """A replay of `config`, in `folder`; with `run_dir`, over that run's lake."""
+@dataclass(frozen=True, eq=False)
+class Workspace:
+    """A replay of `config`, in `folder`; with `run_dir`, over that run's lake. Workspaces of equal settings are equal,
+    also in different processes."""
 
     spec: Spec
     config: Config
@@ -78,6 +79,16 @@ class Place:
         if self.spec.since is not None or self.spec.until is not None:
             raise BadInput("`since` and `until` are of a run's lake; give its folder (--run-dir), or leave them out")
 
+    @cached_property
+    def _identity(self) -> tuple[Any, ...]:
+        return self.folder, self.spec.model_dump_json(), self.config.hash, self.run_dir
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Workspace) and self._identity == other._identity
+
+    def __hash__(self) -> int:
+        return hash(self._identity)
+
     @property
     def one_stream(self) -> bool:
         """Whether all seeds share the stream, so that another seed means the same rows."""
@@ -90,11 +101,11 @@ class Place:
 
     def has_seeds(self, condition: Condition) -> bool:
         """Whether what a student reads under a condition differs by seed."""
-        return not self.one_stream or (condition.snapshots is not None and self.is_trained(condition.snapshots))
+        return not self.one_stream or (condition.logit_source is not None and self.is_trained(condition.logit_source))
 
-    def is_trained(self, of: Snapshots) -> bool:
+    def is_trained(self, of: LogitSource) -> bool:
         """Whether these logits are of a teacher that the replay trains."""
-        return self.run_dir is None or (of != Snapshots() and of.stored is None)
+        return self.run_dir is None or (of != LogitSource() and of.stored is None)
 
     @cached_property
     def span(self) -> Span | None:
@@ -143,7 +154,7 @@ class Place:
         """A student's life begins behind this `lake_seq`."""
         return learned_upto(student, self.run_dir, self.folder)
 
-    def knows(self, student: StudentSettings) -> int:
+    def weights_learned_upto(self, student: StudentSettings) -> int:
         """The last `lake_seq` of a student's life that the weights it starts with have learned; -1: none."""
         return known_upto(student, self.run_dir)
 
@@ -167,7 +178,7 @@ class Place:
 
     # --- parts ---------------------------------------------------------------------------------------------------
 
-    def teacher_part(self, seed: int, snapshots: Snapshots) -> Path:
+    def teacher_part(self, seed: int, snapshots: LogitSource) -> Path:
         if snapshots.stored is not None:
             assert self.run_dir is not None
             there = [[s.path.name, s.lake_seq] for s in self.snapshots]
@@ -225,7 +236,7 @@ class Place:
         arm: str | None = None,
     ) -> Path:
         """The file of a student's logits with this setting, or, with `tuning`, of its losses on the tuning part.
-        `twin`, `drawn_anew` and `arm`: as in `jobs.Asked`."""
+        `twin`, `drawn_anew` and `arm`: as in `jobs.TrainRequest`."""
         config = self.of(seed, arm)
         features = config.student_features(student).model_dump(mode="json")
         decisive = {
@@ -251,20 +262,20 @@ class Place:
         return self.folder / kind / f"{student.name}-seed{seed}-{part_name(decisive)}.npz"
 
     def _logits(self, seed: int, condition: Condition, twin: Path | None) -> Any:
-        of = condition.snapshots
-        logged = of is not None and self.run_dir is not None and of == Snapshots()
+        of = condition.logit_source
+        logged = of is not None and self.run_dir is not None and of == LogitSource()
         own = twin if of is None else None if logged else self.teacher_part(seed, of)
         missing = [condition.missing] if condition.missing else []
         return [own and own.name, condition.scale, condition.shift, *missing]
 
     # --- the stream with its logits --------------------------------------------------------------------------------
 
-    def teacher_logits(self, seed: int, of: Snapshots) -> np.ndarray:
+    def teacher_logits(self, seed: int, of: LogitSource) -> np.ndarray:
         """The teacher's logits, (N, T) float32; NaN where the lake has none."""
         return self._logits_of(seed, of)(self.rows(seed).table, 0)
 
-    def _logits_of(self, seed: int, of: Snapshots) -> LogitsOf:
-        if self.run_dir is not None and of == Snapshots():
+    def _logits_of(self, seed: int, of: LogitSource) -> LogitsOf:
+        if self.run_dir is not None and of == LogitSource():
             return logged_logits(self.config.tasks)
         part = load_part(self.teacher_part(seed, of))
         assert part is not None
@@ -310,12 +321,12 @@ class Place:
         self, seed: int, condition: Condition, student: StudentSettings | None = None, twin: Path | None = None
     ) -> Stream:
         """The stream as a lake would store it under this condition; where a twin teaches, for its student."""
-        of, logits = condition.snapshots, None
+        of, logits = condition.logit_source, None
         if of is None:
             assert student is not None
             assert twin is not None
             logits = self.twin_logits(seed, student, twin)
-        elif self.run_dir is None or of != Snapshots() or not condition.as_logged:
+        elif self.run_dir is None or of != LogitSource() or not condition.as_logged:
             logits = self._logits_of(seed, of)
         delays = self._delays(seed, condition)
         return Stream(self.rows(seed), self.of(seed), condition, logits, self.run_dir is not None, delays_s=delays)

@@ -10,7 +10,7 @@ from exfm.tensors import prune_checkpoints, save_checkpoint
 from pipelines.offline import save_part
 from pipelines.offline.asked import Condition
 from pipelines.offline.logits import start_of
-from pipelines.offline.replay import Place, load
+from pipelines.offline.replay import Workspace, load
 from pipelines.offline.replay.choice import choose
 from pipelines.offline.replay.data import places_of
 from pipelines.offline.replay.report import _chosen
@@ -25,45 +25,45 @@ def folder(tmp_path_factory):
     return with_small_stream(tmp_path_factory.mktemp("sweep"))
 
 
-def place_of(folder, **changes) -> Place:
+def place_of(folder, **changes) -> Workspace:
     spec, config = load(written(folder, **changes), ["rows=600"])
-    return Place(spec, config, folder / "out", None)
+    return Workspace(spec, config, folder / "out", None)
 
 
 def test_two_starts_of_one_student_with_stored_weights_are_two_parts(folder, tmp_path):
-    place = place_of(folder)
+    workspace = place_of(folder)
     run = RunDir(tmp_path / "run")
     save_checkpoint(run.checkpoints("student-feed"), "v00000003", {"w": torch.zeros(1)}, {"lake_seq": 9})
-    student = place.config.student("feed").model_copy(update={"starts_from": f"{run.root}:feed@v00000003"})
-    parts = [place.student_part(1, student, Condition(start=start), tuning=False) for start in (0.0, 0.5)]
+    student = workspace.config.student("feed").model_copy(update={"starts_from": f"{run.root}:feed@v00000003"})
+    parts = [workspace.student_part(1, student, Condition(start=start), tuning=False) for start in (0.0, 0.5)]
     assert parts[0] != parts[1]
 
 
 def test_a_twin_that_is_born_late_or_an_arm_with_a_filter_leave_rows_without_logits(folder, tmp_path):
-    place = place_of(folder)
-    student, table = place.config.student("feed"), place.rows(1).table
-    own = places_of(table, place.of(1), student)
+    workspace = place_of(folder)
+    student, table = workspace.config.student("feed"), workspace.rows(1).table
+    own = places_of(table, workspace.of(1), student)
     twin = tmp_path / "twin.npz"
     learned = np.arange(len(own) - 7, dtype=np.float32)[:, None].repeat(2, axis=1)
     save_part(twin, logits=learned, first=7)
-    found = place.twin_logits(1, student, twin)(table, 0)[:, place.config.tasks.index("ctr")]
+    found = workspace.twin_logits(1, student, twin)(table, 0)[:, workspace.config.tasks.index("ctr")]
     known = np.isfinite(found[own])
     assert not known[:7].any()
     assert np.array_equal(found[own][known], np.flatnonzero(known) - 7)
     bids = student.model_copy(update={"where": "bid > 1"})
-    of_both = [place.twin_logits(1, each, twin)(table, 0) for each in (bids, student)]
+    of_both = [workspace.twin_logits(1, each, twin)(table, 0) for each in (bids, student)]
     assert np.array_equal(*of_both, equal_nan=True)
-    pieces = [place.twin_logits(1, student, twin)(table.slice(at, 7), at) for at in range(0, table.num_rows, 7)]
+    pieces = [workspace.twin_logits(1, student, twin)(table.slice(at, 7), at) for at in range(0, table.num_rows, 7)]
     assert np.array_equal(np.concatenate(pieces), of_both[0], equal_nan=True)
 
 
 def test_serving_costs_are_those_of_the_arms_own_features(folder):
     more = {"user_x_ad": {"kind": "sparse", "columns": ["user_id", "ad_id"], "rows": 500}}
     arms = {"none": {}, "more": {"features": more}}
-    place = place_of(folder, arms=arms)
-    student = place.config.student("feed")
-    chosen = {("feed", arm): choose(settings_of(place.spec, student, arm), {}) for arm in arms}
-    found = {arm: of["serving"] for arm, of in _chosen(chosen, place)["feed"].items()}
+    workspace = place_of(folder, arms=arms)
+    student = workspace.config.student("feed")
+    chosen = {("feed", arm): choose(settings_of(workspace.spec, student, arm), {}) for arm in arms}
+    found = {arm: of["serving"] for arm, of in _chosen(chosen, workspace)["feed"].items()}
     assert found["more"]["parameters"] - found["none"]["parameters"] >= 500 * student.model.width
     assert found["more"]["flops"] > found["none"]["flops"]
 
@@ -77,12 +77,12 @@ def test_the_newest_checkpoint_is_looked_up_once(folder, tmp_path):
         "none": {"tune": {"student.starts_from": [None, start]}},
         "warm": {"student": {"starts_from": start}, "tune": {"width": [4, 8]}},
     }
-    place = place_of(folder, arms=arms)
+    workspace = place_of(folder, arms=arms)
     save_checkpoint(saved, "v00000004", {"w": torch.zeros(1)}, {"lake_seq": 19})
-    student = place.config.student("feed")
-    tried = [setting.student for arm in arms for setting in settings_of(place.spec, student, arm)]
+    student = workspace.config.student("feed")
+    tried = [setting.student for arm in arms for setting in settings_of(workspace.spec, student, arm)]
     assert [each.starts_from for each in tried] == [None, *[f"{start}@v00000003"] * 3]
     assert start_of(tried[-1], None) == saved / "v00000003"
     prune_checkpoints(saved, 1)
     with pytest.raises(BadInput, match="there is no checkpoint `v00000003`, or no longer; there are: v00000004"):
-        place.student_part(1, tried[-1], Condition(), tuning=False)
+        workspace.student_part(1, tried[-1], Condition(), tuning=False)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from pipelines.offline.replay import Place
+from pipelines.offline.replay import Workspace
 
 
-class AsItIs(Place):
+class AsItIs(Workspace):
     """A replay of one seed, that of the run; its stream has another."""
 
     def of(self, seed, arm=None):

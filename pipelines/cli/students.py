@@ -65,11 +65,11 @@ def spawn(
     """
     import json
 
-    from pipelines.students import Asked, Pipeline
+    from pipelines.students import Pipeline, SpawnRequest
     from streaming.errors import BadInput
 
     private_files()
-    asked = Asked(
+    asked = SpawnRequest(
         name=name,
         verticals=_listed(verticals),
         where=where,
@@ -85,17 +85,17 @@ def spawn(
     )
     pipeline = Pipeline(run_dir)
     if dry_run:
-        outlook = pipeline.outlook(asked)
+        estimate = pipeline.estimate(asked)
         if as_json:
-            typer.echo(json.dumps(outlook.as_json() | {"state": "dry run"}, indent=2))
+            typer.echo(json.dumps(estimate.as_json() | {"state": "dry run"}, indent=2))
         else:
-            _say(outlook.lines, f"dry run: nothing was asked for; leave --dry-run out, and `{name}` joins")
+            _say(estimate.lines, f"dry run: nothing was asked for; leave --dry-run out, and `{name}` joins")
         return
     if offline and pipeline.lives:
         raise BadInput(f"{run_dir} is running: leave --offline out, and `{name}` joins it; or stop it first")
     spawned = pipeline.spawn(asked)
     if not as_json:
-        _say(spawned.outlook.lines, spawned.words)
+        _say(spawned.estimate.lines, spawned.words)
     if offline:
         rows = _learn_offline(pipeline, name)
         words = f"`{name}` learned {rows:,} rows; the next exfm stream takes it up from there"
@@ -199,10 +199,10 @@ def _until_live(pipeline: Pipeline, name: str, spawned: Spawned) -> str:
     from streaming.errors import StreamingError
 
     last: Any = None
-    with rows_bar(f"{name}: backfill", spawned.outlook.of) as advance:
+    with rows_bar(f"{name}: backfill", spawned.estimate.of) as advance:
         for last in pipeline.watch(name):
             if last.lag_rows is not None:
-                whole = max(spawned.outlook.of, last.lag_rows)
+                whole = max(spawned.estimate.of, last.lag_rows)
                 advance(whole - last.lag_rows, whole)
     if last.live:
         return f"`{name}` is live: it learned {last.rows:,} rows, and is {last.lag_rows or 0:,} behind the lake"

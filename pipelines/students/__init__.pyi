@@ -1,18 +1,18 @@
+from .estimate import BackfillEstimate, estimate_backfill
 from .listing import Listed, listed_students
 from .offline import learn_offline
-from .outlook import Outlook, outlook_of
 from .pipeline import Pipeline, Progress, Spawned
-from .section import Asked, section_of
+from .section import SpawnRequest, section_of
 
 __all__ = [
-    "Asked",
+    "BackfillEstimate",
     "Listed",
-    "Outlook",
     "Pipeline",
     "Progress",
+    "SpawnRequest",
     "Spawned",
+    "estimate_backfill",
     "learn_offline",
     "listed_students",
-    "outlook_of",
     "section_of",
 ]

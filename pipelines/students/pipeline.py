@@ -18,10 +18,10 @@ from pipelines.control import with_roster
 from pipelines.rules import WorkerState
 from pipelines.run_dir import Outcome, Presence, RunDir, Wish
 from pipelines.status import ENDED, alive, last_status
+from pipelines.students.estimate import BackfillEstimate, estimate_backfill, require_room
 from pipelines.students.listing import Listed, listed_students
 from pipelines.students.offline import learn_offline
-from pipelines.students.outlook import Outlook, outlook_of, require_room
-from pipelines.students.section import Asked, others_than, section_of
+from pipelines.students.section import SpawnRequest, others_than, section_of
 from pipelines.tools import config_of
 from streaming.errors import BadInput, StreamingError
 from streaming.lake import LakeReader
@@ -35,12 +35,12 @@ LOOK_EVERY_S = 0.1
 class Spawned:
     """What came of a spawn: `state` is `joined` (the run has it), or `remembered` (it joins when the run starts)."""
 
-    outlook: Outlook
+    estimate: BackfillEstimate
     state: str
     words: str
 
     def as_json(self) -> dict[str, Any]:
-        return self.outlook.as_json() | {"state": self.state}
+        return self.estimate.as_json() | {"state": self.state}
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Pipeline:
     two, one that does not when it starts.
 
         pipeline = Pipeline("runs/demo")
-        pipeline.spawn(Asked("late", verticals=("travel",), like="feed"))
+        pipeline.spawn(SpawnRequest("late", verticals=("travel",), like="feed"))
         for student in pipeline.students():
             print(student.name, student.state, student.ne)
 
@@ -99,54 +99,62 @@ class Pipeline:
 
     # --- spawning ----------------------------------------------------------------------------------------------
 
-    def outlook(self, asked: Asked) -> Outlook:
+    def estimate(self, request: SpawnRequest) -> BackfillEstimate:
         """What a spawn would read, take and cost; nothing is asked for. Raises BadInput where it cannot be."""
-        return self._planned(asked)[-1]
+        return self._planned(request)[-1]
 
-    def spawn(self, asked: Asked, *, wait_s: float = ANSWER_WAIT_S) -> Spawned:
+    def spawn(self, request: SpawnRequest, *, wait_s: float = ANSWER_WAIT_S) -> Spawned:
         """Have a student join: it learns the rows that are in the lake, catches up, and goes on with the stream.
 
         Raises BadInput for a name that is in use, a condition that no row meets, too little memory, or what the run
         refuses; StreamingError where a run that lives does not answer within `wait_s`.
         """
-        config, student, outlook = self._planned(asked)
-        if self.lives and self._state(asked.name) not in AT_WORK:
-            require_room(config, outlook, self.run_dir)
-        if asked.start is not None:
-            self._put_aside(asked.start, student)
+        config, student, estimate = self._planned(request)
+        if self.lives and self._state(request.name) not in AT_WORK:
+            require_room(config, estimate, self.run_dir)
+        if request.start is not None:
+            self._put_aside(request.start, student)
         section = student.model_dump(mode="json")
-        wish = self.run_dir.roster.ask(asked.name, Presence.RUNNING, section, again=self._failed(asked.name))
-        return Spawned(outlook, *self._answered(wish, wait_s))
+        wish = self.run_dir.roster.ask(request.name, Presence.RUNNING, section, again=self._failed(request.name))
+        return Spawned(estimate, *self._answered(wish, wait_s))
 
     def learn_offline(self, name: str, advance: Callable[[int, int], None] = lambda done, total: None) -> int:
         """Have a student that was spawned learn the lake of a run that does not run, to its end, in this process."""
         return learn_offline(self.config, name, self.run_dir, ended=self.finished, advance=advance)
 
-    def _planned(self, asked: Asked) -> tuple[Config, StudentSettings, Outlook]:
-        roster, config = self.run_dir.roster, self.config
+    def _planned(self, request: SpawnRequest) -> tuple[Config, StudentSettings, BackfillEstimate]:
+        """The config with the new student, its settings, and what its backfill would be. Raises BadInput."""
+        config = self.config
         lake = LakeReader(self.run_dir.lake, config.rows)
-        wish = roster.wish(asked.name)
-        there = asked.name in {student.name for student in config.students}
-        section = section_of(asked, config, lake)
-        if there and not (wish is not None and wish.section is not None and _same(wish.section, section)):
+        section = self._section(request, config, lake)
+        config = config.having([*others_than(request.name, config), section])
+        student = config.student(request.name)
+        estimate = estimate_backfill(config, student, lake, last_status(self.run_dir.root))
+        if not estimate.rows and estimate.of and not request.live:
+            raise BadInput(_no_rows(student, estimate, lake))
+        return config, student, estimate
+
+    def _section(self, request: SpawnRequest, config: Config, lake: LakeReader) -> dict[str, Any]:
+        """The new student's section of the config. Where the same student was requested before, it is the section of
+        then, which says at which row it begins. Raises BadInput where another student has, or had, the name."""
+        section, wish = section_of(request, config, lake), self.run_dir.roster.wish(request.name)
+        before = None if wish is None else wish.section
+        if request.name in {student.name for student in config.students}:
+            if before is None or not _same(before, section):
+                raise BadInput(
+                    f"a student of this run is named `{request.name}` already; take another name, or retire that one "
+                    "first"
+                )
+            return before
+        retired = wish is not None and wish.wanted is Presence.RETIRED
+        if before is None or not retired or not self._has_learned(request.name):
+            return section
+        if not _same(before, section):
             raise BadInput(
-                f"a student of this run is named `{asked.name}` already; take another name, or retire that one first"
-            )
-        before = wish.section if wish is not None and wish.wanted is Presence.RETIRED else None
-        if before is not None and self._has_learned(asked.name) and not _same(before, section):
-            raise BadInput(
-                f"`{asked.name}` was in this run before, with other settings, and its checkpoints are kept; take "
+                f"`{request.name}` was in this run before, with other settings, and its checkpoints are kept; take "
                 "another name, or spawn it with the settings that it had"
             )
-        again = before is not None and self._has_learned(asked.name)
-        if wish is not None and wish.section is not None and (there or again):
-            section = wish.section  # where it begins was settled the first time
-        config = config.having([*others_than(asked.name, config), section])
-        student = config.student(asked.name)
-        outlook = outlook_of(config, student, lake, last_status(self.run_dir.root))
-        if not outlook.rows and outlook.of and not asked.live:
-            raise BadInput(_nothing(student, outlook, lake))
-        return config, student, outlook
+        return before
 
     def _has_learned(self, name: str) -> bool:
         return bool(checkpoint_names(self.run_dir.checkpoints(STUDENT + name)))
@@ -261,7 +269,7 @@ def _same(one: dict[str, Any], other: dict[str, Any]) -> bool:
     return {**one, "first_seq": 0} == {**other, "first_seq": 0}
 
 
-def _nothing(student: StudentSettings, outlook: Outlook, lake: LakeReader) -> str:
+def _no_rows(student: StudentSettings, estimate: BackfillEstimate, lake: LakeReader) -> str:
     """Why no row of the lake is a student's."""
     verticals = lake.verticals
     asked = [v for v in student.row_filter if v not in verticals]
@@ -272,7 +280,7 @@ def _nothing(student: StudentSettings, outlook: Outlook, lake: LakeReader) -> st
         )
     condition = f" and `{student.where}`" if student.where is not None else ""
     return (
-        f"none of {outlook.of:,} rows from lake_seq {outlook.first_seq:,} on is of "
+        f"none of {estimate.of:,} rows from lake_seq {estimate.first_seq:,} on is of "
         f"{', '.join(student.row_filter) or 'any vertical'}"
         f"{condition}; change --where or --since, or begin with --live"
     )

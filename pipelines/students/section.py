@@ -15,8 +15,8 @@ OF_ITS_OWN = ("name", "verticals", "where", "first_seq", "starts_from", "joins_a
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What is asked of a new student.
+class SpawnRequest:
+    """A request for a new student.
 
     verticals   whose rows it is for; ("all",): those of every vertical; empty: the one of its name
     where       a condition on these rows
@@ -45,30 +45,30 @@ class Asked:
     twin: bool | None = None
 
 
-def section_of(asked: Asked, config: Config, lake: LakeReader) -> dict[str, Any]:
+def section_of(request: SpawnRequest, config: Config, lake: LakeReader) -> dict[str, Any]:
     """The section, every setting written out. Raises BadInput, in words, for what cannot be."""
-    like = _like(asked, config)
+    like = _like(request, config)
     settings = {} if like is None else {k: v for k, v in like.items() if k not in OF_ITS_OWN}
-    if asked.model is not None:
-        given = read_settings(asked.model, "section of a student")
-        settings = merged(settings, mapping(given, str(asked.model)))
-    settings["name"] = asked.name
-    if asked.verticals:
-        settings["verticals"] = "all" if asked.verticals == ("all",) else list(asked.verticals)
-    if asked.where is not None:
-        settings["where"] = asked.where
-    if asked.tasks:
-        settings["tasks"] = list(asked.tasks)
-        settings["negative_rate"] = {t: r for t, r in settings.get("negative_rate", {}).items() if t in asked.tasks}
-    if asked.twin is not None:
-        settings["twin"] = asked.twin
-    if asked.start is not None:
-        settings["starts_from"] = asked.start
-    settings["first_seq"] = _first_seq(asked, lake)
-    for text in asked.overrides:
+    if request.model is not None:
+        given = read_settings(request.model, "section of a student")
+        settings = merged(settings, mapping(given, str(request.model)))
+    settings["name"] = request.name
+    if request.verticals:
+        settings["verticals"] = "all" if request.verticals == ("all",) else list(request.verticals)
+    if request.where is not None:
+        settings["where"] = request.where
+    if request.tasks:
+        settings["tasks"] = list(request.tasks)
+        settings["negative_rate"] = {t: r for t, r in settings.get("negative_rate", {}).items() if t in request.tasks}
+    if request.twin is not None:
+        settings["twin"] = request.twin
+    if request.start is not None:
+        settings["starts_from"] = request.start
+    settings["first_seq"] = _first_seq(request, lake)
+    for text in request.overrides:
         override(settings, text)
-    whole = config.having([*others_than(asked.name, config), settings], f"student `{asked.name}`")
-    section: dict[str, Any] = whole.student(asked.name).model_dump(mode="json")
+    whole = config.having([*others_than(request.name, config), settings], f"student `{request.name}`")
+    section: dict[str, Any] = whole.student(request.name).model_dump(mode="json")
     return section
 
 
@@ -77,34 +77,34 @@ def others_than(name: str, config: Config) -> list[dict[str, Any]]:
     return [student.model_dump(mode="json") for student in config.students if student.name != name]
 
 
-def _like(asked: Asked, config: Config) -> dict[str, Any] | None:
-    """The section of the student that it is like; None: the defaults."""
+def _like(request: SpawnRequest, config: Config) -> dict[str, Any] | None:
+    """The section of the student whose settings it takes; None: the defaults."""
     names = {student.name for student in config.students}
-    for option, name in (("--like", asked.like), ("--from", asked.start)):
+    for option, name in (("--like", request.like), ("--from", request.start)):
         if name is not None and name not in names:
             raise BadInput(f"{option} {name}: no student of the run has that name; {choices(name, names)}")
-    named = asked.like or asked.start
-    if named is None and asked.model is None and config.students:
+    named = request.like or request.start
+    if named is None and request.model is None and config.students:
         named = config.students[0].name
     return None if named is None else config.student(named).model_dump(mode="json")
 
 
-def _first_seq(asked: Asked, lake: LakeReader) -> int:
+def _first_seq(request: SpawnRequest, lake: LakeReader) -> int:
     """The row at which it begins: the first that there is, unless something else is asked for."""
-    if sum((asked.since is not None, asked.since_seq is not None, asked.live)) > 1:
+    if sum((request.since is not None, request.since_seq is not None, request.live)) > 1:
         raise BadInput("--since, --since-seq and --live each say where a student begins; give one of them")
-    if asked.live:
+    if request.live:
         return lake.last_lake_seq + 1
-    if asked.since_seq is not None:
-        if not lake.first_lake_seq <= asked.since_seq <= lake.last_lake_seq + 1:
+    if request.since_seq is not None:
+        if not lake.first_lake_seq <= request.since_seq <= lake.last_lake_seq + 1:
             raise BadInput(
-                f"--since-seq {asked.since_seq}: the lake has rows {lake.first_lake_seq:,} to {lake.last_lake_seq:,}"
+                f"--since-seq {request.since_seq}: the lake has rows {lake.first_lake_seq:,} to {lake.last_lake_seq:,}"
             )
-        return asked.since_seq
-    if asked.since is None:
+        return request.since_seq
+    if request.since is None:
         return lake.first_lake_seq
-    length = length_ms(asked.since)
+    length = length_ms(request.since)
     if length is None:
-        raise BadInput(f"--since {asked.since} is no length of time; write 7d, 12h, 30m or 90s")
+        raise BadInput(f"--since {request.since} is no length of time; write 7d, 12h, 30m or 90s")
     newest = newest_time_ms(lake)
     return lake.first_lake_seq if newest is None else first_row_at(lake, newest - length)

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.config import dump, load
-from pipelines.students import Asked, Pipeline
+from pipelines.students import Pipeline, SpawnRequest
 from tests.support.pipelines.commands import Command
 
 CONFIG = "configs/demo.yaml"
@@ -57,7 +57,7 @@ def one_run(root: Path, impressions: int, rate: int, spawn_at: int, spawns: int)
         look(lambda status: status["lake"]["rows"] >= spawn_at)
         began = looks[-1][0]
         for n in range(spawns):
-            Pipeline(root / "run").spawn(Asked(f"more{n}", verticals=("all",), like="feed"))
+            Pipeline(root / "run").spawn(SpawnRequest(f"more{n}", verticals=("all",), like="feed"))
             look(partial(_live, f"student-more{n}"))
         ended = looks[-1][0]
     finally:

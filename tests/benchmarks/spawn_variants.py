@@ -27,7 +27,7 @@ from pipelines.config import Config, load
 from pipelines.control import run
 from pipelines.rules import RunState
 from pipelines.run_dir import RunDir
-from pipelines.students import Asked, Pipeline
+from pipelines.students import Pipeline, SpawnRequest
 from pipelines.training import read_predictions
 from streaming.disk import read_json, write_json
 from streaming.lake import LakeReader
@@ -85,7 +85,7 @@ def backfilled(run_dir: RunDir, name: str, way: Way) -> dict[str, float]:
     """Spawn the student in this way, and have it learn the lake; rows and seconds of the core."""
     settings = ("twin=false", "baselines=false", *way.settings)
     pipeline = Pipeline(run_dir.root)
-    pipeline.spawn(Asked(name, ("all",), "device == 2", like="feed", overrides=settings, **way.asked))
+    pipeline.spawn(SpawnRequest(name, ("all",), "device == 2", like="feed", overrides=settings, **way.asked))
     began = time.process_time()
     rows = pipeline.learn_offline(name)
     return {"rows": rows, "seconds": time.process_time() - began}

@@ -15,7 +15,7 @@ import pytest
 from exfm.tensors import checkpoint_names
 from pipelines.config import Config, dump, parse
 from pipelines.run_dir import RunDir
-from pipelines.students import Asked, Pipeline
+from pipelines.students import Pipeline, SpawnRequest
 from pipelines.training import read_predictions
 from streaming.disk import read_json
 from streaming.errors import BadInput
@@ -34,7 +34,7 @@ from tests.support.pipelines.small_runs import (
 pytestmark = pytest.mark.broker
 
 STREAM: dict[str, Any] = {"source__impressions": 3000, "pace__block_rows": 256, "teacher__batch_rows": 128}
-HOT = Asked(
+HOT = SpawnRequest(
     "hot",
     verticals=("all",),
     where="bid > 0 and vertical not in ('travel', 'video')",
@@ -105,10 +105,10 @@ def test_born_late_equals_born_early(early, broker, tmp_path):
     def act(pipeline: Pipeline) -> None:
         spawned = pipeline.spawn(HOT)
         assert spawned.state == "joined"
-        assert 0 < spawned.outlook.rows < spawned.outlook.of
+        assert 0 < spawned.estimate.rows < spawned.estimate.of
         assert pipeline.spawn(HOT).state == "joined"  # asked twice
         with pytest.raises(BadInput, match="a student of this run is named `brand` already"):
-            pipeline.spawn(Asked("brand"))
+            pipeline.spawn(SpawnRequest("brand"))
         assert "paused" in pipeline.pause("brand")
         assert {s.name: s.state for s in pipeline.students()}["brand"] == "paused"
         assert "goes on" in pipeline.resume("brand")
@@ -162,8 +162,8 @@ def test_students_that_begin_later_or_with_weights_of_another(broker, tmp_path):
     finished = to_the_end(small(broker.bootstrap_servers, **STREAM), tmp_path / "run")
     pipeline, rows = Pipeline(finished.run_dir.root), finished.lake.num_rows
     half = rows // 2
-    pipeline.spawn(Asked("recent", verticals=("feed",), like="feed", since_seq=half))
-    pipeline.spawn(Asked("warm", verticals=("feed",), start="feed", since_seq=half))
+    pipeline.spawn(SpawnRequest("recent", verticals=("feed",), like="feed", since_seq=half))
+    pipeline.spawn(SpawnRequest("warm", verticals=("feed",), start="feed", since_seq=half))
     for name in ("recent", "warm"):
         pipeline.learn_offline(name)
     last = to_the_end(finished.config, finished.run_dir.root)
@@ -176,7 +176,7 @@ def test_students_that_begin_later_or_with_weights_of_another(broker, tmp_path):
     assert ne["warm"] < ne["recent"]  # it begins with what `feed` has learned
     assert_replays(last.run_dir.root, "recent", "warm")
     with pytest.raises(BadInput, match="--live"):
-        pipeline.spawn(Asked("none", verticals=("nowhere",)))
+        pipeline.spawn(SpawnRequest("none", verticals=("nowhere",)))
 
 
 @pytest.mark.slow

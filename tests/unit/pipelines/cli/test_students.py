@@ -13,7 +13,7 @@ from pipelines import cli
 from pipelines.config import dump, load, parse
 from pipelines.control import with_roster
 from pipelines.run_dir import Presence, RunDir
-from pipelines.students import Asked, Pipeline
+from pipelines.students import Pipeline, SpawnRequest
 from streaming.errors import BadInput
 from streaming.lake import LakeTable
 from tests.support.pipelines.raw_configs import small
@@ -127,18 +127,18 @@ def test_pausing_and_retiring_are_remembered_too(capsys, run_dir):
 
 def test_what_the_run_refused_is_shown_and_may_be_asked_again(run_dir):
     pipeline = Pipeline(run_dir.root)
-    pipeline.spawn(Asked(VERTICAL))
+    pipeline.spawn(SpawnRequest(VERTICAL))
     (wish,) = run_dir.roster.open
     run_dir.roster.answer(wish, "there is no room", refused=True)
     (found,) = [each for each in pipeline.students() if each.name == VERTICAL]
     assert (found.state, found.reason) == ("refused", "there is no room")
     assert VERTICAL not in {student.name for student in pipeline.config.students}
-    pipeline.spawn(Asked(VERTICAL))
+    pipeline.spawn(SpawnRequest(VERTICAL))
     assert [wish.number for wish in run_dir.roster.open] == [2]
 
 
 def test_a_damaged_wish_is_named(run_dir):
-    Pipeline(run_dir.root).spawn(Asked(VERTICAL))
+    Pipeline(run_dir.root).spawn(SpawnRequest(VERTICAL))
     path = run_dir.roster.folder / VERTICAL / "wish.json"
     path.write_text('{"name": 3}')
     with pytest.raises(BadInput, match=r"wish\.json is damaged"):

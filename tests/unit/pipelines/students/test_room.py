@@ -9,11 +9,11 @@ import pytest
 from pipelines.config import Config, parse
 from pipelines.control import wanted_of
 from pipelines.run_dir import Presence, RunDir
-from pipelines.students.outlook import MB, Outlook, processes_of, require_room
+from pipelines.students.estimate import MB, BackfillEstimate, processes_of, require_room
 from streaming.errors import BadInput
 from tests.support.pipelines.raw_configs import changed
 
-NEW = Outlook("shop", 0, 99, 100, 100, {}, {}, None, 0, 10 * MB, None)
+NEW = BackfillEstimate("shop", 0, 99, 100, 100, {}, {}, None, 0, 10 * MB, None)
 
 
 def config_of(cpus: float, **resources: int) -> Config:
@@ -24,7 +24,7 @@ def config_of(cpus: float, **resources: int) -> Config:
 
 @pytest.fixture
 def cores(monkeypatch) -> None:
-    monkeypatch.setattr("pipelines.students.outlook.os.cpu_count", lambda: 2)
+    monkeypatch.setattr("pipelines.students.estimate.os.cpu_count", lambda: 2)
 
 
 def test_every_rank_is_a_process_and_students_that_share_are_as_few_as_will_do(tmp_path):

@@ -1,4 +1,4 @@
-"""What a spawn would read, take and cost, before anything is asked for."""
+"""What a spawn would read, take and cost, estimated before it is requested."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ MB = 1_000_000
 
 
 @dataclass(frozen=True)
-class Outlook:
-    """A student's backfill.
+class BackfillEstimate:
+    """The rows, memory and time of a student's backfill.
 
     rows             that it would learn of what is in the lake now
     of               rows in the lake, from its first one on
@@ -82,9 +82,11 @@ class Outlook:
         }  # fmt: skip
 
 
-def outlook_of(config: Config, student: StudentSettings, lake: LakeReader, status: dict[str, Any] | None) -> Outlook:
-    """`config` has the student already; `status`: what the run last said of itself. Reads the lake's few columns that
-    say it, a window at a time."""
+def estimate_backfill(
+    config: Config, student: StudentSettings, lake: LakeReader, status: dict[str, Any] | None
+) -> BackfillEstimate:
+    """`config` has the student already; `status`: the run's last status.json. Reads the few columns of the lake that
+    are needed, a window at a time."""
     tasks, own = config.student_tasks(student), config.own_rows(student)
     wanted = config.settled_for(student)
     columns = ["lake_seq", "block", "teacher_version"]
@@ -111,7 +113,7 @@ def outlook_of(config: Config, student: StudentSettings, lake: LakeReader, statu
         scored = table.filter(table["teacher_version"].is_valid())
         ages.append(snapshot_age(*(scored[name].to_numpy() for name in ("lake_seq", "block", "teacher_version"))))
     found = np.concatenate(ages) if ages else np.zeros(0)
-    return Outlook(
+    return BackfillEstimate(
         name=student.name,
         first_seq=student.first_seq,
         last_seq=lake.last_lake_seq,
@@ -126,23 +128,23 @@ def outlook_of(config: Config, student: StudentSettings, lake: LakeReader, statu
     )
 
 
-def require_room(config: Config, outlook: Outlook, run_dir: RunDir) -> None:
+def require_room(config: Config, estimate: BackfillEstimate, run_dir: RunDir) -> None:
     """Raises BadInput where this machine has too little memory, or too few cores, for the run with its new student.
     `config` has the student; those that are paused take nothing."""
     if config.resources.address is not None:
         return  # a cluster: Ray knows what its nodes have
     free = psutil.virtual_memory().available
-    if outlook.memory_bytes > free:
+    if estimate.memory_bytes > free:
         raise BadInput(
-            f"`{outlook.name}` needs {outlook.memory_bytes / MB:,.0f} MB, and {free / MB:,.0f} MB of memory are free; "
-            "pause or retire a student, or give this one smaller tables (--set, --model)"
+            f"`{estimate.name}` needs {estimate.memory_bytes / MB:,.0f} MB, and {free / MB:,.0f} MB of memory are "
+            "free; pause or retire a student, or give this one smaller tables (--set, --model)"
         )
-    paused = {STUDENT + name for name in run_dir.roster.paused - {outlook.name}}
+    paused = {STUDENT + name for name in run_dir.roster.paused - {estimate.name}}
     processes = processes_of(config, [job for job in wanted_of(config, run_dir, "", False) if job.name not in paused])
     each, cores = config.resources.cpus_per_worker, os.cpu_count() or 1
     if (asked := processes * each) > cores + 1e-9:
         raise BadInput(
-            f"with `{outlook.name}` there are {processes} processes, which ask for {asked:.1f} cores "
+            f"with `{estimate.name}` there are {processes} processes, which ask for {asked:.1f} cores "
             f"(resources.cpus_per_worker is {each:g}), and this machine has {cores}; pause or retire a student, or "
             "start the run again with a smaller resources.cpus_per_worker"
         )

@@ -1,5 +1,5 @@
 from .delays import feedback_delays
-from .mapped import PIECE_ROWS, let_go, spilled
+from .mapped import PIECE_ROWS, mapped_array, release_pages
 from .parts import is_stored, load_part, part_name, save_part
 from .pool import AddDone, Pool
 from .rows import OPTIMUM, Rows, are_copied, rows_of
@@ -13,10 +13,10 @@ __all__ = [
     "are_copied",
     "feedback_delays",
     "is_stored",
-    "let_go",
     "load_part",
+    "mapped_array",
     "part_name",
+    "release_pages",
     "rows_of",
     "save_part",
-    "spilled",
 ]

@@ -1,5 +1,5 @@
-"""Arrays with an entry for every row of a stream, in files: a process holds the pages that it works on, and no more
-for a longer stream."""
+"""Arrays with an entry for every row of a stream, mapped from files: memory holds the pages that are worked on, however
+long the stream is."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ PIECE_ROWS = 1 << 16
 """Rows of such arrays that are worked on together."""
 
 
-def spilled(shape: tuple[int, ...], dtype: Any, folder: Path | None, fill: float | bool = 0) -> np.ndarray:
-    """An array of that shape, full of `fill`, in a nameless file of `folder` that goes with it; None: in memory.
+def mapped_array(shape: tuple[int, ...], dtype: Any, folder: Path | None, fill: float | bool = 0) -> np.ndarray:
+    """An array of that shape, full of `fill`, mapped from an unnamed file in `folder` that is deleted with it; None: in
+    memory.
 
     Raises OSError where the disk has no room for it.
 
-    >>> found = spilled((2, 3), np.float32, Path(tempfile.gettempdir()), fill=np.nan)
+    >>> found = mapped_array((2, 3), np.float32, Path(tempfile.gettempdir()), fill=np.nan)
     >>> found[1] = 7
-    >>> let_go(found)
+    >>> release_pages(found)
     >>> found.tolist()
     [[nan, nan, nan], [7.0, 7.0, 7.0]]
     """
@@ -36,13 +37,13 @@ def spilled(shape: tuple[int, ...], dtype: Any, folder: Path | None, fill: float
     if not (isinstance(fill, int | bool) and fill == 0):
         for at in range(0, len(array), PIECE_ROWS):
             array[at : at + PIECE_ROWS] = fill
-            let_go(array)
+            release_pages(array)
     return array
 
 
-def let_go(array: np.ndarray) -> None:
-    """Take the pages of an array that is mapped out of this process; the file has them, and they are read again when
-    they are asked for. Nothing happens to an array in memory."""
+def release_pages(array: np.ndarray) -> None:
+    """Free the memory of a mapped array: its pages are in the file, and are read again when they are used. An array in
+    memory stays as it is."""
     base: Any = array
     while isinstance(base, np.ndarray):
         base = base.base

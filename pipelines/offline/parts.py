@@ -14,7 +14,7 @@ from zipfile import BadZipFile, ZipFile, ZipInfo
 
 import numpy as np
 
-from pipelines.offline.mapped import PIECE_ROWS, let_go
+from pipelines.offline.mapped import PIECE_ROWS, release_pages
 from pipelines.training import code
 from streaming.disk import replacing
 
@@ -55,7 +55,7 @@ def _write(member: IO[bytes], array: np.ndarray) -> None:
     np.lib.format.write_array_header_1_0(member, np.lib.format.header_data_from_array_1_0(array))
     for at in range(0, len(array), PIECE_ROWS):
         member.write(array[at : at + PIECE_ROWS].tobytes())
-        let_go(array)
+        release_pages(array)
 
 
 def load_part(path: Path) -> dict[str, np.ndarray] | None:

@@ -15,7 +15,7 @@ from exfm.models import TeacherScorer
 from exfm.tensors import open_checkpoint
 from pipelines.config import Config, made_with_teacher
 from pipelines.feeds import taken
-from pipelines.offline import Rows, let_go, spilled
+from pipelines.offline import Rows, mapped_array, release_pages
 from pipelines.offline.asked import Stored
 from pipelines.offline.logits.kept import Snapshot
 from pipelines.run_dir import RunDir, version_name
@@ -101,7 +101,7 @@ def rescored(
     snapshots, which = scorers_of(run_dir, config.rows, rows.table, of, there)
     features, model = config.teacher_features, config.teacher.model
     scorer, build = TeacherScorer(model, features, config.tasks), BatchBuilder(features, config.tasks)
-    found = spilled((rows.num_rows, len(config.tasks)), np.float32, folder, fill=np.nan)
+    found = mapped_array((rows.num_rows, len(config.tasks)), np.float32, folder, fill=np.nan)
     step, done = config.augmentation.score_rows, 0
     for number in np.unique(which[which >= 0]):
         own, path = np.flatnonzero(which == number), snapshots[number].path
@@ -119,6 +119,6 @@ def rescored(
             logits = scorer.score(build(asked))
             honest = not_yet_learned(asked, config.tasks, config.rows.groups) & np.isfinite(logits)
             found[some] = np.where(honest, logits, np.float32(np.nan))
-            let_go(found)
+            release_pages(found)
             advance(done := done + len(some))
     return found

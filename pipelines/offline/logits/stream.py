@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from pipelines.config import Config
-from pipelines.offline import Rows, let_go
+from pipelines.offline import Rows, release_pages
 from pipelines.offline.asked import Condition
 from pipelines.offline.logits.faults import chosen, learned_labels
 from pipelines.offline.logits.teachers import blocks_of, versions_of
@@ -85,7 +85,7 @@ def stored_logits(stored: np.ndarray) -> LogitsOf:
         found = np.full((table.num_rows, stored.shape[1]), np.nan, np.float32)
         known = stored[offset : offset + table.num_rows]
         found[: len(known)] = known
-        let_go(stored)
+        release_pages(stored)
         return found
 
     return logits

@@ -21,7 +21,7 @@ from exfm.data import BatchBuilder, FeatureSet
 from exfm.models import Teacher, TeacherConfig, TeacherEngine, TeacherScorer
 from pipelines.config import Config
 from pipelines.feeds import Portion, Sliced, portion_of
-from pipelines.offline import PIECE_ROWS, let_go, spilled
+from pipelines.offline import PIECE_ROWS, mapped_array, release_pages
 from pipelines.rules import lockstep_version
 from pipelines.training import not_yet_learned
 from streaming.delivery import Block
@@ -59,49 +59,69 @@ def lockstep_logits(
     folder: Path | None = None,
     advance: Callable[[int], None],
 ) -> dict[int, Logits]:
-    """The logits of every row, or of the first `count`, by snapshots of each age. A teacher that is `born` whole blocks
-    after the stream begins learns no row before. `advance` is called with the number of rows done. `folder`: where
-    logits are kept; None: in memory."""
-    N, lag, birth = stream.num_rows if count is None else count, config.pace.lag, born * config.pace.block_rows
-    ends = _ends(stream, N, config)
+    """The logits of every row, or of the first `count`, by snapshots of each age in `behinds`.
+
+    born     whole blocks at the beginning of the stream that the teacher does not learn
+    folder   where logits are kept; None: in memory
+    advance  is called with the number of rows done
+    """
+    N, birth = stream.num_rows if count is None else count, born * config.pace.block_rows
     full = config.teacher.batch_rows
     teacher = Teacher(model, features, config.tasks, config.seed, batch_rows=full, full_batch=full)
-    engine = TeacherEngine(teacher)
-    scorer = TeacherScorer(model, features, config.tasks)
-    build = BatchBuilder(features, config.tasks)
-    found = {behind: spilled((N, len(config.tasks)), np.float32, folder, fill=np.nan) for behind in behinds}
+    engine, build = TeacherEngine(teacher), BatchBuilder(features, config.tasks)
+    snapshots = _Snapshots(config, TeacherScorer(model, features, config.tasks), build, behinds)
+    snapshots.add(0, engine)
+    found = {behind: mapped_array((N, len(config.tasks)), np.float32, folder, fill=np.nan) for behind in behinds}
     left_out = 0
-    snapshots: dict[int, Any] = {0: engine.snapshot()}
     try:
-        for number, (start, end) in enumerate(pairwise([0, *ends])):
+        for number, (start, end) in enumerate(pairwise([0, *_ends(stream, N, config)])):
             rows = stream.slice(start, end - start)
-            known = not_yet_learned(rows, config.tasks, config.rows.groups)
-            by_version: dict[int, list[int]] = {}
-            for behind in behinds:
-                by_version.setdefault(lockstep_version(number, lag, behind), []).append(behind)
-            step = config.augmentation.score_rows
-            batches = [(at, build(rows.slice(at, step))) for at in range(0, rows.num_rows, step)]
-            for version, asked in by_version.items():
-                scorer.load(snapshots[version])
-                for at, batch in batches:
-                    z = scorer.score(batch)
-                    honest = np.where(known[at : at + len(z)] & np.isfinite(z), z, np.float32(np.nan))
-                    for behind in asked:
-                        found[behind][start + at : start + at + len(z)] = honest
-            portion = _portion(rows, number, start - birth, config)
-            for part in portion.steps(config.teacher.batches) if start >= birth else ():
-                if part.num_rows:
-                    judged = engine.step(build(part))
-                    left_out += part.num_rows - judged.finite_rows
-            snapshots[number + 1] = engine.snapshot()
-            for version in [v for v in snapshots if v < number + 2 - lag - max(behinds)]:  # no later block asks for it
-                del snapshots[version]
-            for logits in found.values():
-                let_go(logits)
+            for behind, logits in snapshots.score(number, rows).items():
+                found[behind][start:end] = logits
+                release_pages(found[behind])
+            if start >= birth:
+                left_out += _learn(engine, build, _portion(rows, number, start - birth, config), config)
+            snapshots.add(number + 1, engine)
             advance(end)
     finally:
         engine.close()
     return {behind: Logits(logits, left_out) for behind, logits in found.items()}
+
+
+class _Snapshots:
+    """The snapshots of a teacher that blocks to come are still scored by. Version v has learned the blocks before v."""
+
+    def __init__(self, config: Config, scorer: TeacherScorer, build: BatchBuilder, behinds: Sequence[int]) -> None:
+        self._config, self._scorer, self._build, self._behinds = config, scorer, build, behinds
+        self._held: dict[int, Any] = {}
+
+    def add(self, version: int, engine: TeacherEngine) -> None:
+        """Take a snapshot, and drop those that no block from `version` on is scored by."""
+        self._held[version] = engine.snapshot()
+        oldest = version + 1 - self._config.pace.lag - max(self._behinds)
+        self._held = {v: snapshot for v, snapshot in self._held.items() if v >= oldest}
+
+    def score(self, block: int, rows: pa.Table) -> dict[int, np.ndarray]:
+        """Logits of a block's rows by each of `behinds`, (n, T) float32; NaN where the lake would hold none."""
+        config, step = self._config, self._config.augmentation.score_rows
+        honest = not_yet_learned(rows, config.tasks, config.rows.groups)
+        batches = [self._build(rows.slice(at, step)) for at in range(0, rows.num_rows, step)]
+        versions = {behind: lockstep_version(block, config.pace.lag, behind) for behind in self._behinds}
+        by_version, nothing = {}, np.empty((0, len(config.tasks)), np.float32)
+        for version in dict.fromkeys(versions.values()):
+            self._scorer.load(self._held[version])
+            z = np.concatenate([nothing, *(self._scorer.score(batch) for batch in batches)])
+            by_version[version] = np.where(honest & np.isfinite(z), z, np.float32(np.nan))
+        return {behind: by_version[version] for behind, version in versions.items()}
+
+
+def _learn(engine: TeacherEngine, build: BatchBuilder, portion: Portion, config: Config) -> int:
+    """Learn a block, step by step; returns the rows that were not learned since they were not finite."""
+    left_out = 0
+    for rows in portion.steps(config.teacher.batches):
+        if rows.num_rows:
+            left_out += rows.num_rows - engine.step(build(rows)).finite_rows
+    return left_out
 
 
 def _ends(stream: Sliced, count: int, config: Config) -> list[int]:

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from exfm.data import Batch, BatchBuilder, own_rows_of, sample_negatives
 from pipelines.config import Config, StudentSettings
 from pipelines.feeds import Cut, OwnRows, Places, Sliced, StudentFeed, TableSource, taken
-from pipelines.offline import PIECE_ROWS, let_go, spilled
+from pipelines.offline import PIECE_ROWS, mapped_array, release_pages
 from streaming.position import NOTHING_YET
 from streaming.schema import SAMPLE_WEIGHT
 
@@ -124,7 +124,7 @@ def _places(
 ) -> np.ndarray:
     """Where those of these rows stand that settle a task of the student. `seqs`: filled with their `lake_seq`."""
     groups = pa.array([group.name for group in config.groups_of(student)])
-    found, count = spilled((stream.num_rows,), np.int64, folder), 0
+    found, count = mapped_array((stream.num_rows,), np.int64, folder), 0
     for start in range(0, stream.num_rows, PIECE_ROWS):
         rows = stream.slice(start, PIECE_ROWS)
         settled = pc.is_in(rows["settlement"], value_set=groups).to_numpy()
@@ -132,16 +132,16 @@ def _places(
         found[count : count + len(at)] = start + at
         if seqs is not None:
             seqs[count : count + len(at)] = rows["lake_seq"].to_numpy()[at]
-            let_go(seqs)
+            release_pages(seqs)
         count += len(at)
-        let_go(found)
+        release_pages(found)
     return found[:count]
 
 
 def _places_and_seqs(
     stream: Sliced, config: Config, student: StudentSettings, of: OwnRows, folder: Path | None
 ) -> Places:
-    seqs = spilled((stream.num_rows,), np.int64, folder)
+    seqs = mapped_array((stream.num_rows,), np.int64, folder)
     at = _places(stream, config, student, of, folder, seqs)
     return Places(at, seqs[: len(at)])
 
@@ -231,7 +231,7 @@ def _stretches(
             yield made
             made, rows = Stretch([], [], []), 0
             for array in (*places, *read):
-                let_go(array)
+                release_pages(array)
     if made.batches:
         yield made
 

@@ -19,7 +19,7 @@ from exfm.metrics import cross_entropy
 from exfm.models import STUDENT, StudentEngine
 from exfm.threads import set_threads
 from pipelines.config import StudentSettings
-from pipelines.offline import PIECE_ROWS, AddDone, let_go, save_part, spilled
+from pipelines.offline import PIECE_ROWS, AddDone, mapped_array, release_pages, save_part
 from pipelines.offline.asked import Condition, LogitSource, with_features
 from pipelines.offline.logits import lockstep_logits, rescored
 from pipelines.offline.replay.data import Data, Stretch, data_of, places_of
@@ -192,7 +192,7 @@ class StudentJob:
             losses = np.where(weights > 0, cross_entropy(some, labels), 0.0)
             for name, summands in (("loss", losses * weights), ("weight", weights), ("positive", labels * weights)):
                 sums[name] += summands.sum(0)
-            let_go(logits)
+            release_pages(logits)
         return result | sums
 
 
@@ -206,11 +206,11 @@ def _on_rows_of_config(
     if all(getattr(own, name) == getattr(base, name) for name in filters):
         return result
     rows = places_of(workspace.rows(request.seed), workspace.config, base, data.folder)
-    absent = spilled((len(rows),), bool, data.folder, fill=True)
+    absent = mapped_array((len(rows),), bool, data.folder, fill=True)
     found = dict(result) | {"first": 0, "absent": absent}
     of_rows = [name for name in ("logits", "shown") if name in result]
     for name in of_rows:
-        found[name] = spilled((len(rows), result[name].shape[1]), np.float32, data.folder, fill=np.nan)
+        found[name] = mapped_array((len(rows), result[name].shape[1]), np.float32, data.folder, fill=np.nan)
     for start in range(data.first, len(data.places), PIECE_ROWS):
         mine = data.places[start : start + PIECE_ROWS]
         at = np.searchsorted(rows, mine)
@@ -219,8 +219,8 @@ def _on_rows_of_config(
         absent[at[there]] = False
         for name in of_rows:
             found[name][at[there]] = result[name][start - data.first :][: len(mine)][there]
-            let_go(found[name])
-            let_go(result[name])
+            release_pages(found[name])
+            release_pages(result[name])
     return found
 
 
@@ -249,8 +249,8 @@ class StudentTraining:
             raise BadInput(self.engine.as_shown_is_off)
         workspace.start(self.engine, config, student)
         shape = len(data.places) - data.first, len(tasks)
-        self._logits = spilled(shape, np.float32, data.folder, fill=np.nan)
-        self._shown = spilled(shape, np.float32, data.folder, fill=np.nan) if data.as_shown else None
+        self._logits = mapped_array(shape, np.float32, data.folder, fill=np.nan)
+        self._shown = mapped_array(shape, np.float32, data.folder, fill=np.nan) if data.as_shown else None
         self._first, self._seconds, self._left_out = data.first, 0.0, 0
 
     def learn(self, stretch: Stretch, add_done: AddDone) -> None:
@@ -267,7 +267,7 @@ class StudentTraining:
             add_done(len(learned))
         for array in (self._logits, self._shown):
             if array is not None:
-                let_go(array)
+                release_pages(array)
 
     def result(self) -> dict[str, Any]:
         """`logits` (n, T) of each row, made before it was learned; where batches know when their rows were shown, those

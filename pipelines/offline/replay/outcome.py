@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipelines.feeds import taken
-from pipelines.offline import PIECE_ROWS, let_go, load_part
+from pipelines.offline import PIECE_ROWS, load_part, release_pages
 from pipelines.offline.page import page_of
 from pipelines.offline.replay.data import places_of
 from pipelines.offline.replay.picture import draw
@@ -87,8 +87,8 @@ def _predictions(workspace: Workspace, student: str, seed: int, path: Path) -> I
             piece = {"lake_seq": positions, "task": pa.repeat(task, len(own))}
             piece |= {"logit": part["logits"][start : start + PIECE_ROWS, t], "label": label}
             yield pa.table(piece).filter(label.is_valid())
-            let_go(part["logits"])
-            let_go(places)
+            release_pages(part["logits"])
+            release_pages(places)
 
 
 def track(workspace: Workspace, kind: str, report: Mapping[str, Any], files: list[Path]) -> None:

@@ -16,7 +16,7 @@ from exfm.models import StudentEngine, TeacherConfig
 from exfm.planning import scaled_teacher
 from exfm.tensors import read_manifest
 from pipelines.config import Config, StudentSettings, merged
-from pipelines.offline import Rows, are_copied, feedback_delays, let_go, load_part, part_name, rows_of
+from pipelines.offline import Rows, are_copied, feedback_delays, load_part, part_name, release_pages, rows_of
 from pipelines.offline.asked import Condition, LogitSource, Span, span_of, with_features
 from pipelines.offline.logits import (
     LogitsOf,
@@ -297,8 +297,8 @@ class Workspace:
                 known = of_part[begins - first : max(begins, ends) - first, t]
                 found[own[begins:ends] - offset, config.tasks.index(task)] = known
             found[~not_yet_learned(table, config.tasks, config.rows.groups)] = np.nan
-            let_go(of_part)
-            let_go(own)
+            release_pages(of_part)
+            release_pages(own)
             return found
 
         return logits

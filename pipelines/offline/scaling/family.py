@@ -1,7 +1,4 @@
-"""The members of a family: which teachers there are, and one pass of each over the rows.
-
-A member's result is a file of its own, named after everything that decides it; one that is there is not made again.
-"""
+"""The members of a family: which teachers there are, and one pass of each over the rows."""
 
 from __future__ import annotations
 
@@ -12,7 +9,6 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
-from zipfile import BadZipFile
 
 import numpy as np
 
@@ -21,7 +17,6 @@ from exfm.models import Teacher, TeacherConfig, TeacherEngine
 from exfm.planning import flops_per_example, parameter_count, scaled_teacher, teacher_of_equal_flops
 from pipelines.config import Config
 from pipelines.offline import Rows
-from streaming.disk import replacing
 
 INTERACTIONS: tuple[str, ...] = ("wukong", "dlrm", "dcn")
 
@@ -77,7 +72,8 @@ def members(config: Config, dials: Sequence[int], interactions: Sequence[str]) -
     return found
 
 
-def result_path(folder: Path, trial: Trial, config: Config, rows: Rows) -> Path:
+def part_path(folder: Path, trial: Trial, config: Config, rows: Rows) -> Path:
+    """The file of a finished pass, named after everything that decides its result."""
     decisive = {
         "model": trial.member.model.model_dump(mode="json"),
         "features": config.features.model_dump(mode="json", exclude={"history"}),
@@ -88,18 +84,6 @@ def result_path(folder: Path, trial: Trial, config: Config, rows: Rows) -> Path:
     }
     key = hashlib.blake2b(json.dumps(decisive, sort_keys=True).encode(), digest_size=6).hexdigest()
     return folder / "members" / f"{trial.member.name}-seed{trial.seed}-{key}.npz"
-
-
-def stored(path: Path) -> Passed | None:
-    """The result at `path`, None where there is none. One that is damaged counts as none: it is made again."""
-    try:
-        with np.load(path) as file:
-            return Passed(file["logits"], float(file["seconds"]), int(file["left_out"]))
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError, KeyError, EOFError, BadZipFile):
-        path.unlink()
-        return None
 
 
 def one_pass(trial: Trial, config: Config, rows: Rows, advance: Callable[[int], None]) -> Passed:
@@ -122,9 +106,3 @@ def one_pass(trial: Trial, config: Config, rows: Rows, advance: Callable[[int], 
     finally:
         engine.close()
     return Passed(logits, seconds, left_out)
-
-
-def save(path: Path, passed: Passed) -> None:
-    """Moved into place: whole, or not there."""
-    with replacing(path) as file:
-        np.savez(file, **passed._asdict())

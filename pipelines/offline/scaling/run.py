@@ -9,8 +9,8 @@ from typing import Any
 
 from pipelines.config import Config
 from pipelines.display import Advance, rows_bar
-from pipelines.offline import rows_of
-from pipelines.offline.scaling.family import Passed, Trial, members, one_pass, result_path, save, stored
+from pipelines.offline import Rows, load_part, rows_of, save_part
+from pipelines.offline.scaling.family import Passed, Trial, members, one_pass, part_path
 from pipelines.offline.scaling.picture import draw
 from pipelines.offline.scaling.report import report
 from pipelines.run_dir import RunDir
@@ -35,36 +35,39 @@ def fit(
 
     `rates` are dense learning rates that every member tries; empty: the config's rate.
     """
-    found = members(config, dials, interactions)
-    with rows_bar("settling rows", limit) as advance:
-        rows = rows_of(config, folder, limit=limit, run_dir=run_dir, advance=advance)
-    tried = rates or [config.teacher.model.dense_lr]
+    rates = rates or [config.teacher.model.dense_lr]
     trials = [
         Trial(member._replace(model=member.model.model_copy(update={"dense_lr": rate})), seed)
-        for member in found
+        for member in members(config, dials, interactions)
         for seed in seeds
-        for rate in tried
+        for rate in rates
     ]
-    passes: dict[Trial, Passed] = {}
-    count = rows.table.num_rows
-    with rows_bar("training", count * len(trials)) as advance:
-        for trial in trials:
-            before = count * len(passes)
-            path = result_path(folder, trial, config, rows)
-            passed = stored(path)
-            if passed is None:
-                passed = one_pass(trial, config, rows, partial(_further, advance, before))
-                save(path, passed)
-                speed = f"{count / passed.seconds:,.0f} rows/s"
-                say(
-                    f"{trial.name}: {count:,} rows in {passed.seconds:.1f} s, {speed} ({len(passes) + 1}/{len(trials)})"
-                )
-            passes[trial] = passed
-            advance(count * len(passes))
+    with rows_bar("settling rows", limit) as advance:
+        rows = rows_of(config, folder, limit=limit, run_dir=run_dir, advance=advance)
+    passes = _passes(config, folder, rows, trials, say)
     value = report(config, rows, passes)
     write_json(folder / "scale.json", value)
     draw(value, folder / "scale.png")
     return value
+
+
+def _passes(config: Config, folder: Path, rows: Rows, trials: Sequence[Trial], say: Say) -> dict[Trial, Passed]:
+    """One pass of every trial; those that `folder` holds are not made again."""
+    passes: dict[Trial, Passed] = {}
+    count = rows.table.num_rows
+    with rows_bar("training", count * len(trials)) as advance:
+        for trial in trials:
+            path = part_path(folder, trial, config, rows)
+            if (part := load_part(path)) is not None:
+                passed = Passed(part["logits"], float(part["seconds"]), int(part["left_out"]))
+            else:
+                passed = one_pass(trial, config, rows, partial(_further, advance, count * len(passes)))
+                save_part(path, **passed._asdict())
+                speed, number = f"{count / passed.seconds:,.0f} rows/s", f"{len(passes) + 1}/{len(trials)}"
+                say(f"{trial.name}: {count:,} rows in {passed.seconds:.1f} s, {speed} ({number})")
+            passes[trial] = passed
+            advance(count * len(passes))
+    return passes
 
 
 def _further(advance: Advance, before: int, done: int) -> None:

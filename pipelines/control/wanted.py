@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -33,11 +33,10 @@ class Wanted(NamedTuple):
 
 def wanted_of(config: Config, run_dir: RunDir, servers: str, until_end: bool) -> list[Wanted]:
     """Every worker of a run."""
-    text, root = json.dumps(config.model_dump(mode="json")), str(run_dir.root.absolute())
+    config_json, root = json.dumps(config.model_dump(mode="json")), str(run_dir.root.absolute())
 
     def wanted(kind: Kind, name: str, ranks: int = 1, host: str | None = None) -> Wanted:
-        student = name.removeprefix(STUDENT)
-        build = partial(build_worker, kind, student, text, root, servers, until_end, config.kafka.given)
+        build = WorkerRecipe(kind, name, config_json, root, servers, until_end, config.kafka.given)
         return Wanted(name, kind, build, ranks, host)
 
     host = STUDENTS if config.resources.students_per_host > 1 else None
@@ -49,39 +48,45 @@ def wanted_of(config: Config, run_dir: RunDir, servers: str, until_end: bool) ->
     ]
 
 
-def build_worker(
-    kind: Kind,
-    student: str,
-    config_json: str,
-    root: str,
-    servers: str,
-    until_end: bool,
-    passwords: Mapping[str, SecretStr],
-    rendezvous: Rendezvous,
-) -> Worker:
-    """Make a worker, or one rank of it, in the process that will run it. What is passed is plain text and numbers, so
-    that any process can be reached; the config as JSON, which is read in a hundredth of the time that YAML takes; and
-    `passwords`, which no text of a config holds."""
-    config = parse(json.loads(config_json), f"{root}/config.yaml")
-    known = {"bootstrap_servers": servers, "security": {**config.kafka.security, **passwords}}
-    config = config.model_copy(update={"kafka": config.kafka.model_copy(update=known)})
-    run_dir = RunDir(Path(root))
-    if kind is Kind.INGEST:
-        from pipelines.workers import IngestWorker
+@dataclass(frozen=True)
+class WorkerRecipe:
+    """How a worker, or one rank of it, is made in the process that will run it.
 
-        return IngestWorker(config, run_dir)
-    if kind is Kind.AUGMENTATION and rendezvous.rank:
-        from pipelines.workers.augmentation import ScoringWorker
+    Its fields are plain text and numbers, so that any process can be reached. The config is JSON, which is read in a
+    hundredth of the time that YAML takes; no text of it holds the `passwords`.
+    """
 
-        return ScoringWorker(config, run_dir, rendezvous)
-    if kind is Kind.AUGMENTATION:
-        from pipelines.workers.augmentation import AugmentationWorker
+    kind: Kind
+    name: str
+    config_json: str
+    root: str
+    servers: str
+    until_end: bool
+    passwords: Mapping[str, SecretStr]
 
-        return AugmentationWorker(config, run_dir, until_end=until_end, at=rendezvous)
-    if kind is Kind.TEACHER:
-        from pipelines.workers.teacher import TeacherWorker
+    def __call__(self, rendezvous: Rendezvous) -> Worker:
+        config, run_dir = self._config(), RunDir(Path(self.root))
+        if self.kind is Kind.INGEST:
+            from pipelines.workers import IngestWorker
 
-        return TeacherWorker(config, run_dir, rendezvous)
-    from pipelines.workers.student import StudentWorker
+            return IngestWorker(config, run_dir)
+        if self.kind is Kind.AUGMENTATION and rendezvous.rank:
+            from pipelines.workers.augmentation import ScoringWorker
 
-    return StudentWorker(config, config.student(student), run_dir)
+            return ScoringWorker(config, run_dir, rendezvous)
+        if self.kind is Kind.AUGMENTATION:
+            from pipelines.workers.augmentation import AugmentationWorker
+
+            return AugmentationWorker(config, run_dir, until_end=self.until_end, at=rendezvous)
+        if self.kind is Kind.TEACHER:
+            from pipelines.workers.teacher import TeacherWorker
+
+            return TeacherWorker(config, run_dir, rendezvous)
+        from pipelines.workers.student import StudentWorker
+
+        return StudentWorker(config, config.student(self.name.removeprefix(STUDENT)), run_dir)
+
+    def _config(self) -> Config:
+        config = parse(json.loads(self.config_json), f"{self.root}/config.yaml")
+        known = {"bootstrap_servers": self.servers, "security": {**config.kafka.security, **self.passwords}}
+        return config.model_copy(update={"kafka": config.kafka.model_copy(update=known)})

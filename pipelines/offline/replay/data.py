@@ -111,39 +111,7 @@ def birth(start: float, stream: Sliced) -> int:
 
 def places_of(stream: Sliced, config: Config, student: StudentSettings, folder: Path | None = None) -> np.ndarray:
     """Where the rows stand that pass the student's filter; kept in a file of `folder`, if one is given."""
-    return _places(stream, config, student, config.own_rows(student), folder)
-
-
-def _places(
-    stream: Sliced,
-    config: Config,
-    student: StudentSettings,
-    of: OwnRows,
-    folder: Path | None,
-    seqs: np.ndarray | None = None,
-) -> np.ndarray:
-    """Where those of these rows stand that settle a task of the student. `seqs`: filled with their `lake_seq`."""
-    groups = pa.array([group.name for group in config.groups_of(student)])
-    found, count = mapped_array((stream.num_rows,), np.int64, folder), 0
-    for start in range(0, stream.num_rows, PIECE_ROWS):
-        rows = stream.slice(start, PIECE_ROWS)
-        settled = pc.is_in(rows["settlement"], value_set=groups).to_numpy()
-        at = np.flatnonzero(settled & of.mask(rows))
-        found[count : count + len(at)] = start + at
-        if seqs is not None:
-            seqs[count : count + len(at)] = rows["lake_seq"].to_numpy()[at]
-            release_pages(seqs)
-        count += len(at)
-        release_pages(found)
-    return found[:count]
-
-
-def _places_and_seqs(
-    stream: Sliced, config: Config, student: StudentSettings, of: OwnRows, folder: Path | None
-) -> Places:
-    seqs = mapped_array((stream.num_rows,), np.int64, folder)
-    at = _places(stream, config, student, of, folder, seqs)
-    return Places(at, seqs[: len(at)])
+    return _StudentStream(stream, config, student, folder).places(config.own_rows(student))
 
 
 def data_of(
@@ -159,18 +127,30 @@ def data_of(
     held_rows: int = HELD_ROWS,
     stretch_rows: int = STRETCH_ROWS,
 ) -> Data:
-    """`stream`: as a lake holds it, teacher logits included; `logged`: the same with the labels by which the student is
-    judged, where a condition has it learn others; None: those of `stream`. The student is born when `start` of it is
-    over, not before its `first_seq`, and behind the `lake_seq` `after`. With `as_shown` a batch knows when its rows
-    were shown, and when they had settled. `folder`: as `Data` has it."""
-    own = _places_and_seqs(stream, config, student, config.own_rows(student), folder)
+    """The rows of a student that begins when the share `start` of the stream is over, not before its `first_seq`, and
+    behind the `lake_seq` `after`.
+
+    stream    as a lake holds it, teacher logits included
+    logged    the stream with the labels by which the student is judged, where it learns others; None: `stream`
+    as_shown  whether batches know when their rows were shown, and when they had settled
+    folder    as `Data` has it
+    """
+    source = _StudentStream(stream, config, student, folder)
+    own = source.places_and_seqs(config.own_rows(student))
     begins = max(birth(start, stream), _before(stream, max(student.first_seq, after + 1)))
     first = int(np.searchsorted(own.at, begins))
-    make = partial(_stretches, stream, config, student, begins, own, as_shown, folder, stretch_rows)
     in_memory = len(own.at) - first <= held_rows
-    targets = partial(_targets, tasks=config.student_tasks(student), weighted=config.rows.weighted)
-    judged, stretches = stream if logged is None else logged, Stretches(make, hold=in_memory)
-    return Data(own.at, first, targets, judged, stretches, in_memory, as_shown, folder)
+    make = partial(source.stretches, own, begins, as_shown=as_shown, stretch_rows=stretch_rows)
+    return Data(
+        places=own.at,
+        first=first,
+        targets_of=partial(_targets, tasks=config.student_tasks(student), weighted=config.rows.weighted),
+        logged=stream if logged is None else logged,
+        stretches=Stretches(make, hold=in_memory),
+        in_memory=in_memory,
+        as_shown=as_shown,
+        folder=folder,
+    )
 
 
 def _before(stream: Sliced, seq: int) -> int:
@@ -193,47 +173,77 @@ def _targets(rows: pa.Table, tasks: tuple[str, ...], *, weighted: bool) -> Targe
     return Targets(np.stack(labels, axis=1), known * weights[:, None])
 
 
-def _stretches(
-    stream: Sliced,
-    config: Config,
-    student: StudentSettings,
-    begins: int,
-    places: Places,
-    as_shown: bool,
-    folder: Path | None,
-    stretch_rows: int,
-) -> Iterator[Stretch]:
-    tasks, rates = config.student_tasks(student), student.negative_rate
-    others = config.reads_all_rows(student)
-    delays_ms = config.as_shown_of(student).delays_ms if as_shown else None
-    build = BatchBuilder(config.student_features(student), tasks, rates or None, delays_ms)
-    read = _places_and_seqs(stream, config, student, OwnRows(), folder) if others else places
-    feed = StudentFeed(
-        TableSource(stream, batch_rows=config.resources.read_rows, places=read),
-        build,
-        batches=student.batches,
-        own=config.own_rows(student) if others else None,
-        label_rows=student.label_rows,
-        sampling=partial(sample_negatives, tasks=tasks, negative_rate=rates, seed=config.seed) if rates else None,
-    )
-    feed.open(stream.slice(begins - 1, 1)["lake_seq"][0].as_py() if begins else NOTHING_YET)
-    given_up = _GivenUp(stream, places, int(np.searchsorted(places.at, begins)), build) if rates else None
-    made, rows = Stretch([], [], []), 0
-    for cut, last in _with_last(feed):
-        own = cut.rows["lake_seq"].to_numpy()[own_rows_of(cut.rows)]
-        learned = np.searchsorted(places.seqs, own)
-        upto = None if last else cut.rows["lake_seq"][-1].as_py()
-        made.batches.append(cut.batch)
-        made.learned.append(learned)
-        made.scored_only.append(None if given_up is None else given_up.before(learned, upto))
-        rows += len(own)
-        if rows >= stretch_rows:
+@dataclass(frozen=True)
+class _StudentStream:
+    """A stream as a student reads it. `folder`: for arrays with an entry for every row; None: in memory."""
+
+    stream: Sliced
+    config: Config
+    student: StudentSettings
+    folder: Path | None
+
+    def places(self, of: OwnRows, seqs: np.ndarray | None = None) -> np.ndarray:
+        """Where those of these rows stand that settle a task of the student. `seqs`: filled with their `lake_seq`."""
+        stream, groups = self.stream, pa.array([group.name for group in self.config.groups_of(self.student)])
+        found, count = mapped_array((stream.num_rows,), np.int64, self.folder), 0
+        for start in range(0, stream.num_rows, PIECE_ROWS):
+            rows = stream.slice(start, PIECE_ROWS)
+            settled = pc.is_in(rows["settlement"], value_set=groups).to_numpy()
+            at = np.flatnonzero(settled & of.mask(rows))
+            found[count : count + len(at)] = start + at
+            if seqs is not None:
+                seqs[count : count + len(at)] = rows["lake_seq"].to_numpy()[at]
+                release_pages(seqs)
+            count += len(at)
+            release_pages(found)
+        return found[:count]
+
+    def places_and_seqs(self, of: OwnRows) -> Places:
+        seqs = mapped_array((self.stream.num_rows,), np.int64, self.folder)
+        at = self.places(of, seqs)
+        return Places(at, seqs[: len(at)])
+
+    def stretches(self, own: Places, begins: int, *, as_shown: bool, stretch_rows: int) -> Iterator[Stretch]:
+        """The student's batches from the row `begins` of the stream on. `own`: where its own rows stand."""
+        config, student = self.config, self.student
+        delays_ms = config.as_shown_of(student).delays_ms if as_shown else None
+        features, tasks = config.student_features(student), config.student_tasks(student)
+        build = BatchBuilder(features, tasks, student.negative_rate or None, delays_ms)
+        read = self.places_and_seqs(OwnRows()) if config.reads_all_rows(student) else own
+        given_up = None
+        if student.negative_rate:
+            given_up = _GivenUp(self.stream, own, int(np.searchsorted(own.at, begins)), build)
+        made, rows = Stretch([], [], []), 0
+        for cut, last in _with_last(self._feed(read, build, begins)):
+            seqs = cut.rows["lake_seq"].to_numpy()[own_rows_of(cut.rows)]
+            learned = np.searchsorted(own.seqs, seqs)
+            upto = None if last else cut.rows["lake_seq"][-1].as_py()
+            made.batches.append(cut.batch)
+            made.learned.append(learned)
+            made.scored_only.append(None if given_up is None else given_up.before(learned, upto))
+            rows += len(seqs)
+            if rows >= stretch_rows:
+                yield made
+                made, rows = Stretch([], [], []), 0
+                for array in (*own, *read):
+                    release_pages(array)
+        if made.batches:
             yield made
-            made, rows = Stretch([], [], []), 0
-            for array in (*places, *read):
-                release_pages(array)
-    if made.batches:
-        yield made
+
+    def _feed(self, read: Places, build: BatchBuilder, begins: int) -> StudentFeed:
+        """The feed of the student's worker, over the rows at the places `read`."""
+        config, student, rates = self.config, self.student, self.student.negative_rate
+        tasks = config.student_tasks(student)
+        feed = StudentFeed(
+            TableSource(self.stream, batch_rows=config.resources.read_rows, places=read),
+            build,
+            batches=student.batches,
+            own=config.own_rows(student) if config.reads_all_rows(student) else None,
+            label_rows=student.label_rows,
+            sampling=partial(sample_negatives, tasks=tasks, negative_rate=rates, seed=config.seed) if rates else None,
+        )
+        feed.open(self.stream.slice(begins - 1, 1)["lake_seq"][0].as_py() if begins else NOTHING_YET)
+        return feed
 
 
 class _GivenUp:

@@ -12,7 +12,7 @@ import sys
 from typing import Any, cast
 
 import pipelines.workers.teacher  # noqa: F401  # before the fork: what takes long is to import torch
-from pipelines.control.wanted import build_worker
+from pipelines.control.wanted import WorkerRecipe
 from pipelines.rules import Kind
 from pipelines.training import Account
 from pipelines.workers import Orders, Rendezvous
@@ -23,7 +23,7 @@ def learn(asked: dict[str, Any], rank: int) -> None:
     """One rank, to the end of the lake or to the version that is asked. Prints each block's loss, then its report."""
     logging.basicConfig(level=logging.INFO, force=True)
     at = Rendezvous(rank, asked["ranks"], "127.0.0.1", asked["port"])
-    built = build_worker(Kind.TEACHER, "", asked["config"], asked["root"], asked["servers"], True, {}, at)
+    built = WorkerRecipe(Kind.TEACHER, "teacher", asked["config"], asked["root"], asked["servers"], True, {})(at)
     worker = cast(TeacherWorker, built)
     worker.open()
     figures, finish = worker.tally.figures, worker.tally.finish

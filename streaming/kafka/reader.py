@@ -84,18 +84,7 @@ class TopicReader(MessageSource):
         for topic, number in partitions:
             if number >= counts[topic]:
                 raise BadInput(f"topic `{topic}` has no partition {number}, only 0 to {counts[topic] - 1}")
-        self._consumer: Any = connect(
-            settings,
-            KafkaConsumer,
-            enable_auto_commit=False,
-            auto_offset_reset="none",
-            isolation_level="read_committed",
-            allow_auto_create_topics=False,
-            fetch_max_wait_ms=200,
-            fetch_max_bytes=32 * 2**20,
-            max_partition_fetch_bytes=4 * 2**20,
-            receive_message_max_bytes=max(100_000_000, 2 * settings.max_message_bytes),
-        )
+        self._consumer = _consumer(settings)
         self._consumer.assign(self._keys)
         self._transactions = TransactionRecords()
         watch_transactions(self._consumer, self._transactions)
@@ -162,18 +151,27 @@ class TopicReader(MessageSource):
         self._pause_all_but(wanted)
         if self._clock() - self._answered_at > self.CONFIRM_EVERY_S:
             self._ask_ends(max(max_wait_s, 0.1))
+        found = self._poll(max(0.0, deadline - self._clock()))
+        if found:
+            self._heard()
+        for key, records in found.items():
+            self._waiting[Partition(*key)] = deque(map(raw_message, records))
+        return self._hand_out(wanted, max_messages) or None
+
+    def _poll(self, wait_s: float) -> Mapping[TopicPartition, Sequence[Any]]:
+        """Records by partition; none where the broker is away. Raises as `next_batch`."""
         try:
-            wait_ms = max(0, round(1000 * (deadline - self._clock())))
             self._fetches.begin()
-            found = self._consumer.poll(timeout_ms=wait_ms, max_records=ALL_THAT_WAS_FETCHED)
+            found: Mapping[TopicPartition, Sequence[Any]] = self._consumer.poll(
+                timeout_ms=round(1000 * wait_s), max_records=ALL_THAT_WAS_FETCHED
+            )
+            return found
         except OffsetOutOfRangeError:
-            found = {}
             self._explain_range()
         except LogTruncationError as error:
-            found = {}
             _check_truncation(error)
         except RetriableError:
-            found = {}
+            pass
         except AuthorizationError as error:
             raise concerned(self._read, error).missing(self._settings) from error
         except UnsupportedCodecError as error:
@@ -184,11 +182,7 @@ class TopicReader(MessageSource):
             ) from error
         except KafkaError as error:
             raise StreamingError(f"reading from {self._settings.bootstrap_servers} failed: {error!r}") from error
-        if found:
-            self._heard()
-        for key, records in found.items():
-            self._waiting[Partition(*key)] = deque(map(raw_message, records))
-        return self._hand_out(wanted, max_messages) or None
+        return {}
 
     def _hand_out(self, wanted: Collection[Partition], max_messages: int) -> list[RawMessage]:
         """Messages at hand, the partition that was served last coming last; ends and what follows them are left out,
@@ -322,6 +316,22 @@ class TopicReader(MessageSource):
             self._set_ends(self._consumer.end_offsets(self._keys))
         for partition, position in self.position().items():
             _check_range(partition, position.offset, begins[partition], self._ends[partition])
+
+
+def _consumer(settings: KafkaSettings) -> Any:
+    """A client whose positions are ours alone: it commits nothing, and a position that is gone is an error."""
+    return connect(
+        settings,
+        KafkaConsumer,
+        enable_auto_commit=False,
+        auto_offset_reset="none",
+        isolation_level="read_committed",
+        allow_auto_create_topics=False,
+        fetch_max_wait_ms=200,
+        fetch_max_bytes=32 * 2**20,
+        max_partition_fetch_bytes=4 * 2**20,
+        receive_message_max_bytes=max(100_000_000, 2 * settings.max_message_bytes),
+    )
 
 
 def _check_truncation(error: LogTruncationError) -> None:

@@ -180,7 +180,7 @@ FURTHER = (
     Planted(
         "transactions are read before they are decided",
         "streaming/kafka/reader.py",
-        '            isolation_level="read_committed",\n',
+        '        isolation_level="read_committed",\n',
         "",
     ),
     Planted(

@@ -1,6 +1,7 @@
 """A student's worker: learns its rows of the lake, judged on each batch before it learns it.
 
 worker   the worker: step, checkpoint, report
+coverage which rows it has learned, as far as its versions say so
 past     which software learned which rows, and where tables grew
 record   live figures, predictions, age of the teacher's logits
 export   what is served, checked against the student

@@ -19,7 +19,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from torch import Tensor
 
 from exfm import __version__
@@ -40,6 +39,7 @@ from pipelines.feeds import Cut
 from pipelines.registry import POLICY, Action, Entry, Ledger, LedgerWriter, Standing, standing_after
 from pipelines.rules import Promote, Refuse
 from pipelines.run_dir import RunDir, version_name
+from pipelines.workers.student.coverage import Coverage
 from pipelines.workers.student.trial import NAME, Trial
 from streaming.disk import make_folder
 
@@ -50,7 +50,7 @@ log = logging.getLogger(__name__)
 
 
 class Versions:
-    """The versions of one student. `alarm`: what somebody has to look at, in words."""
+    """The versions of one student. `alarm`: an error that a person has to look at."""
 
     def __init__(self, config: Config, student: StudentSettings, run_dir: RunDir, engine: StudentEngine) -> None:
         self._config, self._settings, self._engine = config, config.registry, engine
@@ -58,16 +58,12 @@ class Versions:
         self._tasks = config.student_tasks(student)
         self._ledger = Ledger(run_dir, student.name)
         self._size = 0
-        self._others = 0  # decisions that are not the policy's, taken up so far
+        self._others = 0  # decisions of people, taken up so far
         self.standing = Standing()
         self.champion: ServedStudent | None = None
         self._champion_ms: int | None = None
         self.trial: Trial | None = None
-        self._published_rows = 0
-        self._published_ms: int | None = None
-        self._newest_ms: int | None = None
-        self._first_seq: int | None = None
-        self._teachers: tuple[int, int] | None = None
+        self._coverage = Coverage()
         self._decided = False
         self._entries: list[Entry] = []  # since the last checkpoint
         self._unwritten: tuple[str, ServedStudent] | None = None
@@ -85,19 +81,17 @@ class Versions:
         else:
             self.standing = Standing(**stored["standing"])
             self._others, self._entries = stored["others"], stored["entries"]
-            self._published_rows, self._published_ms = stored["published_rows"], stored["published_ms"]
-            self._newest_ms, self._first_seq = stored["newest_ms"], stored["first_seq"]
-            self._teachers = tuple(stored["teachers"]) if stored["teachers"] else None
+            self._coverage = Coverage.of(stored)
             self.alarm = stored["alarm"]
-        self._take_champion(position)
+        self._load_champion(position)
         self._resume_trial(stored, tensors, position)
-        self._make_again(version_name(position + 1))
-        self.take_decisions()
+        self._restore_unwritten(version_name(position + 1))
+        self.read_decisions()
 
-    def _make_again(self, name: str) -> None:
-        """The version of this very moment, where a crash came between the checkpoint that tells of it and its files."""
-        told = any(entry["action"] == Action.PUBLISHED and entry["version"] == name for entry in self._entries)
-        if told and self._unwritten is None and not self._ledger.folder(name).exists():
+    def _restore_unwritten(self, name: str) -> None:
+        """Make the version of this checkpoint again, where a crash came after the checkpoint and before its files."""
+        recorded = any(entry["action"] == Action.PUBLISHED and entry["version"] == name for entry in self._entries)
+        if recorded and self._unwritten is None and not self._ledger.folder(name).exists():
             self._unwritten = (name, self._engine.student.export())
 
     def _resume_trial(self, stored: Mapping[str, Any] | None, tensors: Mapping[str, Tensor], position: int) -> None:
@@ -111,16 +105,17 @@ class Versions:
             self.trial.load(tensors)
         except ModelError as error:  # other blocks are asked for now
             log.info("the trial of %s begins again: %s", self.standing.candidate, error)
-            self._begin_trial(candidate, self._newest_ms or stored["trial"])
+            self._begin_trial(candidate, self._coverage.newest_ms or stored["trial"])
 
-    def _take_champion(self, position: int | None = None) -> None:
+    def _load_champion(self, position: int | None = None) -> None:
         name = self.standing.champion
         self.champion = None if name is None else self._version(name, position)
         published = [e for e in self._ledger.entries() if e["action"] == Action.PUBLISHED and e["version"] == name]
-        self._champion_ms = published[-1].get("event_time_ms") if published else self._published_ms
+        self._champion_ms = published[-1].get("event_time_ms") if published else self._coverage.published_ms
 
     def _version(self, name: str, position: int | None) -> ServedStudent | None:
-        """A version as it is served; that of this very moment, which a crash may have left unwritten, is made again."""
+        """A version as it is served. The one of this checkpoint is made again where a crash left it unwritten; None
+        where it cannot be read."""
         try:
             if not self._ledger.folder(name).exists() and position is not None and name == version_name(position + 1):
                 served = self._engine.student.export()
@@ -141,16 +136,7 @@ class Versions:
 
     def note(self, rows: pa.Table) -> None:
         """These rows were learned. Where the evidence is enough, a decision is made."""
-        newest = pc.max(rows["event_time_ms"]).as_py()
-        self._newest_ms = newest if self._newest_ms is None else max(self._newest_ms, newest)
-        if self._first_seq is None:
-            self._first_seq = rows["lake_seq"][0].as_py()
-        if self._published_ms is None:
-            self._published_ms = newest
-        seen = pc.min_max(rows["teacher_version"]).as_py()
-        if seen["min"] is not None:
-            first, last = self._teachers or (seen["min"], seen["max"])
-            self._teachers = min(first, seen["min"]), max(last, seen["max"])
+        self._coverage.note(rows)
         if self.trial is not None:
             self._decide(self.trial, rows["lake_seq"][-1].as_py())
 
@@ -163,16 +149,17 @@ class Versions:
             action = Action.PROMOTED if isinstance(decision, Promote) else Action.ENDED
             if action is Action.PROMOTED:
                 self.champion, self._champion_ms = trial.candidate, trial.fresh_after_ms
-            self._draft(action, name, decision.reason, lake_seq=position, evidence=trial.as_json())
+            self._add_entry(action, name, decision.reason, lake_seq=position, evidence=trial.as_json())
             self.trial, self._decided = None, True
 
     def due(self, learned_rows: int) -> bool:
         """Whether a version is due, of a student that has learned so many rows."""
         every, minutes = self._settings.publish_every_rows, self._settings.publish_every_minutes
-        by_rows = every is not None and learned_rows - self._published_rows >= every
-        if by_rows or minutes is None or self._newest_ms is None or self._published_ms is None:
+        learned = self._coverage
+        by_rows = every is not None and learned_rows - learned.published_rows >= every
+        if by_rows or minutes is None or learned.newest_ms is None or learned.published_ms is None:
             return by_rows
-        return self._newest_ms - self._published_ms >= minutes * 60_000
+        return learned.newest_ms - learned.published_ms >= minutes * 60_000
 
     @property
     def decided(self) -> bool:
@@ -186,7 +173,7 @@ class Versions:
     ) -> None:
         """Publish the engine's state `tensors` as version `name`, if what is served of it gives `batch` the student's
         logits. Otherwise it is refused: the ledger and the alarm say so, and training goes on."""
-        self._published_rows, self._published_ms = learned_rows, self._newest_ms
+        self._coverage.publish(learned_rows)
         served = self._engine.student.export()
         load_student(served, under(STUDENT, tensors))
         try:
@@ -194,27 +181,28 @@ class Versions:
         except ModelError as error:
             self.alarm = f"version {name} was refused: {error}"
             log.error("%s", self.alarm)
-            self._draft(Action.REFUSED, name, str(error), lake_seq=position)
+            self._add_entry(Action.REFUSED, name, str(error), lake_seq=position)
             return
         self.alarm, self._unwritten = None, (name, served)
-        self._draft(
+        self._add_entry(
             Action.PUBLISHED,
             name,
             f"{learned_rows:,} rows learned",
             lake_seq=position,
-            event_time_ms=self._newest_ms,
-            lineage=self._lineage | {"lake_range": [self._first_seq, position], "teacher_versions": self._teachers},
+            event_time_ms=self._coverage.newest_ms,
+            lineage=self._lineage
+            | {"lake_range": [self._coverage.first_seq, position], "teacher_versions": self._coverage.teachers},
             rows=learned_rows,
             figures=figures,
             parity={"rows": len(batch), "largest_difference": difference},
         )
         if self.standing.champion is None and self._settings.promotion == "auto":
-            self._draft(Action.PROMOTED, name, FIRST, lake_seq=position)
-            self.champion, self._champion_ms = served, self._newest_ms
+            self._add_entry(Action.PROMOTED, name, FIRST, lake_seq=position)
+            self.champion, self._champion_ms = served, self._coverage.newest_ms
         elif self.trial is None:
             reason = f"compared with {self.standing.champion}" if self.standing.champion else "waits for `exfm promote`"
-            self._draft(Action.TRIAL, name, reason, lake_seq=position)
-            self._begin_trial(served, self._newest_ms or 0)
+            self._add_entry(Action.TRIAL, name, reason, lake_seq=position)
+            self._begin_trial(served, self._coverage.newest_ms or 0)
 
     def _begin_trial(self, candidate: ServedStudent, fresh_after_ms: int) -> bool:
         """Compare it with the champion, if both can be asked about the same batches."""
@@ -234,7 +222,7 @@ class Versions:
         self.trial = Trial(self._tasks, self._settings, champion, candidate, after)
         return True
 
-    def _draft(self, action: Action, version: str | None, reason: str, **more: Any) -> None:
+    def _add_entry(self, action: Action, version: str | None, reason: str, **more: Any) -> None:
         self.standing = self.standing.after(action, version)
         self._entries.append(
             {"action": str(action), "version": version, "reason": reason, "others": self._others, **more}
@@ -242,8 +230,8 @@ class Versions:
 
     # --- what people decide ------------------------------------------------------------------------------------
 
-    def take_decisions(self) -> None:
-        """Take up what others have written into the ledger since it was last looked at."""
+    def read_decisions(self) -> None:
+        """Take up what people have decided in the ledger since it was last read."""
         size = self._ledger.size
         if size == self._size:
             return
@@ -254,7 +242,7 @@ class Versions:
         self._others, was = len(others), self.standing.champion
         self.standing, self.trial = standing_after(others[-1])._replace(candidate=None), None
         if self.standing.champion != was:
-            self._take_champion()
+            self._load_champion()
         log.info("champion is %s now, by %s: %s", self.standing.champion, others[-1]["by"], others[-1]["reason"])
 
     # --- what lasts --------------------------------------------------------------------------------------------
@@ -268,19 +256,15 @@ class Versions:
                 "standing": self.standing.as_json(),
                 "others": self._others,
                 "entries": list(self._entries),
-                "published_rows": self._published_rows,
-                "published_ms": self._published_ms,
-                "newest_ms": self._newest_ms,
-                "first_seq": self._first_seq,
-                "teachers": self._teachers,
+                **vars(self._coverage),
                 "trial": None if self.trial is None else self.trial.fresh_after_ms,
                 "alarm": self.alarm,
             }
         }
 
-    def writing(self) -> Callable[[], None]:
-        """What writes the version and the entries since the last checkpoint, in another thread, once that is on the
-        disk. What was written before is not written again."""
+    def pending_write(self) -> Callable[[], None]:
+        """A function that writes the version and the ledger entries since the last checkpoint; to be called in another
+        thread, once that checkpoint is on the disk. What was written before is not written again."""
         entries, unwritten = self._entries, self._unwritten
         self._entries, self._unwritten, self._decided = [], None, False
 
@@ -296,12 +280,14 @@ class Versions:
                 for entry in entries:
                     overtaken = others > entry["others"] and entry["action"] in OF_A_TRIAL
                     if _key(entry) not in there and not overtaken:
-                        self._add(ledger, **entry)
+                        self._write_entry(ledger, **entry)
                 ledger.prune(self._settings.keep_versions)
 
         return write
 
-    def _add(self, ledger: LedgerWriter, action: str, version: str, reason: str, others: int, **more: Any) -> None:
+    def _write_entry(
+        self, ledger: LedgerWriter, action: str, version: str, reason: str, others: int, **more: Any
+    ) -> None:
         if action == Action.PUBLISHED:
             more["bytes"] = sum(path.stat().st_size for path in self._ledger.folder(version).iterdir())
         ledger.add(Action(action), version, by=POLICY, reason=reason, **more)

@@ -68,7 +68,7 @@ class StudentWorker(Worker):
         self.record.predictions.open(self._position)
         if self._position >= self._settings.first_seq and not grew:
             self._export_again()
-        self.keeper.put(self.versions.writing())  # what a crash kept from the ledger
+        self.keeper.put(self.versions.pending_write())  # what a crash kept from the ledger
         self.feed_from(self._lake_source())
 
     def resume(self) -> bool:
@@ -195,7 +195,7 @@ class StudentWorker(Worker):
         self.keeper.check()
         if self.increments is not None:
             self.increments.publish()
-        self.versions.take_decisions()
+        self.versions.read_decisions()
         assert self.feed is not None
         self.feed.end_at(self.orders.end_seq)
         try:
@@ -285,7 +285,7 @@ class StudentWorker(Worker):
         if self._last_batch is not None:
             with self.watch("export"):
                 export = self._exports.of(self._last_batch, name, tensors)
-        before, register = partial(self.record.predictions.write, predictions), self.versions.writing()
+        before, register = partial(self.record.predictions.write, predictions), self.versions.pending_write()
 
         def after() -> None:
             export()

@@ -43,7 +43,7 @@ def rows_at(step: int, *, late: bool = False) -> pa.Table:
 
 def learn(worker, first: int, upto: int, **how) -> None:
     for step in range(first, upto):
-        worker.versions.take_decisions()
+        worker.versions.read_decisions()
         rows = rows_at(step, **how)
         worker.learn(Cut(rows, worker.build(rows)))
     eventually(lambda: worker.keeper.idle)
@@ -73,7 +73,7 @@ def starting_in(root):
 
         def __call__(self):
             worker = self.start()
-            worker.keeper.put(worker.versions.writing())
+            worker.keeper.put(worker.versions.pending_write())
             return worker
 
         def __exit__(self, *error):
@@ -220,7 +220,7 @@ def test_what_people_decide_ends_a_trial_and_is_what_later_versions_are_compared
 def test_a_decision_by_hand_wins_over_one_that_the_policy_made_before_it_knew(student, monkeypatch):
     worker = student()
     learn(worker, 0, 20)
-    monkeypatch.setattr(worker.versions, "take_decisions", lambda: None)  # it was looking elsewhere
+    monkeypatch.setattr(worker.versions, "read_decisions", lambda: None)  # it was looking elsewhere
     decide(student.ledger, Action.PROMOTED, "v00000640")
     learn(worker, 20, 29)
     assert worker.versions.standing.champion == "v00001280"
@@ -263,7 +263,7 @@ def test_a_run_that_was_concluded_by_others_is_taken_up_as_it_stands(student):
     learn(worker, 0, 11)
     with student.ledger.writing() as writing:
         writing.add(Action.WITHDRAWN, None, by=CONCLUSION, reason="the stream lost too much")
-    worker.versions.take_decisions()
+    worker.versions.read_decisions()
     assert worker.versions.standing == Standing()
 
 

@@ -1,0 +1,50 @@
+"""Which rows a student has learned, as far as its versions say so."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+
+@dataclass
+class Coverage:
+    """What a student has learned since it began and since its last version. Kept in its checkpoints, by these names.
+
+    published_rows, published_ms   rows learned, and newest event time, when the last version was published
+    newest_ms                      the newest event time learned
+    first_seq                      the first `lake_seq` learned
+    teachers                       the first and the last version of the teacher whose logits were learned
+    """
+
+    published_rows: int = 0
+    published_ms: int | None = None
+    newest_ms: int | None = None
+    first_seq: int | None = None
+    teachers: tuple[int, int] | None = None
+
+    @classmethod
+    def of(cls, meta: Mapping[str, Any]) -> Coverage:
+        found = cls(**{field.name: meta[field.name] for field in fields(cls)})
+        found.teachers = tuple(meta["teachers"]) if meta["teachers"] else None
+        return found
+
+    def note(self, rows: pa.Table) -> None:
+        """These rows were learned."""
+        newest = pc.max(rows["event_time_ms"]).as_py()
+        self.newest_ms = newest if self.newest_ms is None else max(self.newest_ms, newest)
+        if self.first_seq is None:
+            self.first_seq = rows["lake_seq"][0].as_py()
+        if self.published_ms is None:
+            self.published_ms = newest
+        seen = pc.min_max(rows["teacher_version"]).as_py()
+        if seen["min"] is not None:
+            first, last = self.teachers or (seen["min"], seen["max"])
+            self.teachers = min(first, seen["min"]), max(last, seen["max"])
+
+    def publish(self, rows: int) -> None:
+        """A version is published after so many rows."""
+        self.published_rows, self.published_ms = rows, self.newest_ms

@@ -98,15 +98,8 @@ def policy_value(
     >>> alone.refused
     'every request has a single candidate: there is nothing to choose from; log those that were not shown, too'
     """
-    codes = np.unique(requests, return_inverse=True)[1].reshape(-1)
-    p, y, pi = (np.asarray(column, dtype=np.float64) for column in (propensities, rewards, target))
-    chosen = np.asarray(chosen, dtype=bool)
-    R = int(codes.max(initial=-1)) + 1
-    rho = np.zeros(R)
-    at = np.flatnonzero(chosen)
-    usable = at[p[at] > 0]
-    rho[codes[usable]] = pi[usable] / p[usable]
-    total = float(rho.sum())
+    log = _Log.of(requests, propensities, chosen, rewards, target, clusters)
+    R, rho, total = log.requests, log.rho, float(log.rho.sum())
     found = PolicyValue(
         requests=R,
         effective=total**2 / float((rho**2).sum()) if total else 0.0,
@@ -115,25 +108,58 @@ def policy_value(
         largest_share=float(rho.max() / total) if total else 0.0,
         refused=None, logged=None, ips=None, snips=None, dr=None,
     )  # fmt: skip
-    by = _by_request(codes, clusters, R)
-    why = _missing_support(found, codes, p, pi, chosen, rho, by)
-    if why is not None:
+    if (why := _missing_support(found, log)) is not None:
         return found._replace(refused=why)
-    reward = np.zeros(R)
-    reward[codes[at]] = y[at]
+    reward, by = log.of_chosen(log.y), log.clusters
     snips = float((rho * reward).sum()) / total
     dr = None
     if predicted is not None:
         q = np.asarray(predicted, dtype=np.float64)
-        of_chosen = np.zeros(R)
-        of_chosen[codes[at]] = q[at]
-        dr = _mean(np.bincount(codes, pi * q, R) + rho * (reward - of_chosen), by)
+        dr = _mean(np.bincount(log.codes, log.pi * q, R) + rho * (reward - log.of_chosen(q)), by)
     return found._replace(
         logged=_mean(reward, by),
         ips=_mean(rho * reward, by),
         snips=_around(snips, rho * (reward - snips) / rho.mean(), by),
         dr=dr,
     )
+
+
+class _Log(NamedTuple):
+    """N candidates of R requests, in the symbols above: `codes` (N,) say whose candidate each is, `rho` is (R,)."""
+
+    requests: int
+    codes: np.ndarray
+    p: np.ndarray
+    pi: np.ndarray
+    y: np.ndarray
+    chosen: np.ndarray
+    rho: np.ndarray
+    clusters: Clusters
+
+    @classmethod
+    def of(
+        cls,
+        requests: np.ndarray,
+        propensities: np.ndarray,
+        chosen: np.ndarray,
+        rewards: np.ndarray,
+        target: np.ndarray,
+        clusters: np.ndarray | None,
+    ) -> _Log:
+        codes = np.unique(requests, return_inverse=True)[1].reshape(-1)
+        p, y, pi = (np.asarray(column, dtype=np.float64) for column in (propensities, rewards, target))
+        chosen = np.asarray(chosen, dtype=bool)
+        R = int(codes.max(initial=-1)) + 1
+        rho = np.zeros(R)
+        usable = np.flatnonzero(chosen & (p > 0))
+        rho[codes[usable]] = pi[usable] / p[usable]
+        return cls(R, codes, p, pi, y, chosen, rho, _by_request(codes, clusters, R))
+
+    def of_chosen(self, values: np.ndarray) -> np.ndarray:
+        """The value of the chosen candidate of each request, (R,)."""
+        found = np.zeros(self.requests)
+        found[self.codes[self.chosen]] = values[self.chosen]
+        return found
 
 
 def best_of_request(requests: np.ndarray, scores: np.ndarray) -> np.ndarray:
@@ -157,34 +183,26 @@ def _by_request(codes: np.ndarray, clusters: np.ndarray | None, requests: int) -
     return Clusters.of(np.asarray(clusters)[first])
 
 
-def _missing_support(
-    found: PolicyValue,
-    codes: np.ndarray,
-    p: np.ndarray,
-    pi: np.ndarray,
-    chosen: np.ndarray,
-    rho: np.ndarray,
-    by: Clusters,
-) -> str | None:
+def _missing_support(found: PolicyValue, log: _Log) -> str | None:
     """Why no estimate can be made; None where it can. Raises ConfigError for what is no probability."""
+    p, R = log.p, log.requests
     if not np.isfinite(p).all() or (p < 0).any() or (p > 1).any():
         wrong = p[~((p >= 0) & (p <= 1))]
         raise ConfigError(
             f"{len(wrong):,} propensities are no probabilities, as {wrong[0]:g}; a propensity is the probability by "
             "which the log chose a candidate, 0 to 1"
         )
-    R = found.requests
     if not R:
         return "there is no request"
-    if len(codes) == R:
+    if len(log.codes) == R:
         return (
             "every request has a single candidate: there is nothing to choose from; log those that were not shown, too"
         )
-    counts = np.bincount(codes[chosen], minlength=R)
+    counts = np.bincount(log.codes[log.chosen], minlength=R)
     if (counts != 1).any():
         unclear = int((counts != 1).sum())
         return f"{unclear:,} of {R:,} requests have no choice or several; one candidate has to be chosen of each"
-    impossible = float(pi[p <= 0].sum()) / R
+    impossible = float(log.pi[p <= 0].sum()) / R
     if impossible > MOST_MISSING:
         return (
             f"{impossible:.1%} of what the new policy chooses has propensity 0: the log cannot say what that is worth"
@@ -194,7 +212,7 @@ def _missing_support(
             f"{found.effective:.0f} effective requests of {R:,} (fewer than {FEWEST_EFFECTIVE:.0f}): the new policy "
             "hardly ever chooses what the log chose"
         )
-    weight = _mean(rho, by)
+    weight = _mean(log.rho, log.clusters)
     if abs(weight.value - 1) > max(MOST_ERRORS * weight.se, 0.01):
         return (
             f"the weights average {weight.value:.3f} ± {weight.se:.3f} where full support gives 1: "

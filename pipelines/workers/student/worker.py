@@ -76,11 +76,40 @@ class StudentWorker(Worker):
         since: an export of the same name then has the size they had."""
         config, settings = self._config, self._settings
         set_threads(config.resources.threads)
-        tasks, features = config.student_tasks(settings), config.student_features(settings)
-        self.engine = StudentEngine(
+        self.engine = self._new_engine()
+        folders = {STUDENT: self._run_dir.served(settings.name), TWIN: self._run_dir.served_twin(settings.name)}
+        self._exports = Exports(self.engine, folders)
+        self.build = self._builder()
+        stored = self.keeper.open(self.engine, partial(accepted_identities, self._run_dir, config, self.name))
+        if stored is None and settings.starts_from is not None:
+            start_warm(self.engine, self._run_dir.roster.start(settings.name), config, settings)
+            log.info("started with weights of %s", settings.starts_from)
+        self.record = self._new_record()
+        live = self._run_dir.live(settings.name)
+        self.increments = Increments(self.engine.student, live, config.registry, self.watch)
+        meta = stored.meta if stored is not None else None
+        self._past = Past(meta, meta["lake_seq"] if meta is not None else self._position)
+        grew = stored is not None and self._load(stored)
+        self.versions = Versions(config, settings, self._run_dir, self.engine)
+        trial = {} if stored is None else {k: v for k, v in stored.tensors.items() if k.startswith(f"{VERSIONS}/")}
+        self.versions.resume(meta, {name: whole_tensor(tensor) for name, tensor in trial.items()}, self._position)
+        self.account = Account(
+            self.engine.names,
+            config.student_tasks(settings),
+            most_in_a_row=config.resources.max_quarantined_in_a_row,
+            grave_share=config.losses.fail_share,
+            sampled=bool(settings.negative_rate),
+            meta=meta,
+        )
+        self.keeper.write_quarantine(self.account.quarantine_state())
+        return grew
+
+    def _new_engine(self) -> StudentEngine:
+        config, settings = self._config, self._settings
+        return StudentEngine(
             settings.model,
-            features,
-            tasks,
+            config.student_features(settings),
+            config.student_tasks(settings),
             config.seed,
             twin=settings.twin,
             baselines=settings.baselines,
@@ -90,37 +119,15 @@ class StudentWorker(Worker):
             identity=config.identity(self.name),
             watch=self.watch,
         )
-        folders = {STUDENT: self._run_dir.served(settings.name), TWIN: self._run_dir.served_twin(settings.name)}
-        self._exports = Exports(self.engine, folders)
-        self.build = self._builder()
-        older = partial(accepted_identities, self._run_dir, config, self.name)
-        stored = self.keeper.open(self.engine, older)
-        meta = stored.meta if stored is not None else None
-        most = config.resources.max_quarantined_in_a_row
-        sampled = bool(settings.negative_rate)
-        self.record = Record(
-            tasks,
+
+    def _new_record(self) -> Record:
+        config, settings = self._config, self._settings
+        return Record(
+            config.student_tasks(settings),
             PredictionLog(self._run_dir.predictions(settings.name), config.resources.predictions_bytes),
-            weighted=config.rows.weighted or sampled,
+            weighted=config.rows.weighted or bool(settings.negative_rate),
             metrics=config.metrics,
         )
-        self.versions = Versions(config, settings, self._run_dir, self.engine)
-        if stored is None and settings.starts_from is not None:
-            start_warm(self.engine, self._run_dir.roster.start(settings.name), config, settings)
-            log.info("started with weights of %s", settings.starts_from)
-        live = self._run_dir.live(settings.name)
-        self.increments = Increments(self.engine.student, live, config.registry, self.watch)
-        self._past = Past(meta, meta["lake_seq"] if meta is not None else self._position)
-        grew = stored is not None and self._load(stored)
-        kept = stored.tensors if stored is not None else {}
-        counted = {k: whole_tensor(v) for k, v in kept.items() if k.startswith(f"{VERSIONS}/")}
-        self.versions.resume(meta, counted, self._position)
-        grave = config.losses.fail_share
-        self.account = Account(
-            self.engine.names, tasks, most_in_a_row=most, grave_share=grave, sampled=sampled, meta=meta
-        )
-        self.keeper.write_quarantine(self.account.quarantine_state())
-        return grew
 
     def _builder(self, stretches: Stretches | None = None) -> BatchBuilder:
         config, settings = self._config, self._settings

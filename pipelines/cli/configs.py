@@ -26,8 +26,8 @@ def init(
     source: Annotated[
         Path,
         typer.Argument(
-            help="A Parquet, CSV, TSV or JSON-lines file, perhaps .gz or .zst; or a folder of one kind. Or the name of "
-            "a public data set, followed by PATH."
+            help="A Parquet, CSV, TSV or JSON-lines file, perhaps .gz or .zst; a folder of one kind, or a Delta "
+            "table. Or the name of a public data set, followed by PATH."
         ),
     ],
     path: Annotated[
@@ -49,6 +49,13 @@ def init(
     header: Annotated[
         bool | None,
         typer.Option("--header/--no-header", help="Of text: whether its first line names the columns; default: seen."),
+    ] = None,
+    feedback: Annotated[
+        Path | None,
+        typer.Option(
+            "--feedback",
+            help="A file of clicks and the like, a row each: the impression's id, the time, perhaps what happened.",
+        ),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the config, and the copy beside it.")] = False,
     json_: AsJson = False,
@@ -74,7 +81,7 @@ def init(
         raise BadInput(f"`{source}` is a public data set: give its files, too: exfm init {source} FOLDER")
     name = source.name.partition(".")[0] or "mine"
     target = out or Path(f"{name}.yaml")
-    asked = Asked(tuple(label or ()), time, id_, vertical, user, header)
+    asked = Asked(tuple(label or ()), time, id_, vertical, user, header, feedback)
     origin = None
     if path is not None:
         origin, source, asked = _published(str(source), path, target, asked, force)

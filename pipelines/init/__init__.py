@@ -4,6 +4,7 @@ source       Parquet, CSV, TSV, JSON lines, folders of them: one Parquet file
 columns      what is known of every column after one pass
 guess        what was taken, why, and what else it could be
 times        the event time: its column, its unit, the order of rows
+feedback     labels from a file of their own
 labels       what is to be predicted, which values count, how late they come
 roles        id, vertical, user, item, propensity, value
 features     what becomes of every other column

@@ -217,7 +217,7 @@ def _delays(
             what = f"{early:,} of {rows:,} come before their impression" if early else f"{rows - known:,} have none"
             yield _unused(where, f"is not when `{label.name}` came: of its positives {what}")
             return
-        if time.as_is or "delay_column" in setting:
+        if time.as_is or "delay_column" in setting or column.kind == "time":
             window = next((w for w in WINDOWS_S if w * 1000 >= most), LATEST_S)
             words = f"half come within {_span(half)}, 99 % within {_span(most)}, all within {_span(all_)}"
             yield Delay(setting, window, words, [])

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 from pipelines.init.columns import Seen, look
 from pipelines.init.config_text import Draft, config_text, student_name
 from pipelines.init.features import find_features, useless
+from pipelines.init.feedback import with_feedback
 from pipelines.init.labels import MOST, Label, find_labels, possible
 from pipelines.init.prepared import prepared
 from pipelines.init.roles import find_roles
@@ -27,7 +28,8 @@ MB = 1 << 20
 
 @dataclass
 class Asked:
-    """What the caller said of the columns, instead of having it guessed. `header`: None: found out."""
+    """What the caller said of the columns, instead of having it guessed. `header`: None: found out. `feedback`: a file
+    of labels."""
 
     labels: tuple[str, ...] = ()
     time: str | None = None
@@ -35,6 +37,7 @@ class Asked:
     vertical: str | None = None
     user: str | None = None
     header: bool | None = None
+    feedback: Path | None = None
 
     @property
     def roles(self) -> dict[str, str]:
@@ -49,6 +52,8 @@ class Asked:
             words += [option, column] if column is not None else []
         if self.header is not None:
             words.append("--header" if self.header else "--no-header")
+        if self.feedback is not None:
+            words += ["--feedback", self.feedback.name]
         return words
 
 
@@ -121,10 +126,13 @@ def _draft(
     engine: Engine, path: Path, out: Path, copy: Path, staged: Path, asked: Asked, force: bool
 ) -> tuple[Draft, int]:
     source = opened(engine, path, staged, asked.header)
+    this_year = datetime.now(UTC).year
+    if asked.feedback is not None:
+        source, tasks = with_feedback(engine, source, asked.feedback, staged, this_year, asked.id)
+        asked = replace(asked, labels=asked.labels or tasks)
     columns = look(engine, source.path)
     rows = next(iter(columns.values())).rows
     _there(path, columns, [*asked.labels, *asked.roles.values(), *([asked.time] if asked.time else [])])
-    this_year = datetime.now(UTC).year
     time, findings = event_time(engine, source.path, columns, this_year, asked.time)
     if asked.time is not None and time.guess.column is None:
         raise BadInput(f"{path}: `{asked.time}` is {columns[asked.time].type}, and not every value of it is a time")

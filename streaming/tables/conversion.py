@@ -28,6 +28,8 @@ def as_parquet(
     yield f"{files.words} written as one Parquet file"
     if files.form == "parquet":
         engine.write(f"SELECT * FROM read_parquet({names}, union_by_name = true)", to)
+    elif files.form == "delta":  # columns that it is partitioned by stand in the names of folders
+        engine.write(f"SELECT * FROM read_parquet({names}, union_by_name = true, hive_partitioning = true)", to)
     elif files.form == "lines":
         engine.write(f"SELECT * FROM {_lines(engine, names, texts)}", to)
     else:

@@ -1,4 +1,5 @@
-"""Which files lie at a path, and of which form they are: Parquet, CSV or TSV, JSON lines; packed or not; a folder."""
+"""Which files lie at a path, and of which form they are: Parquet, CSV or TSV, JSON lines; packed or not; a folder; a
+Delta table."""
 
 from __future__ import annotations
 
@@ -8,13 +9,16 @@ from typing import Literal, NamedTuple
 
 from streaming.errors import BadInput
 
-Form = Literal["parquet", "table", "lines"]
+Form = Literal["parquet", "table", "lines", "delta"]
 PACKED = (".gz", ".gzip", ".zst", ".zstd")
 ENDINGS: dict[Form, tuple[str, ...]] = {
     "parquet": (".parquet", ".pq"),
     "table": (".csv", ".tsv", ".txt", ".dat"),
     "lines": (".json", ".jsonl", ".ndjson"),
 }
+READ_AS_FILES = frozenset(["timestampNtz", "v2Checkpoint", "vacuumProtocolCheck", "variantType"])
+"""What a Delta table may have so that its rows are those of its files."""
+
 UNPACKED_TIMES = 4
 """How much larger packed text is, roughly, than the file."""
 
@@ -59,7 +63,9 @@ class Files(NamedTuple):
 def files_at(path: Path) -> Files:
     """The files at `path`. Raises BadInput where there are none, or of several forms."""
     if not path.exists():
-        raise BadInput(f"{path}: no such file or folder; give a Parquet, CSV, TSV or JSON-lines file, or a folder")
+        raise BadInput(
+            f"{path}: no such file or folder; give a Parquet, CSV, TSV or JSON-lines file, a folder, or a Delta table"
+        )
     if path.is_dir():
         return _in_folder(path)
     form = "parquet" if is_parquet(path) else form_of(path)
@@ -77,11 +83,7 @@ def is_parquet(path: Path) -> bool:
 
 def _in_folder(path: Path) -> Files:
     if (path / "_delta_log").is_dir():
-        raise BadInput(
-            f"{path} is a Delta table: its folder holds files of old versions, too; write its rows once: python "
-            f"-c \"import deltalake as d, pyarrow.parquet as pq; pq.write_table(d.DeltaTable('{path}')"
-            f".to_pyarrow_table(), '{path.name}.parquet')\""
-        )
+        return _of_delta(path)
     files = sorted(file for file in path.rglob("*") if file.is_file() and not file.name.startswith(("_", ".")))
     known = {file: form for file in files if (form := form_of(file)) is not None}
     forms = sorted(set(known.values()))
@@ -90,6 +92,26 @@ def _in_folder(path: Path) -> Files:
     if len(forms) > 1:
         raise BadInput(f"{path} holds files of several forms ({', '.join(forms)}); give one of them")
     return Files(list(known), forms[0])
+
+
+def _of_delta(path: Path) -> Files:
+    """The files of a Delta table's newest version; its folder holds those of older ones, too."""
+    import deltalake
+
+    try:
+        table = deltalake.DeltaTable(path)
+        features = set(table.protocol().reader_features or ())
+        files = sorted(Path(uri.removeprefix("file://")) for uri in table.file_uris())
+    except Exception as error:  # deltalake's own errors have no common class below this one
+        raise BadInput(f"{path} cannot be read as a Delta table: {str(error).splitlines()[0]}") from None
+    if strange := sorted(features - READ_AS_FILES):
+        raise BadInput(
+            f"{path} is a Delta table with {', '.join(strange)}: its files alone do not say which rows there are; "
+            "write its rows as Parquet, with the program that wrote it, and give that"
+        )
+    if not files:
+        raise BadInput(f"{path} has no rows; give a file that has some")
+    return Files(files, "delta")
 
 
 def form_of(path: Path) -> Form | None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
-from pathlib import Path
 
 import deltalake
 import numpy as np
@@ -218,15 +216,23 @@ def test_nothing_is_overwritten_unless_it_is_asked(tmp_path):
     assert json.loads(shown.output)["rows"] == ROWS
 
 
-def test_a_delta_table_is_refused_with_a_command_that_writes_its_rows(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    table = clicks(ROWS)
-    deltalake.write_deltalake("old", table.slice(0, 10))
-    deltalake.write_deltalake("old", table, mode="overwrite")
-    with pytest.raises(BadInput, match="is a Delta table: its folder holds files of old versions") as refused:
-        begin(Path("old"), tmp_path / "mine.yaml")
-    exec(shlex.split(str(refused.value))[-1])
-    assert begin(Path("old.parquet"), tmp_path / "mine.yaml").rows == ROWS
+def test_a_delta_table_is_the_rows_of_its_newest_version(tmp_path):
+    table, lies = clicks(ROWS), tmp_path / "shown"
+    deltalake.write_deltalake(lies, table.slice(0, 10), partition_by=["surface"])
+    deltalake.write_deltalake(lies, table, mode="overwrite", partition_by=["surface"])
+    begun = begin(lies, tmp_path / "mine.yaml")
+    assert begun.rows == ROWS
+    found = pq.read_table(load(tmp_path / "mine.yaml").source.path).sort_by("impression_id")
+    assert found["surface"].to_pylist() == table["surface"].to_pylist()
+    assert found["price"].to_pylist() == table["price"].to_pylist()
+
+
+def test_a_delta_table_whose_files_hold_deleted_rows_is_refused(tmp_path):
+    lies = tmp_path / "shown"
+    features = {"delta.enableDeletionVectors": "true"}
+    deltalake.write_deltalake(lies, clicks(ROWS), configuration=features)
+    with pytest.raises(BadInput, match="is a Delta table with deletionVectors: its files alone do not say"):
+        begin(lies, tmp_path / "mine.yaml")
 
 
 @pytest.mark.parametrize(
@@ -244,3 +250,37 @@ def test_what_is_no_file_of_rows_is_refused(tmp_path, name, text, said):
     with pytest.raises(BadInput, match=said):
         begin(tmp_path / name, tmp_path / "mine.yaml")
     assert not (tmp_path / "mine.yaml").exists()
+
+
+@pytest.mark.parametrize("several", [True, False])
+def test_feedback_in_a_file_of_its_own_becomes_labels_with_their_delays(tmp_path, several):
+    table = clicks(ROWS)
+    shown = stored(tmp_path / "shown.parquet", table.drop_columns("clicked"))
+    rows = [row for row in table.to_pylist() if row["clicked"]]
+    lines = ["impression_id,event_time,event_type" if several else "impression_id,event_time"]
+    for n, row in enumerate(rows):
+        lines.append(f"{row['impression_id']},{row['shown_at'] + 60}" + (",click" if several else ""))
+        if several and n % 4 == 0:
+            lines.append(f"{row['impression_id']},{row['shown_at'] + 5000},purchase")
+    (tmp_path / "events.csv").write_text("\n".join(lines) + "\n")
+    out = tmp_path / "mine.yaml"
+    begun = begin(shown, out, Asked(feedback=tmp_path / "events.csv"))
+    config = load(out)
+    report = check_config(config)
+    assert not report.stops, report.findings
+    assert "events.csv joined by `impression_id`: click" in begun.said[0]
+    found = {
+        task: (seen.positives, config.source.labels[task].time_column) for task, seen in report.sample.labels.items()
+    }
+    expected = {"ctr": (len(rows), "click_time")} | ({"cvr": (-(-len(rows) // 4), "purchase_time")} if several else {})
+    assert found == expected
+    windows = {task.name: (task.window_s, task.given) for task in config.rows.tasks}
+    assert windows == {"ctr": (60, None)} | ({"cvr": (10_800, "ctr")} if several else {})
+    assert not {"click_time", "purchase_time", "click", "purchase"} & {column.name for column in config.rows.columns}
+
+
+def test_feedback_without_an_id_in_common_is_refused(tmp_path):
+    shown = stored(tmp_path / "shown.parquet", clicks(ROWS))
+    (tmp_path / "events.csv").write_text("row,event_time\n1,1700000000\n")
+    with pytest.raises(BadInput, match="matched by an id that both have under one name; columns in both: none"):
+        begin(shown, tmp_path / "mine.yaml", Asked(feedback=tmp_path / "events.csv"))

@@ -1,6 +1,6 @@
 from .accumulators import AccumulatorConfig, SparseOptimizer, scale_accumulator
 from .fused import FusedTables, Looked
-from .quantised import QuantisedTables
+from .quantised import Kind, QuantisedTables
 from .tables import (
     bag_configs,
     draw_initial_weights,
@@ -13,6 +13,7 @@ from .tables import (
 __all__ = [
     "AccumulatorConfig",
     "FusedTables",
+    "Kind",
     "Looked",
     "QuantisedTables",
     "SparseOptimizer",

@@ -9,10 +9,11 @@ B examples, T tasks.
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -20,7 +21,7 @@ from torch import Tensor, nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from exfm.data import Batch, FeatureSet, Histories
-from exfm.embeddings import QuantisedTables, embedding_bags, load_table_weights, look_up
+from exfm.embeddings import Kind, QuantisedTables, embedding_bags, load_table_weights, look_up
 from exfm.errors import ModelError
 from exfm.layers import Prior, TrunkConfig, Units, build_trunk, with_prior
 from exfm.models.stack import has_wide
@@ -83,10 +84,17 @@ class ServedStudent(nn.Module):
         """Of the tables that are looked up."""
         return sum(p.nbytes for p in self.tables.parameters()) if self.quantised is None else self.quantised.nbytes
 
-    def quantise(self, kind: Literal["int8", "int4"]) -> None:
+    def quantise(self, kind: Kind) -> None:
         """Look up tables of whole numbers from now on; those of float32 are let go. It cannot be saved any more."""
         self.quantised = QuantisedTables(self.tables, kind)
         del self.tables
+
+    def quantised_as(self, kind: Kind) -> ServedStudent:
+        """The same student with tables of whole numbers; all else is shared, and this one stays as it is."""
+        other = copy.copy(self)
+        other.__dict__ = self.__dict__ | {"_modules": dict(self._modules)}
+        other.quantise(kind)
+        return other
 
     def score(self, batch: Batch) -> np.ndarray:
         """Logits (B, T) float32."""

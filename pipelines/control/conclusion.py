@@ -6,7 +6,9 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from pipelines.config import STUDENT, Config, StudentSettings, hashes_of_run
 from pipelines.registry import CONCLUSION, HAND, Action, Ledger, LedgerWriter, twin_version
@@ -212,7 +214,8 @@ def conclude_versions(config: Config, run_dir: RunDir, summary: Summary, grave: 
                     writing.add(Action.WITHDRAWN, None, by=CONCLUSION, reason="; ".join(grave.words))
                 continue
             for role, (name, export) in exports.items():
-                _publish(writing, ledger, role, name, export)
+                stated = partial(_stated, config, student, run_dir, export)
+                _publish(writing, ledger, role, name, export, stated)
             chosen = champion_of(outcomes_of(results), twin=Champion.TWIN in exports)
             if chosen not in exports:
                 continue
@@ -235,7 +238,18 @@ def _last_exports(run_dir: RunDir, student: StudentSettings) -> dict[Champion, t
     return found | ({Champion.TWIN: (twin_version(name), twin)} if twin.exists() else {})
 
 
-def _publish(writing: LedgerWriter, ledger: Ledger, role: Champion, name: str, export: Path) -> None:
+def _stated(config: Config, student: StudentSettings, run_dir: RunDir, export: Path) -> dict[str, Any]:
+    """What smaller tables would cost an export, for its entry."""
+    from exfm.models import load_served
+    from pipelines.workers.student import stated_tables
+
+    tables = stated_tables(config, student, run_dir.lake, load_served(export))
+    return {} if tables is None else {"tables": tables}
+
+
+def _publish(
+    writing: LedgerWriter, ledger: Ledger, role: Champion, name: str, export: Path, stated: Callable[[], dict[str, Any]]
+) -> None:
     """An export among the versions, and its entry, where it is not there already."""
     if not ledger.folder(name).exists():
         with replacing_folder(ledger.folder(name)) as folder:
@@ -243,7 +257,8 @@ def _publish(writing: LedgerWriter, ledger: Ledger, role: Champion, name: str, e
                 link_file(file, folder / file.name)
     if not any(entry["action"] == Action.PUBLISHED and entry["version"] == name for entry in writing.entries):
         size = sum(file.stat().st_size for file in export.iterdir())
-        writing.add(Action.PUBLISHED, name, by=CONCLUSION, reason="the end of the run", role=str(role), bytes=size)
+        writing.add(Action.PUBLISHED, name, by=CONCLUSION, reason="the end of the run", role=str(role), bytes=size,
+                    **stated())  # fmt: skip
 
 
 def _of_all(config: Config) -> dict[str, object]:

@@ -31,7 +31,7 @@ def students_table(students: Sequence[dict[str, Any]], width: int) -> Group:
     for title in ("rows", "lag rows"):
         table.add_column(title, justify="right", no_wrap=True)
     table.add_column("NE so far", no_wrap=True)
-    for title in ("teacher", "logit age", "champion", "pid", "MB") if wide else ():
+    for title in ("teacher", "logit age", "champion", "int8, int4 NE", "pid", "MB") if wide else ():
         table.add_column(title, justify="right", no_wrap=True)
     notes = []
     for student in students:
@@ -49,6 +49,7 @@ def students_table(students: Sequence[dict[str, Any]], width: int) -> Group:
                 "–" if version is None else f"v{version}",
                 duration(student["logit_age_s"]),
                 champion or "–",
+                _loss(student.get("tables")),
                 "–" if student["host"] is None else str(student["host"]),
                 number(None if rss is None else rss / 2**20),
             ]
@@ -56,6 +57,22 @@ def students_table(students: Sequence[dict[str, Any]], width: int) -> Group:
         if student["reason"]:
             notes.append(Text(f"{student['name']}: {student['reason']}", style="dim"))
     return Group(table, *notes)
+
+
+def _loss(tables: dict[str, Any] | None) -> str:
+    """The largest change of a task's NE, in %, above 0 is worse.
+
+    >>> change = {"int8": {"ne_change": {"ctr": 1e-6, "cvr": -1e-5}}, "int4": {"ne_change": {"ctr": 9e-4, "cvr": None}}}
+    >>> _loss(change), _loss(None)
+    ('+0.00 +0.09 %', '–')
+    """
+    if tables is None:
+        return "–"
+    worst = []
+    for kind in ("int8", "int4"):
+        known = [change for change in tables[kind]["ne_change"].values() if change is not None]
+        worst.append(f"{100 * max(known):+.2f}" if known else "–")
+    return f"{' '.join(worst)} %"
 
 
 def _filter(of: dict[str, Any]) -> str:

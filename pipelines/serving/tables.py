@@ -3,19 +3,16 @@ answer, and beyond a bound they are refused."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
-import numpy as np
 import pyarrow as pa
 
-from exfm.data import Batch, BatchBuilder
+from exfm.embeddings import Kind
 from exfm.errors import ModelError
-from exfm.metrics import normalised_entropy
 from exfm.models import ServedStudent
+from pipelines.workers.student import table_losses
 
 JUDGED_ROWS = 20_000
-AT_ONCE = 4096
 
 
 class Tables(NamedTuple):
@@ -26,9 +23,16 @@ class Tables(NamedTuple):
     max_ne_loss: float = 0.001
 
 
-def columns_to_judge(served: ServedStudent) -> list[str]:
-    """The columns of the lake that `take_tables` reads."""
-    return [*served.features.needs_columns(), *(f"label_{task}" for task in served.tasks), "sample_weight"]
+def refuse_stated(asked: Tables, stated: dict[str, Any] | None) -> None:
+    """Raise ModelError where such tables were found to raise the NE by more than they may when the version was
+    published; `stated`: as its ledger says."""
+    changes = (stated or {}).get(asked.kind, {}).get("ne_change", {})
+    for task, change in changes.items():
+        if change is not None and change > asked.max_ne_loss:
+            raise ModelError(
+                f"tables of {asked.kind} raised the NE of `{task}` by {change:.3%} when this version was published, "
+                f"and may by {asked.max_ne_loss:.3%} (--max-ne-loss); serve int8 or fp32"
+            )
 
 
 def take_tables(served: ServedStudent, asked: Tables, rows: pa.Table | None) -> dict[str, Any]:
@@ -41,11 +45,8 @@ def take_tables(served: ServedStudent, asked: Tables, rows: pa.Table | None) -> 
         return {"kind": "fp32", "bytes": before}
     if rows is None or not rows.num_rows:
         raise ModelError(f"tables of {asked.kind} are judged on labelled rows, and there are none; serve fp32")
-    build = BatchBuilder(served.features, served.tasks)
-    batches = [build(rows.slice(start, AT_ONCE)) for start in range(0, rows.num_rows, AT_ONCE)]
-    exact = _logits(served, batches)
-    served.quantise(asked.kind)
-    changes = _changes(served.tasks, exact, _logits(served, batches), batches)
+    kind: Kind = asked.kind
+    changes = table_losses(served, [kind], rows)[kind].ne_change
     for task, change in changes.items():
         if change is not None and change > asked.max_ne_loss:
             raise ModelError(
@@ -57,29 +58,11 @@ def take_tables(served: ServedStudent, asked: Tables, rows: pa.Table | None) -> 
             f"the {rows.num_rows:,} rows to judge {asked.kind} on have labels of one kind only; serve fp32 until there "
             "are more"
         )
+    served.quantise(kind)
     return {
-        "kind": asked.kind,
+        "kind": kind,
         "bytes": served.table_bytes,
         "bytes_fp32": before,
         "ne_change": changes,
         "judged_rows": rows.num_rows,
     }
-
-
-def _logits(served: ServedStudent, batches: Sequence[Batch]) -> np.ndarray:
-    """(N, T), of all rows."""
-    return np.concatenate([served.score(batch) for batch in batches])
-
-
-def _changes(
-    tasks: Sequence[str], exact: np.ndarray, now: np.ndarray, batches: Sequence[Batch]
-) -> dict[str, float | None]:
-    """NE over that of fp32, less 1, by task; None where it is not defined. exact, now: (N, T)."""
-    parts = zip(*((b.labels.numpy(), b.label_mask.numpy(), b.weights.numpy()) for b in batches), strict=True)
-    labels, known, weights = (np.concatenate(part) for part in parts)
-    found = {}
-    for t, task in enumerate(tasks):
-        at = known[:, t]
-        was, is_now = (normalised_entropy(z[at, t], labels[at, t], weights[at]) for z in (exact, now))
-        found[task] = None if was is None or is_now is None else is_now / was - 1
-    return found

@@ -15,7 +15,8 @@ from exfm.models import load_served
 from pipelines.served_model import ServedModel
 from pipelines.served_rows import checked_columns, serving_rules
 from pipelines.serving.asked import Asked
-from pipelines.serving.tables import JUDGED_ROWS, Tables, columns_to_judge, take_tables
+from pipelines.serving.tables import JUDGED_ROWS, Tables, refuse_stated, take_tables
+from pipelines.workers.student import columns_to_judge
 from streaming.messages import Refusals, RowRules
 from streaming.schema import RowSchema
 
@@ -65,6 +66,7 @@ class ServedVersion:
         tables predict worse than they may."""
         served = load_served(path) if value is None else value.served
         rows = None
+        refuse_stated(tables, about.get("published", {}).get("tables"))
         if tables.kind != "fp32" and labelled is not None:
             rows = labelled(columns_to_judge(served), JUDGED_ROWS)
         self.model, self.name, self.about = model, name, about | {"tables": take_tables(served, tables, rows)}

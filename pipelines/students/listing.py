@@ -9,7 +9,7 @@ from exfm.errors import ModelError
 from exfm.tensors import checkpoint_names, read_manifest
 from pipelines.config import STUDENT, Config
 from pipelines.control import with_roster
-from pipelines.registry import Ledger
+from pipelines.registry import Action, Ledger
 from pipelines.run_dir import Presence, Roster, RunDir
 from pipelines.status import alive, last_status
 from pipelines.tools import config_of
@@ -21,6 +21,7 @@ class Listed:
 
     state      of its worker; or `asked` (it waits for the run, or for its row), `paused`, `retired`, `refused`,
                `stopped` (as the run is)
+    tables     bytes of the champion's tables in fp32, int8 and int4, and by how much of itself those change its NE
     versions   that are candidate, champion and previous in its registry; null where there is none
     """
 
@@ -40,6 +41,7 @@ class Listed:
     host: int | None
     rss_bytes: int | None
     versions: dict[str, str | None]
+    tables: dict[str, Any] | None
 
     def as_json(self) -> dict[str, Any]:
         value = asdict(self)
@@ -68,7 +70,7 @@ def _listed(
     known = {student.name: student for each in (before, config) for student in each.students}
     settings = known.get(name)
     state, reason = _state(name, run_dir.roster, worker, lives, settings.joins_at_rows if settings is not None else 0)
-    worker = worker or _saved(run_dir, name)
+    worker, ledger = worker or _saved(run_dir, name), Ledger(run_dir, name)
     return Listed(
         name=name,
         state=state,
@@ -85,8 +87,16 @@ def _listed(
         logit_age_s=worker.get("logit_age_s"),
         host=worker.get("pid") if lives else None,
         rss_bytes=worker.get("rss_bytes") if lives else None,
-        versions=Ledger(run_dir, name).standing().as_json(),
+        versions=ledger.standing().as_json(),
+        tables=_tables(ledger),
     )
+
+
+def _tables(ledger: Ledger) -> dict[str, Any] | None:
+    """As stated of the champion when it was published; None of a version for which no row could tell."""
+    champion = ledger.standing().champion
+    published = (e for e in ledger.entries() if e["action"] == Action.PUBLISHED and e["version"] == champion)
+    return next((entry["tables"] for entry in published if "tables" in entry), None)
 
 
 def _saved(run_dir: RunDir, name: str) -> dict[str, Any]:

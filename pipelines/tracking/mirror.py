@@ -93,6 +93,9 @@ def lineage_tags(entry: Entry) -> dict[str, str]:
     flat = {"position": entry["version"], "role": entry.get("role", "student"), **entry.get("lineage", {})}
     flat |= {key: entry[key] for key in ("rows", "bytes", "event_time_ms") if key in entry}
     flat |= entry.get("figures", {})
+    for kind in ("int8", "int4") if "tables" in entry else ():
+        changes = entry["tables"][kind]["ne_change"].items()
+        flat |= {f"tables/{kind}/ne_change/{task}": change for task, change in changes}
     flat |= {f"parity/{key}": value for key, value in entry.get("parity", {}).items()}
     ranges = {key: " to ".join(map(str, value)) for key, value in flat.items() if isinstance(value, list | tuple)}
     return {key: str(value) for key, value in (flat | ranges).items() if value is not None}

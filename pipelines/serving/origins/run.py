@@ -12,13 +12,10 @@ from pipelines.registry import Ledger
 from pipelines.run_dir import RunDir
 from pipelines.serving.origins.wanted import LOOK_EVERY_S, Wanted
 from pipelines.tools import config_of
-from streaming.lake import LakeReader
+from pipelines.workers.student import newest_labelled
 from streaming.schema import RowSchema
 
 Standing = Literal["champion", "candidate", "newest"]
-
-LOOK_BACK = 20
-"""A student that has fewer than one of so many of the newest rows is judged on fewer."""
 
 
 class RunOrigin:
@@ -51,7 +48,9 @@ class RunOrigin:
             return None
         published = next((e for e in ledger.entries() if e["version"] == name and e["action"] == "published"), {})
         about = {
-            key: published[key] for key in ("at", "rows", "lineage", "figures", "event_time_ms") if key in published
+            key: published[key]
+            for key in ("at", "rows", "lineage", "figures", "event_time_ms", "tables")
+            if key in published
         }
         return Wanted(name, ledger.folder(name), self._schema, {"follows": self._follow, "published": about},
                       self._labelled)  # fmt: skip
@@ -59,15 +58,7 @@ class RunOrigin:
     def _labelled(self, columns: list[str], count: int) -> pa.Table:
         """The newest rows of the lake that the student is for, at most `count`."""
         config = with_roster(config_of(self._run_dir), self._run_dir.roster)
-        own = config.own_rows(config.student(self.model))
-        lake = LakeReader(self._run_dir.lake, config.rows)
-        if lake.last_lake_seq < 0:
-            return pa.table({})
-        after = max(lake.last_lake_seq - LOOK_BACK * count, lake.first_lake_seq - 1)
-        there = set(config.rows.augmented.names)
-        wanted = [name for name in columns if name in there]
-        read = lake.read(after, columns=wanted, verticals=set(own.verticals) or None, filter=own.condition)
-        return read.table.slice(max(0, read.table.num_rows - count))
+        return newest_labelled(config, config.student(self.model), self._run_dir.lake, columns, count)
 
     def close(self) -> None:
         pass

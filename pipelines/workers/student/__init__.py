@@ -8,6 +8,7 @@ export   what is served, checked against the student
 versions what is published of it while it learns, and which version is champion
 increments  what it learned since a moment ago, for servers that follow it live
 warm     the weights of another student's checkpoint, to begin with
+tables   what int8 and int4 tables cost a version
 trial    champion and candidate on the same fresh rows
 """
 

@@ -15,7 +15,7 @@ before it knew.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -40,6 +40,7 @@ from pipelines.registry import POLICY, Action, Entry, Ledger, LedgerWriter, Stan
 from pipelines.rules import Promote, Refuse
 from pipelines.run_dir import RunDir, version_name
 from pipelines.workers.student.coverage import Coverage
+from pipelines.workers.student.tables import stated_tables
 from pipelines.workers.student.trial import NAME, Trial
 from streaming.disk import make_folder
 
@@ -54,6 +55,7 @@ class Versions:
 
     def __init__(self, config: Config, student: StudentSettings, run_dir: RunDir, engine: StudentEngine) -> None:
         self._config, self._settings, self._engine = config, config.registry, engine
+        self._student, self._lake = student, run_dir.lake
         self._lineage = {"run": config.name, "config_hash": config.hash, "code": __version__, "lake": str(run_dir.lake)}
         self._tasks = config.student_tasks(student)
         self._ledger = Ledger(run_dir, student.name)
@@ -274,16 +276,30 @@ class Versions:
             if unwritten is not None:
                 make_folder(self._ledger.versions)
                 save_served(unwritten[1], self._ledger.versions, unwritten[0])
+            stated = self._stated(entries, unwritten)
             with self._ledger.writing() as ledger:
                 there = {_key(entry) for entry in ledger.entries if entry["by"] == POLICY}
                 others = sum(entry["by"] != POLICY for entry in ledger.entries)
                 for entry in entries:
                     overtaken = others > entry["others"] and entry["action"] in OF_A_TRIAL
                     if _key(entry) not in there and not overtaken:
-                        self._write_entry(ledger, **entry)
+                        self._write_entry(ledger, **entry, **stated.get(entry["version"], {}))
                 ledger.prune(self._settings.keep_versions)
 
         return write
+
+    def _stated(
+        self, entries: Sequence[Entry], unwritten: tuple[str, ServedStudent] | None
+    ) -> dict[str | None, dict[str, Any]]:
+        """What smaller tables cost the versions that are published by these entries, on rows of the lake up to each."""
+        found: dict[str | None, dict[str, Any]] = {}
+        for entry in entries:
+            name = entry["version"]
+            if entry["action"] == Action.PUBLISHED and unwritten is not None and unwritten[0] == name:
+                upto = entry["lake_seq"]
+                tables = stated_tables(self._config, self._student, self._lake, unwritten[1], upto)
+                found[name] = {} if tables is None else {"tables": tables}
+        return found
 
     def _write_entry(
         self, ledger: LedgerWriter, action: str, version: str, reason: str, others: int, **more: Any

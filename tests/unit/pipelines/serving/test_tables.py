@@ -11,11 +11,15 @@ import torch
 
 from exfm.data import BatchBuilder, FeatureSet, SequenceFeature, SparseFeature
 from exfm.embeddings import QuantisedTables, embedding_bags, table_weights
+from exfm.errors import ModelError
 from exfm.models import load_served
-from pipelines.registry import Ledger
+from pipelines.registry import HAND, Action, Ledger
 from pipelines.run_dir import RunDir
 from pipelines.serving import Server, Tables, Wanted, open_shelf, origins_of, shelf_of
+from pipelines.serving.tables import refuse_stated
+from pipelines.students import listed_students
 from pipelines.tools import config_of
+from pipelines.workers.student import stated_tables
 from tests.support.pipelines.served_runs import ROWS, ask, promote, run_with_versions
 from tests.support.pipelines.written_lakes import write_lake
 
@@ -120,3 +124,30 @@ def test_a_registered_model_has_no_rows_to_judge_them_on(root):
 
     refused = open_shelf([Registered()], Tables("int8", 1.0))
     assert "there are none; serve fp32" in refused.refused("feed")
+
+
+def test_a_version_says_what_smaller_tables_cost_it_and_one_that_cost_too_much_is_refused_unread(root):
+    run_dir, config = RunDir(root), config_of(RunDir(root))
+    ledger = Ledger(run_dir, "feed")
+    before = table_weights(load_served(ledger.folder(V1)).tables)
+    served = load_served(ledger.folder(V1))
+    stated = stated_tables(config, config.student("feed"), run_dir.lake, served)
+    assert stated is not None
+    assert stated["fp32"]["bytes"] > stated["int8"]["bytes"] > stated["int4"]["bytes"]
+    assert abs(stated["int8"]["ne_change"]["ctr"]) < abs(stated["int4"]["ne_change"]["ctr"]) + 1e-6
+    assert all(torch.equal(weight, before[name]) for name, weight in table_weights(served.tables).items())
+    half = stated_tables(config, config.student("feed"), run_dir.lake, served, upto=1000)
+    assert half is not None
+    assert half["rows"] < stated["rows"]
+    with ledger.writing() as writing:
+        bad = stated | {"int4": {"bytes": 1, "ne_change": {"ctr": 0.02}}}
+        writing.add(Action.PUBLISHED, V2, by=HAND, reason="again", tables=bad)
+        writing.add(Action.PROMOTED, V2, by=HAND, reason="tried")
+    try:
+        (listed,) = [student for student in listed_students(run_dir) if student.name == "feed"]
+        assert listed.tables is not None
+        with pytest.raises(ModelError, match=r"by 2\.000% when this version was published"):
+            refuse_stated(Tables("int4", 0.001), listed.tables)
+        refuse_stated(Tables("int8", 0.001), listed.tables)
+    finally:
+        promote(ledger, V1)

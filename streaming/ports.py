@@ -32,7 +32,7 @@ def free_port(but: int | None = None) -> int:
 
 
 def occupant(port: int, host: str = HOST) -> str | None:
-    """Who keeps `host` from listening at the port, in words; None when it is free."""
+    """What occupies a port of `host`, in words; None when it is free."""
     with closing(socket.socket()) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

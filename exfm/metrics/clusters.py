@@ -5,7 +5,7 @@ influences are summed by cluster first. With G clusters
 
     V = G / (G − 1) · Σ_c (Σ_{i in c} ψ_i)²                                 G − 1 degrees of freedom
 
-Rows of one item depend on each other, too, whoever saw it. Two rows that share the user u, the item v or both
+Rows of one item depend on each other, too, whichever users saw it. Two rows that share the user u, the item v or both
 (Cameron, Gelbach & Miller, Robust inference with multiway clustering, 2011):
 
     V = V_u + V_v − V_uv            uv: pairs of both, which V_u and V_v count twice

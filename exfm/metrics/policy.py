@@ -31,7 +31,7 @@ FEWEST_EFFECTIVE = 50.0
 """Effective requests below which there is no estimate: one weight could decide it."""
 
 MOST_ERRORS = 4.0
-"""So many standard errors the mean weight may lie from 1: an honest log is refused in 1 of 16,000 cases."""
+"""How many standard errors the mean weight may differ from 1: an honest log is refused in 1 of 16,000 cases."""
 
 MOST_MISSING = 0.001
 """The share of the new policy's choices that candidates of propensity 0 may take."""

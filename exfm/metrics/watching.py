@@ -26,7 +26,7 @@ PILOT_BLOCKS = 64
 FEWEST_PILOT_BLOCKS = 8
 CLIP_SD = 6.0
 POINTS = 120
-"""The confidence sequence is given at so many blocks at most, evenly over them and at the last."""
+"""The confidence sequence is given at this many blocks at most, evenly spaced, the last one included."""
 
 
 class Watched(NamedTuple):

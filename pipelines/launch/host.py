@@ -103,7 +103,7 @@ class Host:
 
 
 def last_turn(path: Path) -> str | None:
-    """Whose turn it was when a process ended; None where it was nobody's, or the file is not there."""
+    """The worker whose turn it was when a process ended; None between turns, or where there is no file."""
     try:
         return path.read_bytes().decode(errors="replace").strip() or None
     except FileNotFoundError:

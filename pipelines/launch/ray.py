@@ -52,7 +52,7 @@ class Launcher(Protocol):
 
 
 class LocalHandle:
-    """A worker stepped by whoever polls it; `others` live in the same process."""
+    """A worker that is stepped when it is polled; `others` live in the same process."""
 
     def __init__(self, build: Build, others: weakref.WeakSet[Worker]) -> None:
         self.node: str | None = "local"

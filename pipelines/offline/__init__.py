@@ -5,7 +5,7 @@ delays    how long feedback took, from the source of the rows
 pool      jobs in several processes
 mapped    arrays with an entry for every row, in files
 parts     results that are done, as files that the next start finds again
-judging/  what is told of models on the same rows: figures, segments, decisions
+judging/  how models compare on the same rows: figures, segments, decisions
 page/     a replay's report as one HTML page
 asked/    what a replay is asked: arms, conditions, which rows
 logits/   teachers in lockstep, stored snapshots, faults

@@ -1,4 +1,5 @@
-"""One stream that many models learn from: settled rows in a file, made once and mapped by whoever reads them.
+"""One stream that many models learn from: settled rows in a file, made once and mapped by every process that reads
+them.
 
 Rows are those that the pipeline's lake would hold, in its order: of the config's source, settled here, or of a run's
 lake. With features and labels comes the logit of the truth where it is known.
@@ -35,7 +36,7 @@ COPIES = "source"
 class Rows:
     """Rows in the file `path`. `name` says which rows these are: the same for the same, whatever file they came from.
 
-    `table` has all of them, for who needs whole columns: what it reads stays mapped. `slice` gives some of them, whose
+    `table` has all of them, for readers of whole columns: what is read stays mapped. `slice` gives some of them, whose
     memory goes with them.
     """
 
@@ -148,7 +149,7 @@ def _source(config: Config, columns: list[str], folder: Path) -> tuple[str, Iter
         truths: list[pa.RecordBatch] = []
         partitions = config.kafka.impressions.partitions
         settled = settled_rows(
-            _told(played(config, folder), truths),
+            _collecting_truth(played(config, folder), truths),
             config.rows,
             config.settlement,
             partitions=partitions,
@@ -174,7 +175,7 @@ def played(config: Config, folder: Path) -> Iterator[Chunk]:
     return source.opened(config.rows, source.copies_in(folder / COPIES)).chunks(source.chunk_rows)
 
 
-def _told(chunks: Iterable[Chunk], truths: list[pa.RecordBatch]) -> Iterator[Chunk]:
+def _collecting_truth(chunks: Iterable[Chunk], truths: list[pa.RecordBatch]) -> Iterator[Chunk]:
     for chunk in chunks:
         if chunk.truth is not None:
             truths.append(chunk.truth)

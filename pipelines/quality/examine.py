@@ -18,7 +18,7 @@ from pipelines.quality.supply import by_day, shortages
 
 MOST_ROWS = 500_000
 PIECES = 50
-"""Of more rows, so many runs of consecutive ones are looked at, evenly over all."""
+"""Of more rows, a sample of this many runs of consecutive rows is examined, evenly spaced."""
 
 
 @dataclass

@@ -7,8 +7,8 @@ A value's label rate so far, in the first half of the rows, predicts the label i
     AUC          of q_v on the second half's labels
     gain         what q_v takes off the log-loss of the time alone, in %: of the label rate by stretches of the stream
 
-An id with a taste of its own gains some per cent. A feature that knows the label gains most of what there is.
-"""
+An id whose rate differs from the others' gains some per cent. A feature that knows the label gains most of what there
+is."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FEWEST = 50
 KNOWS_AUC, KNOWS_GAIN = 0.95, 40.0
 ODD_AUC, ODD_GAIN = 0.8, 20.0
 AHEAD = 2.0
-"""So many times the next feature's gain is odd."""
+"""A gain of more than this many times the next feature's is odd."""
 
 
 class Known(NamedTuple):

@@ -18,7 +18,7 @@ FEW_ROWS = 0.2
 
 RATE_FACTOR = 2.0
 SURE = 5.0
-"""A day's label rate is odd where it differs by this factor from the others', and by so many standard errors."""
+"""A day's label rate is odd where it differs by this factor from the others', and by this many standard errors."""
 
 MISSING_WARNS, UNKNOWN_WARNS, REPEATS_WARN = 0.05, 0.05, 0.001
 

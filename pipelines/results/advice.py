@@ -14,7 +14,7 @@ LOST_FEEDBACK = 0.1
 """Above this share of feedback that set no label, labels are wrong before anything is learned from them."""
 
 LONGEST = 20
-"""A stream so many times as long is not asked of anyone."""
+"""A stream more times as long than this is not suggested."""
 
 
 def next_step(summary: Mapping[str, Any]) -> str | None:

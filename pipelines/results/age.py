@@ -23,7 +23,7 @@ TO_BEAT = {"constant": "the running base rate", "ftrl": "FTRL"}
 
 
 def by_tenth(columns: Columns, lake_rows: int) -> list[dict[str, Any]]:
-    """{rows, positives, and the NE of each model} by tenth of a lake of so many rows. NE is None where a model is not
+    """{rows, positives, and the NE of each model} by tenth of a lake of `lake_rows`. NE is None where a model is not
     there, and where there are too few positives for it to mean anything."""
     tenth = columns.lake_seq * TENTHS // max(1, lake_rows)
     found = []

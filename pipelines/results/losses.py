@@ -21,7 +21,7 @@ from streaming.settlement import OTHER_VERTICALS
 MOST_REASONS = 5
 """Reasons of dead letters that are listed, the most common first."""
 ROWS_BEFORE_STUDENTS = 1000
-"""While a run lives, a student that lacks its verticals is reported once the lake has so many rows."""
+"""While a run lives, a student that lacks its verticals is reported once the lake has this many rows."""
 REMEDIES = {
     "null": "Let the column be empty (nullable: true under rows.columns), or have the producer fill it",
     "not_finite": "Have the producer send a finite number, or none where the column is nullable",
@@ -69,7 +69,7 @@ class TaskFeedback(NamedTuple):
     in_time    inside its window, and was read after the impression had settled
     before     before its impression
     unknown    of an impression that never came
-    within_s   [(share, seconds)], rising: so long after its impression that share of all feedback has come
+    within_s   [(share, seconds)], rising: within this time after its impression, that share of all feedback has come
     """
 
     task: str

@@ -20,8 +20,8 @@ log = logging.getLogger(__name__)
 class StatusFile:
     """A JSON file that is always whole, and is rewritten on a full disk.
 
-    Each text is a new file, moved into place, so whoever has opened the one before reads that to its end. A spare file
-    keeps as much room: on a full disk the text is written over it, and the two are swapped. Blanks fill the rest.
+    Each text is a new file, moved into place, so a reader that has opened the one before reads that to its end. A spare
+    file keeps as much room: on a full disk the text is written over it, and the two are swapped. Blanks fill the rest.
 
     >>> import tempfile
     >>> file = StatusFile(Path(tempfile.mkdtemp()) / "status.json")

@@ -16,9 +16,9 @@ from streaming.position import NOTHING_YET, Partition
 log = logging.getLogger(__name__)
 
 TRIM_STEP = 10
-"""The topic is trimmed when rows that may go are a tenth of those that stay, so that it costs little per row."""
+"""The topic is trimmed once a tenth as many rows can be deleted as are kept, so that trimming costs little per row."""
 LEAST_ROWS = 100_000
-"""As if so many were to stay, where fewer are."""
+"""The step is computed from at least this many rows."""
 
 
 class ExamplesTrimmer:

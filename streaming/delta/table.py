@@ -2,7 +2,7 @@
 
 Delta stores, with a commit, a map {identifier: int} (*application transactions*), atomically with the rows. It does not
 compare the numbers: an append with an old number, through a fresh handle, is accepted. What it does refuse is a commit
-through a handle older than somebody else's commit of the same identifier. So a commit here is
+through a handle older than another writer's commit of the same identifier. So a commit here is
 
     1  `prepare` looks at the identifiers in the handle and decides what to write
     2  it is written through that same handle
@@ -152,7 +152,7 @@ class CheckedTable:
                 raise DiskFull(f"the disk is full: no table can be made at {self.path}; free some space") from error
             raise BadInput(f"no table can be made at {self.path}: {error}. Choose a folder you can write") from error
         except DeltaError as error:
-            handle = open_table(self.path, self._schema)  # somebody else made it between our look and our try
+            handle = open_table(self.path, self._schema)  # another process made it meanwhile
             if handle is None:
                 raise StreamingError(f"no table can be made at {self.path}: {error}") from error
             return handle

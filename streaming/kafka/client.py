@@ -223,11 +223,11 @@ def explained(settings: KafkaSettings, doing: str, needs: Right | None = None) -
 
 
 def _not_admitted(settings: KafkaSettings, lost: _Lost) -> str | None:
-    """Who was not let in and why, in one line; None where nothing is known of it."""
+    """Which user or certificate the broker refused, and why, in one line; None where that is not known."""
     where, security, said = settings.bootstrap_servers, settings.security, " ".join(str(lost.error).split())
     protocol = str(security.get("security_protocol", "PLAINTEXT"))
     refused = isinstance(lost.error, SaslAuthenticationFailedError | UnsupportedSaslMechanismError)
-    if isinstance(lost.error, IllegalSaslStateError):  # it asks nobody for a password
+    if isinstance(lost.error, IllegalSaslStateError):  # it asks for no password
         return None
     if OAUTH_TOKEN in security and protocol.startswith("SASL") and (refused or lost.greeted):
         return (

@@ -54,7 +54,7 @@ def ensure_topics(settings: KafkaSettings, topics: Mapping[str, int], *, retenti
             if name not in existing
         }
         if new:
-            with suppress(TopicAlreadyExistsError):  # somebody else created it meanwhile
+            with suppress(TopicAlreadyExistsError):  # another process created it meanwhile
                 try:
                     admin.create_topics(new)
                 except AuthorizationError as error:

@@ -30,7 +30,7 @@ FEW_ROWS_AT_FIRST = 4096
 either is left to `is_sparse`."""
 
 SETTLED_PARTITIONS = 32
-"""So many partitions by dates, the newest of each vertical aside, are enough to judge by; fewer harm no one."""
+"""Partitions by date, the newest of each vertical aside, that are enough to judge by; fewer do no harm."""
 
 _DAY_MS = 86_400_000
 ATTEMPTS = 20

@@ -110,8 +110,8 @@ class Intake(Source[dict[str, Any], MergedChunk]):
         self._lag: tuple[float, int] = (-LAG_EVERY_S, 0)
 
     def open(self, position: dict[str, Any] | None = None, *, rows_before: Mapping[Kind, int] | None = None) -> None:
-        """From the beginning, or from where `position` was taken. `rows_before`: so many rows of each kind lie before a
-        position of a release that kept no accounts."""
+        """From the beginning, or from where `position` was taken. `rows_before`: how many rows of each kind lie before
+        a position of a release that kept no accounts."""
         if position is not None:
             self._restore(position)
         self._source.open(self._messages())
@@ -256,7 +256,7 @@ class Intake(Source[dict[str, Any], MergedChunk]):
 
     def lag_rows(self) -> int | None:
         """About how many rows are still to be read, from end offsets at most a second old; None while the broker does
-        not answer: nobody knows then what was written meanwhile."""
+        not answer, since more may have been written meanwhile."""
         rows = self.known_lag_rows
         return rows if self._source.reachable else None
 

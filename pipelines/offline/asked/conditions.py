@@ -26,8 +26,8 @@ class TeacherSpec(Frozen):
 
 
 class Stored(NamedTuple):
-    """Which of a run's stored snapshots score a row: this `version`; or the newest one that was behind the row by so
-    many `rows` of the lake, so many `seconds` of event time, and so many `snapshots`."""
+    """Which of a run's stored snapshots score a row: this `version`; or the newest one that is behind the row by at
+    least `rows` of the lake and `seconds` of event time; or the one that is `snapshots` older than that."""
 
     version: int | None = None
     rows: int = 0

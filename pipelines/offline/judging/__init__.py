@@ -1,4 +1,4 @@
-"""What is told of models on the same rows, as functions of arrays: the half of a replay that trains nothing.
+"""How models compare on the same rows, as functions of arrays: the half of a replay that trains nothing.
 
 asked      the settings of a spec that say what is judged
 figures    gains and metrics as functions of the judged rows
@@ -6,7 +6,7 @@ evidence   a gain as if it had been watched, over event time, and segment by seg
 segments   parts of a student's rows, by condition or by value
 decisions  what models would show, bid and choose
 summaries  estimates as plain numbers, counts as text
-verdict    what the report says to whoever has to decide
+verdict    the recommendation: which arm to ship
 """
 
 import lazy_loader

@@ -18,7 +18,7 @@ from pipelines.offline.judging.figures import WINDOWS, BySeed, JudgedRows, gain
 from pipelines.offline.judging.summaries import limited
 
 EFFECT = 0.2
-"""The gain, in % of NE, for which the rows that it needs are told."""
+"""The gain, in % of NE, for which the rows needed to detect it are computed."""
 
 
 SHARE_OF_LOSS = 0.6

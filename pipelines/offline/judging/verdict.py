@@ -1,7 +1,7 @@
-"""What a replay says to whoever has to decide, from its report: which arm, by how much, how sure, at what cost.
+"""The recommendation of a replay, from its report: which arm, by how much, how sure, at what cost.
 
-The arm with the largest gain is the one that is spoken of, and it was looked for among K arms: it is sure where its
-p-value is below 5 % / K (Bonferroni). Among all arms, students, tasks and segments, e-BH tells which differences are
+The arm with the largest gain is recommended. It is the best of K arms, so its gain is significant where the p-value is
+below 5 % / K (Bonferroni). Among all arms, students, tasks and segments, e-BH tells which differences are
 more than luck (exfm/metrics/discoveries.py).
 """
 
@@ -70,7 +70,7 @@ def _baseline(about: Mapping[str, Any]) -> str:
 
 
 def _stopped(condition: Mapping[str, Any], task: str, arm: str) -> dict[str, int | None]:
-    """By student, the row at which whoever watched could have stopped."""
+    """By student, the row at which a sequential test could have stopped."""
     found = {}
     for student, tasks in condition["students"].items():
         seen = tasks.get(task, {}).get("arms", {}).get(arm, {}).get("watched")

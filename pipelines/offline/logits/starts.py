@@ -81,7 +81,7 @@ def learned_upto(student: StudentSettings, run_dir: RunDir | None, folder: Path 
     """The last `lake_seq` that the weights an arm starts with have learned: it begins behind it, so that no row is
     judged that was learned. -1 for those of the seed, and for a student as its run began it.
 
-    Raises BadInput for weights of another lake, of which nobody knows what they have learned.
+    Raises BadInput for weights of another lake: what they have learned is not known.
     """
     if student.starts_from is None or ":" not in student.starts_from:
         return -1

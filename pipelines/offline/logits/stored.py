@@ -25,7 +25,7 @@ from streaming.lake import LakeReader
 from streaming.schema import RowSchema
 
 CLOCK_ROWS = 10_000
-"""A row of a slow label comes late: the time at a row is the latest of so many rows up to it."""
+"""Rows of slow labels come late: the time at a row is the latest event time of this many rows up to it."""
 
 LONG_AGO_MS = -(1 << 62)
 """Before every event."""

@@ -1,5 +1,5 @@
-"""What is told of an arm beyond its gain, of one student and task, on the rows that are judged: segments, under every
-condition; under the first one also how it would have been watched, time, calibration, decisions and choices.
+"""Figures of an arm beyond its gain, for one student and task, on the rows that are judged: segments under every
+condition; under the first one also a sequential test, windows of time, calibration, decisions and choices.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ def report(
     made = [_made(path) for path in parts]
     value: dict[str, Any] = {
         "sweep": _about(workspace, best_twins, made, command),
-        "labels": {name: told for name in spec.conditions if (told := _labels(workspace, name))},
+        "labels": {name: found for name in spec.conditions if (found := _labels(workspace, name))},
         "notes": _notes(workspace, choices, sorted({code for _, code in made})),
         "chosen": _chosen(choices, workspace),
         "conditions": {

@@ -21,12 +21,12 @@ def sizes_of(workspace: Workspace, report: dict[str, Any]) -> list[dict[str, Any
         features, model = workspace.teacher(snapshots.teacher)
         flops = flops_per_example(model, features, len(workspace.config.tasks))
         for student, tasks in report["conditions"][condition]["students"].items():
-            for task, told in tasks.items():
-                for arm, entry in told["arms"].items():
+            for task, judged in tasks.items():
+                for arm, entry in judged["arms"].items():
                     if "gain" not in entry:
                         continue
                     about = {"teacher": snapshots.teacher, "condition": condition, "flops": flops}
-                    about |= {"student": student, "task": task, "arm": arm, "lead": told["others"]["teacher"]["gain"]}
+                    about |= {"student": student, "task": task, "arm": arm, "lead": judged["others"]["teacher"]["gain"]}
                     transfer = (entry.get("transfer") or {}).get("teacher")
                     found.append(about | {"gain": entry["gain"], "transfer": transfer})
     return sorted(found, key=lambda entry: (entry["student"], entry["task"], entry["arm"], entry["flops"]))
@@ -38,8 +38,8 @@ def text_of_sizes(sizes: list[dict[str, Any]]) -> str:
     for entry in sizes:
         who = f"{entry['student']} {entry['task']} {entry['arm']}"
         teacher = entry["teacher"] or "the run's"
-        told = (_said(entry[key]) for key in ("lead", "gain", "transfer"))
-        lines.append(f"{who:<32} {teacher:<12} {entry['flops']:>12,}  {'  '.join(told)}")
+        estimates = (_said(entry[key]) for key in ("lead", "gain", "transfer"))
+        lines.append(f"{who:<32} {teacher:<12} {entry['flops']:>12,}  {'  '.join(estimates)}")
     return "\n".join(lines)
 
 

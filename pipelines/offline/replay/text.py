@@ -16,7 +16,7 @@ GAIN = ["gain %, 95 %", "sd of seeds"]
 STYLES = {"ship": "bold green", "do not ship": "bold red"}
 LEFT = ("student", "arm", "where", "segment", "condition", "task")
 LATER = ["p", "transfer", "first 5 %"]
-Told = tuple[str, list[str], list[list[str]]]
+TextTable = tuple[str, list[str], list[list[str]]]
 """A table: its title, its head, its rows."""
 
 
@@ -131,7 +131,7 @@ def _base(about: dict[str, Any]) -> str:
     return f"the student's best twin, the baseline that is better where settings are chosen ({twins})"
 
 
-def _tables(report: dict[str, Any]) -> Iterator[Told]:
+def _tables(report: dict[str, Any]) -> Iterator[TextTable]:
     for condition in report["conditions"]:
         yield from _of_condition(report, condition)
     if report.get("labels"):
@@ -140,7 +140,7 @@ def _tables(report: dict[str, Any]) -> Iterator[Told]:
     yield from _choices(report)
 
 
-def _of_condition(report: dict[str, Any], condition: str) -> Iterator[Told]:
+def _of_condition(report: dict[str, Any], condition: str) -> Iterator[TextTable]:
     """For every task, the mean over students, and each student."""
     about, value = report["sweep"], report["conditions"][condition]
     over = about["baselines"] if len(about["baselines"]) > 1 else []
@@ -166,7 +166,7 @@ def _of_condition(report: dict[str, Any], condition: str) -> Iterator[Told]:
         yield f"{condition} · {task}: by student", head, rows
 
 
-def _choices(report: dict[str, Any]) -> Iterator[Told]:
+def _choices(report: dict[str, Any]) -> Iterator[TextTable]:
     """What arms' choices are worth, where propensities were logged, by seed."""
     rows = [
         [f"{student} · {task}", arm, f"{seed}", *worth_of(one)]
@@ -179,7 +179,7 @@ def _choices(report: dict[str, Any]) -> Iterator[Told]:
         yield "What choices are worth, by request", ["where", "arm", "seed", *WORTH], rows
 
 
-def _segments(report: dict[str, Any]) -> Iterator[Told]:
+def _segments(report: dict[str, Any]) -> Iterator[TextTable]:
     """Those segments that are more than luck."""
     rows = [
         [

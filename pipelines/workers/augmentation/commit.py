@@ -24,7 +24,7 @@ EPOCH_SHIFT = 32
 """State numbers rise over all writers: the writer's epoch in the upper bits, its commits counted in the lower."""
 
 LOOKS = 3
-"""A run that is live may replace a record while it is read: so often the newest is looked for."""
+"""A live run may replace a record while it is read: how often the newest one is tried."""
 
 log = logging.getLogger(__name__)
 

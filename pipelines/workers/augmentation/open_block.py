@@ -13,14 +13,14 @@ from streaming.schema import RowSchema
 from streaming.settlement import SettledRows, late_schema, settled_bytes
 
 DEAD_ROWS = 10_000
-"""This many refused records are delivered without waiting for a block."""
+"""Once this many refused records wait, they are delivered without waiting for a block."""
 
 MEMORY_BYTES = 16 * 2**20
-"""Of refused records, and of late feedback, so much is held in memory; what is beyond it waits on disk."""
+"""Refused records, and late feedback, are held in memory up to this size each, and on disk beyond it."""
 
 
 BLOCK_BYTES = 256 * 2**20
-"""The row with which a block reaches so many bytes (`settled_bytes`) is its last, however few they are."""
+"""A block ends with the row that brings it to this size (`settled_bytes`), however few its rows are."""
 
 
 class OpenBlock:
@@ -30,7 +30,7 @@ class OpenBlock:
     """
 
     def __init__(self, size: int, opened_s: float, read_before: int, schema: RowSchema, folder: Path) -> None:
-        """`size`: so many rows fill it; `opened_s`: when the last commit began; `read_before`: how many rows had been
+        """`size`: how many rows fill it; `opened_s`: when the last commit began; `read_before`: how many rows had been
         read by then. `folder`: for what does not fit into memory; one open block at a time has it."""
         self.size = size
         self.num_rows = self.num_bytes = 0

@@ -46,5 +46,5 @@ class Coverage:
             self.teachers = min(first, seen["min"]), max(last, seen["max"])
 
     def publish(self, rows: int) -> None:
-        """A version is published after so many rows."""
+        """A version is published; `rows` were learned so far."""
         self.published_rows, self.published_ms = rows, self.newest_ms

@@ -49,7 +49,7 @@ class Trial:
         self._predicted, self._labels = np.zeros((2, T))  # of the candidate, Σ w σ(z) and Σ w y
 
     def judge(self, rows: pa.Table, batch: Batch) -> None:
-        """Score the student's own rows with both, before anybody learns them."""
+        """Score the student's own rows with both, before the student learns them."""
         event_time = rows["event_time_ms"].to_numpy()
         fresh = event_time > self.fresh_after_ms
         if not fresh.any():

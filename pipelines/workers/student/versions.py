@@ -155,7 +155,7 @@ class Versions:
             self.trial, self._decided = None, True
 
     def due(self, learned_rows: int) -> bool:
-        """Whether a version is due, of a student that has learned so many rows."""
+        """Whether a version is due, now that `learned_rows` were learned."""
         every, minutes = self._settings.publish_every_rows, self._settings.publish_every_minutes
         learned = self._coverage
         by_rows = every is not None and learned_rows - learned.published_rows >= every

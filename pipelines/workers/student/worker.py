@@ -368,7 +368,7 @@ class StudentWorker(Worker):
 
     @property
     def alarm(self) -> str | None:
-        """What somebody has to look at: an export or a version that was refused."""
+        """An export or a version that was refused, which a person has to look at."""
         return self.versions.alarm or self._exports.alarm
 
     def counts(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Snapshots of the teacher, published for whoever scores with it.
+"""Snapshots of the teacher, published for the workers that score with it.
 
 A version is never published twice with other bytes. What a crash kept from being published, and what a reader found
 damaged and set aside, is written again from the checkpoint of that version, or from the seed for version 0.
@@ -53,7 +53,7 @@ class SnapshotPublisher:
             return False
         try:
             meta = read_manifest(self._folder / version_name(version))["meta"]
-        except ModelError:  # whoever reads it sets it aside, and it is written again
+        except ModelError:  # its reader sets it aside, and it is written again
             return False
         return bool(meta["config_hash"] != identity)
 

@@ -49,7 +49,7 @@ def run(
     `watch(status)` and `attend(live_run)` are called about every second.
 
     A configured source has an end, and so has its run; topics that others feed have one with `until_end`. With
-    `until_idle_s` the run stops, for the reason `CAUGHT_UP`, when nothing has come for so many seconds.
+    `until_idle_s` the run stops, for the reason `CAUGHT_UP`, when nothing has come for that long.
     """
     if until_idle_s is not None:
         attend = _stopping(Idleness(until_idle_s), attend)
@@ -57,24 +57,14 @@ def run(
     check_ranks(config, local=local)
     before = contents(run_dir.root)
     with locked(run_dir), left_as_found(run_dir, before) as found, interruptible():
-        if failed_before_learning(run_dir):
-            say(f"the run in {run_dir.root} failed before it learned anything: starting over")
-            LocalBroker(run_dir.broker).stop()
-            # Topics that others fed are no work of the run.
-            kept = [run_dir.lock, run_dir.roster.folder, run_dir.copies]
-            clear(run_dir.root, keep=kept if config.source is not None else [*kept, run_dir.broker])
+        _clear_failed_start(config, run_dir, say)
         config = with_roster(config, run_dir.roster)
         prepare(config, run_dir, evolve=evolve, drop=drop, say=say)
         if (earlier := earlier_summary(config, run_dir)) is not None:
             say(f"{run_dir.root} holds this run, finished on {earlier.value['run']['started_at']}: nothing left to do.")
             return _finished(config, earlier), earlier
         _announce(run_dir, say)
-        if isinstance(source := config.source, Recorded):
-            copies = source.copies_in(run_dir.copies)
-            for text in source.opened(config.rows, copies).made_now:  # before a worker does, whose silence is a hang
-                say(text)
-            if not run_dir.source_files.exists():
-                write_text(run_dir.source_files, files_name(config, source, copies))
+        _open_recording(config, run_dir, say)
         log_to(run_dir.logs / "coordinator.log", config.resources.log_mb)
         status = RunStatus.resuming(config.name, earlier_legs(run_dir.root))
         status_file = StatusFile(run_dir.status)
@@ -113,6 +103,31 @@ def _stopping(idleness: Idleness, attend: Callable[[LiveRun], None]) -> Callable
             live.coordinator.stop(CAUGHT_UP)
 
     return attend_and_stop
+
+
+def _clear_failed_start(config: Config, run_dir: RunDir, say: Say) -> None:
+    """Start over where the run failed before it learned anything."""
+    if not failed_before_learning(run_dir):
+        return
+    say(f"the run in {run_dir.root} failed before it learned anything: starting over")
+    LocalBroker(run_dir.broker).stop()
+    kept = [run_dir.lock, run_dir.roster.folder, run_dir.copies]
+    if config.source is None:  # others filled the topics of its broker
+        kept.append(run_dir.broker)
+    clear(run_dir.root, keep=kept)
+
+
+def _open_recording(config: Config, run_dir: RunDir, say: Say) -> None:
+    """Make the copies that a recorded source needs, before a worker would, whose silence counts as a hang; and note
+    which files the run began with."""
+    source = config.source
+    if not isinstance(source, Recorded):
+        return
+    copies = source.copies_in(run_dir.copies)
+    for text in source.opened(config.rows, copies).made_now:
+        say(text)
+    if not run_dir.source_files.exists():
+        write_text(run_dir.source_files, files_name(config, source, copies))
 
 
 def _finished(config: Config, summary: Summary) -> RunStatus:

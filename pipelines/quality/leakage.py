@@ -8,7 +8,8 @@ A value's label rate so far, in the first half of the rows, predicts the label i
     gain         what q_v takes off the log-loss of the time alone, in %: of the label rate by stretches of the stream
 
 An id whose rate differs from the others' gains some per cent. A feature that knows the label gains most of what there
-is."""
+is.
+"""
 
 from __future__ import annotations
 

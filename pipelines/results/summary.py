@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
@@ -74,14 +75,9 @@ def summarise(config: Config, run_dir: RunDir, status: RunStatus) -> Summary:
     counters = reports[writer].counts or {}
     last_seq = counters["lake_rows"] - 1
     workers = {name: _worker(worker) for name, worker in status.workers.items() if worker.whole}
-    given = {"teacher": counters["lake_rows"]} | {
-        f"student-{student.name}": count_predictions(run_dir.predictions(student.name)) for student in config.students
-    }
-    for student in config.students:
-        if student.label_rows == "all" and (report := reports.get(name := f"student-{student.name}")) is not None:
-            given[name] += (report.counts or {}).get("other_rows", 0)
-    for name in workers.keys() & given.keys():
-        workers[name] |= _rows_of_model(reports[name].counts or {}, given[name])
+    for name, given in _given_rows(config, run_dir, reports, counters["lake_rows"]).items():
+        if name in workers:
+            workers[name] |= _rows_of_model(reports[name].counts or {}, given)
     value: dict[str, Any] = {
         "format": FORMAT,
         "run": {
@@ -108,6 +104,18 @@ def summarise(config: Config, run_dir: RunDir, status: RunStatus) -> Summary:
         value["losses"]["feedback"] = [task._asdict() for task in lost_feedback(config, run_dir)]
     value["losses"] |= losses_in(value, config).as_json()
     return Summary(value)
+
+
+def _given_rows(config: Config, run_dir: RunDir, reports: Mapping[str, Report], lake_rows: int) -> dict[str, int]:
+    """How many rows each model was given labels of, as far as the run's files say: a teacher those of the lake, a
+    student those with a prediction, and those of other verticals where it learns their labels."""
+    given = {"teacher": lake_rows}
+    for student in config.students:
+        name = f"student-{student.name}"
+        given[name] = count_predictions(run_dir.predictions(student.name))
+        if student.label_rows == "all" and (report := reports.get(name)) is not None:
+            given[name] += (report.counts or {}).get("other_rows", 0)
+    return given
 
 
 def _worker(worker: WorkerStatus) -> dict[str, Any]:

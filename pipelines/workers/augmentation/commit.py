@@ -108,7 +108,7 @@ class BlockCommit:
         self._publish_committed()
         return meta
 
-    def __call__(
+    def commit(
         self, block: pa.RecordBatch | None, closed: OpenBlock, *, meta: dict[str, Any], counts: Mapping[str, Any]
     ) -> None:
         """Commit a block of `schema.augmented`, or progress alone. `meta`: what `resume` returns after a crash."""

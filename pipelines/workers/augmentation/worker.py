@@ -34,7 +34,7 @@ from streaming.kafka import SourceWatch
 from streaming.lake import DEAD_LETTERS, LATE_FEEDBACK, Housekeeper, LakeTable, Readers
 from streaming.messages import Kind
 from streaming.position import names_of
-from streaming.settlement import END_OF_TIME, Settlement, Verticals, with_partitions
+from streaming.settlement import END_OF_TIME, Intake, Settlement, Verticals, with_partitions
 
 log = logging.getLogger(__name__)
 
@@ -81,23 +81,35 @@ class AugmentationWorker(Worker):
         examples = kafka.examples
         publisher = ExamplesPublisher(kafka, examples.topic, examples.partitions, config.rows, lake.id)
         self._hold(publisher.close, publisher.abandon)
-        intake = intake_of(
-            config,
-            run_dir,
+        self._feed = SettledFeed(self._new_intake(publisher), settlement, self.watch)
+        self._hold(self._feed.close)
+        for mended in mend(run_dir.lake, config.rows, kafka, examples.topic, examples.partitions):
+            log.warning("%s", mended)
+            self._note = mended
+        self._block_commit = BlockCommit(run_dir, lake, settlement, outbox, publisher, self.watch)
+        resumed = self._block_commit.resume()
+        self._housekeeper = self._new_housekeeper()
+        self._hold(self._housekeeper.close)
+        keep, self._trimmer = kafka.examples_keep_rows, None
+        if keep is not None:
+            self._trimmer = ExamplesTrimmer(kafka, examples.topic, examples.partitions, keep)
+        self._block = self._new_block(self._clock(), read_before=0)
+        self._begin(resumed)
+
+    def _new_intake(self, publisher: ExamplesPublisher) -> Intake:
+        return intake_of(
+            self._config,
+            self._run_dir,
             until_end=self._until_end,
             watch=self.watch,
             now_ms=self._now_ms,
             clock=self._clock,
             row_bytes=publisher.row_bytes,
         )
-        self._feed = SettledFeed(intake, settlement, self.watch)
-        self._hold(self._feed.close)
-        for mended in mend(run_dir.lake, config.rows, kafka, examples.topic, examples.partitions):
-            log.warning("%s", mended)
-            self._note = mended
-        self._commits = BlockCommit(run_dir, lake, settlement, outbox, publisher, self.watch)
-        resumed = self._commits.resume()
-        self._housekeeper = Housekeeper(
+
+    def _new_housekeeper(self) -> Housekeeper:
+        config, run_dir = self._config, self._run_dir
+        return Housekeeper(
             run_dir.lake,
             [run_dir.side_tables / name for name in (DEAD_LETTERS, LATE_FEEDBACK)],
             Readers(run_dir.readers),
@@ -105,12 +117,6 @@ class AugmentationWorker(Worker):
             awaited=config.reader_names,
             clock=lambda: self._now_ms() / 1000,
         )
-        self._hold(self._housekeeper.close)
-        keep, self._trimmer = kafka.examples_keep_rows, None
-        if keep is not None:
-            self._trimmer = ExamplesTrimmer(kafka, examples.topic, examples.partitions, keep)
-        self._block = self._new_block(self._clock(), read_before=0)
-        self._begin(resumed)
 
     def _begin(self, resumed: dict[str, Any] | None) -> None:
         """Read on from the last commit, `resumed`; partitions that were added since from their first offset on.
@@ -170,7 +176,7 @@ class AugmentationWorker(Worker):
     # --- a block's end -----------------------------------------------------------------------------------------
 
     def _finish_block(self) -> bool:
-        number = self._commits.lake.last_block + 1
+        number = self._block_commit.lake.last_block + 1
         with self.watch("wait for teacher"):
             decision = self._decide(number)
             if isinstance(decision, Score) and not self._snapshots.load(decision.version):
@@ -195,7 +201,7 @@ class AugmentationWorker(Worker):
         return snapshot_for(
             newest=newest,
             newest_age_s=self._snapshots.age_s,
-            rows_since_newest=self._commits.lake.last_lake_seq - self._snapshots.lake_seq,
+            rows_since_newest=self._block_commit.lake.last_lake_seq - self._snapshots.lake_seq,
             catching_up=self._feed.intake.known_lag_rows > pace.catchup_rows,
             max_rows_ahead=pace.max_rows_ahead,
             max_age_s=pace.max_age_s,
@@ -221,7 +227,7 @@ class AugmentationWorker(Worker):
             logits,
             self._config.rows,
             block=number,
-            first_seq=self._commits.lake.last_lake_seq + 1,
+            first_seq=self._block_commit.lake.last_lake_seq + 1,
             teacher_version=self._snapshots.version if scored else None,
             scored_at_ms=int(rows["event_time_ms"].to_numpy().max()) if lockstep else self._now_ms(),
         )
@@ -236,7 +242,7 @@ class AugmentationWorker(Worker):
             "sources": self._sources.state(),
             "teacher_inferences": self._snapshots.inferences,
         }
-        self._commits(block, self._block, meta=meta, counts=counts)
+        self._block_commit.commit(block, self._block, meta=meta, counts=counts)
         self._block.clear()
         self._block = self._new_block(opened_s, read_before)
         self._feed.intake.show_lag()
@@ -245,7 +251,7 @@ class AugmentationWorker(Worker):
 
     def _trim(self) -> None:
         """Have the examples topic let go of what every reader of the lake has learned."""
-        if self._trimmer is None or not self._trimmer.due(self._commits.lake.last_lake_seq):
+        if self._trimmer is None or not self._trimmer.due(self._block_commit.lake.last_lake_seq):
             return
         held = self._housekeeper.floor()
         if held is not None:
@@ -253,8 +259,8 @@ class AugmentationWorker(Worker):
 
     def _new_block(self, opened_s: float, read_before: int) -> OpenBlock:
         """The block that follows the last commit. Its size follows from the rows before it, in every start alike."""
-        size = self._config.pace.blocks.size(self._commits.lake.last_lake_seq + 1)
-        folder = states_folder(self._run_dir, self._commits.lake.epoch) / "open-block"
+        size = self._config.pace.blocks.size(self._block_commit.lake.last_lake_seq + 1)
+        folder = states_folder(self._run_dir, self._block_commit.lake.epoch) / "open-block"
         return OpenBlock(size, opened_s, read_before, self._config.rows, folder)
 
     @property
@@ -272,7 +278,7 @@ class AugmentationWorker(Worker):
 
     def _counts(self) -> dict[str, Any]:
         return self._feed.settlement.counters() | {
-            "lake_rows": self._commits.lake.last_lake_seq + 1 + self._block.num_rows,
+            "lake_rows": self._block_commit.lake.last_lake_seq + 1 + self._block.num_rows,
             "teacher_inferences": self._snapshots.inferences,
             "offsets": {kind: self._feed.intake.offsets(kind) for kind in get_args(Kind)},
         }
@@ -292,7 +298,7 @@ class AugmentationWorker(Worker):
 
     def _awaited(self, counts: dict[str, Any]) -> str | None:
         """What a lake without rows waits for."""
-        if self._commits.lake.last_lake_seq >= 0 or self._feed.at_end:
+        if self._block_commit.lake.last_lake_seq >= 0 or self._feed.at_end:
             return None
         config, settlement = self._config, self._feed.settlement
         if self._block.num_rows:
@@ -306,7 +312,7 @@ class AugmentationWorker(Worker):
         )
 
     def describe(self, report: Report) -> None:
-        counts, lake_seq = self._counts(), self._commits.lake.last_lake_seq
+        counts, lake_seq = self._counts(), self._block_commit.lake.last_lake_seq
         intake, settlement = self._feed.intake, self._feed.settlement
         report.lake_seq, report.own_rows = lake_seq, self._snapshots.scorer.rows
         report.teacher_version = self._snapshots.version

@@ -7,7 +7,7 @@ mapped    arrays with an entry for every row, in files
 parts     results that are done, as files that the next start finds again
 judging/  how models compare on the same rows: figures, segments, decisions
 page/     a replay's report as one HTML page
-asked/    what a replay is asked: arms, conditions, which rows
+spec/     parts of a replay's spec: arms, conditions, which rows
 logits/   teachers in lockstep, stored snapshots, faults
 replay/   many students over logged rows and teacher logits: which arm pays, tuned or as they are
 verify/   a student retrained is what its run left, in bits

@@ -69,7 +69,7 @@ ORDER = [
     "pipelines.offline.judging",
     "pipelines.offline.page",
     "pipelines.offline.scaling",
-    "pipelines.offline.asked",
+    "pipelines.offline.spec",
     "pipelines.offline.logits",
     "pipelines.offline.replay",
     "pipelines.tools",

@@ -25,11 +25,11 @@ import pyarrow as pa
 from exfm.models import StudentEngine
 from exfm.threads import set_threads
 from pipelines.config import load as load_config
-from pipelines.offline.asked import ArmSpec, Condition
 from pipelines.offline.logits import Stream
 from pipelines.offline.replay import Spec, Workspace
 from pipelines.offline.replay.data import data_of
 from pipelines.offline.replay.jobs import StudentJob, TrainRequest
+from pipelines.offline.spec import ArmSpec, Condition
 
 WARM_ROWS = 20_000
 BARE_ROWS = 200_000

@@ -14,11 +14,11 @@ from exfm.models import TWIN, LearnedRows, StudentEngine
 from exfm.tensors.checkpoint import latest_checkpoint, load_checkpoint
 from pipelines.config import Config
 from pipelines.feeds import StudentFeed
-from pipelines.offline.asked import ArmSpec, Condition, LogitSource
 from pipelines.offline.logits import lockstep_logits
 from pipelines.offline.replay.data import data_of
 from pipelines.offline.replay.jobs import TeacherJob, train_student
 from pipelines.offline.replay.settings import Spec
+from pipelines.offline.spec import ArmSpec, Condition, LogitSource
 from pipelines.registry import CONCLUSION, POLICY, Ledger
 from pipelines.results import counts_hold
 from pipelines.training import read_predictions

@@ -12,11 +12,11 @@ from exfm.planning import flops_per_example, scaled_teacher
 from exfm.tensors import checkpoint_names, read_manifest
 from pipelines import cli
 from pipelines.offline import load_part
-from pipelines.offline.asked import ArmSpec, Condition
 from pipelines.offline.replay import Workspace
 from pipelines.offline.replay import jobs as replay_jobs
 from pipelines.offline.replay.data import data_of, places_of
 from pipelines.offline.replay.settings import Spec, load_run
+from pipelines.offline.spec import ArmSpec, Condition
 from pipelines.training import read_predictions
 from streaming.errors import BadInput
 from streaming.lake import Readers

@@ -14,10 +14,10 @@ import pytest
 from exfm.metrics import metrics_of
 from pipelines.config import Config, parse
 from pipelines.control import run
-from pipelines.offline.asked import ArmSpec, Condition
 from pipelines.offline.replay.data import data_of
 from pipelines.offline.replay.jobs import train_student
 from pipelines.offline.replay.settings import Spec
+from pipelines.offline.spec import ArmSpec, Condition
 from pipelines.results import counts_hold, rows_hold
 from pipelines.rules import RunState
 from pipelines.run_dir import RunDir

@@ -1,8 +1,8 @@
 """How models compare on the same rows, as functions of arrays: the half of a replay that trains nothing.
 
-asked      the settings of a spec that say what is judged
+settings   the part of a spec that says what is judged, and how
 figures    gains and metrics as functions of the judged rows
-evidence   a gain as if it had been watched, over event time, and segment by segment
+evidence   a gain under a sequential test, over event time, and segment by segment
 segments   parts of a student's rows, by condition or by value
 decisions  what models would show, bid and choose
 summaries  estimates as plain numbers, counts as text

@@ -1,4 +1,3 @@
-from .asked import SECOND_HALF, Judging, Ranking
 from .decisions import WORTH, Stakes, choices, decided, worth_of
 from .evidence import by_segment, first_miscalibrated, over_windows, power, too_little, watched
 from .figures import (
@@ -14,6 +13,7 @@ from .figures import (
     own_clusters,
 )
 from .segments import Columns, segments_of
+from .settings import SECOND_HALF, Judging, Ranking
 from .summaries import LABELS, counted, labels_learned, limited, own_counts, plain
 from .verdict import mark_discoveries, verdicts
 

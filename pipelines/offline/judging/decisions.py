@@ -23,8 +23,8 @@ from exfm.metrics import (
     sigmoid,
     top_shares,
 )
-from pipelines.offline.judging.asked import Judging, Ranking
 from pipelines.offline.judging.figures import BySeed, JudgedRows, over_seeds
+from pipelines.offline.judging.settings import Judging, Ranking
 
 
 class Stakes(NamedTuple):

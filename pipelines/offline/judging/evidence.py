@@ -1,4 +1,4 @@
-"""How sure a gain is, beyond one interval: as if it had been watched, over event time, and segment by segment.
+"""How sure a gain is, beyond one interval: under a sequential test, over event time, and segment by segment.
 
 Every figure is in per cent of the baseline's NE, above 0 is better. Two intervals are shown of each gain: other rows
 would give the one, other seeds the other. What watching shows is a difference of log-losses over the baseline's mean
@@ -29,7 +29,7 @@ PILOT_ROWS = 512
 
 
 def watched(base: BySeed, own: BySeed, rows: Sequence[JudgedRows], windows: BySeed) -> dict[str, Any] | None:
-    """A gain as it would have been watched over the rows in `windows`; None where losses are not finite, or rows are
+    """A gain under a sequential test over the rows in `windows`; None where losses are not finite, or rows are
     too few. The rows before them give the scale."""
     found = _evidence(base, own, rows, windows)
     if found is None:

@@ -16,8 +16,8 @@ from exfm.tensors import open_checkpoint
 from pipelines.config import Config, made_with_teacher
 from pipelines.feeds import taken
 from pipelines.offline import Rows, mapped_array, release_pages
-from pipelines.offline.asked import Stored
 from pipelines.offline.logits.kept import Snapshot
+from pipelines.offline.spec import Stored
 from pipelines.run_dir import RunDir, version_name
 from pipelines.training import not_yet_learned
 from streaming.errors import BadInput, StreamingError

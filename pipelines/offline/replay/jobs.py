@@ -20,10 +20,10 @@ from exfm.models import STUDENT, StudentEngine
 from exfm.threads import set_threads
 from pipelines.config import StudentSettings
 from pipelines.offline import PIECE_ROWS, AddDone, mapped_array, release_pages, save_part
-from pipelines.offline.asked import Condition, LogitSource, with_features
 from pipelines.offline.logits import lockstep_logits, rescored
 from pipelines.offline.replay.data import Data, Stretch, data_of, places_of
 from pipelines.offline.replay.workspace import Workspace
+from pipelines.offline.spec import Condition, LogitSource, with_features
 from streaming.errors import BadInput
 
 TEACHER_COST = 8

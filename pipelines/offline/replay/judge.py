@@ -21,7 +21,6 @@ import pyarrow as pa
 from exfm.metrics import Clusters, Estimate, consecutive_blocks, estimate_ratio
 from pipelines.config import StudentSettings
 from pipelines.offline import OPTIMUM, AddDone, load_part
-from pipelines.offline.asked import TWIN, LogitSource
 from pipelines.offline.judging import (
     BySeed,
     JudgedRows,
@@ -36,6 +35,7 @@ from pipelines.offline.judging import (
 from pipelines.offline.replay.data import places_of
 from pipelines.offline.replay.details import Details
 from pipelines.offline.replay.workspace import Workspace
+from pipelines.offline.spec import TWIN, LogitSource
 from pipelines.quality import codes_of_values
 from pipelines.results import CLUSTER_ROWS
 from streaming.schema import SAMPLE_WEIGHT

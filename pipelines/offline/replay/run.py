@@ -17,7 +17,6 @@ from pipelines.config import Generated
 from pipelines.control import writable
 from pipelines.display import rows_bar
 from pipelines.offline import AddDone, Pool, is_stored, load_part
-from pipelines.offline.asked import TWIN, LogitSource
 from pipelines.offline.logits import drop_snapshots, keep_start
 from pipelines.offline.replay.choice import Chosen, best_of, beyond, choose
 from pipelines.offline.replay.data import places_of
@@ -28,6 +27,7 @@ from pipelines.offline.replay.report import report
 from pipelines.offline.replay.settings import EXTENSIONS, Setting, setting_of, settings_of, students_of
 from pipelines.offline.replay.sizes import sizes_of
 from pipelines.offline.replay.workspace import Workspace
+from pipelines.offline.spec import TWIN, LogitSource
 from pipelines.quality import Severity, examined
 from streaming.errors import BadInput
 from streaming.lake import Readers

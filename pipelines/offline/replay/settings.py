@@ -26,7 +26,9 @@ from pipelines.config import (
 )
 from pipelines.config import load as load_config
 from pipelines.control import with_roster
-from pipelines.offline.asked import (
+from pipelines.offline.judging import SECOND_HALF, Judging
+from pipelines.offline.logits import Starts
+from pipelines.offline.spec import (
     TWIN,
     ArmSpec,
     Condition,
@@ -37,8 +39,6 @@ from pipelines.offline.asked import (
     nested,
     with_features,
 )
-from pipelines.offline.judging import SECOND_HALF, Judging
-from pipelines.offline.logits import Starts
 from pipelines.run_dir import RunDir
 from pipelines.shipped import config_file
 from streaming.errors import BadInput

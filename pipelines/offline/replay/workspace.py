@@ -17,7 +17,6 @@ from exfm.planning import scaled_teacher
 from exfm.tensors import read_manifest
 from pipelines.config import Config, StudentSettings, merged
 from pipelines.offline import Rows, are_copied, feedback_delays, load_part, part_name, release_pages, rows_of
-from pipelines.offline.asked import Condition, LogitSource, Span, span_of, with_features
 from pipelines.offline.logits import (
     LogitsOf,
     Snapshot,
@@ -32,6 +31,7 @@ from pipelines.offline.logits import (
 )
 from pipelines.offline.replay.data import places_of
 from pipelines.offline.replay.settings import Spec, seeded
+from pipelines.offline.spec import Condition, LogitSource, Span, span_of, with_features
 from pipelines.run_dir import RunDir
 from pipelines.training import not_yet_learned
 from pipelines.workers.student import start_warm

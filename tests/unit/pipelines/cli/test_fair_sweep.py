@@ -12,13 +12,13 @@ import pytest
 from exfm.metrics import Clusters, paired_gain, variance_of
 from pipelines.cli import console as cli
 from pipelines.offline import load_part
-from pipelines.offline.asked import LogitSource
 from pipelines.offline.judging import mean_over_students
 from pipelines.offline.logits import lockstep_logits
 from pipelines.offline.replay import Workspace, load
 from pipelines.offline.replay.judge import Judge
 from pipelines.offline.replay.settings import settings_of
 from pipelines.offline.replay.text import markdown
+from pipelines.offline.spec import LogitSource
 from tests.support.pipelines.small_sweeps import with_small_stream, written
 
 

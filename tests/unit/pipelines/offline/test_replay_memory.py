@@ -13,10 +13,10 @@ import pytest
 from exfm.data import BatchBuilder
 from pipelines.offline import Rows, load_part, save_part
 from pipelines.offline import mapped_array as spilled_rows
-from pipelines.offline.asked import Condition
 from pipelines.offline.logits import blocks_of, versions_of
 from pipelines.offline.replay import Workspace, jobs, load
 from pipelines.offline.replay.data import data_of
+from pipelines.offline.spec import Condition
 from tests.support.pipelines.small_sweeps import with_small_stream, written
 
 CONDITIONS = {

@@ -8,9 +8,9 @@ import torch
 
 from exfm.tensors import save_checkpoint
 from pipelines.config import load
-from pipelines.offline.asked import Stored
 from pipelines.offline.logits import snapshots_of, stored
 from pipelines.offline.logits.stored import scorers_of
+from pipelines.offline.spec import Stored
 from pipelines.run_dir import RunDir
 from streaming.errors import BadInput
 from streaming.lake import LakeReader

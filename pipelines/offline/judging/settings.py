@@ -1,4 +1,4 @@
-"""What a replay is asked to judge besides losses: segments, decisions, bids, and choices with their propensities."""
+"""What a replay judges besides losses: segments, decisions, bids, and choices with their propensities."""
 
 from __future__ import annotations
 

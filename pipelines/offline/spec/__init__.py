@@ -1,4 +1,4 @@
-"""What a replay is asked: arms, conditions, and which rows.
+"""Parts of a replay's spec: arms, conditions, and which rows.
 
 arms        what an arm changes, in a spec or in a line of the command
 conditions  the logits and labels that students get, and when they start

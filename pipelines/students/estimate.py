@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import psutil
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from exfm.data import SequenceFeature, SparseFeature, snapshot_age
@@ -91,9 +92,7 @@ def estimate_backfill(
     wanted = config.settled_for(student)
     columns = ["lake_seq", "block", "teacher_version"]
     columns += [f"{kind}_{task}" for task in tasks for kind in ("label", "teacher_logit")]
-    rows = 0
-    known, positives, missing = (dict.fromkeys(tasks, 0) for _ in range(3))
-    ages: list[np.ndarray] = []
+    counts = _Counts(tasks)
     after = student.first_seq - 1
     while after < lake.last_lake_seq:
         read = lake.read(
@@ -103,29 +102,46 @@ def estimate_backfill(
             verticals=set(own.verticals) or None,
             filter=wanted if own.condition is None else wanted & own.condition,
         )
-        after, table = read.complete_upto, read.table
-        rows += table.num_rows
-        for task in tasks:
-            label, logit = table[f"label_{task}"], table[f"teacher_logit_{task}"]
-            known[task] += label.length() - label.null_count
-            positives[task] += pc.sum(label).as_py() or 0
-            missing[task] += pc.sum(pc.and_(label.is_valid(), logit.is_null())).as_py() or 0
-        scored = table.filter(table["teacher_version"].is_valid())
-        ages.append(snapshot_age(*(scored[name].to_numpy() for name in ("lake_seq", "block", "teacher_version"))))
-    found = np.concatenate(ages) if ages else np.zeros(0)
+        after = read.complete_upto
+        counts.add(read.table)
     return BackfillEstimate(
         name=student.name,
         first_seq=student.first_seq,
         last_seq=lake.last_lake_seq,
-        rows=rows,
+        rows=counts.rows,
         of=max(0, lake.last_lake_seq + 1 - student.first_seq),
-        labels={task: (known[task], positives[task]) for task in tasks},
-        without_logit=missing,
-        logit_age_rows=int(np.median(found)) if len(found) else None,
+        labels={task: (counts.known[task], counts.positives[task]) for task in tasks},
+        without_logit=counts.without_logit,
+        logit_age_rows=counts.logit_age_rows,
         bytes=lake.size(after=student.first_seq - 1, verticals=set(own.verticals) or None),
         memory_bytes=_memory(config, student) + (0 if _shared_host_has_room(config, status) else PROCESS_BYTES),
         rows_per_s=_rows_per_s(status),
     )
+
+
+class _Counts:
+    """What a backfill reads, counted table by table; fields as in `BackfillEstimate`."""
+
+    def __init__(self, tasks: Sequence[str]) -> None:
+        self._tasks = tasks
+        self.rows = 0
+        self.known, self.positives, self.without_logit = (dict.fromkeys(tasks, 0) for _ in range(3))
+        self._ages: list[np.ndarray] = []
+
+    def add(self, table: pa.Table) -> None:
+        self.rows += table.num_rows
+        for task in self._tasks:
+            label, logit = table[f"label_{task}"], table[f"teacher_logit_{task}"]
+            self.known[task] += label.length() - label.null_count
+            self.positives[task] += pc.sum(label).as_py() or 0
+            self.without_logit[task] += pc.sum(pc.and_(label.is_valid(), logit.is_null())).as_py() or 0
+        scored = table.filter(table["teacher_version"].is_valid())
+        self._ages.append(snapshot_age(*(scored[name].to_numpy() for name in ("lake_seq", "block", "teacher_version"))))
+
+    @property
+    def logit_age_rows(self) -> int | None:
+        ages = np.concatenate([np.zeros(0), *self._ages])
+        return int(np.median(ages)) if len(ages) else None
 
 
 def require_room(config: Config, estimate: BackfillEstimate, run_dir: RunDir) -> None:

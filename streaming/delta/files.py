@@ -11,7 +11,7 @@ import json
 import os
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import unquote
@@ -158,35 +158,13 @@ class TableFiles:
         reader looks at, then linked to the name of the next version, which fails where there is one. Writers that are
         overtaken by it are refused by Delta, and go on with the table as it is then.
         """
-        metadata, now_ms = self._handle.metadata(), time.time_ns() // 1_000_000
-        freed = [name for name in metadata.partition_columns if name not in partition_by]
-        with_statistics = filter(None, [metadata.configuration.get(_STATISTICS), *freed])
-        actions: list[dict[str, Any]] = [
+        now_ms = time.time_ns() // 1_000_000
+        actions = [
             {"commitInfo": {"timestamp": now_ms, "operation": "REPARTITION", "operationParameters": {}}},
-            {
-                "metaData": {
-                    "id": metadata.id,
-                    "name": metadata.name,
-                    "description": metadata.description,
-                    "format": {"provider": "parquet", "options": {}},
-                    "schemaString": self._handle.schema().to_json(),
-                    "partitionColumns": list(partition_by),
-                    "createdTime": metadata.created_time,
-                    "configuration": metadata.configuration | {_STATISTICS: ",".join(with_statistics)},
-                }
-            },
+            {"metaData": self._repartitioned(partition_by)},
             {"txn": {"appId": HOUSEKEEPING, "version": (self.identifier(HOUSEKEEPING) or 0) + 1}},
+            *self._replacing_all(added, now_ms),
         ]
-        paths = pa.table(self._handle.get_add_actions())["path"].to_pylist()
-        spelled = {unquote(part): part for path in paths for part in path.split("/")}  # as the log has them
-        for path in paths:
-            actions.append({"remove": {"path": path, "deletionTimestamp": now_ms, "dataChange": False}})
-        for file in added:
-            path = "/".join(spelled.get(part, part) for part in file.path.split("/"))
-            place = {"path": path, "partitionValues": dict(file.partition), "size": file.bytes}
-            actions.append(
-                {"add": place | {"modificationTime": now_ms, "dataChange": False, "stats": _statistics(file)}}
-            )
         retire(self.place(file) for file in self.files)
         for folder in {self.place(file).parent for file in added}:
             sync(folder)
@@ -194,6 +172,40 @@ class TableFiles:
         self._handle = DeltaTable(self.path)
         self._look()
         return stored
+
+    def _repartitioned(self, partition_by: Sequence[str]) -> dict[str, Any]:
+        """The table's metadata, partitioned by these columns alone; the other ones have statistics from now on."""
+        metadata = self._handle.metadata()
+        others = [name for name in metadata.partition_columns if name not in partition_by]
+        with_statistics = filter(None, [metadata.configuration.get(_STATISTICS), *others])
+        return {
+            "id": metadata.id,
+            "name": metadata.name,
+            "description": metadata.description,
+            "format": {"provider": "parquet", "options": {}},
+            "schemaString": self._handle.schema().to_json(),
+            "partitionColumns": list(partition_by),
+            "createdTime": metadata.created_time,
+            "configuration": metadata.configuration | {_STATISTICS: ",".join(with_statistics)},
+        }
+
+    def _replacing_all(self, added: Sequence[DataFile], now_ms: int) -> Iterator[dict[str, Any]]:
+        """Actions that remove every file of the table and add these."""
+        paths = pa.table(self._handle.get_add_actions())["path"].to_pylist()
+        spelled = {unquote(part): part for path in paths for part in path.split("/")}  # as the log has them
+        for path in paths:
+            yield {"remove": {"path": path, "deletionTimestamp": now_ms, "dataChange": False}}
+        for file in added:
+            yield {
+                "add": {
+                    "path": "/".join(spelled.get(part, part) for part in file.path.split("/")),
+                    "partitionValues": dict(file.partition),
+                    "size": file.bytes,
+                    "modificationTime": now_ms,
+                    "dataChange": False,
+                    "stats": _statistics(file),
+                }
+            }
 
     def _store_entry(self, version: int, actions: Sequence[Mapping[str, Any]]) -> bool:
         entry = self.path / LOG / f"{version:020d}.json"

@@ -154,5 +154,8 @@ class _Failed:
 
 
 def _array(rows: pa.RecordBatch | pa.Table, name: str) -> pa.Array:
+    """A column in one piece, not copied where it already is."""
     column = rows.column(name)
-    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    if not isinstance(column, pa.ChunkedArray):
+        return column
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()

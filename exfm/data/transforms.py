@@ -42,7 +42,21 @@ def hash64(ids: pa.Array) -> np.ndarray:
         encoded = ids.dictionary_encode()
         distinct = encoded.dictionary.to_numpy(zero_copy_only=False).astype(object)
         return pd.util.hash_array(distinct, categorize=False)[encoded.indices.to_numpy()]
-    return pd.util.hash_array(ids.cast(pa.int64()).to_numpy())
+    return mixed(ids.cast(pa.int64()).to_numpy().view(np.uint64))
+
+
+def mixed(x: np.ndarray) -> np.ndarray:
+    """The splitmix64 finaliser of (N,) uint64: what `pandas.util.hash_array` makes of integers, in less time.
+
+    >>> mixed(np.array([1, 2], dtype=np.uint64)).tolist()
+    [6238072747940578789, 15839785061582574730]
+    """
+    x = x ^ (x >> 30)
+    x *= 0xBF58476D1CE4E5B9
+    x ^= x >> 27
+    x *= 0x94D049BB133111EB
+    x ^= x >> 31
+    return x
 
 
 def bags_of(feature: SparseFeature, columns: Mapping[str, pa.Array]) -> Bags:
@@ -161,7 +175,7 @@ def _cross(feature: SparseFeature, columns: list[pa.Array]) -> Bags:
         columns = [column.filter(pa.array(valid)) for column in columns]
     h = hash64(columns[0])
     for column in columns[1:]:
-        h = pd.util.hash_array(h * GOLDEN + hash64(column))
+        h = mixed(h * GOLDEN + hash64(column))
     return Bags((h % np.uint64(feature.rows)).astype(np.int64), None if valid is None else valid.astype(np.int64))
 
 

@@ -448,8 +448,8 @@ MUTATIONS = (
         "hashes differ from process to process",
         REPLAY,
         "exfm/data/transforms.py",
-        "return pd.util.hash_array(ids.cast(pa.int64()).to_numpy())",
-        "return pd.util.hash_array(ids.cast(pa.int64()).to_numpy() ^ (hash('salt') % 2**31))",
+        "return mixed(ids.cast(pa.int64()).to_numpy().view(np.uint64))",
+        "return mixed(ids.cast(pa.int64()).to_numpy().view(np.uint64) ^ np.uint64(hash('salt') % 2**31))",
         "tests/unit/exfm/data/test_transforms.py",
     ),
     Mutation(

@@ -81,6 +81,13 @@ class TeacherConfig(WukongSizes):
         default="float32", description="Precision of all but the tables; float64 is for comparing plans."
     )
 
+    precision: Literal["fp32", "bf16"] = Field(
+        default="fp32",
+        exclude_if=lambda precision: precision == "fp32",
+        description="What products of matrices are computed in. `bf16` is faster where the hardware has it and the "
+        "teacher is wide; weights, optimizers, embeddings, pooling of sequences and logits stay fp32.",
+    )
+
     @model_validator(mode="before")
     @classmethod
     def _complete(cls, data: Any) -> Any:
@@ -98,6 +105,11 @@ class TeacherConfig(WukongSizes):
                         f"`{name}` belongs to a teacher whose interaction is `{owner}`, and this one's is "
                         f"`{self.interaction}`; leave it out, or set interaction to `{owner}`"
                     )
+        if self.precision == "bf16" and self.dense_dtype != "float32":
+            raise ConfigError(
+                f"precision `bf16` computes products of a float32 teacher, and dense_dtype is `{self.dense_dtype}`; "
+                "leave one of them out"
+            )
         if self.options and self.interaction in _OWN_FIELDS:
             raise ConfigError(
                 f"a teacher whose interaction is `{self.interaction}` takes "
@@ -171,6 +183,7 @@ class TeacherNet(nn.Module):
             self.heads[task] = head
         self.prior = Prior(len(tasks), on=cfg.prior)
         self.dtype = getattr(torch, cfg.dense_dtype)
+        self._bf16 = cfg.precision == "bf16"
         for part in (self.units, self.trunk, self.heads):
             part.to(self.dtype)
         self.cut: tuple[Tensor, Tensor]
@@ -183,8 +196,11 @@ class TeacherNet(nn.Module):
         pooled = self._in_order(embeddings)
         e = pooled.detach().to(self.dtype).requires_grad_(self.training)
         self.cut = (pooled, e)
-        h = self.trunk(self.units(e, sparse), dense.to(self.dtype))
-        return self.prior(torch.cat([head(h) for head in self.heads.values()], dim=1))
+        units = self.units(e, sparse)
+        with torch.autocast(e.device.type, torch.bfloat16, enabled=self._bf16):
+            h = self.trunk(units, dense.to(self.dtype))
+            z = torch.cat([head(h) for head in self.heads.values()], dim=1)
+        return self.prior(z.to(self.dtype))
 
     def feature_axes(self, features: FeatureSet) -> dict[str, Axes]:
         """The axes of the dense part that depend on the features, by parameter, for a net like this over `features`.

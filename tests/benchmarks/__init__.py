@@ -34,5 +34,6 @@ What becomes of the model:
     python -m tests.benchmarks.replay                a replay of four arms over a lake, and the bare engine
     python -m tests.benchmarks.replay_statistics     what intervals of a replay hold, A/A and of a planted gain
     python -m tests.benchmarks.spawn_variants        a student that is spawned at mid-stream, by the way it begins
+    python -m tests.benchmarks.teacher_precision    what products in bf16 cost a teacher in NE
     python -m tests.benchmarks.teacher_bias          a biased teacher, and what its students serve
 """

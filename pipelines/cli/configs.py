@@ -11,7 +11,7 @@ from pipelines.cli.options import AsJson, Overrides
 from streaming.program import command
 
 if TYPE_CHECKING:
-    from pipelines.init import Asked
+    from pipelines.init import Asked, Begun
 
 
 def register(app: typer.Typer) -> None:
@@ -57,13 +57,18 @@ def init(
             help="A file of clicks and the like, a row each: the impression's id, the time, perhaps what happened.",
         ),
     ] = None,
+    ask: Annotated[
+        bool,
+        typer.Option("--ask", help="Ask for labels, time, id, vertical, user; the guess is the default."),
+    ] = False,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the config, and the copy beside it.")] = False,
     json_: AsJson = False,
 ) -> None:
     """Look at a file of rows and write a config that runs on it, every guess with its evidence and the runner-up.
 
     A file that a run cannot play as it is (text, rows out of order, no times) is copied once to NAME.parquet beside
-    the config, and that is said. Nothing is asked; what was guessed wrong is named with an option, or edited.
+    the config, and that is said. Nothing is asked without --ask; what was guessed wrong is named with an option, or
+    edited.
 
     Of a public data set (criteo, criteo-terabyte, avazu, kdd12, talkingdata, taobao, movielens, yambda) the published
     files are taken: times, verticals and delays are made of what they hold.
@@ -86,6 +91,8 @@ def init(
     if path is not None:
         origin, source, asked = _published(str(source), path, target, asked, force)
     begun = begin(source, target, asked, force=force, origin=origin)
+    if ask and (answered := _answers(begun, asked)) != asked:
+        begun = begin(source, target, answered, force=True, origin=origin)
     check = command("exfm", "check", target)
     run = command("exfm", "stream", target, "--until-end")
     if json_:
@@ -100,6 +107,28 @@ def init(
         typer.echo("")
         typer.echo("\n".join(finding_lines(begun.findings, min(100, shutil.get_terminal_size().columns))))
     typer.echo(f"\n{target} is written; read it, then:\n  {check}\n  {run}")
+
+
+NONE = "-"
+
+
+def _answers(begun: Begun, asked: Asked) -> Asked:
+    """What the caller says of the columns, after a look at them. Enter takes what was guessed."""
+    from dataclasses import replace
+
+    labels = ",".join(str(label.guess.column) for label in begun.draft.labels)
+    why = "; ".join(label.guess.words for label in begun.draft.labels)
+    given = typer.prompt(f"labels, with commas between ({why})", default=labels, err=True)
+    if given != labels:
+        asked = replace(asked, labels=tuple(name.strip() for name in given.split(",")))
+    roles = begun.draft.roles
+    guesses = {"time": begun.draft.time.guess, "id": roles.id, "vertical": roles.vertical, "user": roles.user}
+    for role, guess in guesses.items():
+        default = guess.column or NONE
+        given = typer.prompt(f"{role} ({guess.words})", default=default, err=True)
+        if given != default:
+            asked = replace(asked, **{role: given})
+    return asked
 
 
 def _published(name: str, path: Path, target: Path, asked: Asked, force: bool) -> tuple[str, Path, Asked]:

@@ -284,3 +284,13 @@ def test_feedback_without_an_id_in_common_is_refused(tmp_path):
     (tmp_path / "events.csv").write_text("row,event_time\n1,1700000000\n")
     with pytest.raises(BadInput, match="matched by an id that both have under one name; columns in both: none"):
         begin(shown, tmp_path / "mine.yaml", Asked(feedback=tmp_path / "events.csv"))
+
+
+def test_what_is_asked_has_the_guess_as_its_default(tmp_path):
+    path, out = stored(tmp_path / "rows.parquet", clicks(ROWS, kept=np.arange(ROWS) % 2)), tmp_path / "mine.yaml"
+    said = CliRunner().invoke(app, ["init", str(path), "-o", str(out), "--ask"], input="\n\n\n\nad_id\n")
+    assert said.exit_code == 0, said.output
+    config = load(out)
+    assert (config.source.labels["ctr"].column, config.source.vertical) == ("clicked", "surface")
+    assert config.metrics.group_by == "ad_id"
+    assert "labels, with commas between (0 and 1, " in said.output

@@ -34,14 +34,14 @@ CONFIG = RecordedConfig(
 
 
 def table(order: np.ndarray | None = None) -> pa.Table:
-    """Ids and users that look like numbers and are none: they begin with zeros."""
+    """Ids and users that are texts and look like numbers; ids begin with zeros."""
     n = np.arange(ROWS) if order is None else order
     return pa.table(
         {
             "id": [f"{k:08}" for k in n],
             "at": 1_700_000_000 + n // 2,
             "vertical": ["feed" if k % 3 else "shop" for k in n],
-            "user": [f"00{k % 70}" for k in n],
+            "user": [f"{k % 70}" for k in n],
             "price": np.round(n / 7, 3),
             "clicked": (n % 5 == 0).astype(np.int8),
         }

@@ -10,11 +10,9 @@ from pipelines.config import choices
 from pipelines.control import with_roster
 from pipelines.run_dir import RunDir
 from pipelines.serving.origins.live import LiveOrigin
-from pipelines.serving.origins.registered import RegisteredOrigin
 from pipelines.serving.origins.run import RunOrigin
 from pipelines.serving.origins.wanted import Origin
 from pipelines.tools import config_of
-from pipelines.tracking import RegisteredModels
 from streaming.errors import BadInput
 from streaming.schema import RowSchema
 
@@ -52,6 +50,9 @@ def origins_of(
     if follow != "champion":
         other = "" if follow == "live" else f"; an alias says it of registered models: models:/NAME@{follow}"
         raise BadInput(f"--follow {follow} is of runs (--run-dir){other}")
+    from pipelines.serving.origins.registered import RegisteredOrigin  # a run's server starts without them
+    from pipelines.tracking import RegisteredModels
+
     models = RegisteredModels(tracking_uri)
     origins = [RegisteredOrigin(models, uri) for uri in registered]
     if twice := [o.model for n, o in enumerate(origins) if o.model in [other.model for other in origins[:n]]]:

@@ -57,7 +57,7 @@ class Correction(Protocol):
         """The correction after this batch.
 
         `lesson` is what the earlier corrections, which have learned from the batch, make of the teacher; `before`
-        gives what all corrections made of it before any of them had.
+        gives what they made of it before they had.
         """
         ...
 

@@ -49,8 +49,9 @@ class Corrections(NamedTuple):
         if not self.each:
             return self, Lesson(seen.batch.teacher_logits)
         lesson, learned = Lesson(seen.teacher_logits), []
-        for correction in self.each:
-            successor = correction.learn(seen, lesson, before=partial(self.apply, seen))
+        for n, correction in enumerate(self.each):
+            earlier = Corrections(self.each[:n])
+            successor = correction.learn(seen, lesson, before=partial(earlier.apply, seen))
             lesson = successor.apply(lesson, seen)
             learned.append(successor)
         return Corrections(tuple(learned)), lesson

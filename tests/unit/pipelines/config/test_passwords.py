@@ -33,8 +33,7 @@ def test_a_worker_gets_the_password_beside_its_config():
     wanted = wanted_of(parse(changed(SETTING, PASSWORD)), RunDir(Path("run")), "h:1", True)
     for build in (each.build for each in wanted):
         assert PASSWORD not in repr(build)
-        (passwords,) = (value for value in build.args if isinstance(value, dict))
-        assert passwords["sasl_plain_password"].get_secret_value() == PASSWORD
+        assert build.passwords["sasl_plain_password"].get_secret_value() == PASSWORD
 
 
 @pytest.mark.parametrize(

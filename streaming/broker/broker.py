@@ -32,6 +32,8 @@ from streaming.errors import BadInput, DiskFull, StreamingError
 from streaming.ports import HOST, free_port, occupant
 
 POLL_S = 0.05
+KILLED_S = 30.0
+"""How long the system may take to end a process that was killed."""
 
 
 class RunningBroker(NamedTuple):
@@ -98,14 +100,16 @@ class LocalBroker:
             self._port(self._state())
 
     def stop(self, wait_s: float = 20.0) -> bool:
-        """Ask the broker to end, and end it after `wait_s`. Returns False when none ran. Its data stay."""
+        """Ask the broker to end, and end it after `wait_s`. Returns False when none ran. Its data stay.
+
+        It is gone when this returns: one that is still dying would be found by the next start, and taken for alive."""
         process = self._process(self._state())
         if process is None:
             return False
-        for sign in (signal.SIGTERM, signal.SIGKILL):
+        for sign, patience_s in ((signal.SIGTERM, wait_s), (signal.SIGKILL, KILLED_S)):
             if self._alive(process):
                 process.send_signal(sign)
-                deadline = time.monotonic() + wait_s
+                deadline = time.monotonic() + patience_s
                 while self._alive(process) and time.monotonic() < deadline:
                     time.sleep(POLL_S)
         return True

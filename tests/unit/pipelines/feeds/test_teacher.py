@@ -48,10 +48,10 @@ class Topic:
         self._blocks = [block for block in self._blocks if block.number > position.after_block]
 
 
-def share(rank: int, ranks: int) -> range:
+def shard(rank: int, ranks: int) -> range:
     whole = Ranks(Rendezvous())
     whole.rank, whole.count = rank, ranks
-    return whole.share(PARTITIONS)
+    return whole.shard(PARTITIONS)
 
 
 def steps_of(
@@ -77,7 +77,7 @@ def test_every_step_is_the_same_rows_in_the_same_order_on_1_2_3_and_4_ranks(coun
         seq for each in blocks for seq in each.rows["lake_seq"].to_pylist()
     )
     for ranks in (2, 3, 4):
-        each = [steps_of(blocks, share(rank, ranks), batches) for rank in range(ranks)]
+        each = [steps_of(blocks, shard(rank, ranks), batches) for rank in range(ranks)]
         together = [(*steps[0][:2], [seq for step in steps for seq in step[2]]) for steps in zip(*each, strict=True)]
         assert together == one
 
@@ -106,7 +106,7 @@ def test_slices_of_a_partition_are_even_to_a_row_in_full_steps():
 
 def test_ranks_share_all_partitions_neighbours_together():
     for ranks in (1, 2, 3, 4):
-        shares = [share(rank, ranks) for rank in range(ranks)]
+        shares = [shard(rank, ranks) for rank in range(ranks)]
         assert [p for mine in shares for p in mine] == list(range(PARTITIONS))
         assert min(map(len, shares)) >= PARTITIONS // ranks
 
@@ -114,7 +114,7 @@ def test_ranks_share_all_partitions_neighbours_together():
 def test_with_all_rows_in_one_partition_the_others_bring_nothing_to_every_step():
     ids = np.arange(10**6)
     ids = ids[partition_of(pa.array(ids), PARTITIONS) == 2][:200]
-    at = [steps_of([block(0, 200, ids)], share(rank, 4)) for rank in range(4)]
+    at = [steps_of([block(0, 200, ids)], shard(rank, 4)) for rank in range(4)]
     assert [[len(rows) for _, _, rows in steps] for steps in at] == [[0] * 4, [0] * 4, [64, 64, 64, 8], [0] * 4]
 
 

@@ -44,7 +44,9 @@ class Change(NamedTuple):
             bits = whole.bits.copy()
             bits[slice(None) if other.at is None else other.at] ^= other.bits
             return Change(None, bits)
-        at = np.union1d(self.at, later.at).astype(np.int32)
+        at = np.concatenate([self.at, later.at])
+        at.sort(kind="stable")  # both parts ascend: a merge, where np.union1d makes a hash table
+        at = at[np.diff(at, prepend=-1) > 0]
         bits = np.zeros((len(at), self.bits.shape[1]), self.bits.dtype)
         for own, changed in ((self.at, self.bits), (later.at, later.bits)):
             bits[np.searchsorted(at, own)] ^= changed

@@ -1,6 +1,6 @@
 """Where workers run: Ray actors, or this process.
 
-ray    the launchers and their handles; the only import of ray
+ray    the launchers and their handles; Ray's actors are known here alone
 host   workers that share a process
 slots  which of them share which
 ranks  a worker that is several processes, polled as one

@@ -1,4 +1,4 @@
-"""Where workers run: each in a Ray actor of its own, or all in this process. The only import of ray.
+"""Where workers run: each in a Ray actor of its own, or all in this process. Ray's actors are known here alone.
 
 Both launchers return handles with the same four verbs, and the coordinator does not distinguish them:
 

@@ -12,6 +12,7 @@ logged     a topic of what was served
 meters     what a server has done, for Prometheus
 protocol   HTTP with an end to every request
 processes  a server in one process or several
+ray_serve  the same server as a deployment of Ray Serve
 client     asks a server, with the standard library alone
 batch      the same predictions for a file, in constant memory
 """

@@ -72,6 +72,12 @@ class Server:
             exception_handlers={404: _no_such_path, 405: _no_such_path},
         )
 
+    def close(self) -> None:
+        """Follow nothing any more, and write what the log holds."""
+        self._shelf.close()
+        if self._log is not None:
+            self._log.close()
+
     async def predict(self, request: Request) -> Response:
         began, model = time.perf_counter(), request.path_params["model"]
         rows = refused = 0

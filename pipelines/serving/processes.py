@@ -49,9 +49,9 @@ class Serving(NamedTuple):
 
     run_dir: Path | None
     names: tuple[str, ...]
-    follow: Follow
-    host: str
-    port: int
+    follow: Follow = "champion"
+    host: str = "127.0.0.1"
+    port: int = 8080
     limits: RequestLimits = RequestLimits()
     access_log: bool = True
     tracking_uri: str | None = None
@@ -103,17 +103,21 @@ def _serve_here(asked: Serving, at: socket.socket, origins: Sequence[Origin]) ->
     access = logging.getLogger("exfm.access")
     access.propagate, access.disabled = False, not asked.access_log
     access.addHandler(logging.StreamHandler(sys.stdout))
+    server = server_of(asked, origins)
+    try:
+        http_server(server.app).run(sockets=[at])
+    finally:
+        server.close()
+
+
+def server_of(asked: Serving, origins: Sequence[Origin]) -> Server:
+    """With what answers now, following what comes; until `close`."""
     shelf = open_shelf(origins, asked.tables)
     shelf.follow()
     served_log = None if asked.logged is None else ServedLog(asked.logged)
     gc.collect()
     gc.freeze()  # what was imported stays: no request waits while half a million objects are looked through
-    try:
-        http_server(Server(shelf, asked.limits, served_log).app).run(sockets=[at])
-    finally:
-        shelf.close()
-        if served_log is not None:
-            served_log.close()
+    return Server(shelf, asked.limits, served_log)
 
 
 def http_server(app: Any, request_s: float = REQUEST_S) -> uvicorn.Server:

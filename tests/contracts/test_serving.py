@@ -15,30 +15,18 @@ from pathlib import Path
 import psutil
 import pytest
 
-from pipelines.run_dir import RunDir
-from pipelines.serving import Asked, ServedVersion
-from pipelines.tools import config_of
 from tests.support.pipelines.commands import COMMAND
-from tests.support.pipelines.served_runs import ROWS, promote, run_with_versions
-from tests.support.pipelines.serving_command import PATIENCE_S, serving
+from tests.support.pipelines.served_runs import promote, run_with_versions
+from tests.support.pipelines.serving_command import PATIENCE_S, predicted, serving
 
 V1, V2 = "v00000100", "v00000200"
-
-
-def expected(root: Path, version: str) -> list[float]:
-    """What a version predicts, loaded here."""
-    config = config_of(RunDir(root))
-    served = ServedVersion("feed", version, RunDir(root).versions("feed") / version, config.rows, {})
-    columns = {name: [row[name] for row in ROWS] for name in ROWS[0]}
-    found: list[float] = served.answer(Asked(columns, {}, len(ROWS))).probabilities[:, 0].tolist()
-    return found
 
 
 def swapped_under_load(root: Path, swaps: int) -> None:
     """Two callers ask without a pause while another champion is named again and again: each answer is a version's,
     whole, and no request fails."""
     ledger = run_with_versions(root, V1, V2)
-    known = {version: expected(root, version) for version in (V1, V2)}
+    known = {version: predicted(root, version) for version in (V1, V2)}
     assert known[V1] != known[V2]
     answers: Counter[tuple[int, str, bool]] = Counter()
     over = threading.Event()

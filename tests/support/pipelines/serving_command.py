@@ -18,11 +18,23 @@ from typing import Any
 
 import psutil
 
+from pipelines.run_dir import RunDir
+from pipelines.serving import Asked, ServedVersion
+from pipelines.tools import config_of
 from tests.support.pipelines.commands import COMMAND
 from tests.support.pipelines.served_runs import ROWS
 
 BODY = json.dumps({"rows": ROWS})
 PATIENCE_S = 90
+
+
+def predicted(root: Path, version: str) -> list[float]:
+    """What a version predicts, loaded here."""
+    config = config_of(RunDir(root))
+    served = ServedVersion("feed", version, RunDir(root).versions("feed") / version, config.rows, {})
+    columns = {name: [row[name] for row in ROWS] for name in ROWS[0]}
+    found: list[float] = served.answer(Asked(columns, {}, len(ROWS))).probabilities[:, 0].tolist()
+    return found
 
 
 class ServeCommand:

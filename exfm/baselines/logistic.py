@@ -9,7 +9,7 @@ from torch import Tensor
 
 from exfm.baselines.baseline import Baseline
 from exfm.baselines.ftrl import FTRL
-from exfm.data import Batch, FeatureSet
+from exfm.data import Batch, FeatureSet, Statistics
 from exfm.layers import label_sums
 from exfm.step import StepResult
 
@@ -17,18 +17,19 @@ from exfm.step import StepResult
 class Logistic(Baseline):
     """A logistic regression in training, over what a student reads of a row; of histories it has none.
 
-    State: ftrl/{s,n,modulus}  prior/{positive,negative}  progress/rows
+    State: ftrl/{s,n,modulus}  prior/{positive,negative}  statistics/<name>/{total,counts}  progress/rows
     """
 
     def __init__(self, features: FeatureSet, tasks: Sequence[str]) -> None:
         super().__init__(tasks)
-        self.ftrl = FTRL(features, len(tasks))
+        self.ftrl, self._statistics = FTRL(features, len(tasks)), Statistics(features)
 
-    def train_step(self, batch: Batch) -> StepResult:
+    def train_step(self, given: Batch) -> StepResult:
         """Score the batch's own rows, then learn all of it. `loss` is not computed.
 
         Where an input or a weight is not finite nothing changes.
         """
+        batch = self._statistics.complete(given)
         offset = self._prior.offset().float()
         seen = self.ftrl.see(batch)
         logits = (seen.logits + offset).numpy()
@@ -36,9 +37,11 @@ class Logistic(Baseline):
         if finite:
             self._prior.add(label_sums(batch))
             self.ftrl.learn(seen, batch, self._prior.offset().float())
+            self._statistics.add(self._statistics.sums(given))
             self._rows += len(batch)
         own = logits if batch.own is None else logits[batch.own.numpy()]
         return StepResult(own, 0.0, batch.label_mask.sum(0).numpy(), finite)
 
     def tensors(self) -> dict[str, Tensor]:
-        return {f"ftrl/{name}": tensor for name, tensor in self.ftrl.tensors().items()} | super().tensors()
+        own = {f"ftrl/{name}": tensor for name, tensor in self.ftrl.tensors().items()}
+        return own | self._statistics.tensors() | super().tensors()

@@ -1,9 +1,11 @@
 """From raw rows to the tensors that a model learns from.
 
+dense        one raw number, and the floats that it becomes, as config
 features     which raw columns a model reads and what becomes of them, as config
 transforms   hashing, crosses, buckets, scaling: raw Arrow columns to table rows and floats
 stretches    what batches hold of a stretch of rows, made once for all models of a process
 batch        `BatchBuilder` makes a `Batch` of tensors from Arrow rows
+statistics   what rows so far were, by which the dense features of the next are scaled
 history      running averages of a student's earlier rows, as inputs of the next
 sampling     negative downsampling: which rows are kept, and what each then counts
 """

@@ -1,7 +1,9 @@
 from .batch import OWN, Batch, BatchBuilder, own_rows_of, snapshot_age
-from .features import LARGEST_INPUT, DenseFeature, FeatureSet, HistoryFeature, SequenceFeature, SparseFeature
+from .dense import LARGEST_INPUT, DenseFeature
+from .features import FeatureSet, HistoryFeature, SequenceFeature, SparseFeature
 from .history import Histories, HistoryValues, bag_means, bags_in, unfit_history
 from .sampling import SampledRows, label_shift, label_weights, row_weights, sample_negatives
+from .statistics import Statistics
 from .stretches import Stretches
 from .transforms import GOLDEN, bags_of, dense_of, places_of
 
@@ -19,6 +21,7 @@ __all__ = [
     "SampledRows",
     "SequenceFeature",
     "SparseFeature",
+    "Statistics",
     "Stretches",
     "bag_means",
     "bags_in",

@@ -1,6 +1,7 @@
 """A batch of examples as tensors, made from Arrow.
 
-B examples, F keys (sparse features, and the places of sequences), D dense features, T tasks.
+B examples, F keys (sparse features, and the places of sequences), W floats of dense features, S features with
+statistics that are learned, T tasks.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class Batch:
     """
 
     sparse: KeyedJaggedTensor  # F keys (`FeatureSet.keys`) × B bags, ids are table rows (int64)
-    dense: Tensor  # (B, D) float32
+    dense: Tensor  # (B, W) float32; 0 for features whose statistics are learned, until `Statistics.complete`
     labels: Tensor  # (B, T) float32, 0 or 1
     label_mask: Tensor  # (B, T) bool
     teacher_logits: Tensor  # (B, T) float32
@@ -51,6 +52,7 @@ class Batch:
     own: Tensor | None = None  # (B,) bool, the rows that a student is for, and judged on; None: all of them
     shown_ms: Tensor | None = None  # (B,) int64, event times; None: not asked for, as settled_ms
     settled_ms: Tensor | None = None  # (B,) int64, when the row's labels had settled, in event time
+    raw: Tensor | None = None  # (B, S) float64, values of features whose statistics are learned, NaN for null
 
     @property
     def label_weights(self) -> Tensor:
@@ -157,13 +159,11 @@ class BatchBuilder:
         teacher_mask &= logits.isfinite()
         logits[~teacher_mask] = 0.0
         shown, settled = self._times(taken)
-        dense = np.empty((count, len(self.features.dense)), dtype=np.float32)
-        for d, feature in enumerate(self.features.dense):
-            dense[:, d] = taken(taken.parts.dense(feature))
+        dense, raw = self._dense(taken, count)
         tables: list[SparseFeature | SequenceFeature] = [*self.features.sparse, *self.features.sequence]
         return Batch(
             sparse=self._jagged([bags for feature in tables for bags in taken.bags(feature)], count),
-            dense=torch.from_numpy(dense),
+            dense=dense,
             labels=labels,
             label_mask=label_mask,
             teacher_logits=logits,
@@ -174,6 +174,7 @@ class BatchBuilder:
             own=torch.from_numpy(own_rows_of(rows)) if OWN in rows.schema.names else None,
             shown_ms=shown,
             settled_ms=settled,
+            raw=raw,
         )
 
     def _check(self, rows: pa.RecordBatch | pa.Table) -> None:
@@ -189,6 +190,20 @@ class BatchBuilder:
     def _reads(self, rows: pa.RecordBatch | pa.Table) -> list[str]:
         """The columns of these rows that a batch of them is made of."""
         return [name for name in rows.schema.names if name != OWN]
+
+    def _dense(self, taken: Taken, count: int) -> tuple[Tensor, Tensor | None]:
+        """(B, W), and (B, S) of features whose statistics are learned; None where there are none."""
+        features, S = self.features, len(self.features.online)
+        dense, raw = np.zeros((count, len(features.dense_labels)), np.float32), np.empty((count, S), np.float64)
+        s = 0
+        for feature, at in zip(features.dense, features.dense_slices, strict=True):
+            made = taken(taken.parts.dense(feature))
+            if feature.online:
+                raw[:, s] = made[:, 0]
+                s += 1
+            else:
+                dense[:, at] = made
+        return torch.from_numpy(dense), torch.from_numpy(raw) if S else None
 
     def _jagged(self, bags: list[Bags], count: int) -> KeyedJaggedTensor:
         if all(bag.lengths is None for bag in bags):

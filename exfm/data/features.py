@@ -5,17 +5,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from functools import cached_property
+from itertools import accumulate, pairwise
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-SparseTransform = Literal["hash", "index", "bucketize"]
-DenseTransform = Literal["identity", "log1p", "standardise"]
-LABEL, LOGIT = "label_", "teacher_logit_"  # what columns of a task begin with
+from exfm.data.dense import LARGEST_INPUT, DenseFeature
 
-LARGEST_INPUT = 2**24
-"""The largest size of a dense feature after its transform, and of a row's weight. Beyond it float32 holds whole numbers
-only: in every sum that such a value enters, what inputs of order 1 contribute is rounded away."""
+SparseTransform = Literal["hash", "index", "bucketize"]
+LABEL, LOGIT = "label_", "teacher_logit_"  # what columns of a task begin with
 
 
 class SparseFeature(BaseModel):
@@ -83,45 +81,6 @@ class SparseFeature(BaseModel):
     def reads(self) -> tuple[str, ...]:
         """The raw columns this feature is made from."""
         return self.columns or (self.column or self.name,)
-
-
-class DenseFeature(BaseModel):
-    """One float. Reads `column` (default: the feature's name); null becomes 0 after the transform."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", coerce_numbers_to_str=True)
-
-    name: str = Field(description="Name of the feature.")
-    column: str | None = Field(default=None, description="Raw column to read; default: the feature's name.")
-    transform: DenseTransform = Field(
-        default="identity",
-        description="`identity`, `log1p`: sign(x)·log(1 + |x|), or `standardise`: (x − mean) / std.",
-    )
-    mean: float = Field(default=0.0, description="For `standardise`: the mean.")
-    std: float = Field(default=1.0, gt=0, description="For `standardise`: the standard deviation.")
-
-    @model_validator(mode="after")
-    def _consistent(self) -> DenseFeature:
-        if self.transform != "standardise" and (self.mean, self.std) != (0.0, 1.0):
-            raise ValueError(f"feature `{self.name}`: `mean` and `std` belong to transform `standardise`")
-        return self
-
-    @property
-    def reads(self) -> tuple[str, ...]:
-        """The raw column this feature is made from."""
-        return (self.column or self.name,)
-
-    @property
-    def bounds(self) -> tuple[float, float] | None:
-        """The least and the greatest raw value whose transform is at most LARGEST_INPUT in size; None: any number is.
-
-        >>> DenseFeature(name="age", transform="standardise", mean=40, std=0.5).bounds
-        (-8388568.0, 8388648.0)
-        >>> DenseFeature(name="price", transform="log1p").bounds is None
-        True
-        """
-        if self.transform == "log1p":
-            return None
-        return self.mean - LARGEST_INPUT * self.std, self.mean + LARGEST_INPUT * self.std
 
 
 class SequenceFeature(BaseModel):
@@ -252,6 +211,9 @@ class FeatureSet(BaseModel):
             for name in names:
                 if names.count(name) > 1 or not name or set(name) & set("./"):
                     raise ValueError(f"feature name `{name}` is repeated, empty, or has a `.` or `/` in it")
+        for label in self.dense_labels:
+            if self.dense_labels.count(label) > 1:
+                raise ValueError(f"feature name `{label}` is also that of an input of another feature; choose another")
         for key in self.sparse_names:
             if self.keys.count(key) > 1:
                 raise ValueError(f"feature name `{key}` is also that of a place of a sequence; choose another")
@@ -283,10 +245,26 @@ class FeatureSet(BaseModel):
         """The keys of a batch's ids, in order: a sparse feature's name, and the places of every sequence."""
         return (*self.sparse_names, *(key for feature in self.sequence for key in feature.keys))
 
+    @cached_property
+    def dense_labels(self) -> tuple[str, ...]:
+        """Names of the floats that dense features become, in order."""
+        return tuple(label for feature in self.dense for label in feature.labels)
+
+    @cached_property
+    def dense_slices(self) -> tuple[slice, ...]:
+        """Which of those floats each dense feature is."""
+        ends = [0, *accumulate(feature.inputs for feature in self.dense)]
+        return tuple(slice(*pair) for pair in pairwise(ends))
+
+    @cached_property
+    def online(self) -> tuple[DenseFeature, ...]:
+        """Dense features whose statistics are learned (exfm/data/statistics.py)."""
+        return tuple(feature for feature in self.dense if feature.online)
+
     @property
     def dense_inputs(self) -> int:
         """Floats that a student's trunk gets in addition to embeddings: dense features, then two per history."""
-        return len(self.dense) + 2 * len(self.history)
+        return len(self.dense_labels) + 2 * len(self.history)
 
     @property
     def all(self) -> tuple[SparseFeature | DenseFeature | SequenceFeature, ...]:

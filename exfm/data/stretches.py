@@ -17,7 +17,8 @@ from typing import TypeVar
 import numpy as np
 import pyarrow as pa
 
-from exfm.data.features import DenseFeature, SequenceFeature, SparseFeature
+from exfm.data.dense import DenseFeature
+from exfm.data.features import SequenceFeature, SparseFeature
 from exfm.data.transforms import Bags, bags_of, dense_of, places_of
 
 Part = TypeVar("Part")
@@ -67,7 +68,7 @@ class Parts:
         return self.of(feature, lambda: [bags_of(feature, self._columns(feature))])
 
     def dense(self, feature: DenseFeature) -> np.ndarray:
-        """(N,) float32."""
+        """(N, inputs) float32; of one with statistics (N, 1) float64."""
         return self.of(feature, lambda: dense_of(feature, self._columns(feature)))
 
     def _columns(self, feature: SparseFeature | DenseFeature | SequenceFeature) -> dict[str, pa.Array]:

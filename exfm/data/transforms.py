@@ -14,7 +14,8 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from exfm.data.features import DenseFeature, SequenceFeature, SparseFeature
+from exfm.data.dense import DenseFeature, check_number
+from exfm.data.features import SequenceFeature, SparseFeature
 from exfm.errors import ConfigError
 
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # 2^64 / golden ratio, odd: multiplying by it is a bijection
@@ -99,21 +100,24 @@ def places_of(feature: SequenceFeature, columns: Mapping[str, pa.Array]) -> list
 
 
 def dense_of(feature: DenseFeature, columns: Mapping[str, pa.Array]) -> np.ndarray:
-    """One dense feature: (B,) float32."""
-    (name,) = feature.reads
-    column = columns[name]
-    if not _is_number(column.type):
-        raise ConfigError(
-            f"dense feature `{feature.name}` reads column `{name}` of type {column.type}; it needs a number"
-        )
+    """The floats of one dense feature: (B, inputs) float32; of one that is `online` its raw value, clipped and in
+    logarithm if it is to be: (B, 1) float64, NaN for null.
+
+    Raises ConfigError for a column whose type it cannot take.
+    """
+    (column,) = (columns[name] for name in feature.reads)
+    check_number(feature, column.type, number=_is_number(column.type))
     x = column.cast(pa.float64()).to_numpy(zero_copy_only=False)
+    if feature.clip is not None:
+        x = np.clip(x, *feature.clip)
     if feature.transform == "log1p":
         x = np.sign(x) * np.log1p(np.abs(x))
-    elif feature.transform == "standardise":
+    elif feature.transform == "standardise" and not feature.online:
         x = (x - feature.mean) / feature.std
+        x = x if feature.sigmas is None else np.clip(x, -feature.sigmas, feature.sigmas)
     if column.null_count:
-        x = np.where(column.is_valid().to_numpy(zero_copy_only=False), x, 0.0)
-    return x.astype(np.float32)
+        x = np.where(column.is_valid().to_numpy(zero_copy_only=False), x, np.nan if feature.online else 0.0)
+    return x[:, np.newaxis] if feature.online else x.astype(np.float32)[:, np.newaxis]
 
 
 def _flatten(column: pa.Array) -> tuple[pa.Array, np.ndarray | None]:

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from torchrec.modules.embedding_configs import EmbeddingBagConfig
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 
-from exfm.data import DenseFeature, FeatureSet, HistoryFeature, SequenceFeature, SparseFeature
+from exfm.data import DenseFeature, FeatureSet, HistoryFeature, SequenceFeature, SparseFeature, Statistics
 from exfm.embeddings import bag_configs
 from exfm.errors import ModelError
 from exfm.growth.grown_tables import Appended, Initial, Repeated, zeros
@@ -126,7 +126,9 @@ def fitted_teacher(
     }
     learned = any(name.startswith("adam/") for name in tensors)
 
-    fitted = {n: t for n, t in tensors.items() if n.partition("/")[0] not in ("dense", "adam", "table", "wide")}
+    own = ("dense", "adam", "table", "wide", "statistics")
+    fitted = {n: t for n, t in tensors.items() if n.partition("/")[0] not in own}
+    fitted |= {n: tensors.get(n, start) for n, start in Statistics(now.features).tensors().items()}
     for name, start in fresh.items():
         axes = before.get(name), after.get(name)
         if f"dense/{name}" in tensors:
@@ -208,7 +210,7 @@ def _growth(old: Feature, new: Feature) -> str:
 
 def _start_of(feature: Feature) -> str:
     if isinstance(feature, DenseFeature):
-        return "its weights start from 0"
+        return "its weights start from 0" + (", its statistics with the next row" if feature.online else "")
     if isinstance(feature, HistoryFeature):
         return "it starts empty"
     return f"its table of {feature.rows:,} rows starts from the seed, its slices of the dense part from 0"

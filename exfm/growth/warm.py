@@ -3,6 +3,7 @@
     tables                  of a feature of the same name and definition; a larger one as in refit.py
     dense part              where both read the same features in the same order, every tensor of equal shape; of the
                             heads, the rows of the tasks that both have
+    statistics              of dense features, which those tensors were learned with: likewise
     linear part             where both read the same features and have the same tasks
 
 Anything else starts as it would: optimizer state, prior, corrections of the teacher, the stack. What the other learned
@@ -22,6 +23,7 @@ from exfm.embeddings import bag_configs
 from exfm.growth.refit import MadeWith, fitted_tables, why_not_grown
 from exfm.tensors import TensorSource, whole_tensor
 
+KEPT = ("dense/", "statistics/")
 HEADS = ("dense/serving.", "dense/auxiliary.", "dense/adapted.")
 
 
@@ -58,7 +60,7 @@ def warm_start(
         fits = tuple(theirs.shape) == tuple(mine.shape)
         if name.startswith(HEADS):
             found[name] = _of_common_tasks(whole_tensor(mine), whole_tensor(theirs), was.tasks, now.tasks)
-        elif fits and (name.startswith("dense/") or (name.startswith("wide/") and was.tasks == now.tasks)):
+        elif fits and (name.startswith(KEPT) or (name.startswith("wide/") and was.tasks == now.tasks)):
             found[name] = theirs
     return WarmStart({**fresh, **found}, tuple(sorted(found)))
 

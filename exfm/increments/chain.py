@@ -80,7 +80,8 @@ class Chain:
             raise ModelError(f"{_full(number)} is a {stored.kind}, not a {KIND}")
         tensors = {name: tensor for name, tensor in stored.tensors.items() if not name.startswith(PROBE)}
         served, meta = served_of(tensors, stored.meta["served"]), stored.meta
-        Probe(*(stored.tensors[PROBE + name] for name in Probe._fields)).check(served, meta["version"])
+        probed = {name.removeprefix(PROBE): t for name, t in stored.tensors.items() if name.startswith(PROBE)}
+        Probe(**probed).check(served, meta["version"])
         return Begun(served, meta["number"], meta["digest"], meta["version"], meta["about"])
 
     def increment(self, number: int) -> tuple[Increment, str]:

@@ -2,11 +2,11 @@
 that tells whether it was taken up right.
 
     rows     tables, histories, weights of the linear part: the rows that batches touched
-    whole    units, trunk, heads, prior, stack, sums of the histories: all of it
+    whole    units, trunk, heads, prior, stack, statistics, sums of the histories: all of it
     probe    some rows, and the student's own logits of them when the increment was taken
 
-Transforms have no state: ids and buckets follow from the features, which a full version holds. A student whose features
-change begins another chain.
+Ids and fixed buckets follow from the features, which a full version holds. A student whose features change begins
+another chain.
 
 B rows of a probe, T tasks, K rows of a tensor that changed.
 """
@@ -39,19 +39,21 @@ class Rows(NamedTuple):
 
 
 class Probe(NamedTuple):
-    """Rows, and the student's logits (B, T) of them. `ids`, `lengths`: of the features' keys × B bags."""
+    """Rows, and the student's logits (B, T) of them. `ids`, `lengths`: of the features' keys × B bags; `raw`: as in a
+    `Batch`, of no columns where there is none."""
 
     ids: Tensor
     lengths: Tensor
     dense: Tensor
     logits: Tensor
+    raw: Tensor = torch.zeros(0, 0, dtype=torch.float64)
 
     def check(self, served: ServedStudent, version: str) -> None:
         """Raise ModelError where the served student says something else of the rows than the student did."""
         keys = served.features.keys
         sparse = KeyedJaggedTensor(keys=keys, values=self.ids, lengths=self.lengths)
         with torch.inference_mode():
-            said = served(sparse, self.dense).numpy()
+            said = served(sparse, self.dense, self.raw if self.raw.shape[1] else None).numpy()
         asked = self.logits.numpy()
         differs = ~((asked == said) | (np.isnan(asked) & np.isnan(said)))
         difference = float(np.abs(asked[differs] - said[differs]).max(initial=0.0))
@@ -94,7 +96,8 @@ def probe_of(student: Student, batch: Batch) -> Probe:
     last[-PROBED_ROWS:] = True
     some = batch if len(batch) <= PROBED_ROWS else batch.only(last)
     logits = torch.from_numpy(np.array(student.score(some)))
-    return Probe(some.sparse.values(), some.sparse.lengths(), some.dense, logits)
+    raw = {} if some.raw is None else {"raw": some.raw}
+    return Probe(some.sparse.values(), some.sparse.lengths(), some.dense, logits, **raw)
 
 
 def taken(student: Student, touched: Touched) -> tuple[dict[str, Rows], dict[str, Tensor]]:
@@ -163,6 +166,7 @@ def _whole(student: Student) -> dict[str, Tensor]:
     found = dict(student.prior.state_dict(prefix="prior."))
     for part in ("units", "trunk", "serving"):
         found |= student.net.get_submodule(part).state_dict(prefix=f"{part}.")
+    found |= student.statistics.state_dict(prefix="statistics.")
     found |= {f"histories.each.{n}.total": each.total for n, each in enumerate(student.histories.each)}
     if student.wide is not None:
         state = student.wide.tensors()

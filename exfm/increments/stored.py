@@ -100,5 +100,6 @@ def _increment(said: dict[str, Any], content: bytearray, start: int) -> Incremen
             rows[plain] = Rows(int(dim), tensor(key), tensor(f"values/{name}"))
         elif what == "whole":
             whole[name] = tensor(key)
-    probe = Probe(*(tensor(f"probe/{name}") for name in Probe._fields))
+    probed = [name for name in Probe._fields if f"probe/{name}" in said["tensors"]]  # releases before had no `raw`
+    probe = Probe(**{name: tensor(f"probe/{name}") for name in probed})
     return Increment(said["number"], said["parent"], said["version"], said["about"], rows, whole, probe)

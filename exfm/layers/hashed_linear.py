@@ -60,7 +60,8 @@ class Hashing(nn.Module):
         rows = [feature.rows if feature.transform == "hash" else UNBOUNDED for feature in tables]
         self.register_buffer("modulus", torch.tensor(rows, dtype=torch.int64))
         self._tables = torch.tensor([_number(feature.name) for feature in tables], dtype=torch.int64)
-        self._dense = torch.tensor([_number(f"dense/{feature.name}") for feature in features.dense], dtype=torch.int64)
+        self._buckets = _Buckets(features)
+        self._dense = torch.tensor([_number(f"dense/{label}") for label in self._buckets.labels], dtype=torch.int64)
         self.crosses = crosses_of(features)
         self._first, self._second = torch.tensor(self.crosses, dtype=torch.int64).view(-1, 2).unbind(1)
         self.count = len(self._tables) + len(self._dense) + len(self.crosses) + 1
@@ -85,11 +86,30 @@ class Hashing(nn.Module):
             others = len(self.crosses) + len(self._dense) + 1
             rows = torch.cat([every.repeat(K).repeat_interleave(lengths), every.repeat(others)])
         crossed = bags[self._first] * PAIR + bags[self._second]  # of two bags, by the sums of their ids' hashes
-        values = dense[:, : len(self._dense)].T.nan_to_num().clamp(-LARGEST_DENSE, LARGEST_DENSE)
+        values = self._buckets.values(dense).T.nan_to_num().clamp(-LARGEST_DENSE, LARGEST_DENSE)
         buckets = _mixed((values * BUCKETS).floor().long() + self._dense.unsqueeze(1))
         shared = hashed.new_zeros(B)
         found = torch.cat([part.reshape(-1) for part in (hashed, crossed, buckets, shared)])
         return Coordinates(_high_bits(found, SLOT_BITS), rows)
+
+
+class _Buckets:
+    """The number of every dense feature that is cut into buckets here. Of one that is in `quantiles` already it is
+    their number, from 1 on; 0 where it is null."""
+
+    def __init__(self, features: FeatureSet) -> None:
+        found = list(zip(features.dense, features.dense_slices, strict=True))
+        self._plain = all(feature.inputs == 1 for feature, _ in found)
+        self._found = [(at, torch.arange(1.0, feature.inputs + 1) / BUCKETS) for feature, at in found]
+        self.labels = [feature.name for feature, _ in found]
+
+    def values(self, dense: Tensor) -> Tensor:
+        """(B, ≥ W) -> (B, features)"""
+        if self._plain:
+            return dense[:, : len(self.labels)]
+        return torch.stack(
+            [dense[:, at.start] if len(numbers) == 1 else dense[:, at] @ numbers for at, numbers in self._found], dim=1
+        )
 
 
 class HashedLinear(nn.Module):

@@ -76,5 +76,5 @@ def input_labels(features: FeatureSet, width: int) -> InputLabels:
     counts |= {feature.name: feature.units for feature in features.sequence}
     return InputLabels(
         embeddings=tuple(("unit", name, j) for name, count in counts.items() for j in range(count)),
-        dense=tuple(("dense", name) for name in features.dense_names),
+        dense=tuple(("dense", label) for label in features.dense_labels),
     )

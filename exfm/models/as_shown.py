@@ -105,7 +105,7 @@ class AsShownConfig(NamedTuple):
 
 def _served_bytes(model: Student) -> int:
     """Of what is served of it, about: heads that are not served are small."""
-    served = ("dense/", "prior/", "history/")
+    served = ("dense/", "prior/", "history/", "statistics/")
     return sum(
         tensor.nbytes
         for name, tensor in model.tensors().items()

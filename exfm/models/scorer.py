@@ -12,7 +12,7 @@ from torchrec.distributed.embeddingbag import ShardedEmbeddingBagCollection
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 from torchrec.sparse.jagged_tensor import KeyedTensor
 
-from exfm.data import Batch, FeatureSet
+from exfm.data import Batch, FeatureSet, Statistics
 from exfm.embeddings import bag_configs, load_table_weights
 from exfm.models.stack import has_wide, stacked
 from exfm.models.teacher_net import TeacherConfig, TeacherNet
@@ -30,7 +30,8 @@ def snapshot_of(state: Mapping[str, S]) -> dict[str, S]:
     >>> list(snapshot_of(state))
     ['table/ad/weight']
     """
-    kept = {name: t for name, t in state.items() if name.startswith(("dense/", "prior/")) or name == "stack/theta"}
+    counted = ("dense/", "prior/", "statistics/")
+    kept = {name: t for name, t in state.items() if name.startswith(counted) or name == "stack/theta"}
     return kept | {n: t for n, t in state.items() if n.startswith(("table/", "wide/")) and n.endswith("/weight")}
 
 
@@ -46,10 +47,11 @@ class TeacherScorer:
         self._net = TeacherNet(cfg, features, tasks, seed=0, tables=tables).eval()
         self._wide = wide_tables(features, len(self.tasks)) if cfg.wide else None
         self._theta: Tensor | None = None
+        self._statistics = Statistics(features)
 
     def load(self, snapshot: Mapping[str, TensorSource]) -> None:
         """Score with these weights from now on. Raises ModelError where they are not of this configuration."""
-        _load_dense(self._net, snapshot)
+        _load_dense(self._net, self._statistics, snapshot)
         load_table_weights(self._net.tables, tables_of(snapshot, "weight"))
         self._theta = None
         if self._wide is not None and has_wide(snapshot):
@@ -61,7 +63,7 @@ class TeacherScorer:
         if not len(batch):  # TorchRec's unsharded collections cannot look up nothing
             return np.empty((0, len(self.tasks)), dtype=np.float32)
         with torch.inference_mode():
-            z = self._net(batch.sparse, batch.dense).float()
+            z = self._net(batch.sparse, self._statistics(batch.dense, batch.raw)).float()
             if self._theta is not None and self._wide is not None:
                 z = _on_wide(self._theta, self._net, z, self._wide(batch.sparse))
             return z.numpy()
@@ -97,6 +99,7 @@ class ShardedScorer:
         self._weights = sharded_weights(self._net.tables, tables.embedding_bag_configs(), group)
         self._wide: ShardedEmbeddingBagCollection | None = None
         self._theta: Tensor | None = None
+        self._statistics = Statistics(features)
         held = [self._weights]
         if cfg.wide:
             configs = wide_configs(features, len(self.tasks))
@@ -110,7 +113,7 @@ class ShardedScorer:
         """Score with these weights from now on; of the tables only this rank's windows are read. No collective.
 
         Raises ModelError where they are not of this configuration, or damaged: what is loaded is then undefined."""
-        _load_dense(self._net, snapshot)
+        _load_dense(self._net, self._statistics, snapshot)
         self._weights.load(tables_of(snapshot, "weight"))
         self._theta = None
         if self._wide is not None and has_wide(snapshot):
@@ -120,7 +123,7 @@ class ShardedScorer:
     def score(self, batch: Batch) -> np.ndarray:
         """Logits (B, T) float32 of this rank's own rows. A collective."""
         with torch.inference_mode():
-            z = self._net(batch.sparse, batch.dense).float()
+            z = self._net(batch.sparse, self._statistics(batch.dense, batch.raw)).float()
             if self._theta is not None and self._wide is not None:
                 z = _on_wide(self._theta, self._net, z, self._wide(batch.sparse))
             return z.numpy()
@@ -131,10 +134,11 @@ def _on_wide(theta: Tensor, net: TeacherNet, deep: Tensor, wide: KeyedTensor) ->
     return stacked(theta, offset, deep, summed(wide, len(theta)) + offset)
 
 
-def _load_dense(net: TeacherNet, snapshot: Mapping[str, TensorSource]) -> None:
+def _load_dense(net: TeacherNet, statistics: Statistics, snapshot: Mapping[str, TensorSource]) -> None:
     dense = {f"dense/{n}": p.detach() for n, p in net.named_parameters() if not n.startswith("tables.")}
     copy_tensors(dense, {k: v for k, v in snapshot.items() if k.startswith("dense/")})
     net.prior.load(snapshot)
+    copy_tensors(statistics.tensors(), {k: v for k, v in snapshot.items() if k.startswith("statistics/")})
 
 
 def tables_of(tensors: Mapping[str, S], what: str, *, of: str = "table") -> dict[str, S]:

@@ -1,5 +1,5 @@
 """What is served of a student: tables, trunk, serving heads, prior and linear part, the same whether or not it ever had
-a teacher, and the histories that it reads, as they are at the moment.
+a teacher, and the histories and statistics that it reads, as they are at the moment.
 
 The auxiliary head and the student adapter (ExFM, arXiv 2502.17494) exist in training only. Every export is checked
 against the student it came from: the same batch must give the same predictions.
@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from exfm.data import Batch, FeatureSet, Histories
+from exfm.data import Batch, FeatureSet, Histories, Statistics
 from exfm.embeddings import Kind, QuantisedTables, embedding_bags, load_table_weights, look_up
 from exfm.errors import ModelError
 from exfm.layers import Prior, TrunkConfig, Units, build_trunk, with_prior
@@ -36,7 +36,7 @@ PARITY = 1e-6  # largest difference of two logits that an export may show
 
 
 class ServedStudent(nn.Module):
-    """(KeyedJaggedTensor of F keys × B, (B, dense)) -> logits (B, T).
+    """(KeyedJaggedTensor of F keys × B, (B, dense), (B, raw) or None) -> logits (B, T), of a `Batch`'s tensors.
 
     >>> from exfm.data import SparseFeature
     >>> features = FeatureSet(sparse=[SparseFeature(name="ad", rows=10), SparseFeature(name="user", rows=20)])
@@ -64,11 +64,12 @@ class ServedStudent(nn.Module):
             self.serving = nn.Linear(self.trunk.out_width, len(self.tasks))  # type: ignore[arg-type]
         self.prior = Prior(len(self.tasks))
         self.wide = ServedWide(features, len(self.tasks)) if wide else None
-        self.histories = Histories(features, self.tasks)
+        self.histories, self.statistics = Histories(features, self.tasks), Statistics(features)
         self.quantised: QuantisedTables | None = None
         self.eval()
 
-    def forward(self, sparse: KeyedJaggedTensor, dense: Tensor) -> Tensor:
+    def forward(self, sparse: KeyedJaggedTensor, dense: Tensor, raw: Tensor | None = None) -> Tensor:
+        dense = self.statistics(dense, raw)
         pooled_BE = look_up(self.tables, sparse) if self.quantised is None else self.quantised(sparse)
         e_BND = self.units(pooled_BE, sparse)
         z_S = self.prior(self.serving(self.trunk(e_BND, self.histories(sparse, dense))))
@@ -99,7 +100,7 @@ class ServedStudent(nn.Module):
     def score(self, batch: Batch) -> np.ndarray:
         """Logits (B, T) float32."""
         with torch.inference_mode():
-            return self(batch.sparse, batch.dense).numpy()
+            return self(batch.sparse, batch.dense, batch.raw).numpy()
 
 
 def new_served(student: Student) -> ServedStudent:
@@ -124,6 +125,7 @@ def load_student(served: ServedStudent, state: Mapping[str, Tensor]) -> None:
     for part in ("units", "trunk", "serving"):
         served.get_submodule(part).load_state_dict(_under(f"dense/{part}.", state))
     copy_tensors(served.histories.tensors(), _under("history/", state))
+    copy_tensors(served.statistics.tensors(), {k: v for k, v in state.items() if k.startswith("statistics/")})
     served.prior.load(state)
     if not has_wide(state):
         served.wide = None

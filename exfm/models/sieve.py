@@ -42,6 +42,8 @@ def spoiled_inputs(batch: Batch) -> np.ndarray | None:
     What is refused at ingestion is not here: such rows are of lakes before that was so, or of a student that came
     later and reads a column with another transform."""
     borne = (batch.dense.abs() <= LARGEST_INPUT).all(1) & (batch.weights.abs() <= LARGEST_INPUT)
+    if batch.raw is not None:
+        borne &= ~batch.raw.isinf().any(1)
     return None if borne.all() else np.where(borne.cpu().numpy(), 0, INPUT).astype(np.int8)
 
 

@@ -29,7 +29,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from exfm.data import Batch, FeatureSet, Histories, HistoryValues
+from exfm.data import Batch, FeatureSet, Histories, HistoryValues, Statistics
 from exfm.distillation import (
     Corrections,
     Lesson,
@@ -90,7 +90,7 @@ class Student:
 
         dense/<parameter>  adam/<parameter>/{exp_avg,exp_avg_sq,step}  table/<feature>/{weight,accumulator}
         adapter/{weights,exp_avg,exp_avg_sq,steps}  {platt,advantage}/{theta,information}
-        prior/{positive,negative}  history/<name>/{sum,count,total}
+        prior/{positive,negative}  history/<name>/{sum,count,total}  statistics/<name>/{total,counts}
         wide/{s,n,modulus}  stack/{theta,information}      not for a student that is made without
         residuals/{<feature>/mean,total}
         progress/{rows,labelled,distilled,without_teacher}  rng
@@ -122,7 +122,7 @@ class Student:
         self.net = StudentNet(cfg, self.features, tasks, seed).train()
         self.prior = Prior(len(self.tasks), on=cfg.prior)
         self.wide = StudentWide(self.features, len(self.tasks)) if cfg.wide else None
-        self.histories = Histories(self.features, self.tasks)
+        self.histories, self.statistics = Histories(self.features, self.tasks), Statistics(self.features)
         self._dense = {name: p for name, p in self.net.named_parameters() if not name.startswith("tables.")}
         self._adam = torch.optim.Adam(self._dense.values(), lr=cfg.dense_lr, fused=True)
         for p in self._dense.values():  # what Adam itself would start from, there to be saved and loaded from the start
@@ -159,7 +159,8 @@ class Student:
         with self.random.step():
             return self._step(used, past, learn)
 
-    def _step(self, batch: Batch, past: HistoryValues, learn: bool) -> StepResult:
+    def _step(self, given: Batch, past: HistoryValues, learn: bool) -> StepResult:
+        batch = self.statistics.complete(given)
         label_rows = self._learned_rows.label_rows(batch)
         count = len(batch) if label_rows is None else int(label_rows.sum())
         self._share = share_of_full(count, self._full_batch)
@@ -186,6 +187,7 @@ class Student:
             if stacked is not None and self.wide is not None:
                 self.wide.learn(stacked, self.prior.offset().float())
             self.histories.add(past)
+            self.statistics.add(self.statistics.sums(given))
             self.residuals.add(residuals)
             self._rows += count
             self._labelled += losses.labelled_rows
@@ -197,6 +199,7 @@ class Student:
 
     def score(self, batch: Batch) -> np.ndarray:
         """Logits (B, T) float32, without learning: what is served says the same."""
+        batch = self.statistics.complete(batch)
         self.net.eval()
         with torch.no_grad():
             e = self.net.units(self.net.tables(batch.sparse).pooled, batch.sparse)
@@ -347,6 +350,7 @@ class Student:
         tensors |= self._corrections.state() | self.prior.tensors()
         tensors |= {} if self.wide is None else self.wide.tensors()
         tensors |= {f"history/{key}": tensor for key, tensor in self.histories.tensors().items()}
+        tensors |= self.statistics.tensors()
         tensors |= {f"residuals/{key}": tensor for key, tensor in self.residuals.tensors().items()}
         tensors |= {f"progress/{key}": value for key, value in self._progress().items()}
         return tensors | {"rng": self.random.state}

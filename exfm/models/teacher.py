@@ -22,7 +22,7 @@ import torch.nn.functional as nnf
 from torch import Tensor
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 
-from exfm.data import Batch, FeatureSet
+from exfm.data import Batch, FeatureSet, Statistics
 from exfm.embeddings import bag_configs, draw_initial_weights
 from exfm.layers import label_sums, with_prior
 from exfm.models.scorer import tables_of
@@ -51,7 +51,7 @@ class Teacher:
 
         dense/<parameter>  adam/<parameter>/{exp_avg,exp_avg_sq,step}  table/<feature>/{weight,accumulator}
         wide/<feature>/{weight,accumulator}  stack/{theta,information}      not for a teacher that is made without
-        prior/{positive,negative}  rng
+        prior/{positive,negative}  statistics/<name>/{total,counts}  rng
         progress/rows      only where accumulators are made to forget: rows learned, of all ranks
 
     On one of several ranks a table is the pieces that this rank holds (windows.py), and everything else, which all
@@ -100,6 +100,7 @@ class Teacher:
         self._rows = torch.zeros((), dtype=torch.int64)
         self.wide = ShardedWide(features, tasks, self.group, sharding, self.plan) if cfg.wide else None
         self._stack = Stack(len(self.tasks))
+        self.statistics = Statistics(features).to(self.group.device)
 
     def prepare(self, batch: Batch, left_out: int = 0) -> SentBatch:
         """Start to send the batch's ids to the ranks that hold their rows, so that they travel during another step.
@@ -130,7 +131,8 @@ class Teacher:
     def _step(self, prepared: SentBatch, *, learn: bool) -> StepResult:
         batch = prepared.batch
         self._adam.zero_grad(set_to_none=True)
-        z = self._net.predict(self._tables.look_up(prepared.lookup), batch.sparse, batch.dense)
+        dense = self.statistics(batch.dense, batch.raw)
+        z = self._net.predict(self._tables.look_up(prepared.lookup), batch.sparse, dense)
         mask = batch.label_mask
         local_rows = mask.sum(0)
         counts = [torch.full_like(local_rows, count) for count in (len(batch), prepared.left_out)]
@@ -157,6 +159,8 @@ class Teacher:
                 self._stack.learn(offset, deep, wide, batch, counted, self._total)
                 residuals = (torch.sigmoid(wide - offset + counted) - batch.labels) * batch.label_weights
                 self.wide.learn(pooled, torch.where(mask, residuals, 0.0))
+            if (seen := self.statistics.sums(batch)) is not None:
+                self.statistics.add(self.group.sum(seen))
             self._forget(len(batch))
         made = logits.float().cpu().numpy()
         return StepResult(made, loss.item(), local_rows.cpu().numpy(), finite, left_out_rows=int(left_out[0]))
@@ -220,7 +224,7 @@ class Teacher:
         """Logits (B, T) float32, without learning. A collective."""
         with torch.no_grad():
             prepared = self.prepare(batch)
-            sparse, dense = prepared.batch.sparse, prepared.batch.dense
+            sparse, dense = prepared.batch.sparse, self.statistics(prepared.batch.dense, prepared.batch.raw)
             z = self._net.predict(self._tables.look_up(prepared.lookup), sparse, dense)
             if (pooled := self._look_up_wide(prepared)) is not None:
                 offset = self._net.prior.offset().float()
@@ -249,7 +253,8 @@ class Teacher:
         """
         adam = {f"adam/{n}/{k}": v for n, p in self.dense.items() for k, v in self._adam_state(p).items()}
         dense = {f"dense/{n}": p.detach() for n, p in self.dense.items()}
-        mine = dense | adam | self._net.prior.tensors() | {"rng": self.random.state} | self._progress()
+        mine = dense | adam | self._net.prior.tensors() | self.statistics.tensors()
+        mine |= {"rng": self.random.state} | self._progress()
         if not has_wide(tensors):  # of a release before, or of a teacher that was taken up from one
             self.wide = None
         given = {k: v for k, v in tensors.items() if not k.startswith(("table/", "wide/", "stack/"))}
@@ -262,10 +267,11 @@ class Teacher:
             self._stack.load(tensors)
 
     def snapshot(self) -> dict[str, Tensor | TensorPieces]:
-        """Copies, in the CPU's memory, of what scoring needs: `dense/…`, `prior/…`, `table/…/weight`, and of the linear
-        part `wide/…/weight` and `stack/theta`; no collective."""
+        """Copies, in the CPU's memory, of what scoring needs: `dense/…`, `prior/…`, `statistics/…`, `table/…/weight`,
+        of the linear part `wide/…/weight` and `stack/theta`; no collective."""
         tensors: dict[str, Tensor | TensorPieces] = {f"dense/{name}": _copy(p) for name, p in self.dense.items()}
-        tensors |= {name: _copy(sums) for name, sums in self._net.prior.tensors().items()}
+        counted = self._net.prior.tensors() | self.statistics.tensors()
+        tensors |= {name: _copy(sums) for name, sums in counted.items()}
         for name, weight in self.weights.copies().items():
             tensors[f"table/{name}/weight"] = weight
         if self.wide is not None:

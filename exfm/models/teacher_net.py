@@ -170,7 +170,7 @@ class TeacherNet(nn.Module):
         self.keys = list(features.keys)
         self.tables = embedding_bags(features, cfg.width, seed) if tables is None else tables
         self.trunk = cfg.interaction_settings().build(
-            self.units.count, cfg.width, len(features.dense), named_generator(seed, "trunk")
+            self.units.count, cfg.width, len(features.dense_labels), named_generator(seed, "trunk")
         )
         self.heads = nn.ModuleDict()
         for task in tasks:

@@ -56,7 +56,7 @@ def flops_per_example(cfg: TeacherConfig, features: FeatureSet, tasks: int) -> i
         ids = KeyedJaggedTensor(
             keys, torch.empty(0, dtype=torch.int64), lengths=torch.ones(len(keys), dtype=torch.int64), stride=1
         )
-        h = net.trunk(net.units(torch.empty(1, width), ids), torch.empty(1, len(features.dense)))
+        h = net.trunk(net.units(torch.empty(1, width), ids), torch.empty(1, len(features.dense_labels)))
         for head in net.heads.values():
             head(h)
     return counter.get_total_flops()

@@ -63,7 +63,7 @@ def teacher_of_equal_flops(interaction: str, like: TeacherConfig, features: Feat
     Raises ConfigError where its least, or the coarseness of whole sizes, leaves it more than 5 % away.
     """
     target = flops_per_example(like, features, tasks)
-    inputs = unit_count(features, like.width) * like.width + len(features.dense)
+    inputs = unit_count(features, like.width) * like.width + len(features.dense_labels)
     usual = INTERACTIONS[interaction]()
 
     @cache

@@ -36,5 +36,5 @@ def serving_of(config: Config, student: StudentSettings, rows: pa.Table) -> Serv
     from torch.utils.flop_counter import FlopCounterMode
 
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
-        served(batch.sparse, batch.dense)
+        served(batch.sparse, batch.dense, batch.raw)
     return Serving(served.parameter_count, int(counter.get_total_flops() // len(batch)))

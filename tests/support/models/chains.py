@@ -22,7 +22,11 @@ FEATURES = FeatureSet(
         SparseFeature(name="ad", rows=30_000),
         SparseFeature(name="user_x_ad", columns=["user", "ad"], rows=500),
     ],
-    dense=[DenseFeature(name="bid")],
+    dense=[
+        DenseFeature(name="bid"),
+        DenseFeature(name="price", transform="log1p", statistics="online"),
+        DenseFeature(name="depth", column="price", transform="quantiles", buckets=3),
+    ],
     sequence=[SequenceFeature(name="seen", rows=60, length=4)],
     history=[
         HistoryFeature(name="user_ctr", by="user", of="label_ctr"),
@@ -47,6 +51,7 @@ class Publishing:
         columns: dict[str, Any] = {name: rng.integers(0, 40, count) for name in ("user", "ad")}
         columns["seen"] = [rng.integers(0, 99, rng.integers(0, 5)).tolist() for _ in range(count)]
         columns["bid"] = rng.random(count).astype(np.float32)
+        columns["price"] = pa.array(rng.integers(0, 1000, count), mask=rng.random(count) < 0.1)
         for task in TASKS:
             columns[f"label_{task}"] = rng.integers(0, 2, count).astype(np.int8)
             columns[f"teacher_logit_{task}"] = rng.normal(size=count).astype(np.float32)

@@ -21,7 +21,7 @@ import psutil
 import pyarrow as pa
 import torch
 
-from exfm.data import BatchBuilder, FeatureSet, SequenceFeature, SparseFeature
+from exfm.data import BatchBuilder, DenseFeature, FeatureSet, SequenceFeature, SparseFeature
 from exfm.models import Teacher, TeacherConfig, TeacherEngine, sieve
 from exfm.parallel import RankGroup, Sharding
 from exfm.tensors import TensorPieces, whole_tensor
@@ -37,6 +37,10 @@ FEATURES = FeatureSet(
         SparseFeature(name="bag", rows=97, width=16, transform="index"),  # several ids, or none
     ],
     sequence=[SequenceFeature(name="seen", rows=60, length=3, units=2, transform="index")],
+    dense=[
+        DenseFeature(name="price", transform="standardise", statistics="online"),
+        DenseFeature(name="depth", column="price", transform="quantiles", buckets=4),
+    ],
 )
 CFG = dict(width=8, num_fmb=3, num_lcb=2, rank=2, mlp=(8,), head=(8,))
 STEPS, ROWS = 20, 40
@@ -60,6 +64,7 @@ def batches(bags: bool):
             seen = twice(rng, 60, 3 * rows).reshape(rows, 3).tolist()
         columns = {name: pa.array(values, pa.int64()) for name, values in ids.items()}
         columns |= {"bag": pa.array(lists, pa.list_(pa.int64())), "seen": pa.array(seen, pa.list_(pa.int64()))}
+        columns["price"] = pa.array(np.random.default_rng(step).integers(0, 99, rows))
         columns["label_ctr"] = pa.array(rng.integers(0, 2, rows).astype("i1"))
         columns["label_cvr"] = pa.array(rng.integers(0, 2, rows).astype("i1"), mask=rng.random(rows) < 0.5)
         yield pa.table(columns)

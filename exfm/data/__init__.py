@@ -1,5 +1,6 @@
 """From raw rows to the tensors that a model learns from.
 
+calendar     hours and days of a time
 dense        one raw number, and the floats that it becomes, as config
 features     which raw columns a model reads and what becomes of them, as config
 transforms   hashing, crosses, buckets, scaling: raw Arrow columns to table rows and floats

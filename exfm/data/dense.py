@@ -1,7 +1,7 @@
 """Dense features: one raw number of a row, and the floats that it becomes.
 
     clip         x ← min(max(x, low), high)
-    transform    `identity`, `log1p`, `standardise`, or `quantiles`
+    transform    `identity`, `log1p`, `standardise`, `quantiles`; of a time `hour_of_day`, `hour_of_week`
     sigmas       of a standardised value: y ← min(max(y, −sigmas), sigmas)
 
 Mean and standard deviation are settings, or with `statistics: online` those of the rows that the model has learned so
@@ -14,9 +14,10 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from exfm.data.calendar import EVENT_TIME, OFFSET, PLACES
 from exfm.errors import ConfigError
 
-DenseTransform = Literal["identity", "log1p", "standardise", "quantiles"]
+DenseTransform = Literal["identity", "log1p", "standardise", "quantiles", "hour_of_day", "hour_of_week"]
 
 LARGEST_INPUT = 2**24
 """The largest size of a dense feature after its transform, and of a row's weight. Beyond it float32 holds whole numbers
@@ -41,8 +42,9 @@ class DenseFeature(BaseModel):
     column: str | None = Field(default=None, description="Raw column to read; default: the feature's name.")
     transform: DenseTransform = Field(
         default="identity",
-        description="`identity`, `log1p`: sign(x)·log(1 + |x|), `standardise`: (x − mean) / std, or `quantiles`: a 1 "
-        "in one of `buckets` inputs, which each hold as many of the rows learned so far.",
+        description="`identity`, `log1p`: sign(x)·log(1 + |x|), `standardise`: (x − mean) / std, `quantiles`: a 1 "
+        "in one of `buckets` inputs, which each hold as many of the rows learned so far; or of a time (`event_time_ms` "
+        "unless `column` is given) `hour_of_day` or `hour_of_week`: sine and cosine of its place in day or week.",
     )
     mean: float = Field(default=0.0, description="For `standardise`: the mean.")
     std: float = Field(default=1.0, gt=0, description="For `standardise`: the standard deviation.")
@@ -73,6 +75,13 @@ class DenseFeature(BaseModel):
         description=f"For `quantiles`: how many inputs there are; null: {BUCKETS}.",
     )
 
+    utc_offset: str = Field(
+        default="+00:00",
+        pattern=OFFSET,
+        exclude_if=lambda offset: offset == "+00:00",
+        description='For `hour_of_day` and `hour_of_week`: the distance of local time from UTC, as in "+02:00".',
+    )
+
     @model_validator(mode="after")
     def _consistent(self) -> DenseFeature:
         of = f"feature `{self.name}`"
@@ -89,6 +98,10 @@ class DenseFeature(BaseModel):
             raise ValueError(f"{of}: `sigmas` belongs to transform `standardise`, or to `statistics: online`")
         if self.buckets is not None and self.transform != "quantiles":
             raise ValueError(f"{of}: `buckets` belongs to transform `quantiles`")
+        if not self.of_time and self.utc_offset != "+00:00":
+            raise ValueError(f"{of}: `utc_offset` belongs to `hour_of_day` and `hour_of_week`")
+        if self.of_time and self.clip is not None:
+            raise ValueError(f"{of}: `clip` is for numbers, and its transform is `{self.transform}`")
         if self.clip is not None:
             self._check_clip(*self.clip)
         return self
@@ -105,7 +118,12 @@ class DenseFeature(BaseModel):
     @property
     def reads(self) -> tuple[str, ...]:
         """The raw column this feature is made from."""
-        return (self.column or self.name,)
+        return (self.column or (EVENT_TIME if self.of_time else self.name),)
+
+    @property
+    def of_time(self) -> bool:
+        """Whether it is the hour of a time."""
+        return self.transform in PLACES
 
     @property
     def online(self) -> bool:
@@ -117,6 +135,8 @@ class DenseFeature(BaseModel):
         """The names of the floats that it becomes."""
         if self.transform == "quantiles":
             return tuple(f"{self.name}:{bucket}" for bucket in range(self.buckets or BUCKETS))
+        if self.of_time:
+            return f"{self.name}:sin", f"{self.name}:cos"
         return (self.name,)
 
     @property
@@ -138,7 +158,7 @@ class DenseFeature(BaseModel):
     @property
     def _bearable(self) -> tuple[float, float] | None:
         """`bounds`, were there no clip."""
-        if self.online or self.transform == "log1p" or self.sigmas is not None:
+        if self.online or self.of_time or self.transform == "log1p" or self.sigmas is not None:
             return None
         return self.mean - LARGEST_INPUT * self.std, self.mean + LARGEST_INPUT * self.std
 

@@ -10,9 +10,10 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from exfm.data.calendar import EVENT_TIME, OFFSET, PLACES
 from exfm.data.dense import LARGEST_INPUT, DenseFeature
 
-SparseTransform = Literal["hash", "index", "bucketize"]
+SparseTransform = Literal["hash", "index", "bucketize", "hour_of_day", "day_of_week", "hour_of_week"]
 LABEL, LOGIT = "label_", "teacher_logit_"  # what columns of a task begin with
 
 
@@ -25,7 +26,8 @@ class SparseFeature(BaseModel):
     transform
         `hash`: any integer or string, hashed and taken modulo `rows`;
         `index`: an integer in [0, rows), used as it is;
-        `bucketize`: a number, replaced by how many of the ascending `boundaries` are ≤ it (`rows` = boundaries + 1).
+        `bucketize`: a number, replaced by how many of the ascending `boundaries` are ≤ it (`rows` = boundaries + 1);
+        `hour_of_day`, `day_of_week`, `hour_of_week`: a time in milliseconds since 1970, by default that of the event.
 
     `width` is the embedding's width; without it the model's own is taken.
 
@@ -44,11 +46,18 @@ class SparseFeature(BaseModel):
     )
     transform: SparseTransform = Field(
         default="hash",
-        description="`hash` an integer or string modulo `rows`, use an `index` as it is, or `bucketize` a number.",
+        description="`hash` an integer or string modulo `rows`, use an `index` as it is, `bucketize` a number, or take "
+        "`hour_of_day`, `day_of_week` or `hour_of_week` of a time (`event_time_ms`, unless `column` says otherwise).",
     )
     boundaries: tuple[float, ...] = Field(
         default=(),
         description="For `bucketize`: ascending boundaries; the row is how many of them are at most the value.",
+    )
+    utc_offset: str = Field(
+        default="+00:00",
+        pattern=OFFSET,
+        exclude_if=lambda offset: offset == "+00:00",
+        description='For hours and days: the distance of local time from UTC, as in "+02:00".',
     )
 
     @model_validator(mode="before")
@@ -56,6 +65,8 @@ class SparseFeature(BaseModel):
     def _rows_of_buckets(cls, data: Any) -> Any:
         if isinstance(data, dict) and data.get("transform") == "bucketize" and "rows" not in data:
             return {**data, "rows": len(data.get("boundaries", ())) + 1}
+        if isinstance(data, dict) and data.get("transform") in PLACES and "rows" not in data:
+            return {**data, "rows": PLACES[data["transform"]]}
         return data
 
     @model_validator(mode="after")
@@ -68,6 +79,13 @@ class SparseFeature(BaseModel):
             raise ValueError(f"feature `{self.name}` is a cross with transform `{self.transform}`; crosses are hashed")
         if (self.transform == "bucketize") != bool(self.boundaries):
             raise ValueError(f"feature `{self.name}`: `boundaries` and transform `bucketize` go together")
+        if self.of_time and self.rows != PLACES[self.transform]:
+            raise ValueError(
+                f"feature `{self.name}` has {self.rows} rows, and {self.transform} has "
+                f"{PLACES[self.transform]} values; leave `rows` out"
+            )
+        if not self.of_time and self.utc_offset != "+00:00":
+            raise ValueError(f"feature `{self.name}`: `utc_offset` belongs to {', '.join(PLACES)}")
         if any(a >= b for a, b in zip(self.boundaries, self.boundaries[1:], strict=False)):
             raise ValueError(f"feature `{self.name}`: boundaries {list(self.boundaries)} must ascend strictly")
         if self.boundaries and self.rows != len(self.boundaries) + 1:
@@ -80,7 +98,12 @@ class SparseFeature(BaseModel):
     @property
     def reads(self) -> tuple[str, ...]:
         """The raw columns this feature is made from."""
-        return self.columns or (self.column or self.name,)
+        return self.columns or (self.column or (EVENT_TIME if self.of_time else self.name),)
+
+    @property
+    def of_time(self) -> bool:
+        """Whether it is the hour or the day of a time."""
+        return self.transform in PLACES
 
 
 class SequenceFeature(BaseModel):

@@ -14,6 +14,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from exfm.data.calendar import angles_of, place_of
 from exfm.data.dense import DenseFeature, check_number
 from exfm.data.features import SequenceFeature, SparseFeature
 from exfm.errors import ConfigError
@@ -106,6 +107,10 @@ def dense_of(feature: DenseFeature, columns: Mapping[str, pa.Array]) -> np.ndarr
     Raises ConfigError for a column whose type it cannot take.
     """
     (column,) = (columns[name] for name in feature.reads)
+    if feature.of_time:
+        there = column.is_valid().to_numpy(zero_copy_only=False)[:, np.newaxis]
+        angles = angles_of(feature.transform, _times(feature.name, feature.reads[0], column), feature.utc_offset)
+        return np.where(there, angles, 0.0).astype(np.float32)
     check_number(feature, column.type, number=_is_number(column.type))
     x = column.cast(pa.float64()).to_numpy(zero_copy_only=False)
     if feature.clip is not None:
@@ -143,6 +148,8 @@ def _rows(feature: SparseFeature | SequenceFeature, name: str, values: pa.Array)
         if not _is_number(values.type):
             raise ConfigError(f"feature `{feature.name}` buckets column `{name}` of type {values.type}; needs a number")
         return np.searchsorted(np.asarray(feature.boundaries), values.to_numpy(zero_copy_only=False), side="right")
+    if isinstance(feature, SparseFeature) and feature.of_time:
+        return place_of(feature.transform, _times(feature.name, name, values), feature.utc_offset)
     integer = pa.types.is_integer(values.type)
     if feature.transform == "index":
         if not integer:
@@ -181,6 +188,16 @@ def _cross(feature: SparseFeature, columns: list[pa.Array]) -> Bags:
     for column in columns[1:]:
         h = mixed(h * GOLDEN + hash64(column))
     return Bags((h % np.uint64(feature.rows)).astype(np.int64), None if valid is None else valid.astype(np.int64))
+
+
+def _times(feature: str, name: str, column: pa.Array) -> np.ndarray:
+    """Milliseconds since 1970; 0 for null."""
+    if not pa.types.is_integer(column.type):
+        raise ConfigError(
+            f"feature `{feature}` takes hours or days of column `{name}` of type {column.type}; it needs integers, "
+            "milliseconds since 1970"
+        )
+    return np.asarray(column.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False))
 
 
 def _is_number(kind: pa.DataType) -> bool:

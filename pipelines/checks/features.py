@@ -34,7 +34,9 @@ def judge_features(config: Config, rows: pa.Table | None) -> Iterator[Finding]:
         except ConfigError as error:
             yield stop(f"features.{feature.name}", str(error))
             continue
-        if isinstance(feature, SparseFeature | SequenceFeature) and feature.transform != "bucketize":
+        if isinstance(feature, SequenceFeature) or (
+            isinstance(feature, SparseFeature) and feature.transform in ("hash", "index")
+        ):
             yield from _judge_table(config, feature, columns)
 
 

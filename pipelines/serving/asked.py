@@ -41,6 +41,15 @@ class Asked(NamedTuple):
     context: Mapping[str, Any]
     size: int
 
+    def at(self, time_ms: int) -> Asked:
+        """The same rows; where they do not say when they are shown, they are shown then.
+
+        >>> Asked({}, {"user": 3}, 2).at(1_700_000_000_000).context
+        {'user': 3, 'event_time_ms': 1700000000000}
+        """
+        said = "event_time_ms" in self.columns or "event_time_ms" in self.context
+        return self if said else self._replace(context={**self.context, "event_time_ms": time_ms})
+
 
 def asked_in(body: bytes, content_type: str, *, only: Collection[str], max_rows: int) -> Asked:
     """The rows of a request, of the columns that are read: `only`. Raises Unreadable.

@@ -102,7 +102,8 @@ def _predict(inputs: pa.Schema, tasks: tuple[str, ...]) -> dict[str, Any]:
             _object({"columns": {"type": "object", "properties": lists}, "context": shared}, ["columns"]),
         ],
         "description": "Each column that may not be null is in the rows or in the context: "
-        + ", ".join(field.name for field in inputs if not field.nullable),
+        + ", ".join(field.name for field in inputs if not field.nullable and field.name != "event_time_ms")
+        + ("; event_time_ms: left out, the rows are shown now" if "event_time_ms" in inputs.names else ""),
     }
     row_said = _object({task: {"type": "number", "minimum": 0, "maximum": 1} for task in tasks}, list(tasks))
     said = _object(

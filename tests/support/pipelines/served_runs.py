@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,11 +24,15 @@ ROWS = [
 STUDENTS = [{"name": name, "tasks": ["ctr"]} for name in ("feed", "shop")]
 
 
-def run_with_versions(root: Path, *versions: str, impression_id: str = "int64") -> Ledger:
-    """A run whose student `feed` has these versions, of other weights each; the first is champion."""
+def run_with_versions(
+    root: Path, *versions: str, impression_id: str = "int64", sparse: Sequence[dict[str, Any]] = ()
+) -> Ledger:
+    """A run whose student `feed` has these versions, of other weights each; the first is champion. `sparse`: features
+    that it reads, too."""
     raw = small(tracking={"enabled": False}, teacher={}, students=STUDENTS)
     raw["rows"]["columns"][0]["minimum"] = 0
     raw["rows"]["impression_id"] = impression_id
+    raw["features"]["sparse"] = [*raw["features"]["sparse"], *sparse]
     run_dir, config = RunDir(root), parse(raw)
     run_dir.root.mkdir(parents=True, exist_ok=True)
     run_dir.config.write_text(dump(config))

@@ -194,3 +194,24 @@ def test_no_body_makes_it_fail(server):
             assert json.loads(said.body)["error"]
         codes.add(said.code)
     assert codes == {200, 400, 422}
+
+
+HOUR = {"name": "hour", "transform": "hour_of_day", "utc_offset": "+01:00"}
+ONE_HOUR_MS = 3_600_000
+
+
+def test_the_hour_is_that_of_the_request_or_now(tmp_path, monkeypatch):
+    run_with_versions(tmp_path, V1, sparse=[HOUR])
+    server = Server(shelf_of(RunDir(tmp_path), ["feed"], "champion"), RequestLimits(20_000, 50, 5.0))
+
+    def at(hour: int | None) -> list[float]:
+        context = {} if hour is None else {"context": {"event_time_ms": hour * ONE_HOUR_MS}}
+        return ctr(json.loads(asked(server, {"rows": ROWS, **context}).body))
+
+    assert at(5) != at(6)
+    assert at(5) == at(29)
+    monkeypatch.setattr("pipelines.serving.app.time.time", lambda: 24.0 * 3600 * 3 + 5.5 * 3600)
+    assert at(None) == at(5)
+    document = json.loads(ask(server.app, "GET", "/openapi.json").body)
+    said = document["paths"][PREDICT]["post"]["requestBody"]["content"]["application/json"]["schema"]["description"]
+    assert said.endswith("event_time_ms: left out, the rows are shown now")

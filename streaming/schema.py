@@ -7,6 +7,7 @@ One `RowSchema` gives all the shapes a row takes on its way:
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cached_property
 from typing import Literal
 
@@ -120,6 +121,12 @@ class RowSchema(BaseModel):
     impression_id: Literal["int64", "string"] = Field(default="int64", description="type of the ids")
     columns: tuple[Column, ...] = Field(description="the raw feature columns")
     tasks: tuple[Task, ...] = Field(description="the tasks, each with its attribution window")
+    undeclared: Literal["drop", "keep"] = Field(
+        default="drop",
+        exclude_if=lambda way: way == "drop",
+        description="columns that messages have and `columns` does not name: `drop`, or `keep`: a new one joins the "
+        "lake while the stream runs, nullable, its type that of its first value",
+    )
 
     @model_validator(mode="after")
     def _consistent(self) -> RowSchema:
@@ -150,6 +157,14 @@ class RowSchema(BaseModel):
                     f"({tasks[task.given].window_s:g} s); give it a window at least as long"
                 )
         return self
+
+    def with_columns(self, more: Iterable[Column]) -> RowSchema:
+        """The same with those of `more` that it does not name, behind its own."""
+        names = {column.name for column in self.columns}
+        columns = (*self.columns, *(column for column in more if column.name not in names))
+        return RowSchema(
+            impression_id=self.impression_id, columns=columns, tasks=self.tasks, undeclared=self.undeclared
+        )
 
     @property
     def weighted(self) -> bool:

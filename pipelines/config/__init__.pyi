@@ -10,6 +10,7 @@ from .evolve import (
 from .hash import decisive, hash_of, moved
 from .identity import STUDENT, depends_on, identity_of, own_section
 from .json_schema import json_schema_of_files
+from .kept_columns import keep_columns, with_kept_columns
 from .lineage import accepted_identities, hashes_of_run, remember
 from .models import Augmentation, StudentSettings, TeacherSettings
 from .sections import (
@@ -59,6 +60,7 @@ __all__ = [
     "hashes_of_run",
     "identity_of",
     "json_schema_of_files",
+    "keep_columns",
     "load",
     "made_with_student",
     "made_with_teacher",
@@ -74,5 +76,6 @@ __all__ = [
     "remember",
     "shown",
     "student_changes",
+    "with_kept_columns",
     "with_students",
 ]

@@ -1,10 +1,10 @@
-"""A run that continues with other features, other students, or more partitions, than it was started with.
+"""A run that continues with other features, columns, students, or more partitions, than it was started with.
 
 Features may differ where there is a rule for it (exfm/growth/refit.py): tables that grow, features that only the
-teacher reads. Input topics that others feed may have more partitions. Students may join and leave, for nothing depends
-on them; one that has learned keeps its settings. All of it is planned from the two configs alone and announced line by
-line before anything happens; the run directory remembers it (lineage.py). What a checkpoint was made with (`made_with`
-in its meta) decides how it is fitted.
+teacher reads. So may the columns of rows that others send (streaming/evolution.py). Input topics that others feed may
+have more partitions. Students may join and leave, for nothing depends on them; one that has learned keeps its settings.
+All of it is planned from the two configs alone and announced line by line before anything happens; the run directory
+remembers it (lineage.py). What a checkpoint was made with (`made_with` in its meta) decides how it is fitted.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from exfm.growth import MadeWith, feature_changes, fitted_teacher
 from pipelines.config.identity import INPUTS, own_section
 from pipelines.config.settings import Config, StudentSettings
 from streaming.errors import BadInput
+from streaming.evolution import schema_changes
 
 
 class StudentChanges(NamedTuple):
@@ -70,10 +71,11 @@ def evolution(before: Config, now: Config, drop: Collection[str] = ()) -> list[s
     """What continuing under `now` does to a run of `before`, line by line. Both have the same students, whose sections
     say the same except for features.
 
-    Raises BadInput where more than features and partitions differ, or there is no rule for what differs.
+    Raises BadInput where more than features, columns and partitions differ, or there is no rule for what differs.
     """
+    columns = _other_columns(before, now)
     if decisive_for_all(_but_what_may_differ(now, before)) != decisive_for_all(before):
-        raise BadInput("more than features and partitions differ")
+        raise BadInput("more than features, columns and partitions differ")
     try:
         found = feature_changes(before.features, now.features)
         fitted_teacher({}, made_with_teacher(before), made_with_teacher(now), drop=True)
@@ -89,7 +91,7 @@ def evolution(before: Config, now: Config, drop: Collection[str] = ()) -> list[s
         raise BadInput(f"--drop {idle[0]}: the config still has that feature, or the run never had it; leave it out")
     for old, new in zip(before.students, now.students, strict=True):
         _same_for_student(before, old, now, new)
-    lines = [*_repartitioned(before, now), *(change.text for change in found)]
+    lines = [*columns, *_repartitioned(before, now), *(change.text for change in found)]
     for change in found:
         readers = [s.name for s in now.students if change.feature in now.student_features(s).names]
         if readers:
@@ -98,14 +100,24 @@ def evolution(before: Config, now: Config, drop: Collection[str] = ()) -> list[s
 
 
 def _but_what_may_differ(now: Config, before: Config) -> Config:
-    """`now` with the features of `before`, the teacher's choice of them, and the partitions of its input topics."""
+    """`now` with the features of `before`, the teacher's choice of them, its columns, and the partitions of its input
+    topics."""
     teacher = now.teacher.model_copy(update={"only": before.teacher.only})
     topics = {
         kind: getattr(now.kafka, kind).model_copy(update={"partitions": getattr(before.kafka, kind).partitions})
         for kind in INPUTS
     }
     kafka = now.kafka.model_copy(update=topics)
-    return now.model_copy(update={"features": before.features, "teacher": teacher, "kafka": kafka})
+    kept = {"features": before.features, "rows": before.rows, "teacher": teacher, "kafka": kafka}
+    return now.model_copy(update=kept)
+
+
+def _other_columns(before: Config, now: Config) -> list[str]:
+    """Raises BadInput where this run's own source fills the topics: it plays the columns that it began with."""
+    lines = schema_changes(before.rows, now.rows)
+    if lines and now.source is not None:
+        raise BadInput(f"{lines[0]}; `source` fills the topics with the columns that the run began with: put them back")
+    return lines
 
 
 def _repartitioned(before: Config, now: Config) -> Iterator[str]:

@@ -4,7 +4,7 @@ the same settings                           it is resumed
 settings that came with a later release     resumed, where they change nothing
 students joined or left                     resumed: others keep their checkpoints, a new one begins with the lake
 a student's own section changed             refused, unless it has learned nothing yet
-features differ, or input topics grew       resumed with --evolve, where there is a rule
+features or columns differ, or topics grew   resumed with --evolve, where there is a rule
 anything else                               refused
 """
 
@@ -31,6 +31,7 @@ from pipelines.config import (
     parse,
     remember,
     student_changes,
+    with_kept_columns,
     with_students,
 )
 from pipelines.run_dir import RunDir
@@ -54,7 +55,7 @@ def settle(config: Config, run_dir: RunDir, *, evolve: bool, drop: Collection[st
         started_with = parse(before, str(run_dir.config))
         found = student_changes(started_with, config)
         staying = [s.name for s in config.students if s.name not in (*found.joining, *found.changed)]
-        was, now = with_students(started_with, staying), with_students(config, staying)
+        was, now = (with_kept_columns(with_students(c, staying), run_dir) for c in (started_with, config))
         lines = evolution(was, now, drop)
     except BadInput as error:
         if evolve:

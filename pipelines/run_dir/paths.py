@@ -42,6 +42,11 @@ class RunDir:
         return self.root / "lineage.json"
 
     @property
+    def kept_columns(self) -> Path:
+        """Columns that came while the stream ran (`rows.undeclared: keep`)."""
+        return self.root / "kept_columns.json"
+
+    @property
     def broker(self) -> Path:
         return self.root / "broker"
 

@@ -64,7 +64,8 @@ class TableCommit(NamedTuple):
 def open_table(path: Path, schema: pa.Schema) -> DeltaTable | None:
     """The newest handle of the table at `path`, None where there is none.
 
-    Raises BadInput when the columns there are not those of `schema`, StreamingError when its log cannot be read.
+    A nullable column may be in one of the two alone: those who read without it do not see it, and rows from before it
+    came have null. Raises BadInput when the columns differ otherwise, StreamingError when its log cannot be read.
     """
     try:
         handle = DeltaTable(path)
@@ -74,7 +75,7 @@ def open_table(path: Path, schema: pa.Schema) -> DeltaTable | None:
         reason = damage(path) or str(error).partition("\n")[0]
         raise StreamingError(f"the table at {path} cannot be opened: {reason}") from error
     found = pa.schema(handle.schema().to_arrow())
-    differing = _differences(found, schema)
+    differing = _differences(found, schema, optional=True)
     if differing:
         raise BadInput(
             f"the table at {path} does not hold the columns of this config: {'; '.join(differing)}. "
@@ -83,22 +84,33 @@ def open_table(path: Path, schema: pa.Schema) -> DeltaTable | None:
     return handle
 
 
-def _differences(found: pa.Schema, wanted: pa.Schema) -> list[str]:
+def _differences(found: pa.Schema, wanted: pa.Schema, *, optional: bool) -> list[str]:
     differing = []
     for name in dict.fromkeys([*wanted.names, *found.names]):
         if name not in found.names:
-            differing.append(f"`{name}` ({wanted.field(name).type}) is missing")
+            if not (optional and wanted.field(name).nullable):
+                differing.append(f"`{name}` ({wanted.field(name).type}) is missing")
         elif name not in wanted.names:
-            differing.append(f"`{name}` ({found.field(name).type}) is too many")
+            if not (optional and found.field(name).nullable):
+                differing.append(f"`{name}` ({found.field(name).type}) is too many")
         elif found.field(name).type != wanted.field(name).type:
             differing.append(f"`{name}` is {found.field(name).type}, not {wanted.field(name).type}")
     return differing
 
 
+def _covers(found: pa.Schema, wanted: pa.Schema) -> bool:
+    """Whether rows of `wanted` can be appended to a table of `found` as it is."""
+    if set(found.names) != set(wanted.names):
+        return False
+    return all(found.field(field.name).nullable or not field.nullable for field in wanted)
+
+
 def in_schema(rows: pa.Table, schema: pa.Schema) -> pa.Table:
     """`rows` under `schema`, no copy. Raises StreamingError unless names, order and types are the same."""
     if rows.schema.names != schema.names or rows.schema.types != schema.types:
-        differing = _differences(rows.schema, schema) or [f"the order is {rows.schema.names}, not {schema.names}"]
+        differing = _differences(rows.schema, schema, optional=False) or [
+            f"the order is {rows.schema.names}, not {schema.names}"
+        ]
         raise StreamingError(f"rows do not fit the table: {'; '.join(differing)}")
     return pa.Table.from_arrays(rows.columns, schema=schema)
 
@@ -123,6 +135,8 @@ class CheckedTable:
         self._commits = 0
         self._handle = open_table(path, schema) or self._create(list(partition_by), statistics, identifiers or {})
         self._flushed = self._handle.version() - 1
+        # Columns that came, and those that may be null from now on, are part of the next commit: Delta merges schemas.
+        self._merges = not _covers(pa.schema(self._handle.schema().to_arrow()), schema)
         with suppress(PermissionError):  # a folder that others made for us may lie in one that is not ours to open
             for folder in (
                 path,
@@ -196,6 +210,7 @@ class CheckedTable:
                         self._handle,
                         commit.rows,
                         mode="append",
+                        schema_mode="merge" if self._merges else None,
                         writer_properties=_PARQUET,
                         commit_properties=_properties(commit.identifiers, commit.metadata),
                         post_commithook_properties=self._hooks(),

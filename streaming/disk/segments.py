@@ -95,11 +95,13 @@ def write_rows(path: Path, rows: pa.RecordBatch) -> None:
 
 
 def read_rows(path: Path, names: Sequence[str] | None = None) -> pa.RecordBatch:
-    """The columns `names` of a file, the others unread. Raises StreamingError when it is missing or damaged."""
+    """The columns `names` of a file, those that it has, the others unread. Raises StreamingError when it is missing or
+    damaged."""
     try:
         with pa.OSFile(str(path)) as file:
             reader = pa.ipc.open_file(file)
             if names is not None and reader.schema.names != list(names):
+                names = [name for name in names if name in reader.schema.names]
                 places = [reader.schema.get_field_index(name) for name in names]
                 reader = pa.ipc.open_file(file, options=pa.ipc.IpcReadOptions(included_fields=places))
                 return reader.get_batch(0).select(names)

@@ -24,6 +24,7 @@ import pyarrow.parquet as pq
 from streaming.delta import DataFile, TableFiles, in_flight_lock
 from streaming.disk import sync
 from streaming.errors import StreamingError
+from streaming.evolution import filled
 
 ROW_GROUP_ROWS = 32_768
 """A partition holds a share of the rows of a window, so groups smaller than a window (131,072 rows) read less in vain.
@@ -165,22 +166,44 @@ def _tables(
 ) -> Iterator[pa.Table]:
     """The files' rows, by `lake_seq` where there is one: file by file, or all at once if their ranges overlap."""
     apart = all(one.last < other.first for one, other in pairwise(files))
-    schema: pa.Schema | None = None
+    schema = _united(table, files)
     held: list[pa.Table] = []
     for file in files:
         with pq.ParquetFile(table.place(file)) as parquet:
-            rows = parquet.read(use_threads=False)
+            rows = _conformed(parquet.read(use_threads=False), schema)
         for name, value in file.partition:
             if name not in partition_by:
                 rows = rows.append_column(name, pa.array([value] * rows.num_rows, pa.string()))
-        schema = schema or rows.schema
-        rows = rows if rows.schema.equals(schema) else rows.cast(schema)
         if apart or "lake_seq" not in rows.column_names:
             yield _in_order(rows, from_seq)
         else:
             held.append(rows)
     if held:
         yield _in_order(pa.concat_tables(held), from_seq)
+
+
+def _united(table: TableFiles, files: Sequence[DataFile]) -> pa.Schema:
+    """The columns of all files, as the first that has one types it; files written before a column came have none of it,
+    and of one that became nullable some have nulls."""
+    fields: dict[str, pa.Field] = {}
+    for file in files:
+        for field in pq.read_schema(table.place(file)):
+            known = fields.setdefault(field.name, field)
+            fields[field.name] = known.with_nullable(known.nullable or field.nullable)
+    return pa.schema(list(fields.values()))
+
+
+def _conformed(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """`rows` under the schema of all files."""
+    if rows.schema.equals(schema):
+        return rows
+    mine = pa.schema(
+        [
+            field.with_type(rows.schema.field(field.name).type) if field.name in rows.schema.names else field
+            for field in schema
+        ]
+    )
+    return filled(rows, mine).cast(schema)
 
 
 def _in_order(rows: pa.Table, from_seq: int | None) -> pa.Table:

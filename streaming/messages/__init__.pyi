@@ -1,4 +1,4 @@
-from .codecs import CodecName, Decoded, ExamplesCodec, make_codec
+from .codecs import CodecName, Decoded, make_codec
 from .dead_letters import (
     DEAD_LETTER_SCHEMA,
     DeadLetter,
@@ -11,11 +11,13 @@ from .dead_letters import (
     refuse_rows,
 )
 from .epochs import LeaderEpochs
+from .examples import ExamplesCodec
 from .ipc import MAX_MESSAGE_BYTES, read_ipc, write_ipc
 from .limits import Limits, row_sizes
 from .message import END_HEADER, RawMessage, by_partition, is_end_marker
 from .source import EndOfStream, MessageSource, Source
 from .times import PER_MS, Unit, is_time, is_written_time, milliseconds
+from .undeclared import NewColumns
 from .validation import (
     LATEST_EVENT_TIME_MS,
     Refusal,
@@ -46,6 +48,7 @@ __all__ = [
     "LetterTally",
     "Limits",
     "MessageSource",
+    "NewColumns",
     "RawMessage",
     "Refusal",
     "Refusals",

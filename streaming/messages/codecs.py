@@ -18,11 +18,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json
 
-from streaming.errors import StreamingError
 from streaming.messages.dead_letters import DeadLetter, Kind
 from streaming.messages.ipc import MAX_MESSAGE_BYTES, plain_records, read_ipc, write_ipc
 from streaming.messages.json_text import JsonColumn, json_values
 from streaming.messages.message import RawMessage, is_end_marker
+from streaming.messages.undeclared import NewColumns, Undeclared
 from streaming.messages.validation import (
     Limits,
     Refusal,
@@ -61,8 +61,10 @@ def make_codec(
     *,
     max_message_bytes: int = MAX_MESSAGE_BYTES,
     limits: Limits = Limits(),
+    grows: bool = False,
 ) -> Codec:
-    """The codec of one topic.
+    """The codec of one topic. `grows`: columns that `schema` does not name end `decode` with NewColumns where it keeps
+    them; else they are dropped.
 
     >>> from streaming.schema import Column, Task
     >>> schema = RowSchema(columns=[Column(name="age")], tasks=[Task(name="ctr", window_s=60)])
@@ -74,7 +76,8 @@ def make_codec(
     (3, ['undecodable'])
     """
     codec: type[Codec] = ArrowCodec if name == "arrow" else JsonCodec
-    return codec(RowRules(kind, schema, limits=limits), max_message_bytes)
+    undeclared = Undeclared(schema) if grows and kind == "impression" and schema.undeclared == "keep" else None
+    return codec(RowRules(kind, schema, limits=limits), max_message_bytes, undeclared)
 
 
 class Codec(ABC):
@@ -83,9 +86,12 @@ class Codec(ABC):
     A message over `max_message_bytes` is refused unread (`oversized`).
     """
 
-    def __init__(self, rules: RowRules, max_message_bytes: int = MAX_MESSAGE_BYTES) -> None:
+    def __init__(
+        self, rules: RowRules, max_message_bytes: int = MAX_MESSAGE_BYTES, undeclared: Undeclared | None = None
+    ) -> None:
         self._rules = rules
         self._max_message_bytes = max_message_bytes
+        self._undeclared = undeclared
         self.schema = decoded_schema(rules.schema)
 
     @property
@@ -100,6 +106,10 @@ class Codec(ABC):
     def _read(self, messages: Sequence[RawMessage]) -> _Read: ...
 
     @abstractmethod
+    def _look_at(self, messages: Sequence[RawMessage], undeclared: Undeclared) -> None:
+        """Messages that were read, and of which no row was refused."""
+
+    @abstractmethod
     def _payloads(self, message: RawMessage, rows: list[int]) -> list[bytes]: ...
 
     def _explain(self, message: RawMessage, refusal: Refusal) -> Refusal:
@@ -107,7 +117,7 @@ class Codec(ABC):
 
     def decode(self, messages: Sequence[RawMessage]) -> Decoded:
         """Rows and dead letters of the messages; end markers are passed over. A dead letter stands for one row, or for
-        a message that cannot be read at all."""
+        a message that cannot be read at all. Raises NewColumns where they have columns that are to be kept."""
         dead: list[DeadLetter] = []
         readable = []
         for message in messages:
@@ -124,6 +134,10 @@ class Codec(ABC):
             refused.setdefault(index, {})[row] = refusal
         for place, refusal in broken.items():
             refused.setdefault(int(read.message[place]), {})[int(read.row[place])] = refusal
+        if self._undeclared is not None:
+            self._look_at([m for n, m in enumerate(readable) if n not in refused], self._undeclared)
+            if self._undeclared.columns:
+                raise NewColumns(self._undeclared.columns)
         for index in sorted(refused):
             message, rows = readable[index], sorted(refused[index])
             whole = refused[index][rows[0]].reason == "undecodable"
@@ -164,11 +178,17 @@ class ArrowCodec(Codec):
             refused += [(index, row, refusal) for row, refusal in refusals.items()]
             indices.append((index, kept_rows(batch.num_rows, refusals)))
         return _Read(
-            _concatenate(batches, self._rules.schema),
+            concatenated(batches, self._rules.schema),
             np.repeat([index for index, _ in indices], [len(rows) for _, rows in indices]).astype(np.int64),
             np.concatenate([rows for _, rows in indices]) if indices else np.empty(0, np.int64),
             refused,
         )
+
+    def _look_at(self, messages: Sequence[RawMessage], undeclared: Undeclared) -> None:
+        for message in messages:
+            with pa.ipc.open_stream(message.value) as reader:
+                if undeclared.unknown(reader.schema.names):
+                    undeclared.in_table(reader.read_all())
 
     def _payloads(self, message: RawMessage, rows: list[int]) -> list[bytes]:
         records = plain_records(read_ipc(message.value, self._max_message_bytes), rows)
@@ -182,8 +202,10 @@ class JsonCodec(Codec):
     (`JsonColumn.fit`: true, a time in text, …), they are looked at one by one before.
     """
 
-    def __init__(self, rules: RowRules, max_message_bytes: int = MAX_MESSAGE_BYTES) -> None:
-        super().__init__(rules, max_message_bytes)
+    def __init__(
+        self, rules: RowRules, max_message_bytes: int = MAX_MESSAGE_BYTES, undeclared: Undeclared | None = None
+    ) -> None:
+        super().__init__(rules, max_message_bytes, undeclared)
         # Nulls are accepted here, and distinguished from absent keys when the rules are checked.
         nullable = pa.schema([field.with_nullable(True) for field in rules.schema])
         self._options = pyarrow.json.ParseOptions(explicit_schema=nullable, unexpected_field_behavior="ignore")
@@ -212,7 +234,7 @@ class JsonCodec(Codec):
                 faults[n] = Refusal("undecodable", "the object cannot be read (a key twice, or text that is not UTF-8)")
             refused = [(n, 0, fault) for n, fault in sorted(faults.items())]
             index = np.delete(index, bad)
-        return _Read(_concatenate(batches, self._rules.schema), index, np.zeros(len(index), np.int64), refused)
+        return _Read(concatenated(batches, self._rules.schema), index, np.zeros(len(index), np.int64), refused)
 
     def _parse(self, values: list[bytes]) -> pa.RecordBatch:
         """All values at once. Each begins with `{` and ends with `}`, so that where the joined text parses, a value
@@ -229,7 +251,7 @@ class JsonCodec(Codec):
         )
         if table.num_rows != len(values):
             raise ValueError(f"{table.num_rows} objects in {len(values)} messages")
-        batch = _concatenate(table.to_batches(), self._rules.schema)
+        batch = concatenated(table.to_batches(), self._rules.schema)
         columns = map(nan_as_null, batch.columns, batch.schema)
         return pa.RecordBatch.from_arrays(list(columns), schema=batch.schema)
 
@@ -289,6 +311,10 @@ class JsonCodec(Codec):
             return self._rules.schema.names
         return record
 
+    def _look_at(self, messages: Sequence[RawMessage], undeclared: Undeclared) -> None:
+        if messages:
+            undeclared.in_json([message.value for message in messages])
+
     def _payloads(self, message: RawMessage, rows: list[int]) -> list[bytes]:
         return [message.value]
 
@@ -308,49 +334,8 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return record
 
 
-class ExamplesCodec:
-    """Rows of the lake on the examples topic: Arrow micro-batches in `RowSchema.augmented`.
-
-    Our own publisher wrote them from committed rows, so they are not validated again; one that cannot be read is an
-    error, never a dead letter.
-    """
-
-    def __init__(self, schema: RowSchema) -> None:
-        self.schema: pa.Schema = schema.augmented
-
-    def encode(self, batch: pa.RecordBatch, max_bytes: int = MAX_MESSAGE_BYTES // 2) -> list[bytes]:
-        """Message values of at most `max_bytes` each, in row order; one (empty) for a batch without rows.
-
-        Raises StreamingError when a single row is larger.
-        """
-        value = write_ipc(batch)
-        if len(value) <= max_bytes:
-            return [value]
-        if batch.num_rows <= 1:
-            raise StreamingError(
-                f"one row of the examples topic has {len(value):,} bytes, a message may have {max_bytes:,}; raise "
-                "max_message_bytes, or drop the column that grew"
-            )
-        half = batch.num_rows // 2
-        return self.encode(batch.slice(0, half), max_bytes) + self.encode(batch.slice(half), max_bytes)
-
-    def decode(self, message: RawMessage) -> pa.RecordBatch:
-        """Raises StreamingError, naming the message, when it is corrupt or has another schema."""
-        where = f"message {message.offset} of topic `{message.topic}`, partition {message.partition},"
-        try:
-            table = read_ipc(message.value)
-        except ValueError as error:
-            raise StreamingError(f"{where} is not a readable Arrow stream: {error}") from error
-        if not table.schema.equals(self.schema):
-            differing = sorted({str(field) for field in table.schema} ^ {str(field) for field in self.schema})
-            raise StreamingError(
-                f"{where} was written with another schema; differing: {', '.join(differing) or 'the order'}; "
-                "read it with the run's own config"
-            )
-        return _concatenate(table.to_batches(), self.schema)
-
-
-def _concatenate(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
+def concatenated(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
+    """The batches as one, under `schema`."""
     if not batches:
         return pa.RecordBatch.from_pylist([], schema)
     same = [pa.RecordBatch.from_arrays(batch.columns, schema=schema) for batch in batches]

@@ -85,7 +85,7 @@ class Intake(Source[dict[str, Any], MergedChunk]):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._codecs = {
-            t.topic: make_codec(t.codec, t.kind, schema, max_message_bytes=max_message_bytes, limits=limits)
+            t.topic: make_codec(t.codec, t.kind, schema, max_message_bytes=max_message_bytes, limits=limits, grows=True)
             for t in topics
         }
         kinds = {partition: t.kind for t in topics for partition in t.all}
@@ -172,7 +172,8 @@ class Intake(Source[dict[str, Any], MergedChunk]):
         return None
 
     def next_batch(self, max_wait_s: float = 0.05) -> MergedChunk | None:
-        """The next rows of the merged order: those at hand, else those that reading brings."""
+        """The next rows of the merged order: those at hand, else those that reading brings. Raises NewColumns where
+        what was read has columns that are to be kept: nothing goes on from here, open another intake for them."""
         deadline = self._clock() + max_wait_s
         while True:
             with self._watch("merge"):

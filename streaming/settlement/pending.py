@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from streaming.disk import Piece, make_folder, store_pieces
+from streaming.evolution import filled
 from streaming.hashing import hash64
 from streaming.settlement.id_index import IdIndex
 from streaming.settlement.marks import Ledger
@@ -162,7 +163,7 @@ class RowLog:
         self._index.restore(self._restored_segments(state, event_time), state.first)
         head = state.head.read(state.folder)
         event_time.append(head["event_time_ms"].to_numpy())
-        self.append(head.select(self.schema.names), head["key_time_ms"].to_numpy(), hash64(head["impression_id"]))
+        self.append(filled(head, self.schema), head["key_time_ms"].to_numpy(), hash64(head["impression_id"]))
         return event_time
 
     def _restored_segments(self, state: RowLogState, event_time: Ledger) -> Iterator[np.ndarray]:
@@ -174,8 +175,9 @@ class RowLog:
             if segment.rows is None:
                 self._stored += 1
             else:
-                kept = [name for name in segment.rows.schema.names if name in self.schema.names]
-                segment = replace(segment, rows=self._typed(segment.rows.select(kept)))
+                slim = segment.rows.schema.names[: len(_ALWAYS) + 1] == [*_ALWAYS, "key_time_ms"]
+                kept = self._fields(_ALWAYS) if slim else self.schema
+                segment = replace(segment, rows=filled(segment.rows, kept))
             self._segments.append(segment)
             yield hash64(columns["impression_id"])
         self._head_first = self.stop
@@ -212,7 +214,7 @@ class RowLog:
             return segment.first, segment.rows
         rows = self._opened.get(segment.name)
         if rows is None:
-            rows = self._typed(segment.read(self.folder, names))
+            rows = filled(segment.read(self.folder, names), self._fields(names))
             if len(names) == len(self.schema):
                 self._opened[segment.name] = rows
         if segment.name in self._opened:
@@ -223,8 +225,10 @@ class RowLog:
 
     def _typed(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """The same columns with the fields of `schema`, which know what may be null."""
-        fields = [self.schema.field(name) for name in rows.schema.names]
-        return pa.RecordBatch.from_arrays(rows.columns, schema=pa.schema(fields))
+        return pa.RecordBatch.from_arrays(rows.columns, schema=self._fields(rows.schema.names))
+
+    def _fields(self, names: Sequence[str]) -> pa.Schema:
+        return pa.schema([self.schema.field(name) for name in names])
 
     def _seal(self) -> None:
         rows = pa.concat_batches(self._head)

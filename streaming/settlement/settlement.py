@@ -27,6 +27,7 @@ import pyarrow as pa
 
 from streaming.disk import make_folder
 from streaming.errors import BadInput, DataLost, StreamingError
+from streaming.evolution import schema_changes
 from streaming.messages import DEAD_LETTER_SCHEMA, LetterTally, counted_as, refuse_rows
 from streaming.schema import POSITION_FIELDS, RowSchema
 from streaming.settlement.admission import Verticals, placed, refuse_surplus, refuse_too_old
@@ -343,17 +344,17 @@ class Settlement:
         )
 
     def restore(self, state: SettlementState) -> None:
-        """Continue on a new Settlement where `state` was taken. Raises BadInput for another schema or config."""
-        meta = state.meta
-        for what, mine in (("schema", self.schema), ("config", self.config)):
-            if type(mine).model_validate(meta[what]) != mine:
-                raise BadInput(
-                    f"the settlement state was written under {what} {meta[what]}, this run has "
-                    f"{mine.model_dump(mode='json')}; resume with the {what} it was written under, or start a new run"
-                )
+        """Continue on a new Settlement where `state` was taken; columns that came since are null. Raises BadInput for
+        another config, or a schema that no rule allows (streaming/evolution.py)."""
+        meta, mine = state.meta, self.config
+        schema_changes(RowSchema.model_validate(meta["schema"]), self.schema)
+        if SettlementConfig.model_validate(meta["config"]) != mine:
+            raise BadInput(
+                f"the settlement state was written under config {meta['config']}, this run has {mine.model_dump()}; "
+                "resume with the config it was written under, or start a new run"
+            )
         self._open_at(state.pending.first, state.orphans.first)
-        self._watermark = meta["watermark_ms"]
-        unknown = meta.get("unknown_labels", {})  # a state of an early release has none
+        self._watermark, unknown = meta["watermark_ms"], meta.get("unknown_labels", {})  # not in an early release
         self._emission.restore(meta["cursors"], meta["settled"], meta["not_applicable"], unknown)
         self._counts = Counter(meta["counts"])
         self._verticals = Counter(meta.get("verticals", {}))  # the first release stored neither these nor examples

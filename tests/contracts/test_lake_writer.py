@@ -102,7 +102,7 @@ def test_an_existing_lake_with_other_columns_is_refused_naming_them(lake: LakeTa
         columns=(Column(name="user_id", type="string"), Column(name="age")), tasks=(Task(name="ctr", window_s=60),)
     )
     for opener in (LakeTable(lake.path, other).open_writer, LakeTable(lake.path, other).open_reader):
-        with pytest.raises(BadInput, match=r"`user_id` is int64, not string; `age` \(int64\) is missing.*`score`"):
+        with pytest.raises(BadInput, match=r"`user_id` is int64, not string; `age` \(int64\) is missing"):
             opener()
 
 

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from exfm.threads import set_threads
-from pipelines.config import Config
+from pipelines.config import Config, keep_columns, with_kept_columns
 from pipelines.rules import Score, Wait, WithoutTeacher, lockstep_version, snapshot_for
 from pipelines.run_dir import RunDir
 from pipelines.workers import Ranks, Rendezvous, Report, Worker
@@ -32,7 +32,7 @@ from streaming.delivery import ExamplesPublisher, ExamplesTrimmer, Outbox, mend
 from streaming.errors import BadInput
 from streaming.kafka import SourceWatch
 from streaming.lake import DEAD_LETTERS, LATE_FEEDBACK, Housekeeper, LakeTable, Readers
-from streaming.messages import Kind
+from streaming.messages import Kind, NewColumns
 from streaming.position import names_of
 from streaming.settlement import END_OF_TIME, Intake, Settlement, Verticals, with_partitions
 
@@ -55,21 +55,28 @@ class AugmentationWorker(Worker):
         """`at`: rank 0 of those that score together. `now_ms` is wall time, for what is stored; waits are measured by
         `clock`, which never jumps."""
         super().__init__("augmentation")
-        self._config, self._run_dir = config, run_dir
+        self._given = self._config = config
+        self._run_dir = run_dir
         self._until_end, self._at = until_end, at
         self._now_ms, self._clock = now_ms, clock
+        self._ranks_held = ExitStack()
         self._on_close, self._on_abandon = ExitStack(), ExitStack()
         self._note: str | None = None
         self._waits_for_teacher = False
         self._done = False
 
     def open(self) -> None:
-        config, kafka, run_dir = self._config, self._config.kafka, self._run_dir
-        set_threads(config.resources.threads)
+        set_threads(self._given.resources.threads)
         ranks = Ranks(self._at)
-        self._hold(ranks.close)
-        scorer = scorer_of(config, ranks.group)  # at once: the other ranks wait for it
-        self._snapshots = Snapshots(run_dir.snapshots, scorer, now_ms=self._now_ms, clock=self._clock)
+        self._ranks_held.callback(ranks.close)
+        scorer = scorer_of(self._given, ranks.group)  # at once: the other ranks wait for it
+        self._snapshots = Snapshots(self._run_dir.snapshots, scorer, now_ms=self._now_ms, clock=self._clock)
+        self._open_stream()
+
+    def _open_stream(self) -> None:
+        """Everything between topics and lake, from the last commit on, with the columns that the run has by now."""
+        self._config = config = with_kept_columns(self._given, self._run_dir)
+        kafka, run_dir = config.kafka, self._run_dir
         lake = LakeTable(run_dir.lake, config.rows, config.lake.layout).open_writer()
         verticals = Verticals(config.declared_verticals, config.lake.max_verticals)
         states = states_folder(run_dir, lake.epoch)
@@ -82,6 +89,7 @@ class AugmentationWorker(Worker):
         publisher = ExamplesPublisher(kafka, examples.topic, examples.partitions, config.rows, lake.id)
         self._hold(publisher.close, publisher.abandon)
         self._feed = SettledFeed(self._new_intake(publisher), settlement, self.watch)
+        self._feed.rows_read = self.rows
         self._hold(self._feed.close)
         for mended in mend(run_dir.lake, config.rows, kafka, examples.topic, examples.partitions):
             log.warning("%s", mended)
@@ -93,7 +101,7 @@ class AugmentationWorker(Worker):
         keep, self._trimmer = kafka.examples_keep_rows, None
         if keep is not None:
             self._trimmer = ExamplesTrimmer(kafka, examples.topic, examples.partitions, keep)
-        self._block = self._new_block(self._clock(), read_before=0)
+        self._block = self._new_block(self._clock(), read_before=self.rows)
         self._begin(resumed)
 
     def _new_intake(self, publisher: ExamplesPublisher) -> Intake:
@@ -166,12 +174,26 @@ class AugmentationWorker(Worker):
 
     def _fill(self) -> bool:
         """Settle the next rows, or read more."""
-        settled = self._feed.next(self._block.rows_left, self._block.bytes_left)
+        try:
+            settled = self._feed.next(self._block.rows_left, self._block.bytes_left)
+        except NewColumns as new:
+            self._keep(new)
+            return True
         if settled is None:
             return False
         self.rows = self._feed.rows_read
         self._block.add(settled, self._clock())
         return True
+
+    def _keep(self, new: NewColumns) -> None:
+        """Columns came that the schema does not name: remember them, and read again from the last commit with them.
+        Rows without them are null either way, so nothing depends on when they were noticed."""
+        keep_columns(self._run_dir, new.columns)
+        log.warning("impressions have new columns, kept from now on: %s", new)
+        self._on_close.close()
+        self._on_abandon.pop_all()  # of what is closed
+        self._open_stream()
+        self._note = f"kept, null in rows before them: {new}"
 
     # --- a block's end -----------------------------------------------------------------------------------------
 
@@ -270,9 +292,11 @@ class AugmentationWorker(Worker):
     def close(self) -> None:
         """Nothing to commit: an unfinished block is made again from the last commit's positions."""
         self._on_close.close()
+        self._ranks_held.close()
 
     def abandon(self) -> None:
         self._on_abandon.close()
+        self._ranks_held.close()
 
     # --- the report --------------------------------------------------------------------------------------------
 

@@ -76,7 +76,7 @@ def test_features_are_dropped_only_by_name():
 
 def test_what_has_no_rule_is_refused():
     assert "`user_id` had 100 rows, and 150 are wanted" in refused(config(sparse(user_id=150)))
-    assert refused(config(sparse(user_id=200), seed=2)) == "more than features and partitions differ"
+    assert refused(config(sparse(user_id=200), seed=2)) == "more than features, columns and partitions differ"
 
 
 def with_topics(impressions, feedback, **changes) -> Config:
@@ -144,7 +144,9 @@ def test_a_run_grows_only_when_it_is_asked_to_and_from_then_on_is_that_run(run_d
 
 
 def test_other_differences_are_refused_with_evolve_too(run_dir):
-    with pytest.raises(BadInput, match=r"seed was 1, is 2.* --evolve cannot: more than features and partitions differ"):
+    with pytest.raises(
+        BadInput, match=r"seed was 1, is 2.* --evolve cannot: more than features, columns and partitions differ"
+    ):
         prepare(config(sparse(user_id=200), seed=2), run_dir, evolve=True)
     assert not run_dir.lineage.exists()
 

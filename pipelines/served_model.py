@@ -32,7 +32,7 @@ class ServedModel:
 
     def __init__(self, served: ServedStudent, schema: RowSchema | None = None) -> None:
         self.tasks = served.tasks
-        self._served, self._build = served, BatchBuilder(served.features, served.tasks)
+        self._served, self._build = served, BatchBuilder(served.features, served.tasks, serving=True)
         self.rules = None if schema is None else serving_rules(schema, served.features)
 
     def predict(self, rows: Any, params: Mapping[str, Any] | None = None) -> pd.DataFrame:

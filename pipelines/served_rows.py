@@ -36,7 +36,7 @@ SHOWN = 5
 def serving_rules(schema: RowSchema, features: FeatureSet) -> RowRules:
     """The rules of ingestion for the columns that a model reads: its `schema` says what the model takes."""
     limits = Limits(features.index_rows, features.ranges)
-    return RowRules("impression", schema, only=features.needs_columns(), limits=limits)
+    return RowRules("impression", schema, only=features.serving_columns(), limits=limits)
 
 
 def checked(frame: pd.DataFrame, rules: RowRules) -> tuple[pa.RecordBatch, Refusals]:

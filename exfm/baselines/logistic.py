@@ -9,7 +9,7 @@ from torch import Tensor
 
 from exfm.baselines.baseline import Baseline
 from exfm.baselines.ftrl import FTRL
-from exfm.data import Batch, FeatureSet, Statistics
+from exfm.data import AsServed, Batch, FeatureSet, Statistics
 from exfm.layers import label_sums
 from exfm.step import StepResult
 
@@ -23,6 +23,7 @@ class Logistic(Baseline):
     def __init__(self, features: FeatureSet, tasks: Sequence[str]) -> None:
         super().__init__(tasks)
         self.ftrl, self._statistics = FTRL(features, len(tasks)), Statistics(features)
+        self._as_served = AsServed(features) if features.train_only else None
 
     def train_step(self, given: Batch) -> StepResult:
         """Score the batch's own rows, then learn all of it. `loss` is not computed.
@@ -32,7 +33,10 @@ class Logistic(Baseline):
         batch = self._statistics.complete(given)
         offset = self._prior.offset().float()
         seen = self.ftrl.see(batch)
-        logits = (seen.logits + offset).numpy()
+        judged = seen
+        if self._as_served is not None:
+            judged = self.ftrl.see(self._statistics.complete(self._as_served(given)))
+        logits = (judged.logits + offset).numpy()
         finite = bool(torch.isfinite(batch.weights).all() and torch.isfinite(batch.dense).all())
         if finite:
             self._prior.add(label_sums(batch))

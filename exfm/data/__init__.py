@@ -2,8 +2,10 @@
 
 calendar     hours and days of a time
 dense        one raw number, and the floats that it becomes, as config
+sparse       features that are ids, as config
 features     which raw columns a model reads and what becomes of them, as config
 transforms   hashing, crosses, buckets, scaling: raw Arrow columns to table rows and floats
+as_served    a batch without what is known in training only
 stretches    what batches hold of a stretch of rows, made once for all models of a process
 batch        `BatchBuilder` makes a `Batch` of tensors from Arrow rows
 statistics   what rows so far were, by which the dense features of the next are scaled

@@ -1,8 +1,10 @@
+from .as_served import AsServed
 from .batch import OWN, Batch, BatchBuilder, own_rows_of, snapshot_age
 from .dense import LARGEST_INPUT, DenseFeature
-from .features import FeatureSet, HistoryFeature, SequenceFeature, SparseFeature
+from .features import FeatureSet, HistoryFeature
 from .history import Histories, HistoryValues, bag_means, bags_in, unfit_history
 from .sampling import SampledRows, label_shift, label_weights, row_weights, sample_negatives
+from .sparse import SequenceFeature, SparseFeature
 from .statistics import Statistics
 from .stretches import Stretches
 from .transforms import GOLDEN, bags_of, dense_of, places_of
@@ -11,6 +13,7 @@ __all__ = [
     "GOLDEN",
     "LARGEST_INPUT",
     "OWN",
+    "AsServed",
     "Batch",
     "BatchBuilder",
     "DenseFeature",

@@ -22,7 +22,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from exfm.data.features import FeatureSet, SequenceFeature, SparseFeature
 from exfm.data.sampling import label_weights
 from exfm.data.stretches import Parts, Stretches, Taken
-from exfm.data.transforms import Bags
+from exfm.data.transforms import Bags, with_constants
 from exfm.errors import ModelError
 
 OWN = "own row"
@@ -112,7 +112,8 @@ def _only(sparse: KeyedJaggedTensor, rows: Tensor) -> KeyedJaggedTensor:
 class BatchBuilder:
     """Arrow rows to a Batch, for the features and tasks of one model; `negative_rate` is what the rows were sampled
     with (exfm/data/sampling.py), by task. With `delays_ms`, by settlement group, a batch knows when its rows were shown
-    and when they had settled. What `stretches` have of the rows is taken from there, the same to the bit.
+    and when they had settled. What `stretches` have of the rows is taken from there, the same to the bit. `serving`:
+    for rows to be predicted; features that are known in training only have their constants, and no column.
 
     Reads the columns of `features`, and where they exist `label_<task>`, `teacher_logit_<task>`, `sample_weight`,
     `own row`, and of the lake's positions `lake_seq`, `block` and `teacher_version`; with `delays_ms` also
@@ -134,8 +135,11 @@ class BatchBuilder:
         negative_rate: Mapping[str, float] | None = None,
         delays_ms: Mapping[str, int] | None = None,
         stretches: Stretches | None = None,
+        *,
+        serving: bool = False,
     ):
-        self.features = features
+        self._serving = serving and bool(features.train_only)
+        self.features = features.as_served if serving else features
         self._delays_ms = delays_ms or {}
         self.tasks = tuple(tasks)
         rates = negative_rate or {}
@@ -143,6 +147,7 @@ class BatchBuilder:
         self._stretches = stretches
 
     def __call__(self, rows: pa.RecordBatch | pa.Table) -> Batch:
+        rows = with_constants(rows, self.features) if self._serving else rows
         self._check(rows)
         if self._stretches is not None:
             with self._stretches.lock:

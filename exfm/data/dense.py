@@ -82,6 +82,13 @@ class DenseFeature(BaseModel):
         description='For `hour_of_day` and `hour_of_week`: the distance of local time from UTC, as in "+02:00".',
     )
 
+    serve_as: float | None = Field(
+        default=None,
+        exclude_if=lambda value: value is None,
+        description="For what is known in training only, such as the position of an ad: the raw value that is taken in "
+        "its place wherever the student predicts; serving does not read the column. Null: the logged value, always.",
+    )
+
     @model_validator(mode="after")
     def _consistent(self) -> DenseFeature:
         of = f"feature `{self.name}`"
@@ -102,6 +109,8 @@ class DenseFeature(BaseModel):
             raise ValueError(f"{of}: `utc_offset` belongs to `hour_of_day` and `hour_of_week`")
         if self.of_time and self.clip is not None:
             raise ValueError(f"{of}: `clip` is for numbers, and its transform is `{self.transform}`")
+        if self.of_time and self.serve_as is not None:
+            raise ValueError(f"{of}: `serve_as` is for numbers; without it a server takes the time of the request")
         if self.clip is not None:
             self._check_clip(*self.clip)
         return self

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from exfm.data.dense import DenseFeature
-from exfm.data.features import SequenceFeature, SparseFeature
+from exfm.data.sparse import SequenceFeature, SparseFeature
 from exfm.data.transforms import Bags, bags_of, dense_of, places_of
 
 Part = TypeVar("Part")

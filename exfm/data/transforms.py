@@ -16,7 +16,8 @@ import pyarrow.compute as pc
 
 from exfm.data.calendar import angles_of, place_of
 from exfm.data.dense import DenseFeature, check_number
-from exfm.data.features import SequenceFeature, SparseFeature
+from exfm.data.features import FeatureSet, served_column
+from exfm.data.sparse import SequenceFeature, SparseFeature
 from exfm.errors import ConfigError
 
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # 2^64 / golden ratio, odd: multiplying by it is a bijection
@@ -123,6 +124,23 @@ def dense_of(feature: DenseFeature, columns: Mapping[str, pa.Array]) -> np.ndarr
     if column.null_count:
         x = np.where(column.is_valid().to_numpy(zero_copy_only=False), x, np.nan if feature.online else 0.0)
     return x[:, np.newaxis] if feature.online else x.astype(np.float32)[:, np.newaxis]
+
+
+def constant_of(value: float | str) -> pa.Array:
+    """One value as a column has it."""
+    return pa.array([value])
+
+
+def with_constants(rows: pa.RecordBatch | pa.Table, features: FeatureSet) -> pa.Table:
+    """Rows with a column for every feature that is known in training only, of its constant: `features.as_served` reads
+    them."""
+    table = rows if isinstance(rows, pa.Table) else pa.Table.from_batches([rows])
+    for feature in features.train_only:
+        assert feature.serve_as is not None
+        table = table.append_column(
+            served_column(feature.name), pa.repeat(constant_of(feature.serve_as)[0], len(table))
+        )
+    return table
 
 
 def _flatten(column: pa.Array) -> tuple[pa.Array, np.ndarray | None]:

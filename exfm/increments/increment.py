@@ -94,7 +94,7 @@ def probe_of(student: Student, batch: Batch) -> Probe:
     """The last rows of a batch, and what the student says of them now."""
     last = torch.zeros(len(batch), dtype=torch.bool)
     last[-PROBED_ROWS:] = True
-    some = batch if len(batch) <= PROBED_ROWS else batch.only(last)
+    some = student.as_served(batch if len(batch) <= PROBED_ROWS else batch.only(last))
     logits = torch.from_numpy(np.array(student.score(some)))
     raw = {} if some.raw is None else {"raw": some.raw}
     return Probe(some.sparse.values(), some.sparse.lengths(), some.dense, logits, **raw)

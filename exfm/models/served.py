@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from exfm.data import Batch, FeatureSet, Histories, Statistics
+from exfm.data import AsServed, Batch, FeatureSet, Histories, Statistics
 from exfm.embeddings import Kind, QuantisedTables, embedding_bags, load_table_weights, look_up
 from exfm.errors import ModelError
 from exfm.layers import Prior, TrunkConfig, Units, build_trunk, with_prior
@@ -66,6 +66,7 @@ class ServedStudent(nn.Module):
         self.wide = ServedWide(features, len(self.tasks)) if wide else None
         self.histories, self.statistics = Histories(features, self.tasks), Statistics(features)
         self.quantised: QuantisedTables | None = None
+        self.as_served = AsServed(features)
         self.eval()
 
     def forward(self, sparse: KeyedJaggedTensor, dense: Tensor, raw: Tensor | None = None) -> Tensor:
@@ -99,6 +100,7 @@ class ServedStudent(nn.Module):
 
     def score(self, batch: Batch) -> np.ndarray:
         """Logits (B, T) float32."""
+        batch = self.as_served(batch)
         with torch.inference_mode():
             return self(batch.sparse, batch.dense, batch.raw).numpy()
 

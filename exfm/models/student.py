@@ -8,7 +8,8 @@ served, and judged, is z_S stacked on a linear model of the same row (student_wi
 
 One step, of a student with adapter:
 
-    1. e, x, z_S, z_D, z_D2: the logits it is judged by
+    1. e, x, z_S, z_D, z_D2: the logits it is judged by, unless features are known in training only: then those are
+       made of the batch as it would be served (exfm/data/as_served.py)
     2. SA' = SA after one update on this batch's labels, and so for all that corrects the teacher (corrections.py)
     3. L of the arm (exfm/distillation/loss.py), with SA' run again and its gradient stopped
     4. gradients; if they and L are finite: 5. SA ← SA', tables ← row-wise AdaGrad, all else ← Adam
@@ -29,7 +30,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from exfm.data import Batch, FeatureSet, Histories, HistoryValues, Statistics
+from exfm.data import AsServed, Batch, FeatureSet, Histories, HistoryValues, Statistics
 from exfm.distillation import (
     Corrections,
     Lesson,
@@ -123,6 +124,7 @@ class Student:
         self.prior = Prior(len(self.tasks), on=cfg.prior)
         self.wide = StudentWide(self.features, len(self.tasks)) if cfg.wide else None
         self.histories, self.statistics = Histories(self.features, self.tasks), Statistics(self.features)
+        self.as_served = AsServed(self.features)
         self._dense = {name: p for name, p in self.net.named_parameters() if not name.startswith("tables.")}
         self._adam = torch.optim.Adam(self._dense.values(), lr=cfg.dense_lr, fused=True)
         for p in self._dense.values():  # what Adam itself would start from, there to be saved and loaded from the start
@@ -174,7 +176,9 @@ class Student:
         labelled = self._learned_rows.without_teacher.of(batch)  # of the rows in label_rows
         deep = z_S if label_rows is None else z_S[label_rows]
         stacked = self._on_wide(deep, labelled)
-        logits = deep if stacked is None else stacked.logits
+        logits, wide = (deep, None) if stacked is None else (stacked.logits, stacked.wide)
+        if self.features.train_only:
+            logits, wide = self._scored(self._learned_rows.without_teacher.of(given))
         residuals = self.residuals.seen(batch, label_rows)
         finite = bool(np.isfinite(loss)) and _finite(z_S) and _finite(logits) and past.finite
         if finite and bool(losses.labelled_rows.any() or losses.distilled_rows.any()):
@@ -194,12 +198,17 @@ class Student:
             self._distilled += losses.distilled_rows
             self._without_teacher += losses.rows_without_teacher
         own = slice(None) if labelled.own is None else labelled.own
-        wide = None if stacked is None else stacked.wide[own].numpy()
-        return StepResult(logits[own].numpy(), loss, losses.labelled_rows.numpy(), finite, wide)
+        return StepResult(
+            logits[own].numpy(), loss, losses.labelled_rows.numpy(), finite, None if wide is None else wide[own].numpy()
+        )
 
     def score(self, batch: Batch) -> np.ndarray:
         """Logits (B, T) float32, without learning: what is served says the same."""
-        batch = self.statistics.complete(batch)
+        return self._scored(batch)[0].numpy()
+
+    def _scored(self, given: Batch) -> tuple[Tensor, Tensor | None]:
+        """Logits (B, T), and those of the linear part where there is one."""
+        batch = self.statistics.complete(self.as_served(given))
         self.net.eval()
         with torch.no_grad():
             e = self.net.units(self.net.tables(batch.sparse).pooled, batch.sparse)
@@ -207,7 +216,7 @@ class Student:
             z_S = self.prior(self.net.serving(x_BH))
         self.net.train()
         stacked = self._on_wide(z_S, batch)
-        return (z_S if stacked is None else stacked.logits).numpy()
+        return (z_S, None) if stacked is None else (stacked.logits, stacked.wide)
 
     def export(self) -> ServedStudent:
         """What is served: tables, trunk, serving heads and linear part, as they are now."""

@@ -11,6 +11,7 @@ from exfm.models import LearnedRows, StudentConfig, TeacherConfig, Whose
 from exfm.parallel import Sharding
 from pipelines.config.sections import Frozen
 from pipelines.feeds import Growth, batch_growth
+from streaming.schema import RowSchema
 
 FIRST_BATCH_ROWS = 32
 
@@ -184,3 +185,19 @@ class StudentSettings(Frozen):
     def learns_from_others(self) -> bool:
         """Whether it learns from rows that are not its own."""
         return not self.for_every_row and "all" in self.learned_rows
+
+
+def unfit_constant(feature: str, column: str, value: float | str | None, rows: RowSchema) -> str | None:
+    """Why a column cannot have the value that a feature is served with; None where it can.
+
+    >>> rows = RowSchema(columns=[{"name": "slot"}], tasks=[{"name": "ctr", "window_s": 60}])
+    >>> unfit_constant("position", "slot", "first", rows)
+    'feature `position` has serve_as `first`, and its column `slot` is int64'
+    """
+    kind = next((c.type.removeprefix("list<").removesuffix(">") for c in rows.columns if c.name == column), "")
+    kinds: dict[str, tuple[type, ...]] = {"int64": (int, float), "float32": (int, float), "string": (str,), "": (str,)}
+    return (
+        None
+        if isinstance(value, kinds[kind])
+        else (f"feature `{feature}` has serve_as `{value}`, and its column `{column}` is {kind or 'text'}")
+    )

@@ -22,7 +22,7 @@ from exfm.models import AsShownConfig
 from pipelines.config.files import place_files
 from pipelines.config.hash import decisive, hash_of
 from pipelines.config.identity import identity_of
-from pipelines.config.models import Augmentation, OwnFeatures, StudentSettings, TeacherSettings
+from pipelines.config.models import Augmentation, OwnFeatures, StudentSettings, TeacherSettings, unfit_constant
 from pipelines.config.sections import (
     AlarmLimits,
     Frozen,
@@ -98,6 +98,9 @@ class Config(Frozen):
         for who, features in read:
             for column in sorted(set(features.needs_columns()) - columns):
                 raise ValueError(f"{who} column `{column}`, which rows do not have; {choices(column, columns)}")
+            for feature in features.train_only:
+                if problem := unfit_constant(feature.name, feature.reads[0], feature.serve_as, self.rows):
+                    raise ValueError(problem)
         self.metrics.check(self.rows)
 
     def _check_verticals(self) -> None:

@@ -33,7 +33,7 @@ def joined(config: Config, student: StudentSettings, lake: LakeReader, logged: p
     last = _last(ids)
     served = logged.set_column(logged.schema.get_field_index("impression_id"), "impression_id", ids).take(last)
     own, tasks = config.own_rows(student), config.student_tasks(student)
-    features = config.student_features(student).needs_columns()
+    features = config.student_features(student).serving_columns()
     columns = list(dict.fromkeys(["impression_id", "event_time_ms", *features, *(LABEL + task for task in tasks)]))
     reading = partial(lake.read, verticals=set(own.verticals) or None)
     wanted = pc.field("impression_id").isin(served["impression_id"].combine_chunks())

@@ -56,3 +56,23 @@ def test_a_config_of_before_has_no_word_more_and_a_wrong_one_is_refused():
     raw = small()
     raw["features"]["dense"] = [{"name": "bid", "statistics": "online"}]
     assert "`statistics: online` belongs to transform `standardise` or `log1p`" in refusal(raw)
+
+
+def test_a_served_model_does_not_ask_for_what_is_known_in_training_only(tmp_path):
+    place = {"name": "ad_id", "rows": 1000, "serve_as": 3}
+    config = load(FORMAT_1 / "config.yaml", [f"features.sparse={[{'name': 'user_id', 'rows': 1000}, place]}",
+                                             "students.0.features=[]"])  # fmt: skip
+    with starting(config, tmp_path) as start:
+        worker = start()
+        learn(worker, 0, 1, 2)
+        path = sorted((tmp_path / "snapshots" / "students" / "feed").glob("v*"))[-1]
+        asked = rows_of(9).select(["user_id", "bid"]).to_pandas()
+        answered = _load_pyfunc(str(path), {"rows": config.rows.model_dump(mode="json")}).predict(asked)["ctr"]
+        said = worker.engine.student.score(worker.build(rows_of(9)))
+        assert np.allclose(answered, 1 / (1 + np.exp(-said[:, 0])), atol=1e-6)
+
+
+def test_a_constant_of_another_type_than_its_column_is_refused():
+    raw = small()
+    raw["features"]["sparse"][0]["serve_as"] = "first"
+    assert "feature `user_id` has serve_as `first`, and its column `user_id` is int64" in refusal(raw)

@@ -1,8 +1,10 @@
 """Embedding tables and their optimizer.
 
-tables         one TorchRec table per sparse feature and sequence: initial weights, look-up
+weights        sizes of tables, initial weights, weights by table
+tables         one TorchRec table per sparse feature and sequence
 fused          the same tables in training: AdaGrad, which is at work where a gradient arrives
-quantised      tables of int8 and int4, to serve
+served         the same tables, looked up only
+quantised      as they are served, of int8 and int4
 accumulators   keeping AdaGrad's accumulators from growing forever
 """
 

@@ -1,14 +1,9 @@
 from .accumulators import AccumulatorConfig, SparseOptimizer, scale_accumulator
 from .fused import FusedTables, Looked
 from .quantised import Kind, QuantisedTables
-from .tables import (
-    bag_configs,
-    draw_initial_weights,
-    embedding_bags,
-    load_table_weights,
-    look_up,
-    table_weights,
-)
+from .served import ServedTables
+from .tables import bag_configs, embedding_bags
+from .weights import draw_initial_weights, load_table_weights, table_weights
 
 __all__ = [
     "AccumulatorConfig",
@@ -16,12 +11,12 @@ __all__ = [
     "Kind",
     "Looked",
     "QuantisedTables",
+    "ServedTables",
     "SparseOptimizer",
     "bag_configs",
     "draw_initial_weights",
     "embedding_bags",
     "load_table_weights",
-    "look_up",
     "scale_accumulator",
     "table_weights",
 ]

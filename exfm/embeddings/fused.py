@@ -19,11 +19,10 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torchrec.modules.embedding_configs import EmbeddingBagConfig
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from exfm.data import FeatureSet
-from exfm.embeddings.tables import bag_configs, initial_weights
+from exfm.embeddings.weights import TableSize, initial_weights, table_sizes
 
 LANES = 8
 
@@ -50,10 +49,10 @@ class FusedTables(nn.Module):
     def __init__(self, features: FeatureSet, width: int, seed: int, *, lr: float, eps: float) -> None:
         super().__init__()
         self.lr, self.eps = lr, eps
-        configs = bag_configs(features, width)
-        self._widths = [config.embedding_dim for config in configs for _ in config.feature_names]
+        sizes = table_sizes(features, width)
+        self._widths = [size.width for size in sizes for _ in size.keys]
         self._of_width = tuple(
-            _TablesOfWidth([config for config in configs if config.embedding_dim == D], self._keys_of(D))
+            _TablesOfWidth([size for size in sizes if size.width == D], self._keys_of(D))
             for D in sorted(set(self._widths))
         )
         weights: dict[str, Tensor] = {}
@@ -62,13 +61,12 @@ class FusedTables(nn.Module):
             self.register_parameter(f"width_{tables.D}", tables.weight)
             weights |= tables.by_name(tables.weight.detach())
             accumulators |= tables.by_name(tables.m)
-        self.weights: dict[str, Tensor] = {config.name: weights[config.name] for config in configs}
+        self.weights: dict[str, Tensor] = {size.name: weights[size.name] for size in sizes}
         """By table, (rows, width): the state itself, not a copy."""
-        self.accumulators: dict[str, Tensor] = {config.name: accumulators[config.name] for config in configs}
+        self.accumulators: dict[str, Tensor] = {size.name: accumulators[size.name] for size in sizes}
         """By table, m (rows,): the state itself, not a copy."""
-        for config in configs:
-            drawn = initial_weights(config.name, config.num_embeddings, config.embedding_dim, seed)
-            self.weights[config.name].copy_(drawn)
+        for name, rows, columns, _ in sizes:
+            self.weights[name].copy_(initial_weights(name, rows, columns, seed))
 
     def forward(self, sparse: KeyedJaggedTensor) -> Looked:
         B, lengths, offsets = sparse.stride(), sparse.lengths(), sparse.offsets()
@@ -100,16 +98,16 @@ class FusedTables(nn.Module):
 class _TablesOfWidth:
     """Tables of one width, one after the other; `keys` are the numbers of the keys that are looked up in them."""
 
-    def __init__(self, configs: Sequence[EmbeddingBagConfig], keys: Sequence[int]) -> None:
+    def __init__(self, sizes: Sequence[TableSize], keys: Sequence[int]) -> None:
         self.keys = tuple(keys)
-        self._rows = {config.name: config.num_embeddings for config in configs}
-        rows, self.D = sum(self._rows.values()), configs[0].embedding_dim
+        self._rows = {size.name: size.rows for size in sizes}
+        rows, self.D = sum(self._rows.values()), sizes[0].width
         self.weight = nn.Parameter(torch.zeros(rows, self.D), requires_grad=False)
         self.m = torch.zeros(rows)
         first, of_key = 0, []
-        for config in configs:
-            of_key += [first] * len(config.feature_names)
-            first += config.num_embeddings
+        for size in sizes:
+            of_key += [first] * len(size.keys)
+            first += size.rows
         self._first_K = torch.tensor(of_key)
 
     def by_name(self, of_all: Tensor) -> dict[str, Tensor]:

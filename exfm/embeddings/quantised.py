@@ -13,25 +13,25 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
-from torchrec.modules.embedding_modules import EmbeddingBagCollection
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from exfm.embeddings.tables import stretches
+from exfm.embeddings.served import ServedTables, stretches
+from exfm.embeddings.weights import table_weights
 
 Kind = Literal["int8", "int4"]
 
 
 class QuantisedTables(nn.Module):
-    """The tables of a collection, to be looked up only. `kind`: int8 or int4.
+    """Tables that are served, of whole numbers. `kind`: int8 or int4.
 
     >>> from exfm.data import FeatureSet, SparseFeature
-    >>> from exfm.embeddings import embedding_bags
-    >>> tables = embedding_bags(FeatureSet(sparse=[SparseFeature(name="ad", rows=10)]), 8, seed=0)
+    >>> from exfm.embeddings import ServedTables
+    >>> tables = ServedTables(FeatureSet(sparse=[SparseFeature(name="ad", rows=10)]), 8, seed=0)
     >>> QuantisedTables(tables, "int8").nbytes, QuantisedTables(tables, "int4").nbytes
     (160, 80)
     """
 
-    def __init__(self, collection: EmbeddingBagCollection, kind: Kind) -> None:
+    def __init__(self, tables: ServedTables, kind: Kind) -> None:
         super().__init__()
         self.kind: Kind = kind
         ops = torch.ops.quantized
@@ -39,20 +39,19 @@ class QuantisedTables(nn.Module):
         self._look_up = (
             ops.embedding_bag_byte_rowwise_offsets if kind == "int8" else ops.embedding_bag_4bit_rowwise_offsets
         )
-        self._places = [
-            (n, key) for n, config in enumerate(collection.embedding_bag_configs()) for key in config.feature_names
-        ]
-        for n, config in enumerate(collection.embedding_bag_configs()):
-            self.register_buffer(f"rows_{n}", pack(collection.embedding_bags[config.name].weight.detach()))
+        names = list(tables.embedding_bags)
+        self._places = [names.index(name) for name in tables.keys]
+        for n, weight in enumerate(table_weights(tables).values()):
+            self.register_buffer(f"rows_{n}", pack(weight))
 
     @property
     def nbytes(self) -> int:
         return sum(rows.nbytes for rows in self.buffers())
 
     def forward(self, sparse: KeyedJaggedTensor) -> Tensor:
-        """Sum-pooled rows, (B, E), as `look_up` has them."""
+        """Sum-pooled rows, (B, E), as `ServedTables` has them."""
         pooled = [
             self._look_up(self.get_buffer(f"rows_{n}"), ids, own, include_last_offset=True)
-            for (n, _), (ids, own) in zip(self._places, stretches(sparse), strict=True)
+            for n, (ids, own) in zip(self._places, stretches(sparse), strict=True)
         ]
         return torch.cat(pooled, dim=1)

@@ -1,6 +1,7 @@
 """Teachers and students: networks, training steps, and what is served.
 
-teacher_net     the teacher's network and its config
+teacher_net     the teacher's network
+teacher_config  its settings
 teacher         a teacher in training, on one or several ranks
 scorer          a teacher that only scores
 teacher_wide    the teacher's linear part

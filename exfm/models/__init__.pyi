@@ -20,7 +20,8 @@ from .stack import has_wide
 from .student import Student
 from .student_config import StudentConfig
 from .teacher import SentBatch, Teacher
-from .teacher_net import TeacherConfig, TeacherNet
+from .teacher_config import TeacherConfig
+from .teacher_net import TeacherNet
 from .teacher_wide import all_tables, wide_columns, wide_configs
 
 __all__ = [

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from exfm.data import AsServed, Batch, FeatureSet, Histories, Statistics
-from exfm.embeddings import Kind, QuantisedTables, embedding_bags, load_table_weights, look_up
+from exfm.embeddings import Kind, QuantisedTables, ServedTables, load_table_weights
 from exfm.errors import ModelError
 from exfm.layers import Prior, TrunkConfig, Units, build_trunk, with_prior
 from exfm.models.stack import has_wide
@@ -60,7 +60,7 @@ class ServedStudent(nn.Module):
         self.units, self.width = Units(features, width, seed), width
         self.trunk = build_trunk(trunk, features, width, seed)
         with torch.random.fork_rng(devices=[]):  # what is drawn here is overwritten when weights are loaded
-            self.tables = embedding_bags(features, width, seed)
+            self.tables = ServedTables(features, width, seed)
             self.serving = nn.Linear(self.trunk.out_width, len(self.tasks))  # type: ignore[arg-type]
         self.prior = Prior(len(self.tasks))
         self.wide = ServedWide(features, len(self.tasks)) if wide else None
@@ -71,7 +71,7 @@ class ServedStudent(nn.Module):
 
     def forward(self, sparse: KeyedJaggedTensor, dense: Tensor, raw: Tensor | None = None) -> Tensor:
         dense = self.statistics(dense, raw)
-        pooled_BE = look_up(self.tables, sparse) if self.quantised is None else self.quantised(sparse)
+        pooled_BE = self.tables(sparse) if self.quantised is None else self.quantised(sparse)
         e_BND = self.units(pooled_BE, sparse)
         z_S = self.prior(self.serving(self.trunk(e_BND, self.histories(sparse, dense))))
         return z_S if self.wide is None else self.wide(self.prior.offset().float(), z_S, sparse, dense)

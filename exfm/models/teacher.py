@@ -27,7 +27,8 @@ from exfm.embeddings import bag_configs, draw_initial_weights
 from exfm.layers import label_sums, with_prior
 from exfm.models.scorer import tables_of
 from exfm.models.stack import Stack, has_wide
-from exfm.models.teacher_net import TeacherConfig, TeacherNet
+from exfm.models.teacher_config import TeacherConfig
+from exfm.models.teacher_net import TeacherNet
 from exfm.models.teacher_wide import Pooled, ShardedWide, all_tables
 from exfm.parallel import Lookup, ParallelTables, RankGroup, Sharding, plan_sharding
 from exfm.randomness import StepRandomness

@@ -27,7 +27,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor, KeyedTensor
 
 from exfm.data import FeatureSet
 from exfm.embeddings import bag_configs
-from exfm.models.teacher_net import TeacherConfig
+from exfm.models.teacher_config import TeacherConfig
 from exfm.parallel import Lookup, ParallelTables, RankGroup, Sharding, Tables
 
 RATE, EPSILON = 0.1, 1.1

@@ -1,7 +1,8 @@
 """One model on several ranks.
 
 group      the ranks: a process group, its collectives and its notes
-sharding   which strategies may cut which tables, as config, and the plan that follows
+layout     the ranks that there are, and which strategies may cut which tables: settings
+sharding   the plan that follows
 planner    TorchRec's planner as it is asked here: hardware, costs, bytes
 tables     the tables at work on their ranks: look-up, update, weights
 held       reading and writing the windows of the tables that this rank holds

@@ -1,9 +1,7 @@
 from .group import RankGroup
-from .planner import GB, Device, Hardware, RankLayout, optimizer_bytes, quiet_torchrec, weight_bytes
+from .layout import BY_COLUMNS, GB, Device, RankLayout, Sharding, ShardingType
+from .planner import Hardware, optimizer_bytes, quiet_torchrec, weight_bytes
 from .sharding import (
-    BY_COLUMNS,
-    Sharding,
-    ShardingType,
     Tables,
     TableSharder,
     plan_sharding,

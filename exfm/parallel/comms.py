@@ -9,7 +9,7 @@ tables travel as they are.
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any, Literal
+from typing import Any
 
 import torch.distributed as dist
 from torch import Tensor
@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_flatten
 from torchrec.distributed.fbgemm_qcomm_codec import CommType, QCommsConfig, get_qcomm_codecs
 from torchrec.distributed.types import CommOp, QuantizedCommCodecs
 
-Comms = Literal["fp32", "fp16"]
+from exfm.parallel.layout import Comms
 
 
 def codecs(comms: Comms) -> dict[str, QuantizedCommCodecs] | None:

@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from torchrec.distributed.embedding_types import EmbeddingComputeKernel
 from torchrec.distributed.planner import EmbeddingShardingPlanner, Topology
@@ -35,50 +35,9 @@ from torchrec.distributed.planner.types import (
 from torchrec.distributed.types import ShardingType
 from torchrec.optim.rowwise_adagrad import RowWiseAdagrad
 
-from exfm.errors import ConfigError
+from exfm.parallel.layout import GB, Device, RankLayout
 
-Device = Literal["cpu", "cuda"]
-
-GB = 10**9
 _PER_MS = 1e-3  # TorchRec's bandwidths are bytes per millisecond
-NO_LIMIT = 1 << 50
-
-
-@dataclass(frozen=True)
-class RankLayout:
-    """The ranks that a model is to be spread over.
-
-    Raises ConfigError for ranks that do not fill their hosts.
-
-    >>> RankLayout(4, ranks_per_host=2).hosts
-    2
-    """
-
-    ranks: int = 1
-    ranks_per_host: int | None = None  # None: all on one host
-    device: Device = "cpu"
-    memory_gb: float | None = None  # of a rank, for tables, their optimizer and a step's exchange; None: no limit
-    batch_rows: int = 2048  # of a step, over all ranks
-
-    def __post_init__(self) -> None:
-        if self.ranks < 1 or self.ranks % self.on_a_host:
-            raise ConfigError(
-                f"{self.ranks} ranks do not fill hosts of {self.on_a_host}; take a multiple of {self.on_a_host} ranks, "
-                f"or ranks_per_host that divides {self.ranks}"
-            )
-
-    @property
-    def on_a_host(self) -> int:
-        return self.ranks_per_host or self.ranks
-
-    @property
-    def hosts(self) -> int:
-        return self.ranks // self.on_a_host
-
-    @property
-    def capacity_bytes(self) -> int:
-        """Bytes that one rank may use."""
-        return NO_LIMIT if self.memory_gb is None else int(self.memory_gb * GB)
 
 
 class GlooBandwidths(GeneralizedCommsBandwidth):

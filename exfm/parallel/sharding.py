@@ -1,16 +1,15 @@
 """How the rows and columns of embedding tables go to ranks (Neo, arXiv 2104.05158), decided by TorchRec's planner.
 
-`Sharding` is what is asked for, `plan_sharding` decides which rank holds what; `parallel_tables` builds the model so.
+`Sharding` (layout.py) is what is asked for, `plan_sharding` decides which rank holds what; `parallel_tables` builds the
+model so.
 """
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Collection, Mapping
-from typing import Annotated, Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
 from torch import nn
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.distributed.planner import EmbeddingShardingPlanner
@@ -21,101 +20,12 @@ from torchrec.modules.embedding_modules import EmbeddingBagCollection
 
 from exfm.embeddings import SparseOptimizer
 from exfm.errors import ConfigError
-from exfm.parallel.comms import Comms, codecs
+from exfm.parallel.comms import codecs
 from exfm.parallel.group import RankGroup
-from exfm.parallel.planner import GB, Device, RankLayout, make_planner, quiet_torchrec
+from exfm.parallel.layout import GB, RankLayout, Sharding
+from exfm.parallel.planner import make_planner, quiet_torchrec
 
-ShardingType = Literal[
-    "table_wise",
-    "row_wise",
-    "column_wise",
-    "table_row_wise",
-    "table_column_wise",
-    "grid_shard",
-    "data_parallel",
-]
 MOST_ROWS = 2**31 - 1  # of a table, or a piece of one, in FBGEMM on CPU
-BY_COLUMNS = frozenset({"column_wise", "table_column_wise", "grid_shard"})
-
-
-class Sharding(BaseModel):
-    """How a model's tables may be spread over its ranks. Results differ by rounding only, whatever is chosen.
-
-    table_wise
-        a table whole on one rank;
-    row_wise
-        its rows over all ranks;
-    column_wise
-        its columns over ranks, in pieces of at least `min_partition`;
-    table_row_wise, table_column_wise
-        its rows, or its columns, over the ranks of one host;
-    grid_shard
-        its columns over hosts, the rows of each over the host's ranks;
-    data_parallel
-        whole on every rank: for small tables, since every step moves all of it.
-
-    A table with too few rows to give some to every rank is left whole (table_wise).
-
-    >>> Sharding(tables={"user_id": "row_wise"}).of("user_id")
-    ['row_wise']
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    types: tuple[ShardingType, ...] = Field(
-        default=("table_wise",), min_length=1, description="Strategies that the planner may choose from."
-    )
-    tables: dict[str, ShardingType] = Field(default={}, description="Tables that must be cut by one strategy, by name.")
-    memory_gb: float | None = Field(
-        default=None,
-        gt=0,
-        description="Memory of a rank for tables, those of a linear part too, their optimizer and a step's exchange; "
-        "null: no limit.",
-    )
-    comms: Comms = Field(
-        default="fp32",
-        description="`fp16`: embeddings travel between ranks as float16, and their gradients as bfloat16.",
-    )
-    min_partition: int = Field(
-        default=4, gt=0, multiple_of=4, description="Columns of the narrowest piece of a table that is cut by columns."
-    )
-    ranks_per_host: int | None = Field(
-        default=None, gt=0, description="Consecutive ranks that share a host; null: all of them do."
-    )
-    per_shard_row_wise: bool = Field(
-        default=False,
-        description="Row-wise AdaGrad may take its mean over the columns of a piece, instead of the whole row.",
-    )
-    ids_per_row: dict[str, Annotated[float, Field(gt=0)]] = Field(
-        default={}, description="Mean number of ids in a list column, by table; it affects predicted costs alone."
-    )
-
-    def of(self, table: str) -> list[str]:
-        """What `table` may be cut by."""
-        return [self.tables[table]] if table in self.tables else list(self.types)
-
-    def world(self, ranks: int, device: Device = "cpu", batch_rows: int = 2048) -> RankLayout:
-        """These ranks, as the planner sees them. Raises ConfigError if they do not fill their hosts."""
-        return RankLayout(ranks, self.ranks_per_host, device, self.memory_gb, batch_rows)
-
-    def check(self, tables: Collection[str], optimizer: SparseOptimizer | None) -> None:
-        """Raises ConfigError for tables that do not exist, and for cuts under which `optimizer` is another one."""
-        for setting, table in [("tables", t) for t in self.tables] + [("ids_per_row", t) for t in self.ids_per_row]:
-            if table not in tables:
-                close = difflib.get_close_matches(table, tables, n=3)
-                raise ConfigError(
-                    f"sharding.{setting} names `{table}`, which is not a table; "
-                    + (f"did you mean {', '.join(close)}?" if close else f"there are: {', '.join(sorted(tables))}")
-                )
-        if optimizer != "row_wise_adagrad" or self.per_shard_row_wise:
-            return
-        for table in tables:
-            if cuts := sorted(BY_COLUMNS & set(self.of(table))):
-                raise ConfigError(
-                    f"table `{table}` may be cut by columns ({', '.join(cuts)}), where row-wise AdaGrad is another "
-                    f"optimizer: it would take its mean over the columns of each piece instead of the whole row. Use "
-                    f"sparse_optimizer: adagrad, which is exact, or accept it with per_shard_row_wise: true"
-                )
 
 
 class Tables(NamedTuple):

@@ -45,8 +45,9 @@ from exfm.embeddings import SparseOptimizer
 from exfm.parallel.exchange import SumToOwners
 from exfm.parallel.group import RankGroup, forget_hosts
 from exfm.parallel.held import ShardedTables
+from exfm.parallel.layout import Sharding
 from exfm.parallel.planner import quiet_torchrec
-from exfm.parallel.sharding import Sharding, TableSharder
+from exfm.parallel.sharding import TableSharder
 from exfm.tensors import Window
 
 

@@ -15,7 +15,7 @@ import queue
 import threading
 import time
 from contextlib import suppress
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -24,8 +24,10 @@ from pipelines.serving.asked import Asked
 from pipelines.serving.version import Answer, ServedVersion, Signature
 from streaming.errors import BadInput, StreamingError
 from streaming.hashing import hash64
-from streaming.kafka import KafkaSettings, TopicWriter
 from streaming.messages import write_ipc
+
+if TYPE_CHECKING:
+    from streaming.kafka import KafkaSettings, TopicWriter
 
 ID, TIME = "impression_id", "event_time_ms"
 LOGGED = (ID, TIME, "vertical")
@@ -47,6 +49,17 @@ class LogSettings(NamedTuple):
     share: float = 0.01
 
 
+def _writer(settings: LogSettings) -> TopicWriter:
+    from streaming.kafka import TopicWriter  # a server without a log starts without a Kafka client
+
+    return TopicWriter(settings.kafka, settings.topic)
+
+
+def check_topic(settings: LogSettings) -> None:
+    """Raises BadInput when the topic does not exist, BrokerAway when no broker answers."""
+    _writer(settings).close()
+
+
 class _Noted(NamedTuple):
     version: Signature
     asked: Asked
@@ -62,7 +75,7 @@ class ServedLog:
         """Raises BadInput when the topic does not exist, BrokerAway when no broker answers."""
         self._settings = settings
         self._below = np.uint64(min(settings.share * 2.0**64, 2.0**64 - 2048))
-        self._writer: TopicWriter | None = TopicWriter(settings.kafka, settings.topic)
+        self._writer: TopicWriter | None = _writer(settings)
         self._queue: queue.Queue[_Noted | None] = queue.Queue(waiting)
         self.written = self.dropped = self.unidentified = 0
         self._again_at = 0.0
@@ -111,7 +124,7 @@ class ServedLog:
         if self._writer is None:
             if time.monotonic() < self._again_at:
                 raise StreamingError("no broker yet")
-            self._writer = TopicWriter(self._settings.kafka, self._settings.topic)
+            self._writer = _writer(self._settings)
         batch = noted.version.impressions(noted.asked, noted.at_ms).take(pa.array(noted.rows))
         for t, task in enumerate(noted.version.tasks):
             batch = batch.append_column(f"prediction_{task}", pa.array(noted.probabilities[:, t]))

@@ -24,13 +24,12 @@ import uvicorn
 
 from exfm.threads import set_threads
 from pipelines.serving.app import RequestLimits, Server
-from pipelines.serving.logged import LogSettings, ServedLog
+from pipelines.serving.logged import LogSettings, ServedLog, check_topic
 from pipelines.serving.origins import Follow, Origin, origins_of
 from pipelines.serving.protocol import REQUEST_S, PunctualProtocol
 from pipelines.serving.shelf import open_shelf
 from pipelines.serving.tables import Tables
 from streaming.errors import BadInput
-from streaming.kafka import TopicWriter
 
 log = logging.getLogger(__name__)
 
@@ -84,7 +83,7 @@ def serve(asked: Serving, processes: int, ready: Callable[[int], None] = lambda 
     if asked.follow == "live" and asked.tables.kind != "fp32":
         raise BadInput(f"--follow live serves fp32, and --tables is {asked.tables.kind}; follow champion with those")
     if asked.logged is not None:
-        TopicWriter(asked.logged.kafka, asked.logged.topic).close()
+        check_topic(asked.logged)
     origins = asked.origins()  # what cannot be is said here, once
     with listening(asked.host, asked.port) as at:
         ready(at.getsockname()[1])
@@ -115,8 +114,8 @@ def server_of(asked: Serving, origins: Sequence[Origin]) -> Server:
     shelf = open_shelf(origins, asked.tables)
     shelf.follow()
     served_log = None if asked.logged is None else ServedLog(asked.logged)
-    gc.collect()
     gc.freeze()  # what was imported stays: no request waits while half a million objects are looked through
+    gc.enable()
     return Server(shelf, asked.limits, served_log)
 
 
@@ -143,6 +142,7 @@ def http_server(app: Any, request_s: float = REQUEST_S) -> uvicorn.Server:
 def _several(asked: Serving, at: socket.socket, count: int) -> None:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOADED)
+    gc.enable()
     over = threading.Event()
     heard = {kind: signal.signal(kind, lambda *_: over.set()) for kind in (signal.SIGINT, signal.SIGTERM)}
 

@@ -10,7 +10,6 @@ import pyarrow as pa
 from exfm.embeddings import Kind
 from exfm.errors import ModelError
 from exfm.models import ServedStudent
-from pipelines.workers.student import table_losses
 
 JUDGED_ROWS = 20_000
 
@@ -45,6 +44,8 @@ def take_tables(served: ServedStudent, asked: Tables, rows: pa.Table | None) -> 
         return {"kind": "fp32", "bytes": before}
     if rows is None or not rows.num_rows:
         raise ModelError(f"tables of {asked.kind} are judged on labelled rows, and there are none; serve fp32")
+    from pipelines.workers.student import table_losses  # fp32 starts without a reader of the lake
+
     kind: Kind = asked.kind
     changes = table_losses(served, [kind], rows)[kind].ne_change
     for task, change in changes.items():

@@ -16,7 +16,6 @@ from pipelines.served_model import ServedModel
 from pipelines.served_rows import checked_columns, serving_rules
 from pipelines.serving.asked import Asked
 from pipelines.serving.tables import JUDGED_ROWS, Tables, refuse_stated, take_tables
-from pipelines.workers.student import columns_to_judge
 from streaming.messages import Refusals, RowRules
 from streaming.schema import RowSchema
 
@@ -68,6 +67,8 @@ class ServedVersion:
         rows = None
         refuse_stated(tables, about.get("published", {}).get("tables"))
         if tables.kind != "fp32" and labelled is not None:
+            from pipelines.workers.student import columns_to_judge  # fp32 starts without a reader of the lake
+
             rows = labelled(columns_to_judge(served), JUDGED_ROWS)
         self.model, self.name, self.about = model, name, about | {"tables": take_tables(served, tables, rows)}
         self._model, self._rules = ServedModel(served, schema), serving_rules(schema, served.features)

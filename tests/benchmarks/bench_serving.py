@@ -1,6 +1,6 @@
 """What an answer takes: latency against rate, in process and over HTTP, JSON and Arrow, 1 and 100 candidates.
 
-    python -m tests.benchmarks.bench_serving [--seconds 4] [--where process http] [--shares .25 .5 .75 .9]
+    python -m tests.benchmarks.bench_serving [--seconds 4] [--where process http] [--shares .25 .5 .75 .9] [--starts 5]
 
 A student of configs/demo.yaml's size, with any weights, on one core. The load is open: requests are due at random times
 of a fixed mean rate, whether or not the ones before are answered, and a latency counts from when its request was due,
@@ -10,6 +10,7 @@ without a pause reach just before.
 1. The path of one request of 100 and of 4,096 candidates, part by part: core time, median.
 2. p50, p99, p99.9 (ms) at each rate.
 3. Rows a second at saturation against the bare forward on the same rows, made into a batch before.
+4. `--starts N`: seconds, and core seconds, from the command to `/readyz`; the server is killed and started again.
 
 The client of the HTTP part is this process: it needs a core beside the server's.
 """
@@ -20,16 +21,19 @@ import argparse
 import asyncio
 import gc
 import os
+import socket
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 
 from exfm.data import BatchBuilder
 from exfm.models import ServedStudent, load_served
@@ -116,12 +120,16 @@ def main() -> None:
     options.add_argument("--seconds", type=float, default=4.0)
     options.add_argument("--shares", type=float, nargs="*", default=[0.25, 0.5, 0.75, 0.9])
     options.add_argument("--where", nargs="*", default=["process", "http"])
+    options.add_argument("--starts", type=int, default=0)
     asked = options.parse_args()
     set_threads(1)
     with tempfile.TemporaryDirectory() as folder:
         version = run_of(Path(folder))
         posed = [question for question in questions(version) if question.rows <= 100]
         print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
+        if asked.starts:
+            starts(Path(folder), version.model, asked.starts)
+            return
         path_of(version, Path(folder), questions(version))
         model = _model(version, Path(folder))
         build = BatchBuilder(model.features, model.tasks)
@@ -144,6 +152,36 @@ def main() -> None:
             print(f"  {rate * question.rows:,.0f} rows/s, {rate / bare:.2f} of the bare forward")
         if "http" in asked.where:
             http_part(Path(folder), version.model, posed, asked)
+
+
+def starts(folder: Path, model: str, count: int) -> None:
+    for _ in range(count):
+        port = free_port()
+        words = ["serve", model, "--run-dir", str(folder), "--port", str(port), "--no-access-log"]
+        start = time.perf_counter()
+        server = psutil.Popen([sys.executable, "-c", COMMAND, *words], stderr=subprocess.DEVNULL)
+        try:
+            while not ready(port):
+                time.sleep(0.01)
+            took, used = time.perf_counter() - start, server.cpu_times()
+        finally:
+            server.kill()
+            server.wait()
+        print(f"ready after {took:.2f} s, {used.user + used.system:.2f} s of a core")
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port: int = free.getsockname()[1]
+        return port
+
+
+def ready(port: int) -> bool:
+    try:
+        return bool(urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=5).status == 200)
+    except OSError:
+        return False
 
 
 def http_part(folder: Path, model: str, posed: list[Question], asked: argparse.Namespace) -> None:

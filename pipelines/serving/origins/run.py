@@ -12,7 +12,6 @@ from pipelines.registry import Ledger
 from pipelines.run_dir import RunDir
 from pipelines.serving.origins.wanted import LOOK_EVERY_S, Wanted
 from pipelines.tools import config_of
-from pipelines.workers.student import newest_labelled
 from streaming.schema import RowSchema
 
 Standing = Literal["champion", "candidate", "newest"]
@@ -57,6 +56,8 @@ class RunOrigin:
 
     def _labelled(self, columns: list[str], count: int) -> pa.Table:
         """The newest rows of the lake that the student is for, at most `count`."""
+        from pipelines.workers.student import newest_labelled  # fp32 starts without a reader of the lake
+
         config = with_roster(config_of(self._run_dir), self._run_dir.roster)
         return newest_labelled(config, config.student(self.model), self._run_dir.lake, columns, count)
 

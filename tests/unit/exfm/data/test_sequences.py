@@ -5,7 +5,7 @@ import torch
 from pydantic import ValidationError
 
 from exfm.data import BatchBuilder, FeatureSet, SequenceFeature, SparseFeature
-from exfm.embeddings.tables import initial_weights
+from exfm.embeddings.weights import initial_weights
 from exfm.errors import ModelError
 from exfm.layers import TrunkConfig, Units, unit_count
 from exfm.layers.pooling import SequencePooling

@@ -26,9 +26,9 @@ from exfm.data.batch import BatchBuilder
 from exfm.parallel.comms import SentBytes
 from exfm.data.features import FeatureSet, SparseFeature
 from exfm.parallel.group import RankGroup
-from exfm.parallel.sharding import Sharding
+from exfm.parallel.layout import Sharding
 from exfm.models.teacher import Teacher
-from exfm.models.teacher_net import TeacherConfig
+from exfm.models.teacher_config import TeacherConfig
 from exfm.threads import set_threads
 
 def sent_by_kernel():

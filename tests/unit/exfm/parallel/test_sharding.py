@@ -7,7 +7,7 @@ import torch.distributed as dist
 
 from exfm.data import BatchBuilder, FeatureSet, SparseFeature
 from exfm.embeddings import draw_initial_weights
-from exfm.embeddings.tables import initial_weights
+from exfm.embeddings.weights import initial_weights
 from exfm.errors import ConfigError
 from exfm.models import Teacher, TeacherConfig
 from exfm.parallel import BY_COLUMNS, RankGroup, Sharding, ShardingType
@@ -54,7 +54,7 @@ def test_tables_start_the_same_and_are_read_whole_however_they_are_cut(cut):
 
 @pytest.mark.parametrize("chunk", [1, 60, 1000])
 def test_any_window_of_the_initial_weights_is_drawn_without_the_rest(chunk, monkeypatch):
-    monkeypatch.setattr("exfm.embeddings.tables.CHUNK", chunk)
+    monkeypatch.setattr("exfm.embeddings.weights.CHUNK", chunk)
     whole = initial_weights("ad", 50, 8, 3)
     windows = [((0, 0), torch.empty(13, 8)), ((13, 4), torch.empty(30, 4)), ((49, 0), torch.empty(1, 2))]
     draw_initial_weights("ad", 50, 8, 3, windows)

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow  # four processes that each build ten teachers, an
 FORKED = """
 import json, os, sys
 from exfm.parallel.group import RankGroup
-from exfm.parallel.sharding import Sharding
+from exfm.parallel.layout import Sharding
 from exfm.models import ShardedScorer, Teacher
 from exfm.threads import set_threads
 from tests.support.models.plans import CFG, ELEMENT_WISE, FEATURES, RANKS, WORLDS, held_by, made_by

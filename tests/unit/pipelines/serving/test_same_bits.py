@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from exfm.data import BatchBuilder, DenseFeature, FeatureSet, SequenceFeature, SparseFeature
-from exfm.embeddings import embedding_bags, look_up
+from exfm.embeddings import ServedTables, embedding_bags
 from pipelines.served_rows import checked_columns, serving_rules
 from streaming.schema import Column, RowSchema, Task
 
@@ -35,10 +35,10 @@ def rows(count: int, random: np.random.Generator, *, lists: bool) -> pa.Table:
 @pytest.mark.parametrize("count", [1, 2, 7, 100, 129])
 def test_tables_looked_up_in_place_give_the_bits_of_the_collection(count, lists):
     features = FEATURES if lists else FeatureSet(sparse=FEATURES.sparse)
-    tables = embedding_bags(features, 4, seed=3)
+    tables, collection = ServedTables(features, 4, seed=3), embedding_bags(features, 4, seed=3)
     batch = BatchBuilder(features, ["ctr"])(rows(count, np.random.default_rng(count), lists=lists))
     with torch.inference_mode():
-        found, whole = look_up(tables, batch.sparse), tables(batch.sparse).values()
+        found, whole = tables(batch.sparse), collection(batch.sparse).values()
     assert found.shape == whole.shape
     assert np.array_equal(found.numpy().view(np.int32), whole.numpy().view(np.int32))
 

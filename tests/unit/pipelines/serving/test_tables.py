@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from exfm.data import BatchBuilder, FeatureSet, SequenceFeature, SparseFeature
-from exfm.embeddings import QuantisedTables, embedding_bags, table_weights
+from exfm.embeddings import QuantisedTables, ServedTables, table_weights
 from exfm.errors import ModelError
 from exfm.models import load_served
 from pipelines.registry import HAND, Action, Ledger
@@ -36,14 +36,14 @@ FEATURES = FeatureSet(
 def test_a_row_is_off_by_half_a_step_of_its_own_range_and_bags_add_up(kind, lists):
     random = np.random.default_rng(0)
     features = FEATURES if lists else FeatureSet(sparse=FEATURES.sparse)
-    tables = embedding_bags(features, 8, seed=1)
+    tables = ServedTables(features, 8, seed=1)
     with torch.no_grad():
         for weight in table_weights(tables).values():
             weight *= torch.arange(1.0, len(weight) + 1).unsqueeze(1)  # rows of other ranges
     many = [random.integers(0, 99, random.integers(0, 4) if lists else 1).tolist() for _ in range(200)]
     rows = {"ad": pa.array(random.integers(0, 99, 200)), "tags": pa.array(many, pa.list_(pa.int64())), "seen": many}
     sparse = BatchBuilder(features, ["ctr"])(pa.table(rows)).sparse
-    exact, found = tables(sparse).values(), QuantisedTables(tables, kind)(sparse)
+    exact, found = tables(sparse), QuantisedTables(tables, kind)(sparse)
     widest = max((w.amax(1) - w.amin(1)).max().item() for w in table_weights(tables).values())
     assert found.shape == exact.shape
     assert 0 < (found - exact).abs().max() <= 3 * widest * (0.5 / STEPS[kind] + 2**-10)  # a bag of three; fp16 at int4

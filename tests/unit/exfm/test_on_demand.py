@@ -1,0 +1,49 @@
+"""What a server does not import; and that what is asked for later is there as always. In processes of their own."""
+
+import subprocess
+import sys
+
+from tests.support.places import ROOT
+
+
+def said_by(program: str) -> str:
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_a_server_imports_neither_what_trains_tables_nor_clients_of_kafka_and_the_lake():
+    program = """
+import sys
+import pipelines.serving.processes
+from exfm.models import load_served
+print(sorted({"torchrec.distributed", "fbgemm_gpu", "torch._dynamo", "kafka", "deltalake"} & sys.modules.keys()))
+"""
+    assert said_by(program) == "[]\n"
+
+
+def test_the_rest_of_torchrec_is_there_when_it_is_asked_for():
+    program = """
+import sys
+from exfm.on_demand import torchrec_on_demand
+torchrec_on_demand()
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+before = "torchrec.distributed" in sys.modules
+import torchrec
+same = torchrec.KeyedJaggedTensor is KeyedJaggedTensor
+from torchrec.distributed.model_parallel import DistributedModelParallel
+from torchrec import EmbeddingBagCollection
+print(before, same, "torchrec.distributed" in sys.modules, EmbeddingBagCollection.__module__)
+"""
+    assert said_by(program) == "False True True torchrec.modules.embedding_modules\n"
+
+
+def test_a_part_brings_the_whole_package_before_it():
+    program = """
+from exfm.on_demand import torchrec_on_demand
+torchrec_on_demand()
+import torchrec.modules.embedding_configs
+import sys
+print(type(torchrec).__name__, "torchrec.distributed" in sys.modules)
+"""
+    assert said_by(program) == "module True\n"

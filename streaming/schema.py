@@ -14,7 +14,7 @@ from typing import Literal
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-ColumnType = Literal["int64", "string", "float32", "list<int64>", "list<string>"]
+ColumnType = Literal["int64", "string", "float32", "list<int64>", "list<string>", "list<float32>"]
 
 _ARROW: dict[str, pa.DataType] = {
     "int64": pa.int64(),
@@ -22,6 +22,7 @@ _ARROW: dict[str, pa.DataType] = {
     "float32": pa.float32(),
     "list<int64>": pa.list_(pa.int64()),
     "list<string>": pa.list_(pa.string()),
+    "list<float32>": pa.list_(pa.float32()),
 }
 
 SAMPLE_WEIGHT = "sample_weight"
@@ -42,7 +43,8 @@ class Column(BaseModel):
     """One raw feature column, stored in the lake as received.
 
     A value outside `minimum` and `maximum` makes its row a dead letter (`out_of_range:<name>`), and so does a list of
-    more than `max_length` values (`too_long:<name>`).
+    more than `max_length` values (`too_long:<name>`), or of floats with another number of them than `length`
+    (`wrong_length:<name>`).
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", coerce_numbers_to_str=True)
@@ -64,8 +66,20 @@ class Column(BaseModel):
         "topic can carry in one row",
     )
 
+    length: int | None = Field(
+        default=None,
+        gt=0,
+        exclude_if=lambda length: length is None,
+        description="list<float32> columns, such as embeddings: the number of values that every list has; another "
+        "makes its row a dead letter",
+    )
+
     @model_validator(mode="after")
     def _consistent(self) -> Column:
+        if self.length is not None and self.type != "list<float32>":
+            raise ValueError(f"column `{self.name}` is {self.type}; `length` is for list<float32>")
+        if self.length is not None and self.max_length is not None:
+            raise ValueError(f"column `{self.name}` has `length` and `max_length`; leave one of them out")
         if self.max_length is not None and not self.type.startswith("list<"):
             raise ValueError(f"column `{self.name}` is {self.type}; `max_length` is for lists")
         return self

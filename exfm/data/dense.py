@@ -1,4 +1,4 @@
-"""Dense features: one raw number of a row, and the floats that it becomes.
+"""Dense features: one raw number of a row, or a list of floats, and the floats that it becomes.
 
     clip         x ← min(max(x, low), high)
     transform    `identity`, `log1p`, `standardise`, `quantiles`; of a time `hour_of_day`, `hour_of_week`
@@ -67,6 +67,13 @@ class DenseFeature(BaseModel):
         description=f"Standard deviations at which a standardised value is cut off; null: {SIGMAS:g} with `statistics: "
         "online`, else none.",
     )
+    length: int | None = Field(
+        default=None,
+        gt=0,
+        exclude_if=lambda length: length is None,
+        description="For a column of lists of floats, such as embeddings made elsewhere: how many values every list "
+        "has. Each is an input, so that the first layer projects them; a null list is zeros.",
+    )
     buckets: int | None = Field(
         default=None,
         ge=2,
@@ -105,6 +112,8 @@ class DenseFeature(BaseModel):
             raise ValueError(f"{of}: `sigmas` belongs to transform `standardise`, or to `statistics: online`")
         if self.buckets is not None and self.transform != "quantiles":
             raise ValueError(f"{of}: `buckets` belongs to transform `quantiles`")
+        if self.length is not None and (self.transform != "identity" or self.serve_as is not None):
+            raise ValueError(f"{of}: a list of floats (`length`) is taken as it is, with `clip` at most")
         if not self.of_time and self.utc_offset != "+00:00":
             raise ValueError(f"{of}: `utc_offset` belongs to `hour_of_day` and `hour_of_week`")
         if self.of_time and self.clip is not None:
@@ -144,6 +153,8 @@ class DenseFeature(BaseModel):
         """The names of the floats that it becomes."""
         if self.transform == "quantiles":
             return tuple(f"{self.name}:{bucket}" for bucket in range(self.buckets or BUCKETS))
+        if self.length is not None:
+            return tuple(f"{self.name}:{place}" for place in range(self.length))
         if self.of_time:
             return f"{self.name}:sin", f"{self.name}:cos"
         return (self.name,)

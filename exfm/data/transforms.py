@@ -86,7 +86,7 @@ def places_of(feature: SequenceFeature, columns: Mapping[str, pa.Array]) -> list
     """
     (name,) = feature.reads
     column = columns[name]
-    if not (pa.types.is_list(column.type) or pa.types.is_large_list(column.type)):
+    if not _is_list(column.type):
         raise ConfigError(
             f"sequence `{feature.name}` reads column `{name}` of type {column.type}; it needs a list per row, "
             "the most recent id last"
@@ -112,6 +112,8 @@ def dense_of(feature: DenseFeature, columns: Mapping[str, pa.Array]) -> np.ndarr
         there = column.is_valid().to_numpy(zero_copy_only=False)[:, np.newaxis]
         angles = angles_of(feature.transform, _times(feature.name, feature.reads[0], column), feature.utc_offset)
         return np.where(there, angles, 0.0).astype(np.float32)
+    if feature.length is not None:
+        return _vectors(feature, feature.length, column)
     check_number(feature, column.type, number=_is_number(column.type))
     x = column.cast(pa.float64()).to_numpy(zero_copy_only=False)
     if feature.clip is not None:
@@ -124,6 +126,24 @@ def dense_of(feature: DenseFeature, columns: Mapping[str, pa.Array]) -> np.ndarr
     if column.null_count:
         x = np.where(column.is_valid().to_numpy(zero_copy_only=False), x, np.nan if feature.online else 0.0)
     return x[:, np.newaxis] if feature.online else x.astype(np.float32)[:, np.newaxis]
+
+
+def _vectors(feature: DenseFeature, length: int, column: pa.Array) -> np.ndarray:
+    """(B, length) float32; 0 where the list, or a value of it, is null."""
+    of = f"dense feature `{feature.name}` reads lists of {length} floats from column `{feature.reads[0]}`"
+    if not _is_list(column.type) or not _is_number(column.type.value_type):
+        raise ConfigError(f"{of}, and it is of type {column.type}")
+    lengths = pc.list_value_length(column).drop_null()
+    if len(lengths) and pc.min_max(lengths).as_py() != {"min": length, "max": length}:
+        wrong = next(n for n in lengths.to_pylist() if n != length)
+        raise ConfigError(f"{of}, and a row has {wrong}; declare `length: {length}` of the column, and it is kept out")
+    values = column.flatten().cast(pa.float32()).fill_null(0.0).to_numpy(zero_copy_only=False).reshape(-1, length)
+    values = values if feature.clip is None else np.clip(values, *feature.clip)
+    if not column.null_count:
+        return values
+    found = np.zeros((len(column), length), np.float32)
+    found[column.is_valid().to_numpy(zero_copy_only=False)] = values
+    return found
 
 
 def constant_of(value: float | str) -> pa.Array:
@@ -147,7 +167,7 @@ def _flatten(column: pa.Array) -> tuple[pa.Array, np.ndarray | None]:
     """Values without nulls, and bag lengths where they are not all one."""
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
-    if pa.types.is_list(column.type) or pa.types.is_large_list(column.type):
+    if _is_list(column.type):
         values = column.flatten()
         lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False).astype(np.int64)
         if values.null_count:
@@ -216,6 +236,10 @@ def _times(feature: str, name: str, column: pa.Array) -> np.ndarray:
             "milliseconds since 1970"
         )
     return np.asarray(column.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False))
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return pa.types.is_list(kind) or pa.types.is_large_list(kind)
 
 
 def _is_number(kind: pa.DataType) -> bool:

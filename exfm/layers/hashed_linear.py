@@ -95,18 +95,27 @@ class Hashing(nn.Module):
 
 class _Buckets:
     """The number of every dense feature that is cut into buckets here. Of one that is in `quantiles` already it is
-    their number, from 1 on; 0 where it is null."""
+    their number, from 1 on; 0 where it is null. Lists of floats have none: what one value of them means is a matter
+    of the others."""
 
     def __init__(self, features: FeatureSet) -> None:
-        found = list(zip(features.dense, features.dense_slices, strict=True))
-        self._plain = all(feature.inputs == 1 for feature, _ in found)
-        self._found = [(at, torch.arange(1.0, feature.inputs + 1) / BUCKETS) for feature, at in found]
-        self.labels = [feature.name for feature, _ in found]
+        placed = zip(features.dense, features.dense_slices, strict=True)
+        found = [(feature, at) for feature, at in placed if feature.length is None]
+        self._plain = features.dense_labels == tuple(feature.name for feature, _ in found)
+        self.labels, self._found = list[str](), list[tuple[slice, Tensor]]()
+        for feature, at in found:
+            cut = feature.transform == "quantiles"
+            numbers = torch.arange(1.0, feature.inputs + 1) / BUCKETS if cut else torch.ones(1)
+            places = [at] if cut else [slice(n, n + 1) for n in range(at.start, at.stop)]
+            self.labels += [feature.name] if cut else feature.labels
+            self._found += [(place, numbers) for place in places]
 
     def values(self, dense: Tensor) -> Tensor:
         """(B, ≥ W) -> (B, features)"""
         if self._plain:
             return dense[:, : len(self.labels)]
+        if not self._found:
+            return dense[:, :0]
         return torch.stack(
             [dense[:, at.start] if len(numbers) == 1 else dense[:, at] @ numbers for at, numbers in self._found], dim=1
         )

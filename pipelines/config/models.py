@@ -201,3 +201,21 @@ def unfit_constant(feature: str, column: str, value: float | str | None, rows: R
         if isinstance(value, kinds[kind])
         else (f"feature `{feature}` has serve_as `{value}`, and its column `{column}` is {kind or 'text'}")
     )
+
+
+def unfit_length(feature: DenseFeature, rows: RowSchema) -> str | None:
+    """Why a column does not hold the lists of floats that a feature reads; None where it does, or they are numbers.
+
+    >>> rows = RowSchema(columns=[{"name": "v", "type": "list<float32>"}], tasks=[{"name": "ctr", "window_s": 60}])
+    >>> unfit_length(DenseFeature(name="v", length=8), rows)
+    'feature `v` reads lists of 8 floats, and column `v` is list<float32> without `length`; declare it with length: 8'
+    """
+    (name,) = feature.reads
+    column = next((column for column in rows.columns if column.name == name), None)
+    if feature.length is None or column is None or column.length == feature.length:
+        return None
+    of = f"{column.type} " + ("without `length`" if column.length is None else f"of length {column.length}")
+    return (
+        f"feature `{feature.name}` reads lists of {feature.length} floats, and column `{name}` is {of}; declare it "
+        f"with length: {feature.length}"
+    )

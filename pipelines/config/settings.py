@@ -22,7 +22,14 @@ from exfm.models import AsShownConfig
 from pipelines.config.files import place_files
 from pipelines.config.hash import decisive, hash_of
 from pipelines.config.identity import identity_of
-from pipelines.config.models import Augmentation, OwnFeatures, StudentSettings, TeacherSettings, unfit_constant
+from pipelines.config.models import (
+    Augmentation,
+    OwnFeatures,
+    StudentSettings,
+    TeacherSettings,
+    unfit_constant,
+    unfit_length,
+)
 from pipelines.config.sections import (
     AlarmLimits,
     Frozen,
@@ -98,6 +105,9 @@ class Config(Frozen):
         for who, features in read:
             for column in sorted(set(features.needs_columns()) - columns):
                 raise ValueError(f"{who} column `{column}`, which rows do not have; {choices(column, columns)}")
+            for dense in features.dense:
+                if problem := unfit_length(dense, self.rows):
+                    raise ValueError(problem)
             for feature in features.train_only:
                 if problem := unfit_constant(feature.name, feature.reads[0], feature.serve_as, self.rows):
                     raise ValueError(problem)

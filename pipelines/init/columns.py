@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from streaming.tables import ROW, Engine, parquet, quoted
 
-Kind = Literal["int", "float", "text", "flag", "time", "ints", "texts", "other"]
+Kind = Literal["int", "float", "text", "flag", "time", "ints", "floats", "texts", "other"]
 FEW = 400
 """Up to about so many distinct values are counted exactly."""
 
@@ -24,7 +24,8 @@ _INTS = re.compile(r"U?(TINY|SMALL|BIG)?INT(EGER)?")
 @dataclass(frozen=True)
 class Seen:
     """A column by its name, and `sql`, what reads it. `low` and `high` are numbers (times: ms since 1970); `whole`: all
-    its numbers are. Of lists, `distinct` counts what is inside; `longest` is the longest one."""
+    its numbers are. Of lists, `distinct` counts what is inside; `shortest` and `longest` are the
+    lengths of these (the former of floats alone)."""
 
     name: str
     sql: str
@@ -40,6 +41,7 @@ class Seen:
     whole: bool = False
     infinite: int = 0
     longest: int = 0
+    shortest: int = 0
 
     @property
     def rows_each(self) -> float:
@@ -72,10 +74,12 @@ def kind_of(type_: str) -> Kind:
     """
     >>> [kind_of(t) for t in ("UBIGINT", "DECIMAL(9,2)", "VARCHAR", "TIMESTAMP_NS", "INTEGER[]", "STRUCT(a BIGINT)")]
     ['int', 'float', 'text', 'time', 'ints', 'other']
+    >>> kind_of("DOUBLE[]"), kind_of("FLOAT[16]")
+    ('floats', 'floats')
     """
-    if type_.endswith("[]"):
-        inner = kind_of(type_[:-2])
-        return "ints" if inner == "int" else "texts" if inner == "text" else "other"
+    if type_.endswith("]"):
+        lists: dict[Kind, Kind] = {"int": "ints", "float": "floats", "text": "texts"}
+        return lists.get(kind_of(type_[: type_.rindex("[")]), "other")
     if _INTS.fullmatch(type_):
         return "int"
     if type_ in ("FLOAT", "DOUBLE") or type_.startswith("DECIMAL"):
@@ -120,10 +124,10 @@ def look(engine: Engine, path: Path) -> dict[str, Seen]:
 
 def _aggregates(sql: str, kind: Kind) -> Iterator[str]:
     """The eight values that `_seen` takes."""
-    if kind in ("ints", "texts"):
+    if kind in ("ints", "floats", "texts"):
         yield f"count({sql})"
-        yield "0"
-        yield from ["NULL"] * 2
+        yield "2" if kind == "floats" else "0"  # of what is inside, few are equal
+        yield from [f"min(len({sql}))" if kind == "floats" else "NULL", "NULL"]
         yield f"avg(len({sql}))"
         yield "0"
         yield "0"
@@ -151,9 +155,10 @@ def _aggregates(sql: str, kind: Kind) -> Iterator[str]:
 def _seen(name: str, sql: str, type_: str, rows: int, values: Iterator[Any]) -> Seen:
     count, distinct, low, high, mean, std, fractions, last = (next(values) for _ in range(8))
     kind = kind_of(type_)
-    lists = kind in ("ints", "texts")
+    lists = kind in ("ints", "floats", "texts")
     if kind == "float":
         low, high = (None if edge is None else float(edge) for edge in (low, high))
+    shortest, low = (low, None) if kind == "floats" else (0, low)
     return Seen(
         name,
         sql,
@@ -169,6 +174,7 @@ def _seen(name: str, sql: str, type_: str, rows: int, values: Iterator[Any]) -> 
         kind == "int" or (kind == "float" and fractions == 0 and low is not None),
         0 if lists else last or 0,
         (last or 0) if lists else 0,
+        shortest or 0,
     )
 
 

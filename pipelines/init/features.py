@@ -34,6 +34,8 @@ LOW_PART = 0.1
 """A mean below this share of the range: counts pile up near 0, ids do not."""
 
 SEQUENCE = 20
+MOST_FLOATS = 1024
+"""Of a list: more would be most of a small model."""
 _TASK = Task(name="t", window_s=1)
 RESERVED = frozenset({*RowSchema(columns=(), tasks=(_TASK,)).augmented.names, "vertical"}) - {
     "label_t",
@@ -127,6 +129,8 @@ def _feature(column: Seen, name: str) -> tuple[Feature, list[Finding]]:
         ), []
     if column.kind in ("ints", "texts"):
         return _list(column, name, declared), []
+    if column.kind == "floats":
+        return _vector(column, name, declared), []
     if column.kind == "flag":
         setting = {"name": name, "rows": 2, "transform": "index"}
         return Feature(name, column.name, declared, "sparse", setting, "true or false"), []
@@ -190,6 +194,18 @@ def _number(column: Seen, name: str, declared: dict[str, Any]) -> tuple[Feature,
         setting |= {"transform": "standardise", "mean": float(f"{column.mean:.4g}"), "std": float(f"{column.std:.4g}")}
         why = f"{span}; else log1p"
     return Feature(name, column.name, declared, "dense", setting, why), []
+
+
+def _vector(column: Seen, name: str, declared: dict[str, Any]) -> Feature:
+    declared = declared | {"type": "list<float32>"}
+    if column.shortest != column.longest or not 0 < column.longest <= MOST_FLOATS:
+        lengths = f"lists of {column.shortest} to {column.longest} floats"
+        why = f"{lengths}; a feature needs one length, {MOST_FLOATS:,} at most"
+        return Feature(name, column.name, declared, None, {}, why)
+    length = {"length": column.longest}
+    return Feature(
+        name, column.name, declared | length, "dense", {"name": name} | length, f"lists of {column.longest} floats"
+    )
 
 
 def _list(column: Seen, name: str, declared: dict[str, Any]) -> Feature:

@@ -38,7 +38,11 @@ def _non_finite(column: pa.Array) -> pa.Array:
     return pc.if_else(pc.is_nan(column), "NaN", pc.if_else(pc.greater(column, 0), "Infinity", "-Infinity"))
 
 
-JsonKind = Literal["integer", "float", "string", "integers", "strings", "time"]
+JsonKind = Literal["integer", "float", "string", "integers", "floats", "strings", "time"]
+
+
+INSIDE: dict[str, JsonKind] = {"integers": "integer", "floats": "float", "strings": "string"}
+"""What lists hold."""
 
 
 class JsonColumn(NamedTuple):
@@ -72,7 +76,7 @@ class JsonColumn(NamedTuple):
 
 def _kind(kind: pa.DataType) -> JsonKind:
     if pa.types.is_list(kind):
-        return "strings" if pa.types.is_string(kind.value_type) else "integers"
+        return {"string": "strings", "float": "floats"}.get(_kind(kind.value_type), "integers")  # type: ignore[return-value]
     if pa.types.is_string(kind):
         return "string"
     return "float" if pa.types.is_floating(kind) else "integer"
@@ -82,8 +86,8 @@ def _fit(value: Any, kind: JsonKind, nullable: bool) -> Any:
     given = type(value)
     if kind == "string" and given is str:
         return value
-    if kind in ("integers", "strings") and given is list:
-        inside: JsonKind = "integer" if kind == "integers" else "string"
+    if kind in INSIDE and given is list:
+        inside = INSIDE[kind]
         return [None if item is None else _fit(item, inside, False) for item in value]
     if kind == "float" and given in (float, int, bool):
         if nullable and value != value:

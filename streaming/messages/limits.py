@@ -40,9 +40,9 @@ def bounds_of(column: Column, limits: Limits) -> Range:
         low, high = _narrowed((low, high), (0, rows - 1))
     if column.name == SAMPLE_WEIGHT:
         low, high = _narrowed((low, high), (0, None))
-    if column.name in limits.ranges and column.type in ("int64", "float32"):
+    if column.name in limits.ranges and column.type in ("int64", "float32", "list<float32>"):
         low, high = _narrowed((low, high), limits.ranges[column.name])
-    if column.type != "float32":
+    if column.type not in ("float32", "list<float32>"):
         low, high = low if low is None else math.ceil(low), high if high is None else math.floor(high)
     return low, high
 

@@ -96,7 +96,7 @@ class Undeclared:
 
 
 def _of_floats(kind: pa.DataType) -> bool:
-    """Lists of floats: no column holds them, and cut to integers they are something else."""
+    """Lists of floats: how many a list has is to be declared."""
     nested = pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
     return nested and not pa.types.is_integer(kind.value_type) and not _is_text(kind.value_type)
 

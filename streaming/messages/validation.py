@@ -61,6 +61,7 @@ class RowRules:
         columns = schema.columns if kind == "impression" else ()
         self._bounds = {column.name: bounds_of(column, limits) for column in columns}
         self._lengths = {column.name: most for column in columns if (most := most_values(column, limits)) is not None}
+        self._exactly = {column.name: column.length for column in columns if column.length is not None}
         self._row_bytes = limits.row_bytes
         self._tasks = pa.array(schema.feedback_tasks, pa.string())
         self._task_names = ", ".join(task.name for task in schema.tasks)
@@ -114,9 +115,10 @@ class RowRules:
                 yield _outside(column, low, high), f"out_of_range:{name}", f"; allowed: {range_words(low, high)}"
         else:
             yield from self._broken_integers(name, column)
-            yield from self._too_long(name, column)
+            yield from self._wrong_length(name, column)
 
     def _broken_integers(self, name: str, column: pa.Array) -> Iterator[tuple[pa.Array, str, str]]:
+        """Integers, and what is inside lists."""
         low, high = self._bounds.get(name, (None, None))
         values, rows = column, None
         if pa.types.is_list(column.type):
@@ -125,6 +127,10 @@ class RowRules:
                 rows = pc.list_parent_indices(column)
             if values.null_count:
                 yield _of_rows(values.is_null(), rows, len(column)), f"null:{name}", "; its values are not nullable"
+            if pa.types.is_floating(values.type) and not _all_finite(values):
+                wrong = pc.invert(pc.is_finite(values)).fill_null(False)
+                broken = _of_rows(wrong, pc.list_parent_indices(column), len(column))
+                yield broken, f"not_finite:{name}", "; finite numbers needed"
         if (low is not None or high is not None) and not _inside(values, low, high):
             outside = _outside(values, low, high)
             yield (
@@ -133,7 +139,16 @@ class RowRules:
                 f"; allowed: {range_words(low, high)}",
             )
 
-    def _too_long(self, name: str, column: pa.Array) -> Iterator[tuple[pa.Array, str, str]]:
+    def _wrong_length(self, name: str, column: pa.Array) -> Iterator[tuple[pa.Array, str, str]]:
+        if (exactly := self._exactly.get(name)) is not None:
+            lengths = pc.list_value_length(column)
+            if not _inside(lengths, exactly, exactly):
+                yield (
+                    _outside(lengths, exactly, exactly),
+                    f"wrong_length:{name}",
+                    f"; a list of {exactly:,} values is needed",
+                )
+            return
         most = self._lengths.get(name)
         if most is None or len(column.values) <= most:
             return
@@ -240,12 +255,15 @@ def declarable(source: pa.DataType) -> str | None:
 
     >>> [declarable(kind) for kind in (pa.uint64(), pa.float64(), pa.large_string(), pa.list_(pa.int32()), pa.date32())]
     ['int64', 'float32', 'string', 'list<int64>', None]
+    >>> declarable(pa.list_(pa.float64()))
+    'list<float32>'
     """
     if pa.types.is_dictionary(source):
         source = source.value_type
-    floats = pa.types.is_floating(source) or pa.types.is_decimal(source)
-    kinds = {"float32": pa.float32()} if floats else {"int64": pa.int64()}
-    kinds |= {"string": pa.string(), "list<int64>": pa.list_(pa.int64()), "list<string>": pa.list_(pa.string())}
+    one = source.value_type if _is_list(source) else source
+    floats = pa.types.is_floating(one) or pa.types.is_decimal(one)
+    number, of = ("float32", pa.float32()) if floats else ("int64", pa.int64())
+    kinds = {number: of, "string": pa.string(), f"list<{number}>": pa.list_(of), "list<string>": pa.list_(pa.string())}
     return next((name for name, kind in kinds.items() if _convertible(source, kind)), None)
 
 
@@ -263,7 +281,7 @@ def _cast(column: pa.Array, field: pa.Field) -> tuple[pa.Array, list[int]]:
         return pa.nulls(len(column), target), list(range(len(column)))
     options = pc.CastOptions(
         target_type=target,
-        allow_float_truncate=pa.types.is_floating(target),
+        allow_float_truncate=pa.types.is_floating(target.value_type if pa.types.is_list(target) else target),
         allow_int_overflow=_unsigned(column.type),
     )
 
@@ -283,10 +301,13 @@ def _cast(column: pa.Array, field: pa.Field) -> tuple[pa.Array, list[int]]:
     return pa.concat_arrays([array for _, array in sorted(parts, key=lambda part: part[0])]), bad
 
 
+def _is_list(kind: pa.DataType) -> bool:
+    return pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+
+
 def _convertible(source: pa.DataType, target: pa.DataType) -> bool:
     if pa.types.is_list(target):
-        lists = pa.types.is_list(source) or pa.types.is_large_list(source) or pa.types.is_fixed_size_list(source)
-        return lists and _convertible(source.value_type, target.value_type)
+        return _is_list(source) and _convertible(source.value_type, target.value_type)
     if pa.types.is_string(target):
         return pa.types.is_string(source) or pa.types.is_large_string(source) or pa.types.is_string_view(source)
     numbers = pa.types.is_integer(source) or pa.types.is_floating(source) or pa.types.is_decimal(source)

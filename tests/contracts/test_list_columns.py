@@ -28,6 +28,7 @@ def recording(path):
         "vertical": pa.array(["feed", "shop"] * (ROWS // 2)),
         "ad_id": pa.array(rng.integers(0, 9, ROWS)),
         "seen": pa.array(seen, pa.list_(pa.int64())),
+        "vector": pa.array([[row % 7, 0.5] if row % 5 else None for row in range(ROWS)], pa.list_(pa.float32())),
         "tags": pa.array([["новый", "sale"] if row % 3 else [] for row in range(ROWS)], pa.list_(pa.string())),
         "clicked": pa.array(clicked),
     }
@@ -47,11 +48,13 @@ def test_lists_arrive_as_they_were_and_are_learned_from_in_their_order(broker, t
                 {"name": "ad_id"},
                 {"name": "seen", "type": "list<int64>", "nullable": True, "minimum": 0},
                 {"name": "tags", "type": "list<string>"},
+                {"name": "vector", "type": "list<float32>", "length": 2, "nullable": True},
             ],
             "tasks": [{"name": "ctr", "window_s": 60}],
         },
         features={
             "sparse": [{"name": "ad_id", "rows": 16}, {"name": "tags", "rows": 64}],
+            "dense": [{"name": "vector", "length": 2}],
             "sequence": [{"name": "seen", "rows": 16, "length": 4, "units": 2}],
         },
         kafka__impressions__codec=codec,
@@ -63,6 +66,7 @@ def test_lists_arrive_as_they_were_and_are_learned_from_in_their_order(broker, t
 
     by_time = finished.lake.sort_by("event_time_ms")
     assert by_time["seen"].combine_chunks().to_pylist() == columns["seen"].to_pylist()
+    assert by_time["vector"].combine_chunks().to_pylist() == columns["vector"].to_pylist()
     assert by_time["tags"].combine_chunks().to_pylist() == columns["tags"].to_pylist()
     assert_learned_the_lake(finished)
     half = finished.summary["students"]["feed"]["ctr"]["last_half"]

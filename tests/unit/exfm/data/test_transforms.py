@@ -5,7 +5,7 @@ import pytest
 
 from exfm.data import DenseFeature, SparseFeature
 from exfm.data.transforms import bags_of, dense_of, hash64
-from exfm.errors import ModelError
+from exfm.errors import ConfigError, ModelError
 
 
 def ids(feature, **columns):
@@ -115,3 +115,30 @@ def test_dense_transforms_and_missing_values():
     assert standardised.dtype == np.float32
     with pytest.raises(ModelError, match="`x` reads column `x` of type string"):
         dense_of(DenseFeature(name="x"), {"x": pa.array(["a"])})
+
+
+VECTOR = DenseFeature(name="v", length=2, clip=(-1, 3))
+
+
+@pytest.mark.parametrize("kind", [pa.float32(), pa.float64(), pa.int64()])
+def test_a_list_of_floats_is_as_many_inputs_and_a_null_is_zeros(kind):
+    column = pa.array([[9, 9], [1, 2], None, [-4, 7], [None, 1]], pa.list_(kind)).slice(1)
+    assert dense_of(VECTOR, {"v": column}).tolist() == [[1, 2], [0, 0], [-1, 3], [0, 1]]
+    assert VECTOR.labels == ("v:0", "v:1")
+    assert dense_of(VECTOR, {"v": column.slice(0, 0)}).shape == (0, 2)
+
+
+@pytest.mark.parametrize(
+    ("column", "message"),
+    [
+        (
+            pa.array([[1.0, 2.0], [3.0]]),
+            "reads lists of 2 floats from column `v`, and a row has 1; declare `length: 2`",
+        ),
+        (pa.array([1.0]), "reads lists of 2 floats from column `v`, and it is of type double"),
+        (pa.array([["a", "b"]]), "and it is of type list<item: string>"),
+    ],
+)
+def test_lists_of_another_length_or_kind_are_named(column, message):
+    with pytest.raises(ConfigError, match=message):
+        dense_of(VECTOR, {"v": column})

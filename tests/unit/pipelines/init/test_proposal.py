@@ -294,3 +294,18 @@ def test_what_is_asked_has_the_guess_as_its_default(tmp_path):
     assert (config.source.labels["ctr"].column, config.source.vertical) == ("clicked", "surface")
     assert config.metrics.group_by == "ad_id"
     assert "labels, with commas between (0 and 1, " in said.output
+
+
+def test_lists_of_floats_of_one_length_are_an_embedding_and_others_are_only_logged(tmp_path):
+    vectors = [[0.5 * (n % 9), 1.0, -0.25] if n % 10 else None for n in range(ROWS)]
+    ragged = [[0.5] * (n % 4) for n in range(ROWS)]
+    of_floats = {"title_vector": pa.array(vectors, pa.list_(pa.float32())), "scores": pa.array(ragged)}
+    config, begun = proposed(tmp_path, clicks(ROWS, **of_floats))
+    columns = {column.name: column for column in config.rows.columns}
+    vector, scores = columns["title_vector"], columns["scores"]
+    assert (vector.type, vector.length, vector.nullable) == ("list<float32>", 3, True)
+    assert (scores.type, scores.length) == ("list<float32>", None)
+    assert {feature.name: feature.length for feature in config.features.dense} == {"price": None, "title_vector": 3}
+    text = begun.config.read_text()
+    assert "# lists of 3 floats" in text
+    assert "logged, read by no model: lists of 0 to 3 floats; a feature needs one length" in text

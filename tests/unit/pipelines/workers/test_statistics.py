@@ -76,3 +76,12 @@ def test_a_constant_of_another_type_than_its_column_is_refused():
     raw = small()
     raw["features"]["sparse"][0]["serve_as"] = "first"
     assert "feature `user_id` has serve_as `first`, and its column `user_id` is int64" in refusal(raw)
+
+
+def test_lists_of_another_length_than_a_feature_reads_are_refused():
+    raw = small()
+    raw["rows"]["columns"].append({"name": "v", "type": "list<float32>", "length": 3})
+    raw["features"]["dense"].append({"name": "v", "length": 4})
+    assert "feature `v` reads lists of 4 floats, and column `v` is list<float32> of length 3; declare it" in refusal(
+        raw
+    )

@@ -73,3 +73,21 @@ def test_bounds_of_a_column_of_floats_are_kept_and_narrowed_by_what_a_model_can_
 def test_only_lists_have_a_longest():
     with pytest.raises(ValueError, match="`max_length` is for lists"):
         Column(name="age", max_length=3)
+
+
+VECTORS = RowSchema(
+    columns=[Column(name="v", type="list<float32>", length=3, nullable=True)], tasks=[Task(name="ctr", window_s=60)]
+)
+
+
+@pytest.mark.parametrize("codec", ["arrow", "json"])
+def test_a_list_of_floats_has_the_length_that_is_declared_and_finite_values(codec):
+    row = {"impression_id": 1, "event_time_ms": 5, "vertical": "feed"}
+    lists = [[1, 2.5, 3], None, [1.0, 2.0], [1.0, float("inf"), 2.0], [1.0, None, 2.0], [3e38, 0.0, 0.0]]
+    limits = Limits(ranges={"v": (-(2.0**24), 2.0**24)})
+    batch, dead = decoded_with(limits, [row | {"v": values} for values in lists], codec, VECTORS)
+    assert batch["v"].to_pylist() == [[1.0, 2.5, 3.0], None]
+    reasons = sorted(letter.reason for letter in dead)
+    assert reasons == ["not_finite:v", "null:v", "out_of_range:v", "wrong_length:v"]
+    (said,) = [letter.detail for letter in dead if letter.reason == "wrong_length:v"]
+    assert said == "`v` is [1.0, 2.0]; a list of 3 values is needed"

@@ -23,11 +23,13 @@ def register(app: typer.Typer) -> None:
 
 
 def init(
-    source: Annotated[
-        Path,
+    where: Annotated[
+        str,
         typer.Argument(
+            metavar="SOURCE",
             help="A Parquet, CSV, TSV or JSON-lines file, perhaps .gz or .zst; a folder of one kind, or a Delta "
-            "table. Or the name of a public data set, followed by PATH."
+            "table. Or kafka://HOST:PORT/TOPIC, with --feedback-topic. Or the name of a public data set, followed by "
+            "PATH.",
         ),
     ],
     path: Annotated[
@@ -57,6 +59,15 @@ def init(
             help="A file of clicks and the like, a row each: the impression's id, the time, perhaps what happened.",
         ),
     ] = None,
+    feedback_topic: Annotated[
+        str | None, typer.Option("--feedback-topic", help="Of a Kafka topic: the one of its feedback.")
+    ] = None,
+    sample_rows: Annotated[
+        int, typer.Option("--sample-rows", min=100, help="Of a Kafka topic: how many of its newest rows are read.")
+    ] = 200_000,
+    sample_seconds: Annotated[
+        float, typer.Option("--sample-seconds", min=1.0, help="Of a Kafka topic: for how long, at most.")
+    ] = 30.0,
     ask: Annotated[
         bool,
         typer.Option("--ask", help="Ask for labels, time, id, vertical, user; the guess is the default."),
@@ -67,8 +78,8 @@ def init(
     """Look at a file of rows and write a config that runs on it, every guess with its evidence and the runner-up.
 
     A file that a run cannot play as it is (text, rows out of order, no times) is copied once to NAME.parquet beside
-    the config, and that is said. Nothing is asked without --ask; what was guessed wrong is named with an option, or
-    edited.
+    the config, and that is said. Of Kafka topics a sample is read, and the config reads them live. Nothing is asked
+    without --ask; what was guessed wrong is named with an option, or edited.
 
     Of a public data set (criteo, criteo-terabyte, avazu, kdd12, talkingdata, taobao, movielens, yambda) the published
     files are taken: times, verticals and delays are made of what they hold.
@@ -79,9 +90,16 @@ def init(
     import shutil
 
     from pipelines.datasets import DATASETS
-    from pipelines.init import Asked, begin, summary
+    from pipelines.init import Asked, AskedTopics, begin, begin_on_topics, summary
     from streaming.errors import BadInput
 
+    live, source = where.startswith("kafka://"), Path(where)
+    if not live and feedback_topic is not None:
+        raise BadInput(f"{where} is no Kafka topic; feedback of a file is given with --feedback FILE")
+    if live and (path, time, id_, vertical, header, feedback, ask) != (None, None, None, None, None, None, False):
+        raise BadInput(
+            "of a Kafka topic, id, time, vertical and feedback have names of their own: leave the options out"
+        )
     if path is None and str(source) in DATASETS and not source.exists():
         raise BadInput(f"`{source}` is a public data set: give its files, too: exfm init {source} FOLDER")
     name = source.name.partition(".")[0] or "mine"
@@ -90,11 +108,15 @@ def init(
     origin = None
     if path is not None:
         origin, source, asked = _published(str(source), path, target, asked, force)
-    begun = begin(source, target, asked, force=force, origin=origin)
+    if live:
+        topics = AskedTopics.of(where, feedback_topic, sample_rows, sample_seconds)
+        begun = begin_on_topics(topics, target, asked, force=force)
+    else:
+        begun = begin(source, target, asked, force=force, origin=origin)
     if ask and (answered := _answers(begun, asked)) != asked:
         begun = begin(source, target, answered, force=True, origin=origin)
     check = command("exfm", "check", target)
-    run = command("exfm", "stream", target, "--until-end")
+    run = command("exfm", "stream", target, *([] if live else ["--until-end"]))
     if json_:
         findings = [{**finding._asdict(), "severity": str(finding.severity)} for finding in begun.findings]
         shown = {"config": str(begun.config), "data": str(begun.data), "rows": begun.rows, "findings": findings}

@@ -1,6 +1,7 @@
 """A look at a file of rows, and a config that runs on it: every guess with its evidence.
 
 source       Parquet, CSV, TSV, JSON lines, folders of them: one Parquet file
+topics       Kafka topics: a sample of each, as files
 columns      what is known of every column after one pass
 guess        what was taken, why, and what else it could be
 times        the event time: its column, its unit, the order of rows

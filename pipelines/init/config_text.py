@@ -19,7 +19,8 @@ from pipelines.quality import Finding, Severity
 
 @dataclass
 class Draft:
-    """All that was found out. `path`: the file as the config names it. `memory`: in words, once the config is known."""
+    """All that was found out. `path`: the file as the config names it. `memory`: in words, once the config is known.
+    `kafka`: the section of live topics, instead of a file."""
 
     name: str
     origin: str
@@ -35,11 +36,19 @@ class Draft:
     findings: list[Finding]
     sizes: Sizes
     memory: str = ""
+    kafka: dict[str, Any] = field(default_factory=dict)
     made_with: list[str] = field(default_factory=list)
 
 
 def config_text(draft: Draft) -> str:
-    parts = (_head(draft), _source(draft), _rows(draft), _features(draft), _sizes(draft), _students(draft))
+    parts = (
+        _head(draft),
+        _kafka(draft) if draft.kafka else _source(draft),
+        _rows(draft),
+        _features(draft),
+        _sizes(draft),
+        _students(draft),
+    )
     return "\n\n".join("\n".join(part) for part in parts) + "\n"
 
 
@@ -78,6 +87,22 @@ def _source(draft: Draft) -> Iterator[str]:
     yield "  labels:"
     for label in draft.labels:
         yield line(f"    {scalar(label.task)}: {flow(label.setting)}", label.guess.words)
+
+
+def _kafka(draft: Draft) -> Iterator[str]:
+    time, roles = draft.time, draft.roles
+    yield line("source: null", f"live topics: about {draft.rows:,} impressions by now")
+    yield from remarks(
+        [
+            f"event_time_ms: {time.guess.words}",
+            f"impression_id: {roles.id.words}",
+            f"vertical: {roles.vertical.words}",
+            *(f"task {label.task}: {label.guess.words}" for label in draft.labels),
+        ]
+    )
+    yield "kafka:"
+    for key, value in draft.kafka.items():
+        yield f"  {key}: {flow(value)}"
 
 
 def _rows(draft: Draft) -> Iterator[str]:

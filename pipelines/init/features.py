@@ -217,3 +217,13 @@ def _list(column: Seen, name: str, declared: dict[str, Any]) -> Feature:
         setting = {"name": name, "rows": rows, "length": min(SEQUENCE, max(1, column.longest))}
         return Feature(name, column.name, declared, "sequence", setting, f"{what}, the most recent last; else a bag")
     return Feature(name, column.name, declared, "sparse", {"name": name, "rows": rows}, f"{what}: a bag, summed")
+
+
+def unbounded(feature: Feature) -> Feature:
+    """The feature as a stream has it that goes on: a number that is larger than those so far is hashed, not refused."""
+    if "maximum" not in feature.column:
+        return feature
+    column = {key: value for key, value in feature.column.items() if key not in ("minimum", "maximum")}
+    setting = {"name": feature.name, "rows": hashed_rows(feature.column["maximum"] + 1)}
+    why = f"0 to {feature.column['maximum']:,} so far: hashed, for larger ones may come"
+    return feature._replace(column=column, setting=setting, why=why)

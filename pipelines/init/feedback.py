@@ -99,4 +99,13 @@ def _tasks(engine: Engine, path: Path, columns: Mapping[str, Seen], kind: str | 
         return {"": ALONE}
     x = columns[kind].sql
     rows = engine.rows(f"SELECT {x}, count(*) FROM {parquet(path)} WHERE {x} <> '' GROUP BY 1 ORDER BY 2 DESC, 1")
-    return {value: re.sub(r"\W+", "_", value.lower()) for value, _ in rows[:MOST]}
+    return {value: as_column(value) for value, _ in rows[:MOST]}
+
+
+def as_column(kind: str) -> str:
+    """The column of a kind of feedback.
+
+    >>> as_column("Add to cart")
+    'add_to_cart'
+    """
+    return re.sub(r"\W+", "_", kind.lower())

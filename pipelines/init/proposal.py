@@ -7,18 +7,22 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pyarrow.parquet as pq
 
 from pipelines.init.columns import Seen, look
 from pipelines.init.config_text import Draft, config_text, student_name
-from pipelines.init.features import find_features, useless
-from pipelines.init.feedback import with_feedback
+from pipelines.init.features import LeftOut, find_features, unbounded, useless
+from pipelines.init.feedback import as_column, with_feedback
 from pipelines.init.labels import MOST, Label, find_labels, possible
 from pipelines.init.prepared import prepared
 from pipelines.init.roles import find_roles
 from pipelines.init.sample import examine_sample
-from pipelines.init.sizes import sizes
+from pipelines.init.sizes import live_sizes, sizes
 from pipelines.init.source import opened
 from pipelines.init.times import another_time, event_time, order
+from pipelines.init.topics import SCHEME, AskedTopics, sample
 from pipelines.quality import Finding, Severity
 from streaming.errors import BadInput
 from streaming.tables import Engine
@@ -95,6 +99,42 @@ def begin(path: Path, out: Path, asked: Asked = Asked(), *, force: bool = False,
     draft.memory = _memory(out)
     _write(out, config_text(draft))
     return Begun(out, draft.prepared.path, draft.rows, columns, draft.prepared.said, draft.findings, draft)
+
+
+def begin_on_topics(asked_topics: AskedTopics, out: Path, asked: Asked = Asked(), *, force: bool = False) -> Begun:
+    """Look at a sample of Kafka topics, and write a config to `out` that reads them. Nothing else is written.
+
+    Raises BadInput for topics that a stream cannot read, BrokerAway.
+    """
+    _free(out, force)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=out.parent, prefix=f".{out.stem}-") as name:
+        folder = Path(name)
+        found = sample(asked_topics, folder)
+        kinds = sorted(set(pq.read_table(found.feedback)["task"].to_pylist()))
+        known = {"id": "impression_id", "time": "event_time_ms", "vertical": "vertical", "feedback": found.feedback}
+        asked = replace(asked, **known)
+        with Engine(folder) as engine:
+            draft, columns = _draft(engine, found.impressions, out, folder / "c.parquet", folder / "s", asked, force)
+    draft.origin = f"{SCHEME}{asked_topics.servers}/{asked_topics.impressions}"
+    draft.made_with = ["--feedback-topic", asked_topics.feedback]
+    draft.prepared = draft.prepared._replace(path=Path(draft.origin), said=tuple(found.said))
+    draft.path, draft.kafka = draft.origin, found.kafka
+    draft.rows, draft.sizes = found.rows, live_sizes(found.rows, draft.labels[0].positives)
+    draft.labels = _as_on_the_topic(draft.labels, kinds)
+    unnamed = [f for f in draft.features if f.name != f.source]  # messages are read by the names that they have
+    draft.features = [unbounded(f) for f in draft.features if f.name == f.source]
+    draft.left_out += [LeftOut(f.source, "no name that a column of rows can have") for f in unnamed]
+    _write(out, config_text(draft))
+    draft.memory = _memory(out)
+    _write(out, config_text(draft))
+    return Begun(out, Path(draft.origin), draft.rows, columns, draft.prepared.said, draft.findings, draft)
+
+
+def _as_on_the_topic(labels: list[Label], kinds: Collection[str]) -> list[Label]:
+    """Tasks by the names that feedback has for them."""
+    names = {label.task: next(k for k in kinds if as_column(k) == label.guess.column) for label in labels}
+    return [label._replace(task=names[label.task], given=names.get(label.given or "")) for label in labels]
 
 
 def _memory(config: Path) -> str:

@@ -63,3 +63,14 @@ def sizes(rows: int, positives: int) -> Sizes:
         return Sizes(pace, teacher, student, why_pace, why, why_width)
     teacher = {"checkpoint_every_blocks": 4, "model": {"width": width}}
     return Sizes(pace, teacher, {"twin": True}, why_pace, "batches and rates: the defaults", why_width)
+
+
+def live_sizes(rows: int, positives: int) -> Sizes:
+    """Of a stream that goes on, whose topics hold so many rows by now: in free pace.
+
+    >>> live_sizes(20_000, 400).pace
+    {'mode': 'free', 'block_rows': 1024}
+    """
+    found = sizes(rows, positives)
+    pace = {"mode": "free", "block_rows": found.pace["block_rows"]}
+    return found._replace(pace=pace, why_pace="live: scored by the newest teacher there is")

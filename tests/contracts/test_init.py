@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import json
+import re
 from pathlib import Path
 
 import pyarrow.compute as pc
@@ -14,7 +16,9 @@ from pipelines.checks import check_config
 from pipelines.cli import app
 from pipelines.config import load
 from pipelines.results import counts_hold
-from tests.support.pipelines.small_runs import Finished, assert_learned_the_lake, to_the_end
+from streaming.errors import BadInput
+from tests.support.pipelines.small_runs import Finished, assert_learned_the_lake, small, to_the_end
+from tests.support.pipelines.topics import by_hand, fill, make_inputs, send
 from tests.support.streams import foreign_files
 from tests.support.streams.published_files import PUBLISHED
 
@@ -97,3 +101,63 @@ def test_a_public_data_set_runs_from_its_published_files(broker, tmp_path, name)
         assert settled.num_rows == rows.num_rows
         within = pc.sum(settled[f"label_{task}"]).as_py()
         assert 0.98 * pc.sum(rows[label.column]).as_py() <= within <= pc.sum(rows[label.column]).as_py()
+
+
+def inspected(broker, out: Path, impressions: str, feedback: str, *options: str):
+    words = ["init", f"kafka://{broker.bootstrap_servers}/{impressions}", "--feedback-topic", feedback, "-o", str(out)]
+    return CliRunner().invoke(app, [*words, *options])
+
+
+@pytest.mark.parametrize("codec", [pytest.param("json", marks=pytest.mark.slow), "arrow"])  # json: and a whole run
+def test_kafka_topics_are_sampled_and_the_config_reads_them(broker, tmp_path, codec):
+    there = small(broker.bootstrap_servers, source=None, kafka__impressions__codec=codec, kafka__feedback__codec=codec)
+    topics = there.kafka.impressions.topic, there.kafka.feedback.topic
+    shown, feedback = by_hand(there, ROWS)
+    shown = [row | {"page": {"kind": "list"}, "slot": row["ad_id"] % 3} for row in shown]
+    if codec == "json":
+        make_inputs(there)
+        for topic, rows in zip(topics, (shown, feedback), strict=True):
+            values = [(topic, row["impression_id"] % 2, json.dumps(row).encode()) for row in rows]
+            send(broker.bootstrap_servers, values)
+    else:
+        fill(there, shown, feedback)
+    out = tmp_path / "mine.yaml"
+    said = inspected(broker, out, *topics, "--sample-rows", "2000")
+    assert said.exit_code == 0, said.output
+    assert said.output.splitlines()[-1].split()[-2:] == ["stream", str(out)]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["mine.yaml"]
+    assert re.search(r"the newest (2,000|1,\d\d\d) of about [23],\d{3} impressions", out.read_text())
+    config = load(out)
+    assert config.kafka.impressions == there.kafka.impressions
+    assert [task.name for task in config.rows.tasks] == ["ctr", "cvr"]
+    names = {column.name for column in config.rows.columns}
+    assert {"user_id", "ad_id", "bid"} <= names <= {"user_id", "ad_id", "bid", "interest_0", "slot"}
+    assert ("records inside messages are read by no model, and left out: page" in out.read_text()) == (codec == "json")
+    assert not check_config(config).stops
+    if codec == "json":
+        finished = to_the_end(config, tmp_path / "run")
+        counts = finished.summary["counts"]
+        assert (counts["impressions_read"], counts["dead_letters"]) == (len(shown), 0)
+        assert_learned_the_lake(finished)
+
+
+def test_topics_that_no_stream_can_read_are_refused_in_words(broker, tmp_path, topic_name):
+    out = tmp_path / "mine.yaml"
+    there = small(broker.bootstrap_servers, source=None)
+    make_inputs(there)
+    ads, events = there.kafka.impressions.topic, there.kafka.feedback.topic
+
+    def refused(*values: bytes) -> str:
+        send(broker.bootstrap_servers, [(ads, 0, value) for value in values])
+        said = inspected(broker, out, ads, events, "--sample-rows", "100")
+        assert isinstance(said.exception, BadInput)
+        assert not out.exists()
+        return str(said.exception)
+
+    assert "is empty; send some messages first" in refused()
+    assert "no `vertical`; they have impression_id, event_time_ms" in refused(
+        b'{"impression_id": 1, "event_time_ms": 2}'
+    )
+    row = b'{"impression_id": 1, "event_time_ms": 1790000000, "vertical": "feed"}'
+    assert "event_time_ms is 1,790,000,000; messages need milliseconds" in refused(*[row] * 200)
+    assert "as in Confluent's wire format with Avro" in refused(*[b"\0\0\0\0\1ab"] * 500)

@@ -1,6 +1,5 @@
 """A look at a file of rows, and a config that runs on it: every guess with its evidence.
 
-source       Parquet, CSV, TSV, JSON lines, folders of them: one Parquet file
 topics       Kafka topics: a sample of each, as files
 columns      what is known of every column after one pass
 guess        what was taken, why, and what else it could be
@@ -11,7 +10,7 @@ roles        id, vertical, user, item, propensity, value
 features     what becomes of every other column
 sample       rows evenly over the file, as `pipelines.quality` examines them
 sizes        tables, widths, batches, blocks, rates
-prepared     the file that the config names, or a copy that can be played
+prepared     the rows as one Parquet file, and the file that the config names
 text         YAML with comments
 config_text  the config, section by section
 proposal     all of it, in order

@@ -36,6 +36,7 @@ class Draft:
     findings: list[Finding]
     sizes: Sizes
     memory: str = ""
+    header: bool | None = None
     kafka: dict[str, Any] = field(default_factory=dict)
     made_with: list[str] = field(default_factory=list)
 
@@ -72,7 +73,12 @@ def _source(draft: Draft) -> Iterator[str]:
     yield "  kind: recorded"
     yield line(f"  path: {scalar(draft.path)}", f"{draft.rows:,} rows")
     yield line(f"  event_time: {scalar(draft.prepared.event_time)}", time.guess.words)
-    yield f"  event_time_unit: {draft.prepared.unit}"
+    if draft.prepared.form is not None:
+        yield f"  event_time_form: {scalar(draft.prepared.form)}"
+    elif draft.prepared.event_time is not None:
+        yield f"  event_time_unit: {draft.prepared.unit}"
+    if draft.header is not None:
+        yield f"  header: {scalar(draft.header)}"
     if roles.id.column is not None:
         yield line(f"  impression_id: {scalar(roles.id.column)}", roles.id.words)
     else:

@@ -9,8 +9,8 @@ from pathlib import Path
 from pipelines.init.columns import Seen, look
 from pipelines.init.guess import named, ranked
 from pipelines.init.labels import MOST
+from pipelines.init.prepared import Source, opened
 from pipelines.init.roles import IDS
-from pipelines.init.source import Source, opened
 from pipelines.init.times import event_time
 from streaming.errors import BadInput
 from streaming.tables import Engine, literal, parquet, quoted
@@ -65,7 +65,7 @@ def with_feedback(
     finally:
         staged.unlink(missing_ok=True)
     said = f"{feedback.name} joined by `{identity}`: {', '.join(tasks.values())}, at `{time.guess.column}`"
-    return Source(to, True, (*impressions.said, said)), tuple(tasks.values())
+    return Source(to, True, (*impressions.said, said), joined=True), tuple(tasks.values())
 
 
 def _identity(feedback: Path, own: Mapping[str, Seen], columns: Mapping[str, Seen], asked: str | None) -> str:

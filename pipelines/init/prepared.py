@@ -1,4 +1,5 @@
-"""The Parquet file that the config names: the one that was given where a recorded source can play it, else a copy."""
+"""The rows that were given as one Parquet file, to be looked at; and the file that the config names: the one that was
+given wherever a recorded source takes it, else a copy."""
 
 from __future__ import annotations
 
@@ -10,18 +11,64 @@ from typing import NamedTuple
 import duckdb
 
 from pipelines.init.columns import Seen
-from pipelines.init.source import Source
 from pipelines.init.times import EventTime
-from streaming.tables import MADE, Engine, in_words, quoted, write_in_order
+from streaming.errors import BadInput
+from streaming.tables import MADE, Engine, as_parquet, files_at, in_words, parquet, quoted, write_in_order
+
+
+class Source(NamedTuple):
+    """`path`: a Parquet file; `made`: it was made here. `said`: what was done to come to it. `joined`: with columns
+    of another file."""
+
+    path: Path
+    made: bool
+    said: tuple[str, ...]
+    joined: bool = False
+
+
+def opened(engine: Engine, path: Path, to: Path, header: bool | None) -> Source:
+    """The rows at `path`. What is no single Parquet file is written as one to `to`.
+
+    header: whether the first line of a text names its columns; None: found out.
+    Raises BadInput for what is absent, empty, or none of these forms.
+    """
+    files = files_at(path)
+    try:
+        source = Source(files.paths[0], False, ())
+        if not files.is_one_parquet:
+            source = Source(to, True, tuple(as_parquet(engine, files, to, header=header)))
+        if not engine.row(f"SELECT count(*) FROM {parquet(source.path)}")[0]:
+            raise BadInput(f"{path} has no rows; give a file that has some")
+    except duckdb.Error as error:
+        raise in_words(error, path) from None
+    return source
 
 
 class Prepared(NamedTuple):
-    """`event_time` and `unit`: as the file has them. `said`: what was done, in words."""
+    """`event_time`, `unit` and `form`: as the file has them. `said`: what was done, or will be, in words."""
 
     path: Path
-    event_time: str
+    event_time: str | None
     unit: str
     said: tuple[str, ...]
+    form: str | None = None
+
+
+def as_it_lies(path: Path, source: Source, columns: Mapping[str, Seen], time: EventTime, back: int) -> Prepared | None:
+    """The file at `path` itself; None where its rows have to be made over: feedback was joined, fields of records are
+    columns, or times are of two units."""
+    records = any(column.sql != quoted(name) for name, column in columns.items())
+    units = time.guess.column is not None and not time.as_is and time.form is None
+    if source.joined or records or units:
+        return None
+    said = []
+    if source.made:
+        said.append("played from a copy that the run makes, one Parquet file in order of time")
+    if back:
+        said.append(f"{back:,} rows are earlier than the row before: the run sorts a copy on disk by time")
+    if time.guess.column is None:
+        said.append("there are no times: rows are a second apart, in the order of the file")
+    return Prepared(path, time.guess.column, time.unit, (*source.said[1:], *said), time.form)
 
 
 def prepared(

@@ -16,11 +16,10 @@ from pipelines.init.config_text import Draft, config_text, student_name
 from pipelines.init.features import LeftOut, find_features, unbounded, useless
 from pipelines.init.feedback import as_column, with_feedback
 from pipelines.init.labels import MOST, Label, find_labels, possible
-from pipelines.init.prepared import prepared
+from pipelines.init.prepared import as_it_lies, opened, prepared
 from pipelines.init.roles import find_roles
 from pipelines.init.sample import examine_sample
 from pipelines.init.sizes import live_sizes, sizes
-from pipelines.init.source import opened
 from pipelines.init.times import another_time, event_time, order
 from pipelines.init.topics import SCHEME, AskedTopics, sample
 from pipelines.quality import Finding, Severity
@@ -75,8 +74,8 @@ class Begun:
 
 
 def begin(path: Path, out: Path, asked: Asked = Asked(), *, force: bool = False, origin: str | None = None) -> Begun:
-    """Look at the rows at `path`, and write a config of them to `out`; where a recorded source cannot play the file as
-    it is, also a copy beside it, `out` with `.parquet` behind its name.
+    """Look at the rows at `path`, and write a config of them to `out`; where a recorded source cannot read the file,
+    also a copy next to it, `out` with `.parquet` behind its name.
 
     origin: what the rows came from, where that is no file of `path`'s own name; it says what the columns are.
     Raises BadInput where there is nothing to read, no label, or something there that would be overwritten.
@@ -112,8 +111,7 @@ def begin_on_topics(asked_topics: AskedTopics, out: Path, asked: Asked = Asked()
         folder = Path(name)
         found = sample(asked_topics, folder)
         kinds = sorted(set(pq.read_table(found.feedback)["task"].to_pylist()))
-        known = {"id": "impression_id", "time": "event_time_ms", "vertical": "vertical", "feedback": found.feedback}
-        asked = replace(asked, **known)
+        asked = replace(asked, id="impression_id", time="event_time_ms", vertical="vertical", feedback=found.feedback)
         with Engine(folder) as engine:
             draft, columns = _draft(engine, found.impressions, out, folder / "c.parquet", folder / "s", asked, force)
     draft.origin = f"{SCHEME}{asked_topics.servers}/{asked_topics.impressions}"
@@ -199,14 +197,16 @@ def _draft(
     }
     features, useless_columns, odd = find_features(columns, left_out, logged)
     findings += odd
-    if source.made or back or not time.as_is or any(c.sql != f'"{n}"' for n, c in columns.items()):
+    ready = as_it_lies(path, source, columns, time, back)
+    if ready is None:
         _free(copy, force)
-    ready = prepared(engine, source, columns, time, back, copy)
+        ready = prepared(engine, source, columns, time, back, copy)
     severities = list(Severity)
     findings.sort(key=lambda finding: severities.index(finding.severity))
     positives = labels[0].positives
     draft = Draft(
         name=student_name(out.stem, set()),
+        header=asked.header,
         origin=path.name,
         path=os.path.relpath(ready.path.absolute(), out.parent.absolute()),
         rows=rows,
@@ -279,7 +279,7 @@ def summary(begun: Begun) -> Iterator[str]:
     for text in begun.said:
         yield f"  {text}: {begun.data}"
     told = [
-        ("event time", draft.prepared.event_time, draft.time.guess.words),
+        ("event time", draft.time.guess.column, draft.time.guess.words),
         ("id", draft.roles.id.column, draft.roles.id.words),
         ("vertical", draft.roles.vertical.column, draft.roles.vertical.words),
         ("user", draft.roles.user.column, draft.roles.user.words),

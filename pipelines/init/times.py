@@ -42,7 +42,8 @@ SKEWED = 0.1
 
 
 class EventTime(NamedTuple):
-    """`sql` gives ms since 1970, int64. `as_is`: a recorded source reads the column by itself, numbers in `unit`."""
+    """`sql` gives ms since 1970, int64. `as_is`: a recorded source reads the column by itself, numbers in `unit`.
+    `form`: it reads dates that are written so, as strptime has it."""
 
     guess: Guess
     sql: str
@@ -50,6 +51,7 @@ class EventTime(NamedTuple):
     as_is: bool
     low_ms: int
     high_ms: int
+    form: str | None = None
 
 
 def event_time(
@@ -68,10 +70,10 @@ def event_time(
         if read is None:
             continue
         others = [each.name for each in chosen[place + 1 :]]
-        sql, unit, as_is, low, high, why, wrong = read
+        sql, unit, as_is, low, high, why, wrong, form = read
         why = f"{why}, {day(low)} to {day(high)}"
         guess = Guess(column.name, why, others[0] if others else "the order of the file")
-        return EventTime(guess, sql, unit, as_is, low, high), [*rejected, *wrong]
+        return EventTime(guess, sql, unit, as_is, low, high, form), [*rejected, *wrong]
     rows = next(iter(columns.values())).rows
     why = (
         f"no column is one: rows are {SECOND_MS // 1000} s apart, in the order of the file; hours and days say nothing"
@@ -110,7 +112,7 @@ def _score(column: Seen, last_year: int) -> float:
     return max(0.1, points - 6) if points and after else points
 
 
-Read = tuple[str, Unit, bool, int, int, str, list[Finding]]
+Read = tuple[str, Unit, bool, int, int, str, list[Finding], str | None]
 
 
 def _read(engine: Engine, path: Path, column: Seen, last_year: int) -> Read | None:
@@ -118,7 +120,7 @@ def _read(engine: Engine, path: Path, column: Seen, last_year: int) -> Read | No
         assert column.low is not None
         assert column.high is not None
         low, high = int(column.low), int(column.high)
-        return f"epoch_ms({column.sql})", "ms", True, low, high, column.type.lower(), []
+        return f"epoch_ms({column.sql})", "ms", True, low, high, column.type.lower(), [], None
     if column.kind == "text":
         return _text(engine, path, column)
     return _number(engine, path, column, last_year)
@@ -130,7 +132,7 @@ def _number(engine: Engine, path: Path, column: Seen, last_year: int) -> Read | 
     low, high, x = column.low, column.high, column.sql
     if column.whole and (form := written_as(TimeSeen(int(low), int(high), "ms"), last_year)) is not None:
         sql = f"epoch_ms(strptime(({x}::BIGINT)::VARCHAR, {literal(WRITTEN[form])}))"
-        return sql, "ms", False, *_edges(engine, path, sql), f"dates written as {form}", []
+        return sql, "ms", False, *_edges(engine, path, sql), f"dates written as {form}", [], WRITTEN[form]
     of_low, of_high = unit_of(low, last_year), unit_of(high, last_year)
     where, said = f"event time `{column.name}`", next((IN_NAMES[w] for w in column.words if w in IN_NAMES), None)
     wrong: list[Finding] = []
@@ -141,19 +143,19 @@ def _number(engine: Engine, path: Path, column: Seen, last_year: int) -> Read | 
                 seen = f"its name says {UNIT_WORDS[said]}, and its values are {UNIT_WORDS[of_low]}, the first {first}"
                 wrong.append(warn(where, seen, f"event_time_unit: {of_low} is set; see who else reads it by its name"))
             sql = _in_ms(x, of_low, column)
-            return sql, of_low, True, _ms(low, of_low), _ms(high, of_low), UNIT_WORDS[of_low], wrong
+            return sql, of_low, True, _ms(low, of_low), _ms(high, of_low), UNIT_WORDS[of_low], wrong, None
         edge = 10 ** (len(str(int(low))) + 1)
         few = engine.row(f"SELECT count_if({x} < {edge}) FROM {parquet(path)}")[0]
         seen = f"{few:,} of {column.rows:,} rows are in {UNIT_WORDS[of_low]}, the others in {UNIT_WORDS[of_high]}"
         wrong.append(warn(where, seen, "each is read in its own unit, in a copy; mend what writes them"))
         sql = f"CASE WHEN {x} < {edge} THEN {_in_ms(x, of_low, column)} ELSE {_in_ms(x, of_high, column)} END"
-        return sql, "ms", False, *_edges(engine, path, sql), "of two units", wrong
+        return sql, "ms", False, *_edges(engine, path, sql), "of two units", wrong, None
     if low < 0 or named(column, NAMES) < 5:
         return None
     unit = said or "s"
     sql = _in_ms(x, unit, column)
     why = f"counts from the start of a log, taken as {UNIT_WORDS[unit]}"
-    return sql, unit, True, _ms(low, unit), _ms(high, unit), why, wrong
+    return sql, unit, True, _ms(low, unit), _ms(high, unit), why, wrong, None
 
 
 def unit_of(value: float, last_year: int) -> Unit | None:
@@ -182,14 +184,14 @@ def _text(engine: Engine, path: Path, column: Seen) -> Read | None:
     try:
         milliseconds(texts.combine_chunks().cast(pa.string()), "ms")
         sql = f"epoch_ms({x}::TIMESTAMPTZ)"
-        return sql, "ms", True, *_edges(engine, path, sql), "ISO 8601 text", []
+        return sql, "ms", True, *_edges(engine, path, sql), "ISO 8601 text", [], None
     except (ValueError, duckdb.Error):
         pass
     for form in TEXT_FORMS:
         sql = f"epoch_ms(try_strptime({x}, {literal(form)}))"
         low, high, read = engine.row(f"SELECT min({sql}), max({sql}), count({sql}) FROM {parquet(path)}")
         if read == column.rows:
-            return sql, "ms", False, low, high, f"text written as {form}", []
+            return sql, "ms", False, low, high, f"text written as {form}", [], form
     return None
 
 

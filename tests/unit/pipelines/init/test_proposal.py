@@ -16,7 +16,7 @@ from pipelines.cli import app
 from pipelines.config import load
 from pipelines.init import Asked, begin
 from streaming.errors import BadInput
-from tests.support.streams.foreign_files import clicks, csv_of_strings, headerless_tsv, json_lines, stored
+from tests.support.streams.foreign_files import clicks, headerless_tsv, json_lines, stored
 
 ROWS = 4000
 
@@ -28,6 +28,11 @@ def proposed(tmp_path, table: pa.Table, **asked):
     config = load(out)
     assert not check_config(config).stops
     return config, begun
+
+
+def played(config, tmp_path) -> pa.Table:
+    """What a run of the config reads: the file that it names, or the copy that the run makes of it."""
+    return pq.read_table(config.source.opened(config.rows, config.source.copies_in(tmp_path / "copies")).path)
 
 
 def test_a_file_in_order_is_named_where_it_lies_and_every_guess_has_its_evidence(tmp_path):
@@ -105,9 +110,10 @@ def test_rows_out_of_order_are_sorted_on_disk_and_that_is_said(tmp_path):
     table = clicks(ROWS)
     mixed = table.take(np.random.default_rng(1).permutation(ROWS))
     config, begun = proposed(tmp_path, mixed)
-    assert "sorted on disk by time" in begun.said[0]
-    assert "sorted on disk by time" in begun.config.read_text()
-    copy = pq.read_table(config.source.path)
+    assert "the run sorts a copy on disk by time" in begun.said[0]
+    assert "the run sorts a copy on disk by time" in begun.config.read_text()
+    assert config.source.path == str(tmp_path / "rows.parquet")
+    copy = played(config, tmp_path)
     assert copy["shown_at"].to_pylist() == sorted(mixed["shown_at"].to_pylist())
     assert sorted(copy["impression_id"].to_pylist()) == sorted(mixed["impression_id"].to_pylist())
 
@@ -115,10 +121,11 @@ def test_rows_out_of_order_are_sorted_on_disk_and_that_is_said(tmp_path):
 def test_dates_written_as_numbers_become_times(tmp_path):
     hours = [14_102_100 + n * 24 // ROWS for n in range(ROWS)]
     config, begun = proposed(tmp_path, clicks(ROWS, shown_at=None, hour=hours))
-    times = pq.read_table(config.source.path)["event_time_ms"].to_pylist()
+    assert config.source.event_time_form == "%y%m%d%H"
+    times = played(config, tmp_path)["event_time_ms"].to_pylist()
     assert times[0] == 1_413_849_600_000  # 2014-10-21, midnight
     assert times[-1] - times[0] == 23 * 3_600_000
-    assert "YYMMDDHH" in begun.said[0]
+    assert "# dates written as YYMMDDHH" in begun.config.read_text()
 
 
 def test_text_without_names_or_times_is_made_a_file_that_runs(tmp_path):
@@ -172,7 +179,17 @@ def test_a_folder_of_files_is_one_stream(tmp_path):
     for day, start in enumerate(range(0, ROWS, 1000)):
         stored(folder / f"day-{day}.parquet", table.slice(start, 1000))
     begin(folder, tmp_path / "mine.yaml")
-    assert pq.read_table(load(tmp_path / "mine.yaml").source.path)["shown_at"].equals(table["shown_at"])
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["days", "mine.yaml"]
+    assert played(load(tmp_path / "mine.yaml"), tmp_path)["shown_at"].equals(table["shown_at"])
+
+
+def test_a_vertical_in_digits_with_zeros_in_front_is_what_the_students_are_named_by(tmp_path):
+    path, out = tmp_path / "rows.csv", tmp_path / "mine.yaml"
+    path.write_text("category,click\n" + "".join(f"{n % 3:03d},{n % 5 == 0:d}\n" for n in range(ROWS)))
+    begin(path, out)
+    config = load(out)
+    named = {vertical for student in config.students for vertical in student.row_filter}
+    assert set(check_config(config).sample.verticals) == named == {"000", "001", "002"}
 
 
 def test_columns_whose_names_rows_cannot_have_get_others(tmp_path):
@@ -204,7 +221,7 @@ def test_what_cannot_be_is_said_in_a_sentence(tmp_path, changes, asked, said):
 
 
 def test_nothing_is_overwritten_unless_it_is_asked(tmp_path):
-    path, out = csv_of_strings(tmp_path / "rows.csv", ROWS), tmp_path / "mine.yaml"
+    path, out = json_lines(tmp_path / "rows.jsonl", ROWS), tmp_path / "mine.yaml"  # with records: a copy is made
     command = ["init", str(path), "-o", str(out)]
     assert CliRunner().invoke(app, command).exit_code == 0
     refused = CliRunner().invoke(app, command)
@@ -222,7 +239,7 @@ def test_a_delta_table_is_the_rows_of_its_newest_version(tmp_path):
     deltalake.write_deltalake(lies, table, mode="overwrite", partition_by=["surface"])
     begun = begin(lies, tmp_path / "mine.yaml")
     assert begun.rows == ROWS
-    found = pq.read_table(load(tmp_path / "mine.yaml").source.path).sort_by("impression_id")
+    found = played(load(tmp_path / "mine.yaml"), tmp_path).sort_by("impression_id")
     assert found["surface"].to_pylist() == table["surface"].to_pylist()
     assert found["price"].to_pylist() == table["price"].to_pylist()
 

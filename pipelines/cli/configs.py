@@ -78,8 +78,8 @@ def init(
     """Look at a file of rows and write a config that runs on it, every guess with its evidence and the runner-up.
 
     What a run cannot read by itself (fields of records, feedback of its own file, times of two units) is copied once to
-    NAME.parquet next to the config, and that is said. Of Kafka topics a sample is read, and the config reads them live. Nothing is asked
-    without --ask; what was guessed wrong is named with an option, or edited.
+    NAME.parquet next to the config, and that is said. Of Kafka topics a sample is read, and the config reads them live.
+    Nothing is asked without --ask; what was guessed wrong is named with an option, or edited.
 
     Of a public data set (criteo, criteo-terabyte, avazu, kdd12, talkingdata, taobao, movielens, yambda) the published
     files are taken: times, verticals and delays are made of what they hold.

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
+from exfm.data.calendar import EVENT_TIME
 from exfm.data.features import FeatureSet, SequenceFeature, SparseFeature
 from exfm.data.sampling import label_weights
 from exfm.data.stretches import Parts, Stretches, Taken
@@ -117,7 +118,7 @@ class BatchBuilder:
 
     Reads the columns of `features`, and where they exist `label_<task>`, `teacher_logit_<task>`, `sample_weight`,
     `own row`, and of the lake's positions `lake_seq`, `block` and `teacher_version`; with `delays_ms` also
-    `event_time_ms` and `settlement`.
+    `event_time_ms` and `settlement`, the former with a history that forgets by time, too.
 
     Raises ModelError where a feature's column is missing or has a type its transform cannot take.
 
@@ -242,9 +243,10 @@ class BatchBuilder:
 
     def _times(self, taken: Taken) -> tuple[Tensor | None, Tensor | None]:
         """When rows were shown and when they had settled: their group's delay later."""
-        if not self._delays_ms:
-            return None, None
         parts = taken.parts
+        if not self._delays_ms:
+            timed = self.features.timed and parts.has(EVENT_TIME)
+            return torch.from_numpy(taken(parts.numbers(EVENT_TIME)).astype(np.int64)) if timed else None, None
         names, codes_N = parts.of("settlement", lambda: _encoded(parts.column("settlement")))
         shown, codes = taken(parts.numbers("event_time_ms")).astype(np.int64), taken(codes_N)
         used = np.bincount(codes, minlength=len(names))

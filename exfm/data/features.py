@@ -18,14 +18,15 @@ LABEL, LOGIT = "label_", "teacher_logit_"  # what columns of a task begin with
 
 
 class HistoryFeature(BaseModel):
-    """What a student's earlier rows with the same id were, as two dense inputs (exfm/data/history.py).
+    """What a student's earlier rows with the same id were, as dense inputs (exfm/data/history.py).
 
-    by          the sparse feature whose ids have a history each, by their rows in its table;
+    by          the sparse feature, a cross perhaps, whose ids have a history each, by their rows in its table;
     of          what is averaged: `label_<task>` or `teacher_logit_<task>` of a task of the student. None: of nothing,
                 both inputs are always 0 (what the twin of a student has, which never saw a teacher);
     prior_rows  an id's average is drawn towards that of all ids as if it had this many more rows of that average;
     half_life_rows  after this many further rows of the same id a row counts half, for streams that run for months.
                 None: all count alike. On MovieLens-1M 10, 20 and None do about equally well.
+    half_life_s the same by event time: so many seconds later a row counts half, whatever came in between.
     rows        whose rows are averaged: the student's `own`, or those of `all` verticals that its batches hold.
 
     >>> HistoryFeature(name="user_ctr", by="user_id", of="label_ctr").task
@@ -51,6 +52,20 @@ class HistoryFeature(BaseModel):
         allow_inf_nan=False,
         description="After this many further rows of an id, a row counts half; null: all rows count alike.",
     )
+    half_life_s: float | None = Field(
+        default=None,
+        gt=0,
+        allow_inf_nan=False,
+        exclude_if=lambda seconds: seconds is None,
+        description="After so many seconds of event time a row counts half; null: time does not matter.",
+    )
+    inputs: tuple[Literal["average", "rows", "positives"], ...] = Field(
+        default=("average", "rows"),
+        min_length=1,
+        exclude_if=lambda inputs: inputs == ("average", "rows"),
+        description="What becomes an input: the `average` (of labels, the rate), how many `rows` it is of (of ctr, "
+        "impressions), and of labels how many were `positives` (clicks).",
+    )
     rows: Literal["own", "all"] = Field(
         default="own",
         exclude_if=lambda whose: whose == "own",
@@ -63,6 +78,16 @@ class HistoryFeature(BaseModel):
         if self.of is not None and not self.task:
             raise ValueError(
                 f"history `{self.name}` is of `{self.of}`; it can be of `label_<task>` or of `teacher_logit_<task>`"
+            )
+        if self.half_life_rows is not None and self.half_life_s is not None:
+            raise ValueError(
+                f"history `{self.name}` has `half_life_rows` {self.half_life_rows:g} and `half_life_s` "
+                f"{self.half_life_s:g}: it forgets by rows or by time; leave one of them out"
+            )
+        if len(set(self.inputs)) < len(self.inputs) or (self.of_teacher and "positives" in self.inputs):
+            raise ValueError(
+                f"history `{self.name}` of `{self.of}` has inputs {', '.join(self.inputs)}; each may stand there once, "
+                "and `positives` are of labels"
             )
         return self
 
@@ -157,8 +182,13 @@ class FeatureSet(BaseModel):
 
     @property
     def dense_inputs(self) -> int:
-        """Floats that a student's trunk gets in addition to embeddings: dense features, then two per history."""
-        return len(self.dense_labels) + 2 * len(self.history)
+        """Floats that a student's trunk gets in addition to embeddings: dense features, then those of histories."""
+        return len(self.dense_labels) + sum(len(history.inputs) for history in self.history)
+
+    @property
+    def timed(self) -> bool:
+        """Whether a history forgets by event time: the rows that are learned have to say theirs."""
+        return any(history.half_life_s is not None for history in self.history)
 
     @property
     def all(self) -> tuple[SparseFeature | DenseFeature | SequenceFeature, ...]:

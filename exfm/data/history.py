@@ -9,7 +9,11 @@ k = `prior_rows`, μ and σ the mean and standard deviation of all values of all
     2 · (s_r − c_r μ) / ((c_r + k) σ)       the average's deviation from that of all ids, drawn towards it
     log(1 + c_r) / 5                        how much there is behind it
 
-Both are 0 for an id that was never seen. A batch is looked up before anything of it is added, so no row's label or
+With `half_life_s` it is time that forgets: f^(n−i) is 2^(−(T − t_i) / half-life), t_i the event time of a row and T the
+latest so far, of all ids. So a counter goes down while its id is not seen, and what it says needs no time of the row
+that asks. Where `inputs` names them there is a third, log(1 + s_r) / 5: how many were positive.
+
+All are 0 for an id that was never seen. A batch is looked up before anything of it is added, so no row's label or
 logit is ever among its own inputs; what it sees is what the rows of earlier batches had, as the student's weights do.
 Nothing here is trained. Which rows, in which batches, is all it depends on. Where of the rows with label 0 only a share
 is there (exfm/data/sampling.py), each of them is counted as all that it stands for.
@@ -33,7 +37,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from exfm.data.batch import Batch
 from exfm.data.features import FeatureSet, HistoryFeature
 from exfm.data.sampling import label_weights, row_weights
-from exfm.errors import ConfigError
+from exfm.errors import ConfigError, ModelError
 
 DEVIATIONS, COUNTS = 2.0, 5.0  # multiplies the deviation; divides log(1 + c)
 LEAST_VARIANCE = 1e-12  # values that are all the same have none
@@ -41,24 +45,27 @@ LEAST_VARIANCE = 1e-12  # values that are all the same have none
 
 class HistoryValues(NamedTuple):
     """What a batch adds: of every history that counts, the table rows (I,) and values (I,) float64 that are known, and
-    how many each stands for (I,) float64."""
+    how many each stands for (I,) float64; event times (I,) float64, in seconds, of those that forget by it."""
 
-    of: list[tuple[History, np.ndarray, np.ndarray, np.ndarray]]
+    of: list[tuple[History, np.ndarray, np.ndarray, np.ndarray, np.ndarray | None]]
 
     @property
     def finite(self) -> bool:
-        return all(bool(np.isfinite(x).all()) for _, _, x, _ in self.of)
+        return all(bool(np.isfinite(x).all()) for _, _, x, _, _ in self.of)
 
 
 class History(nn.Module):
     """One history, in float64: a float32 would stop counting at 2^24.
 
     sum, count  (R,) each: s and c;  total  (3,): the number of all values, their sum, the sum of their squares
+    last        (R,), with a half-life in time: when s and c were what they say;  clock  (1,): T. In seconds
     """
 
     sum: Tensor
     count: Tensor
     total: Tensor
+    last: Tensor
+    clock: Tensor
 
     def __init__(self, feature: HistoryFeature, rows: int):
         super().__init__()
@@ -67,17 +74,27 @@ class History(nn.Module):
         self.register_buffer("sum", torch.zeros(rows, dtype=torch.float64))
         self.register_buffer("count", torch.zeros(rows, dtype=torch.float64))
         self.register_buffer("total", torch.zeros(3, dtype=torch.float64))
+        self._half_life = feature.half_life_s
+        if self._half_life is not None:
+            self.register_buffer("last", torch.zeros(rows, dtype=torch.float64))
+            self.register_buffer("clock", torch.zeros(1, dtype=torch.float64))
 
     def forward(self, ids: Tensor) -> Tensor:
-        """(I,) -> (I, 2) float32."""
+        """(I,) -> (I, inputs) float32."""
         n, all_s, squares = self.total.tolist()
         mean, square = all_s / max(n, 1.0), squares / max(n, 1.0)
         spread = max(square - mean**2, LEAST_VARIANCE) ** 0.5
         s, c = self.sum[ids], self.count[ids]
+        if self._half_life is not None:
+            left = torch.exp2((self.last[ids] - self.clock) / self._half_life)
+            s, c = s * left, c * left
         deviation = torch.sub(s, c, alpha=mean) / (c + self.feature.prior_rows) * (DEVIATIONS / spread)
-        return torch.stack([deviation, torch.log1p(c) / COUNTS], dim=1).float()
+        found = {"average": deviation, "rows": torch.log1p(c) / COUNTS}
+        if "positives" in self.feature.inputs:
+            found["positives"] = torch.log1p(s) / COUNTS
+        return torch.stack([found[name] for name in self.feature.inputs], dim=1).float()
 
-    def add(self, ids: np.ndarray, x: np.ndarray, n: np.ndarray) -> None:
+    def add(self, ids: np.ndarray, x: np.ndarray, n: np.ndarray, times: np.ndarray | None = None) -> None:
         """(I,) each: n times x, one after the other, in order; an id may come several times."""
         s, c, total = self.sum.numpy(), self.count.numpy(), self.total.numpy()
         total += (n.sum(), (n * x).sum(), (n * x * x).sum())
@@ -92,13 +109,29 @@ class History(nn.Module):
             c[ids[last]] *= forgotten_U
             n = (1 - self._f**n) / (1 - self._f)  # 1 + f + … of those that it stands for
             n = n * self._f ** (np.repeat(ends_U, np.diff(last, prepend=-1)) - upto)
+        if self._half_life is not None and times is not None and len(ids):
+            n = n * self._forget(ids, times, self._half_life)
         np.add.at(s, ids, n * x)
         np.add.at(c, ids, n)
 
+    def _forget(self, ids: np.ndarray, times: np.ndarray, half_life: float) -> np.ndarray:
+        """Bring what these ids have to the latest of their times; what each value then counts. Times may come in any
+        order: an earlier one than what is there counts less."""
+        s, c, last = self.sum.numpy(), self.count.numpy(), self.last.numpy()
+        ids_U = np.unique(ids)
+        before_U = last[ids_U]
+        np.maximum.at(last, ids, times)
+        left_U = np.exp2((before_U - last[ids_U]) / half_life)
+        s[ids_U] *= left_U
+        c[ids_U] *= left_U
+        clock = self.clock.numpy()
+        np.maximum(clock, times.max(), out=clock)
+        return np.exp2((times - last[ids]) / half_life)
+
 
 class Histories(nn.Module):
-    """All histories of a feature set: dense features (B, C) -> (B, C + 2K). A bag of several ids gives their mean,
-    an empty one zeros; a value is added to every id of its bag.
+    """All histories of a feature set: dense features (B, C) -> (B, C + Σ inputs). A bag of several ids gives their
+    mean, an empty one zeros; a value is added to every id of its bag.
 
     Raises ConfigError for a history of a task that is not among `tasks`.
 
@@ -137,7 +170,7 @@ class Histories(nn.Module):
         bags = bags_in(sparse, self._keys, B)
         for feature in self._features:
             if feature.of is None:
-                inputs.append(dense.new_zeros(B, 2))
+                inputs.append(dense.new_zeros(B, len(feature.inputs)))
             else:
                 ids, owner = bags[feature.by]
                 x_I2 = next(counting)(ids)
@@ -147,7 +180,7 @@ class Histories(nn.Module):
     def values(self, batch: Batch, *, every_logit: bool = False) -> HistoryValues:
         """What a batch has to add: labels, and logits of rows that settle the label (once per impression and task) or,
         with `every_logit`, of all that have one. What is not known adds nothing."""
-        found: list[tuple[History, np.ndarray, np.ndarray, np.ndarray]] = []
+        found: list[tuple[History, np.ndarray, np.ndarray, np.ndarray, np.ndarray | None]] = []
         if not self._counting:
             return HistoryValues(found)
         bags = bags_in(batch.sparse, self._keys, len(batch))
@@ -161,17 +194,20 @@ class Histories(nn.Module):
                 known = known & batch.own.numpy()
             ids, owner = bags[history.feature.by]
             n = _standing_for(batch, t, by_row=history.feature.of_teacher and every_logit)
+            times = None if history.feature.half_life_s is None else _seconds(batch, history.feature)
             if owner is not None:
                 x, known, n = x[owner.numpy()], known[owner.numpy()], n[owner.numpy()]
-            found.append((history, ids.numpy()[known], x[known].astype(np.float64), n[known]))
+                times = None if times is None else times[owner.numpy()]
+            shown = None if times is None else times[known]
+            found.append((history, ids.numpy()[known], x[known].astype(np.float64), n[known], shown))
         return HistoryValues(found)
 
     def add(self, values: HistoryValues) -> None:
-        for history, ids, x, n in values.of:
-            history.add(ids, x, n)
+        for history, ids, x, n, times in values.of:
+            history.add(ids, x, n, times)
 
     def tensors(self) -> dict[str, Tensor]:
-        """The state itself, `<name>/{sum,count,total}`: to write into it is to load it."""
+        """The state itself, `<name>/{sum,count,total}`, and `last`, `clock`: to write into it is to load it."""
         return {f"{h.feature.name}/{key}": tensor for h in self._counting for key, tensor in h.named_buffers()}
 
 
@@ -198,6 +234,15 @@ def unfit_history(features: FeatureSet, names: Collection[str], tasks: Collectio
                 "else of the teacher, take arm `single_head` with weight 0"
             )
     return None
+
+
+def _seconds(batch: Batch, feature: HistoryFeature) -> np.ndarray:
+    """(B,) float64: event times."""
+    if batch.shown_ms is None:
+        raise ModelError(
+            f"history `{feature.name}` forgets by event time (half_life_s), and the rows have no column event_time_ms"
+        )
+    return batch.shown_ms.numpy() / 1000
 
 
 def _standing_for(batch: Batch, t: int, *, by_row: bool) -> np.ndarray:

@@ -307,7 +307,7 @@ def _by_id(tensors: Mapping[str, TensorSource], now: MadeWith) -> dict[str, Tens
     """Sums, counts and residuals grow as the table does whose ids they belong to: an id that is hashed finds its own
     again."""
     by = {feature.name: feature for feature in now.features.sparse}
-    of = {f"history/{h.name}/{key}": by[h.by] for h in now.features.history for key in ("sum", "count")}
+    of = {f"history/{h.name}/{key}": by[h.by] for h in now.features.history for key in ("sum", "count", "last")}
     of |= {f"residuals/{name}/mean": feature for name, feature in by.items()}
     fitted: dict[str, TensorSource] = {}
     for key, feature in of.items():

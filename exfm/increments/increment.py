@@ -158,7 +158,8 @@ def _tables(student: Student) -> dict[str, tuple[str, Tensor]]:
     by = [feature.by for feature in student.features.history if feature.of is not None]
     for n, table in enumerate(by):
         each = student.histories.each[n]
-        found |= {f"histories.each.{n}.{key}": (table, getattr(each, key)) for key in ("sum", "count")}
+        rows = {key: tensor for key, tensor in each.named_buffers() if key in ("sum", "count", "last")}
+        found |= {f"histories.each.{n}.{key}": (table, tensor) for key, tensor in rows.items()}
     return found
 
 
@@ -167,7 +168,9 @@ def _whole(student: Student) -> dict[str, Tensor]:
     for part in ("units", "trunk", "serving"):
         found |= student.net.get_submodule(part).state_dict(prefix=f"{part}.")
     found |= student.statistics.state_dict(prefix="statistics.")
-    found |= {f"histories.each.{n}.total": each.total for n, each in enumerate(student.histories.each)}
+    for n, each in enumerate(student.histories.each):
+        shared = {key: tensor for key, tensor in each.named_buffers() if key in ("total", "clock")}
+        found |= {f"histories.each.{n}.{key}": tensor for key, tensor in shared.items()}
     if student.wide is not None:
         state = student.wide.tensors()
         found |= {"wide.theta": state["stack/theta"], "wide.linear.hashing.modulus": state["wide/modulus"]}

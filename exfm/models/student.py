@@ -91,7 +91,7 @@ class Student:
 
         dense/<parameter>  adam/<parameter>/{exp_avg,exp_avg_sq,step}  table/<feature>/{weight,accumulator}
         adapter/{weights,exp_avg,exp_avg_sq,steps}  {platt,advantage}/{theta,information}
-        prior/{positive,negative}  history/<name>/{sum,count,total}  statistics/<name>/{total,counts}
+        prior/{positive,negative}  history/<name>/{sum,count,total,last,clock}  statistics/<name>/{total,counts}
         wide/{s,n,modulus}  stack/{theta,information}      not for a student that is made without
         residuals/{<feature>/mean,total}
         progress/{rows,labelled,distilled,without_teacher}  rng

@@ -32,6 +32,9 @@ FEATURES = FeatureSet(
         HistoryFeature(name="user_ctr", by="user", of="label_ctr"),
         HistoryFeature(name="ad_cvr", by="ad", of="label_cvr", half_life_rows=50),
         HistoryFeature(name="ad_logit", by="ad", of="teacher_logit_ctr"),
+        HistoryFeature(
+            name="pair", by="user_x_ad", of="label_ctr", half_life_s=60, inputs=("positives", "average", "rows")
+        ),
     ],
 )
 
@@ -45,6 +48,7 @@ class Publishing:
         self.touched, self.chain = Touched(self.student.features), ChainWriter(root)
         self._build, self._rng = BatchBuilder(FEATURES, TASKS), np.random.default_rng(seed)
         self.batch: Batch | None = None
+        self._now = 10**12
 
     def rows(self, count: int = 48) -> Batch:
         rng = self._rng
@@ -52,6 +56,8 @@ class Publishing:
         columns["seen"] = [rng.integers(0, 99, rng.integers(0, 5)).tolist() for _ in range(count)]
         columns["bid"] = rng.random(count).astype(np.float32)
         columns["price"] = pa.array(rng.integers(0, 1000, count), mask=rng.random(count) < 0.1)
+        self._now += count * 1000
+        columns["event_time_ms"] = self._now + rng.integers(-9000, 9000, count)
         for task in TASKS:
             columns[f"label_{task}"] = rng.integers(0, 2, count).astype(np.int8)
             columns[f"teacher_logit_{task}"] = rng.normal(size=count).astype(np.float32)

@@ -264,3 +264,83 @@ def test_a_history_that_cannot_be_kept_is_refused(history, words):
 def test_a_history_of_another_students_task_is_refused():
     with pytest.raises(ConfigError, match=r"is of `label_cvr`, and the tasks are ctr"):
         Student(SMALL, FEATURES, ["ctr"], 3)
+
+
+# --- forgetting by event time ----------------------------------------------------------------------------------------
+
+PAIR = SparseFeature(name="pair", columns=["user", "ad"], rows=300)
+TIMED = HistoryFeature(
+    name="pair_ctr", by="pair", of="label_ctr", half_life_s=50, inputs=("average", "rows", "positives")
+)
+SPOKEN_OF_LATE = HistoryFeature(name="word_ctr", by="words", of="label_ctr", half_life_s=20, prior_rows=1)
+WITH_TIME = FeatureSet(sparse=[USER, AD, WORDS, PAIR], history=[TIMED, SPOKEN_OF_LATE])
+
+
+def timed_table(rows=400):
+    """Event times go on, with some disorder."""
+    times = 10**12 + np.arange(rows) * 900 + np.random.default_rng(8).integers(-20_000, 20_000, rows)
+    return table(rows).append_column("event_time_ms", pa.array(times))
+
+
+def test_counters_forget_by_event_time_as_a_slow_loop_over_the_earlier_rows_says():
+    one, whole = student(WITH_TIME), timed_table()
+    build, rows = BatchBuilder(WITH_TIME, TASKS), whole.to_pylist()
+    pairs = build(whole).sparse["pair"]
+    owner = np.repeat(np.arange(400), pairs.lengths().numpy())
+    for row, pair in zip(owner, pairs.values().tolist(), strict=True):
+        rows[row]["pair"] = pair
+    for start in range(0, 400, 64):
+        batch = build(whole.slice(start, 64))
+        got, now, past = inputs(one, batch).numpy(), rows[start : start + 64], rows[:start]
+        assert np.allclose(got[:, :3], by_the_clock(past, now, TIMED), atol=1e-5)
+        assert np.allclose(got[:, 3:], by_the_clock(past, now, SPOKEN_OF_LATE)[:, :2], atol=1e-5)
+        assert one.train_step(batch).finite
+    assert (got[:, 2] > 0).any()
+
+
+def by_the_clock(past, rows, history):
+    seen, clock = {}, -np.inf
+    for row in past:
+        if row["label_ctr"] is not None:
+            for i in ids_of({"pair": None, **row}, history):
+                seen.setdefault(i, []).append((row["event_time_ms"] / 1000, row["label_ctr"]))
+                clock = max(clock, row["event_time_ms"] / 1000)
+    every = [x for values in seen.values() for _, x in values]
+    mean, spread = (np.mean(every), np.std(every)) if every else (0.0, 1.0)
+
+    def inputs_of(values):
+        c = sum(0.5 ** ((clock - t) / history.half_life_s) for t, _ in values)
+        s = sum(x * 0.5 ** ((clock - t) / history.half_life_s) for t, x in values)
+        return 2 * (s - c * mean) / (c + history.prior_rows) / spread, np.log(1 + c) / 5, np.log(1 + s) / 5
+
+    each = [[inputs_of(seen.get(i, [])) for i in ids_of({"pair": None, **row}, history)] for row in rows]
+    return np.array([np.mean(found, axis=0) if found else (0.0, 0.0, 0.0) for found in each])
+
+
+def test_a_counter_that_forgets_by_time_is_saved_and_served_to_the_bit(tmp_path):
+    first, second = student(WITH_TIME), student(WITH_TIME, seed=9)
+    build, whole = BatchBuilder(WITH_TIME, TASKS), timed_table()
+    for start in range(0, 256, 64):
+        first.train_step(build(whole.slice(start, 64)))
+    second.load_state(first.state())
+    last = build(whole.slice(256, 64))
+    served = load_served(save_served(first.export(), tmp_path, "v1"))
+    without_times = BatchBuilder(WITH_TIME, TASKS)(whole.slice(256, 64).drop_columns(["event_time_ms"]))
+    assert np.abs(served.score(without_times) - first.score(last)).max() <= 1e-6
+    assert np.array_equal(first.train_step(last).logits, second.train_step(last).logits)
+    assert same(first.state(), second.state())
+    with pytest.raises(ModelError, match="`pair_ctr` forgets by event time"):
+        first.train_step(without_times)
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ({"half_life_rows": 3, "half_life_s": 60}, "it forgets by rows or by time"),
+        ({"inputs": ("rows", "rows")}, "each may stand there once"),
+        ({"of": "teacher_logit_ctr", "inputs": ("positives",)}, "`positives` are of labels"),
+    ],
+)
+def test_a_history_whose_settings_do_not_fit_is_refused(how, words):
+    with pytest.raises(ValueError, match=words):
+        HistoryFeature(**{"name": "h", "by": "user", "of": "label_ctr"} | how)

@@ -115,7 +115,7 @@ def dense_of(feature: DenseFeature, columns: Mapping[str, pa.Array]) -> np.ndarr
     if feature.length is not None:
         return _vectors(feature, feature.length, column)
     check_number(feature, column.type, number=_is_number(column.type))
-    x = column.cast(pa.float64()).to_numpy(zero_copy_only=False)
+    x = column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
     if feature.clip is not None:
         x = np.clip(x, *feature.clip)
     if feature.transform == "log1p":
@@ -137,7 +137,13 @@ def _vectors(feature: DenseFeature, length: int, column: pa.Array) -> np.ndarray
     if len(lengths) and pc.min_max(lengths).as_py() != {"min": length, "max": length}:
         wrong = next(n for n in lengths.to_pylist() if n != length)
         raise ConfigError(f"{of}, and a row has {wrong}; declare `length: {length}` of the column, and it is kept out")
-    values = column.flatten().cast(pa.float32()).fill_null(0.0).to_numpy(zero_copy_only=False).reshape(-1, length)
+    values = (
+        column.flatten()
+        .cast(pa.float32(), safe=False)
+        .fill_null(0.0)
+        .to_numpy(zero_copy_only=False)
+        .reshape(-1, length)
+    )
     values = values if feature.clip is None else np.clip(values, *feature.clip)
     if not column.null_count:
         return values

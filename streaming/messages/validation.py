@@ -307,7 +307,9 @@ def _is_list(kind: pa.DataType) -> bool:
 
 def _convertible(source: pa.DataType, target: pa.DataType) -> bool:
     if pa.types.is_list(target):
-        return _is_list(source) and _convertible(source.value_type, target.value_type)
+        if not _is_list(source):
+            return False
+        return pa.types.is_null(source.value_type) or _convertible(source.value_type, target.value_type)  # [] has none
     if pa.types.is_string(target):
         return pa.types.is_string(source) or pa.types.is_large_string(source) or pa.types.is_string_view(source)
     numbers = pa.types.is_integer(source) or pa.types.is_floating(source) or pa.types.is_decimal(source)

@@ -142,3 +142,9 @@ def test_a_list_of_floats_is_as_many_inputs_and_a_null_is_zeros(kind):
 def test_lists_of_another_length_or_kind_are_named(column, message):
     with pytest.raises(ConfigError, match=message):
         dense_of(VECTOR, {"v": column})
+
+
+def test_a_whole_number_that_a_float_does_not_hold_is_rounded():
+    number = 2**53 + 1
+    made = dense_of(DenseFeature(name="x", transform="log1p"), {"x": pa.array([number, -(2**63)])})
+    np.testing.assert_allclose(made[:, 0], [np.log(2.0**53), -np.log(2.0**63)], rtol=1e-6)

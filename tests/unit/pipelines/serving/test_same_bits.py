@@ -131,3 +131,11 @@ def test_a_shared_value_is_what_it_is_in_every_row():
             repeated = checked_columns({name: [value] * 3}, OTHERS, 3, rules)
             assert bits(shared[0].column(name)) == bits(repeated[0].column(name))
             assert shared[1] == repeated[1]
+
+
+@pytest.mark.parametrize("values", [[[], []], [[], [3]], pa.chunked_array([pa.array([[], []])])])
+def test_an_empty_list_is_a_list(values):
+    rules = serving_rules(SCHEMA, _reading("tags"))
+    batch, refusals = checked_columns({"tags": values}, {}, 2, rules)
+    assert not refusals
+    assert batch["tags"].to_pylist()[0] == []

@@ -22,8 +22,19 @@ WRITTEN = {
     "YYYYMMDDHH": "%Y%m%d%H",
     "YYYYMMDDHHMM": "%Y%m%d%H%M",
     "YYYYMMDDHHMMSS": "%Y%m%d%H%M%S",
+    "YYYYMMDDHHMMSSmmm": "%Y%m%d%H%M%S%g",
 }
-"""Dates that people write as one number, by how they call them."""
+"""Dates that people write as one number, by how they call them; as DuckDB's strptime has them, whose %g are
+milliseconds."""
+
+
+def in_python(form: str) -> str:
+    """A form as Python's strptime has it.
+
+    >>> in_python("%H%M%S%g")
+    '%H%M%S%f'
+    """
+    return form.replace("%g", "%f")
 
 
 def judge_times(sample: Sample, this_year: int, where: str, unit_setting: str | None) -> Iterator[Finding]:
@@ -42,7 +53,8 @@ def judge_times(sample: Sample, this_year: int, where: str, unit_setting: str | 
         yield stop(
             where,
             f"{number} looks like a date written as {kind}, and is read as a count of {_words(seen.unit)}: {shown}",
-            f'make a time of it first (pandas: `pd.to_datetime(column.astype(str), format="{WRITTEN[kind]}")`)',
+            "make a time of it first (pandas: "
+            f'`pd.to_datetime(column.astype(str), format="{in_python(WRITTEN[kind])}")`)',
         )
     elif (unit := other_unit(seen, last_year)) is not None:
         yield stop(
@@ -95,7 +107,7 @@ def written_as(seen: TimeSeen, last_year: int) -> str | None:
     for name, form in WRITTEN.items():
         try:
             if all(
-                len(str(n)) == len(name) and FIRST_YEAR <= datetime.strptime(str(n), form).year <= last_year
+                len(str(n)) == len(name) and FIRST_YEAR <= datetime.strptime(str(n), in_python(form)).year <= last_year
                 for n in numbers
             ):
                 return name

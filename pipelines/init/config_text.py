@@ -20,7 +20,7 @@ from pipelines.quality import Finding, Severity
 @dataclass
 class Draft:
     """All that was found out. `path`: the file as the config names it. `memory`: in words, once the config is known.
-    `kafka`: the section of live topics, instead of a file."""
+    `kafka`: the section of live topics, instead of a file. `made`: the file is a copy."""
 
     name: str
     origin: str
@@ -36,6 +36,7 @@ class Draft:
     findings: list[Finding]
     sizes: Sizes
     memory: str = ""
+    made: bool = False
     header: bool | None = None
     kafka: dict[str, Any] = field(default_factory=dict)
     made_with: list[str] = field(default_factory=list)

@@ -31,7 +31,7 @@ STARS: dict[str, float] = {
 }  # fmt: skip
 NOT_LABELS = frozenset([
     "count", "cnt", "num", "id", "time", "ts", "timestamp", "rate", "type", "category", "user", "item",
-    "position", "pos", "since", "non",
+    "position", "pos", "since", "non", "verified",
 ])  # fmt: skip
 YES = ("yes", "y", "true", "t", "click", "clicked", "positive", "1", "buy", "bought", "converted")
 NO = ("no", "n", "false", "f", "none", "negative", "0", "-1", "")

@@ -211,6 +211,7 @@ def _draft(
         path=os.path.relpath(ready.path.absolute(), out.parent.absolute()),
         rows=rows,
         prepared=ready,
+        made=ready.path == copy,
         time=time,
         labels=labels,
         roles=roles,
@@ -277,7 +278,9 @@ def summary(begun: Begun) -> Iterator[str]:
     draft = begun.draft
     yield f"{draft.origin}: {begun.rows:,} rows, {begun.columns} columns"
     for text in begun.said:
-        yield f"  {text}: {begun.data}"
+        yield f"  {text}"
+    if draft.made:
+        yield f"  copied to {begun.data}"
     told = [
         ("event time", draft.time.guess.column, draft.time.guess.words),
         ("id", draft.roles.id.column, draft.roles.id.words),

@@ -14,7 +14,7 @@ from pipelines.checks import WRITTEN, TimeSeen, day, plausible, written_as
 from pipelines.init.columns import Seen
 from pipelines.init.guess import Guess, named, ranked
 from pipelines.quality import Finding, warn
-from streaming.messages import PER_MS, Unit, milliseconds
+from streaming.messages import LATEST_EVENT_TIME_MS, PER_MS, Unit, milliseconds
 from streaming.tables import MADE_FROM_MS, ROW, SECOND_MS, Engine, literal, made_times, parquet
 
 NAMES: dict[str, float] = {
@@ -150,9 +150,9 @@ def _number(engine: Engine, path: Path, column: Seen, last_year: int) -> Read | 
         wrong.append(warn(where, seen, "each is read in its own unit, in a copy; mend what writes them"))
         sql = f"CASE WHEN {x} < {edge} THEN {_in_ms(x, of_low, column)} ELSE {_in_ms(x, of_high, column)} END"
         return sql, "ms", False, *_edges(engine, path, sql), "of two units", wrong, None
-    if low < 0 or named(column, NAMES) < 5:
-        return None
     unit = said or "s"
+    if low < 0 or named(column, NAMES) < 5 or _ms(high, unit) > LATEST_EVENT_TIME_MS:
+        return None
     sql = _in_ms(x, unit, column)
     why = f"counts from the start of a log, taken as {UNIT_WORDS[unit]}"
     return sql, unit, True, _ms(low, unit), _ms(high, unit), why, wrong, None

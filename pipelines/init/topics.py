@@ -167,7 +167,7 @@ class _Topic:
             return "json"
         if message.value[:4] == b"\xff\xff\xff\xff":
             return "arrow"
-        avro = " The first byte is 0, as in Confluent's wire format with Avro;" if message.value[:1] == b"\0" else ""
+        avro = " It begins as Confluent's wire format with Avro;" if message.value[:1] == b"\0" else ""
         raise BadInput(
             f"topic `{self._name}`: message {message.offset} of partition {message.partition} is neither a JSON object "
             f"nor an Arrow IPC stream.{avro} a stream reads `codec: json` and `codec: arrow`"

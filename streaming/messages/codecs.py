@@ -172,7 +172,8 @@ class ArrowCodec(Codec):
                 table = read_ipc(message.value, self._max_message_bytes)
                 batch, refusals = conform(table, self._rules.schema)
             except ValueError as error:
-                refused.append((index, 0, Refusal("undecodable", f"not an Arrow IPC stream that can be read: {error}")))
+                why = f"not an Arrow IPC stream that can be read: {error}{_as_avro(message.value)}"
+                refused.append((index, 0, Refusal("undecodable", why)))
                 continue
             batches.append(without_rows(batch, refusals))
             refused += [(index, row, refusal) for row, refusal in refusals.items()]
@@ -279,7 +280,7 @@ class JsonCodec(Codec):
         try:
             record = json.loads(value, object_pairs_hook=_once)
         except (ValueError, RecursionError) as error:
-            raise _Fault("undecodable", f"not JSON: {error}") from None
+            raise _Fault("undecodable", f"not JSON: {error}{_as_avro(value)}") from None
         if not isinstance(record, dict):
             raise _Fault("undecodable", f"a JSON {type(record).__name__}, not an object")
         taken, changed = {}, False
@@ -325,6 +326,12 @@ class _Fault(Exception):
     def __init__(self, reason: str, detail: str) -> None:
         super().__init__(reason)
         self.refusal = Refusal(reason, detail)
+
+
+def _as_avro(value: bytes) -> str:
+    """Words for a message that begins as Confluent's wire format does: a byte 0, and a schema's id in four."""
+    avro = value[:1] == b"\0" and len(value) > 5
+    return "; it begins as Confluent's wire format with Avro, which is not read: send JSON or Arrow" if avro else ""
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from streaming.errors import BadInput
 from tests.support.pipelines.small_runs import Finished, assert_learned_the_lake, small, to_the_end
 from tests.support.pipelines.topics import by_hand, fill, make_inputs, send
 from tests.support.streams import foreign_files
+from tests.support.streams.held_out import HELD_OUT
 from tests.support.streams.published_files import PUBLISHED
 
 pytestmark = pytest.mark.broker
@@ -80,6 +81,21 @@ def test_json_lines_with_records_and_lists_run(broker, tmp_path):
     names = set(finished.lake.column_names)
     assert {"user_id", "user_geo_country", "clicked_items"} <= names
     assert {student.name for student in finished.config.students} == {"search", "home"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", HELD_OUT)
+def test_logs_in_public_schemas_that_it_was_not_written_for_run_unedited(broker, tmp_path, name):
+    finished = run_of(broker, HELD_OUT[name](tmp_path / name, ROWS), tmp_path)
+    column, rated = (
+        finished.config.source.labels["ctr"].column,
+        next(iter(finished.summary["students"].values()))["ctr"],
+    )
+    assert column in ("clicked", "IsClick", "click", "rating")
+    labelled = ROWS // 3 if name == "trainSearchStream.tsv" else ROWS  # there, two of three ads have no label
+    assert rated["rows"] == labelled
+    assert finished.lake.filter(finished.lake["label_ctr"].is_valid()).num_rows == labelled
+    assert rated["student"]["ne"] < 1.05  # of few rows: it has not gone astray
 
 
 @pytest.mark.parametrize(
@@ -160,4 +176,4 @@ def test_topics_that_no_stream_can_read_are_refused_in_words(broker, tmp_path, t
     )
     row = b'{"impression_id": 1, "event_time_ms": 1790000000, "vertical": "feed"}'
     assert "event_time_ms is 1,790,000,000; messages need milliseconds" in refused(*[row] * 200)
-    assert "as in Confluent's wire format with Avro" in refused(*[b"\0\0\0\0\1ab"] * 500)
+    assert "It begins as Confluent's wire format with Avro" in refused(*[b"\0\0\0\0\1ab"] * 500)

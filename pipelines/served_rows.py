@@ -83,6 +83,8 @@ def _checked(read: Callable[[pa.Field], Taken], rules: RowRules) -> tuple[pa.Rec
 
 def _values(values: list[Any] | pa.ChunkedArray, field: pa.Field) -> Taken:
     if isinstance(values, pa.ChunkedArray):
+        if values.type == field.type and values.num_chunks == 1:  # what `conform` makes of it, without a table of one
+            return nan_as_null(values.chunk(0), field), Refusals()
         batch, refusals = conform(pa.table({field.name: values}), pa.schema([field]))
         return batch.column(0), refusals
     if set(map(type, values)) <= AS_THEY_ARE.get(field.type, frozenset()) and field.name != "event_time_ms":

@@ -162,8 +162,9 @@ class BatchBuilder:
         count = rows.num_rows
         labels, label_mask = self._targets(Taken(Parts(rows)), "label_", count)  # sampling may have taken some away
         logits, teacher_mask = self._targets(taken, "teacher_logit_", count)
-        teacher_mask &= logits.isfinite()
-        logits[~teacher_mask] = 0.0
+        if any(taken.parts.has("teacher_logit_" + task) for task in self.tasks):
+            teacher_mask &= logits.isfinite()
+            logits[~teacher_mask] = 0.0
         shown, settled = self._times(taken)
         dense, raw = self._dense(taken, count)
         tables: list[SparseFeature | SequenceFeature] = [*self.features.sparse, *self.features.sequence]

@@ -45,7 +45,12 @@ def hash64(ids: pa.Array) -> np.ndarray:
         encoded = ids.dictionary_encode()
         distinct = encoded.dictionary.to_numpy(zero_copy_only=False).astype(object)
         return pd.util.hash_array(distinct, categorize=False)[encoded.indices.to_numpy()]
-    return mixed(ids.cast(pa.int64()).to_numpy().view(np.uint64))
+    return mixed(_int64(ids).to_numpy().view(np.uint64))
+
+
+def _int64(ids: pa.Array) -> pa.Array:
+    """Integers of any width; not cast where they are of this one, which takes longer than a hundred of them."""
+    return ids if ids.type == pa.int64() else ids.cast(pa.int64())
 
 
 def mixed(x: np.ndarray) -> np.ndarray:
@@ -200,7 +205,7 @@ def _rows(feature: SparseFeature | SequenceFeature, name: str, values: pa.Array)
             raise ConfigError(
                 f"feature `{feature.name}` indexes by column `{name}` of type {values.type}; it needs integers"
             )
-        rows = values.cast(pa.int64()).to_numpy()
+        rows = _int64(values).to_numpy()
         if len(rows) and not (rows.min() >= 0 and rows.max() < feature.rows):
             wrong = rows[(rows < 0) | (rows >= feature.rows)][0]
             raise ConfigError(
@@ -213,7 +218,7 @@ def _rows(feature: SparseFeature | SequenceFeature, name: str, values: pa.Array)
             f"feature `{feature.name}` hashes column `{name}` of type {values.type}; it needs integers or strings, "
             "or `bucketize` for a float"
         )
-    return (hash64(values) % np.uint64(feature.rows)).astype(np.int64)
+    return (hash64(values) % np.uint64(feature.rows)).view(np.int64)
 
 
 def _cross(feature: SparseFeature, columns: list[pa.Array]) -> Bags:

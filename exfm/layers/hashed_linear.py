@@ -137,7 +137,7 @@ class HashedLinear(nn.Module):
 
     def forward(self, sparse: KeyedJaggedTensor, dense: Tensor) -> Tensor:
         at = self.hashing(sparse, dense)
-        return torch.stack([at.summed(w[at.slots], len(dense)) for w in self.weight], dim=1)
+        return torch.stack([at.summed(w.index_select(0, at.slots), len(dense)) for w in self.weight], dim=1)
 
 
 def crosses_of(features: FeatureSet) -> tuple[tuple[int, int], ...]:

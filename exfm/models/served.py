@@ -73,8 +73,10 @@ class ServedStudent(nn.Module):
         dense = self.statistics(dense, raw)
         pooled_BE = self.tables(sparse) if self.quantised is None else self.quantised(sparse)
         e_BND = self.units(pooled_BE, sparse)
-        z_S = self.prior(self.serving(self.trunk(e_BND, self.histories(sparse, dense))))
-        return z_S if self.wide is None else self.wide(self.prior.offset().float(), z_S, sparse, dense)
+        offset = self.prior.offset()
+        z_S = self.serving(self.trunk(e_BND, self.histories(sparse, dense)))
+        z_S = z_S + offset.to(z_S.dtype)
+        return z_S if self.wide is None else self.wide(offset.float(), z_S, sparse, dense)
 
     @property
     def parameter_count(self) -> int:

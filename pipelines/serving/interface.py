@@ -81,7 +81,7 @@ def _models() -> dict[str, Any]:
             "tables": {
                 "type": "object",
                 "description": "kind, bytes; where not fp32, the change of NE by task (0.001: a thousandth worse), on "
-                "so many labelled rows",
+                "so many labelled rows; null: as it was stated when the version was published",
                 "required": ["kind", "bytes"],
             },
             "refused": {"type": "string", "description": "which version is not served, and why"},

@@ -1,5 +1,6 @@
 """Tables of int8 or int4 at serving: what they cost in normalised entropy is measured on labelled rows before they
-answer, and beyond a bound they are refused."""
+answer, and beyond a bound they are refused. Of a registered model there are no rows: what was measured when it was
+published is in its tags."""
 
 from __future__ import annotations
 
@@ -34,16 +35,26 @@ def refuse_stated(asked: Tables, stated: dict[str, Any] | None) -> None:
             )
 
 
-def take_tables(served: ServedStudent, asked: Tables, rows: pa.Table | None) -> dict[str, Any]:
-    """Have the student serve from such tables; what is to be said of them. `rows`: labelled ones to judge them on.
+def take_tables(
+    served: ServedStudent, asked: Tables, rows: pa.Table | None, stated: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """Have the student serve from such tables; what is to be said of them. `rows`: labelled ones to judge them on;
+    where there are none, what was `stated` of the version has been judged (`refuse_stated`).
 
     Raises ModelError where a task's NE grows by more than it may, or nothing can tell.
     """
     before = served.table_bytes
     if asked.kind == "fp32":
         return {"kind": "fp32", "bytes": before}
+    if rows is None and (known := (stated or {}).get(asked.kind)) is not None:
+        served.quantise(asked.kind)
+        sizes = {"bytes": served.table_bytes, "bytes_fp32": before}
+        return {"kind": asked.kind, **sizes, "ne_change": known["ne_change"], "judged_rows": None}
     if rows is None or not rows.num_rows:
-        raise ModelError(f"tables of {asked.kind} are judged on labelled rows, and there are none; serve fp32")
+        raise ModelError(
+            f"tables of {asked.kind} are judged on labelled rows, and there are none; nor was it stated what they cost "
+            "when the version was published; serve fp32"
+        )
     from pipelines.workers.student import table_losses  # fp32 starts without a reader of the lake
 
     kind: Kind = asked.kind

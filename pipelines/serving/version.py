@@ -64,13 +64,13 @@ class ServedVersion:
         already, to be served as it is. Raises ModelError where the files are damaged or hold something else, or such
         tables predict worse than they may."""
         served = load_served(path) if value is None else value.served
-        rows = None
-        refuse_stated(tables, about.get("published", {}).get("tables"))
+        rows, stated = None, about.get("published", {}).get("tables")
+        refuse_stated(tables, stated)
         if tables.kind != "fp32" and labelled is not None:
             from pipelines.workers.student import columns_to_judge  # fp32 starts without a reader of the lake
 
             rows = labelled(columns_to_judge(served), JUDGED_ROWS)
-        self.model, self.name, self.about = model, name, about | {"tables": take_tables(served, tables, rows)}
+        self.model, self.name, self.about = model, name, about | {"tables": take_tables(served, tables, rows, stated)}
         self._model, self._rules = ServedModel(served, schema), serving_rules(schema, served.features)
         self.value = value  # it stays as it is while it is kept
         self.signature = Signature(model, name, served.tasks, self._rules.schema, schema)

@@ -1,4 +1,4 @@
-from .mirror import Mirror, Mirrors, mirror_of
+from .mirror import Mirror, Mirrors, mirror_of, tables_stated
 from .mlflow import RegisteredModels, Tracker
 from .registration import Interface, Registration, Version, champion_lines, registration_of
 
@@ -13,4 +13,5 @@ __all__ = [
     "champion_lines",
     "mirror_of",
     "registration_of",
+    "tables_stated",
 ]

@@ -101,6 +101,21 @@ def lineage_tags(entry: Entry) -> dict[str, str]:
     return {key: str(value) for key, value in (flat | ranges).items() if value is not None}
 
 
+def tables_stated(tags: Mapping[str, str]) -> dict[str, Any] | None:
+    """What the tags of a registered version state of smaller tables, as its ledger has it; None where they state
+    nothing.
+
+    >>> tables_stated({"role": "student", "tables/int8/ne_change/ctr": "0.0002"})
+    {'int8': {'ne_change': {'ctr': 0.0002}}}
+    """
+    found: dict[str, Any] = {}
+    for tag, value in tags.items():
+        parts = tag.split("/", 3)
+        if len(parts) == 4 and (parts[0], parts[2]) == ("tables", "ne_change"):
+            found.setdefault(parts[1], {"ne_change": {}})["ne_change"][parts[3]] = float(value)
+    return found or None
+
+
 def decision_tag(number: int, entry: Entry) -> tuple[str, str]:
     """An entry as the tag of its version, whose names sort as the ledger does.
 

@@ -7,11 +7,12 @@ import re
 import shutil
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from exfm.errors import ModelError
 from pipelines.config import choices
 from pipelines.serving.origins.wanted import LOOK_EVERY_S, Wanted
-from pipelines.tracking import RegisteredModels
+from pipelines.tracking import RegisteredModels, tables_stated
 from streaming.errors import BadInput
 from streaming.schema import RowSchema
 
@@ -48,7 +49,10 @@ class RegisteredOrigin:
             path, settings = self._models.files(self.model, version.number, self._copies / str(version.number))
             if "rows" not in settings:
                 raise ModelError(f"{self._uri} has no schema of its rows (exfm 0.1 kept none); register it again")
-            about = {"follows": self._uri, "published": {"at": version.at, "tags": version.tags}}
+            published: dict[str, Any] = {"at": version.at, "tags": version.tags}
+            if (stated := tables_stated(version.tags)) is not None:
+                published["tables"] = stated
+            about = {"follows": self._uri, "published": published}
             schema = RowSchema.model_validate(settings["rows"])
             self._held = version.number, Wanted(str(version.number), path, schema, about)
         return self._held[1]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from pipelines.cli import console as cli
-from pipelines.serving import Server, open_shelf, origins_of
+from pipelines.serving import Asked, Server, Tables, open_shelf, origins_of
 from pipelines.tracking import Tracker
 from streaming.errors import BadInput
 from tests.support.models.served_students import ROWS, registration, save_student
@@ -99,3 +99,31 @@ def test_a_file_is_scored_by_a_registered_model(store, capsys, tmp_path):
         cli.main(["score", f"models:/{MODEL}/1", str(tmp_path / "ads.parquet"), "--tracking-uri", store, "--json"])
     assert not left.value.code
     assert json.loads(capsys.readouterr().out)["version"] == "1"
+
+
+def test_smaller_tables_are_taken_by_what_the_tags_of_the_version_state(tmp_path):
+    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
+    tracker = Tracker(uri, tmp_path / "artifacts", "test", tmp_path / "runs.json", 0.1)
+    stated = {f"tables/{kind}/ne_change/{task}": str(change) for kind, task, change in
+              (("int8", "ctr", 0.0002), ("int8", "cvr", -0.0001), ("int4", "ctr", 0.004))}  # fmt: skip
+    for name, tags in (("v1", stated), ("v2", {})):
+        tracker.register("student-feed", registration(MODEL, save_student(tmp_path, name, seed=3), tags=tags))
+    tracker.close()
+    assert tracker.problem is None
+
+    def served(number, tables):
+        shelf = open_shelf(origins_of([f"models:/{MODEL}/{number}"], None, tracking_uri=uri), tables)
+        shelf.close()
+        return shelf.version(MODEL), shelf.refused(MODEL)
+
+    exact, _ = served(1, Tables())
+    small, _ = served(1, Tables("int8"))
+    assert small.about["tables"]["kind"] == "int8"
+    assert small.about["tables"]["bytes"] < exact.about["tables"]["bytes"] == small.about["tables"]["bytes_fp32"]
+    assert small.about["tables"]["ne_change"] == {"ctr": 0.0002, "cvr": -0.0001}
+    rows = {name: ROWS[name].tolist() for name in exact.inputs.names}
+    said, meant = (each.answer(Asked(rows, {}, len(ROWS))).probabilities for each in (small, exact))
+    assert 0 < np.abs(said - meant).max() < 0.01
+    assert "raised the NE of `ctr` by 0.400% when this version was published" in served(1, Tables("int4"))[1]
+    assert served(1, Tables("int4", max_ne_loss=0.01))[0] is not None
+    assert "nor was it stated" in served(2, Tables("int8"))[1]

@@ -123,7 +123,7 @@ def test_a_registered_model_has_no_rows_to_judge_them_on(root):
             pass
 
     refused = open_shelf([Registered()], Tables("int8", 1.0))
-    assert "there are none; serve fp32" in refused.refused("feed")
+    assert "nor was it stated what they cost when the version was published" in refused.refused("feed")
 
 
 def test_a_version_says_what_smaller_tables_cost_it_and_one_that_cost_too_much_is_refused_unread(root):

@@ -11,7 +11,7 @@ from pipelines.bench.benchmark import Benchmark, measured
 from pipelines.bench.figures import Figure
 from pipelines.bench.limits import machine_figures
 from pipelines.bench.processes import imports, memory
-from pipelines.bench.rows import batch_building, lake_reading
+from pipelines.bench.rows import batch_building, hashing, lake_reading, message_decoding
 from pipelines.bench.serving import serving, slowest_answer
 from pipelines.bench.students import default_arm, student_network, student_step
 from pipelines.bench.tables import embedding_step
@@ -37,6 +37,10 @@ _ALL: dict[str, Callable[[int], list[Figure]]] = {
     "teacher-forward": _compared(teacher_forward),
     "embedding-step": _compared(embedding_step),
     "batch-building": _compared(batch_building),
+    "hashing-integers": _compared(partial(hashing, "integers")),
+    "hashing-strings": _compared(partial(hashing, "strings")),
+    "arrow-to-tensors": _compared(partial(message_decoding, "arrow")),
+    "json-to-tensors": _compared(partial(message_decoding, "json")),
     "lake-to-tensors": _compared(lake_reading),
     "serving-100": _compared(serving),
     "serving-100-p99": _alone(slowest_answer),

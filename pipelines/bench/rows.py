@@ -1,22 +1,35 @@
-"""From Arrow rows, and from the lake, to tensors."""
+"""From Arrow rows, from messages and from the lake to tensors; and the hashing of ids alone."""
 
 from __future__ import annotations
 
+import io
 import tempfile
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
+import pyarrow.json
 import pyarrow.parquet as pq
 
-from exfm.data import BatchBuilder
+from exfm.data import BatchBuilder, SparseFeature, bags_of
 from pipelines.bench.benchmark import Benchmark, Demand
 from pipelines.bench.figures import Work
-from pipelines.bench.shape import BATCH, FEATURES, FLOATS, ROWS, SEED, TABLES, TASKS, table
+from pipelines.bench.shape import BATCH, FEATURES, FLOATS, ROWS, SEED, TABLE_ROWS, TABLES, TASKS, table
 from streaming.lake import LakeTable
+from streaming.messages import CodecName, RawMessage, make_codec
 from streaming.schema import Column, RowSchema, Task
 
 BYTES = 2 * (8 * TABLES + 4 * FLOATS)  # of a row, read once and written once
+IDS = 100_000
+_SCHEMA = RowSchema(
+    columns=(
+        *(Column(name=f"id_{n}") for n in range(TABLES)),
+        *(Column(name=f"float_{n}", type="float32") for n in range(FLOATS)),
+    ),
+    tasks=(Task(name="ctr", window_s=60),),
+)
 LAKE_ROWS, COMMITS, READ_ROWS = 262_144, 4, 65_536
 
 
@@ -47,14 +60,69 @@ def batch_building() -> Benchmark:
     )
 
 
+def hashing(kind: Literal["integers", "strings"]) -> Benchmark:
+    """Ids of one feature to rows of its table. Strings are of 17 letters, and nearly all distinct."""
+    drawn = np.random.default_rng(SEED).integers(0, 2**40, IDS)
+    ids = pa.array(drawn) if kind == "integers" else pa.array([f"user-{number:012d}" for number in drawn.tolist()])
+    feature = SparseFeature(name="id", rows=TABLE_ROWS)
+
+    def bare() -> None:
+        pd.util.hash_array(ids.to_numpy(zero_copy_only=False), categorize=False)
+
+    return Benchmark(
+        f"hashing-{kind}",
+        "ids / CPU s",
+        Work(lambda: bags_of(feature, {"id": ids}), IDS),
+        target=1.0,
+        goal=20e6 if kind == "integers" else 2e6,
+        against="goal",
+        reference=Work(bare, IDS),
+        reference_is="pandas: hash_array, not taken modulo the table's rows",
+    )
+
+
+def message_decoding(codec: CodecName) -> Benchmark:
+    """Messages as a topic has them, decoded, checked and made tensors: 2,048 rows in one of Arrow, one in one of JSON."""
+    decoder = make_codec(codec, "impression", _SCHEMA)
+    rows = _impressions(ROWS)
+    values = [value for start in range(0, ROWS, BATCH) for value in decoder.encode(rows.slice(start, BATCH))]
+    messages = [RawMessage("impressions", 0, n, 0, None, value) for n, value in enumerate(values)]
+    build, at_once = BatchBuilder(FEATURES, TASKS), len(messages) * BATCH // ROWS
+
+    def call() -> None:
+        for start in range(0, len(messages), at_once):
+            build(decoder.decode(messages[start : start + at_once])[0])
+
+    def bare() -> None:
+        for start in range(0, len(messages), at_once):
+            some = [message.value for message in messages[start : start + at_once]]
+            if codec == "json":
+                text = b"\n".join(some)
+                pyarrow.json.read_json(
+                    io.BytesIO(text), read_options=pyarrow.json.ReadOptions(use_threads=False, block_size=len(text) + 1)
+                )
+            else:
+                for value in some:
+                    pa.ipc.open_stream(value).read_all()
+
+    return Benchmark(
+        f"{codec}-to-tensors",
+        "rows / CPU s",
+        Work(call, ROWS),
+        target=1.0,
+        goal=1e5 if codec == "json" else 5e5,
+        against="goal",
+        reference=Work(bare, ROWS),
+        reference_is="pyarrow: read, nothing checked or hashed",
+    )
+
+
 class StoredRows:
     """A lake of rows in a temporary folder, which is removed with this object."""
 
     def __init__(self) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="exfm-bench-")
-        columns = [Column(name=f"id_{n}") for n in range(TABLES)]
-        columns += [Column(name=f"float_{n}", type="float32") for n in range(FLOATS)]
-        schema = RowSchema(columns=tuple(columns), tasks=(Task(name="ctr", window_s=60),))
+        schema = _SCHEMA
         self._lake = LakeTable(Path(self._folder.name) / "lake", schema)
         writer = self._lake.open_writer()
         for number in range(COMMITS):
@@ -90,6 +158,14 @@ def lake_reading() -> Benchmark:
         reference_is="pyarrow: its files read, nothing hashed",
         demand=Demand(bytes=BYTES),
     )
+
+
+def _impressions(count: int) -> pa.RecordBatch:
+    rows = table(count).append_column("impression_id", pa.array(range(count)))
+    rows = rows.append_column("event_time_ms", pa.array(range(count))).append_column(
+        "vertical", pa.array(["a"] * count)
+    )
+    return rows.select(_SCHEMA.impression.names).cast(_SCHEMA.impression).combine_chunks().to_batches()[0]
 
 
 def _augmented(schema: RowSchema, first: int, count: int) -> pa.RecordBatch:

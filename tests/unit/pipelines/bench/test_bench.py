@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 from exfm.embeddings import FusedTables
 from exfm.errors import ConfigError
 from pipelines.bench import Benchmark, Demand, TablesSketch, Work, batches, figure_of, measure, measured, rates
+from pipelines.bench.rows import hashing, message_decoding
 from pipelines.bench.shape import BATCH, FEATURES, TABLE_ROWS, TABLES, WIDTH
 from pipelines.cli import app
 
@@ -76,3 +77,11 @@ def test_the_command_prints_every_field_that_scripts_read():
 def test_a_benchmark_that_is_not_there_is_named_with_those_that_are():
     with pytest.raises(ConfigError, match="no benchmark `speed`; there are: machine, student-step"):
         next(measure("speed", 1))
+
+
+def test_messages_of_both_codecs_and_ids_of_both_kinds_are_made_what_is_measured():
+    for benchmark in (message_decoding("arrow"), message_decoding("json"), hashing("integers"), hashing("strings")):
+        assert benchmark.reference is not None
+        benchmark.work.call()
+        benchmark.reference.call()
+        assert benchmark.work.units == benchmark.reference.units

@@ -82,7 +82,7 @@ def hashing(kind: Literal["integers", "strings"]) -> Benchmark:
 
 
 def message_decoding(codec: CodecName) -> Benchmark:
-    """Messages as a topic has them, decoded, checked and made tensors: 2,048 rows in one of Arrow, one in one of JSON."""
+    """Messages of a topic, decoded, checked and made tensors: of Arrow with 2,048 rows each, of JSON with one."""
     decoder = make_codec(codec, "impression", _SCHEMA)
     rows = _impressions(ROWS)
     values = [value for start in range(0, ROWS, BATCH) for value in decoder.encode(rows.slice(start, BATCH))]

@@ -182,6 +182,12 @@ class MetricsSettings(Frozen):
         "user or an ad are not independent; empty: group_by alone, or without it stretches of neighbouring rows",
         exclude_if=lambda columns: not columns,
     )
+    value: str | None = Field(
+        default=None,
+        exclude_if=lambda column: column is None,
+        description="column that says what a row's click is worth, 0 or more: `exfm replay` judges decisions by it, "
+        "where its spec names no other",
+    )
     as_shown: bool = Field(
         default=False,
         description="also predict every row with what had settled when it was shown; up to 28 versions of student and "
@@ -202,7 +208,13 @@ class MetricsSettings(Frozen):
         return self.cluster_by or ((self.group_by,) if self.group_by is not None else ())
 
     def check(self, rows: RowSchema) -> None:
-        """Raises ValueError where rows cannot be grouped so."""
+        """Raises ValueError where rows cannot be grouped so, or have no such value."""
+        numbers = [c.name for c in rows.columns if c.type in ("int64", "float32")]
+        if self.value is not None and self.value not in numbers:
+            raise ValueError(
+                f"metrics.value is `{self.value}`; it has to be a column of numbers: "
+                f"{', '.join(numbers) or 'there is none'}"
+            )
         able = [c.name for c in rows.columns if c.type in ("int64", "string") and not c.nullable]
         named = [("group_by", self.group_by)] if self.group_by is not None else []
         for setting, column in [*named, *(("cluster_by", column) for column in self.cluster_by)]:

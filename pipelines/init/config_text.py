@@ -130,14 +130,18 @@ def _rows(draft: Draft) -> Iterator[str]:
     roles = draft.roles
     clusters = [_named(draft, guess.column) for guess in (roles.user, roles.item)]
     able = [name for name in clusters if name is not None]
-    if able:
+    worth = next((f.name for f in draft.features if f.source == roles.value.column), None)
+    if able or worth is not None:
         yield ""
         settings: dict[str, Any] = {"group_by": able[0]} if clusters[0] is not None else {}
-        if len(able) > 1 or not settings:
+        if len(able) > 1 or (able and not settings):
             settings["cluster_by"] = able
+        if worth is not None:
+            settings["value"] = worth
         users = f"user: {roles.user.words}" if clusters[0] is not None else ""
         items = f"item: {roles.item.words}" if clusters[1] is not None else ""
-        yield line(f"metrics: {flow(settings)}", ". ".join(filter(None, (users, items))))
+        values = f"value of a click: {roles.value.words}" if worth is not None else ""
+        yield line(f"metrics: {flow(settings)}", ". ".join(filter(None, (users, items, values))))
 
 
 def _named(draft: Draft, column: str | None) -> str | None:

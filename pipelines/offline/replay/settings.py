@@ -271,7 +271,9 @@ def load_run(
 
 
 def _checked(spec: Spec, config: Config, path: str, folder_of: FolderOf | None) -> tuple[Spec, Config]:
-    """Both, with the checkpoints that students start from named."""
+    """Both, with the checkpoints that students start from named, and the config's value where the spec has none."""
+    if spec.value is None and config.metrics.value is not None:
+        spec = spec.model_copy(update={"value": config.metrics.value})
     starts = Starts(None if folder_of is None else folder_of(config))
 
     def named(value: Any) -> Any:

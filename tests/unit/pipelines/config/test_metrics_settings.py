@@ -38,6 +38,13 @@ def test_intervals_are_clustered_by_the_declared_columns_else_by_the_group_else_
     assert parse(changed("metrics.cluster_by", ["user_id", "ad_id"])).metrics.clusters == ("user_id", "ad_id")
 
 
+@pytest.mark.parametrize("column", ["vertical", "nothing"])
+def test_a_click_is_worth_what_a_column_of_numbers_says(column):
+    says = f"metrics.value is `{column}`; it has to be a column of numbers: user_id, ad_id, bid"
+    assert says in refusal(changed("metrics.value", column))
+    assert parse(changed("metrics.value", "bid")).metrics.value == "bid"
+
+
 def test_demo_and_movielens_are_grouped_by_user():
     for name in ("demo", "movielens"):
         assert load(CONFIGS / f"{name}.yaml").metrics.group_by == "user_id"

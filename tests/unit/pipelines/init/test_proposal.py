@@ -43,6 +43,7 @@ def test_a_file_in_order_is_named_where_it_lies_and_every_guess_has_its_evidence
     assert (source.impression_id, source.vertical) == ("impression_id", "surface")
     assert {task: label.column for task, label in source.labels.items()} == {"ctr": "clicked"}
     assert config.metrics.clusters == ("user_id", "ad_id")
+    assert (config.metrics.value, "value of a click: 0 to " in text) == ("price", True)
     assert "# another value in every row; else none: rows are numbered" in text
     assert "user: 200 distinct, 20 rows each" in text
     assert config.features.sparse_names == ("user_id", "ad_id", "vertical")

@@ -53,6 +53,13 @@ def test_columns_that_cannot_be_judged_by_are_refused_with_their_number(asked, c
         asked.check_rows(pa.table(GOOD | columns))
 
 
+def test_what_a_click_is_worth_is_the_config_s_to_say_unless_the_spec_names_another(folder):
+    valued = "set=[metrics.value=bid]"
+    assert load(written(folder, seeds=[1]))[0].value is None
+    assert load(written(folder, seeds=[1]), [valued])[0].value == "bid"
+    assert load(written(folder, value="user_id", seeds=[1]), [valued])[0].value == "user_id"
+
+
 def test_they_are_refused_before_anything_trains(folder, tmp_path, monkeypatch):
     monkeypatch.setattr(replay_jobs, "train_student", None)
     monkeypatch.setattr(replay_jobs, "lockstep_logits", None)

@@ -101,12 +101,24 @@ KDD_COLUMNS = [
 ]  # fmt: skip
 
 
+KDD_TOKENS = {
+    "queryid_tokensid": ("query_id", "query_tokens"),
+    "purchasedkeywordid_tokensid": ("keyword_id", "keyword_tokens"),
+    "titleid_tokensid": ("title_id", "title_tokens"),
+    "descriptionid_tokensid": ("description_id", "description_tokens"),
+}
+"""Files of an id and its words, by number: the column of the id, and the bag that is made."""
+
+
 def _kdd(files: Mapping[str, list[Path]]) -> Tables:
     columns = dict.fromkeys(KDD_COLUMNS, "BIGINT") | {"display_url": "UBIGINT"}
     tables = {"training": csv(files["training"], columns, header=False, more=TAB)}
     if "userid_profile" in files:
         profile = {"user_id": "BIGINT", "gender": "TINYINT", "age": "TINYINT"}
         tables["userid_profile"] = csv(files["userid_profile"], profile, header=False, more=TAB)
+    for name in KDD_TOKENS:
+        if name in files:
+            tables[name] = csv(files[name], {"id": "BIGINT", "tokens": "VARCHAR"}, header=False, more=TAB)
     return tables
 
 
@@ -116,6 +128,11 @@ def _kdd_rows(tables: Tables) -> str:
     profile = tables.get("userid_profile")
     more = "" if profile is None else ", p.gender, p.age"
     joined = "" if profile is None else f" LEFT JOIN (SELECT DISTINCT ON (user_id) * FROM {profile}) p USING (user_id)"
+    for name, (column, bag) in KDD_TOKENS.items():
+        if (table := tables.get(name)) is not None:
+            tokens = f"SELECT DISTINCT ON (id) id, string_split(tokens, '|')::BIGINT[] AS {bag} FROM {table}"
+            more += f", {bag}"
+            joined += f" LEFT JOIN ({tokens}) {bag}_of ON r.{column} = {bag}_of.id"
     return (
         f"SELECT n * {1 << 20} + k AS {PLACE}, (k < click)::TINYINT AS clicked, 'depth_' || depth AS page, "
         f"{kept}{more} "
@@ -125,12 +142,12 @@ def _kdd_rows(tables: Tables) -> str:
 
 KDD12 = Dataset(
     "KDD Cup 2012 track 2",
-    ("training", "userid_profile"),
+    ("training", "userid_profile", *KDD_TOKENS),
     _kdd,
     _kdd_rows,
     ("clicked",),
     "page",
     "user_id",
-    optional=frozenset(["userid_profile"]),
+    optional=frozenset(["userid_profile", *KDD_TOKENS]),
     time=lambda rows: f"{DAYS_BEGIN_MS} + {ROW} * 1000",
 )

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from pipelines.datasets.published import DAYS_BEGIN_MS, PLACE, Dataset, Tables, csv, numbered
+from streaming.errors import BadInput
 from streaming.tables import literal
 
 LIKED_FROM = 4
@@ -62,7 +63,14 @@ LIKES_WITHIN_S = 86_400
 
 
 def _yambda(files: Mapping[str, list[Path]]) -> Tables:
-    return {name: f"read_parquet([{', '.join(literal(path) for path in paths)}])" for name, paths in files.items()}
+    """Listens and likes, each of its own file or of the one that has all events."""
+    found = {name: f"read_parquet([{', '.join(literal(path) for path in paths)}])" for name, paths in files.items()}
+    if "multi_event" in found:
+        for name, kind in (("listens", "listen"), ("likes", "like")):
+            found.setdefault(name, f"(SELECT * FROM {found['multi_event']} WHERE event_type = {literal(kind)})")
+    if missing := [name for name in ("listens", "likes") if name not in found]:
+        raise BadInput(f"Yambda is listens.parquet and likes.parquet, or multi_event.parquet; no {missing[0]} is there")
+    return found
 
 
 def _yambda_rows(tables: Tables) -> str:
@@ -91,4 +99,13 @@ def _yambda_rows(tables: Tables) -> str:
     )
 
 
-YAMBDA = Dataset("Yambda", ("listens", "likes"), _yambda, _yambda_rows, ("played", "liked"), "channel", "user_id")
+YAMBDA = Dataset(
+    "Yambda",
+    ("listens", "likes", "multi_event"),
+    _yambda,
+    _yambda_rows,
+    ("played", "liked"),
+    "channel",
+    "user_id",
+    optional=frozenset(["listens", "likes", "multi_event"]),
+)

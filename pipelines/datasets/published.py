@@ -55,7 +55,8 @@ class Dataset:
         folder = path if path.is_dir() else path.parent
         there = {name: _named(folder, name) for name in self.files}
         if not path.is_dir():
-            there[self.files[0]] = [path]
+            own = next((name for name in self.files if path in there[name]), self.files[0])
+            there[own] = [path]
         if missing := [name for name, files in there.items() if not files and name not in self.optional]:
             raise BadInput(f"{folder} has no file {' and no file '.join(missing)}; {self.title} is {self._words}")
         return {name: files for name, files in there.items() if files}
@@ -64,6 +65,7 @@ class Dataset:
     def _words(self) -> str:
         needed = [name for name in self.files if name not in self.optional]
         more = f", perhaps {', '.join(sorted(self.optional))}" if self.optional else ""
+        needed = needed or ["some of its files"]
         return f"{', '.join(needed)} (.csv, .tsv, .txt, .dat or .parquet, perhaps .gz or .zst){more}: give their folder"
 
 

@@ -94,6 +94,7 @@ def kdd12(folder: Path) -> None:
         rows.append([clicks, shown, url, 20_000_000 + ad, 27_000 + ad % 6, depth, 1, *ids, int(rng.integers(0, 90))])
     _lines(folder / "training.txt", rows, "\t")
     _lines(folder / "userid_profile.txt", [[user, user % 3, 1 + user % 6] for user in range(80)], "\t")
+    _lines(folder / "queryid_tokensid.txt", [[k, f"{12_731 + k}|{k % 7}"] for k in range(45)], "\t")
 
 
 def talkingdata(folder: Path) -> None:
@@ -129,6 +130,11 @@ def taobao(folder: Path) -> None:
     users: list[list[Any]] = [names.split(",")]
     users += [[k, k % 90, k % 12, 1 + k % 2, k % 6, None if k % 2 else 2, 1 + k % 3, k % 2, None] for k in range(140)]
     _lines(folder / "user_profile.csv", users)
+    done: list[list[Any]] = [["user", "time_stamp", "btag", "cate", "brand"]]
+    for n in range(2 * ROWS):
+        when = 1_494_000_000 + int(rng.integers(0, 8 * 86_400))
+        done.append([int(rng.integers(0, 130)), when, ["pv", "cart", "fav", "buy"][n % 4], n % 12, n % 9])
+    _lines(folder / "behavior_log.csv", done)
 
 
 def _rated(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
@@ -179,6 +185,17 @@ def yambda(folder: Path) -> None:
     likes = pa.table(u32 | {"is_organic": more["is_organic"]}).take(liked)
     likes = likes.set_column(1, "timestamp", pa.array(at[liked] + 30, pa.uint32()))
     pq.write_table(likes, folder / "likes.parquet")
+
+
+def yambda_of_events(folder: Path) -> None:
+    """The same in one file of all events."""
+    yambda(folder)
+    listens, likes = (folder / f"{name}.parquet" for name in ("listens", "likes"))
+    events = [(pq.read_table(listens), "listen"), (pq.read_table(likes), "like"), (pq.read_table(likes), "unlike")]
+    tables = [table.append_column("event_type", pa.array([kind] * table.num_rows)) for table, kind in events]
+    pq.write_table(pa.concat_tables(tables, promote_options="default"), folder / "multi_event.parquet")
+    listens.unlink()
+    likes.unlink()
 
 
 PUBLISHED: dict[str, tuple[str, Callable[[Path], None]]] = {

@@ -16,7 +16,7 @@ from pipelines.cli import app
 from pipelines.config import load
 from pipelines.datasets import write_dataset
 from streaming.errors import BadInput
-from tests.support.streams.published_files import PUBLISHED, ROWS
+from tests.support.streams.published_files import PUBLISHED, ROWS, yambda_of_events
 
 HOUR_MS, DAY_MS = 3_600_000, 86_400_000
 VERTICALS = {
@@ -106,6 +106,18 @@ def test_taobao_rows_have_what_their_ad_and_user_are(tmp_path):
     assert table["cms_segid"].null_count == sum(user >= 140 for user in table["user_id"].to_pylist())
 
 
+def test_taobao_rows_have_what_their_user_did_last_before_them_and_nothing_later(tmp_path):
+    table = written(tmp_path, "taobao")
+    log = [line.split(",") for line in (tmp_path / "published" / "behavior_log.csv").read_text().splitlines()[1:]]
+    done = [(int(user), int(at), int(cate), int(brand)) for user, at, what, cate, brand in log if what != "pv"]
+    for row in table.to_pylist()[::97]:
+        before = sorted((at, cate, brand) for user, at, cate, brand in done if user == row["user_id"])
+        before = [each for each in before if each[0] * 1000 < row["event_time_ms"]][-20:]
+        assert row["recent_cates"] == [cate for _, cate, _ in before]
+        assert row["recent_brands"] == [brand for *_, brand in before]
+    assert max(len(each) for each in table["recent_cates"].to_pylist()) == 20
+
+
 @pytest.mark.parametrize("name", ["movielens-1m", "movielens-25m"])
 def test_movielens_genres_are_lists_and_years_are_those_of_the_title(tmp_path, name):
     table = written(tmp_path, name)
@@ -114,6 +126,27 @@ def test_movielens_genres_are_lists_and_years_are_those_of_the_title(tmp_path, n
     of_one = {tuple(genres) for genres in table["genres"].to_pylist()}
     assert of_one == {("Action", "Sci-Fi"), ("Comedy",), ("Drama", "Romance"), ("Horror",)}
     assert ("gender" in table.column_names) == (name == "movielens-1m")
+
+
+def test_kdd_queries_have_their_words_as_a_bag(tmp_path):
+    table = written(tmp_path, "kdd12")
+    bags = [[12_731 + query, query % 7] if query < 45 else None for query in table["query_id"].to_pylist()]
+    assert table["query_tokens"].to_pylist() == bags
+    assert "title_tokens" not in table.column_names
+
+
+def test_listens_and_likes_may_be_in_one_file_of_all_events(tmp_path):
+    apart = written(tmp_path, "yambda")
+    events = tmp_path / "events"
+    events.mkdir()
+    yambda_of_events(events)
+    for path in (events, events / "multi_event.parquet"):
+        out = tmp_path / f"{path.stem}-rows.parquet"
+        write_dataset("yambda", path, out)
+        assert pq.read_table(out).equals(apart)
+    (events / "multi_event.parquet").unlink()
+    with pytest.raises(BadInput, match=r"listens.parquet and likes.parquet, or multi_event.parquet; no listens"):
+        write_dataset("yambda", events, tmp_path / "none.parquet")
 
 
 def test_a_like_belongs_to_the_listen_before_it(tmp_path):

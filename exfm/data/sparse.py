@@ -53,6 +53,12 @@ class SparseFeature(BaseModel):
         exclude_if=lambda offset: offset == "+00:00",
         description='For hours and days: the distance of local time from UTC, as in "+02:00".',
     )
+    most: int | None = Field(
+        default=None,
+        gt=0,
+        exclude_if=lambda most: most is None,
+        description="For a column of lists: how many ids of a bag are looked up, the first ones; null: all.",
+    )
     serve_as: int | float | str | None = Field(
         default=None,
         exclude_if=lambda value: value is None,
@@ -80,6 +86,8 @@ class SparseFeature(BaseModel):
         if (self.transform == "bucketize") != bool(self.boundaries):
             raise ValueError(f"feature `{self.name}`: `boundaries` and transform `bucketize` go together")
         self._check_served()
+        if self.most is not None and (self.columns or self.of_time):
+            raise ValueError(f"feature `{self.name}`: `most` is for a column of lists; leave it out")
         if self.of_time and self.rows != PLACES[self.transform]:
             raise ValueError(
                 f"feature `{self.name}` has {self.rows} rows, and {self.transform} has "

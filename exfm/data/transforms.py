@@ -76,6 +76,9 @@ def bags_of(feature: SparseFeature, columns: Mapping[str, pa.Array]) -> Bags:
         return _cross(feature, [columns[name] for name in feature.columns])
     (name,) = feature.reads
     values, lengths = _flatten(columns[name])
+    if feature.most is not None and lengths is not None and lengths.max(initial=0) > feature.most:
+        place = np.arange(len(values)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+        values, lengths = values.filter(pa.array(place < feature.most)), np.minimum(lengths, feature.most)
     return Bags(_rows(feature, name, values), lengths)
 
 

@@ -6,15 +6,20 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from exfm.data import SequenceFeature, SparseFeature, bags_of, dense_of, places_of
+from exfm.data import DenseFeature, SequenceFeature, SparseFeature, bags_of, dense_of, places_of
 from exfm.errors import ConfigError
 from pipelines.checks.collisions import shared
-from pipelines.config import Config
+from pipelines.config import Config, Recorded
 from pipelines.quality import Finding, note, percent, stop, warn
 
+LARGE = 100.0
+"""Values of dense features that are noted."""
+Feature = SparseFeature | DenseFeature | SequenceFeature
+EVENT_TIME = "event_time_ms"
 SHARED_NOTED = 0.01
 """Ids that could have rows of their own are noted where this share of them has not."""
 
@@ -30,14 +35,55 @@ def judge_features(config: Config, rows: pa.Table | None) -> Iterator[Finding]:
             elif isinstance(feature, SequenceFeature):
                 places_of(feature, columns)
             else:
-                dense_of(feature, columns)
+                yield from _judge_number(feature, dense_of(feature, columns))
         except ConfigError as error:
             yield stop(f"features.{feature.name}", str(error))
             continue
+        yield from _judge_time(config, feature)
+        yield from _judge_constant(feature, columns)
         if isinstance(feature, SequenceFeature) or (
             isinstance(feature, SparseFeature) and feature.transform in ("hash", "index")
         ):
             yield from _judge_table(config, feature, columns)
+
+
+def _judge_number(feature: DenseFeature, made: np.ndarray) -> Iterator[Finding]:
+    """Whether what it becomes is of the order of 1, as the weights of a model are."""
+    if feature.online or not len(made) or not (large := float(np.quantile(np.abs(made), 0.99))) > LARGE:
+        return
+    yield note(
+        f"features.{feature.name}",
+        f"1 % of the values are beyond {large:,.4g} after its transform, and a model learns from inputs of about 1",
+        "transform: log1p or standardise with statistics: online brings them there; clip cuts them off",
+    )
+
+
+def _judge_time(config: Config, feature: Feature) -> Iterator[Finding]:
+    """Whether there is a time whose hours mean anything."""
+    source = config.source
+    if isinstance(feature, SequenceFeature) or not feature.of_time or feature.reads != (EVENT_TIME,):
+        return
+    if isinstance(source, Recorded) and source.event_time is None:
+        seen = f"its {feature.transform} is that of times that are made up: the file has none, rows are a second apart"
+        yield warn(f"features.{feature.name}", seen, "leave it out")
+
+
+def _judge_constant(feature: Feature, columns: Mapping[str, Any]) -> Iterator[Finding]:
+    """Whether the value that a feature is served with is one that it learns."""
+    if not isinstance(feature, SparseFeature) or feature.serve_as is None:
+        return
+    values = _values(columns[feature.reads[0]])
+    same = (bags_of(feature, {feature.reads[0]: pa.array([feature.serve_as])}).values[0] == _ids(feature, values)).any()
+    if len(values) and not same:
+        yield warn(
+            f"features.{feature.name}",
+            f"it is served as {feature.serve_as}, and no row looked at has that: what is served of it is never learned",
+            "take a value that rows have",
+        )
+
+
+def _ids(feature: SparseFeature, values: pa.Array) -> np.ndarray:
+    return bags_of(feature, {feature.reads[0]: values}).values
 
 
 def _judge_table(

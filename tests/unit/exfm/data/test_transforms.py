@@ -148,3 +148,12 @@ def test_a_whole_number_that_a_float_does_not_hold_is_rounded():
     number = 2**53 + 1
     made = dense_of(DenseFeature(name="x", transform="log1p"), {"x": pa.array([number, -(2**63)])})
     np.testing.assert_allclose(made[:, 0], [np.log(2.0**53), -np.log(2.0**63)], rtol=1e-6)
+
+
+def test_a_bag_is_cut_to_its_first_ids():
+    lists = pa.array([[1, 2, 3], [], None, [4], [None, 5, 6, 7]])
+    two = SparseFeature(name="b", rows=9, transform="index", most=2)
+    assert ids(two, b=lists) == ([1, 2, 4, 5, 6], [2, 0, 0, 1, 2])
+    assert ids(SparseFeature(name="b", rows=9, transform="index", most=3), b=lists)[1] == [3, 0, 0, 1, 3]
+    with pytest.raises(ValueError, match="`most` is for a column of lists"):
+        SparseFeature(name="x", rows=9, columns=("a", "b"), most=3)

@@ -371,3 +371,43 @@ def test_ids_that_could_have_rows_of_their_own_and_do_not_are_noted(check, decla
     noted = said(report, Severity.NOTE)
     assert all(word in noted for word in words)
     assert bool(noted) == bool(words)
+
+
+# --- features --------------------------------------------------------------------------------------------------------
+
+
+def test_numbers_far_from_one_are_noted_and_those_that_are_scaled_are_not(check):
+    prices = stream(price=np.random.default_rng(2).lognormal(9, 1, ROWS).astype(np.float32))
+    report = check(prices)
+    (found,) = [finding for finding in report.findings if finding.where == "features.price"]
+    assert found.severity is Severity.NOTE
+    assert "1 % of the values are beyond" in found.seen
+    for how in ({"statistics": "online", "transform": "standardise"}, {"transform": "quantiles"}, {"clip": [0, 50]}):
+        report = check(prices, features__dense=[{"name": "price"} | how])
+        assert not [finding for finding in report.findings if finding.where == "features.price"]
+
+
+def test_a_constant_that_no_row_has_is_named(check):
+    served = {"name": "user", "rows": 2000, "transform": "index"}
+    report = check(stream(), features__sparse=[served | {"serve_as": 1999}])
+    (found,) = [f for f in report.findings if f.where == "features.user" and f.severity is Severity.WARN]
+    assert "it is served as 1999, and no row looked at has that" in found.seen
+    report = check(stream(), features__sparse=[served | {"serve_as": 7}])
+    assert not [f for f in report.findings if f.where == "features.user" and f.severity is Severity.WARN]
+
+
+def test_hours_of_times_that_are_made_up_are_named(check):
+    hour = {"name": "hour", "transform": "hour_of_day"}
+    report = check(stream(), features__sparse=[*CONFIG["features"]["sparse"], hour])
+    assert not [finding for finding in report.findings if finding.where == "features.hour"]
+    report = check(stream(), features__sparse=[*CONFIG["features"]["sparse"], hour], source__event_time=None)
+    (found,) = [finding for finding in report.findings if finding.where == "features.hour"]
+    assert "times that are made up" in found.seen
+
+
+def test_lists_of_another_length_are_named_as_the_dead_letters_that_they_would_be(check):
+    vectors = [[0.5] * (2 if row % 50 else 3) for row in range(ROWS)]
+    columns = [*CONFIG["rows"]["columns"], {"name": "v", "type": "list<float32>", "length": 2}]
+    features = [{"name": "price"}, {"name": "v", "length": 2}]
+    report = check(stream(v=pa.array(vectors)), rows__columns=columns, features__dense=features)
+    assert any("a list of 2 values is needed" in finding.seen for finding in report.findings)

@@ -84,6 +84,7 @@ def possible(column: Column) -> list[SparseFeature | DenseFeature | SequenceFeat
     if column.type != "float32":
         found.append(SparseFeature(name=f"{name}_hash", rows=97, **of))
     if column.type.startswith("list<"):
+        found.append(SparseFeature(name=f"{name}_first", rows=97, most=2, **of))
         return [*found, SequenceFeature(name=f"{name}_seen", rows=31, length=2, **of)]
     constant = "a" if column.type == "string" else 3
     if column.type != "float32":

@@ -55,6 +55,16 @@ def prior(weights: int) -> Tensor:
     return PRIOR * torch.eye(weights, dtype=torch.float64)
 
 
+def inputs_of(mask: Tensor, *columns: Tensor) -> Tensor:
+    """x (T, P, B) float64 for `learned`, of P − 1 columns (B, T) and a 1, from rows of the mask (B, T); else 0."""
+    known = mask.numpy().T
+    x = np.zeros((len(known), len(columns) + 1, len(mask)))
+    for p, column in enumerate(columns):
+        np.copyto(x[:, p], column.numpy().T, where=known)
+    x[:, -1] = known
+    return torch.from_numpy(x)
+
+
 def learned(
     state: Regression,
     terms: Terms,

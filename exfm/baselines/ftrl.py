@@ -18,7 +18,8 @@ B examples, T tasks, I coordinates of all rows of a batch, U distinct slots of t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
+from collections.abc import Hashable, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -42,19 +43,36 @@ class Seen(NamedTuple):
     logits: Tensor  # (B, T) float32, without the offset
 
 
+class Learned(NamedTuple):
+    """What a batch makes of a task's slots: those that it has, U of them."""
+
+    task: int
+    s: np.ndarray  # (U,) float32
+    n: np.ndarray
+
+
 class FTRL:
-    """T regressions. State: s, n (T, SLOTS)  modulus (K,)."""
+    """T regressions. State: s, n (T, SLOTS)  modulus (K,).
+
+    Regressions that have learned the same are the same: what they make of a batch is worked out once (`Batch.once`),
+    for a student, its twin, and all students that learn the same labels.
+    """
 
     def __init__(self, features: FeatureSet, tasks: int) -> None:
         self.hashing = Hashing(features)
         self.alpha = RATE / self.hashing.count
         self._s, self._n = torch.zeros(2, tasks, SLOTS)
         self._place = np.zeros(SLOTS, np.int32)  # of a slot among a batch's coordinates; no state
-        self._moved: np.ndarray | None = None  # (SLOTS,) bool
+        self._marks: list[np.ndarray] = []
+        self._lineage: Hashable = "new"
+        self._written = self._writes
 
     def see(self, batch: Batch) -> Seen:
         """Score a batch."""
-        at = self.hashing(batch.sparse, batch.dense)
+        return batch.once(("FTRL sees", self._past()), lambda: self._seen(batch))
+
+    def _seen(self, batch: Batch) -> Seen:
+        at = self.hashing.of(batch)
         slots_U, place_I = self._distinct(at.slots.numpy())
         pairs = zip(self._s.numpy(), self._n.numpy(), strict=True)
         weights = [_weights(s[slots_U], n[slots_U], self.alpha) for s, n in pairs]
@@ -64,13 +82,21 @@ class FTRL:
     def learn(self, seen: Seen, batch: Batch, offset: Tensor) -> None:
         """Learn a batch that was seen; offset (T,) of a prior that has counted it: with that of the rows before, all
         weights of the first batch would learn what the prior is about to say. What is given must be finite."""
+        what = ("FTRL learns", self._past(), offset.numpy().tobytes())
+        learned = batch.once(what, lambda: self._learned(seen, batch, offset))
+        for t, s_U, n_U in learned:
+            self._s[t].numpy()[seen.slots], self._n[t].numpy()[seen.slots] = s_U, n_U
+        for marks in self._marks:
+            marks[seen.slots] = True
+        self._lineage = batch.once((*what, "lineage"), object)
+
+    def _learned(self, seen: Seen, batch: Batch, offset: Tensor) -> list[Learned]:
         B, T = batch.labels.shape
         weights, known, y = batch.weights.numpy(), batch.label_mask.numpy(), batch.labels.numpy()
         shift = offset if batch.negative_rate is None else offset + label_shift(batch.negative_rate)
         p = torch.sigmoid(seen.logits + shift.float()).numpy()
         rows = None if seen.at.rows is None else seen.at.rows.numpy()
-        if self._moved is not None:
-            self._moved[seen.slots] = True
+        found = []
         for t in range(T):
             if not known[:, t].any():
                 continue
@@ -80,8 +106,22 @@ class FTRL:
             g_U = np.bincount(seen.place, g_I, len(seen.slots)).astype(np.float32)
             s_U, n_U = s[seen.slots], n[seen.slots]
             more_U = n_U + g_U * g_U
-            s[seen.slots] = s_U + g_U - (np.sqrt(more_U) - np.sqrt(n_U)) / np.float32(self.alpha) * w_U
-            n[seen.slots] = more_U
+            moved_U = s_U + g_U - (np.sqrt(more_U) - np.sqrt(n_U)) / np.float32(self.alpha) * w_U
+            found.append(Learned(t, moved_U, more_U))
+        return found
+
+    def _past(self) -> Hashable:
+        """Equal for regressions that are the same, to the bit. One that was loaded is known by its bits."""
+        if self._writes != self._written:
+            bits = hashlib.blake2b(self._s.numpy())
+            bits.update(self._n.numpy())
+            self._lineage, self._written = bits.digest(), self._writes
+        return self.hashing.key, len(self._s), self._lineage
+
+    @property
+    def _writes(self) -> tuple[int, int]:
+        """How often torch has written into s and n, which a step does not do: it writes through NumPy."""
+        return self._s._version, self._n._version
 
     def _distinct(self, slots_I: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The distinct slots (U,), and which of them each coordinate has (I,). In linear time, without sorting."""
@@ -91,10 +131,10 @@ class FTRL:
         kept = last == order
         return slots_I[kept], (np.cumsum(kept) - 1)[last]
 
-    def moved_slots(self) -> np.ndarray:
-        """Slots that were learned since this was last asked, ascending; none the first time."""
-        moved, self._moved = self._moved, np.zeros(SLOTS, bool)
-        return np.zeros(0, np.int64) if moved is None else np.flatnonzero(moved)
+    def marked(self) -> np.ndarray:
+        """(SLOTS,) bool: True from now on for slots that are learned, until the caller writes False."""
+        self._marks.append(np.zeros(SLOTS, bool))
+        return self._marks[-1]
 
     def weights(self, slots: np.ndarray | slice = slice(None)) -> Tensor:
         """w (T, U) float32 of these slots, as they are now: what `served_linear` serves of them."""

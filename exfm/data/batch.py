@@ -7,11 +7,11 @@ statistics that are learned, T tasks.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import pyarrow as pa
@@ -28,6 +28,8 @@ from exfm.errors import ModelError
 
 OWN = "own row"
 """A column, bool: whether a row is the student's own (`Batch.own`). It is made while rows are read."""
+
+V = TypeVar("V")
 
 # TorchRec asks whether it is being traced, and torch warns once per process that the question is ambiguous.
 logging.getLogger("torch.fx._symbolic_trace").setLevel(logging.ERROR)
@@ -64,6 +66,24 @@ class Batch:
 
     def __len__(self) -> int:
         return self.dense.shape[0]
+
+    def once(self, what: Hashable, make: Callable[[], V]) -> V:
+        """What several models work out of the batch alike: made for the first that asks, and kept until `forget`.
+        `what` names all that it depends on but the batch. Nobody writes into it."""
+        found = self._once
+        if what not in found:
+            found[what] = make()
+        return cast(V, found[what])
+
+    def forget(self) -> None:
+        """Let go of what was worked out of the batch."""
+        self._once.clear()
+        if "_own_rows" in self.__dict__:
+            self._own_rows.forget()
+
+    @cached_property
+    def _once(self) -> dict[Hashable, Any]:
+        return {}
 
     @property
     def own_rows(self) -> Batch:

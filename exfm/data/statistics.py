@@ -119,6 +119,7 @@ class Statistics(nn.Module):
         places = zip(features.dense, features.dense_slices, strict=True)
         self._at = [at for feature, at in places if feature.online]
         self._names = [feature.name for feature in features.online]
+        self._key = repr((features.online, self._at))
 
     def forward(self, dense_BW: Tensor, raw_BS: Tensor | None) -> Tensor:
         """The dense floats, with those in place that follow from raw values and statistics."""
@@ -131,7 +132,10 @@ class Statistics(nn.Module):
 
     def complete(self, batch: Batch) -> Batch:
         """The batch with dense floats that are whole."""
-        return batch if batch.raw is None else replace(batch, dense=self(batch.dense, batch.raw), raw=None)
+        if batch.raw is None:
+            return batch
+        what = ("complete", self._key, *(state.cpu().numpy().tobytes() for state in self.buffers()))
+        return batch.once(what, lambda: replace(batch, dense=self(batch.dense, batch.raw), raw=None))
 
     def sums(self, batch: Batch) -> Tensor | None:
         """What the batch's own rows add, flat; None where there is nothing to learn."""

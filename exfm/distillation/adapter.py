@@ -24,7 +24,7 @@ from torch import Tensor
 from exfm.data import label_shift
 from exfm.distillation.arm import Arm
 from exfm.distillation.correction import SeenBatch
-from exfm.distillation.loss import Lesson, cross_entropy, mean_over
+from exfm.distillation.loss import Lesson, entropy_slope
 from exfm.randomness import named_generator
 
 BETA1, BETA2, EPS = 0.9, 0.999, 1e-8
@@ -74,13 +74,48 @@ def adapted_logits(weights: Tensor, teacher_logits: Tensor, context: Tensor | No
     >>> adapted_logits(weights, torch.tensor([[-2.0], [1.0]])).flatten().tolist()
     [-2.0, 1.0]
     """
-    T, C = len(weights), 0 if context is None else context.shape[1]
-    K = (weights.shape[1] - 1) // (3 + C)
-    W1, b1, W2, b2, V = weights.split((K, K, K, 1, K * C), dim=1)
-    hidden = teacher_logits.unsqueeze(2) * W1 + b1
+    parts = _Parts.of(weights, context)
+    hidden = _hidden(parts, teacher_logits, context)
+    return teacher_logits + (torch.relu(hidden) * parts.W2).sum(2) + parts.b2.squeeze(1)
+
+
+class _Parts(NamedTuple):
+    """The weights of the adapters of T tasks; V is (T, K · C)."""
+
+    W1: Tensor
+    b1: Tensor
+    W2: Tensor
+    b2: Tensor
+    V: Tensor
+
+    @classmethod
+    def of(cls, weights: Tensor, context: Tensor | None) -> _Parts:
+        C = 0 if context is None else context.shape[1]
+        K = (weights.shape[1] - 1) // (3 + C)
+        return cls(*weights.split((K, K, K, 1, K * C), dim=1))
+
+
+def _hidden(parts: _Parts, teacher_logits: Tensor, context: Tensor | None) -> Tensor:
+    """(B, T, K), before the ReLU."""
+    T, K = parts.W1.shape
+    hidden = torch.addcmul(parts.b1, teacher_logits.unsqueeze(2), parts.W1)
+    return hidden if context is None else hidden + (context @ parts.V.reshape(T * K, -1).T).view(-1, T, K)
+
+
+def _gradient(weights: Tensor, teacher_logits: Tensor, context: Tensor | None, slope: Tensor) -> Tensor:
+    """The gradient (T, P) of a loss whose derivative by the adapters' logits is `slope` (B, T)."""
+    parts = _Parts.of(weights, context)
+    hidden = _hidden(parts, teacher_logits, context)
+    open_TBK = (hidden > 0).to(hidden.dtype).transpose(0, 1)
+    slope_T1B = slope.T.unsqueeze(1)
+    through = torch.cat([slope_T1B * teacher_logits.T.unsqueeze(1), slope_T1B], dim=1)  # (T, 2, B)
+    W1, b1 = (torch.bmm(through, open_TBK) * parts.W2.unsqueeze(1)).unbind(1)
+    W2 = torch.bmm(slope_T1B, torch.relu(hidden).transpose(0, 1)).squeeze(1)
+    found = [W1, b1, W2, slope.sum(0).unsqueeze(1)]
     if context is not None:
-        hidden = hidden + (context @ V.reshape(T * K, C).T).view(-1, T, K)
-    return teacher_logits + (torch.relu(hidden) * W2).sum(2) + b2.squeeze(1)
+        of_hidden = open_TBK * parts.W2.unsqueeze(1) * slope.T.unsqueeze(2)  # (T, B, K)
+        found.append(torch.matmul(of_hidden.transpose(1, 2), context).flatten(1))
+    return torch.cat(found, dim=1)
 
 
 def updated(
@@ -99,13 +134,10 @@ def updated(
     without rows stays as it is. Logits and labels under a False mask must be finite. The result is not checked: a
     caller that finds it not finite keeps the old one.
     """
-    theta = state.weights.detach().requires_grad_()
-    with torch.enable_grad():
-        z = adapted_logits(theta, teacher_logits, context)
-        if negative_rate is not None:
-            z = z + label_shift(negative_rate)
-        loss = mean_over(cross_entropy(z, labels), mask, weights)
-        (g,) = torch.autograd.grad(loss, theta)
+    z = adapted_logits(state.weights, teacher_logits, context)
+    if negative_rate is not None:
+        z = z + label_shift(negative_rate)
+    g = _gradient(state.weights, teacher_logits, context, entropy_slope(z, labels, mask, weights))
     learns = mask.any(0).unsqueeze(1)
     steps = state.steps + learns
     m = torch.where(learns, torch.lerp(state.exp_avg, g, 1 - BETA1), state.exp_avg)
@@ -130,8 +162,14 @@ class StudentAdapter(NamedTuple):
         return cls(fitted, arm.adapter_lr, has_context)
 
     def learn(self, seen: SeenBatch, lesson: Lesson, before: Callable[[], Lesson]) -> StudentAdapter:
-        taught = (seen.labels, seen.known, seen.batch.weights, self._context(seen), seen.batch.negative_rate)
-        return self._replace(fitted=updated(self.fitted, self.lr, lesson.teacher_logits, *taught))
+        def learned() -> Fitted:
+            taught = (seen.labels, seen.known, seen.batch.weights, self._context(seen), seen.batch.negative_rate)
+            return updated(self.fitted, self.lr, lesson.teacher_logits, *taught)
+
+        if self.has_context:
+            return self._replace(fitted=learned())
+        past = (self.lr, *self.fitted, lesson.teacher_logits)
+        return self._replace(fitted=seen.once("adapter", past, learned))
 
     def apply(self, lesson: Lesson, seen: SeenBatch) -> Lesson:
         return lesson._replace(adapted=adapted_logits(self.fitted.weights, lesson.teacher_logits, self._context(seen)))

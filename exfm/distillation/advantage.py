@@ -23,12 +23,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from exfm.distillation.correction import SeenBatch
 from exfm.distillation.loss import Lesson
-from exfm.logistic import Regression, Terms, initial, learned, prior
+from exfm.logistic import PRIOR, Regression, Terms, initial, inputs_of, learned
 
 LOW, FULL = 0.25, 0.5
 HALF_LIFE_ROWS = 10_000  # of those that have the task's label and a teacher logit
@@ -50,8 +51,8 @@ def measured(state: Regression, z_S: Tensor, z_F: Tensor, labels: Tensor, mask: 
     Values under a False mask are not looked at. A task without rows stays as it is. The result is not checked: a caller
     that finds it not finite keeps the old one.
     """
-    z = torch.stack([z_S.T, z_F.T], dim=1).detach().double().clamp(-LARGEST_LOGIT, LARGEST_LOGIT)
-    x = torch.cat([torch.where(mask.T.unsqueeze(1), z, 0.0), mask.T.unsqueeze(1).double()], dim=1)  # (T, 3, B)
+    x = inputs_of(mask, z_S.detach(), z_F.detach())
+    x.clamp_(-LARGEST_LOGIT, LARGEST_LOGIT)
     return learned(state, _TERMS, x, labels, mask, weights)
 
 
@@ -77,14 +78,22 @@ def factor(state: Regression) -> Tensor:
 
 def share(state: Regression) -> Tensor:
     """The teacher's part of the combined logit's spread, (T,) float64 in [0, 1]."""
-    seen = state.information - prior(3)
-    weight = seen[:, 2, 2].clamp(min=1e-9)
-    mean = seen[:, :2, 2] / weight.unsqueeze(1)
-    sd = (seen.diagonal(dim1=1, dim2=2)[:, :2] / weight.unsqueeze(1) - mean.square()).clamp(min=0).sqrt()
-    error = torch.linalg.inv_ex(state.information).inverse[:, 1, 1].clamp(min=0).sqrt()
-    a, b = state.theta[:, 0].clamp(min=0), (state.theta[:, 1] - error).clamp(min=0)
-    parts = torch.stack([a, b], dim=1) * sd
-    return parts[:, 1] / parts.sum(1).clamp(min=1e-9)
+    H, theta = state.information.numpy(), state.theta.numpy()  # NumPy, as in exfm/logistic.py
+    seen = H - PRIOR * np.eye(3)
+    weight = np.maximum(seen[:, 2, 2], 1e-9)[:, None]
+    mean = seen[:, :2, 2] / weight
+    sd = np.sqrt(np.maximum(seen[:, (0, 1), (0, 1)] / weight - mean * mean, 0))
+    error = np.sqrt(np.maximum(_inverse(H)[:, 1, 1], 0))
+    parts = np.maximum(np.stack([theta[:, 0], theta[:, 1] - error], axis=1), 0) * sd
+    return torch.from_numpy(parts[:, 1] / np.maximum(parts.sum(1), 1e-9))
+
+
+def _inverse(H: np.ndarray) -> np.ndarray:
+    """(T, 3, 3); not a number where H is not finite, or singular."""
+    try:
+        return np.linalg.inv(H)
+    except np.linalg.LinAlgError:
+        return np.full_like(H, np.nan)
 
 
 class Advantage(NamedTuple):

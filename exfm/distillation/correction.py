@@ -9,10 +9,10 @@ B examples, T tasks, H width of the trunk's output.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, NamedTuple, Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -21,6 +21,8 @@ from exfm.distillation.loss import Lesson
 
 if TYPE_CHECKING:
     from exfm.data import Batch
+
+S = TypeVar("S", bound=NamedTuple)
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,16 @@ class SeenBatch:
     def labels(self) -> Tensor:
         """(B, T): labels, 0 where they are not `known`."""
         return torch.where(self.known, self.batch.labels, 0.0)
+
+    def once(self, what: str, of: Sequence[Hashable | Tensor], make: Callable[[], S]) -> S:
+        """What follows from the batch, its label rows and `of`, and from nothing else: worked out once for all students
+        for which these are equal, to the bit. Each gets a copy of its own."""
+        own = self.label_rows is self.batch.own
+        if not own and self.label_rows is not None:
+            return make()
+        key = tuple(each.numpy().tobytes() if isinstance(each, Tensor) else each for each in of)
+        made = self.batch.once((what, own, *key), make)
+        return type(made)(*(part.clone() for part in made))
 
 
 class Correction(Protocol):

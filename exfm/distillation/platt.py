@@ -21,7 +21,7 @@ from torch import Tensor
 from exfm.data import label_shift
 from exfm.distillation.correction import SeenBatch
 from exfm.distillation.loss import Lesson
-from exfm.logistic import Regression, Terms, initial, learned
+from exfm.logistic import Regression, Terms, initial, inputs_of, learned
 
 
 def _terms(half_life_rows: int, weights: int = 2) -> Terms:
@@ -67,8 +67,7 @@ def updated(
     Values under a False mask are not looked at. A task without rows stays as it is. The result is not checked: a caller
     that finds it not finite keeps the old one.
     """
-    inputs = [teacher_logits, *(residuals.unbind(2) if residuals is not None else ())]
-    x = torch.stack([*(torch.where(mask, column, 0.0).T for column in inputs), mask.T], dim=1).double()  # (T, 2 + F, B)
+    x = inputs_of(mask, teacher_logits, *(residuals.unbind(2) if residuals is not None else ()))
     shift = None if negative_rate is None else label_shift(negative_rate)
     return learned(state, _terms(half_life_rows, x.shape[1]), x, labels, mask, weights, shift)
 
@@ -86,8 +85,14 @@ class PlattScaling(NamedTuple):
         return cls(initial_platt(tasks, len(residuals_by)), half_life_rows, tuple(residuals_by))
 
     def learn(self, seen: SeenBatch, lesson: Lesson, before: Callable[[], Lesson]) -> PlattScaling:
-        taught = (seen.labels, seen.known, seen.batch.weights, seen.batch.negative_rate, seen.residuals)
-        return self._replace(regression=updated(self.regression, self.half_life_rows, lesson.teacher_logits, *taught))
+        def learned() -> Regression:
+            taught = (seen.labels, seen.known, seen.batch.weights, seen.batch.negative_rate, seen.residuals)
+            return updated(self.regression, self.half_life_rows, lesson.teacher_logits, *taught)
+
+        if self.residuals_by:
+            return self._replace(regression=learned())
+        past = (self.half_life_rows, *self.regression, lesson.teacher_logits)
+        return self._replace(regression=seen.once("platt", past, learned))
 
     def apply(self, lesson: Lesson, seen: SeenBatch) -> Lesson:
         return lesson._replace(teacher_logits=recalibrated(self.regression, lesson.teacher_logits, seen.residuals))

@@ -13,7 +13,9 @@ B examples, K keys, D width, N ids of a batch, U distinct rows of these.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -21,17 +23,40 @@ import torch
 from torch import Tensor, nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from exfm.data import FeatureSet
+from exfm.data import Batch, FeatureSet
 from exfm.embeddings.weights import TableSize, initial_weights, table_sizes
 
 LANES = 8
 
 
+class ByRow(NamedTuple):
+    """The ids of a batch, row by row: the distinct rows (U,); the bags (N,) of all ids, those of one row together; and
+    where each row begins among them, (U + 1,)."""
+
+    rows: np.ndarray
+    bags: Tensor
+    starts: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Places:
+    """Where the ids of a batch are in the tables of one width. All tables of the same sizes share it."""
+
+    rows: Tensor  # (N,), of all tables together
+    bags: Tensor  # (N,): bag b · K + k
+    offsets: Tensor  # (K · B + 1,): where each bag begins, key by key
+
+    @cached_property
+    def by_row(self) -> ByRow:
+        rows_U, order_N, starts = _by_row(self.rows.numpy())
+        return ByRow(rows_U, self.bags[torch.from_numpy(order_N)], torch.from_numpy(starts))
+
+
 class Looked(NamedTuple):
-    """What was looked up, and where: `learn` needs it. By width the rows (N,) of ids, and their bags b · K + k."""
+    """What was looked up, and where, by width: `learn` needs it."""
 
     pooled: Tensor  # (B, E): the sum of every bag's rows, keys in order; no gradient goes through it
-    places: tuple[tuple[Tensor, Tensor], ...]
+    places: tuple[Places, ...]
 
 
 class FusedTables(nn.Module):
@@ -69,27 +94,43 @@ class FusedTables(nn.Module):
             self.weights[name].copy_(initial_weights(name, rows, columns, seed))
 
     def forward(self, sparse: KeyedJaggedTensor) -> Looked:
+        return self._looked(self._places(sparse), sparse.stride())
+
+    def of(self, batch: Batch) -> Looked:
+        """What is looked up for a batch; where, is worked out once for all tables of these sizes."""
+        return self._looked(batch.once(("places", self._sizes), lambda: self._places(batch.sparse)), len(batch))
+
+    @property
+    def _sizes(self) -> Hashable:
+        return tuple(tables.sizes for tables in self._of_width)
+
+    def _places(self, sparse: KeyedJaggedTensor) -> tuple[Places, ...]:
         B, lengths, offsets = sparse.stride(), sparse.lengths(), sparse.offsets()
         if len(self._of_width) == 1:
-            pooled, place = self._of_width[0].look_up(sparse.values(), lengths, offsets, B)
-            return Looked(pooled.flatten(1), (place,))
+            return (self._of_width[0].places(sparse.values(), lengths, offsets, B),)
         ids = sparse.values().split(offsets[::B].diff().tolist())
-        of_key, places = lengths.split(B), []
-        parts: dict[int, Tensor] = {}
+        of_key, found = lengths.split(B), []
         for tables in self._of_width:
             own = torch.cat([of_key[k] for k in tables.keys])
             ends = torch.cat([own.new_zeros(1), own.cumsum(0)])
-            pooled, place = tables.look_up(torch.cat([ids[k] for k in tables.keys]), own, ends, B)
-            parts |= dict(zip(tables.keys, pooled.unbind(1), strict=True))
-            places.append(place)
-        return Looked(torch.cat([parts[k] for k in sorted(parts)], dim=1), tuple(places))
+            found.append(tables.places(torch.cat([ids[k] for k in tables.keys]), own, ends, B))
+        return tuple(found)
+
+    def _looked(self, places: tuple[Places, ...], B: int) -> Looked:
+        pooled = [tables.look_up(at, B) for tables, at in zip(self._of_width, places, strict=True)]
+        if len(pooled) == 1:
+            return Looked(pooled[0].flatten(1), places)
+        parts: dict[int, Tensor] = {}
+        for tables, of_keys in zip(self._of_width, pooled, strict=True):
+            parts |= dict(zip(tables.keys, of_keys.unbind(1), strict=True))
+        return Looked(torch.cat([parts[k] for k in sorted(parts)], dim=1), places)
 
     def learn(self, looked: Looked, gradient: Tensor) -> None:
         """One step, with the gradient (B, E) of what was looked up."""
         parts = None if len(self._of_width) == 1 else gradient.split(self._widths, dim=1)
-        for tables, (rows, bags) in zip(self._of_width, looked.places, strict=True):
+        for tables, at in zip(self._of_width, looked.places, strict=True):
             own = gradient if parts is None else torch.cat([parts[k] for k in tables.keys], dim=1)
-            tables.learn(rows, bags, own, self.lr, self.eps)
+            tables.learn(at, own, self.lr, self.eps)
 
     def _keys_of(self, D: int) -> list[int]:
         return [k for k, width in enumerate(self._widths) if width == D]
@@ -110,25 +151,30 @@ class _TablesOfWidth:
             first += size.rows
         self._first_K = torch.tensor(of_key)
 
+    @property
+    def sizes(self) -> Hashable:
+        """All that a place depends on besides the batch."""
+        return self.keys, self.D, tuple(self._rows.values()), tuple(self._first_K.tolist())
+
     def by_name(self, of_all: Tensor) -> dict[str, Tensor]:
         return dict(zip(self._rows, of_all.split(list(self._rows.values())), strict=True))
 
-    def look_up(self, ids: Tensor, lengths: Tensor, offsets: Tensor, B: int) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        """(B, K, D); rows and bags (N,)."""
+    def places(self, ids: Tensor, lengths: Tensor, offsets: Tensor, B: int) -> Places:
         K = len(self.keys)
         rows = ids + self._first_K.repeat_interleave(lengths.view(K, B).sum(1))
         bags = (torch.arange(B) * K + torch.arange(K).unsqueeze(1)).view(-1).repeat_interleave(lengths)
-        pooled = torch.embedding_bag(self.weight, rows, offsets, mode=0, include_last_offset=True)[0]
-        return pooled.view(K, B, self.D).transpose(0, 1).contiguous(), (rows, bags)
+        return Places(rows, bags, offsets)
 
-    def learn(self, rows: Tensor, bags: Tensor, gradient: Tensor, lr: float, eps: float) -> None:
-        if not len(rows):
+    def look_up(self, at: Places, B: int) -> Tensor:
+        """(B, K, D)."""
+        pooled = torch.embedding_bag(self.weight, at.rows, at.offsets, mode=0, include_last_offset=True)[0]
+        return pooled.view(len(self.keys), B, self.D).transpose(0, 1).contiguous()
+
+    def learn(self, at: Places, gradient: Tensor, lr: float, eps: float) -> None:
+        if not len(at.rows):
             return
-        rows_U, order_N, starts = _by_row(rows.numpy())
-        place = bags[torch.from_numpy(order_N)]
-        summed = torch.embedding_bag(
-            gradient.reshape(-1, self.D), place, torch.from_numpy(starts), mode=0, include_last_offset=True
-        )[0]
+        rows_U, place, starts = at.by_row
+        summed = torch.embedding_bag(gradient.reshape(-1, self.D), place, starts, mode=0, include_last_offset=True)[0]
         g_UD, m = summed.numpy(), self.m.numpy()
         m_U = m.take(rows_U) + sum_of_squares(g_UD) / self.D
         m[rows_U] = m_U

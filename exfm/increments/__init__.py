@@ -1,6 +1,5 @@
 """Increments: what a student learned since a moment ago, for what serves it.
 
-touched    which rows of its tables a student's batches may have changed
 increment  what changed, and a probe that tells whether it was taken up right
 stored     an increment in a file
 chain      a folder of full versions, and of increments that lead on from them

@@ -1,8 +1,7 @@
 from .chain import Chain, ChainWriter, Head
 from .follower import Follower, Value
-from .increment import Full, Increment, Probe, probe_of, take_full, take_up, taken
+from .increment import Full, Increment, Probe, probe_of, take_full, take_up
 from .stored import read_increment, write_increment
-from .touched import Touched
 
 __all__ = [
     "Chain",
@@ -12,12 +11,10 @@ __all__ = [
     "Head",
     "Increment",
     "Probe",
-    "Touched",
     "Value",
     "probe_of",
     "read_increment",
     "take_full",
     "take_up",
-    "taken",
     "write_increment",
 ]

@@ -23,19 +23,9 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from exfm.data import Batch
 from exfm.errors import ModelError
-from exfm.increments.touched import Touched
-from exfm.models import PARITY, ServedStudent, Student, served_meta
+from exfm.models import PARITY, Rows, ServedStudent, Student, Touched, all_of, served_meta
 
 PROBED_ROWS = 32
-LINEAR = "wide.linear.weight"
-
-
-class Rows(NamedTuple):
-    """Of a tensor the places `at` (K,) int64 along `dim` that changed, and their values now."""
-
-    dim: int
-    at: Tensor
-    values: Tensor
 
 
 class Probe(NamedTuple):
@@ -100,31 +90,11 @@ def probe_of(student: Student, batch: Batch) -> Probe:
     return Probe(some.sparse.values(), some.sparse.lengths(), some.dense, logits, **raw)
 
 
-def taken(student: Student, touched: Touched) -> tuple[dict[str, Rows], dict[str, Tensor]]:
-    """Copies of the rows that were touched since they were last taken, and of what is small. The linear part counts its
-    own, from the first time that they are taken on."""
-    at = touched.take()
-    rows = {
-        name: Rows(0, at[table], tensor.index_select(0, at[table]))
-        for name, (table, tensor) in _tables(student).items()
-        if len(at[table])
-    }
-    if student.wide is not None and len(slots := student.wide.moved_slots()):
-        rows[LINEAR] = Rows(1, torch.from_numpy(slots), student.wide.weights(slots))
-    return rows, {name: tensor.clone() for name, tensor in _whole(student).items()}
-
-
 def take_full(student: Student, touched: Touched, probe: Probe) -> Full:
     """A copy of all that is served of a student. What was touched until now is in it."""
-    touched.take()
-    tensors = {name: tensor.clone() for name, (_, tensor) in _tables(student).items()}
-    tensors |= {name: tensor.clone() for name, tensor in _whole(student).items()}
-    if student.wide is not None:
-        student.wide.moved_slots()
-        tensors[LINEAR] = student.wide.weights()
     cfg = student.cfg
     meta = served_meta(cfg.trunk, cfg.width, student.features, student.tasks, wide=student.wide is not None)
-    return Full(tensors, meta, probe)
+    return Full(all_of(student, touched), meta, probe)
 
 
 def take_up(served: ServedStudent, increment: Increment) -> None:
@@ -150,28 +120,3 @@ def _check(mine: Mapping[str, Tensor], increment: Increment) -> None:
             f"{increment.version} does not fit the student that is served: {len(unlike)} tensors differ, `{unlike[0]}` "
             "first; the next full version is waited for"
         )
-
-
-def _tables(student: Student) -> dict[str, tuple[str, Tensor]]:
-    """What is served row by row, by the names of a served student: the table whose ids it goes by, and the tensor."""
-    found = {f"tables.embedding_bags.{t}.weight": (t, tensor) for t, tensor in student.net.tables.weights.items()}
-    by = [feature.by for feature in student.features.history if feature.of is not None]
-    for n, table in enumerate(by):
-        each = student.histories.each[n]
-        rows = {key: tensor for key, tensor in each.named_buffers() if key in ("sum", "count", "last")}
-        found |= {f"histories.each.{n}.{key}": (table, tensor) for key, tensor in rows.items()}
-    return found
-
-
-def _whole(student: Student) -> dict[str, Tensor]:
-    found = dict(student.prior.state_dict(prefix="prior."))
-    for part in ("units", "trunk", "serving"):
-        found |= student.net.get_submodule(part).state_dict(prefix=f"{part}.")
-    found |= student.statistics.state_dict(prefix="statistics.")
-    for n, each in enumerate(student.histories.each):
-        shared = {key: tensor for key, tensor in each.named_buffers() if key in ("total", "clock")}
-        found |= {f"histories.each.{n}.{key}": tensor for key, tensor in shared.items()}
-    if student.wide is not None:
-        state = student.wide.tensors()
-        found |= {"wide.theta": state["stack/theta"], "wide.linear.hashing.modulus": state["wide/modulus"]}
-    return found

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from exfm.data import GOLDEN, FeatureSet, SequenceFeature, SparseFeature
+from exfm.data import GOLDEN, Batch, FeatureSet, SequenceFeature, SparseFeature
 
 SLOT_BITS = 18
 SLOTS = 2**SLOT_BITS
@@ -64,8 +64,19 @@ class Hashing(nn.Module):
         self._dense = torch.tensor([_number(f"dense/{label}") for label in self._buckets.labels], dtype=torch.int64)
         self.crosses = crosses_of(features)
         self._first, self._second = torch.tensor(self.crosses, dtype=torch.int64).view(-1, 2).unbind(1)
+        numbers = (self._tables, self._dense, self._first, self._second)
+        self._key = b"|".join(of.numpy().tobytes() for of in numbers)
         self.count = len(self._tables) + len(self._dense) + len(self.crosses) + 1
         """Coordinates of a row that has one id of every feature."""
+
+    def of(self, batch: Batch) -> Coordinates:
+        """The coordinates of a batch, worked out once for all that hash alike."""
+        return batch.once(("coordinates", self.key), lambda: self(batch.sparse, batch.dense))
+
+    @property
+    def key(self) -> bytes:
+        """All that coordinates depend on besides the batch."""
+        return self._key + self.modulus.numpy().tobytes()
 
     def forward(self, sparse: KeyedJaggedTensor, dense: Tensor) -> Coordinates:
         """KeyedJaggedTensor of K keys × B, (B, D) -> coordinates. Dense columns beyond the features' are histories."""
@@ -136,8 +147,11 @@ class HashedLinear(nn.Module):
         self.weight = nn.Parameter(torch.zeros(tasks, SLOTS), requires_grad=False)
 
     def forward(self, sparse: KeyedJaggedTensor, dense: Tensor) -> Tensor:
-        at = self.hashing(sparse, dense)
-        return torch.stack([at.summed(w.index_select(0, at.slots), len(dense)) for w in self.weight], dim=1)
+        return self.at(self.hashing(sparse, dense), len(dense))
+
+    def at(self, at: Coordinates, B: int) -> Tensor:
+        """(B, T), from the coordinates of B examples."""
+        return torch.stack([at.summed(w.index_select(0, at.slots), B) for w in self.weight], dim=1)
 
 
 def crosses_of(features: FeatureSet) -> tuple[tuple[int, int], ...]:

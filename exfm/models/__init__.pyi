@@ -1,4 +1,5 @@
 from .as_shown import AsShown, AsShownConfig
+from .changes import LINEAR, Changes, Rows, Touched, all_of, changes_of
 from .engine import (
     AS_SHOWN,
     LOGISTIC,
@@ -26,6 +27,7 @@ from .teacher_wide import all_tables, wide_columns, wide_configs
 
 __all__ = [
     "AS_SHOWN",
+    "LINEAR",
     "LOGISTIC",
     "PARITY",
     "RATE",
@@ -34,10 +36,12 @@ __all__ = [
     "TWIN",
     "AsShown",
     "AsShownConfig",
+    "Changes",
     "Engine",
     "Judged",
     "LearnedRows",
     "Prepared",
+    "Rows",
     "SentBatch",
     "ServedStudent",
     "ShardedScorer",
@@ -49,8 +53,11 @@ __all__ = [
     "TeacherEngine",
     "TeacherNet",
     "TeacherScorer",
+    "Touched",
     "Whose",
+    "all_of",
     "all_tables",
+    "changes_of",
     "check_logits",
     "has_wide",
     "load_served",

@@ -25,7 +25,8 @@ import torch
 from torch import Tensor
 
 from exfm.data import Batch
-from exfm.models.served import load_student, new_served
+from exfm.models.changes import Touched, all_of, changes_of
+from exfm.models.served import new_served
 from exfm.models.student import Student
 from exfm.tensors import TensorSource, Versions, whole_tensor
 
@@ -119,16 +120,17 @@ class _Scorer:
     """What is served of a model, with the weights of one version after the other: they are lent, not copied."""
 
     def __init__(self, student: Student) -> None:
-        self._student = student
+        self._student, self.touched = student, Touched(student.features)
         self._served = new_served(student)
         every = dict(self._served.named_parameters()) | dict(self._served.named_buffers())
         self._lent = {name: every[name] for name in self._served.state_dict()}  # all but constants
 
-    def copy(self) -> dict[str, Tensor]:
-        """The model as it is now."""
-        self._lend({name: torch.empty_like(tensor) for name, tensor in self._lent.items()})
-        load_student(self._served, self._student.tensors())
-        return {name: tensor.data for name, tensor in self._lent.items()}
+    def take(self, versions: Versions, *, whole: bool) -> None:
+        """The next version: the model as it is now. Unless `whole`, by what changed since the last was taken here."""
+        if whole:
+            versions.add(all_of(self._student, self.touched))
+        else:
+            versions.advance(*changes_of(self._student, self.touched))
 
     def fits(self, versions: Versions) -> bool:
         return versions.shapes == {name: tensor.shape for name, tensor in self._lent.items()}
@@ -160,6 +162,7 @@ class AsShown:
 
     def _begin(self) -> None:
         """No version."""
+        self._whole = True  # what changed since the newest version is not known
         self.clocks: list[int] = []
         """Those of the versions, oldest first."""
         self._versions = {name: Versions(self._walkers) for name in self._models}
@@ -172,9 +175,10 @@ class AsShown:
         """Of all versions."""
         return sum(versions.nbytes for versions in self._versions.values())
 
-    def note(self, batch: Batch, settled: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """After a step: logits (B, T) of the batch's own rows by model, as shown. `settled`: those of the step, made
-        before it learned. They are NaN where no version is old enough, after a state that had none."""
+    def note(self, learned: Batch, batch: Batch, settled: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """After a step on the rows of `learned`: logits (B, T) of the own rows of `batch`, those among them that the
+        student did learn, by model, as shown. `settled`: those of the step, made before it learned. They are NaN where
+        no version is old enough, after a state that had none."""
         own = batch.own_rows
         assert own.shown_ms is not None
         found = {name: settled[name].copy() for name in self._scorers}  # right for rows shown after all had settled
@@ -186,6 +190,8 @@ class AsShown:
             part = own if rows.all() else own.only(torch.from_numpy(rows))
             for name, scorer in self._scorers.items():
                 found[name][rows] = scorer.score(self._versions[name].whole(n), part) if n >= 0 else np.nan
+        for scorer in self._scorers.values():
+            scorer.touched.note(learned.sparse)
         self._learned(batch)
         return found
 
@@ -206,7 +212,8 @@ class AsShown:
         """A version of the models as they are."""
         self.clocks.append(self._clock)
         for name, scorer in self._scorers.items():
-            self._versions[name].add(scorer.copy())
+            scorer.take(self._versions[name], whole=self._whole)
+        self._whole = False
 
     def state(self) -> dict[str, Tensor]:
         found = {"clock": torch.tensor(self._clock), "clocks": torch.tensor(self.clocks, dtype=torch.int64)}

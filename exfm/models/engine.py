@@ -174,10 +174,10 @@ class StudentEngine:
         with self._watch("as shown"):
             settled = {name: results[name].logits for name in self.models}
             if left_out is None:
-                return self.as_shown.note(batch, settled)
+                return self.as_shown.note(batch, batch, settled)
             kept = left_out[batch.own_places] == 0
             part = {name: logits[kept] for name, logits in settled.items()}
-            found = self.as_shown.note(rows_of(batch, left_out == 0), part)
+            found = self.as_shown.note(batch, rows_of(batch, left_out == 0), part)
             return {name: over(logits, batch, left_out) for name, logits in found.items()}
 
     def _nothing(self, batch: Batch, spoiled: np.ndarray) -> Judged:

@@ -23,7 +23,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from exfm.data import AsServed, Batch, FeatureSet, Histories, Statistics
 from exfm.embeddings import Kind, QuantisedTables, ServedTables, load_table_weights
 from exfm.errors import ModelError
-from exfm.layers import Prior, TrunkConfig, Units, build_trunk, with_prior
+from exfm.layers import Coordinates, Prior, TrunkConfig, Units, build_trunk, with_prior
 from exfm.models.stack import has_wide
 from exfm.models.student_wide import ServedWide
 from exfm.tensors import check_fit, copy_tensors, load_checkpoint, save_checkpoint
@@ -71,12 +71,15 @@ class ServedStudent(nn.Module):
 
     def forward(self, sparse: KeyedJaggedTensor, dense: Tensor, raw: Tensor | None = None) -> Tensor:
         dense = self.statistics(dense, raw)
+        return self._logits(sparse, dense, None if self.wide is None else self.wide.hashing(sparse, dense))
+
+    def _logits(self, sparse: KeyedJaggedTensor, dense: Tensor, at: Coordinates | None) -> Tensor:
         pooled_BE = self.tables(sparse) if self.quantised is None else self.quantised(sparse)
         e_BND = self.units(pooled_BE, sparse)
         offset = self.prior.offset()
         z_S = self.serving(self.trunk(e_BND, self.histories(sparse, dense)))
         z_S = z_S + offset.to(z_S.dtype)
-        return z_S if self.wide is None else self.wide(offset.float(), z_S, sparse, dense)
+        return z_S if self.wide is None or at is None else self.wide(offset.float(), z_S, at)
 
     @property
     def parameter_count(self) -> int:
@@ -102,9 +105,10 @@ class ServedStudent(nn.Module):
 
     def score(self, batch: Batch) -> np.ndarray:
         """Logits (B, T) float32."""
-        batch = self.as_served(batch)
+        batch = self.statistics.complete(self.as_served(batch))
+        at = None if self.wide is None else self.wide.hashing.of(batch)
         with torch.inference_mode():
-            return self(batch.sparse, batch.dense, batch.raw).numpy()
+            return self._logits(batch.sparse, batch.dense, at).numpy()
 
 
 def new_served(student: Student) -> ServedStudent:

@@ -16,11 +16,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import torch
+import numpy as np
 from torch import Tensor
 
 from exfm.data import Batch, label_shift
-from exfm.logistic import Terms, initial, learned
+from exfm.logistic import Terms, initial, inputs_of, learned
 from exfm.tensors import TensorSource, copy_tensors
 
 TERMS = Terms(start=(0.5, 0.5, 0.0), least=(0.0, 0.0, -3.0), largest=(2.0, 2.0, 3.0), half_life_rows=200_000)
@@ -57,12 +57,11 @@ class Stack:
         o, shift = offset.cpu(), counted.cpu()
         own = batch.label_mask if batch.own is None else batch.label_mask & batch.own.unsqueeze(1)
         known, labels, weights = (t.cpu() for t in (own, batch.labels, batch.weights))
-        parts = [deep.cpu() - o, wide.cpu() - o, torch.ones(known.shape)]
-        x = torch.stack([torch.where(known, part, 0.0).T for part in parts], dim=1).double()  # (T, 3, B)
+        x = inputs_of(known, deep.cpu() - o, wide.cpu() - o)
         if batch.negative_rate is not None:
             shift = shift + label_shift(batch.negative_rate)
         found = learned(self._regression, TERMS, x, labels, known, weights, shift, total)
-        if all(bool(tensor.isfinite().all()) for tensor in found):
+        if all(np.isfinite(tensor.numpy()).all() for tensor in found):
             self._regression = found
 
     @property

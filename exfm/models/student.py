@@ -30,6 +30,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from exfm.adam import Adam
 from exfm.data import AsServed, Batch, FeatureSet, Histories, HistoryValues, Statistics
 from exfm.distillation import (
     Corrections,
@@ -48,7 +49,7 @@ from exfm.models.learned_rows import LearnedRows
 from exfm.models.served import ServedStudent, export_student
 from exfm.models.stack import has_wide
 from exfm.models.student_config import StudentConfig
-from exfm.models.student_wide import Stacked, StudentWide
+from exfm.models.student_wide import StudentWide
 from exfm.randomness import StepRandomness, named_generator
 from exfm.step import LARGEST, StepResult, share_of_full
 from exfm.tensors import TensorSource, copy_tensors
@@ -74,12 +75,14 @@ class StudentNet(nn.Module):
 class _Way(NamedTuple):
     """A batch on its way through the net.
 
-    looked: what the tables give; e: the same, where the gradient stops; x (B, H): the trunk's; logits (B, T): z_S
+    looked: what the tables give; e: the same, where the gradient stops; x (B, H): the trunk's; offset (T,): the
+    prior's; logits (B, T): z_S
     """
 
     looked: Looked
     e: Tensor
     x: Tensor
+    offset: Tensor
     logits: Tensor
 
 
@@ -126,10 +129,7 @@ class Student:
         self.histories, self.statistics = Histories(self.features, self.tasks), Statistics(self.features)
         self.as_served = AsServed(self.features)
         self._dense = {name: p for name, p in self.net.named_parameters() if not name.startswith("tables.")}
-        self._adam = torch.optim.Adam(self._dense.values(), lr=cfg.dense_lr, fused=True)
-        for p in self._dense.values():  # what Adam itself would start from, there to be saved and loaded from the start
-            zeros = {"exp_avg": torch.zeros_like(p), "exp_avg_sq": torch.zeros_like(p)}
-            self._adam.state[p].update(step=torch.zeros((), dtype=torch.float32), **zeros)
+        self._adam, self._dense_lr = Adam(self._dense), cfg.dense_lr
         tables = {feature.name: feature.rows for feature in features.sparse}
         self.residuals = Residuals(cfg.arm.residuals_by, tables, len(self.tasks))
         self._corrections = Corrections.of(cfg.arm, self.tasks, self.net.serving.in_features, seed)
@@ -175,7 +175,7 @@ class Student:
         z_S, loss = way.logits.detach(), losses.total.item()
         labelled = self._learned_rows.without_teacher.of(batch)  # of the rows in label_rows
         deep = z_S if label_rows is None else z_S[label_rows]
-        stacked = self._on_wide(deep, labelled)
+        stacked = None if self.wide is None else self.wide.on(deep, way.offset, labelled)
         logits, wide = (deep, None) if stacked is None else (stacked.logits, stacked.wide)
         if self.features.train_only:
             logits, wide = self._scored(self._learned_rows.without_teacher.of(given))
@@ -187,7 +187,7 @@ class Student:
                 self._distil_again(batch, lesson)
         if finite and learn:
             self._scale_accumulators(self.cfg.accumulators.factor(self.rows, self.rows + count))
-            self.prior.add(label_sums(batch))
+            self.prior.add(batch.once("label sums", lambda: label_sums(batch)))
             if stacked is not None and self.wide is not None:
                 self.wide.learn(stacked, self.prior.offset().float())
             self.histories.add(past)
@@ -211,11 +211,11 @@ class Student:
         batch = self.statistics.complete(self.as_served(given))
         self.net.eval()
         with torch.no_grad():
-            e = self.net.units(self.net.tables(batch.sparse).pooled, batch.sparse)
+            e = self.net.units(self.net.tables.of(batch).pooled, batch.sparse)
             x_BH = self.net.trunk(e, self.histories(batch.sparse, batch.dense))
             z_S = self.prior(self.net.serving(x_BH))
         self.net.train()
-        stacked = self._on_wide(z_S, batch)
+        stacked = None if self.wide is None else self.wide.on(z_S, self.prior.offset().float(), batch)
         return (z_S, None) if stacked is None else (stacked.logits, stacked.wide)
 
     def export(self) -> ServedStudent:
@@ -252,14 +252,11 @@ class Student:
             raise
 
     def _forward(self, batch: Batch) -> _Way:
-        looked = self.net.tables(batch.sparse)
+        looked = self.net.tables.of(batch)
         e = looked.pooled.requires_grad_()
         x_BH = self.net.trunk(self.net.units(e, batch.sparse), self.histories(batch.sparse, batch.dense))
-        return _Way(looked, e, x_BH, self.prior(self.net.serving(x_BH)))
-
-    def _on_wide(self, z_S: Tensor, batch: Batch) -> Stacked | None:
-        """z_S (B, T) of a batch, stacked on what the linear part says of it."""
-        return None if self.wide is None else self.wide.on(z_S, self.prior.offset().float(), batch)
+        offset = self.prior.offset().float()
+        return _Way(looked, e, x_BH, offset, self.net.serving(x_BH) + offset)
 
     def _objective(self, batch: Batch, way: _Way, lesson: Lesson) -> Objective:
         x_BH, arm, own_heads = way.x, self.cfg.arm, self.cfg.arm.kind == "auxiliary_head"
@@ -273,8 +270,8 @@ class Student:
             way.logits,
             batch.labels,
             lesson,
-            z_D=self.prior(self.net.auxiliary(scaled)) if own_heads else None,
-            z_D2=self.prior(self.net.adapted(scaled)) if arm.adapter else None,
+            z_D=self.net.auxiliary(scaled) + way.offset if own_heads else None,
+            z_D2=self.net.adapted(scaled) + way.offset if arm.adapter else None,
             rows=RowMasks(
                 batch.label_mask,
                 batch.teacher_mask,
@@ -318,22 +315,19 @@ class Student:
     def _update(
         self, loss: Tensor, way: _Way, corrections: Corrections = Corrections(()), *, learn: bool = True
     ) -> bool:
-        """One step on all weights, or on none: the tables learn last, once every gradient was seen finite."""
-        self._adam.zero_grad(set_to_none=True)
-        loss.backward()
-        assert way.e.grad is not None
-        gradients = [way.e.grad, *(p.grad for p in self._dense.values() if p.grad is not None)]
-        gradients += [tensor.float() for tensor in corrections.state().values()]
-        if not nn.utils.get_total_norm(gradients) < LARGEST:
+        """One step on all weights, or on none, once every gradient was seen finite."""
+        of_e, *of_dense = torch.autograd.grad(loss, [way.e, *self._dense.values()], allow_unused=True)
+        moved = {name: g for name, g in zip(self._dense, of_dense, strict=True) if g is not None}
+        every = [of_e, *moved.values(), *corrections.state().values()]
+        if not torch.cat([tensor.reshape(-1).float() for tensor in every]).norm() < LARGEST:
             return False
-        if not learn:
-            return True
-        self.net.tables.learn(way.looked, way.e.grad * self._share)
-        self._adam.step()
+        if learn:
+            self.net.tables.learn(way.looked, of_e * self._share)
+            self._adam.step(moved, self._dense_lr)
         return True
 
     def _set_rates(self, factor: float) -> None:
-        self._adam.param_groups[0]["lr"] = self.cfg.dense_lr * factor * self._share
+        self._dense_lr = self.cfg.dense_lr * factor * self._share
         self.net.tables.lr = self.cfg.sparse_lr * factor
 
     def _scale_accumulators(self, factor: float) -> None:
@@ -352,8 +346,7 @@ class Student:
     def tensors(self) -> dict[str, Tensor]:
         """The state itself, not a copy: to write into it is to load it."""
         tensors = {f"dense/{k}": v for k, v in self.net.state_dict().items() if not k.startswith("tables.")}
-        for name, p in self._dense.items():
-            tensors |= {f"adam/{name}/{key}": value for key, value in self._adam.state[p].items()}
+        tensors |= {f"adam/{name}/{key}": value for name, of in self._adam.state.items() for key, value in of.items()}
         tensors |= {f"table/{name}/weight": w for name, w in self.net.tables.weights.items()}
         tensors |= {f"table/{name}/accumulator": m for name, m in self.net.tables.accumulators.items()}
         tensors |= self._corrections.state() | self.prior.tensors()

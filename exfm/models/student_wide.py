@@ -17,11 +17,10 @@ from typing import NamedTuple
 
 import numpy as np
 from torch import Tensor, nn
-from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from exfm.baselines import FTRL, Seen, served_linear
 from exfm.data import Batch, FeatureSet
-from exfm.layers import HashedLinear
+from exfm.layers import Coordinates, HashedLinear, Hashing
 from exfm.models.stack import Stack, stacked
 
 
@@ -53,9 +52,9 @@ class StudentWide:
         self._stack.learn(of.offset, of.deep, of.wide, of.batch, counted)
         self._ftrl.learn(of.seen, of.batch, counted)
 
-    def moved_slots(self) -> np.ndarray:
-        """As `FTRL.moved_slots`."""
-        return self._ftrl.moved_slots()
+    def marked(self) -> np.ndarray:
+        """As `FTRL.marked`."""
+        return self._ftrl.marked()
 
     def weights(self, slots: np.ndarray | slice = slice(None)) -> Tensor:
         """(T, U): what `ServedWide` serves of these slots."""
@@ -67,7 +66,7 @@ class StudentWide:
 
 
 class ServedWide(nn.Module):
-    """What is served of it: (T,) offset, (B, T) z_S, KeyedJaggedTensor × B, (B, D) -> (B, T)."""
+    """What is served of it: (T,) offset, (B, T) z_S, the coordinates of B rows -> (B, T)."""
 
     theta: Tensor  # (T, 3) float64
 
@@ -76,8 +75,12 @@ class ServedWide(nn.Module):
         self.linear = HashedLinear(features, tasks)
         self.register_buffer("theta", Stack(tasks).theta.clone())
 
-    def forward(self, offset: Tensor, z_S: Tensor, sparse: KeyedJaggedTensor, dense: Tensor) -> Tensor:
-        return stacked(self.theta, offset, z_S, self.linear(sparse, dense) + offset)
+    @property
+    def hashing(self) -> Hashing:
+        return self.linear.hashing
+
+    def forward(self, offset: Tensor, z_S: Tensor, at: Coordinates) -> Tensor:
+        return stacked(self.theta, offset, z_S, self.linear.at(at, len(z_S)) + offset)
 
     def load(self, state: Mapping[str, Tensor]) -> None:
         """Be what a student's linear part and stack were when it had this state."""

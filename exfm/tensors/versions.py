@@ -31,14 +31,36 @@ class Change(NamedTuple):
     bits: np.ndarray
 
     @classmethod
+    def none(cls, tensor: Tensor) -> Change:
+        """Of a tensor that stays as it is."""
+        return cls(np.zeros(0, np.int32), np.zeros_like(_bits(tensor)[:0]))
+
+    @classmethod
     def between(cls, old: Tensor, new: Tensor) -> Change:
         """To the bit: -0 is not 0, and one NaN may not be another."""
         bits = _bits(old) ^ _bits(new)
         at = np.flatnonzero(bits.any(axis=1)).astype(np.int32)
         return cls(None, bits) if 2 * len(at) > len(bits) else cls(at, bits[at])
 
+    @classmethod
+    def of_rows(cls, tensor: Tensor, at: np.ndarray, values: Tensor) -> Change:
+        """`between` a tensor and the same with other `values` in its rows `at`, ascending; they are written into it."""
+        old, new = _bits(tensor), _bits(values, tall=_is_tall(tensor))
+        bits = old[at] ^ new
+        old[at] = new
+        differ = bits.any(axis=1)
+        if not differ.all():
+            at, bits = at[differ], bits[differ]
+        if 2 * len(at) <= len(old):
+            return cls(at.astype(np.int32), bits)
+        every = np.zeros(old.shape, bits.dtype)
+        every[at] = bits
+        return cls(None, every)
+
     def followed_by(self, later: Change) -> Change:
         """Both as one."""
+        if not self.nbytes or not later.nbytes:
+            return later if not self.nbytes else self
         if self.at is None or later.at is None:
             whole, other = (self, later) if self.at is None else (later, self)
             bits = whole.bits.copy()
@@ -101,6 +123,21 @@ class Versions:
             self._steps.append({name: Change.between(tensor, tensors[name]) for name, tensor in old})
         self._newest = dict(tensors)
 
+    def advance(self, rows: Mapping[str, tuple[int, Tensor, Tensor]], whole: Mapping[str, Tensor]) -> None:
+        """The next version, by what changed since the newest, which is the one before: by tensor a dimension, places
+        along it, ascending, and values there; and tensors. The same, to the bit, as `add` of all tensors."""
+        step: Step = {}
+        for name, tensor in self._newest.items():
+            if name in whole:
+                step[name] = Change.between(tensor, whole[name])
+                self._newest[name] = whole[name]
+            elif name in rows:
+                dim, at, values = rows[name]
+                step[name] = Change.of_rows(tensor, _places(tensor, dim, at.numpy()), values)
+            else:
+                step[name] = Change.none(tensor)
+        self._steps.append(step)
+
     def keep(self, places: Sequence[int]) -> None:
         """Let go of all but these, in ascending order, the newest among them."""
         if len(places) == len(self):
@@ -139,9 +176,9 @@ class Versions:
         return n, tensors
 
     def state(self) -> dict[str, Tensor]:
-        """`newest/<tensor>`, and `<n>/<tensor>/{at,bits}` of the step to version n + 1, where it changes the tensor.
-        Nothing writes into them."""
-        found = {f"newest/{name}": tensor for name, tensor in self._newest.items()}
+        """Copies: `newest/<tensor>`, and `<n>/<tensor>/{at,bits}` of the step to version n + 1, where it changes the
+        tensor."""
+        found = {f"newest/{name}": tensor.clone() for name, tensor in self._newest.items()}
         for n, step in enumerate(self._steps):
             for name, change in step.items():
                 if not change.nbytes:
@@ -162,7 +199,7 @@ class Versions:
         self._newest = {name: whole_tensor(tensor).clone() for name, tensor in newest.items()}
         for n in range(count - 1):
             parts = {name: whole_tensor(part).numpy().copy() for name, part in _under(str(n), tensors).items()}
-            none = {name: Change.between(tensor, tensor) for name, tensor in self._newest.items()}
+            none = {name: Change.none(tensor) for name, tensor in self._newest.items()}
             changed = {
                 name: Change(parts.get(f"{name}/at"), parts[f"{name}/bits"])
                 for name in newest
@@ -175,9 +212,23 @@ def _under(prefix: str, tensors: Mapping[str, TensorSource]) -> dict[str, Tensor
     return {key.removeprefix(f"{prefix}/"): value for key, value in tensors.items() if key.startswith(f"{prefix}/")}
 
 
-def _bits(tensor: Tensor) -> np.ndarray:
+def _is_tall(tensor: Tensor) -> bool:
+    return tensor.dim() == 2 and tensor.shape[0] > tensor.shape[1] > 0
+
+
+def _bits(tensor: Tensor, tall: bool | None = None) -> np.ndarray:
     """A tensor's bits as integers (R, W), in place: the rows of a table, or single values where it is wider than
     long."""
-    tall = tensor.dim() == 2 and tensor.shape[0] > tensor.shape[1] > 0
+    tall = _is_tall(tensor) if tall is None else tall
     rows = tensor.detach().numpy().reshape(len(tensor) if tall else -1, tensor.shape[1] if tall else 1)
     return rows.view(f"i{rows.dtype.itemsize}")
+
+
+def _places(tensor: Tensor, dim: int, at: np.ndarray) -> np.ndarray:
+    """Which rows of `_bits` these places along a dimension are, ascending."""
+    if tensor.dim() == 1 or _is_tall(tensor):
+        assert dim == 0
+        return at
+    before, size, behind = tensor.shape[:dim].numel(), tensor.shape[dim], tensor.shape[dim + 1 :].numel()
+    found = (np.arange(before)[:, None, None] * size + at[:, None]) * behind + np.arange(behind)
+    return found.reshape(-1)

@@ -28,8 +28,8 @@ import numpy as np
 import pyarrow as pa
 
 from exfm.data import Batch, BatchBuilder
-from exfm.increments import ChainWriter, Increment, Touched, probe_of, take_full, taken
-from exfm.models import Student, save_served
+from exfm.increments import ChainWriter, Increment, probe_of, take_full
+from exfm.models import Student, Touched, changes_of, save_served
 from exfm.threads import set_threads
 from pipelines.config import Config, load
 from pipelines.registry import HAND, POLICY, Action, Ledger
@@ -86,7 +86,7 @@ class Publisher:
 
     def take(self, batch: Batch) -> Increment:
         probe = probe_of(self.student, batch)
-        return Increment(0, "", "", {}, *taken(self.student, self.touched), probe)
+        return Increment(0, "", "", {}, *changes_of(self.student, self.touched), probe)
 
     def publish(self, increment: Increment, since_s: float) -> None:
         self.chain.add("v00000001", {"stepped_s": [since_s, since_s]}, increment)

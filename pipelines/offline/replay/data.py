@@ -65,8 +65,6 @@ class Data:
     targets_of: Callable[[pa.Table], Targets]
     logged: Sliced
     stretches: Iterable[Stretch]
-    in_memory: bool
-    """Whether all batches are in memory."""
     as_shown: bool = False
     folder: Path | None = None
 
@@ -139,15 +137,13 @@ def data_of(
     own = source.places_and_seqs(config.own_rows(student))
     begins = max(birth(start, stream), _before(stream, max(student.first_seq, after + 1)))
     first = int(np.searchsorted(own.at, begins))
-    in_memory = len(own.at) - first <= held_rows
     make = partial(source.stretches, own, begins, as_shown=as_shown, stretch_rows=stretch_rows)
     return Data(
         places=own.at,
         first=first,
         targets_of=partial(_targets, tasks=config.student_tasks(student), weighted=config.rows.weighted),
         logged=stream if logged is None else logged,
-        stretches=Stretches(make, hold=in_memory),
-        in_memory=in_memory,
+        stretches=Stretches(make, hold=len(own.at) - first <= held_rows),
         as_shown=as_shown,
         folder=folder,
     )

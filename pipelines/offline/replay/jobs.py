@@ -15,13 +15,14 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from exfm.data import Batch
 from exfm.metrics import cross_entropy
 from exfm.models import STUDENT, StudentEngine
 from exfm.threads import set_threads
 from pipelines.config import StudentSettings
 from pipelines.offline import PIECE_ROWS, AddDone, mapped_array, release_pages, save_part
 from pipelines.offline.logits import lockstep_logits, rescored
-from pipelines.offline.replay.data import Data, Stretch, data_of, places_of
+from pipelines.offline.replay.data import Data, data_of, places_of
 from pipelines.offline.replay.workspace import Workspace
 from pipelines.offline.spec import Condition, LogitSource, with_features
 from streaming.errors import BadInput
@@ -30,7 +31,11 @@ TEACHER_COST = 8
 """How many times longer a teacher's row takes than a student's; progress is counted in students' rows."""
 
 SIDE_BY_SIDE = 8
-"""Students that are in memory together: to each of eight, what is read and built for all of them costs little."""
+"""Students that learn a batch one after the other: what is read, built and worked out of it for all of them costs each
+of eight little."""
+
+TIMED = 16
+"""Of so many batches one is timed: on it, each student works out by itself what it otherwise finds worked out."""
 
 ANOTHER_DRAW = 1_000_003
 """Added to the seed of a student that is drawn anew."""
@@ -130,8 +135,7 @@ class TrainRequest(NamedTuple):
 
 @dataclass(frozen=True)
 class StudentJob:
-    """Students of one name. Those that learn the same batches are trained together, `SIDE_BY_SIDE` at a time, where
-    the batches do not fit into memory; otherwise one after the other, so that finished ones are kept."""
+    """Students of one name. Those that learn the same batches are trained together, `SIDE_BY_SIDE` at a time."""
 
     workspace: Workspace
     tuning: bool
@@ -143,32 +147,11 @@ class StudentJob:
             groups.setdefault(BatchKey.of(self.workspace, request), []).append(request)
         for key, group in groups.items():
             data, stream_rows = shared_data(self.workspace, self.tuning, key)
-            for request, result in self._trained(group, data, add_done):
-                self._save(request, result, data, stream_rows)
+            for at in range(0, len(group), SIDE_BY_SIDE):
+                some = group[at : at + SIDE_BY_SIDE]
+                for request, result in zip(some, train_together(self.workspace, some, data, add_done), strict=True):
+                    self._save(request, result, data, stream_rows)
         return len(self.requests)
-
-    def _trained(
-        self, group: Sequence[TrainRequest], data: Data, add_done: AddDone
-    ) -> Iterator[tuple[TrainRequest, dict[str, Any]]]:
-        """The result of each request of a group."""
-        if data.in_memory:
-            for r in group:
-                result = train_student(
-                    self.workspace, r.seed, r.student, data, add_done, drawn_anew=r.drawn_anew, arm=r.arm
-                )
-                yield r, result
-            return
-        for at in range(0, len(group), SIDE_BY_SIDE):
-            some = group[at : at + SIDE_BY_SIDE]
-            students = [
-                StudentTraining(self.workspace, r.seed, r.student, data, drawn_anew=r.drawn_anew, arm=r.arm)
-                for r in some
-            ]
-            for stretch in data.stretches:
-                for student in students:
-                    student.learn(stretch, add_done)
-            for request in some:
-                yield request, students.pop(0).result()  # its arrays are released once they are stored
 
     def _save(self, request: TrainRequest, result: dict[str, Any], data: Data, stream_rows: int) -> None:
         if self.tuning:
@@ -251,47 +234,61 @@ class StudentTraining:
         shape = len(data.places) - data.first, len(tasks)
         self._logits = mapped_array(shape, np.float32, data.folder, fill=np.nan)
         self._shown = mapped_array(shape, np.float32, data.folder, fill=np.nan) if data.as_shown else None
-        self._first, self._seconds, self._left_out = data.first, 0.0, 0
+        self._first, self._left_out = data.first, 0
+        self._seconds, self._timed_rows = 0.0, 0
 
-    def learn(self, stretch: Stretch, add_done: AddDone) -> None:
-        for batch, learned, scored_only in zip(*stretch, strict=True):
-            if scored_only is not None:
-                self._logits[scored_only[0] - self._first] = self.engine.score(scored_only[1])
-            began = time.process_time()
-            judged = self.engine.step(batch)
+    def learn(
+        self, batch: Batch, learned: np.ndarray, scored_only: tuple[np.ndarray, Batch] | None, *, timed: bool
+    ) -> None:
+        """Learn a batch whose rows are at `learned`; `timed`: and let that count as what a row costs."""
+        if scored_only is not None:
+            self._logits[scored_only[0] - self._first] = self.engine.score(scored_only[1])
+        began = time.process_time()
+        judged = self.engine.step(batch)
+        if timed:
             self._seconds += time.process_time() - began
-            self._logits[learned - self._first] = judged.logits
-            if self._shown is not None and STUDENT in judged.as_shown:
-                self._shown[learned - self._first] = judged.as_shown[STUDENT]
-            self._left_out += len(learned) - judged.finite_rows
-            add_done(len(learned))
+            self._timed_rows += len(learned)
+        self._logits[learned - self._first] = judged.logits
+        if self._shown is not None and STUDENT in judged.as_shown:
+            self._shown[learned - self._first] = judged.as_shown[STUDENT]
+        self._left_out += len(learned) - judged.finite_rows
+
+    def release(self) -> None:
+        """Let the system write what was predicted so far, and take the memory."""
         for array in (self._logits, self._shown):
             if array is not None:
                 release_pages(array)
 
     def result(self) -> dict[str, Any]:
         """`logits` (n, T) of each row, made before it was learned; where batches know when their rows were shown, those
-        made by then as `shown`. `seconds` of CPU time to learn `rows` rows."""
-        found = {"logits": self._logits, "first": self._first, "seconds": self._seconds, "left_out": self._left_out}
-        found["rows"] = len(self._logits)
+        made by then as `shown`. `seconds` of CPU time to learn `rows` rows by itself, as the timed batches say."""
+        rows = len(self._logits)
+        seconds = self._seconds * rows / max(1, self._timed_rows)
+        found = {"logits": self._logits, "first": self._first, "left_out": self._left_out}
+        found |= {"seconds": seconds, "rows": rows}
         return found | ({} if self._shown is None else {"shown": self._shown})
 
 
-def train_student(
-    workspace: Workspace,
-    seed: int,
-    student: StudentSettings,
-    data: Data,
-    add_done: AddDone,
-    *,
-    drawn_anew: bool = False,
-    arm: str | None = None,
-) -> dict[str, Any]:
-    """Train a student on all of `data`; returns `StudentTraining.result`."""
-    training = StudentTraining(workspace, seed, student, data, drawn_anew=drawn_anew, arm=arm)
+def train_together(
+    workspace: Workspace, requests: Sequence[TrainRequest], data: Data, add_done: AddDone
+) -> Iterator[dict[str, Any]]:
+    """Train students on all of `data`, each batch by all in turn; `StudentTraining.result` of each, in order."""
+    students = [
+        StudentTraining(workspace, r.seed, r.student, data, drawn_anew=r.drawn_anew, arm=r.arm) for r in requests
+    ]
     for stretch in data.stretches:
-        training.learn(stretch, add_done)
-    return training.result()
+        for n, (batch, learned, scored_only) in enumerate(zip(*stretch, strict=True)):
+            timed = n % TIMED == 0
+            for student in students:
+                student.learn(batch, learned, scored_only, timed=timed)
+                if timed:
+                    batch.forget()
+                add_done(len(learned))
+            batch.forget()
+        for student in students:
+            student.release()
+    while students:
+        yield students.pop(0).result()  # its arrays are released once they are stored
 
 
 class BatchKey(NamedTuple):

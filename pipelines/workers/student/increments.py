@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from exfm.data import Batch
-from exfm.increments import ChainWriter, Full, Increment, Touched, probe_of, take_full, taken
-from exfm.models import Student
+from exfm.increments import ChainWriter, Full, Increment, probe_of, take_full
+from exfm.models import Student, Touched, changes_of
 from pipelines.config import RegistrySettings
 from pipelines.run_dir import Lease, version_name
 from pipelines.training import Watch, Writer
@@ -107,11 +107,11 @@ class Increments:
         full: Full | None = None
         with self._watch("increment"):
             probe = probe_of(self._student, batch)
-            rows, whole = taken(self._student, self._touched)
+            changes = changes_of(self._student, self._touched)
             if self._chain.full_due:
                 full = take_full(self._student, self._touched, probe)
         about, version = self._about(position, learned_rows, now), version_name(position + 1)
-        increment = Increment(0, "", version, about, rows, whole, probe)
+        increment = Increment(0, "", version, about, changes.rows, changes.whole, probe)
 
         def write() -> None:
             assert self._chain is not None

@@ -9,9 +9,9 @@ import pyarrow as pa
 
 from exfm.data import Batch, BatchBuilder, DenseFeature, FeatureSet, HistoryFeature, SequenceFeature, SparseFeature
 from exfm.distillation import Arm
-from exfm.increments import ChainWriter, Increment, Touched, probe_of, take_full, taken
+from exfm.increments import ChainWriter, Increment, probe_of, take_full
 from exfm.layers import TrunkConfig
-from exfm.models import Student, StudentConfig
+from exfm.models import Student, StudentConfig, Touched, changes_of
 
 import numpy as np  # isort: skip
 
@@ -79,7 +79,7 @@ class Publishing:
         self.learn(steps)
         assert self.batch is not None
         probe = probe_of(self.student, self.batch)
-        rows, whole = taken(self.student, self.touched)
+        rows, whole = changes_of(self.student, self.touched)
         also = take_full(self.student, self.touched, probe) if full else None
         return self.chain.add(
             "v00000100", {"stepped_s": [1.0, 2.0]}, Increment(0, "", "", {}, rows, whole, probe), also

@@ -92,7 +92,7 @@ def test_tables_of_several_widths_and_sequences_learn_as_each_by_itself():
         assert torch.equal(own.pooled, looked.pooled[:, first:last])
         alone.learn(own, gradient[:, first:last])
         assert torch.equal(alone.weights[feature.name], tables.weights[feature.name])
-    rows, m = looked.places[0][0], tables.accumulators["seen"]
+    rows, m = looked.places[0].rows, tables.accumulators["seen"]
     assert m.count_nonzero() == len({int(row) - 40 for row in rows if row >= 40})
 
 

@@ -77,3 +77,23 @@ def test_what_did_not_change_takes_no_room():
     versions.whole(3)
     assert versions.nbytes < 2 * table.nbytes + 20 * 100
     assert Change.between(table, table).nbytes == 0
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_version_given_by_what_changed_is_the_one_that_is_given_whole(seed):
+    drawn = np.random.default_rng(seed)
+    every, parts = Versions(walkers=1), Versions(walkers=1)
+    now = fresh(drawn)
+    every.add({name: tensor.clone() for name, tensor in now.items()})
+    parts.add({name: tensor.clone() for name, tensor in now.items()})
+    for _ in range(6):
+        before, now = now, learned(now, drawn)
+        every.add({name: tensor.clone() for name, tensor in now.items()})
+        rows, slots = (
+            (before[name] != now[name]).any(axis).nonzero().squeeze(1) for name, axis in (("table", 1), ("slots", 0))
+        )
+        rows = torch.unique(torch.cat([rows, torch.tensor([0, 7])]))  # named, whether or not it changed
+        changed = {"table": (0, rows, now["table"][rows]), "slots": (1, slots, now["slots"][:, slots])}
+        parts.advance(changed, {name: now[name].clone() for name in ("dense", "total", "count")})
+        assert same(parts.state(), every.state())
+    assert all(same(parts.whole(n), every.whole(n)) for n in range(7))

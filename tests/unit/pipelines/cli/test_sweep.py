@@ -28,23 +28,24 @@ def folder(tmp_path_factory):
 @pytest.fixture
 def made(monkeypatch):
     """What was really trained: teachers by seed, students by seed and whether in tuning."""
-    found, teach, live = [], replay_jobs.lockstep_logits, replay_jobs.train_student
+    found, teach, live = [], replay_jobs.lockstep_logits, replay_jobs.train_together
 
     def noting_teacher(config, *rest, **more):
         found.append(("teacher", config.seed))
         return teach(config, *rest, **more)
 
-    def noting_student(workspace, seed, *rest, **more):
-        found.append(("student", seed))
-        return live(workspace, seed, *rest, **more)
+    def noting_students(workspace, requests, *rest):
+        found.extend(("student", request.seed) for request in requests)
+        return live(workspace, requests, *rest)
 
     monkeypatch.setattr(replay_jobs, "lockstep_logits", noting_teacher)
-    monkeypatch.setattr(replay_jobs, "train_student", noting_student)
+    monkeypatch.setattr(replay_jobs, "train_together", noting_students)
     return found
 
 
 def test_an_interrupted_sweep_goes_on_with_what_is_missing_and_says_the_same(capsys, folder, made, monkeypatch):
-    out, live = folder / "out", replay_jobs.train_student
+    out, live = folder / "out", replay_jobs.train_together
+    monkeypatch.setattr(replay_jobs, "SIDE_BY_SIDE", 1)
     arguments = [written(folder), "--out", str(out), "--jobs", "1", "--json"]
 
     def interrupted(*given, **more):
@@ -52,7 +53,7 @@ def test_an_interrupted_sweep_goes_on_with_what_is_missing_and_says_the_same(cap
             raise KeyboardInterrupt
         return live(*given, **more)
 
-    monkeypatch.setattr(replay_jobs, "train_student", interrupted)
+    monkeypatch.setattr(replay_jobs, "train_together", interrupted)
     code, _, err = run(capsys, *arguments)
     assert code == 130, err
     assert "the same command resumes" in err
@@ -61,7 +62,7 @@ def test_an_interrupted_sweep_goes_on_with_what_is_missing_and_says_the_same(cap
     damaged = sorted((out / "trials").iterdir())[0]
     damaged.write_bytes(damaged.read_bytes()[:100])
 
-    monkeypatch.setattr(replay_jobs, "train_student", live)
+    monkeypatch.setattr(replay_jobs, "train_together", live)
     made.clear()
     code, told, err = run(capsys, *arguments)
     assert code == 0, err
@@ -156,13 +157,14 @@ def test_the_choice_does_not_see_the_half_that_is_judged(folder, tmp_path, monke
     workspace, student = Workspace(sweep, config, folder / "out", None), config.student("feed")
     good_first, good_later = settings_of(sweep, student, "single")
 
-    def planted(workspace, seed, setting, data, tell, **more):
-        known, half = 4 * data.labels - 2, workspace.rows(seed).table.num_rows // 2
-        better = (data.places < half) == (setting.model.arm.weight == 0.5)
-        logits = np.where(better[:, None], known, -known).astype(np.float32)
-        return {"logits": logits, "first": 0, "seconds": 1.0, "left_out": 0, "rows": len(logits)}
+    def planted(workspace, requests, data, tell):
+        known, half = 4 * data.labels - 2, workspace.rows(1).table.num_rows // 2
+        for request in requests:
+            better = (data.places < half) == (request.student.model.arm.weight == 0.5)
+            logits = np.where(better[:, None], known, -known).astype(np.float32)
+            yield {"logits": logits, "first": 0, "seconds": 1.0, "left_out": 0, "rows": len(logits)}
 
-    monkeypatch.setattr(replay_jobs, "train_student", planted)
+    monkeypatch.setattr(replay_jobs, "train_together", planted)
     sums: dict[int, list] = {}
     for setting in (good_first, good_later):
         path = tmp_path / f"{setting.trial}.npz"
@@ -197,13 +199,13 @@ def test_an_arm_may_learn_labels_or_logits_of_all_rows_and_is_judged_on_its_own(
 
 def test_two_sweeps_in_one_process_and_folder_have_their_own_rows(folder, tmp_path, monkeypatch):
     seen = []
-    life = replay_jobs.train_student
+    live = replay_jobs.train_together
 
-    def noted(workspace, seed, setting, data, *rest, **more):
+    def noted(workspace, requests, data, *rest):
         seen.append(data)
-        return life(workspace, seed, setting, data, *rest, **more)
+        return live(workspace, requests, data, *rest)
 
-    monkeypatch.setattr(replay_jobs, "train_student", noted)
+    monkeypatch.setattr(replay_jobs, "train_together", noted)
     for part in ("[0, 0.5]", "[0, 0.25]"):
         sweep, config = load(written(folder), ["seeds=[1]", f"chosen_on={part}"])
         asked = replay_jobs.TrainRequest(1, config.student("feed"), sweep.conditions["fresh"], tmp_path / "part.npz")
@@ -229,7 +231,8 @@ def test_a_student_that_learns_a_share_of_the_negatives_is_judged_on_all_rows(fo
             assert ((rows[0] > before[-1]) & (rows[0] < after[-1])).all()
     late = data_of(table, workspace.of(1), sampled, start=0.5)
     for data in (some, late):
-        life = replay_jobs.train_student(workspace, 1, sampled, data, lambda count: None)
+        asked = replay_jobs.TrainRequest(1, sampled, sweep.conditions["fresh"], folder / "part.npz")
+        (life,) = replay_jobs.train_together(workspace, [asked], data, lambda count: None)
         assert len(life["logits"]) == len(some.places) - data.first
         assert np.isfinite(life["logits"]).all()
     assert some.first == 0 < late.first
@@ -265,3 +268,22 @@ def test_a_student_without_a_row_has_no_figures_and_keeps_nobody_from_theirs(cap
     assert line in markdown(report)
     assert students["feed"]["ctr"]["arms"]["single"]["gain"] is None
     assert students["shop"]["ctr"]["arms"]["single"]["gain"]["value"] != 0
+
+
+def test_students_that_learn_a_batch_together_learn_what_each_learns_alone(folder):
+    """Arms of one seed, and one arm of two seeds: to the bit, whatever they work out once for all of them."""
+    sweep, config = load(written(folder))
+    workspace, student = Workspace(sweep, config, folder / "out", None), config.student("feed")
+    fresh = sweep.conditions["fresh"]
+    data = data_of(workspace.lake(1, fresh).slice(), workspace.of(1), student)
+    lighter = student.model_copy(update={"model": student.model.model_copy(update={"dense_lr": 0.001})})
+    requests = [
+        replay_jobs.TrainRequest(1, each, fresh, folder / "part.npz", drawn_anew=anew)
+        for each, anew in ((student, False), (lighter, False), (student, True))
+    ]
+    together = list(replay_jobs.train_together(workspace, requests, data, lambda count: None))
+    for request, found in zip(requests, together, strict=True):
+        (alone,) = replay_jobs.train_together(workspace, [request], data, lambda count: None)
+        assert np.array_equal(alone["logits"], found["logits"])
+        assert alone["rows"] == found["rows"]
+    assert len({found["logits"].tobytes() for found in together}) == 3

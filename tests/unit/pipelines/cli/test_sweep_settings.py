@@ -25,13 +25,14 @@ def folder(tmp_path_factory):
 def test_a_grid_is_extended_beyond_its_edge_by_one_rule_for_all_arms(capsys, folder, tmp_path, monkeypatch):
     """Planted: the higher the rate the better, up to .032 for `single` and without end for `none`."""
 
-    def planted(workspace, seed, setting, data, tell, **more):
-        rate = setting.model.dense_lr
-        good = rate if setting.model.arm.kind == "none" else -abs(rate - 0.032)
-        logits = (0.5 + 5 * good) * (2 * data.labels - 1)
-        return {"logits": logits.astype(np.float32), "first": 0, "seconds": 1.0, "left_out": 0, "rows": len(logits)}
+    def planted(workspace, requests, data, tell):
+        for request in requests:
+            rate = request.student.model.dense_lr
+            good = rate if request.student.model.arm.kind == "none" else -abs(rate - 0.032)
+            logits = ((0.5 + 5 * good) * (2 * data.labels - 1)).astype(np.float32)
+            yield {"logits": logits, "first": 0, "seconds": 1.0, "left_out": 0, "rows": len(logits)}
 
-    monkeypatch.setattr(replay_jobs, "train_student", planted)
+    monkeypatch.setattr(replay_jobs, "train_together", planted)
     tune = {"dense_lr": [0.004, 0.008, 0.016]}
     arms = {name: arm | {"tune": tune} for name, arm in SWEEP["arms"].items()}
     sweep = written(folder, arms=arms, conditions={"fresh": {}}, teachers={}, seeds=[1])

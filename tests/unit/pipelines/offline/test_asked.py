@@ -61,7 +61,7 @@ def test_what_a_click_is_worth_is_the_config_s_to_say_unless_the_spec_names_anot
 
 
 def test_they_are_refused_before_anything_trains(folder, tmp_path, monkeypatch):
-    monkeypatch.setattr(replay_jobs, "train_student", None)
+    monkeypatch.setattr(replay_jobs, "train_together", None)
     monkeypatch.setattr(replay_jobs, "lockstep_logits", None)
     ranking = {"request": "impression_id", "propensity": "user_id"}
     spec, config = load(written(folder, ranking=ranking, seeds=[1]), ["rows=1500"])

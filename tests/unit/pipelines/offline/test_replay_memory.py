@@ -78,14 +78,15 @@ def test_what_is_kept_in_files_gives_the_batches_and_logits_of_what_is_kept_in_m
     monkeypatch.setattr(jobs, "PIECE_ROWS", 90)
     monkeypatch.setattr("pipelines.offline.replay.data.PIECE_ROWS", 90)
     filed = data_of(stream, workspace.of(1), student, start, folder=tmp_path, held_rows=100, stretch_rows=200)
-    assert (held.in_memory, filed.in_memory) == (True, False)
     assert isinstance(filed.places, np.memmap)
+    assert not isinstance(held.places, np.memmap)
     assert held.first == filed.first
     assert np.array_equal(held.places, filed.places)
     assert np.array_equal(held.labels, filed.labels)
     assert np.array_equal(held.weights, filed.weights)
     assert len(list(filed.stretches)) > len(list(held.stretches)) == 1
-    one, other = (jobs.train_student(workspace, 1, student, data, lambda count: None) for data in (held, filed))
+    asked = jobs.TrainRequest(1, student, Condition(), tmp_path / "part.npz")
+    (one,), (other,) = (jobs.train_together(workspace, [asked], data, lambda count: None) for data in (held, filed))
     assert np.isfinite(one["logits"]).all()
     assert np.array_equal(one["logits"], other["logits"])
     assert list(tmp_path.iterdir()) == []  # files without a name

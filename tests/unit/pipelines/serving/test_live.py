@@ -8,8 +8,8 @@ import time
 import pytest
 
 from exfm.data import BatchBuilder
-from exfm.increments import ChainWriter, Increment, Touched, probe_of, take_full, taken
-from exfm.models import Student
+from exfm.increments import ChainWriter, Increment, probe_of, take_full
+from exfm.models import Student, Touched, changes_of
 from pipelines.run_dir import RunDir
 from pipelines.serving import Server, Serving, Tables, serve, shelf_of
 from pipelines.tools import config_of
@@ -43,7 +43,7 @@ class Training:
 
     def publish(self, stepped_s):
         probe = self.learn()
-        parts = taken(self.student, self.touched)
+        parts = changes_of(self.student, self.touched)
         about = {"rows": 32 * self._block, "stepped_s": [stepped_s, stepped_s]}
         return self.chain.add("v00000064", about, Increment(0, "", "", {}, *parts, probe))
 

@@ -9,6 +9,7 @@ as_served    a batch without what is known in training only
 stretches    what batches hold of a stretch of rows, made once for all models of a process
 batch        `BatchBuilder` makes a `Batch` of tensors from Arrow rows
 statistics   what rows so far were, by which the dense features of the next are scaled
+learned_rows whose rows a student learns from
 history      running averages of a student's earlier rows, as inputs of the next
 sampling     negative downsampling: which rows are kept, and what each then counts
 """

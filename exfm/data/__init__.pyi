@@ -3,6 +3,7 @@ from .batch import OWN, Batch, BatchBuilder, own_rows_of, snapshot_age
 from .dense import LARGEST_INPUT, DenseFeature
 from .features import FeatureSet, HistoryFeature
 from .history import Histories, HistoryValues, bag_means, bags_in, unfit_history
+from .learned_rows import LearnedRows, Whose
 from .sampling import SampledRows, label_shift, label_weights, row_weights, sample_negatives
 from .sparse import SequenceFeature, SparseFeature
 from .statistics import Statistics
@@ -21,11 +22,13 @@ __all__ = [
     "Histories",
     "HistoryFeature",
     "HistoryValues",
+    "LearnedRows",
     "SampledRows",
     "SequenceFeature",
     "SparseFeature",
     "Statistics",
     "Stretches",
+    "Whose",
     "bag_means",
     "bags_in",
     "bags_of",

@@ -9,7 +9,6 @@ student         a student in training
 student_config  its settings
 student_wide    its linear part
 stack           a network's logit and a linear model's, weighed online
-learned_rows    whose rows a student learns from
 changes         what of a student its batches changed
 served          what is served of a student
 as_shown        what a student would have predicted when its rows were shown

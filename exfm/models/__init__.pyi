@@ -14,7 +14,6 @@ from .engine import (
     TeacherEngine,
     under,
 )
-from .learned_rows import LearnedRows, Whose
 from .scorer import ShardedScorer, TeacherScorer, snapshot_of
 from .served import PARITY, ServedStudent, check_logits, load_served, load_student, save_served, served_meta, served_of
 from .stack import has_wide
@@ -39,7 +38,6 @@ __all__ = [
     "Changes",
     "Engine",
     "Judged",
-    "LearnedRows",
     "Prepared",
     "Rows",
     "SentBatch",
@@ -54,7 +52,6 @@ __all__ = [
     "TeacherNet",
     "TeacherScorer",
     "Touched",
-    "Whose",
     "all_of",
     "all_tables",
     "changes_of",

@@ -2,8 +2,8 @@
 
     batch ──► step ──► Judged: what every model of the engine predicted before it learned the batch
 
-A student's batch may hold rows of other verticals, to learn from (learned_rows.py); they are not judged. Rows that
-spoil a model's step are left out of it (sieve.py), each model's own; the others are learned.
+A student's batch may hold rows of other verticals, to learn from (exfm/data/learned_rows.py); they are not judged. Rows
+that spoil a model's step are left out of it (sieve.py), each model's own; the others are learned.
 
 A live worker is an engine with a feed and a keeper (pipelines/workers); a sweep, a scaling family and a replay are an
 engine and a feed. All of them learn through `step`, so the same batches give the same bits, whoever runs them.
@@ -19,9 +19,8 @@ import numpy as np
 from torch import Tensor
 
 from exfm.baselines import Baseline, Constant, Logistic
-from exfm.data import Batch, FeatureSet
+from exfm.data import Batch, FeatureSet, LearnedRows
 from exfm.models.as_shown import AsShown, AsShownConfig
-from exfm.models.learned_rows import LearnedRows
 from exfm.models.sieve import over, rows_of, sieved, spoiled_inputs, spread
 from exfm.models.student import Student
 from exfm.models.student_config import StudentConfig

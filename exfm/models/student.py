@@ -16,7 +16,7 @@ One step, of a student with adapter:
     6. as often as the arm has `extra_steps`: 1, 3, 4 and 5 again without h(z_S, y), and with the same SA'
 
 With rows of other verticals in its batches, what is said of labels holds for its label rows, and what is said of the
-teacher for its distillation rows (learned_rows.py). It is judged on its own rows.
+teacher for its distillation rows (exfm/data/learned_rows.py). It is judged on its own rows.
 
 B examples, T tasks, H width of the trunk's output.
 """
@@ -31,7 +31,7 @@ import torch
 from torch import Tensor, nn
 
 from exfm.adam import Adam
-from exfm.data import AsServed, Batch, FeatureSet, Histories, HistoryValues, Statistics
+from exfm.data import AsServed, Batch, FeatureSet, Histories, HistoryValues, LearnedRows, Statistics
 from exfm.distillation import (
     Corrections,
     Lesson,
@@ -45,7 +45,6 @@ from exfm.distillation import (
 from exfm.embeddings import FusedTables, Looked, scale_accumulator
 from exfm.errors import ModelError
 from exfm.layers import Prior, Units, build_trunk, label_sums, seeded_linear, with_prior
-from exfm.models.learned_rows import LearnedRows
 from exfm.models.served import ServedStudent, export_student
 from exfm.models.stack import has_wide
 from exfm.models.student_config import StudentConfig

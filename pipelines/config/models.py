@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
-from exfm.data import DenseFeature, HistoryFeature, SequenceFeature, SparseFeature
-from exfm.models import LearnedRows, StudentConfig, TeacherConfig, Whose
+from exfm.data import DenseFeature, HistoryFeature, LearnedRows, SequenceFeature, SparseFeature, Whose
+from exfm.models import StudentConfig, TeacherConfig
 from exfm.parallel import Sharding
 from pipelines.config.sections import Frozen
 from pipelines.feeds import Growth, batch_growth

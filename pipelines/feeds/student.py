@@ -16,8 +16,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import pyarrow as pa
 
-from exfm.data import OWN, Batch, BatchBuilder, SampledRows
-from exfm.models import Whose
+from exfm.data import OWN, Batch, BatchBuilder, SampledRows, Whose
 from pipelines.feeds.cuts import StudentCuts
 from pipelines.feeds.growth import Growth
 from pipelines.feeds.own_rows import OwnRows

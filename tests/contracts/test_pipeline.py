@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from exfm.data import BatchBuilder
-from exfm.models import TWIN, LearnedRows, StudentEngine
+from exfm.data import BatchBuilder, LearnedRows
+from exfm.models import TWIN, StudentEngine
 from exfm.tensors.checkpoint import latest_checkpoint, load_checkpoint
 from pipelines.config import Config
 from pipelines.feeds import StudentFeed

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from exfm.baselines import Constant, Logistic
-from exfm.data import BatchBuilder, DenseFeature, FeatureSet, SequenceFeature, SparseFeature
-from exfm.models import LOGISTIC, RATE, STUDENT, TWIN, LearnedRows, StudentEngine
+from exfm.data import BatchBuilder, DenseFeature, FeatureSet, LearnedRows, SequenceFeature, SparseFeature
+from exfm.models import LOGISTIC, RATE, STUDENT, TWIN, StudentEngine
 from tests.support.models.states import same
 from tests.support.models.students import FEATURES, SMALL, TASKS, stream
 

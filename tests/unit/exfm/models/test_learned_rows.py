@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from exfm.data import FeatureSet, HistoryFeature
+from exfm.data import FeatureSet, HistoryFeature, LearnedRows
 from exfm.distillation import Arm
-from exfm.models import STUDENT, TWIN, LearnedRows, Student, StudentEngine
+from exfm.models import STUDENT, TWIN, Student, StudentEngine
 from tests.support.models.states import same
 from tests.support.models.students import ARMS, FEATURES, SMALL, TASKS, served, stream
 

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from exfm.models import STUDENT, TWIN, AsShownConfig, LearnedRows, StudentEngine, Teacher, TeacherEngine, sieve
+from exfm.data import LearnedRows
+from exfm.models import STUDENT, TWIN, AsShownConfig, StudentEngine, Teacher, TeacherEngine, sieve
 from exfm.parallel import RankGroup
 from exfm.step import GRADIENT, INPUT, LEARNED, LOGIT, LOSS
 from tests.support.models import teachers

@@ -9,10 +9,10 @@ import torch
 from pydantic import ValidationError
 
 from exfm.baselines import Logistic
-from exfm.data import BatchBuilder, FeatureSet, SparseFeature
+from exfm.data import BatchBuilder, FeatureSet, LearnedRows, SparseFeature
 from exfm.growth import MadeWith, fitted_student
 from exfm.metrics import normalised_entropy
-from exfm.models import LOGISTIC, STUDENT, TWIN, LearnedRows, StudentConfig, StudentEngine, load_served, save_served
+from exfm.models import LOGISTIC, STUDENT, TWIN, StudentConfig, StudentEngine, load_served, save_served
 from exfm.models.served import check_parity
 from tests.support.models.states import same
 from tests.support.models.students import FEATURES, SMALL, TASKS, stream, student

@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 
 from torch import Tensor
 
-from exfm.data import Batch
+from exfm.data.batch import Batch
 
 Whose = Literal["own", "all"]
 

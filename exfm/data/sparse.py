@@ -11,6 +11,10 @@ from exfm.data.calendar import EVENT_TIME, OFFSET, PLACES
 SparseTransform = Literal["hash", "index", "bucketize", "hour_of_day", "day_of_week", "hour_of_week"]
 
 
+GAPS = 32
+"""Powers of two of a second: the last is 68 years."""
+
+
 class SparseFeature(BaseModel):
     """One embedding table and the ids that look it up.
 
@@ -135,7 +139,8 @@ class SequenceFeature(BaseModel):
     kept; nulls inside a list count as not there. Unlike a sparse feature's, the embeddings are not summed: attention
     pools them to `units` embeddings of the model's width (exfm/layers/pooling.py), which know the ids' places.
 
-    `transform` is `hash` or `index`, as for sparse features.
+    `transform` is `hash` or `index`, as for sparse features; or `gap`: the column holds times in milliseconds since
+    1970, of what is in another sequence perhaps, and row ⌊log₂(1 + s)⌋ is that of s seconds before the event.
 
     >>> SequenceFeature(name="seen", rows=100, length=3).keys
     ('seen:0', 'seen:1', 'seen:2')
@@ -153,14 +158,22 @@ class SequenceFeature(BaseModel):
     units: int = Field(
         default=1, gt=0, description="Embeddings of the model's width that attention pools the sequence to."
     )
-    transform: Literal["hash", "index"] = Field(
-        default="hash", description="`hash` an integer or string modulo `rows`, or use an `index` as it is."
+    transform: Literal["hash", "index", "gap"] = Field(
+        default="hash",
+        description="`hash` an integer or string modulo `rows`, use an `index` as it is, or, of a list of times in "
+        f"milliseconds, how long before the event each was: `gap`, in powers of two of a second ({GAPS} rows).",
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _rows_of_gaps(cls, data: Any) -> Any:
+        gaps = isinstance(data, dict) and data.get("transform") == "gap" and "rows" not in data
+        return {**data, "rows": GAPS} if gaps else data
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """The raw column this feature is made from."""
-        return (self.column or self.name,)
+        """The raw columns this feature is made from."""
+        return (self.column or self.name, *([EVENT_TIME] if self.transform == "gap" else []))
 
     @property
     def keys(self) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from exfm.data.calendar import angles_of, place_of
+from exfm.data.calendar import EVENT_TIME, angles_of, place_of
 from exfm.data.dense import DenseFeature, check_number
 from exfm.data.features import FeatureSet, served_column
 from exfm.data.sparse import SequenceFeature, SparseFeature
@@ -92,7 +92,7 @@ def places_of(feature: SequenceFeature, columns: Mapping[str, pa.Array]) -> list
     >>> [bags.values.tolist() for bags in places_of(seen, {"seen": pa.array([[7, 8, 9], [5], []])})]
     [[9, 5], [8]]
     """
-    (name,) = feature.reads
+    name = feature.reads[0]
     column = columns[name]
     if not _is_list(column.type):
         raise ConfigError(
@@ -101,12 +101,23 @@ def places_of(feature: SequenceFeature, columns: Mapping[str, pa.Array]) -> list
         )
     values, lengths = _flatten(column)
     assert lengths is not None
-    ends, rows = np.cumsum(lengths), _rows(feature, name, values)
+    if feature.transform == "gap":
+        events = _times(feature.name, EVENT_TIME, columns[EVENT_TIME])
+        rows = _gaps(_times(feature.name, name, values), np.repeat(events, lengths), feature.rows)
+    else:
+        rows = _rows(feature, name, values)
+    ends = np.cumsum(lengths)
     places = []
     for i in range(feature.length):
         there = lengths > i
         places.append(Bags(rows[ends[there] - 1 - i], there.astype(np.int64)))
     return places
+
+
+def _gaps(before_ms: np.ndarray, event_ms: np.ndarray, rows: int) -> np.ndarray:
+    """⌊log₂(1 + seconds)⌋; 0 for what came later than the event."""
+    seconds = np.maximum(event_ms - before_ms, 0) // 1000
+    return np.minimum(np.frexp((1 + seconds).astype(np.float64))[1].astype(np.int64) - 1, rows - 1)
 
 
 def dense_of(feature: DenseFeature, columns: Mapping[str, pa.Array]) -> np.ndarray:
@@ -246,7 +257,7 @@ def _times(feature: str, name: str, column: pa.Array) -> np.ndarray:
     """Milliseconds since 1970; 0 for null."""
     if not pa.types.is_integer(column.type):
         raise ConfigError(
-            f"feature `{feature}` takes hours or days of column `{name}` of type {column.type}; it needs integers, "
+            f"feature `{feature}` takes times of column `{name}` of type {column.type}; it needs integers, "
             "milliseconds since 1970"
         )
     return np.asarray(column.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False))

@@ -41,9 +41,7 @@ def judge_features(config: Config, rows: pa.Table | None) -> Iterator[Finding]:
             continue
         yield from _judge_time(config, feature)
         yield from _judge_constant(feature, columns)
-        if isinstance(feature, SequenceFeature) or (
-            isinstance(feature, SparseFeature) and feature.transform in ("hash", "index")
-        ):
+        if isinstance(feature, SparseFeature | SequenceFeature) and feature.transform in ("hash", "index"):
             yield from _judge_table(config, feature, columns)
 
 

@@ -59,5 +59,5 @@ def test_settings_that_say_no_calendar_are_refused(how, words):
 
 def test_a_column_that_holds_no_times_is_named():
     features = FeatureSet(sparse=[SparseFeature(name="when", column="at", transform="day_of_week")])
-    with pytest.raises(ModelError, match="takes hours or days of column `at` of type string; it needs integers"):
+    with pytest.raises(ModelError, match="takes times of column `at` of type string; it needs integers"):
         BatchBuilder(features, [])(pa.table({"at": ["monday"]}))

@@ -209,3 +209,17 @@ def test_an_id_seen_at_two_places_is_updated_once_by_the_sum_of_its_gradients():
     assert g[7].any()
     torch.testing.assert_close(after["table/seen/accumulator"], m)
     torch.testing.assert_close(after["table/seen/weight"], w)
+
+
+def test_gaps_of_time_are_powers_of_two_of_a_second_before_the_event():
+    gaps = SequenceFeature(name="when", transform="gap", length=3)
+    assert (gaps.rows, gaps.reads) == (32, ("when", "event_time_ms"))
+    now = 10**12
+    ago = [0, 0.999, 1, 2.999, 3, 7, 86_400, 10**9 - 1, -5]
+    lists = [[now - int(1000 * s) for s in some] for some in (ago[2::-1], ago[5:2:-1], ago[8:5:-1])]
+    times = {"when": pa.array([*lists, None], pa.list_(pa.int64())), "event_time_ms": [now] * 4}
+    table = pa.table({"ad": [1] * 4, **times})
+    sparse = BatchBuilder(FeatureSet(sparse=[AD], sequence=[gaps]), ["ctr"])(table).sparse
+    rows = [sparse[key].values().tolist() for key in gaps.keys]
+    assert list(zip(*rows, strict=True)) == [(0, 0, 1), (1, 2, 3), (16, 29, 0)]
+    assert sparse[gaps.keys[0]].lengths().tolist() == [1, 1, 1, 0]

@@ -85,6 +85,8 @@ def possible(column: Column) -> list[SparseFeature | DenseFeature | SequenceFeat
         found.append(SparseFeature(name=f"{name}_hash", rows=97, **of))
     if column.type.startswith("list<"):
         found.append(SparseFeature(name=f"{name}_first", rows=97, most=2, **of))
+        if column.type == "list<int64>":
+            found.append(SequenceFeature(name=f"{name}_gaps", transform="gap", length=3, **of))
         return [*found, SequenceFeature(name=f"{name}_seen", rows=31, length=2, **of)]
     constant = "a" if column.type == "string" else 3
     if column.type != "float32":

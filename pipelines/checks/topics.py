@@ -92,7 +92,9 @@ class _Reader:
     def _rows(self, topic: Topic, kind: Kind, wanted: int, refused: dict[str, Refused]) -> tuple[bool, pa.Table]:
         """Whether those are all, and the good rows; the others are counted."""
         most, limits = self._kafka.max_message_bytes, self._config.limits
-        codec = make_codec(topic.codec, kind, self._config.rows, max_message_bytes=most, limits=limits)
+        codec = make_codec(
+            topic.codec, kind, self._config.rows, max_message_bytes=most, limits=limits, avro_schemas=topic.avro_schemas
+        )
         whole, pieces = self._pieces(topic, wanted)
         batches = []
         for piece in pieces:

@@ -46,7 +46,7 @@ def generate(
     if not isinstance(settings.source, Generated):
         kind = "null" if settings.source is None else settings.source.kind
         raise BadInput(f"{config} has a source of kind {kind}; exfm generate needs one of kind generated")
-    stream = generated_stream(settings.source, settings.rows, encoding=settings.kafka.impressions.codec)
+    stream = generated_stream(settings.source, settings.rows, encoding=settings.kafka.impressions.written)
     started = time.monotonic()
     with rows_bar("generating", stream.rows) as advance:
         written = record(stream, out_dir, chunk_rows=settings.source.chunk_rows, advance=advance)

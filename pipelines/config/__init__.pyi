@@ -16,19 +16,17 @@ from .models import Augmentation, StudentSettings, TeacherSettings
 from .sections import (
     Advance,
     AlarmLimits,
-    Frozen,
     Generated,
-    Kafka,
     LossLimits,
     MetricsSettings,
     Pace,
     Recorded,
     RegistrySettings,
     Resources,
-    Topic,
 )
 from .settings import Config, dump, load, parse, shown
 from .text import choices, mapping, merged, override, passwords_in, problems, read_settings
+from .topics import Frozen, Kafka, Topic
 
 __all__ = [
     "STUDENT",

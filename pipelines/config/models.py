@@ -9,7 +9,7 @@ from pydantic import Field, field_validator
 from exfm.data import DenseFeature, HistoryFeature, LearnedRows, SequenceFeature, SparseFeature, Whose
 from exfm.models import StudentConfig, TeacherConfig
 from exfm.parallel import Sharding
-from pipelines.config.sections import Frozen
+from pipelines.config.topics import Frozen
 from pipelines.feeds import Growth, batch_growth
 from streaming.schema import RowSchema
 

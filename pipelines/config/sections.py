@@ -4,23 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
+from pipelines.config.topics import Frozen
 from pipelines.feeds import Growth, block_growth
 from streaming.errors import BadInput
-from streaming.kafka import KafkaSettings
 from streaming.schema import RowSchema
 from streaming.sources import Pacer, RecordedConfig, RecordedStream
 from streaming.sources.synthetic import GeneratorConfig
 from streaming.tables import Copies
 
 Advance = Callable[[str, float], None]
-
-
-class Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", coerce_numbers_to_str=True)
 
 
 FIRST_BLOCK_ROWS = 1024
@@ -58,63 +54,6 @@ class Pace(Frozen):
     def blocks(self) -> Growth:
         """Rows of a block, by the rows of the lake before it."""
         return block_growth(self.first_block_rows, self.block_rows)
-
-
-class Topic(Frozen):
-    """A Kafka topic."""
-
-    topic: str = Field(description="its name")
-    partitions: int = Field(default=1, ge=1, description="how many it has")
-    codec: Literal["arrow", "json"] = Field(
-        default="arrow", description="arrow: many rows a message, as Arrow IPC; json: one row a message"
-    )
-
-
-class Kafka(KafkaSettings):
-    """Broker and topics. Without `bootstrap_servers` an embedded broker runs under the run directory."""
-
-    impressions: Topic = Field(default=Topic(topic="impressions", partitions=2), description="ads shown")
-    feedback: Topic = Field(default=Topic(topic="feedback", partitions=2), description="clicks, conversions …")
-    examples: Topic = Field(default=Topic(topic="examples"), description="committed rows, for the teacher")
-    dead_letters: Topic = Field(
-        default=Topic(topic="dead-letters", codec="json"), description="what was refused, with its reason"
-    )
-    port: int | None = Field(
-        default=None, ge=1, le=65535, description="embedded broker: a fixed port instead of a free one"
-    )
-    heap_mb: int = Field(default=384, ge=128, description="embedded broker: memory of its Java heap")
-    dead_letter_days: float | None = Field(
-        default=30.0,
-        gt=0,
-        description="how long the dead-letter topic keeps its messages, where the run makes it (retention.ms); the "
-        "table `lake/dead_letters` keeps them all; null: for ever",
-    )
-    examples_keep_rows: int | None = Field(
-        default=1_000_000,
-        ge=0,
-        description="rows of the examples topic before the slowest registered reader that are kept; older ones are "
-        "deleted from it, the lake has them; null: all are kept",
-    )
-    downtime_s: float = Field(
-        default=3600.0, ge=0, description="topics must keep their messages for the longest window and this downtime"
-    )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _names_by_default(cls, data: Any) -> Any:
-        """`kafka.examples.partitions=4` alone leaves the topic its name."""
-        if not isinstance(data, dict):
-            return data
-        defaults = {key: field.default for key, field in cls.model_fields.items() if isinstance(field.default, Topic)}
-        given = {key: data[key] for key in defaults if isinstance(data.get(key), dict)}
-        return data | {key: {"topic": defaults[key].topic} | topic for key, topic in given.items()}
-
-    @model_validator(mode="after")
-    def _distinct(self) -> Kafka:
-        names = [t.topic for t in (self.impressions, self.feedback, self.examples, self.dead_letters)]
-        if len(set(names)) < len(names):
-            raise ValueError(f"topics need distinct names, got {', '.join(names)}")
-        return self
 
 
 def _paced(rate: str) -> str:

@@ -32,9 +32,7 @@ from pipelines.config.models import (
 )
 from pipelines.config.sections import (
     AlarmLimits,
-    Frozen,
     Generated,
-    Kafka,
     LossLimits,
     MetricsSettings,
     Pace,
@@ -44,6 +42,7 @@ from pipelines.config.sections import (
     Tracking,
 )
 from pipelines.config.text import choices, mapping, merged, override, problems, read_settings
+from pipelines.config.topics import Frozen, Kafka
 from pipelines.feeds import OwnRows
 from pipelines.shipped import config_file
 from streaming.errors import BadInput
@@ -84,6 +83,8 @@ class Config(Frozen):
     def _consistent(self) -> Config:
         """What no section can check alone."""
         self._check_columns()
+        if self.source is not None and "avro" in (self.kafka.impressions.codec, self.kafka.feedback.codec):
+            raise ValueError("`source` fills the input topics, and Avro is read only: give them codec arrow or json")
         self._check_teacher()
         self._check_sharding()
         self._check_pace()

@@ -170,7 +170,9 @@ def played(config: Config, folder: Path) -> Iterator[Chunk]:
     are made in `folder`."""
     source = config.source
     if isinstance(source, Generated):
-        return generated_stream(source, config.rows, encoding=config.kafka.impressions.codec).chunks(source.chunk_rows)
+        return generated_stream(source, config.rows, encoding=config.kafka.impressions.written).chunks(
+            source.chunk_rows
+        )
     assert isinstance(source, Recorded)
     return source.opened(config.rows, source.copies_in(folder / COPIES)).chunks(source.chunk_rows)
 

@@ -182,7 +182,7 @@ class IngestWorker(Worker):
             recorded = source.opened(self._config.rows, source.copies_in(self._run_dir.copies))
             self._total = recorded.rows
             return recorded
-        stream = generated_stream(source, self._config.rows, encoding=self._config.kafka.impressions.codec)
+        stream = generated_stream(source, self._config.rows, encoding=self._config.kafka.impressions.written)
         self._total = source.impressions
         if not self._done:
             self._truth = TruthWriter(self._run_dir.truth, replace=True)

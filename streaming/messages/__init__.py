@@ -4,6 +4,7 @@ source        the contract of every source of rows: positions, ends, gaps
 message       a message as it is read, and the mark of a topic's end
 epochs        under which leader messages were read, to notice those that were replaced
 codecs        messages to rows and back, Arrow or JSON
+avro          Avro in Confluent's wire format to rows
 examples      rows of the lake on the examples topic
 undeclared    columns that messages have and the schema does not name
 validation    the rules that a row must satisfy

@@ -1,3 +1,4 @@
+from .avro import parsed_avro
 from .codecs import CodecName, Decoded, make_codec
 from .dead_letters import (
     DEAD_LETTER_SCHEMA,
@@ -71,6 +72,7 @@ __all__ = [
     "make_codec",
     "milliseconds",
     "nan_as_null",
+    "parsed_avro",
     "read_ipc",
     "refuse_rows",
     "row_sizes",

@@ -1,6 +1,6 @@
 """Messages in and out: Arrow micro-batches (the fast path) and one JSON object per message (the easy path).
 
-Both decode to the same batches: the columns of an impression or of feedback, then where each row came from
+They decode to the same batches: the columns of an impression or of feedback, then where each row came from
 (`POSITION_FIELDS`) and its Kafka timestamp (`record_time_ms`). A row that cannot be taken becomes a dead letter; the
 other rows of its message survive. Columns that the schema does not name are dropped.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -39,7 +39,7 @@ from streaming.schema import POSITION_FIELDS, RowSchema
 
 RECORD_TIME_FIELD = pa.field("record_time_ms", pa.int64(), nullable=False)
 
-CodecName = Literal["arrow", "json"]
+CodecName = Literal["arrow", "json", "avro"]
 
 
 class Decoded(NamedTuple):
@@ -62,9 +62,10 @@ def make_codec(
     max_message_bytes: int = MAX_MESSAGE_BYTES,
     limits: Limits = Limits(),
     grows: bool = False,
+    avro_schemas: Mapping[int, Mapping[str, Any]] | None = None,
 ) -> Codec:
-    """The codec of one topic. `grows`: columns that `schema` does not name end `decode` with NewColumns where it keeps
-    them; else they are dropped.
+    """The codec of one topic. `avro_schemas`: of `avro`, by number. `grows`: columns that `schema` does not name end
+    `decode` with NewColumns where it keeps them; else they are dropped.
 
     >>> from streaming.schema import Column, Task
     >>> schema = RowSchema(columns=[Column(name="age")], tasks=[Task(name="ctr", window_s=60)])
@@ -75,9 +76,17 @@ def make_codec(
     >>> batch.to_pylist()[0]["source_offset"], [letter.reason for letter in dead]
     (3, ['undecodable'])
     """
+    if name == "avro":
+        from streaming.messages.avro import AvroCodec  # with fastavro, which other streams do without
+
+        rules = RowRules(kind, schema, limits=limits)
+        return AvroCodec(rules, avro_schemas or {}, max_message_bytes, _kept(kind, schema, grows))
     codec: type[Codec] = ArrowCodec if name == "arrow" else JsonCodec
-    undeclared = Undeclared(schema) if grows and kind == "impression" and schema.undeclared == "keep" else None
-    return codec(RowRules(kind, schema, limits=limits), max_message_bytes, undeclared)
+    return codec(RowRules(kind, schema, limits=limits), max_message_bytes, _kept(kind, schema, grows))
+
+
+def _kept(kind: Kind, schema: RowSchema, grows: bool) -> Undeclared | None:
+    return Undeclared(schema) if grows and kind == "impression" and schema.undeclared == "keep" else None
 
 
 class Codec(ABC):
@@ -103,7 +112,7 @@ class Codec(ABC):
         """Message values for the rows of `batch`, which has the impression or feedback schema."""
 
     @abstractmethod
-    def _read(self, messages: Sequence[RawMessage]) -> _Read: ...
+    def _read(self, messages: Sequence[RawMessage]) -> ReadRows: ...
 
     @abstractmethod
     def _look_at(self, messages: Sequence[RawMessage], undeclared: Undeclared) -> None:
@@ -150,7 +159,7 @@ class Codec(ABC):
         return DeadLetter(self.kind, refusal.reason, *message[:3], row, refusal.detail, payload)
 
 
-class _Read(NamedTuple):
+class ReadRows(NamedTuple):
     """What could be read: `batch` (N rows), for each its message's index and its row inside it, and what could not."""
 
     batch: pa.RecordBatch
@@ -165,7 +174,7 @@ class ArrowCodec(Codec):
     def encode(self, batch: pa.RecordBatch) -> list[bytes]:
         return [write_ipc(batch)]
 
-    def _read(self, messages: Sequence[RawMessage]) -> _Read:
+    def _read(self, messages: Sequence[RawMessage]) -> ReadRows:
         batches, indices, refused = [], [], []
         for index, message in enumerate(messages):
             try:
@@ -178,7 +187,7 @@ class ArrowCodec(Codec):
             batches.append(without_rows(batch, refusals))
             refused += [(index, row, refusal) for row, refusal in refusals.items()]
             indices.append((index, kept_rows(batch.num_rows, refusals)))
-        return _Read(
+        return ReadRows(
             concatenated(batches, self._rules.schema),
             np.repeat([index for index, _ in indices], [len(rows) for _, rows in indices]).astype(np.int64),
             np.concatenate([rows for _, rows in indices]) if indices else np.empty(0, np.int64),
@@ -220,7 +229,7 @@ class JsonCodec(Codec):
             pieces += [("{" if number == 0 else ", ") + json.dumps(field.name) + ": ", json_values(column)]
         return pc.binary_join_element_wise(*pieces, "}", "").cast(pa.binary()).to_pylist()
 
-    def _read(self, messages: Sequence[RawMessage]) -> _Read:
+    def _read(self, messages: Sequence[RawMessage]) -> ReadRows:
         values = [message.value.strip() for message in messages]
         index = np.arange(len(values))
         refused: list[tuple[int, int, Refusal]] = []
@@ -235,7 +244,7 @@ class JsonCodec(Codec):
                 faults[n] = Refusal("undecodable", "the object cannot be read (a key twice, or text that is not UTF-8)")
             refused = [(n, 0, fault) for n, fault in sorted(faults.items())]
             index = np.delete(index, bad)
-        return _Read(concatenated(batches, self._rules.schema), index, np.zeros(len(index), np.int64), refused)
+        return ReadRows(concatenated(batches, self._rules.schema), index, np.zeros(len(index), np.int64), refused)
 
     def _parse(self, values: list[bytes]) -> pa.RecordBatch:
         """All values at once. Each begins with `{` and ends with `}`, so that where the joined text parses, a value
@@ -331,7 +340,7 @@ class _Fault(Exception):
 def _as_avro(value: bytes) -> str:
     """Words for a message that begins as Confluent's wire format does: a byte 0, and a schema's id in four."""
     avro = value[:1] == b"\0" and len(value) > 5
-    return "; it begins as Confluent's wire format with Avro, which is not read: send JSON or Arrow" if avro else ""
+    return "; it begins as Confluent's wire format with Avro, of which `codec: avro` reads topics" if avro else ""
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -349,7 +358,7 @@ def concatenated(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordB
     return same[0] if len(same) == 1 else pa.concat_batches(same)
 
 
-def _with_positions(read: _Read, messages: Sequence[RawMessage], schema: pa.Schema) -> pa.RecordBatch:
+def _with_positions(read: ReadRows, messages: Sequence[RawMessage], schema: pa.Schema) -> pa.RecordBatch:
     topics = pa.array([message.topic for message in messages], pa.string())
     partitions = np.array([message.partition for message in messages], np.int32)
     offsets = np.array([message.offset for message in messages], np.int64)

@@ -53,6 +53,7 @@ class InputTopic:
     partitions: int
     codec: CodecName
     kind: Kind
+    avro_schemas: Mapping[int, Mapping[str, Any]] | None = None
 
     @property
     def all(self) -> list[Partition]:
@@ -85,7 +86,15 @@ class Intake(Source[dict[str, Any], MergedChunk]):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._codecs = {
-            t.topic: make_codec(t.codec, t.kind, schema, max_message_bytes=max_message_bytes, limits=limits, grows=True)
+            t.topic: make_codec(
+                t.codec,
+                t.kind,
+                schema,
+                max_message_bytes=max_message_bytes,
+                limits=limits,
+                grows=True,
+                avro_schemas=t.avro_schemas,
+            )
             for t in topics
         }
         kinds = {partition: t.kind for t in topics for partition in t.all}

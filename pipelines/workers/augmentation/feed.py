@@ -91,7 +91,9 @@ def intake_of(
     of a row that can be published (`ExamplesPublisher`)."""
     kafka = config.kafka
     configured: list[tuple[Topic, Kind]] = [(kafka.impressions, "impression"), (kafka.feedback, "feedback")]
-    inputs = [InputTopic(topic.topic, topic.partitions, topic.codec, kind) for topic, kind in configured]
+    inputs = [
+        InputTopic(topic.topic, topic.partitions, topic.codec, kind, topic.avro_schemas) for topic, kind in configured
+    ]
     ends: dict[Partition, int] = {}
     if until_end and config.source is None:
         ends = stored_ends(run_dir.end_offsets)

@@ -1,5 +1,6 @@
 from . import (
     baselines,
+    compiled,
     data,
     distillation,
     embeddings,
@@ -55,6 +56,7 @@ __all__ = [
     "auc",
     "baselines",
     "calibration",
+    "compiled",
     "data",
     "distillation",
     "embeddings",

@@ -1,7 +1,7 @@
 from .accumulators import AccumulatorConfig, SparseOptimizer, scale_accumulator
 from .fused import FusedTables, Looked
 from .quantised import Kind, QuantisedTables
-from .served import ServedTables
+from .served import ServedTables, one_id_each
 from .tables import bag_configs, embedding_bags
 from .weights import draw_initial_weights, load_table_weights, table_weights
 
@@ -17,6 +17,7 @@ __all__ = [
     "draw_initial_weights",
     "embedding_bags",
     "load_table_weights",
+    "one_id_each",
     "scale_accumulator",
     "table_weights",
 ]

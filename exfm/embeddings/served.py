@@ -44,15 +44,17 @@ class ServedTables(nn.Module):
         if not B:
             return torch.zeros(0, sum(weight.shape[1] for weight in weights))
         if one_id_each(sparse):
-            pooled = [
-                weight.index_select(0, ids) for weight, ids in zip(weights, sparse.values().split(B), strict=True)
-            ]
-        else:
-            pooled = [
-                torch.embedding_bag(weight, ids, own, mode=0, include_last_offset=True)[0]
-                for weight, (ids, own) in zip(weights, stretches(sparse), strict=True)
-            ]
+            return self.single(sparse.values().view(len(weights), B))
+        pooled = [
+            torch.embedding_bag(weight, ids, own, mode=0, include_last_offset=True)[0]
+            for weight, (ids, own) in zip(weights, stretches(sparse), strict=True)
+        ]
         return torch.cat(pooled, dim=1)
+
+    def single(self, ids_KB: Tensor) -> Tensor:
+        """(B, E) of rows that have one id of every key."""
+        weights: list[Tensor] = [self.embedding_bags[name].weight for name in self.keys]  # type: ignore[misc]
+        return torch.cat([w.index_select(0, ids) for w, ids in zip(weights, ids_KB.unbind(0), strict=True)], dim=1)
 
 
 def stretches(sparse: KeyedJaggedTensor) -> Iterator[tuple[Tensor, Tensor]]:

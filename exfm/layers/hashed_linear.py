@@ -83,25 +83,30 @@ class Hashing(nn.Module):
         B, K = len(dense), len(self._tables)
         ids, lengths = sparse.values(), sparse.lengths()
         if len(ids) == K * B and bool((lengths == 1).all()):
-            rows = None
-            hashed = bags = _mixed(ids.view(K, B) % self.modulus.unsqueeze(1) + self._tables.unsqueeze(1))
-        else:
-            modulus, tables = (
-                of.repeat_interleave(B).repeat_interleave(lengths) for of in (self.modulus, self._tables)
-            )
-            hashed = _mixed(ids % modulus + tables)
-            sums = torch.cat([hashed.new_zeros(1), hashed.cumsum(0)])
-            ends = torch.cat([lengths.new_zeros(1), lengths]).cumsum(0)
-            bags = sums[ends].diff().view(K, B)
-            every = torch.arange(B)
-            others = len(self.crosses) + len(self._dense) + 1
-            rows = torch.cat([every.repeat(K).repeat_interleave(lengths), every.repeat(others)])
+            return Coordinates(self.single(ids.view(K, B), dense), None)
+        modulus, tables = (of.repeat_interleave(B).repeat_interleave(lengths) for of in (self.modulus, self._tables))
+        hashed = _mixed(ids % modulus + tables)
+        sums = torch.cat([hashed.new_zeros(1), hashed.cumsum(0)])
+        ends = torch.cat([lengths.new_zeros(1), lengths]).cumsum(0)
+        bags = sums[ends].diff().view(K, B)
+        every = torch.arange(B)
+        others = len(self.crosses) + len(self._dense) + 1
+        rows = torch.cat([every.repeat(K).repeat_interleave(lengths), every.repeat(others)])
+        return Coordinates(self._slots(hashed, bags, dense), rows)
+
+    def single(self, ids_KB: Tensor, dense: Tensor) -> Tensor:
+        """The slots (C · B,) of rows that have one id of every key."""
+        hashed = _mixed(ids_KB % self.modulus.unsqueeze(1) + self._tables.unsqueeze(1))
+        return self._slots(hashed, hashed, dense)
+
+    def _slots(self, hashed: Tensor, bags: Tensor, dense: Tensor) -> Tensor:
+        """Of all ids' hashes, their sums by bag (K, B), and the dense values."""
         crossed = bags[self._first] * PAIR + bags[self._second]  # of two bags, by the sums of their ids' hashes
         values = self._buckets.values(dense).T.nan_to_num().clamp(-LARGEST_DENSE, LARGEST_DENSE)
         buckets = _mixed((values * BUCKETS).floor().long() + self._dense.unsqueeze(1))
-        shared = hashed.new_zeros(B)
+        shared = hashed.new_zeros(dense.shape[0])
         found = torch.cat([part.reshape(-1) for part in (hashed, crossed, buckets, shared)])
-        return Coordinates(_high_bits(found, SLOT_BITS), rows)
+        return _high_bits(found, SLOT_BITS)
 
 
 class _Buckets:
@@ -152,6 +157,11 @@ class HashedLinear(nn.Module):
     def at(self, at: Coordinates, B: int) -> Tensor:
         """(B, T), from the coordinates of B examples."""
         return torch.stack([at.summed(w.index_select(0, at.slots), B) for w in self.weight], dim=1)
+
+    def single(self, ids_KB: Tensor, dense: Tensor) -> Tensor:
+        """(B, T) of rows that have one id of every key, B at least 1; B may be a symbol."""
+        slots, shape = self.hashing.single(ids_KB, dense), (self.hashing.count, ids_KB.shape[1])
+        return torch.stack([w.index_select(0, slots).view(shape).sum(0) for w in self.weight], dim=1)
 
 
 def crosses_of(features: FeatureSet) -> tuple[tuple[int, int], ...]:

@@ -16,7 +16,7 @@ from .engine import (
 )
 from .scorer import ShardedScorer, TeacherScorer, snapshot_of
 from .served import PARITY, ServedStudent, check_logits, load_served, load_student, save_served, served_meta, served_of
-from .stack import has_wide
+from .stack import has_wide, stacked
 from .student import Student
 from .student_config import StudentConfig
 from .teacher import SentBatch, Teacher
@@ -63,6 +63,7 @@ __all__ = [
     "served_meta",
     "served_of",
     "snapshot_of",
+    "stacked",
     "under",
     "wide_columns",
     "wide_configs",

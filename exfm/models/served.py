@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from exfm.data import AsServed, Batch, FeatureSet, Histories, Statistics
-from exfm.embeddings import Kind, QuantisedTables, ServedTables, load_table_weights
+from exfm.embeddings import Kind, QuantisedTables, ServedTables, load_table_weights, one_id_each
 from exfm.errors import ModelError
 from exfm.layers import Coordinates, Prior, TrunkConfig, Units, build_trunk, with_prior
 from exfm.models.stack import has_wide
@@ -66,6 +66,8 @@ class ServedStudent(nn.Module):
         self.wide = ServedWide(features, len(self.tasks)) if wide else None
         self.histories, self.statistics = Histories(features, self.tasks), Statistics(features)
         self.quantised: QuantisedTables | None = None
+        self.compiled: Callable[[Tensor, Tensor], Tensor] | None = None
+        """((K, B) ids, (B, W)) -> logits: `forward` of rows with one id of every key (exfm/compiled)."""
         self.as_served = AsServed(features)
         self.eval()
 
@@ -106,6 +108,9 @@ class ServedStudent(nn.Module):
     def score(self, batch: Batch) -> np.ndarray:
         """Logits (B, T) float32."""
         batch = self.statistics.complete(self.as_served(batch))
+        with torch.inference_mode():
+            if self.compiled is not None and len(batch) and one_id_each(batch.sparse):
+                return self.compiled(batch.sparse.values().view(-1, len(batch)), batch.dense).numpy()
         at = None if self.wide is None else self.wide.hashing.of(batch)
         with torch.inference_mode():
             return self._logits(batch.sparse, batch.dense, at).numpy()

@@ -104,6 +104,9 @@ def serve(
     max_ne_loss: Annotated[
         float, typer.Option("--max-ne-loss", min=0, help="By how much of itself --tables may raise the NE of a task.")
     ] = 0.001,
+    compiled: Annotated[
+        bool, typer.Option("--compile", help="Serve compiled code; it is made once, in a minute, by a C++ compiler.")
+    ] = False,
     log_topic: Annotated[
         str | None, typer.Option("--log-topic", help="A topic for requests and predictions; it must exist.")
     ] = None,
@@ -130,6 +133,7 @@ def serve(
     kind = Tables(cast("Any", _chosen(tables, "--tables", ("fp32", "int8", "int4"))), max_ne_loss)
     limits = RequestLimits(max_bytes=round(max_mb * 1e6), max_rows=max_rows)
     asked = Serving(run_dir, tuple(names or ()), _follow(follow), host, port, limits, access_log, tracking_uri, kind)
+    asked = asked._replace(compiled=compiled)
     if log_topic is not None:
         from pipelines.serving import LogSettings
         from streaming.kafka import KafkaSettings

@@ -84,6 +84,7 @@ def _models() -> dict[str, Any]:
                 "so many labelled rows; null: as it was stated when the version was published",
                 "required": ["kind", "bytes"],
             },
+            "compiled": {"type": "boolean", "description": "whether it is served as compiled code"},
             "refused": {"type": "string", "description": "which version is not served, and why"},
         },
         "required": ["model", "version"],

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 
 import uvicorn
 
+from exfm.compiled import cache_folder
 from exfm.threads import set_threads
 from pipelines.serving.app import RequestLimits, Server
 from pipelines.serving.logged import LogSettings, ServedLog, check_topic
@@ -56,6 +57,7 @@ class Serving(NamedTuple):
     tracking_uri: str | None = None
     tables: Tables = Tables()
     logged: LogSettings | None = None
+    compiled: bool = False
 
     def origins(self) -> list[Origin]:
         return origins_of(self.names, self.run_dir, self.follow, self.tracking_uri)
@@ -82,6 +84,8 @@ def serve(asked: Serving, processes: int, ready: Callable[[int], None] = lambda 
     """
     if asked.follow == "live" and asked.tables.kind != "fp32":
         raise BadInput(f"--follow live serves fp32, and --tables is {asked.tables.kind}; follow champion with those")
+    if asked.compiled and (asked.follow == "live" or asked.tables.kind != "fp32"):
+        raise BadInput("--compile serves versions of fp32; leave out --follow live and --tables, or --compile")
     if asked.logged is not None:
         check_topic(asked.logged)
     origins = asked.origins()  # what cannot be is said here, once
@@ -111,7 +115,7 @@ def _serve_here(asked: Serving, at: socket.socket, origins: Sequence[Origin]) ->
 
 def server_of(asked: Serving, origins: Sequence[Origin]) -> Server:
     """With what answers now, following what comes; until `close`."""
-    shelf = open_shelf(origins, asked.tables)
+    shelf = open_shelf(origins, asked.tables, cache_folder() if asked.compiled else None)
     shelf.follow()
     served_log = None if asked.logged is None else ServedLog(asked.logged)
     gc.freeze()  # what was imported stays: no request waits while half a million objects are looked through

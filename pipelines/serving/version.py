@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from exfm.compiled import compile_served
 from exfm.increments import Value
 from exfm.models import load_served
 from pipelines.served_model import ServedModel
@@ -59,10 +60,14 @@ class ServedVersion:
         tables: Tables = Tables(),
         labelled: Callable[[list[str], int], pa.Table] | None = None,
         value: Value | None = None,
+        compiled_in: Path | None = None,
     ) -> None:
         """`labelled`: rows to judge other `tables` than those of fp32 on. `value`: the version, where it is in memory
-        already, to be served as it is. Raises ModelError where the files are damaged or hold something else, or such
-        tables predict worse than they may."""
+        already, to be served as it is. `compiled_in`: where compiled code is kept; None: not compiled.
+
+        Raises ModelError where the files are damaged or hold something else, such tables predict worse than they may,
+        or it cannot be compiled.
+        """
         served = load_served(path) if value is None else value.served
         rows, stated = None, about.get("published", {}).get("tables")
         refuse_stated(tables, stated)
@@ -71,6 +76,9 @@ class ServedVersion:
 
             rows = labelled(columns_to_judge(served), JUDGED_ROWS)
         self.model, self.name, self.about = model, name, about | {"tables": take_tables(served, tables, rows, stated)}
+        if compiled_in is not None:
+            compile_served(served, compiled_in)
+            self.about |= {"compiled": True}
         self._model, self._rules = ServedModel(served, schema), serving_rules(schema, served.features)
         self.value = value  # it stays as it is while it is kept
         self.signature = Signature(model, name, served.tasks, self._rules.schema, schema)

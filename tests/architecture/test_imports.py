@@ -30,6 +30,7 @@ ORDER = [
     "exfm.baselines",
     "exfm.models",
     "exfm.increments",
+    "exfm.compiled",
     "exfm.metrics",
     "exfm.growth",
     "exfm.planning",

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import shutil
 
+import numpy as np
 import pytest
 
 from pipelines.registry import HAND, Action, Ledger
 from pipelines.run_dir import RunDir
-from pipelines.serving import Server, shelf_of
+from pipelines.serving import Asked, Server, Serving, Tables, open_shelf, origins_of, serve, shelf_of
 from streaming.errors import BadInput
 from tests.support.pipelines.served_runs import ROWS, ask, promote, run_with_versions
 
@@ -132,3 +133,28 @@ def test_what_could_not_be_read_for_a_moment_is_tried_again(ledger, tmp_path, mo
     version = shelf.version("feed")
     assert version is not None
     assert version.name == V2
+
+
+def test_compiled_code_is_of_versions_in_fp32_alone(tmp_path):
+    run_with_versions(tmp_path, V1)
+    for other in ({"follow": "live"}, {"tables": Tables("int8")}):
+        with pytest.raises(BadInput, match="--compile serves versions of fp32"):
+            serve(Serving(tmp_path, ("feed",), port=0, compiled=True, **other), 1)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("g++") is None, reason="compiling needs g++, which is not installed")
+def test_versions_are_swapped_as_compiled_code(tmp_path):
+    ledger = run_with_versions(tmp_path / "run", V1, V2)
+    run_dir = RunDir(tmp_path / "run")
+    eager = shelf_of(run_dir, ["feed"], "champion")
+    compiled = open_shelf(origins_of(["feed"], run_dir.root), compiled_in=tmp_path / "compiled")
+    rows = Asked({name: [row[name] for row in ROWS] for name in ROWS[0]}, {}, len(ROWS))
+    for version in (V1, V2, V1):
+        promote(ledger, version)
+        for shelf in (eager, compiled):
+            shelf.look()
+        said, meant = (shelf.version("feed").answer(rows).probabilities for shelf in (compiled, eager))
+        assert compiled.version("feed").about["compiled"]
+        assert np.abs(said - meant).max() < 1e-6
+    assert len(list((tmp_path / "compiled").iterdir())) == 1

@@ -1,0 +1,57 @@
+"""What is compiled of a served student: `ServedStudent.forward` without what depends on a batch's values.
+
+K keys, B examples, W floats of dense features, T tasks.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from exfm.data import FeatureSet
+from exfm.errors import ModelError
+from exfm.models import ServedStudent, stacked
+
+
+class Graph(nn.Module):
+    """((K, B) ids, (B, W)) -> logits (B, T), of rows that have one id of every key.
+
+    Raises ModelError for a student that has more than that.
+    """
+
+    def __init__(self, served: ServedStudent) -> None:
+        super().__init__()
+        if why := not_compiled(served):
+            raise ModelError(f"the student cannot be compiled: it has {why}; serve it without --compile")
+        self.tables, self.trunk, self.serving = served.tables, served.trunk, served.serving
+        self.prior, self.wide, self._width = served.prior, served.wide, served.width
+
+    def forward(self, ids_KB: Tensor, dense: Tensor) -> Tensor:
+        offset = self.prior.offset()
+        e_BND = self.tables.single(ids_KB).unflatten(1, (-1, self._width))
+        z_S = self.serving(self.trunk(e_BND, dense))
+        z_S = z_S + offset.to(z_S.dtype)
+        if self.wide is None:
+            return z_S
+        linear = self.wide.linear.single(ids_KB, dense)
+        return stacked(self.wide.theta, offset.float(), z_S, linear + offset.float())
+
+
+def not_compiled(served: ServedStudent) -> str | None:
+    """What a student has that a graph has not."""
+    features: FeatureSet = served.features
+    parts = {
+        "tables of whole numbers": served.quantised is not None,
+        "sequences": features.sequence,
+        "features of a history": features.history,
+        "features whose statistics are learned": features.online,
+    }
+    return next((name for name, there in parts.items() if there), None)
+
+
+def probe(served: ServedStudent, rows: int) -> tuple[Tensor, Tensor]:
+    """Ids (K, B) within their tables, and floats (B, W), from a seed."""
+    generator = torch.Generator().manual_seed(rows)
+    tables = [served.tables.embedding_bags[name].weight.shape[0] for name in served.tables.keys]  # type: ignore[index]
+    ids = torch.stack([torch.randint(0, int(most), (rows,), generator=generator) for most in tables])
+    return ids, torch.rand(rows, len(served.features.dense_labels), generator=generator)

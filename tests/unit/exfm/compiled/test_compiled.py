@@ -1,0 +1,102 @@
+"""A served student as compiled code: what is compiled is what is served, and what differs is refused."""
+
+from __future__ import annotations
+
+import shutil
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+
+from exfm.compiled import compile_served
+from exfm.compiled.graph import Graph
+from exfm.data import BatchBuilder, DenseFeature, FeatureSet, HistoryFeature, SequenceFeature, SparseFeature
+from exfm.errors import ModelError
+from exfm.layers import TrunkConfig
+from exfm.models import PARITY, ServedStudent
+
+FEATURES = FeatureSet(
+    sparse=[
+        SparseFeature(name="ad", rows=50),
+        SparseFeature(name="user", rows=90),
+        SparseFeature(name="hour", rows=24),
+    ],
+    dense=[DenseFeature(name="bid", transform="log1p")],
+)
+TRUNK = TrunkConfig(mlp=(8, 4))
+
+
+def served(seed: int, features: FeatureSet = FEATURES, *, wide: bool = True) -> ServedStudent:
+    """With a prior, a linear part and a stack that say something."""
+    student = ServedStudent(TRUNK, 4, features, ["ctr", "cvr"], seed, wide=wide)
+    generator = torch.Generator().manual_seed(seed)
+    student.prior.positive += 3.0 * seed
+    student.prior.negative += 70.0
+    if student.wide is not None:
+        student.wide.theta += 0.1 * seed
+        student.wide.linear.weight.data.normal_(0, 0.1, generator=generator)
+    return student
+
+
+def batch_of(count: int, *, nulls: bool = False):
+    random = np.random.default_rng(count)
+    ids = {name: random.integers(0, 1000, count) for name in ("ad", "user", "hour")}
+    columns = {name: pa.array(values) for name, values in ids.items()}
+    if nulls:
+        columns["ad"] = pa.array([None, *ids["ad"][1:]], pa.int64())
+    return BatchBuilder(FEATURES, ["ctr", "cvr"])(pa.table(columns | {"bid": random.random(count)}))
+
+
+@pytest.mark.parametrize("wide", [False, True])
+@pytest.mark.parametrize("count", [1, 7, 100])
+def test_the_graph_has_the_bits_of_the_student(count, wide):
+    student, batch = served(1, wide=wide), batch_of(count)
+    with torch.inference_mode():
+        found = Graph(student)(batch.sparse.values().view(3, count), batch.dense)
+    assert np.array_equal(found.numpy(), student.score(batch))
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"sequence": [SequenceFeature(name="seen", rows=9, length=2, units=1)]}, "it has sequences"),
+        ({"history": [HistoryFeature(name="clicks", by="user", of="label_ctr")]}, "it has features of a history"),
+        ({"dense": [DenseFeature(name="bid", transform="quantiles")]}, "it has features whose statistics are learned"),
+    ],
+)
+def test_what_a_graph_has_not_is_said(more, words, tmp_path):
+    student = served(1, FeatureSet(**{"sparse": FEATURES.sparse, "dense": FEATURES.dense} | more))
+    with pytest.raises(ModelError, match=words):
+        compile_served(student, tmp_path)
+    assert student.compiled is None
+
+
+def test_without_a_compiler_it_is_said_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    with pytest.raises(ModelError, match=r"needs a C\+\+ compiler"):
+        compile_served(served(1), tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("g++") is None, reason="compiling needs g++, which is not installed")
+def test_one_package_serves_every_version_of_a_shape_and_another_code_is_refused(tmp_path):
+    for seed in (1, 2):
+        student = served(seed)
+        eager = {n: student.score(batch_of(n)) for n in (1, 7, 300)}
+        odd = student.score(batch_of(9, nulls=True))
+        compile_served(student, tmp_path)
+        for n, logits in eager.items():
+            assert np.abs(student.score(batch_of(n)) - logits).max() <= PARITY
+        assert np.array_equal(student.score(batch_of(9, nulls=True)), odd)  # an empty bag: as before
+        assert student.score(batch_of(0)).shape == (0, 2)
+    (package,) = tmp_path.glob("*.pt2")
+    other = served(3, wide=False)
+    compile_served(other, tmp_path)
+    (another,) = set(tmp_path.glob("*.pt2")) - {package}
+    shutil.copy(another, package)  # of another shape, under this one's name
+    with pytest.raises(ModelError):
+        compile_served(served(1), tmp_path)
+    package.write_bytes(b"torn")
+    with pytest.raises(ModelError, match="cannot be loaded"):
+        compile_served(served(1), tmp_path)

@@ -16,6 +16,8 @@ from pipelines.init.text import flow, line, remarks, scalar
 from pipelines.init.times import EventTime
 from pipelines.quality import Finding, Severity
 
+DAY_MS = 86_400_000
+
 
 @dataclass
 class Draft:
@@ -167,6 +169,11 @@ def _features(draft: Draft) -> Iterator[str]:
         yield line(f"    - {{name: vertical, rows: {hashed_rows(verticals)}}}", f"{verticals} verticals")
     elif not lists["sparse"]:
         yield line("    - {name: vertical, rows: 64}", "no column holds ids, and a model needs a table: of one row")
+    if draft.time.guess.column is not None and draft.time.high_ms - draft.time.low_ms > 2 * DAY_MS:
+        yield line(
+            "    # - {name: hour, transform: hour_of_day}",
+            "of the event's time, in UTC; try it in a replay",
+        )
     for kind in ("dense", "sequence"):
         if lists[kind]:
             yield f"  {kind}:"

@@ -10,14 +10,13 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from exfm.data import BatchBuilder, DenseFeature, FeatureSet, SparseFeature, Statistics
+from exfm.data import BatchBuilder, DenseFeature, FeatureSet, LearnedRows, SparseFeature, Statistics
 from exfm.data.dense import LARGEST_INPUT
 from exfm.data.statistics import bins_of
 from exfm.distillation import Arm
 from exfm.growth import MadeWith, fitted_teacher
 from exfm.layers import TrunkConfig
 from exfm.models import (
-    LearnedRows,
     Student,
     StudentConfig,
     StudentEngine,

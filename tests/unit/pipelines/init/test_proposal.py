@@ -52,6 +52,19 @@ def test_a_file_in_order_is_named_where_it_lies_and_every_guess_has_its_evidence
     assert not (tmp_path / "mine.parquet").exists()
 
 
+def test_the_hour_of_a_time_is_shown_and_not_taken(tmp_path):
+    """On the streams where it was tried it made models no better (docs/results/features.md)."""
+    weeks = clicks(ROWS).set_column(
+        clicks(ROWS).schema.get_field_index("shown_at"), "shown_at", pa.array(1_700_000_000 + np.arange(ROWS) * 300)
+    )
+    config, begun = proposed(tmp_path, weeks)
+    assert "# - {name: hour, transform: hour_of_day}" in begun.config.read_text()
+    assert not any(feature.of_time for feature in config.features.sparse)
+    (tmp_path / "none").mkdir()
+    _, without = proposed(tmp_path / "none", clicks(ROWS).drop_columns(["shown_at"]))
+    assert "hour_of_day" not in without.config.read_text()
+
+
 def test_ids_that_fit_have_a_row_each_and_others_are_hashed(tmp_path):
     config, _ = proposed(tmp_path, clicks(ROWS))
     tables = {feature.name: (feature.transform, feature.rows) for feature in config.features.sparse}

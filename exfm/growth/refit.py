@@ -20,21 +20,22 @@ map that picks the old ones, which is exact. The other way round a learned map w
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor, nn
-from torchrec.modules.embedding_configs import EmbeddingBagConfig
-from torchrec.modules.embedding_modules import EmbeddingBagCollection
 
 from exfm.data import DenseFeature, FeatureSet, HistoryFeature, SequenceFeature, SparseFeature, Statistics
-from exfm.embeddings import bag_configs
+from exfm.embeddings import TableSize, table_sizes
 from exfm.errors import ModelError
 from exfm.growth.grown_tables import Appended, Initial, Repeated, zeros
 from exfm.layers import Axes, input_labels
-from exfm.models import TeacherConfig, TeacherNet, has_wide, wide_configs
+from exfm.models import TeacherConfig, has_wide
 from exfm.tensors import Checkpoint, StoredTensor, TensorSource, whole_tensor
+
+if TYPE_CHECKING:
+    from exfm.models import TeacherNet
 
 Feature = SparseFeature | DenseFeature | SequenceFeature | HistoryFeature
 
@@ -112,6 +113,11 @@ def fitted_teacher(
     """
     if was == now:
         return dict(tensors)
+    from torchrec.modules.embedding_modules import EmbeddingBagCollection  # here: a student needs none of it
+
+    from exfm.embeddings import bag_configs
+    from exfm.models import TeacherNet, wide_columns
+
     _same_model(was, now)
     if (dropped := [c.text for c in feature_changes(was.features, now.features) if c.kind == "dropped"]) and not drop:
         raise ModelError(f"{'; '.join(dropped)}: that has to be asked for")
@@ -141,9 +147,11 @@ def fitted_teacher(
             fitted[f"adam/{name}/{moment}"] = _refitted(adam, *axes, torch.zeros_like(start))
         if learned:
             fitted[f"adam/{name}/step"] = tensors.get(f"adam/{name}/step", torch.zeros(()))
-    fitted |= fitted_tables(tensors, now, bag_configs(now.features, cfg.width))
+    fitted |= fitted_tables(tensors, now, table_sizes(now.features, cfg.width))
     if has_wide(tensors):
-        fitted |= fitted_tables(tensors, now, wide_configs(now.features, len(now.tasks)), of="wide")
+        columns = wide_columns(len(now.tasks))
+        sizes = [size._replace(width=columns) for size in table_sizes(now.features, columns)]
+        fitted |= fitted_tables(tensors, now, sizes, of="wide")
     return fitted
 
 
@@ -168,7 +176,7 @@ def fitted_student(tensors: Mapping[str, TensorSource], was: MadeWith, now: Made
     if was.features.names != now.features.names:
         raise ModelError(f"a student reads its features in the order {was.features.names}, not {now.features.names}")
     kept = {name: source for name, source in tensors.items() if not name.startswith("table/")}
-    return kept | fitted_tables(tensors, now, bag_configs(now.features, now.model["width"])) | _by_id(tensors, now)
+    return kept | fitted_tables(tensors, now, table_sizes(now.features, now.model["width"])) | _by_id(tensors, now)
 
 
 # --- features --------------------------------------------------------------------------------------------------------
@@ -275,7 +283,7 @@ def _refitted(source: TensorSource, was: Axes | None, now: Axes | None, start: T
 def fitted_tables(
     tensors: Mapping[str, TensorSource],
     now: MadeWith,
-    tables: Sequence[EmbeddingBagConfig],
+    tables: Sequence[TableSize],
     *,
     of: str = "table",
 ) -> dict[str, TensorSource]:
@@ -283,14 +291,15 @@ def fitted_tables(
     tabled: list[SparseFeature | SequenceFeature] = [*now.features.sparse, *now.features.sequence]
     kind = {feature.name: feature.transform for feature in tabled}
     learned = any(name.endswith("/accumulator") for name in tensors)
-    per_row = slice(2 if of == "wide" or now.model.get("sparse_optimizer") == "adagrad" else 1)
+    per_value = of == "wide" or now.model.get("sparse_optimizer") == "adagrad"
     fitted: dict[str, TensorSource] = {}
     for table in tables:
-        name, shape = table.name, (table.num_embeddings, table.embedding_dim)
+        name, shape = table.name, (table.rows, table.width)
         start: dict[str, TensorSource] = {"weight": zeros(shape) if of == "wide" else Initial(name, *shape, now.seed)}
         if learned:
             stored = tensors.get(f"{of}/{name}/accumulator")
-            start["accumulator"] = zeros(shape[per_row] if stored is None else (shape[0], *stored.shape[1:]))
+            more = shape[1:] if per_value else ()
+            start["accumulator"] = zeros((shape[0], *(more if stored is None else stored.shape[1:])))
         for what, initial in start.items():
             key = f"{of}/{name}/{what}"
             stored = tensors.get(key)

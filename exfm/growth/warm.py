@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from exfm.data import FeatureSet, SequenceFeature, SparseFeature
-from exfm.embeddings import bag_configs
+from exfm.embeddings import table_sizes
 from exfm.growth.refit import MadeWith, fitted_tables, why_not_grown
 from exfm.tensors import TensorSource, whole_tensor
 
@@ -69,9 +69,9 @@ def _tables(other: Mapping[str, TensorSource], was: MadeWith, now: MadeWith) -> 
     """Weights of the tables that fit; AdaGrad begins anew, so that they can move."""
     before = {feature.name: feature for feature in _tabled(was.features)}
     configs = []
-    for table, feature in zip(bag_configs(now.features, now.model["width"]), _tabled(now.features), strict=True):
+    for table, feature in zip(table_sizes(now.features, now.model["width"]), _tabled(now.features), strict=True):
         stored, had = other.get(f"table/{table.name}/weight"), before.get(feature.name)
-        if stored is None or had is None or had.name != table.name or stored.shape[1] != table.embedding_dim:
+        if stored is None or had is None or had.name != table.name or stored.shape[1] != table.width:
             continue
         if why_not_grown(had, feature) is None:
             configs.append(table)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from torch import Tensor
@@ -24,9 +24,11 @@ from exfm.models.as_shown import AsShown, AsShownConfig
 from exfm.models.sieve import over, rows_of, sieved, spoiled_inputs, spread
 from exfm.models.student import Student
 from exfm.models.student_config import StudentConfig
-from exfm.models.teacher import SentBatch, Teacher
 from exfm.step import StepResult
 from exfm.tensors import TensorPieces, TensorSource
+
+if TYPE_CHECKING:
+    from exfm.models.teacher import SentBatch, Teacher  # which trains with all of TorchRec
 
 S = TypeVar("S")
 Watch = Callable[[str], AbstractContextManager[None]]

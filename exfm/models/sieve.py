@@ -15,14 +15,16 @@ B rows of a batch (of this rank), T tasks.
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
 
 from exfm.data import LARGEST_INPUT, Batch
-from exfm.parallel import RankGroup
 from exfm.step import INPUT, LARGEST, LOGIT, StepResult, reason_of
+
+if TYPE_CHECKING:
+    from exfm.parallel import RankGroup
 
 MOST_TRIES = 128
 """Parts of one batch that are tried. One bad row among 2,048 takes 22."""

@@ -13,7 +13,6 @@ from uuid import uuid4
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torchrec.distributed import collective_utils, comm
 
 from exfm.errors import ConfigError
 
@@ -160,6 +159,8 @@ class RankGroup:
             self._closed = True
             RankGroup._opened -= 1
             if RankGroup._opened == 0:
+                from torchrec.distributed import collective_utils  # here: a single rank needs nothing of it
+
                 forget_hosts()
                 collective_utils._INITIALIZED = False  # else TorchRec skips, in the next group, a collective of its own
                 dist.destroy_process_group()
@@ -173,4 +174,6 @@ class RankGroup:
 
 def forget_hosts() -> None:
     """TorchRec keeps the groups of one host's ranks, and of ranks across hosts, beyond the group that they are of."""
+    from torchrec.distributed import comm
+
     comm._INTRA_PG = comm._CROSS_PG = None

@@ -9,16 +9,17 @@ of bandwidth; so the tables are left out, too, and with them the teacher's linea
 from __future__ import annotations
 
 import logging
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
-from torchrec.modules.embedding_modules import EmbeddingBagCollection
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from exfm.data import FeatureSet
-from exfm.embeddings import bag_configs
-from exfm.models import TeacherConfig, TeacherNet
-from exfm.parallel import quiet_torchrec
+from exfm.embeddings import table_sizes
+from exfm.models import TeacherConfig
+
+if TYPE_CHECKING:
+    from exfm.models import TeacherNet
 
 TRAINING_OVER_FORWARD = 3  # FLOPs of a training step over those of its forward pass
 
@@ -33,7 +34,7 @@ class Parameters(NamedTuple):
 
 def parameter_count(cfg: TeacherConfig, features: FeatureSet, tasks: int) -> Parameters:
     """How many parameters a teacher's network has: those of its dense part, and those of its tables."""
-    tables = sum(table.num_embeddings * table.embedding_dim for table in bag_configs(features, cfg.width))
+    tables = sum(table.rows * table.width for table in table_sizes(features, cfg.width))
     return Parameters(sum(p.numel() for p in _dense_part(cfg, features, tasks).parameters()), tables)
 
 
@@ -49,8 +50,10 @@ def flops_per_example(cfg: TeacherConfig, features: FeatureSet, tasks: int) -> i
     logging.getLogger("torch.utils.flop_counter").setLevel(logging.ERROR)  # its import warns where triton is not
     from torch.utils.flop_counter import FlopCounterMode
 
+    from exfm.parallel import quiet_torchrec
+
     net = _dense_part(cfg, features, tasks)
-    width = sum(table.embedding_dim * len(table.feature_names) for table in bag_configs(features, cfg.width))
+    width = sum(table.width * len(table.keys) for table in table_sizes(features, cfg.width))
     keys = list(features.keys)
     with quiet_torchrec(), torch.device("meta"), torch.no_grad(), FlopCounterMode(display=False) as counter:
         ids = KeyedJaggedTensor(
@@ -64,6 +67,10 @@ def flops_per_example(cfg: TeacherConfig, features: FeatureSet, tasks: int) -> i
 
 def _dense_part(cfg: TeacherConfig, features: FeatureSet, tasks: int) -> TeacherNet:
     """The network without its tables, and without memory."""
+    from torchrec.modules.embedding_modules import EmbeddingBagCollection  # here: to name a teacher needs none of it
+
+    from exfm.models import TeacherNet
+
     cfg = cfg.model_copy(update={"dense_dtype": "float32"})
     with torch.device("meta"):
         tables = EmbeddingBagCollection([], device=torch.device("meta"))  # they are counted from their sizes

@@ -19,8 +19,4 @@ batch      the same predictions for a file, in constant memory
 
 import lazy_loader
 
-from exfm.on_demand import torchrec_on_demand
-
-torchrec_on_demand()  # before anything here imports it: a server needs its ids alone, and is to be there at once
-
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -14,12 +14,14 @@ import os
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import psutil
 import torch
 
-from exfm.parallel import RankGroup
+if TYPE_CHECKING:
+    from exfm.parallel import RankGroup
 
 LOOPBACK = "127.0.0.1"
 
@@ -53,6 +55,8 @@ class Ranks:
         if self.count > 1:
             if at.address != LOOPBACK:
                 os.environ.setdefault("GLOO_SOCKET_IFNAME", interface_towards(at.address))
+            from exfm.parallel import RankGroup  # here: a single rank needs none of it
+
             self.group = RankGroup(
                 at.rank, at.ranks, master_addr=at.address, master_port=at.port, timeout_s=collective_s, join_s=JOIN_S
             )

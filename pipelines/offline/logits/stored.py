@@ -11,7 +11,6 @@ import pyarrow.compute as pc
 
 from exfm.data import BatchBuilder
 from exfm.growth import stored_teacher
-from exfm.models import TeacherScorer
 from exfm.tensors import open_checkpoint
 from pipelines.config import Config, made_with_teacher
 from pipelines.feeds import taken
@@ -98,6 +97,8 @@ def rescored(
 ) -> np.ndarray:
     """The logits of every row by the stored snapshots that are `there`, (N, T) float32, in a file of `folder`; NaN
     where one has learned the row's label. Raises BadInput where one that is needed was deleted."""
+    from exfm.models import TeacherScorer  # here: to train students needs none of it, nor TorchRec
+
     snapshots, which = scorers_of(run_dir, config.rows, rows.table, of, there)
     features, model = config.teacher_features, config.teacher.model
     scorer, build = TeacherScorer(model, features, config.tasks), BatchBuilder(features, config.tasks)

@@ -12,19 +12,22 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from exfm.data import BatchBuilder, FeatureSet
-from exfm.models import Teacher, TeacherConfig, TeacherEngine, TeacherScorer
+from exfm.models import TeacherConfig, TeacherEngine
 from pipelines.config import Config
 from pipelines.feeds import Portion, Sliced, portion_of
 from pipelines.offline import PIECE_ROWS, mapped_array, release_pages
 from pipelines.rules import lockstep_version
 from pipelines.training import not_yet_learned
 from streaming.delivery import Block
+
+if TYPE_CHECKING:
+    from exfm.models import TeacherScorer
 
 
 class Logits(NamedTuple):
@@ -65,6 +68,8 @@ def lockstep_logits(
     folder   where logits are kept; None: in memory
     advance  is called with the number of rows done
     """
+    from exfm.models import Teacher, TeacherScorer  # here: to train students needs none of them, nor TorchRec
+
     N, birth = stream.num_rows if count is None else count, born * config.pace.block_rows
     full = config.teacher.batch_rows
     teacher = Teacher(model, features, config.tasks, config.seed, batch_rows=full, full_batch=full)

@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 from tests.support.places import ROOT
 
 
@@ -18,6 +20,16 @@ import sys
 import pipelines.serving.processes
 from exfm.models import load_served
 print(sorted({"torchrec.distributed", "fbgemm_gpu", "torch._dynamo", "kafka", "deltalake"} & sys.modules.keys()))
+"""
+    assert said_by(program) == "[]\n"
+
+
+@pytest.mark.parametrize("needs_ids_alone", ["pipelines.workers.student.worker", "pipelines.offline.replay.jobs"])
+def test_a_process_of_students_imports_nothing_that_trains_tables_of_many_devices(needs_ids_alone):
+    program = f"""
+import sys
+import {needs_ids_alone}
+print(sorted({{"torchrec.distributed", "fbgemm_gpu", "torch._dynamo", "mlflow", "ray"}} & sys.modules.keys()))
 """
     assert said_by(program) == "[]\n"
 

@@ -169,10 +169,13 @@ class StudentAdapter(NamedTuple):
         if self.has_context:
             return self._replace(fitted=learned())
         past = (self.lr, *self.fitted, lesson.teacher_logits)
-        return self._replace(fitted=seen.once("adapter", past, learned))
+        return self._replace(fitted=Fitted(*(part.clone() for part in seen.once("adapter", past, learned))))
 
     def apply(self, lesson: Lesson, seen: SeenBatch) -> Lesson:
-        return lesson._replace(adapted=adapted_logits(self.fitted.weights, lesson.teacher_logits, self._context(seen)))
+        said = (self.fitted.weights, lesson.teacher_logits)
+        if self.has_context:
+            return lesson._replace(adapted=adapted_logits(*said, self._context(seen)))
+        return lesson._replace(adapted=seen.once("adapted", said, lambda: adapted_logits(*said)))
 
     def state(self) -> dict[str, Tensor]:
         return {f"adapter/{key}": value for key, value in self.fitted._asdict().items()}

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -22,7 +22,7 @@ from exfm.distillation.loss import Lesson
 if TYPE_CHECKING:
     from exfm.data import Batch
 
-S = TypeVar("S", bound=NamedTuple)
+S = TypeVar("S")
 
 
 @dataclass(frozen=True)
@@ -53,13 +53,12 @@ class SeenBatch:
 
     def once(self, what: str, of: Sequence[Hashable | Tensor], make: Callable[[], S]) -> S:
         """What follows from the batch, its label rows and `of`, and from nothing else: worked out once for all students
-        for which these are equal, to the bit. Each gets a copy of its own."""
+        for which these are equal, to the bit. Nobody writes into it."""
         own = self.label_rows is self.batch.own
         if not own and self.label_rows is not None:
             return make()
         key = tuple(each.numpy().tobytes() if isinstance(each, Tensor) else each for each in of)
-        made = self.batch.once((what, own, *key), make)
-        return type(made)(*(part.clone() for part in made))
+        return self.batch.once((what, own, *key), make)
 
 
 class Correction(Protocol):

@@ -92,7 +92,8 @@ class PlattScaling(NamedTuple):
         if self.residuals_by:
             return self._replace(regression=learned())
         past = (self.half_life_rows, *self.regression, lesson.teacher_logits)
-        return self._replace(regression=seen.once("platt", past, learned))
+        made = seen.once("platt", past, learned)
+        return self._replace(regression=Regression(*(part.clone() for part in made)))
 
     def apply(self, lesson: Lesson, seen: SeenBatch) -> Lesson:
         return lesson._replace(teacher_logits=recalibrated(self.regression, lesson.teacher_logits, seen.residuals))

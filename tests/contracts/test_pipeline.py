@@ -16,7 +16,7 @@ from pipelines.config import Config
 from pipelines.feeds import StudentFeed
 from pipelines.offline.logits import lockstep_logits
 from pipelines.offline.replay.data import data_of
-from pipelines.offline.replay.jobs import TeacherJob, train_student
+from pipelines.offline.replay.jobs import TeacherJob
 from pipelines.offline.replay.settings import Spec
 from pipelines.offline.spec import ArmSpec, Condition, LogitSource
 from pipelines.registry import CONCLUSION, POLICY, Ledger
@@ -26,7 +26,7 @@ from streaming.lake import LakeReader, LakeSource
 from streaming.messages import EndOfStream
 from tests.support.models.states import same
 from tests.support.pipelines.expected_rows import expected_rows, lake_rows
-from tests.support.pipelines.replay_workspaces import AsItIs
+from tests.support.pipelines.replay_workspaces import AsItIs, learned_alone
 from tests.support.pipelines.small_runs import (
     Finished,
     assert_learned_the_lake,
@@ -112,7 +112,7 @@ def test_a_sweep_gives_its_students_the_rows_and_logits_of_the_lake_bit_for_bit(
         data = data_of(found, config, student)
         predictions = read_predictions(finished.run_dir.predictions(student.name))
         assert data.places.tolist() == predictions["lake_seq"].to_pylist()
-        life = train_student(workspace, config.seed, student, data, lambda count: None)
+        life = learned_alone(workspace, config.seed, student, data)
         for t, task in enumerate(config.student_tasks(student)):
             assert (life["logits"][:, t] == predictions[f"student_{task}"].to_numpy()).all()
 
@@ -170,7 +170,7 @@ def test_a_student_learns_the_same_bits_live_in_a_sweep_and_by_hand(finished, tm
     predictions = read_predictions(finished.run_dir.predictions(settings.name))
     workspace = AsItIs(Spec(config="-", seeds=(1,), arms={"none": ArmSpec()}), config, tmp_path, finished.run_dir)
     data = data_of(workspace.lake(1, Condition()), config, settings)
-    swept = train_student(workspace, config.seed, settings, data, lambda count: None)["logits"]
+    swept = learned_alone(workspace, config.seed, settings, data)["logits"]
     for t, task in enumerate(tasks):
         for model in engine.models:
             by_hand_ = np.concatenate([step.results[model].logits[:, t] for step in judged])

@@ -21,6 +21,7 @@ from pipelines.training import read_predictions
 from streaming.errors import BadInput
 from streaming.lake import Readers
 from streaming.sources.synthetic import read_truth
+from tests.support.pipelines.replay_workspaces import learned_alone
 from tests.support.pipelines.small_runs import small, to_the_end
 
 pytestmark = pytest.mark.broker
@@ -80,7 +81,7 @@ def test_the_runs_own_settings_give_what_the_run_predicted(finished, tmp_path):
     workspace = Workspace(spec, config, tmp_path, finished.run_dir)
     student = config.student("feed")
     data = data_of(workspace.lake(config.seed, spec.conditions["as logged"]), config, student)
-    life = replay_jobs.train_student(workspace, config.seed, student, data, lambda count: None)
+    life = learned_alone(workspace, config.seed, student, data)
     logged = read_predictions(finished.run_dir.predictions("feed"))
     assert np.array_equal(life["logits"][:, 0], logged["student_ctr"].to_numpy())
 
@@ -99,10 +100,7 @@ def test_batches_that_do_not_fit_into_memory_are_built_once_for_all_arms_to_the_
         made.append(1)
         return stretches(*args, **more, held_rows=500, stretch_rows=500)
 
-    alone = [
-        replay_jobs.train_student(workspace, 3, s, data_of(table, workspace.of(3), s), lambda count: None)
-        for s in (student, wide)
-    ]
+    alone = [learned_alone(workspace, 3, s, data_of(table, workspace.of(3), s)) for s in (student, wide)]
     monkeypatch.setattr(replay_jobs, "data_of", counted)
     asked = [
         replay_jobs.TrainRequest(3, s, Condition(), tmp_path / f"{n}.npz", arm="wide")

@@ -15,7 +15,6 @@ from exfm.metrics import metrics_of
 from pipelines.config import Config, parse
 from pipelines.control import run
 from pipelines.offline.replay.data import data_of
-from pipelines.offline.replay.jobs import train_student
 from pipelines.offline.replay.settings import Spec
 from pipelines.offline.spec import ArmSpec, Condition
 from pipelines.results import counts_hold, rows_hold
@@ -23,7 +22,7 @@ from pipelines.rules import RunState
 from pipelines.run_dir import RunDir
 from pipelines.training import read_predictions
 from streaming.hashing import hash64
-from tests.support.pipelines.replay_workspaces import AsItIs
+from tests.support.pipelines.replay_workspaces import AsItIs, learned_alone
 from tests.support.pipelines.small_runs import (
     Finished,
     assert_learned_the_lake,
@@ -127,7 +126,7 @@ def test_a_sweep_of_its_lake_cuts_weighs_and_leaves_out_as_its_students_did(fini
         (stretch,) = data.stretches
         learned = np.concatenate(stretch.learned)
         assert data.places[learned].tolist() == told["lake_seq"].to_pylist()
-        life = train_student(workspace, config.seed, student, data, lambda count: None)
+        life = learned_alone(workspace, config.seed, student, data)
         assert np.isfinite(life["logits"]).all()
         for t, task in enumerate(config.student_tasks(student)):
             assert (life["logits"][learned, t] == told[f"student_{task}"].to_numpy()).all()

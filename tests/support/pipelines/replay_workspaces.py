@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from pipelines.offline.replay import Workspace
+from pipelines.offline.replay.jobs import TrainRequest, train_together
+from pipelines.offline.spec import Condition
 
 
 class AsItIs(Workspace):
@@ -10,3 +12,10 @@ class AsItIs(Workspace):
 
     def of(self, seed, arm=None):
         return self.config
+
+
+def learned_alone(workspace, seed, student, data):
+    """What comes of a student that learns all of `data` by itself."""
+    asked = TrainRequest(seed, student, Condition(), workspace.folder / "alone.npz")
+    (found,) = train_together(workspace, [asked], data, lambda count: None)
+    return found

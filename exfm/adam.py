@@ -17,8 +17,8 @@ class Adam:
     >>> parameters = {"w": torch.zeros(2)}
     >>> optimizer = Adam(parameters)
     >>> optimizer.step({"w": torch.tensor([1.0, -4.0])}, lr=0.5)
-    >>> parameters["w"].tolist()  # the first step moves every weight by the rate
-    [-0.5, 0.5]
+    >>> parameters["w"]  # the first step moves every weight by the rate
+    tensor([-0.5000,  0.5000])
     """
 
     def __init__(self, parameters: Mapping[str, Tensor]) -> None:

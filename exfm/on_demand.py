@@ -21,7 +21,7 @@ class _OnDemand(ModuleType):
     """The package until its `__init__` is run."""
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") and name != "__all__":  # the import system asks for such names
+        if name.startswith("__") and name not in ("__all__", "__version__"):  # the import system asks for such names
             raise AttributeError(name)
         _run(self)
         return getattr(self, name)

@@ -29,6 +29,7 @@ TERMS = Terms(start=(0.5, 0.5, 0.0), least=(0.0, 0.0, -3.0), largest=(2.0, 2.0, 
 class Stack:
     """θ of T tasks, and what it is learned from.
 
+    >>> import torch
     >>> stack, offset = Stack(1), torch.zeros(1)
     >>> stack(offset, deep=torch.tensor([[1.0]]), wide=torch.tensor([[3.0]])).tolist()
     [[2.0]]

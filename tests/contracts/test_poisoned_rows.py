@@ -63,7 +63,7 @@ def poisoned(servers: str, count: int, poison: dict[int, float], **settings: Any
 @pytest.fixture(autouse=True, scope="module")
 def _no_ceiling():
     """Rows of a lake from before numbers had a ceiling; what is too large is seen by the models alone."""
-    with patch("exfm.data.features.LARGEST_INPUT", 1e39), patch("exfm.models.sieve.LARGEST_INPUT", 1e39):
+    with patch("exfm.data.dense.LARGEST_INPUT", 1e39), patch("exfm.models.sieve.LARGEST_INPUT", 1e39):
         yield
 
 

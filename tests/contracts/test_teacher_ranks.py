@@ -193,7 +193,7 @@ def test_what_one_partition_has_forgotten_all_ranks_take_from_the_lake(broker, t
 @pytest.mark.slow
 def test_rows_that_no_step_bears_are_left_out_by_the_rank_that_reads_them_and_counted_on_all(broker, tmp_path):
     plain = {"features__dense": [{"name": "bid"}]}  # as it is: too large for the model
-    with patch("exfm.data.features.LARGEST_INPUT", 1e39):  # a lake from before numbers had a ceiling
+    with patch("exfm.data.dense.LARGEST_INPUT", 1e39):  # a lake from before numbers had a ceiling
         finished = learned_by_one(broker.bootstrap_servers, tmp_path / "one", {0, 1, 2, 3}, 3e38, **plain)
     left_out = finished.checkpoint("teacher")[1]["quarantine"]["teacher"]
     poison = finished.lake["lake_seq"].to_numpy()[finished.lake["bid"].to_numpy() > 1e38].tolist()

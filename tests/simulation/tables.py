@@ -82,11 +82,13 @@ class Tables:
         rows: pa.Table,
         *,
         mode: str,
+        schema_mode: str | None = None,
         writer_properties: Any,
         commit_properties: Any,
         post_commithook_properties: Any,
     ) -> None:
-        """As `write_deltalake`."""
+        """As `write_deltalake`, of tables that keep their columns."""
+        assert schema_mode is None
         name = Path(handle.path).name
         self.scheduler.point(f"commit {rows.num_rows} rows to {name}", writes=True)
         log = self.logs[handle.path]

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
+from exfm.data import LearnedRows
 from exfm.errors import ModelError
 from exfm.growth import MadeWith, fitted_student, fitted_teacher
 from exfm.models import (
-    LearnedRows,
     Student,
     StudentConfig,
     Teacher,

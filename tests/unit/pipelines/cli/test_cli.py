@@ -14,7 +14,7 @@ from exfm.errors import ConfigError, ModelError
 from pipelines.cli import console as cli
 from streaming.errors import BadInput, StreamingError
 
-HEAVY = {"torch", "torchrec", "fbgemm_gpu", "ray", "mlflow", "kafka", "deltalake", "pyarrow", "pandas", "numpy"}
+HEAVY = {"torch", "torchrec.sparse", "fbgemm_gpu", "ray", "mlflow", "kafka", "deltalake", "pyarrow", "pandas", "numpy"}
 
 
 @pytest.fixture

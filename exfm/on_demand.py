@@ -1,4 +1,4 @@
-"""TorchRec's ids without the rest of TorchRec, for processes that only predict.
+"""TorchRec's ids without the rest of TorchRec, for processes that only predict, or train students alone.
 
 A batch holds its ids as TorchRec's `KeyedJaggedTensor`. To import that imports `torchrec`, and so all that trains
 tables on many devices: 1.1 s of a core. After `torchrec_on_demand()` the package itself is there, but what its

@@ -5,6 +5,7 @@ dense        one raw number, and the floats that it becomes, as config
 sparse       features that are ids, as config
 features     which raw columns a model reads and what becomes of them, as config
 transforms   hashing, crosses, buckets, scaling: raw Arrow columns to table rows and floats
+alike        features that are alike, made in one pass
 as_served    a batch without what is known in training only
 stretches    what batches hold of a stretch of rows, made once for all models of a process
 batch        `BatchBuilder` makes a `Batch` of tensors from Arrow rows

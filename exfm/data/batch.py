@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -19,8 +19,9 @@ import torch
 from torch import Tensor
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
+from exfm.data.alike import Alike, Left
 from exfm.data.calendar import EVENT_TIME
-from exfm.data.features import FeatureSet, SequenceFeature, SparseFeature
+from exfm.data.features import FeatureSet
 from exfm.data.sampling import label_weights
 from exfm.data.stretches import Parts, Stretches, Taken
 from exfm.data.transforms import Bags, with_constants
@@ -28,6 +29,9 @@ from exfm.errors import ModelError
 
 OWN = "own row"
 """A column, bool: whether a row is the student's own (`Batch.own`). It is made while rows are read."""
+
+FEW_BAGS = 1 << 17
+"""The lengths of so many bags with one id each are kept for the next batch."""
 
 V = TypeVar("V")
 
@@ -159,17 +163,20 @@ class BatchBuilder:
         *,
         serving: bool = False,
     ):
-        self._serving = serving and bool(features.train_only)
+        self._serving, self._constants = serving, serving and bool(features.train_only)
         self.features = features.as_served if serving else features
         self._delays_ms = delays_ms or {}
         self.tasks = tuple(tasks)
         rates = negative_rate or {}
         self._negative_rate = torch.tensor([rates.get(task, 1.0) for task in tasks]) if rates else None
-        self._stretches = stretches
+        self._stretches, self._alike = stretches, Alike(self.features)
+        self._checked: pa.Schema | None = None
 
     def __call__(self, rows: pa.RecordBatch | pa.Table) -> Batch:
-        rows = with_constants(rows, self.features) if self._serving else rows
-        self._check(rows)
+        rows = with_constants(rows, self.features) if self._constants else rows
+        if self._checked is None or not rows.schema.equals(self._checked):
+            self._check(rows)
+            self._checked = rows.schema
         if self._stretches is not None:
             with self._stretches.lock:
                 if (taken := self._stretches.taken(rows, self._reads(rows))) is not None:
@@ -180,16 +187,18 @@ class BatchBuilder:
     def _batch(self, rows: pa.RecordBatch | pa.Table, taken: Taken) -> Batch:
         """`taken`: the rows, maybe from a longer stretch."""
         count = rows.num_rows
+        sparse, dense, raw = self._inputs(rows, taken)
+        shown, settled = self._times(taken)
+        if self._serving:
+            known = _nothing_known(count, len(self.tasks))
+            return Batch(sparse, dense, *known, shown_ms=shown, settled_ms=settled, raw=raw)
         labels, label_mask = self._targets(Taken(Parts(rows)), "label_", count)  # sampling may have taken some away
         logits, teacher_mask = self._targets(taken, "teacher_logit_", count)
         if any(taken.parts.has("teacher_logit_" + task) for task in self.tasks):
             teacher_mask &= logits.isfinite()
             logits[~teacher_mask] = 0.0
-        shown, settled = self._times(taken)
-        dense, raw = self._dense(taken, count)
-        tables: list[SparseFeature | SequenceFeature] = [*self.features.sparse, *self.features.sequence]
         return Batch(
-            sparse=self._jagged([bags for feature in tables for bags in taken.bags(feature)], count),
+            sparse=sparse,
             dense=dense,
             labels=labels,
             label_mask=label_mask,
@@ -218,31 +227,45 @@ class BatchBuilder:
         """The columns of these rows that a batch of them is made of."""
         return [name for name in rows.schema.names if name != OWN]
 
-    def _dense(self, taken: Taken, count: int) -> tuple[Tensor, Tensor | None]:
-        """(B, W), and (B, S) of features whose statistics are learned; None where there are none."""
-        features, S = self.features, len(self.features.online)
-        dense, raw = np.zeros((count, len(features.dense_labels)), np.float32), np.empty((count, S), np.float64)
-        s = 0
-        for feature, at in zip(features.dense, features.dense_slices, strict=True):
+    def _inputs(self, rows: pa.RecordBatch | pa.Table, taken: Taken) -> tuple[KeyedJaggedTensor, Tensor, Tensor | None]:
+        """The ids, and floats (B, W) and (B, S), the latter of features whose statistics are learned; None where there
+        are none."""
+        features, count = self.features, rows.num_rows
+        ids_KB = np.empty((len(features.keys), count), np.int64)
+        dense = np.zeros((count, len(features.dense_labels)), np.float32)
+        raw = np.empty((count, len(features.online)), np.float64)
+        alone = Left(range(len(features.sparse)), range(len(features.dense)))
+        left = self._alike(rows, ids_KB, dense, raw) if taken.at is None else alone
+        for d in left.dense:
+            feature = features.dense[d]
             made = taken(taken.parts.dense(feature))
             if feature.online:
-                raw[:, s] = made[:, 0]
-                s += 1
+                raw[:, features.online.index(feature)] = made[:, 0]
             else:
-                dense[:, at] = made
-        return torch.from_numpy(dense), torch.from_numpy(raw) if S else None
+                dense[:, features.dense_slices[d]] = made
+        others = {k: taken.bags(features.sparse[k])[0] for k in left.sparse}
+        places = [bags for sequence in features.sequence for bags in taken.bags(sequence)]
+        others |= dict(enumerate(places, len(features.sparse)))
+        jagged = self._jagged(ids_KB, others, count)
+        return jagged, torch.from_numpy(dense), torch.from_numpy(raw) if features.online else None
 
-    def _jagged(self, bags: list[Bags], count: int) -> KeyedJaggedTensor:
-        if all(bag.lengths is None for bag in bags):
-            lengths = np.ones(len(bags) * count, dtype=np.int64)
+    def _jagged(self, ids_KB: np.ndarray, others: dict[int, Bags], count: int) -> KeyedJaggedTensor:
+        """Of ids one in every bag (K, B), and the keys whose bags are `others`."""
+        keys = self.features.keys
+        if all(bags.lengths is None for bags in others.values()):
+            for k, bags in others.items():
+                ids_KB[k] = bags.values
+            values, (lengths, offsets) = ids_KB.reshape(-1), _one_each(ids_KB.size)
         else:
+            every = [others.get(k, Bags(ids_KB[k], None)) for k in range(len(keys))]
             ones = np.ones(count, dtype=np.int64)
-            lengths = np.concatenate([ones if bag.lengths is None else bag.lengths for bag in bags])
-        offsets = np.zeros(len(lengths) + 1, dtype=np.int64)
-        np.cumsum(lengths, out=offsets[1:])
+            values = np.concatenate([bags.values for bags in every])
+            lengths = np.concatenate([ones if bags.lengths is None else bags.lengths for bags in every])
+            offsets = np.zeros(len(lengths) + 1, dtype=np.int64)
+            np.cumsum(lengths, out=offsets[1:])
         return KeyedJaggedTensor(
-            keys=list(self.features.keys),
-            values=torch.from_numpy(np.concatenate([bag.values for bag in bags])),
+            keys=list(keys),
+            values=torch.from_numpy(values),
             lengths=torch.from_numpy(lengths),
             offsets=torch.from_numpy(offsets),
             stride=count,
@@ -283,6 +306,25 @@ class BatchBuilder:
         seq, block = (taken(parts.numbers(name)) for name in ("lake_seq", "block"))
         age = snapshot_age(seq, block, taken(parts.filled("teacher_version")))
         return torch.from_numpy(np.where(taken(parts.known("teacher_version")), age, 0.0).astype(np.float32))
+
+
+def _one_each(bags: int) -> tuple[np.ndarray, np.ndarray]:
+    """Lengths and offsets of bags with one id each. Nobody writes into them."""
+    return _few_bags(bags) if bags <= FEW_BAGS else (np.ones(bags, np.int64), np.arange(bags + 1))
+
+
+@lru_cache(maxsize=16)
+def _few_bags(bags: int) -> tuple[np.ndarray, np.ndarray]:
+    return np.ones(bags, np.int64), np.arange(
+        bags + 1
+    )  # no tensors: one made in inference mode could not be learned of
+
+
+@lru_cache(maxsize=16)
+def _nothing_known(count: int, tasks: int) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Labels, teacher logits, each with its mask, weights and age of rows to be predicted. Nobody writes into them."""
+    zeros, no = torch.zeros(count, tasks), torch.zeros(count, tasks, dtype=torch.bool)
+    return zeros, no, zeros, no, torch.ones(count), torch.zeros(count)
 
 
 def snapshot_age(lake_seq: np.ndarray, block: np.ndarray, version: np.ndarray) -> np.ndarray:

@@ -7,6 +7,7 @@ Nulls, in a column or inside a list, become no id at all, so that a bag may be e
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -21,6 +22,9 @@ from exfm.data.sparse import SequenceFeature, SparseFeature
 from exfm.errors import ConfigError
 
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # 2^64 / golden ratio, odd: multiplying by it is a bijection
+
+FEW_TEXTS, FEW_BYTES = 4, 256
+"""The hashes of so many texts are kept."""
 
 
 class Bags(NamedTuple):
@@ -43,9 +47,22 @@ def hash64(ids: pa.Array) -> np.ndarray:
         raise ValueError(f"ids must not be null: {ids.null_count} of {len(ids)} are")
     if pa.types.is_string(ids.type) or pa.types.is_large_string(ids.type):
         encoded = ids.dictionary_encode()
-        distinct = encoded.dictionary.to_numpy(zero_copy_only=False).astype(object)
-        return pd.util.hash_array(distinct, categorize=False)[encoded.indices.to_numpy()]
+        texts = encoded.dictionary
+        few = len(texts) <= FEW_TEXTS and texts.nbytes <= FEW_BYTES
+        distinct = _hashes_of_few(tuple(texts.to_pylist())) if few else _hashes_of(texts.to_numpy(zero_copy_only=False))
+        return distinct[encoded.indices.to_numpy()]
     return mixed(_int64(ids).to_numpy().view(np.uint64))
+
+
+def _hashes_of(texts: np.ndarray) -> np.ndarray:
+    return np.asarray(pd.util.hash_array(texts.astype(object), categorize=False))
+
+
+@lru_cache(maxsize=1024)
+def _hashes_of_few(texts: tuple[str, ...]) -> np.ndarray:
+    """The few texts of a batch, a vertical or a kind of device, are often those of the batch before; it takes pandas
+    longer to hash them than all else that is made of them. Nobody writes into what is kept."""
+    return _hashes_of(np.array(texts, dtype=object))
 
 
 def _int64(ids: pa.Array) -> pa.Array:

@@ -7,7 +7,7 @@ number that is not finite.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -54,11 +54,30 @@ def checked(frame: pd.DataFrame, rules: RowRules) -> tuple[pa.RecordBatch, Refus
     return _checked(read, rules)
 
 
+class TableColumns(Mapping[str, pa.ChunkedArray]):
+    """The columns of a table by name, each of which stands there once."""
+
+    def __init__(self, table: pa.Table) -> None:
+        self.table, self._names = table, table.schema.names
+
+    def __getitem__(self, name: str) -> pa.ChunkedArray:
+        return self.table.column(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
 def checked_columns(
     columns: Mapping[str, list[Any] | pa.ChunkedArray], context: Mapping[str, Any], count: int, rules: RowRules
 ) -> tuple[pa.RecordBatch, Refusals]:
     """As `checked`, for `count` rows of lists or Arrow arrays, and values that all rows share. A null is a missing
     value."""
+    if isinstance(columns, TableColumns) and not context:
+        batch, refusals = rules.conform(columns.table)
+        return batch, rules.check(batch) | refusals
 
     def read(field: pa.Field) -> Taken:
         if field.name in context:

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from pipelines.served_rows import TableColumns
 from streaming.messages import read_ipc
 
 JSON, ARROW = "application/json", "application/vnd.apache.arrow.stream"
@@ -70,13 +71,7 @@ def _few_enough(rows: int, max_rows: int) -> None:
 
 def _of_arrow(body: bytes, only: Collection[str], max_rows: int) -> Asked:
     try:
-        with pa.ipc.open_stream(body) as reader:
-            width = len(reader.schema)
-        if width > MOST_COLUMNS:
-            raise Unreadable(
-                f"the body has {width:,} columns, and {MOST_COLUMNS:,} are allowed; send those of the model"
-            )
-        table = read_ipc(body, max(len(body), 1))
+        table = read_ipc(body, max(len(body), 1), _narrow_enough)
     except (ValueError, OSError, pa.ArrowException) as error:
         raise Unreadable(f"the body is no Arrow IPC stream: {error}") from None
     _few_enough(table.num_rows, max_rows)
@@ -84,7 +79,14 @@ def _of_arrow(body: bytes, only: Collection[str], max_rows: int) -> Asked:
     for name in only:
         if counts[name] > 1:
             raise Unreadable(f"column `{name}` stands {counts[name]} times in the body; give it once")
-    return Asked({name: table[name] for name in only if name in counts}, {}, table.num_rows)
+    return Asked(TableColumns(table.select([name for name in only if name in counts])), {}, table.num_rows)
+
+
+def _narrow_enough(schema: pa.Schema) -> None:
+    if len(schema) > MOST_COLUMNS:
+        raise Unreadable(
+            f"the body has {len(schema):,} columns, and {MOST_COLUMNS:,} are allowed; send those of the model"
+        )
 
 
 def _of_json(body: bytes, only: Collection[str], max_rows: int) -> Asked:

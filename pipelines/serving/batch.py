@@ -13,6 +13,7 @@ import pyarrow.csv as csv
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
+from pipelines.served_rows import TableColumns
 from pipelines.serving.asked import Asked
 from pipelines.serving.version import ServedVersion
 from streaming.disk import replacing
@@ -46,9 +47,7 @@ def score_file(
         for batch in _batches(source):
             if there := [n for n in batch.schema.names if n.startswith(PREDICTION)]:
                 raise BadInput(f"{source} has a column `{there[0]}` already; score the file that it was made of")
-            answer = version.answer(
-                Asked({n: pa.chunked_array([batch[n]]) for n in batch.schema.names}, {}, len(batch))
-            )
+            answer = version.answer(Asked(TableColumns(pa.Table.from_batches([batch])), {}, len(batch)))
             for t, task in enumerate(version.tasks):
                 values = pa.array(answer.probabilities[:, t], from_pandas=True)
                 batch = batch.append_column(PREDICTION + task, values)

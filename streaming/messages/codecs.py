@@ -29,7 +29,6 @@ from streaming.messages.validation import (
     Refusals,
     RowRules,
     bisect,
-    conform,
     if_nullable,
     kept_rows,
     nan_as_null,
@@ -179,7 +178,7 @@ class ArrowCodec(Codec):
         for index, message in enumerate(messages):
             try:
                 table = read_ipc(message.value, self._max_message_bytes)
-                batch, refusals = conform(table, self._rules.schema)
+                batch, refusals = self._rules.conform(table)
             except ValueError as error:
                 why = f"not an Arrow IPC stream that can be read: {error}{_as_avro(message.value)}"
                 refused.append((index, 0, Refusal("undecodable", why)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,21 +23,25 @@ def write_ipc(batch: pa.RecordBatch) -> bytes:
     return sink.getvalue().to_pybytes()
 
 
-def read_ipc(value: bytes, max_bytes: int = MAX_MESSAGE_BYTES) -> pa.Table:
+def read_ipc(
+    value: bytes, max_bytes: int = MAX_MESSAGE_BYTES, look: Callable[[pa.Schema], None] = lambda schema: None
+) -> pa.Table:
     """The table in an Arrow IPC stream, with every offset, index and string checked.
 
-    `max_bytes` is what a message may have; nothing is taken that grows far beyond it. Raises ValueError if the stream
-    is corrupt or declares too much.
+    `max_bytes` is what a message may have; nothing is taken that grows far beyond it. `look` is shown the schema before
+    any row is read, and may raise. Raises ValueError if the stream is corrupt or declares too much.
 
     >>> read_ipc(write_ipc(pa.RecordBatch.from_pydict({"age": [30, 31]})))["age"].to_pylist()
     [30, 31]
     """
     try:
-        check_declared(value, max_bytes)
         with pa.ipc.open_stream(value) as reader:
+            look(reader.schema)
+            check_declared(value, max_bytes)
             table = reader.read_all()
         table.validate(full=True)
-        expanded = sum(_expanded_bytes(column) for column in table.columns)
+        expands = any(pa.types.is_dictionary(kind) or pa.types.is_string_view(kind) for kind in table.schema.types)
+        expanded = sum(_expanded_bytes(column) for column in table.columns) if expands else 0
     except (pa.ArrowException, OSError, MemoryError, struct.error) as error:
         raise ValueError(str(error)) from error
     if expanded > EXPANSION * max_bytes:

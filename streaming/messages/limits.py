@@ -61,6 +61,108 @@ def most_values(column: Column, limits: Limits) -> int | None:
     return min((most for most in (column.max_length, carried) if most is not None), default=None)
 
 
+def inside(values: pa.Array, low: float | None, high: float | None) -> bool:
+    """Whether all values that there are lie between the two, both included."""
+    if low is None and high is None:
+        return True
+    if len(values) and (plain := _plain(values)) is not None:  # numpy looks at few values in a tenth of the time
+        smallest, largest = plain.min().item(), plain.max().item()
+    else:
+        extremes = pc.min_max(values)
+        smallest, largest = extremes["min"].as_py(), extremes["max"].as_py()
+    return smallest is None or bool((low is None or smallest >= low) and (high is None or largest <= high))
+
+
+def all_finite(column: pa.Array) -> bool:
+    """Whether all floats that there are are finite."""
+    plain = _plain(column)
+    return bool(pc.all(pc.is_finite(column), min_count=0).as_py() if plain is None else np.isfinite(plain).all())
+
+
+def _plain(values: pa.Array) -> np.ndarray | None:
+    """Numbers without a null as numpy has them, in place; None where they are none."""
+    kind = values.type
+    whole = not values.null_count and (pa.types.is_integer(kind) or pa.types.is_floating(kind))
+    return np.asarray(values.to_numpy()) if whole else None
+
+
+def outside(values: pa.Array, low: float | None, high: float | None) -> pa.Array:
+    """(N,) bool: which values do not; False for null."""
+    found = pa.repeat(False, len(values))
+    if pa.types.is_floating(values.type):  # Arrow takes no whole number that a float32 does not hold
+        low, high = (None if end is None else float(end) for end in (low, high))
+    if low is not None:
+        found = pc.or_(found, pc.less(values, low).fill_null(False))
+    if high is not None:
+        found = pc.or_(found, pc.greater(values, high).fill_null(False))
+    return found
+
+
+class PlainColumns:
+    """The columns of whole numbers and of floats, one a row, looked at together: one operation for all of a type costs
+    less than one for each.
+
+    >>> schema = pa.schema([("age", pa.int64()), ("bid", pa.float32()), ("hour", pa.int64()), ("tag", pa.string())])
+    >>> rows = {"age": [30, 31], "bid": pa.array([1, float("inf")], pa.float32()), "hour": [0, 23], "tag": ["a", "b"]}
+    >>> PlainColumns(schema, {"hour": (0, 23)}).suspects(pa.record_batch(rows, schema))
+    [1, 3]
+    """
+
+    def __init__(self, schema: pa.Schema, bounds: Mapping[str, Range]) -> None:
+        """`bounds`: the values allowed, of columns where not every one is."""
+        groups: dict[tuple[pa.DataType, bool], list[int]] = {}
+        for place, field in enumerate(schema):
+            if field.type in _ENDS:  # nulls of some columns are no reason to look at all
+                groups.setdefault((field.type, field.nullable), []).append(place)
+        self._groups = [_Group(schema, places, bounds) for places in groups.values()]
+        together = {place for group in self._groups for place in group.places}
+        self._others = [place for place in range(len(schema)) if place not in together]
+        self._may_be_nan = groups.get((pa.float32(), True), [])
+
+    def suspects(self, batch: pa.RecordBatch) -> list[int]:
+        """The places of columns of which it is not known yet that all their values are allowed."""
+        left = list(self._others)
+        for group in self._groups:
+            left += [] if group.allowed(batch) else group.places
+        return sorted(left)
+
+    def any_nan(self, batch: pa.RecordBatch) -> bool:
+        """Whether a float of a nullable column is NaN, which stands for null."""
+        return any(pc.any(pc.is_nan(batch.column(place))).as_py() for place in self._may_be_nan)
+
+
+_ENDS: dict[pa.DataType, tuple[float, float]] = {
+    pa.int64(): (-(2**63), 2**63 - 1),
+    pa.float32(): (-float(np.finfo(np.float64).max), float(np.finfo(np.float64).max)),
+}
+"""The least and the greatest value of a type that is allowed, finite."""
+
+
+class _Group:
+    """Columns of one type."""
+
+    def __init__(self, schema: pa.Schema, places: list[int], bounds: Mapping[str, Range]) -> None:
+        self.places = places
+        least, greatest = _ENDS[schema.field(places[0]).type]
+        ends = [bounds.get(schema.field(place).name, (None, None)) for place in places]
+        lows = [least if low is None else max(low, least) for low, _ in ends]
+        highs = [greatest if high is None else min(high, greatest) for _, high in ends]
+        self._possible = all(low <= greatest for low in lows) and all(high >= least for high in highs)
+        kind = np.int64 if isinstance(least, int) else np.float64
+        self._low = np.array(lows if self._possible else [], kind)
+        self._high = np.array(highs if self._possible else [], kind)
+
+    def allowed(self, batch: pa.RecordBatch) -> bool:
+        """Whether all values are there and within their bounds; False also where that takes a closer look."""
+        if not self._possible or not len(batch):
+            return False
+        try:
+            values = batch.select(self.places).to_tensor(row_major=False).to_numpy()
+        except pa.ArrowTypeError:  # a null
+            return False
+        return bool((values.min(0) >= self._low).all() and (values.max(0) <= self._high).all())  # False with NaN
+
+
 def row_sizes(batch: pa.RecordBatch) -> np.ndarray:
     """Bytes of the texts and lists of each row, (N,) int64: what a row says, however it is stored. A text in a list
     counts with its place in it.

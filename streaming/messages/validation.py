@@ -15,7 +15,17 @@ import pyarrow.compute as pc
 
 from streaming.messages.dead_letters import Kind
 from streaming.messages.ipc import short_type
-from streaming.messages.limits import Limits, bounds_of, most_values, range_words, row_sizes
+from streaming.messages.limits import (
+    Limits,
+    PlainColumns,
+    all_finite,
+    bounds_of,
+    inside,
+    most_values,
+    outside,
+    range_words,
+    row_sizes,
+)
 from streaming.messages.times import is_written_time, milliseconds
 from streaming.schema import SAMPLE_WEIGHT, RowSchema
 
@@ -65,11 +75,27 @@ class RowRules:
         self._row_bytes = limits.row_bytes
         self._tasks = pa.array(schema.feedback_tasks, pa.string())
         self._task_names = ", ".join(task.name for task in schema.tasks)
+        self._plain = PlainColumns(self.schema, self._bounds | {"event_time_ms": (0, LATEST_EVENT_TIME_MS)})
+        self._nullable = pa.schema([field.with_nullable(True) for field in self.schema])
+
+    def conform(self, table: pa.Table) -> tuple[pa.RecordBatch, Refusals]:
+        """As `conform` has it of these columns; at once where the table has their types already."""
+        try:
+            one = table.select(self.schema.names)
+        except KeyError:  # one is absent, or stands there twice
+            return conform(table, self.schema)
+        same = one.schema.equals(self.schema)
+        batches = one.to_batches() if same or one.schema.equals(self._nullable) else []
+        if len(batches) != 1 or self._plain.any_nan(batches[0]):
+            return conform(table, self.schema)
+        batch = batches[0]
+        return (batch if same else pa.RecordBatch.from_arrays(batch.columns, schema=self.schema)), {}
 
     def check(self, batch: pa.RecordBatch) -> Refusals:
         """Which rows break a rule. `batch` has exactly `self.schema`."""
         refusals: Refusals = {}
-        for field, column in zip(self.schema, batch.columns, strict=True):
+        for place in self._plain.suspects(batch):
+            field, column = self.schema.field(place), batch.column(place)
             for broken, reason, allowed in self._broken(field, column):
                 for row in np.flatnonzero(broken.to_numpy(zero_copy_only=False)).tolist():
                     if row not in refusals:
@@ -93,26 +119,26 @@ class RowRules:
         if column.null_count and not field.nullable:
             yield column.is_null(), f"null:{name}", f"; the column is not nullable{if_nullable(field)}"
         if name == "event_time_ms":
-            if not _inside(column, 0, LATEST_EVENT_TIME_MS):
-                yield _outside(column, 0, LATEST_EVENT_TIME_MS), "bad_event_time", "; milliseconds since 1970 needed"
+            if not inside(column, 0, LATEST_EVENT_TIME_MS):
+                yield outside(column, 0, LATEST_EVENT_TIME_MS), "bad_event_time", "; milliseconds since 1970 needed"
         elif name == "vertical" and self.kind == "impression":
             length = pc.binary_length(column)
-            if not _inside(length, 1, LONGEST_VERTICAL_BYTES):
+            if not inside(length, 1, LONGEST_VERTICAL_BYTES):
                 allowed = f"; 1 to {LONGEST_VERTICAL_BYTES} bytes allowed"
-                yield _outside(length, 1, LONGEST_VERTICAL_BYTES), "bad_vertical", allowed
+                yield outside(length, 1, LONGEST_VERTICAL_BYTES), "bad_vertical", allowed
         elif name == "task" and self.kind == "feedback":
             known = pc.is_in(column, self._tasks)
             if not pc.all(known).as_py():
                 unknown = pc.and_(pc.invert(known), column.is_valid())
                 yield unknown, "unknown_task", f"; tasks: {self._task_names}"
         elif pa.types.is_floating(column.type):
-            if not _all_finite(column):
+            if not all_finite(column):
                 finite = pc.is_finite(column)
                 allowed = f"; a finite number needed{'' if field.nullable else if_nullable(field)}"
                 yield pc.invert(finite).fill_null(False), f"not_finite:{name}", allowed
             low, high = self._bounds.get(name, (None, None))
-            if not _inside(column, low, high):
-                yield _outside(column, low, high), f"out_of_range:{name}", f"; allowed: {range_words(low, high)}"
+            if not inside(column, low, high):
+                yield outside(column, low, high), f"out_of_range:{name}", f"; allowed: {range_words(low, high)}"
         else:
             yield from self._broken_integers(name, column)
             yield from self._wrong_length(name, column)
@@ -127,14 +153,14 @@ class RowRules:
                 rows = pc.list_parent_indices(column)
             if values.null_count:
                 yield _of_rows(values.is_null(), rows, len(column)), f"null:{name}", "; its values are not nullable"
-            if pa.types.is_floating(values.type) and not _all_finite(values):
+            if pa.types.is_floating(values.type) and not all_finite(values):
                 wrong = pc.invert(pc.is_finite(values)).fill_null(False)
                 broken = _of_rows(wrong, pc.list_parent_indices(column), len(column))
                 yield broken, f"not_finite:{name}", "; finite numbers needed"
-        if (low is not None or high is not None) and not _inside(values, low, high):
-            outside = _outside(values, low, high)
+        if (low is not None or high is not None) and not inside(values, low, high):
+            broken = outside(values, low, high)
             yield (
-                outside if rows is None else _of_rows(outside, rows, len(column)),
+                broken if rows is None else _of_rows(broken, rows, len(column)),
                 f"out_of_range:{name}",
                 f"; allowed: {range_words(low, high)}",
             )
@@ -142,9 +168,9 @@ class RowRules:
     def _wrong_length(self, name: str, column: pa.Array) -> Iterator[tuple[pa.Array, str, str]]:
         if (exactly := self._exactly.get(name)) is not None:
             lengths = pc.list_value_length(column)
-            if not _inside(lengths, exactly, exactly):
+            if not inside(lengths, exactly, exactly):
                 yield (
-                    _outside(lengths, exactly, exactly),
+                    outside(lengths, exactly, exactly),
                     f"wrong_length:{name}",
                     f"; a list of {exactly:,} values is needed",
                 )
@@ -153,9 +179,9 @@ class RowRules:
         if most is None or len(column.values) <= most:
             return
         lengths = pc.list_value_length(column)
-        if not _inside(lengths, None, most):
+        if not inside(lengths, None, most):
             allowed = f"; a list of at most {most:,} values is allowed"
-            yield _outside(lengths, None, most), f"too_long:{name}", allowed
+            yield outside(lengths, None, most), f"too_long:{name}", allowed
 
 
 def conform(table: pa.Table, schema: pa.Schema) -> tuple[pa.RecordBatch, Refusals]:
@@ -344,38 +370,6 @@ def _one_array(column: pa.ChunkedArray) -> pa.Array:
 def _refuse(refusals: Refusals, rows: list[int] | range, reason: str, detail: str) -> None:
     for row in rows:
         refusals.setdefault(row, Refusal(reason, detail))
-
-
-def _inside(values: pa.Array, low: float | None, high: float | None) -> bool:
-    if low is None and high is None:
-        return True
-    if len(values) and (plain := _plain(values)) is not None:  # numpy looks at few values in a tenth of the time
-        smallest, largest = plain.min().item(), plain.max().item()
-    else:
-        extremes = pc.min_max(values)
-        smallest, largest = extremes["min"].as_py(), extremes["max"].as_py()
-    return smallest is None or bool((low is None or smallest >= low) and (high is None or largest <= high))
-
-
-def _all_finite(column: pa.Array) -> bool:
-    plain = _plain(column)
-    return bool(pc.all(pc.is_finite(column), min_count=0).as_py() if plain is None else np.isfinite(plain).all())
-
-
-def _plain(values: pa.Array) -> np.ndarray | None:
-    """Numbers without a null as numpy has them, in place; None where they are none."""
-    kind = values.type
-    whole = not values.null_count and (pa.types.is_integer(kind) or pa.types.is_floating(kind))
-    return np.asarray(values.to_numpy()) if whole else None
-
-
-def _outside(values: pa.Array, low: float | None, high: float | None) -> pa.Array:
-    outside = pa.repeat(False, len(values))
-    if low is not None:
-        outside = pc.or_(outside, pc.less(values, low).fill_null(False))
-    if high is not None:
-        outside = pc.or_(outside, pc.greater(values, high).fill_null(False))
-    return outside
 
 
 def _of_rows(broken_values: pa.Array, rows: pa.Array, count: int) -> pa.Array:

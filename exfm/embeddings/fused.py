@@ -1,12 +1,14 @@
-"""Embedding tables that learn in one process, by exact row-wise AdaGrad (arXiv 2104.05158).
+"""Embedding tables that learn in one process, by exact AdaGrad (arXiv 2104.05158): row-wise, or element-wise.
 
     m_r ← m_r + mean_j g_rj²        w_r ← w_r − lr · g_r / (√m_r + ε)
+    m_rj ← m_rj + g_rj²             w_rj ← w_rj − lr · g_rj / (√m_rj + ε)
 
 g_r is the sum of the gradients of all bags of a batch that hold row r: a row moves once a step. Tables of one width lie
 in memory one after the other, so that a step takes the same few operators however many features there are.
 
-Weights and accumulators are those of FBGEMM's own optimizer, bit for bit (tests/unit/exfm/embeddings/test_fused.py). On
-a CPU FBGEMM takes two to four times as long: it sorts the ids of every table by itself.
+Weights and accumulators are those of FBGEMM's own optimizers, bit for bit (tests/unit/exfm/embeddings/test_fused.py),
+also where it rounds otherwise: element-wise, and where several keys are looked up in a table. On a CPU FBGEMM takes up
+to four times as long: it sorts the ids of every table by itself.
 
 B examples, K keys, D width, N ids of a batch, U distinct rows of these.
 """
@@ -24,7 +26,8 @@ from torch import Tensor, nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from exfm.data import Batch, FeatureSet
-from exfm.embeddings.weights import TableSize, initial_weights, table_sizes
+from exfm.embeddings.accumulators import SparseOptimizer
+from exfm.embeddings.weights import TableSize, draw_initial_weights, table_sizes
 
 LANES = 8
 
@@ -40,7 +43,7 @@ class ByRow(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Places:
-    """Where the ids of a batch are in the tables of one width. All tables of the same sizes share it."""
+    """Where the ids of a batch are in the tables of one width. All tables of the same rows share it."""
 
     rows: Tensor  # (N,), of all tables together
     bags: Tensor  # (N,): bag b · K + k
@@ -60,24 +63,25 @@ class Looked(NamedTuple):
 
 
 class FusedTables(nn.Module):
-    """One table per sparse feature and sequence: KeyedJaggedTensor of K keys × B -> `Looked`.
+    """Tables of these sizes, of weight 0: KeyedJaggedTensor of K keys × B -> `Looked`.
 
     >>> from exfm.data import SparseFeature
     >>> features = FeatureSet(sparse=[SparseFeature(name="ad", rows=10), SparseFeature(name="user", rows=20)])
-    >>> tables = FusedTables(features, 4, seed=0, lr=0.1, eps=1e-8)
+    >>> tables = FusedTables.drawn(features, 4, seed=0, lr=0.1, eps=1e-8)
     >>> looked = tables(KeyedJaggedTensor(["ad", "user"], torch.tensor([3, 5]), lengths=torch.tensor([1, 1])))
     >>> tables.learn(looked, torch.ones(1, 8))
     >>> tables.accumulators["user"].nonzero().tolist()
     [[5]]
     """
 
-    def __init__(self, features: FeatureSet, width: int, seed: int, *, lr: float, eps: float) -> None:
+    def __init__(
+        self, sizes: Sequence[TableSize], *, lr: float, eps: float, optimizer: SparseOptimizer = "row_wise_adagrad"
+    ) -> None:
         super().__init__()
         self.lr, self.eps = lr, eps
-        sizes = table_sizes(features, width)
         self._widths = [size.width for size in sizes for _ in size.keys]
         self._of_width = tuple(
-            _TablesOfWidth([size for size in sizes if size.width == D], self._keys_of(D))
+            _TablesOfWidth([size for size in sizes if size.width == D], self._keys_of(D), optimizer)
             for D in sorted(set(self._widths))
         )
         weights: dict[str, Tensor] = {}
@@ -89,29 +93,36 @@ class FusedTables(nn.Module):
         self.weights: dict[str, Tensor] = {size.name: weights[size.name] for size in sizes}
         """By table, (rows, width): the state itself, not a copy."""
         self.accumulators: dict[str, Tensor] = {size.name: accumulators[size.name] for size in sizes}
-        """By table, m (rows,): the state itself, not a copy."""
+        """By table, m (rows,), element-wise (rows, width): the state itself, not a copy."""
+
+    @classmethod
+    def drawn(cls, features: FeatureSet, width: int, seed: int, *, lr: float, eps: float) -> FusedTables:
+        """One table per sparse feature and sequence, with the weights that they begin with."""
+        sizes = table_sizes(features, width)
+        tables = cls(sizes, lr=lr, eps=eps)
         for name, rows, columns, _ in sizes:
-            self.weights[name].copy_(initial_weights(name, rows, columns, seed))
+            draw_initial_weights(name, rows, columns, seed, [((0, 0), tables.weights[name])])
+        return tables
 
     def forward(self, sparse: KeyedJaggedTensor) -> Looked:
         return self._looked(self._places(sparse), sparse.stride())
 
     def of(self, batch: Batch) -> Looked:
-        """What is looked up for a batch; where, is worked out once for all tables of these sizes."""
-        return self._looked(batch.once(("places", self._sizes), lambda: self._places(batch.sparse)), len(batch))
+        """What is looked up for a batch; where, is worked out once for all tables of these rows."""
+        return self._looked(batch.once(("places", self._rows), lambda: self._places(batch.sparse)), len(batch))
 
     @property
-    def _sizes(self) -> Hashable:
-        return tuple(tables.sizes for tables in self._of_width)
+    def _rows(self) -> Hashable:
+        return tuple(tables.rows for tables in self._of_width)
 
     def _places(self, sparse: KeyedJaggedTensor) -> tuple[Places, ...]:
         B, lengths, offsets = sparse.stride(), sparse.lengths(), sparse.offsets()
         if len(self._of_width) == 1:
             return (self._of_width[0].places(sparse.values(), lengths, offsets, B),)
-        ids = sparse.values().split(offsets[::B].diff().tolist())
-        of_key, found = lengths.split(B), []
+        of_key, found = lengths.view(len(self._widths), B), []
+        ids = sparse.values().split(of_key.sum(1).tolist())
         for tables in self._of_width:
-            own = torch.cat([of_key[k] for k in tables.keys])
+            own = of_key[list(tables.keys)].flatten()
             ends = torch.cat([own.new_zeros(1), own.cumsum(0)])
             found.append(tables.places(torch.cat([ids[k] for k in tables.keys]), own, ends, B))
         return tuple(found)
@@ -139,22 +150,25 @@ class FusedTables(nn.Module):
 class _TablesOfWidth:
     """Tables of one width, one after the other; `keys` are the numbers of the keys that are looked up in them."""
 
-    def __init__(self, sizes: Sequence[TableSize], keys: Sequence[int]) -> None:
+    def __init__(self, sizes: Sequence[TableSize], keys: Sequence[int], optimizer: SparseOptimizer) -> None:
         self.keys = tuple(keys)
         self._rows = {size.name: size.rows for size in sizes}
         rows, self.D = sum(self._rows.values()), sizes[0].width
         self.weight = nn.Parameter(torch.zeros(rows, self.D), requires_grad=False)
-        self.m = torch.zeros(rows)
+        self.m = torch.zeros(rows) if optimizer == "row_wise_adagrad" else torch.zeros(rows, self.D)
         first, of_key = 0, []
+        self._of_several_keys: list[tuple[int, int]] = []  # the first row of each such table, and the one after it
         for size in sizes:
             of_key += [first] * len(size.keys)
+            if len(size.keys) > 1:
+                self._of_several_keys.append((first, first + size.rows))
             first += size.rows
         self._first_K = torch.tensor(of_key)
 
     @property
-    def sizes(self) -> Hashable:
+    def rows(self) -> Hashable:
         """All that a place depends on besides the batch."""
-        return self.keys, self.D, tuple(self._rows.values()), tuple(self._first_K.tolist())
+        return self.keys, tuple(self._rows.values()), tuple(self._first_K.tolist())
 
     def by_name(self, of_all: Tensor) -> dict[str, Tensor]:
         return dict(zip(self._rows, of_all.split(list(self._rows.values())), strict=True))
@@ -175,14 +189,34 @@ class _TablesOfWidth:
             return
         rows_U, place, starts = at.by_row
         summed = torch.embedding_bag(gradient.reshape(-1, self.D), place, starts, mode=0, include_last_offset=True)[0]
-        g_UD, m = summed.numpy(), self.m.numpy()
-        m_U = m.take(rows_U) + sum_of_squares(g_UD) / self.D
-        m[rows_U] = m_U
-        rate_U = np.float32(lr) / (np.sqrt(m_U) + np.float32(eps))
-        whole = self.weight.numpy().view(f"V{self.weight.itemsize * self.D}")[:, 0]  # rows that numpy moves as one item
-        w_UD = whole.take(rows_U).view(np.float32).reshape(-1, self.D)
-        w_UD -= rate_U[:, None] * g_UD
-        whole[rows_U] = w_UD.view(whole.dtype)[:, 0]
+        g_UD, w, m = summed.numpy(), self.weight.numpy(), self.m.numpy()
+        if m.ndim == 1:
+            squares_U = sum_of_squares(g_UD)
+            for first, end in self._of_several_keys:
+                own = slice(*np.searchsorted(rows_U, (first, end)))
+                squares_U[own] = sum_of_squares(g_UD[own], lanes=1)
+            m_U = m.take(rows_U) + squares_U / self.D
+            m[rows_U] = m_U
+            step_UD = (np.float32(lr) / (np.sqrt(m_U) + np.float32(eps)))[:, None] * g_UD
+        else:
+            m_UD = (taken(m, rows_U) + np.square(g_UD, dtype=np.float64)).astype(np.float32)  # as FBGEMM rounds
+            put(m, rows_U, m_UD)
+            step_UD = np.float32(lr) * g_UD / (np.sqrt(m_UD, dtype=np.float64) + np.float32(eps))
+        put(w, rows_U, (taken(w, rows_U) - step_UD).astype(np.float32, copy=False))
+
+
+def taken(of_RD: np.ndarray, rows_U: np.ndarray) -> np.ndarray:
+    """Rows (U, D) of (R, D) float32. numpy moves each as one item."""
+    return _items(of_RD).take(rows_U).view(np.float32).reshape(-1, of_RD.shape[1])
+
+
+def put(of_RD: np.ndarray, rows_U: np.ndarray, values_UD: np.ndarray) -> None:
+    """The same, written."""
+    _items(of_RD)[rows_U] = _items(values_UD)
+
+
+def _items(of_RD: np.ndarray) -> np.ndarray:
+    return of_RD.view(f"V{of_RD.itemsize * of_RD.shape[1]}")[:, 0]
 
 
 def _by_row(rows_N: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -197,19 +231,20 @@ def _by_row(rows_N: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return rows[starts], order, np.append(starts, N)
 
 
-def sum_of_squares(g_UD: np.ndarray) -> np.ndarray:
-    """Σ_j g_rj², (U,), added in FBGEMM's order: eight lanes along the row, then neighbours pairwise.
+def sum_of_squares(g_UD: np.ndarray, lanes: int = LANES) -> np.ndarray:
+    """Σ_j g_rj², (U,), added in FBGEMM's order: in lanes along the row, then neighbours pairwise. It has eight lanes,
+    and one where several keys are looked up in a table.
 
     >>> sum_of_squares(np.array([[1, 2, 3, 4]], dtype=np.float32)).tolist()
     [30.0]
     """
     squares = np.square(g_UD)
-    if lacking := -g_UD.shape[1] % LANES:
+    if lacking := -g_UD.shape[1] % lanes:
         squares = np.pad(squares, ((0, 0), (0, lacking)))
-    lanes, *others = squares.reshape(len(g_UD), -1, LANES).swapaxes(0, 1)
+    total, *others = squares.reshape(len(g_UD), squares.shape[1] // lanes, lanes).swapaxes(0, 1)
     for other in others:
-        lanes = lanes + other
-    summed = lanes.reshape(-1)
-    for _ in range(LANES.bit_length() - 1):
+        total = total + other
+    summed = total.reshape(-1)
+    for _ in range(lanes.bit_length() - 1):
         summed = summed[::2] + summed[1::2]
     return summed

@@ -132,7 +132,7 @@ class ShardedScorer:
 
 def _on_wide(theta: Tensor, net: TeacherNet, deep: Tensor, wide: KeyedTensor) -> Tensor:
     offset = net.prior.offset().float()
-    return stacked(theta, offset, deep, summed(wide, len(theta)) + offset)
+    return stacked(theta, offset, deep, summed(wide.values(), wide.keys(), len(theta)) + offset)
 
 
 def _load_dense(net: TeacherNet, statistics: Statistics, snapshot: Mapping[str, TensorSource]) -> None:

@@ -61,7 +61,7 @@ class StudentNet(nn.Module):
         super().__init__()
         self.units = Units(features, cfg.width, seed)
         self.trunk = build_trunk(cfg.trunk, features, cfg.width, seed)
-        self.tables = FusedTables(features, cfg.width, seed, lr=cfg.sparse_lr, eps=cfg.sparse_eps)
+        self.tables = FusedTables.drawn(features, cfg.width, seed, lr=cfg.sparse_lr, eps=cfg.sparse_eps)
         H = self.trunk.out_width
         self.serving = _heads("serving", H, tasks, seed)  # type: ignore[arg-type]
         own = cfg.arm.head_start == "random"

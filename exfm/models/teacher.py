@@ -3,8 +3,8 @@
     loss = Σ_t ( Σ_b mask_bt · weight_b · h(z_bt, label_bt) ) / (rows of the global batch whose label for t is known)
 
 h is binary cross-entropy of a logit, to which the prior belongs (exfm/layers/prior.py): the log-odds of the label rate
-so far, over all ranks. A task without known labels contributes 0. Embeddings: FBGEMM's AdaGrad fused in backward,
-sharded over ranks by TorchRec. All else: Adam, data-parallel: gradients are summed over ranks.
+so far, over all ranks. A task without known labels contributes 0. Embeddings: AdaGrad, on several ranks FBGEMM's, and
+sharded by TorchRec. All else: Adam, data-parallel: gradients are summed over ranks.
 
 What the teacher says is that logit, stacked with a linear model's of the same ids (teacher_wide.py, stack.py).
 
@@ -14,7 +14,7 @@ B examples, F sparse features, N embeddings (F, more where a feature is several 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -29,8 +29,8 @@ from exfm.models.scorer import tables_of
 from exfm.models.stack import Stack, has_wide
 from exfm.models.teacher_config import TeacherConfig
 from exfm.models.teacher_net import TeacherNet
-from exfm.models.teacher_wide import Pooled, ShardedWide, all_tables
-from exfm.parallel import Lookup, ParallelTables, RankGroup, Sharding, plan_sharding
+from exfm.models.teacher_wide import Pooled, WideTables, all_tables
+from exfm.parallel import RankGroup, Sharding, learning_tables, plan_sharding
 from exfm.randomness import StepRandomness
 from exfm.step import LARGEST, StepResult, share_of_full
 from exfm.tensors import TensorPieces, TensorSource, copy_tensors
@@ -40,8 +40,8 @@ class SentBatch(NamedTuple):
     """A batch whose ids are on their way. `left_out`: rows that were left out of it."""
 
     batch: Batch
-    lookup: Lookup
-    wide: Lookup | None
+    lookup: Any
+    wide: Any
     left_out: int
 
 
@@ -83,7 +83,7 @@ class Teacher:
         self.random = StepRandomness(seed, self.group.rank)
         configs = tables.embedding_bag_configs()
         self.plan = plan_sharding(all_tables(cfg, features, len(tasks)), self.group, sharding, batch_rows)
-        self._tables = ParallelTables(
+        self._tables = learning_tables(
             self._net,
             self.plan,
             self.group,
@@ -92,14 +92,14 @@ class Teacher:
             lr=cfg.sparse_lr,
             eps=cfg.sparse_eps,
         )
-        self.weights, self.accumulators = self._tables.weights(configs), self._tables.accumulators(configs)
+        self.weights, self.accumulators = self._tables.weights(), self._tables.accumulators()
         for c in configs:
             draw_initial_weights(c.name, c.num_embeddings, c.embedding_dim, seed, self.weights.windows[c.name])
         self._net.to(self.group.device).train()
         self.dense = {name: p for name, p in self._net.named_parameters() if not name.startswith("tables.")}
         self._adam = torch.optim.Adam(self.dense.values(), lr=cfg.dense_lr, fused=True)
         self._rows = torch.zeros((), dtype=torch.int64)
-        self.wide = ShardedWide(features, tasks, self.group, sharding, self.plan) if cfg.wide else None
+        self.wide = WideTables(features, tasks, self.group, sharding, self.plan) if cfg.wide else None
         self._stack = Stack(len(self.tasks))
         self.statistics = Statistics(features).to(self.group.device)
 
@@ -110,8 +110,8 @@ class Teacher:
         this rank that were left out of it. A collective.
         """
         batch = batch.to(self.group.device)
-        wide = None if self.wide is None else self.wide.send(batch.sparse)
-        return SentBatch(batch, self._tables.send(batch.sparse), wide, left_out)
+        wide = None if self.wide is None else self.wide.send(batch)
+        return SentBatch(batch, self._tables.send(batch), wide, left_out)
 
     def train_step(self, batch: Batch | SentBatch) -> StepResult:
         """Score the batch, then learn from it. A collective.
@@ -133,7 +133,8 @@ class Teacher:
         batch = prepared.batch
         self._adam.zero_grad(set_to_none=True)
         dense = self.statistics(batch.dense, batch.raw)
-        z = self._net.predict(self._tables.look_up(prepared.lookup), batch.sparse, dense)
+        looked = self._tables.look_up(prepared.lookup)
+        z = self._net.predict(looked.pooled, batch.sparse, dense)
         mask = batch.label_mask
         local_rows = mask.sum(0)
         counts = [torch.full_like(local_rows, count) for count in (len(batch), prepared.left_out)]
@@ -152,7 +153,7 @@ class Teacher:
             logits = self._stack(offset, deep, wide)
         finite = self._agree(logits, loss) and not nothing_left
         if finite:
-            finite = self._learn(local_loss, share, learn)
+            finite = self._learn(local_loss, looked, share, learn)
         if finite and learn:
             self._net.prior.add(sums)
             if pooled is not None and self.wide is not None:
@@ -175,17 +176,16 @@ class Teacher:
             return None
         return self.wide.look_up(prepared.wide)
 
-    def _learn(self, local_loss: Tensor, share: float, learn: bool) -> bool:
+    def _learn(self, local_loss: Tensor, looked: Any, share: float, learn: bool) -> bool:
         local_loss.backward()
-        pooled, e = self._net.cut
+        _, e = self._net.cut
         assert e.grad is not None
         grads = self._sum_gradients()
         if not self._agree(*torch._foreach_norm([e.grad, *grads])):
             return False
         if not learn:
             return True
-        pooled.backward((e.grad * share).to(pooled.dtype))
-        self._tables.update_replicated()
+        self._tables.learn(looked, (e.grad * share).to(looked.pooled.dtype))
         self._adam.param_groups[0]["lr"] = self.cfg.dense_lr * share
         self._adam.step()
         return True
@@ -226,7 +226,7 @@ class Teacher:
         with torch.no_grad():
             prepared = self.prepare(batch)
             sparse, dense = prepared.batch.sparse, self.statistics(prepared.batch.dense, prepared.batch.raw)
-            z = self._net.predict(self._tables.look_up(prepared.lookup), sparse, dense)
+            z = self._net.predict(self._tables.look_up(prepared.lookup).pooled, sparse, dense)
             if (pooled := self._look_up_wide(prepared)) is not None:
                 offset = self._net.prior.offset().float()
                 z = self._stack(offset, z, pooled.logits + offset)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
-from torchrec.sparse.jagged_tensor import KeyedJaggedTensor, KeyedTensor
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from exfm.data import FeatureSet
 from exfm.embeddings import embedding_bags
@@ -22,6 +22,7 @@ from exfm.layers import (
     seeded_mlp,
 )
 from exfm.models.teacher_config import TeacherConfig
+from exfm.parallel import in_order
 from exfm.randomness import named_generator
 
 
@@ -70,11 +71,10 @@ class TeacherNet(nn.Module):
         self.cut: tuple[Tensor, Tensor]
 
     def forward(self, sparse: KeyedJaggedTensor, dense: Tensor) -> Tensor:
-        return self.predict(self.tables(sparse), sparse, dense)
+        return self.predict(in_order(self.tables(sparse), self.keys), sparse, dense)
 
-    def predict(self, embeddings: KeyedTensor, sparse: KeyedJaggedTensor, dense: Tensor) -> Tensor:
-        """Logits from what was looked up."""
-        pooled = self._in_order(embeddings)
+    def predict(self, pooled: Tensor, sparse: KeyedJaggedTensor, dense: Tensor) -> Tensor:
+        """Logits from what was looked up, (B, sum of widths) in the order of the keys."""
         e = pooled.detach().to(self.dtype).requires_grad_(self.training)
         self.cut = (pooled, e)
         units = self.units(e, sparse)
@@ -93,9 +93,3 @@ class TeacherNet(nn.Module):
         if (h := self.trunk.output_labels(inputs)) is not None:
             axes |= {f"heads.{task}.0.weight": (None, h) for task in self.heads}
         return axes
-
-    def _in_order(self, pooled: KeyedTensor) -> Tensor:
-        """(B, sum of widths) in the order of the keys; sharded over ranks, they come in order of rank."""
-        if pooled.keys() == self.keys:
-            return pooled.values()
-        return KeyedTensor.regroup([pooled], [self.keys])[0]

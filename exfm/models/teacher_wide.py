@@ -16,19 +16,18 @@ B rows of this rank, T tasks.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torchrec.distributed.types import ShardingPlan
 from torchrec.modules.embedding_configs import EmbeddingBagConfig
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
-from torchrec.sparse.jagged_tensor import KeyedJaggedTensor, KeyedTensor
 
-from exfm.data import FeatureSet
+from exfm.data import Batch, FeatureSet
 from exfm.embeddings import bag_configs
 from exfm.models.teacher_config import TeacherConfig
-from exfm.parallel import Lookup, ParallelTables, RankGroup, Sharding, Tables
+from exfm.parallel import Lookup, RankGroup, Sharding, Tables, learning_tables
 
 RATE, EPSILON = 0.1, 1.1
 """α, and ε for β = 1 and λ₂ = 1."""
@@ -82,22 +81,24 @@ def wide_tables(features: FeatureSet, tasks: int) -> EmbeddingBagCollection:
     return tables
 
 
-def summed(pooled: KeyedTensor, tasks: int) -> Tensor:
-    """The logits (B, T) from the pooled weights of all features, added in order of their names: sharded over ranks,
-    they come in order of rank."""
-    keys, columns = sorted(pooled.keys()), wide_columns(tasks)
-    values = pooled.values() if pooled.keys() == keys else KeyedTensor.regroup([pooled], [keys])[0]
-    return values.view(len(values), values.shape[1] // columns, columns).sum(1)[:, :tasks]
+def summed(pooled: Tensor, keys: Sequence[str], tasks: int) -> Tensor:
+    """The logits (B, T) from the pooled weights of all keys, added in order of their names: sharded over ranks, they
+    come in order of rank."""
+    order = sorted(range(len(keys)), key=keys.__getitem__)
+    of_keys = pooled.view(len(pooled), len(keys), wide_columns(tasks))
+    if order != list(range(len(keys))):
+        of_keys = of_keys.index_select(1, torch.tensor(order, device=pooled.device))
+    return of_keys.sum(1)[:, :tasks]
 
 
 class Pooled(NamedTuple):
-    """The weights of one batch, on which `learn` sends its gradient back, and the logits (B, T) that they sum up to."""
+    """The weights of one batch, which `learn` moves, and the logits (B, T) that they sum up to."""
 
-    values: Tensor
+    looked: Any
     logits: Tensor
 
 
-class ShardedWide:
+class WideTables:
     """The tables on the ranks of a group. `send`, `look_up` and `learn` are collectives."""
 
     def __init__(
@@ -114,23 +115,22 @@ class ShardedWide:
         holder = nn.Module()
         holder.tables = EmbeddingBagCollection(configs, device=torch.device("meta"))
         own = ShardingPlan({"tables": plan.plan["wide"]})
-        self._tables = ParallelTables(holder, own, group, sharding, optimizer="adagrad", lr=RATE, eps=EPSILON)
-        self.weights, self.accumulators = self._tables.weights(configs), self._tables.accumulators(configs)
+        self._tables = learning_tables(holder, own, group, sharding, optimizer="adagrad", lr=RATE, eps=EPSILON)
+        self.weights, self.accumulators = self._tables.weights(), self._tables.accumulators()
         for windows in self.weights.windows.values():
             for _, window in windows:
                 window.zero_()
 
-    def send(self, sparse: KeyedJaggedTensor) -> Lookup:
+    def send(self, batch: Batch) -> Lookup | Batch:
         """Start to send ids to the ranks that hold their weights."""
-        return self._tables.send(sparse)
+        return self._tables.send(batch)
 
-    def look_up(self, lookup: Lookup) -> Pooled:
-        pooled = self._tables.look_up(lookup)
-        return Pooled(pooled.values(), summed(pooled, self._T).detach())
+    def look_up(self, sent: Any) -> Pooled:
+        looked = self._tables.look_up(sent)
+        return Pooled(looked, summed(looked.pooled.detach(), self._tables.keys, self._T))
 
     def learn(self, pooled: Pooled, residuals: Tensor) -> None:
         """One step. `residuals` (B, T): σ(offset + wide) − y times the row's weight, 0 where a label is not known."""
         columns = torch.zeros(len(residuals), wide_columns(self._T), device=residuals.device)
         columns[:, : self._T] = residuals
-        pooled.values.backward(columns.repeat(1, pooled.values.shape[1] // columns.shape[1]))
-        self._tables.update_replicated()
+        self._tables.learn(pooled.looked, columns.repeat(1, len(self._tables.keys)))

@@ -1,3 +1,4 @@
+from .alone import TablesAlone, learning_tables
 from .group import RankGroup
 from .layout import BY_COLUMNS, GB, Device, RankLayout, Sharding, ShardingType
 from .planner import Hardware, optimizer_bytes, quiet_torchrec, weight_bytes
@@ -9,12 +10,13 @@ from .sharding import (
     sharding_planner,
     table_bytes,
 )
-from .tables import Lookup, ParallelTables, shard_tables, sharded_weights
+from .tables import Gathered, Lookup, ParallelTables, in_order, keys_of, shard_tables, sharded_weights
 
 __all__ = [
     "BY_COLUMNS",
     "GB",
     "Device",
+    "Gathered",
     "Hardware",
     "Lookup",
     "ParallelTables",
@@ -24,6 +26,10 @@ __all__ = [
     "ShardingType",
     "TableSharder",
     "Tables",
+    "TablesAlone",
+    "in_order",
+    "keys_of",
+    "learning_tables",
     "optimizer_bytes",
     "plan_sharding",
     "planned_model",

@@ -39,8 +39,9 @@ from torchrec.modules.embedding_configs import EmbeddingBagConfig
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backward
 from torchrec.optim.rowwise_adagrad import RowWiseAdagrad
-from torchrec.sparse.jagged_tensor import KeyedJaggedTensor, KeyedTensor
+from torchrec.sparse.jagged_tensor import KeyedTensor
 
+from exfm.data import Batch
 from exfm.embeddings import SparseOptimizer
 from exfm.parallel.exchange import SumToOwners
 from exfm.parallel.group import RankGroup, forget_hosts
@@ -69,6 +70,12 @@ class Lookup(NamedTuple):
     ids: Awaitable[Any]
 
 
+class Gathered(NamedTuple):
+    """What was looked up: pooled embeddings (B, sum of widths), in order of the tables' keys."""
+
+    pooled: Tensor
+
+
 class ParallelTables:
     """The tables of `model.tables` on the ranks of a group, learning by AdaGrad.
 
@@ -92,6 +99,8 @@ class ParallelTables:
         self._group, self._row_wise = group, optimizer == "row_wise_adagrad"
         set_gradient_division(False)  # of all of TorchRec in this process
         assert isinstance(model.tables, EmbeddingBagCollection)
+        self._configs = model.tables.embedding_bag_configs()
+        self.keys = keys_of(self._configs)
         kind = RowWiseAdagrad if self._row_wise else torch.optim.Adagrad
         apply_optimizer_in_backward(kind, model.tables.parameters(), {"lr": lr, "eps": eps})
         with quiet_torchrec(), _hosts(sharding, group):
@@ -112,19 +121,24 @@ class ParallelTables:
             if isinstance(kernel, BatchedDenseEmbeddingBag)
         }
 
-    def send(self, sparse: KeyedJaggedTensor) -> Lookup:
-        """Start to send ids to the ranks that hold their rows. A collective.
+    def send(self, batch: Batch) -> Lookup:
+        """Start to send its ids to the ranks that hold their rows. A collective.
 
         Waits for the sizes of what others send; the ids themselves travel while other work is done.
         """
         context = self._tables.create_context()
-        return Lookup(context, self._tables.input_dist(context, sparse).wait())
+        return Lookup(context, self._tables.input_dist(context, batch.sparse).wait())
 
-    def look_up(self, lookup: Lookup) -> KeyedTensor:
-        """Pooled embeddings (B, sum of widths). A collective, and another in backward, which updates the tables."""
-        return self._tables.compute_and_output_dist(lookup.context, lookup.ids.wait()).wait()
+    def look_up(self, sent: Lookup) -> Gathered:
+        """A collective."""
+        return Gathered(in_order(self._tables.compute_and_output_dist(sent.context, sent.ids.wait()).wait(), self.keys))
 
-    def update_replicated(self) -> None:
+    def learn(self, looked: Gathered, gradient: Tensor) -> None:
+        """One step, with the gradient of what was looked up. A collective."""
+        looked.pooled.backward(gradient)
+        self._update_replicated()
+
+    def _update_replicated(self) -> None:
         """After backward: an AdaGrad step of tables that every rank holds, on all ranks' gradients. A collective."""
         for kernel, replicas in self._replicas.items():
             flat = kernel.emb_module.weights
@@ -134,19 +148,19 @@ class ParallelTables:
             for replica, g, shape in zip(replicas, gradient.split([s.numel() for s in shapes]), shapes, strict=True):
                 replica.update(g.view(shape))
 
-    def weights(self, configs: Sequence[EmbeddingBagConfig]) -> ShardedTables:
+    def weights(self) -> ShardedTables:
         """(rows, width) each; they share memory with the model."""
-        return sharded_weights(self._tables, configs, self._group)
+        return sharded_weights(self._tables, self._configs, self._group)
 
-    def accumulators(self, configs: Sequence[EmbeddingBagConfig]) -> ShardedTables:
+    def accumulators(self) -> ShardedTables:
         """(rows,) of row-wise AdaGrad, (rows, width) of element-wise; they share memory with the model.
 
         Row-wise AdaGrad on a table in several column pieces has an accumulator for each: (rows, pieces).
         """
-        shapes, windows = {}, {c.name: [] for c in configs}  # type: ignore[var-annotated]
+        shapes, windows = {}, {c.name: [] for c in self._configs}  # type: ignore[var-annotated]
         replicated = set()
         columns = {name: _column_pieces(spec) for name, spec in self._tables.module_sharding_plan.items()}
-        for c in configs:
+        for c in self._configs:
             per_row = [c.embedding_dim] if not self._row_wise else [] if columns[c.name] == 1 else [columns[c.name]]
             shapes[c.name] = torch.Size([c.num_embeddings, *per_row])
         for piece in _pieces(self._tables):
@@ -163,6 +177,16 @@ class ParallelTables:
             else:
                 windows[piece.table].append(((row, column // piece.weight.shape[1]), m.unsqueeze(1)))
         return ShardedTables(shapes, windows, self._group, replicated)
+
+
+def keys_of(configs: Sequence[EmbeddingBagConfig]) -> list[str]:
+    """What is looked up, in order."""
+    return [key for config in configs for key in config.feature_names]
+
+
+def in_order(pooled: KeyedTensor, keys: list[str]) -> Tensor:
+    """(B, sum of widths) in the order of the keys; sharded over ranks, they come in order of rank."""
+    return pooled.values() if pooled.keys() == keys else KeyedTensor.regroup([pooled], [keys])[0]
 
 
 def shard_tables(

@@ -13,7 +13,7 @@ from pipelines.bench.sketches import TablesSketch
 
 def embedding_step() -> Benchmark:
     each = batches(BATCH)
-    tables, sketch = FusedTables(FEATURES, WIDTH, SEED, lr=0.1, eps=1e-8), TablesSketch()
+    tables, sketch = FusedTables.drawn(FEATURES, WIDTH, SEED, lr=0.1, eps=1e-8), TablesSketch()
     gradient = torch.full((BATCH, TABLES * WIDTH), 1e-3)
 
     def call() -> None:

@@ -15,22 +15,28 @@ from torch import Tensor
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from exfm.data import FeatureSet, SequenceFeature, SparseFeature
-from exfm.embeddings import FusedTables
+from exfm.embeddings import FusedTables, TableSize
 
 ROWS = {"few": 7, "some": 50, "more": 1000, "many": 100_000}
 LR, EPS = 0.24, 1e-8
 
 
+KEYS = {"few": 1, "some": 3, "more": 1, "many": 2}
+"""How many keys are looked up in a table."""
+FBGEMM = {"row_wise_adagrad": EmbOptimType.EXACT_ROWWISE_ADAGRAD, "adagrad": EmbOptimType.EXACT_ADAGRAD}
+
+
 def bags(most: int, B: int, generator: torch.Generator) -> KeyedJaggedTensor:
     """Of one id each where `most` is 1, else of 0 to `most`."""
-    shape = (len(ROWS), B)
+    rows = {f"{name}{n}": ROWS[name] for name, count in KEYS.items() for n in range(count)}
+    shape = (len(rows), B)
     lengths = torch.ones(shape, dtype=torch.int64)
     if most > 1:
         lengths = torch.randint(0, most + 1, shape, generator=generator)
     ids = [
-        torch.randint(0, n, (int(of.sum()),), generator=generator) for n, of in zip(ROWS.values(), lengths, strict=True)
+        torch.randint(0, n, (int(of.sum()),), generator=generator) for n, of in zip(rows.values(), lengths, strict=True)
     ]
-    return KeyedJaggedTensor(list(ROWS), torch.cat(ids), lengths=lengths.view(-1))
+    return KeyedJaggedTensor(list(rows), torch.cat(ids), lengths=lengths.view(-1))
 
 
 def alike(found: Tensor, wanted: Tensor) -> None:
@@ -43,19 +49,23 @@ def to_the_bit(found: Tensor, wanted: Tensor) -> None:
 
 @pytest.mark.parametrize("width", [4, 8, 12, 16, 20, 64])
 @pytest.mark.parametrize("most", [1, 3])
+@pytest.mark.parametrize("optimizer", FBGEMM)
 @pytest.mark.parametrize("compare", [alike, pytest.param(to_the_bit, marks=pytest.mark.slow)])
-def test_what_is_learned_is_what_fbgemm_learns(width, most, compare):
-    features = FeatureSet(sparse=tuple(SparseFeature(name=name, rows=rows) for name, rows in ROWS.items()))
-    ours = FusedTables(features, width, seed=0, lr=LR, eps=EPS)
+def test_what_is_learned_is_what_fbgemm_learns(width, most, optimizer, compare):
+    sizes = [
+        TableSize(name, rows, width, tuple(f"{name}{n}" for n in range(KEYS[name]))) for name, rows in ROWS.items()
+    ]
+    ours = FusedTables(sizes, lr=LR, eps=EPS, optimizer=optimizer)
     theirs = SplitTableBatchedEmbeddingBagsCodegen(
         [(rows, width, EmbeddingLocation.HOST, ComputeDevice.CPU) for rows in ROWS.values()],
-        optimizer=EmbOptimType.EXACT_ROWWISE_ADAGRAD,
+        feature_table_map=[n for n, count in enumerate(KEYS.values()) for _ in range(count)],
+        optimizer=FBGEMM[optimizer],
         learning_rate=LR,
         eps=EPS,
     )
-    for weight, of in zip(theirs.split_embedding_weights(), ours.weights.values(), strict=True):
-        weight.copy_(of)
     random = torch.Generator().manual_seed(width)
+    for weight, of in zip(theirs.split_embedding_weights(), ours.weights.values(), strict=True):
+        weight.copy_(of.uniform_(-0.1, 0.1, generator=random))
     for step, B in enumerate((1, 7, 512, 2048, 64, 1, 300)):
         ours.lr = LR / (1 + step)
         theirs.set_learning_rate(ours.lr)
@@ -80,14 +90,14 @@ def test_tables_of_several_widths_and_sequences_learn_as_each_by_itself():
     lengths = torch.randint(0, 2, (5, 16), generator=random)
     ids = torch.randint(0, 20, (int(lengths.sum()),), generator=random)
     sparse = KeyedJaggedTensor(list(together.keys), ids, lengths=lengths.view(-1))
-    tables = FusedTables(together, 4, seed=1, lr=LR, eps=EPS)
+    tables = FusedTables.drawn(together, 4, seed=1, lr=LR, eps=EPS)
     gradient = torch.randn(16, 4 + 8 + 3 * 4, generator=random)
     looked = tables(sparse)
     tables.learn(looked, gradient)
     columns = {"user": (0, 4, 0, 1), "ad": (4, 12, 1, 2)}
     for feature in (user, ad):
         first, last, key, end = columns[feature.name]
-        alone = FusedTables(FeatureSet(sparse=(feature,)), 4, seed=1, lr=LR, eps=EPS)
+        alone = FusedTables.drawn(FeatureSet(sparse=(feature,)), 4, seed=1, lr=LR, eps=EPS)
         own = alone(KeyedJaggedTensor([feature.name], *_of(sparse, key, end)))
         assert torch.equal(own.pooled, looked.pooled[:, first:last])
         alone.learn(own, gradient[:, first:last])
@@ -103,7 +113,7 @@ def _of(sparse: KeyedJaggedTensor, key: int, end: int) -> tuple[torch.Tensor, No
 
 def test_a_batch_without_any_id_changes_nothing():
     features = FeatureSet(sparse=(SparseFeature(name="ad", rows=5),))
-    tables = FusedTables(features, 4, seed=0, lr=LR, eps=EPS)
+    tables = FusedTables.drawn(features, 4, seed=0, lr=LR, eps=EPS)
     before = tables.weights["ad"].clone()
     looked = tables(
         KeyedJaggedTensor(["ad"], torch.empty(0, dtype=torch.int64), lengths=torch.zeros(3, dtype=torch.int64))

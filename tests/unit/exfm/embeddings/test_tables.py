@@ -29,7 +29,7 @@ def batch(seed, rows=64):
 
 
 def fused(seed=0):
-    return FusedTables(FEATURES, 4, seed, lr=LR, eps=EPS)
+    return FusedTables.drawn(FEATURES, 4, seed, lr=LR, eps=EPS)
 
 
 def learn(tables, seed):

@@ -51,7 +51,7 @@ def test_twice_the_work_is_half_the_rate():
 
 
 def test_the_tables_of_the_sketch_learn_what_the_tables_of_a_student_do():
-    fused, sketch = FusedTables(FEATURES, WIDTH, seed=1, lr=0.1, eps=1e-8), TablesSketch()
+    fused, sketch = FusedTables.drawn(FEATURES, WIDTH, seed=1, lr=0.1, eps=1e-8), TablesSketch()
     before = torch.cat(list(fused.weights.values()))
     sketch.weight.copy_(before)
     (batch, *_), gradient = batches(BATCH), torch.randn(BATCH, TABLES * WIDTH)

@@ -1,4 +1,5 @@
 from .broker import LocalBroker, RunningBroker
+from .classes import keep_classes
 from .jars import JARS_DIGEST, fetch_jars, jars_digest
 
 __all__ = [
@@ -7,4 +8,5 @@ __all__ = [
     "RunningBroker",
     "fetch_jars",
     "jars_digest",
+    "keep_classes",
 ]

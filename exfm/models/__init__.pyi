@@ -20,9 +20,9 @@ from .stack import has_wide, stacked
 from .student import Student
 from .student_config import StudentConfig
 from .teacher import SentBatch, Teacher
-from .teacher_config import TeacherConfig
+from .teacher_config import TeacherConfig, wide_columns
 from .teacher_net import TeacherNet
-from .teacher_wide import all_tables, wide_columns, wide_configs
+from .teacher_wide import all_tables, wide_configs
 
 __all__ = [
     "AS_SHOWN",

@@ -127,3 +127,12 @@ _OWN_FIELDS: dict[str, tuple[str, ...]] = {
     "dcn": ("dcn",),
 }
 """Interactions whose settings are fields of `TeacherConfig`, from before there were options."""
+
+
+def wide_columns(tasks: int) -> int:
+    """Columns of the linear part's tables: one per task, and more up to a multiple of four, which is what FBGEMM has.
+
+    >>> wide_columns(1), wide_columns(5)
+    (4, 8)
+    """
+    return 4 * -(-tasks // 4)

@@ -26,20 +26,11 @@ from torchrec.modules.embedding_modules import EmbeddingBagCollection
 
 from exfm.data import Batch, FeatureSet
 from exfm.embeddings import bag_configs
-from exfm.models.teacher_config import TeacherConfig
+from exfm.models.teacher_config import TeacherConfig, wide_columns
 from exfm.parallel import Lookup, RankGroup, Sharding, Tables, learning_tables
 
 RATE, EPSILON = 0.1, 1.1
 """α, and ε for β = 1 and λ₂ = 1."""
-
-
-def wide_columns(tasks: int) -> int:
-    """A column per task, and more up to a multiple of four, which is what FBGEMM has.
-
-    >>> wide_columns(1), wide_columns(5)
-    (4, 8)
-    """
-    return 4 * -(-tasks // 4)
 
 
 def wide_configs(features: FeatureSet, tasks: int) -> list[EmbeddingBagConfig]:

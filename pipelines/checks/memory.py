@@ -11,7 +11,9 @@ from pipelines.quality import Finding, stop, warn
 
 GB = 1 << 30
 LIBRARIES = GB
-"""Of a worker's process: torch and what comes with it."""
+"""Torch and what comes with it: once, whatever number of processes is forked with them."""
+FORKED = GB // 4
+"""Of a worker's process, beside tables: what it does not share with the others."""
 AROUND = GB * 3 // 2
 """Broker and Ray."""
 
@@ -21,12 +23,14 @@ def judge_memory(config: Config, have: int, *, local: bool) -> Iterator[Finding]
     if config.resources.address is not None:
         return
     tables, processes = tables_bytes(config), 1 if local else worker_count(config)
-    takes = tables + processes * LIBRARIES + (0 if config.kafka.bootstrap_servers and local else AROUND)
+    around = 0 if config.kafka.bootstrap_servers and local else AROUND
+    own = around + (0 if local else processes * FORKED)
+    takes = tables + LIBRARIES + own
     if takes <= have:
         return
     words = (
-        f"about {_gb(takes)} are needed: {_gb(tables)} for tables and their optimizers, "
-        f"{processes} process{'es' * (processes != 1)} at about {_gb(LIBRARIES)}; this machine has "
+        f"about {_gb(takes)} are needed: {_gb(tables)} for tables and their optimizers, {_gb(LIBRARIES)} for "
+        f"libraries, {_gb(own)} for {processes} process{'es' * (processes != 1)}, broker and Ray; this machine has "
         f"{_gb(have)}"
     )
     if tables > have:

@@ -184,8 +184,11 @@ def stream(
 
     Example: exfm stream configs/demo.yaml --until-end --set seed=2
     """
+    import gc
+
     from rich.console import Console
 
+    gc.disable()  # a fifth of the time is spent looking through what is imported
     from pipelines.config import load
     from pipelines.control import CAUGHT_UP, run, start_over
     from pipelines.display import Screen, print_closing
@@ -201,6 +204,7 @@ def stream(
     if drop and not evolve:
         raise BadInput(f"--drop {drop[0]} needs --evolve; give both, or neither")
     _check(settings, where, fresh=fresh, local=local)
+    gc.enable()
     if fresh and where.root.exists():
         start_over(where)
     with Screen() as screen:

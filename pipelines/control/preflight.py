@@ -8,18 +8,19 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any
 
 from exfm.errors import ConfigError
-from exfm.planning import Shortage, find_plan
 from pipelines.config import Config, dump
 from pipelines.control.continuation import settle
-from pipelines.planning import Part, question_of
 from pipelines.run_dir import RunDir
 from streaming.disk import file_lock, read_json, sync, write_text
 from streaming.errors import BadInput, StreamingError
 from streaming.kafka import source_topics
 from streaming.program import command
+
+if TYPE_CHECKING:
+    from pipelines.planning import Part
 
 GB = 1 << 30
 
@@ -167,7 +168,8 @@ def locked(run_dir: RunDir) -> Iterator[None]:
 
 def check_ranks(config: Config, *, local: bool) -> None:
     """Raises BadInput for several ranks in one process, ConfigError for tables that cannot be spread as asked."""
-    for part in get_args(Part):
+    parts: tuple[Part, ...] = ("teacher", "augmentation")
+    for part in parts:
         section = config.teacher if part == "teacher" else config.augmentation
         if local and section.ranks > 1:
             raise BadInput(
@@ -176,6 +178,9 @@ def check_ranks(config: Config, *, local: bool) -> None:
             )
         if section.ranks == 1 and section.sharding.memory_gb is None:
             continue
+        from exfm.planning import Shortage, find_plan  # they import all of TorchRec
+        from pipelines.planning import question_of
+
         found = find_plan(question_of(config, part), quick=True)
         if isinstance(found, Shortage):
             raise ConfigError(

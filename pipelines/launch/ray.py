@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from pipelines.config import Resources
+from pipelines.launch.fork_server import ForkServer
 from pipelines.launch.host import Build, Host, last_turn
 from pipelines.launch.ranks import ADVANCE_S, RankHandle
 from pipelines.launch.slots import Slots
@@ -28,6 +29,13 @@ from pipelines.workers import Orders, Rendezvous, Report, Worker
 from streaming.errors import BadInput
 
 SLOW_STARTS = 5
+PRELOADED = (
+    "pipelines.workers.ingest",
+    "pipelines.workers.augmentation.worker",
+    "pipelines.workers.teacher.worker",
+    "pipelines.workers.student.worker",
+)
+"""What the processes of workers are forked with. Ray is not: it cannot be used in a fork of what has imported it."""
 ENVIRONMENT = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "ARROW_IO_THREADS", "RAYON_NUM_THREADS")
 
 
@@ -240,16 +248,24 @@ class RayLauncher:
         self._hosts: dict[str, Any] = {}
         self._running: set[str] = set()
         self._alone: set[str] = set()
+        # Other nodes of a cluster have no server to ask.
+        self._forks = None if resources.address else ForkServer(PRELOADED, variables)
+        forking = {} if self._forks is None else {"py_executable": self._forks.command}
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-        ray.init(
-            address=resources.address or "local",
-            include_dashboard=False if not resources.address else None,
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-            runtime_env={"env_vars": variables},
-            object_store_memory=None if resources.address else resources.object_store_mb << 20,
-        )
+        try:
+            ray.init(
+                address=resources.address or "local",
+                include_dashboard=False if not resources.address else None,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+                runtime_env={"env_vars": variables, **forking},
+                object_store_memory=None if resources.address else resources.object_store_mb << 20,
+            )
+        except BaseException:
+            if self._forks is not None:
+                self._forks.close()
+            raise
 
     def start(self, name: str, build: Build, log: Path, ranks: int = 1, host: str | None = None) -> Handle:
         """A worker that was at work when the process of its host ended is started in one of its own: it may be why."""
@@ -350,4 +366,8 @@ class RayLauncher:
     def shutdown(self) -> None:
         import ray
 
-        ray.shutdown()
+        try:
+            ray.shutdown()
+        finally:
+            if self._forks is not None:
+                self._forks.close()

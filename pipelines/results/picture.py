@@ -3,15 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import matplotlib
-
-matplotlib.use("Agg")
-
-import matplotlib.pyplot as plt
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.lines import Line2D
 
 from exfm.metrics import MIN_POSITIVES, normalised_entropy, too_few
 from pipelines.config import Config
@@ -19,6 +13,10 @@ from pipelines.results.figures import Columns, columns_of
 from pipelines.run_dir import RunDir
 from pipelines.training import read_predictions
 from streaming.sources.synthetic import load_truth
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.lines import Line2D
 
 WINDOWS = 30
 """Fewer where they would hold fewer positives than a figure needs."""
@@ -57,6 +55,11 @@ def draw(config: Config, run_dir: RunDir) -> Path | None:
                 panels[student.name, task] = columns
     if not panels:
         return None
+    import matplotlib  # here: a run imports this file when it starts, and draws when it ends
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
     students, tasks = (list(dict.fromkeys(names)) for names in zip(*panels, strict=True))
     if len(tasks) > 1:  # a row for each student, a column for each task
         across, places = len(tasks), {(s, t): (students.index(s), tasks.index(t)) for s, t in panels}

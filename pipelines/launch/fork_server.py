@@ -1,0 +1,140 @@
+"""Processes that begin with everything imported: forked from one that has imported it once.
+
+    owner ──starts──► server: imports, then waits ──fork──► process, with the descriptors, environment and folder of the
+    whoever starts a process runs `command SCRIPT …` ──asks──┘   one that asked; it runs SCRIPT as its main module
+
+To import what a worker needs takes seconds of a core and hundreds of megabytes. Forks share both: a page of memory is
+copied when one of them writes to it. The server has one thread, so a fork is whole. It ends when its owner does.
+"""
+
+from __future__ import annotations
+
+import array
+import gc
+import importlib
+import json
+import os
+import runpy
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from selectors import EVENT_READ, DefaultSelector
+from typing import NamedTuple
+
+from pipelines.launch import forked
+
+END_WAIT_S = 5.0
+
+
+class ForkServer:
+    """A server that imports `modules`, in a process of its own, whose environment has `environment` as well.
+
+    It can be asked at once: who asks waits until all is imported. One that has died is done without: whoever asks
+    becomes the process itself, and imports for itself what it needs.
+    """
+
+    def __init__(self, modules: Sequence[str], environment: Mapping[str, str]) -> None:
+        self._folder = Path(tempfile.mkdtemp(prefix="exfm-"))  # its owner's alone: what is asked for is run
+        path = self._folder / "socket"
+        self.command = shlex.join([sys.executable, "-IS", forked.__file__, str(path), sys.executable])
+        with socket.socket(socket.AF_UNIX) as listening:
+            listening.bind(str(path))
+            listening.listen(128)
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", __name__, str(listening.fileno()), *modules],
+                env={**os.environ, **environment},
+                stdin=subprocess.PIPE,
+                pass_fds=[listening.fileno()],
+                start_new_session=True,
+            )
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def close(self) -> None:
+        """End the server; what it forked lives on."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            self._process.wait(END_WAIT_S)
+        except subprocess.TimeoutExpired:  # it imports
+            self._process.kill()
+            self._process.wait()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+class _Asked(NamedTuple):
+    """What a fork is to run, and as what."""
+
+    script: list[str]
+    environment: dict[str, str]
+    folder: str
+
+    def begin(self, descriptors: Sequence[int]) -> None:
+        """Make this process the one that was asked for."""
+        os.setsid()
+        for number, descriptor in enumerate(descriptors):
+            os.dup2(descriptor, number)
+            os.close(descriptor)
+        os.environ.clear()
+        os.environ.update(self.environment)
+        os.chdir(self.folder)
+        sys.argv = self.script
+        sys.path[0] = str(Path(self.script[0]).parent)
+        gc.enable()
+
+
+def _serve(listening: socket.socket) -> _Asked | None:
+    """Fork for whoever asks, until standard input ends with the owner: None then. In a fork: what it is to run."""
+    with DefaultSelector() as either:
+        either.register(listening, EVENT_READ)
+        either.register(sys.stdin, EVENT_READ)
+        while sys.stdin not in {key.fileobj for key, _ in either.select()}:
+            connection, _ = listening.accept()
+            with connection:
+                if (asked := _answer(connection)) is not None:
+                    listening.close()
+                    return asked
+    shutil.rmtree(Path(listening.getsockname()).parent, ignore_errors=True)
+    return None
+
+
+def _answer(connection: socket.socket) -> _Asked | None:
+    """In the fork: what was asked for. In the server: None."""
+    _, descriptors, _, _ = socket.recv_fds(connection, 1, 3)
+    with connection.makefile("rb") as message:
+        asked = _Asked(*json.load(message))
+    fork = os.fork()
+    if fork == 0:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        asked.begin(descriptors)
+        return asked
+    for descriptor in descriptors:
+        os.close(descriptor)
+    connection.sendall(array.array("i", [fork]).tobytes())
+    return None
+
+
+def _main(listening: str, *modules: str) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the owner, which ends this
+    gc.disable()  # a fifth of the time of importing
+    for module in modules:
+        importlib.import_module(module)
+    gc.freeze()  # else every fork's first collection would write to all pages
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for forks
+    with socket.socket(fileno=int(listening)) as at:
+        asked = _serve(at)
+    if asked is not None:
+        runpy.run_path(asked.script[0], run_name="__main__")
+
+
+if __name__ == "__main__":
+    _main(*sys.argv[1:])

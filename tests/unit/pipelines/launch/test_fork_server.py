@@ -1,0 +1,97 @@
+"""Processes that are forked from one which has imported everything."""
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from pipelines.launch.fork_server import ForkServer
+
+SAID = """
+import json, os, sys
+print(json.dumps({
+    "argv": sys.argv[1:], "name": __name__, "folder": os.getcwd(), "set": os.environ.get("SET"),
+    "gone": "GONE" in os.environ, "at_birth": os.environ["AT_BIRTH"], "had": "colorsys" in sys.modules,
+    "typed": sys.stdin.read(), "parent": os.getppid(), "pid": os.getpid(), "leads": os.getsid(0) == os.getpid(),
+}), flush=True)
+"""
+
+
+@pytest.fixture
+def server(monkeypatch):
+    monkeypatch.setenv("GONE", "in the server alone")
+    monkeypatch.setenv("AT_BIRTH", "1")
+    servers = [ForkServer(["colorsys"], {"OF_THE_SERVER": "1"})]
+    yield servers[0]
+    servers[0].close()
+
+
+def ask(server: ForkServer, script: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess:
+    kept = {name: value for name, value in os.environ.items() if name != "GONE"}
+    return subprocess.run(
+        [*shlex.split(server.command), "-u", str(script), *arguments],
+        cwd=script.parent,
+        env=kept | environment,
+        input="typed",
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+def test_a_fork_has_what_was_imported_and_is_the_process_that_was_asked_for(server, tmp_path):
+    script = tmp_path / "said.py"
+    script.write_text(SAID)
+    done = ask(server, script, "one", "two words", SET="now")
+    said = json.loads(done.stdout)
+    assert said | {"pid": 0} == {
+        "argv": ["one", "two words"], "name": "__main__", "folder": str(tmp_path), "set": "now", "gone": False,
+        "at_birth": "1", "had": True, "typed": "typed", "parent": server.pid, "pid": 0, "leads": True,
+    }  # fmt: skip
+    assert done.returncode == 0
+
+
+def test_forks_are_of_their_own(server, tmp_path):
+    script = tmp_path / "said.py"
+    script.write_text(SAID)
+    first, second = (json.loads(ask(server, script).stdout)["pid"] for _ in range(2))
+    assert len({first, second, server.pid}) == 3
+
+
+def test_who_asks_a_server_that_is_gone_becomes_the_process_itself(server, tmp_path):
+    script = tmp_path / "said.py"
+    script.write_text(SAID)
+    os.kill(server.pid, signal.SIGKILL)
+    while Path(f"/proc/{server.pid}/stat").read_text().split()[2] != "Z":
+        time.sleep(0.01)
+    done = ask(server, script, "one")
+    said = json.loads(done.stdout)
+    assert (said["argv"], said["typed"], said["had"]) == (["one"], "typed", False)
+    assert "the fork server does not answer" in done.stderr
+
+
+OWNER = """
+import sys, time
+from pipelines.launch.fork_server import ForkServer
+server = ForkServer(["colorsys"], {})
+print(server.pid, server.command.split()[3], flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_server_ends_with_its_owner_however_that_ended_and_leaves_nothing():
+    with subprocess.Popen([sys.executable, "-c", OWNER], stdout=subprocess.PIPE, text=True) as owner:
+        assert owner.stdout is not None
+        pid, path = owner.stdout.readline().split()
+        assert Path(path).is_socket()
+        owner.kill()
+    deadline = time.monotonic() + 30
+    while Path(path).parent.exists() or Path(f"/proc/{pid}").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)

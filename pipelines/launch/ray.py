@@ -252,6 +252,7 @@ class RayLauncher:
         self._forks = None if resources.address else ForkServer(PRELOADED, variables)
         forking = {} if self._forks is None else {"py_executable": self._forks.command}
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        os.environ.setdefault("RAY_prestart_worker_first_driver", "0")  # workers without an actor: none is ever used
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
         try:
             ray.init(

@@ -108,7 +108,7 @@ def _serve_here(asked: Serving, at: socket.socket, origins: Sequence[Origin]) ->
     access.addHandler(logging.StreamHandler(sys.stdout))
     server = server_of(asked, origins)
     try:
-        http_server(server.app).run(sockets=[at])
+        http_server(server.app, max_bytes=asked.limits.max_bytes).run(sockets=[at])
     finally:
         server.close()
 
@@ -123,14 +123,16 @@ def server_of(asked: Serving, origins: Sequence[Origin]) -> Server:
     return Server(shelf, asked.limits, served_log)
 
 
-def http_server(app: Any, request_s: float = REQUEST_S) -> uvicorn.Server:
+def http_server(
+    app: Any, request_s: float = REQUEST_S, max_bytes: int = PunctualProtocol.max_bytes
+) -> uvicorn.Server:
     """uvicorn as `exfm serve` runs it, for the application of a `Server`: so many connections, and `request_s` for a
-    request to arrive."""
+    request of `max_bytes` to arrive."""
     set_threads(1)
     return uvicorn.Server(
         uvicorn.Config(
             app,
-            http=type("Protocol", (PunctualProtocol,), {"request_s": request_s}),
+            http=type("Protocol", (PunctualProtocol,), {"request_s": request_s, "max_bytes": max_bytes}),
             ws="none",
             access_log=False,
             log_config=None,  # it would switch loggers on again that are off

@@ -130,6 +130,44 @@ def test_connections_that_send_nothing_or_dribble_do_not_lock_others_out(served)
     assert all(b"did not arrive within" in word for word in words), Counter(word[:20] for word in words)
 
 
+def sent_without_end(port: int, first: bytes, again: bytes) -> tuple[int, bytes]:
+    """How many bytes the server took before it closed the connection, at most 64 MB; and what it said."""
+    with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S) as at:
+        sent = 0
+        try:
+            at.sendall(first)
+            while sent < 64 << 20:
+                at.sendall(again)
+                sent += len(again)
+        except ConnectionError:
+            pass
+        try:
+            return sent, at.recv(1000)
+        except ConnectionError:
+            return sent, b""
+
+
+@pytest.mark.parametrize("endless", ["path", "name", "value", "headers", "trailers", "chunks"])
+def test_a_request_that_is_sent_without_end_is_cut_off(served, endless):
+    """By its length, long before its time is over: what cannot be a request's head, or a body of the allowed size."""
+    port, known = served
+    head = request_of(b"").split(b"content-length")[0]
+    chunked = head + b"transfer-encoding: chunked\r\n\r\n"
+    first, again = {
+        "path": (b"POST /", b"a" * 4096),
+        "name": (head, b"a" * 4096),
+        "value": (head + b"a: ", b"a" * 4096),
+        "headers": (head, b"a: b\r\n" * 1000),
+        "trailers": (chunked + b"0\r\n", b"a: b\r\n" * 1000),
+        "chunks": (chunked, b"1\r\n \r\n" * 1000),
+    }[endless]
+    sent, said_ = sent_without_end(port, first, again)
+    assert sent < 32 << 20  # what the two ends' buffers hold is among it
+    assert said_ == b"" or said_.startswith((b"HTTP/1.1 400", b"HTTP/1.1 413")), said_
+    odd = sound(np.random.default_rng(2))
+    assert trouble(odd, said(odd, port), known) is None
+
+
 def test_a_body_that_goes_on_after_its_refusal_ends_with_the_connection(served):
     port, _ = served
     with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S) as at:

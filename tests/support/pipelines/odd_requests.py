@@ -128,7 +128,8 @@ def no_http(random: np.random.Generator) -> Odd:
 def elsewhere(random: np.random.Generator) -> Odd:
     paths = ["/", "/v1/models/fed:predict", "/v1/models/feed", "/../etc/passwd", "/%00", "/v1/models/%ff:predict"]
     method = ["POST", "GET", "PUT", "DELETE", "PATCH", "OPTIONS", "BREW"][random.integers(7)]
-    return Odd("elsewhere", [http(b"{}", path=paths[random.integers(len(paths))], method=method)], (404, 405))
+    codes = (400,) if method == "BREW" else (404, 405)  # no method of HTTP: refused by who parses it
+    return Odd("elsewhere", [http(b"{}", path=paths[random.integers(len(paths))], method=method)], codes)
 
 
 def stalled(random: np.random.Generator) -> Odd:

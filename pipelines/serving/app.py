@@ -98,8 +98,9 @@ class Server:
             response = JSONResponse({"error": "the server failed on this request; its log says why"}, 500)
         seconds = time.perf_counter() - began
         self.meters.note(model if model in self._shelf else "?", response.status_code, seconds, rows, refused)
-        line = {"at": time.time(), "model": model, "version": version, "code": response.status_code}
-        access.info(json.dumps(line | {"rows": rows, "refused": refused, "ms": round(1000 * seconds, 3)}))
+        if access.isEnabledFor(logging.INFO):
+            line = {"at": time.time(), "model": model, "version": version, "code": response.status_code}
+            access.info(json.dumps(line | {"rows": rows, "refused": refused, "ms": round(1000 * seconds, 3)}))
         return response
 
     async def _answered(self, request: Request, model: str) -> tuple[Answer, ServedVersion]:

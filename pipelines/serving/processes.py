@@ -123,9 +123,7 @@ def server_of(asked: Serving, origins: Sequence[Origin]) -> Server:
     return Server(shelf, asked.limits, served_log)
 
 
-def http_server(
-    app: Any, request_s: float = REQUEST_S, max_bytes: int = PunctualProtocol.max_bytes
-) -> uvicorn.Server:
+def http_server(app: Any, request_s: float = REQUEST_S, max_bytes: int = PunctualProtocol.max_bytes) -> uvicorn.Server:
     """uvicorn as `exfm serve` runs it, for the application of a `Server`: so many connections, and `request_s` for a
     request of `max_bytes` to arrive."""
     set_threads(1)

@@ -21,6 +21,7 @@ from tests.support.places import ROOT
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 OURS = {"exfm", "streaming", "pipelines", "tests", "docs", "benchmarks"}
 LOADED_BY_KAFKA_PYTHON = {"crc32c", "lz4", "zstandard"}  # checksums and compression: it imports them where they are
+LOADED_BY_UVICORN = {"httptools"}  # by its protocol that `pipelines/serving/protocol.py` builds on
 SHA256 = re.compile(r"sha256:[0-9a-f]{64}")
 MODULES = metadata.packages_distributions()
 
@@ -78,13 +79,18 @@ def test_what_a_package_imports_is_declared(package):
 
 @pytest.mark.parametrize("package", ADDED)
 def test_what_is_declared_is_imported(package):
-    assert ADDED[package] - imported(package).keys() - LOADED_BY_KAFKA_PYTHON == set()
+    assert ADDED[package] - imported(package).keys() - LOADED_BY_KAFKA_PYTHON - LOADED_BY_UVICORN == set()
 
 
 def test_the_kafka_client_loads_what_is_declared_for_it():
     files = [file for file in metadata.files("kafka-python") or [] if file.suffix == ".py"]
     sources = "".join(file.read_text() for file in files)
     assert {name for name in LOADED_BY_KAFKA_PYTHON if f"import {name}" in sources} == LOADED_BY_KAFKA_PYTHON
+
+
+def test_the_server_loads_what_is_declared_for_it():
+    (found,) = [file for file in metadata.files("uvicorn") or () if str(file).endswith("http/httptools_impl.py")]
+    assert {name for name in LOADED_BY_UVICORN if f"import {name}" in found.read_text()} == LOADED_BY_UVICORN
 
 
 @pytest.mark.parametrize("extra", [None, *PROJECT["optional-dependencies"]])

@@ -1,6 +1,7 @@
 """What an answer takes: latency against rate, in process and over HTTP, JSON and Arrow, 1 and 100 candidates.
 
-    python -m tests.benchmarks.bench_serving [--seconds 4] [--where process http] [--shares .25 .5 .75 .9] [--starts 5]
+    python -m tests.benchmarks.bench_serving [--seconds 4] [--where process http swaps] [--shares .25 .5 .75 .9]
+                                             [--compile] [--starts 5]
 
 A student of configs/demo.yaml's size, with any weights, on one core. The load is open: requests are due at random times
 of a fixed mean rate, whether or not the ones before are answered, and a latency counts from when its request was due,
@@ -8,9 +9,12 @@ so that a stall is told by every request that waited for it. Rates are shares of
 without a pause reach just before.
 
 1. The path of one request of 100 and of 4,096 candidates, part by part: core time, median.
-2. p50, p99, p99.9 (ms) at each rate.
-3. Rows a second at saturation against the bare forward on the same rows, made into a batch before.
-4. `--starts N`: seconds, and core seconds, from the command to `/readyz`; the server is killed and started again.
+2. p50, p99, p99.9 (ms) at each rate: by the clock, and *simulated*, what a core of one's own would give: the core times
+   of requests answered one after another, in the same open loop (Lindley's recursion). The clock of a machine
+   that others use tells of them.
+3. Rows a second at saturation, and core time, against the bare forward on the same rows, made into a batch before.
+4. `swaps`: p99 at half the saturated rate with another version loaded and taken up each second, and without, in turns.
+5. `--starts N`: seconds, and core seconds, from the command to `/readyz`; the server is killed and started again.
 
 The client of the HTTP part is this process: it needs a core beside the server's.
 """
@@ -26,6 +30,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import urllib.request
 from collections.abc import Callable
@@ -35,6 +40,7 @@ from typing import Any
 import numpy as np
 import psutil
 
+from exfm.compiled import compile_served
 from exfm.data import BatchBuilder
 from exfm.models import ServedStudent, load_served
 from exfm.threads import set_threads
@@ -44,7 +50,16 @@ from pipelines.served_rows import checked_columns, serving_rules
 from pipelines.serving import ServedVersion, asked_in
 from pipelines.tools import config_of
 from tests.support.pipelines.commands import COMMAND
-from tests.support.pipelines.serving_load import MAX_ROWS, Question, due, over_http, questions, run_of
+from tests.support.pipelines.serving_load import (
+    MAX_ROWS,
+    VERSION,
+    Question,
+    bare_forward,
+    due,
+    over_http,
+    questions,
+    run_of,
+)
 
 
 def cost(call: Callable[[], object], times: int = 200) -> float:
@@ -58,8 +73,31 @@ def cost(call: Callable[[], object], times: int = 200) -> float:
     return 1000 * statistics.median(taken)
 
 
-def path_of(version: ServedVersion, folder: Path, asked: list[Question]) -> None:
-    rules, served = serving_rules(config_of(RunDir(folder)).rows, (model := _model(version, folder)).features), model
+def core_times(call: Callable[[], object], times: int = 1000) -> np.ndarray:
+    """Core milliseconds of each of so many calls."""
+    taken = np.empty(times)
+    for n in range(times):
+        start = time.thread_time()
+        call()
+        taken[n] = time.thread_time() - start
+    return 1000 * taken[times // 10 :]
+
+
+def waited(core_ms: np.ndarray, at: np.ndarray) -> np.ndarray:
+    """Latencies in ms on a core of one's own: who is due, in seconds, while another is answered waits for its turn.
+
+    >>> waited(np.array([2.0, 4.0]), np.array([0.0, 0.001, 0.1])).tolist()
+    [2.0, 5.0, 2.0]
+    """
+    taken, free = np.empty(len(at)), 0.0
+    for n, moment in enumerate(1000 * at):
+        free = max(free, moment) + core_ms[n % len(core_ms)]
+        taken[n] = free - moment
+    return taken
+
+
+def path_of(version: ServedVersion, model: ServedStudent, folder: Path, asked: list[Question]) -> None:
+    rules, served = serving_rules(config_of(RunDir(folder)).rows, model.features), model
     build = BatchBuilder(served.features, served.tasks)
     print("\ncore ms of a request          parse   check   batch  forward  whole  forward's share")
     for question in asked:
@@ -72,15 +110,18 @@ def path_of(version: ServedVersion, folder: Path, asked: list[Question]) -> None
             cost(lambda question=question: read(version, question)),
             cost(lambda value=value: checked_columns(value.columns, value.context, value.size, rules)),
             cost(lambda batch=batch: build(batch)),
-            cost(lambda ready=ready: served.score(ready)),
+            cost(lambda ready=ready: bare_forward(served, ready)),
             cost(lambda question=question: version.answer(read(version, question))),
         ]
         shown = "".join(f"{part:8.3f}" for part in parts)
         print(f"{question.name:<10}{question.rows:>6,} candidates{shown}{parts[3] / parts[4]:8.2f}")
 
 
-def _model(version: ServedVersion, folder: Path) -> ServedStudent:
-    return load_served(Ledger(RunDir(folder), version.model).folder(version.name))
+def model_of(version: ServedVersion, folder: Path, compiled_in: Path | None) -> ServedStudent:
+    found = load_served(Ledger(RunDir(folder), version.model).folder(version.name))
+    if compiled_in is not None:
+        compile_served(found, compiled_in)
+    return found
 
 
 def read(version: ServedVersion, question: Question) -> Any:
@@ -115,23 +156,67 @@ def show(where: str, question: Question, rate: float, shares: list[float], laten
         print(f"  {share:4.2f} × {rate:8,.0f}/s   p50 {p50:7.3f}   p99 {p99:7.3f}   p99.9 {p999:7.3f} ms")
 
 
+def show_simulated(core_ms: np.ndarray, shares: list[float], seconds: float) -> None:
+    rate = 1000 / core_ms.mean()
+    print(
+        f"  simulated: {core_ms.mean():.3f} core ms a request (median {np.median(core_ms):.3f}), {rate:,.0f} requests/s"
+    )
+    for share in shares:
+        p50, p99, p999 = np.quantile(waited(core_ms, due(share * rate, max(seconds, 20))), (0.5, 0.99, 0.999))
+        print(f"  {share:4.2f} × {rate:8,.0f}/s   p50 {p50:7.3f}   p99 {p99:7.3f}   p99.9 {p999:7.3f} ms")
+
+
+def swaps(version: ServedVersion, load: Callable[[], ServedVersion], question: Question, seconds: float) -> None:
+    """A version is loaded beside the one that answers, in a thread as the shelf does it, and stored in its place."""
+    answers = [version]
+
+    def call() -> object:
+        return answers[0].answer(read(version, question))
+
+    def swapping(over: threading.Event) -> None:
+        while not over.wait(1.0):
+            answers[0] = load()
+
+    rate, found = saturated(call, seconds), dict[bool, list[float]]({False: [], True: []})
+    for run in range(6):
+        over = threading.Event()
+        thread = threading.Thread(target=swapping, args=(over,))
+        if swap := run % 2 == 1:
+            thread.start()
+        found[swap].append(float(np.quantile(open_loop(call, due(rate / 2, max(seconds, 6.0))), 0.99)))
+        over.set()
+        if swap:
+            thread.join()
+    without, with_swaps = (statistics.median(found[swap]) for swap in (False, True))
+    print(f"\nswaps, {question.name}, {question.rows} rows, .5 × {rate:,.0f}/s, p99 of each run:")
+    print(f"  one a second {np.round(found[True], 3)}   none {np.round(found[False], 3)} ms")
+    print(f"  {with_swaps:.3f} ms over {without:.3f}: × {with_swaps / without:.2f}")
+
+
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--seconds", type=float, default=4.0)
     options.add_argument("--shares", type=float, nargs="*", default=[0.25, 0.5, 0.75, 0.9])
     options.add_argument("--where", nargs="*", default=["process", "http"])
     options.add_argument("--starts", type=int, default=0)
+    options.add_argument("--compile", action="store_true")
     asked = options.parse_args()
     set_threads(1)
     with tempfile.TemporaryDirectory() as folder:
-        version = run_of(Path(folder))
+        version, compiled_in = run_of(Path(folder)), Path(folder) / "compiled" if asked.compile else None
+        path, rows = Ledger(RunDir(Path(folder)), version.model).folder(VERSION), config_of(RunDir(Path(folder))).rows
+
+        def load() -> ServedVersion:
+            return ServedVersion(version.model, VERSION, path, rows, {}, compiled_in=compiled_in)
+
+        version = load()
         posed = [question for question in questions(version) if question.rows <= 100]
         print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
         if asked.starts:
             starts(Path(folder), version.model, asked.starts)
             return
-        path_of(version, Path(folder), questions(version))
-        model = _model(version, Path(folder))
+        model = model_of(version, Path(folder), compiled_in)
+        path_of(version, model, Path(folder), questions(version))
         build = BatchBuilder(model.features, model.tasks)
         for question in posed if "process" in asked.where else ():
             gc.collect()
@@ -145,11 +230,16 @@ def main() -> None:
             checked, _ = checked_columns(value.columns, value.context, value.size, serving_rules(
                 config_of(RunDir(Path(folder))).rows, model.features))  # fmt: skip
             ready = build(checked)
-            bare = saturated(lambda ready=ready: model.score(ready), asked.seconds)
+            bare = saturated(lambda ready=ready: bare_forward(model, ready), asked.seconds)
             show(
                 "in process", question, rate, asked.shares, lambda r, call=call: open_loop(call, due(r, asked.seconds))
             )
-            print(f"  {rate * question.rows:,.0f} rows/s, {rate / bare:.2f} of the bare forward")
+            core_ms, bare_ms = core_times(call), core_times(lambda ready=ready: bare_forward(model, ready))
+            show_simulated(core_ms, asked.shares, asked.seconds)
+            shares = f"{rate / bare:.2f} of the bare forward, by core time {bare_ms.mean() / core_ms.mean():.2f}"
+            print(f"  {rate * question.rows:,.0f} rows/s, {shares}")
+        if "swaps" in asked.where:
+            swaps(version, load, posed[-1], asked.seconds)
         if "http" in asked.where:
             http_part(Path(folder), version.model, posed, asked)
 
@@ -185,7 +275,16 @@ def ready(port: int) -> bool:
 
 
 def http_part(folder: Path, model: str, posed: list[Question], asked: argparse.Namespace) -> None:
-    words = ["serve", model, "--run-dir", str(folder), "--port", "0", "--no-access-log"]
+    words = [
+        "serve",
+        model,
+        "--run-dir",
+        str(folder),
+        "--port",
+        "0",
+        "--no-access-log",
+        *(["--compile"] if asked.compile else []),
+    ]
     server = subprocess.Popen([sys.executable, "-c", COMMAND, *words], stderr=subprocess.PIPE, text=True)
     try:
         assert server.stderr is not None

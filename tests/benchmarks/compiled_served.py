@@ -28,7 +28,7 @@ from pipelines.run_dir import RunDir
 from pipelines.served_rows import checked_columns, serving_rules
 from pipelines.serving import ARROW, Asked, ServedVersion, asked_in
 from pipelines.tools import config_of
-from tests.support.pipelines.serving_load import MAX_ROWS, VERSION, questions, run_of
+from tests.support.pipelines.serving_load import MAX_ROWS, VERSION, bare_forward, questions, run_of
 
 
 def cost(call: Callable[[], object], times: int) -> tuple[float, float]:
@@ -73,8 +73,8 @@ def main() -> None:
             answers = [version.answer(value).probabilities for version in (eager, compiled)]
             print(f"\n{question.rows} rows: probabilities differ by {np.abs(answers[0] - answers[1]).max():.1g}")
             calls = {
-                "forward, eager": partial(plain.score, batch),
-                "forward, compiled": partial(other.score, batch),
+                "forward, eager": partial(bare_forward, plain, batch),
+                "forward, compiled": partial(bare_forward, other, batch),
                 "request, eager": partial(whole, eager, asked),
                 "request, compiled": partial(whole, compiled, asked),
             }

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from exfm.data import Batch
 from exfm.models import ServedStudent, save_served
 from pipelines.config import dump, load
 from pipelines.registry import POLICY, Action, Ledger
@@ -67,6 +68,12 @@ def _column(field: pa.Field, count: int, random: np.random.Generator) -> list[An
     if pa.types.is_floating(field.type):
         return random.random(count).astype(np.float32).tolist()
     return ["feed"] * count
+
+
+def bare_forward(model: ServedStudent, ready: Batch) -> None:
+    """Of a batch of which nothing is worked out yet."""
+    ready.forget()
+    model.score(ready)
 
 
 def due(rate: float, seconds: float) -> np.ndarray:

@@ -57,12 +57,8 @@ def prior(weights: int) -> Tensor:
 
 def inputs_of(mask: Tensor, *columns: Tensor) -> Tensor:
     """x (T, P, B) float64 for `learned`, of P − 1 columns (B, T) and a 1, from rows of the mask (B, T); else 0."""
-    known = mask.numpy().T
-    x = np.zeros((len(known), len(columns) + 1, len(mask)))
-    for p, column in enumerate(columns):
-        np.copyto(x[:, p], column.numpy().T, where=known)
-    x[:, -1] = known
-    return torch.from_numpy(x)
+    x = torch.stack([*(column.T.double() for column in columns), torch.ones(mask.T.shape, dtype=torch.float64)], dim=1)
+    return torch.where(mask.T.unsqueeze(1), x, 0.0)
 
 
 def learned(

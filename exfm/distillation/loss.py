@@ -148,72 +148,17 @@ def mean_over(h: Tensor, mask: Tensor, weights: Tensor | None = None, factors: T
     >>> mean_over(torch.tensor([[1.0], [3.0], [50.0]]), torch.tensor([[True], [True], [False]]))
     tensor(2.)
     """
-    return _mean_over(h, mask, mask.sum(0).clamp(min=1), weights, factors)
-
-
-def _mean_over(h: Tensor, mask: Tensor, count: Tensor, weights: Tensor | None, factors: Tensor | None) -> Tensor:
     if weights is not None:
         h = h * _by_row(weights)
-    means = torch.where(mask, h, 0.0).sum(0) / count
+    means = torch.where(mask, h, 0.0).sum(0) / mask.sum(0).clamp(min=1)
     return (means if factors is None else means * factors).sum()
 
 
-def mean_entropy(
-    z: Tensor,
-    target: Tensor,
-    mask: Tensor,
-    weights: Tensor | None = None,
-    factors: Tensor | None = None,
-    temperature: float = 1.0,
-) -> Tensor:
-    """`mean_over(cross_entropy(z / τ, target), …)` with one step in autograd's graph, where that has ten: its gradient
-    is known. None reaches the target.
-
-    >>> z = torch.tensor([[0.0], [0.0]], requires_grad=True)
-    >>> mean_entropy(z, torch.tensor([[1.0], [0.0]]), torch.ones(2, 1, dtype=torch.bool)).backward()
-    >>> z.grad.flatten().tolist()  # (σ(z) − y) / 2
-    [-0.25, 0.25]
-    """
-    return _MeanEntropy.apply(z, target, mask, weights, factors, temperature)
-
-
-class _MeanEntropy(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any,
-        z: Tensor,
-        target: Tensor,
-        mask: Tensor,
-        weights: Tensor | None,
-        factors: Tensor | None,
-        temperature: float,
-    ) -> Tensor:
-        u, count = z if temperature == 1 else z / temperature, mask.sum(0).clamp(min=1)
-        slope = _slope(u, target, mask, count, weights, factors)
-        ctx.slope = slope if temperature == 1 else slope / temperature
-        return _mean_over(cross_entropy(u, target), mask, count, weights, factors)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        return ctx.slope * gradients[0], None, None, None, None, None
-
-
-def entropy_slope(
-    z: Tensor, target: Tensor, mask: Tensor, weights: Tensor | None = None, factors: Tensor | None = None
-) -> Tensor:
-    """The derivative (B, T) of `mean_over(cross_entropy(z, target), …)` by z: factor · weight · (σ(z) − y) / Σ_b mask
-    where mask is True, else 0."""
-    return _slope(z, target, mask, mask.sum(0).clamp(min=1), weights, factors)
-
-
-def _slope(
-    z: Tensor, target: Tensor, mask: Tensor, count: Tensor, weights: Tensor | None, factors: Tensor | None
-) -> Tensor:
-    slope = torch.sigmoid(z) - target
-    if weights is not None:
-        slope = slope * _by_row(weights)
-    share = count.reciprocal() if factors is None else factors / count
-    return torch.where(mask, slope * share, 0.0)
+def entropy_slope(z: Tensor, target: Tensor, mask: Tensor, weights: Tensor) -> Tensor:
+    """The derivative (B, T) of `mean_over(cross_entropy(z, target), …)` by z: weight · (σ(z) − y) / Σ_b mask where mask
+    is True, else 0."""
+    slope = (torch.sigmoid(z) - target) * _by_row(weights)
+    return torch.where(mask, slope * mask.sum(0).clamp(min=1).reciprocal(), 0.0)
 
 
 def _by_row(weights: Tensor) -> Tensor:
@@ -253,21 +198,22 @@ def objective(
     counts = _counts(arm, labels, settled, rows)
 
     z = z_S if rows.negative_rate is None else z_S + label_shift(rows.negative_rate)
-    label = mean_entropy(z, torch.where(known, labels, 0.0), known, rows.weights)
+    label = mean_over(cross_entropy(z, torch.where(known, labels, 0.0)), known, rows.weights)
     distillation = adaptation = single_head = z_S.new_zeros(())
     if arm.distils:
         z = z_S if arm.kind == "single_head" else _given(z_D, "z_D", arm)
         z_F, tau = torch.where(distilled, lesson.teacher_logits.detach(), 0.0), arm.temperature
         target = teacher_target(z_F, arm.label_scale, tau)
-        distillation = mean_entropy(z, target, distilled, counts, lesson.factors, tau)
+        distillation = mean_over(cross_entropy(z / tau, target), distilled, counts, lesson.factors)
         if rows.cold is not None:  # a factor, not a mask: rows count alike, even where only part of the batch is cold
             cold = _by_row(rows.cold.to(z_S.dtype))
             cold = cold if counts is None else cold * _by_row(counts)
-            single_head = mean_entropy(z_S, teacher_target(z_F, 1.0, tau), distilled, cold, lesson.factors, tau)
+            h = cross_entropy(z_S / tau, teacher_target(z_F, 1.0, tau))
+            single_head = mean_over(h, distilled, cold, lesson.factors)
     if arm.adapter:
         z, sa = _given(z_D2, "z_D2", arm), _given(lesson.adapted, "adapted", arm)
         target = torch.where(distilled, torch.sigmoid(sa.detach()), 0.0)
-        adaptation = mean_entropy(z, target, distilled, counts, lesson.adapted_factors)
+        adaptation = mean_over(cross_entropy(z, target), distilled, counts, lesson.adapted_factors)
 
     of_teacher = arm.weight * distillation + adaptation
     if rows.cold is not None:

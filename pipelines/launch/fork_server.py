@@ -129,7 +129,7 @@ def _main(listening: str, *modules: str) -> None:
     for module in modules:
         importlib.import_module(module)
     gc.freeze()  # else every fork's first collection would write to all pages
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for forks
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # forks are not waited for
     with socket.socket(fileno=int(listening)) as at:
         asked = _serve(at)
     if asked is not None:

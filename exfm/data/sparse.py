@@ -73,10 +73,13 @@ class SparseFeature(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _rows_of_buckets(cls, data: Any) -> Any:
-        if isinstance(data, dict) and data.get("transform") == "bucketize" and "rows" not in data:
-            return {**data, "rows": len(data.get("boundaries", ())) + 1}
-        if isinstance(data, dict) and data.get("transform") in PLACES and "rows" not in data:
-            return {**data, "rows": PLACES[data["transform"]]}
+        if not isinstance(data, dict) or "rows" in data:
+            return data
+        transform, boundaries = data.get("transform"), data.get("boundaries", ())
+        if transform == "bucketize" and isinstance(boundaries, list | tuple):
+            return {**data, "rows": len(boundaries) + 1}
+        if isinstance(transform, str) and transform in PLACES:
+            return {**data, "rows": PLACES[transform]}
         return data
 
     @model_validator(mode="after")

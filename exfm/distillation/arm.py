@@ -140,7 +140,7 @@ class Arm(BaseModel):
         given = {"preset": data} if isinstance(data, str) else data
         if not isinstance(given, dict) or "preset" not in given:
             return data
-        if given["preset"] not in PRESETS:
+        if not isinstance(given["preset"], str) or given["preset"] not in PRESETS:
             raise ConfigError(f"there is no arm `{given['preset']}`; there are: {', '.join(PRESETS)}")
         return PRESETS[given["preset"]] | {key: value for key, value in given.items() if key != "preset"}
 

@@ -32,7 +32,7 @@ def served(tmp_path_factory):
     run_with_versions(root, V1)
     server = Server(shelf_of(RunDir(root), ["feed"], "champion"), RequestLimits(MAX_BYTES, MAX_ROWS, BODY_S))
     logging.getLogger("exfm.access").disabled = True
-    with live(server, REQUEST_S) as port:
+    with live(server, REQUEST_S, max_bytes=MAX_BYTES) as port:
         yield port, shelf_of(RunDir(root), ["feed"], "champion").version("feed")
 
 

@@ -55,10 +55,10 @@ def promote(ledger: Ledger, version: str) -> None:
 
 
 @contextmanager
-def live(server: Server, request_s: float = 10.0, port: int = 0) -> Iterator[int]:
+def live(server: Server, request_s: float = 10.0, port: int = 0, max_bytes: int = 8 << 20) -> Iterator[int]:
     """The server behind HTTP as `exfm serve` has it, in a thread of this process; its port."""
     with listening("127.0.0.1", port) as at:
-        http = http_server(server.app, request_s)
+        http = http_server(server.app, request_s, max_bytes)
         thread = threading.Thread(target=http.run, kwargs={"sockets": [at]}, daemon=True)
         thread.start()
         try:

@@ -33,6 +33,8 @@ def test_buckets_know_their_rows():
         ({"rows": 5, "transform": "bucketize"}, "go together"),
         ({"transform": "bucketize", "boundaries": [2, 1]}, "ascend"),
         ({"rows": 9, "transform": "bucketize", "boundaries": [1, 2]}, "has 9 rows, but 2 boundaries make 3"),
+        ({"transform": {"hash": 1}}, "transform"),
+        ({"transform": "bucketize", "boundaries": 3}, "boundaries"),
     ],
 )
 def test_a_wrong_sparse_feature_is_refused_in_words(wrong, message):

@@ -149,6 +149,8 @@ def test_a_preset_may_be_changed_and_is_stored_as_its_settings():
         Arm.model_validate("best")
     with pytest.raises(ValidationError, match="in arm `none` has no teacher"):
         Arm.model_validate({"preset": "recommended", "kind": "none", "adapter": False})
+    with pytest.raises(ValidationError, match="there is no arm `{}`; there are: recommended"):
+        Arm.model_validate({"preset": {}})
 
 
 def test_none_of_it_is_on_unless_it_is_asked_for():

@@ -22,7 +22,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from exfm.loops import loop
+
 PRIOR = 5.0  # Λ = PRIOR · I: worth about 50 rows
+LEAST_SPREAD = 0.02
 LARGEST_STEP = (
     1.0  # of any weight in a batch; far from the optimum p(1 − p) misjudges the distance, so it takes several batches
 )
@@ -78,20 +81,16 @@ def learned(
     The result is not checked: a caller that finds it not finite keeps the old one.
     """
     # In NumPy: on matrices of 3 × 3, calling an operator is what takes the time, and torch's take three times as long.
-    X, known, theta = x.numpy(), mask.numpy().T, state.theta.numpy()
+    theta, shifts = state.theta.numpy(), np.zeros(len(x)) if shift is None else shift.double().numpy()
+    own = np.zeros((*theta.shape, theta.shape[1] + 1))
+    _add_rows(*(t.contiguous().numpy() for t in (x, labels, mask, weights)), theta, shifts, own)
     with np.errstate(all="ignore"):
-        w = np.where(known, weights.numpy(), 0.0)
-        y = np.where(known, labels.numpy().T, 0.0)
-        z = (theta[:, None] @ X)[:, 0] + (0.0 if shift is None else shift.double().numpy()[:, None])
-        p = 1 / (1 + np.exp(-z))
-        spread = np.maximum(p * (1 - p), 0.02) * w
-        own = [(X * spread[:, None]) @ X.swapaxes(1, 2), X @ ((p - y) * w)[:, :, None]]
         rows = total(mask.sum(0)).numpy()[:, None]
-        more = total(torch.from_numpy(np.concatenate(own, axis=2))).numpy()  # (T, P, P + 1): H's and the gradient's
+        more = total(torch.from_numpy(own)).numpy()
         forgotten = 1 - 0.5 ** (rows / terms.half_life_rows)
 
         H = state.information.numpy()
-        H = H + forgotten[:, :, None] * (PRIOR * np.eye(X.shape[1]) - H) + more[:, :, :-1]
+        H = H + forgotten[:, :, None] * (PRIOR * np.eye(theta.shape[1]) - H) + more[:, :, :-1]
         g = more[:, :, -1] + forgotten * PRIOR * (theta - np.array(terms.start))
         least, largest = np.array(terms.least), np.array(terms.largest)
         moved = np.clip(theta - _step(H, g), least, largest)
@@ -112,3 +111,22 @@ def _step(H: np.ndarray, g: np.ndarray) -> np.ndarray:
     except np.linalg.LinAlgError:
         return np.full_like(g, np.nan)
     return step * (LARGEST_STEP / np.maximum(np.abs(step).max(1, keepdims=True), LARGEST_STEP))
+
+
+@loop("void(f8[:, :, ::1], f4[:, ::1], b1[:, ::1], f4[::1], f8[:, ::1], f8[::1], f8[:, :, ::1])")
+def _add_rows(x_TPB, labels_BT, known_BT, weights_B, theta_TP, shift_T, found):
+    """Add what a batch has of H, (T, P, P), and of the gradient, the column behind it."""
+    T, P, B = x_TPB.shape
+    for t in range(T):
+        for b in range(B):
+            if not known_BT[b, t]:
+                continue
+            z = shift_T[t]
+            for i in range(P):
+                z += theta_TP[t, i] * x_TPB[t, i, b]
+            p = 1 / (1 + np.exp(-z))
+            spread, slope = max(p * (1 - p), LEAST_SPREAD) * weights_B[b], (p - labels_BT[b, t]) * weights_B[b]
+            for i in range(P):
+                for j in range(P):
+                    found[t, i, j] += x_TPB[t, i, b] * spread * x_TPB[t, j, b]
+                found[t, i, P] += x_TPB[t, i, b] * slope

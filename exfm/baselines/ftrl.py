@@ -27,7 +27,8 @@ import torch
 from torch import Tensor
 
 from exfm.data import Batch, FeatureSet, label_shift
-from exfm.layers import SLOTS, Coordinates, HashedLinear, Hashing
+from exfm.layers import SLOTS, HashedLinear, Hashing, sum_rows
+from exfm.loops import loop
 from exfm.tensors import copy_tensors
 
 RATE, BETA = 2.0, 1.0
@@ -36,10 +37,10 @@ RATE, BETA = 2.0, 1.0
 class Seen(NamedTuple):
     """A batch before it is learned."""
 
-    at: Coordinates
-    slots: np.ndarray  # (U,), the distinct ones
-    place: np.ndarray  # (I,), which of them each coordinate has
-    weights: list[np.ndarray]  # T × (U,) float32
+    slots: np.ndarray  # (U,) int32, the distinct ones
+    places: np.ndarray  # (I,) int32, which of them each coordinate has
+    starts: np.ndarray  # (B + 1,), where each row's coordinates begin
+    weights: np.ndarray  # (T, U) float32
     logits: Tensor  # (B, T) float32, without the offset
 
 
@@ -60,7 +61,7 @@ class FTRL:
 
     def __init__(self, features: FeatureSet, tasks: int) -> None:
         self.hashing = Hashing(features)
-        self.alpha = RATE / self.hashing.count
+        self.alpha = np.float32(RATE / self.hashing.count)
         self._s, self._n = torch.zeros(2, tasks, SLOTS)
         self._place = np.zeros(SLOTS, np.int32)  # of a slot among a batch's coordinates; no state
         self._marks: list[np.ndarray] = []
@@ -73,11 +74,13 @@ class FTRL:
 
     def _seen(self, batch: Batch) -> Seen:
         at = self.hashing.of(batch)
-        slots_U, place_I = self._distinct(at.slots.numpy())
-        pairs = zip(self._s.numpy(), self._n.numpy(), strict=True)
-        weights = [_weights(s[slots_U], n[slots_U], self.alpha) for s, n in pairs]
-        logits = [at.summed(torch.from_numpy(w_U[place_I]), len(batch)) for w_U in weights]
-        return Seen(at, slots_U, place_I, weights, torch.stack(logits, dim=1))
+        slots_U, places_I = batch.once(("distinct slots", self.hashing.key), lambda: self._distinct(at.slots))
+        T = len(self._s)
+        weights_TU, z_TB = np.empty((T, len(slots_U)), np.float32), np.empty((T, len(batch)), np.float32)
+        for s, n, w_U, z_B in zip(self._s.numpy(), self._n.numpy(), weights_TU, z_TB, strict=True):
+            _weights_of(slots_U, s, n, self.alpha, w_U)
+            sum_rows(w_U, places_I, at.starts, z_B)
+        return Seen(slots_U, places_I, at.starts, weights_TU, torch.from_numpy(z_TB.T))
 
     def learn(self, seen: Seen, batch: Batch, offset: Tensor) -> None:
         """Learn a batch that was seen; offset (T,) of a prior that has counted it: with that of the rows before, all
@@ -91,23 +94,16 @@ class FTRL:
         self._lineage = batch.once((*what, "lineage"), object)
 
     def _learned(self, seen: Seen, batch: Batch, offset: Tensor) -> list[Learned]:
-        B, T = batch.labels.shape
         weights, known, y = batch.weights.numpy(), batch.label_mask.numpy(), batch.labels.numpy()
         shift = offset if batch.negative_rate is None else offset + label_shift(batch.negative_rate)
         p = torch.sigmoid(seen.logits + shift.float()).numpy()
-        rows = None if seen.at.rows is None else seen.at.rows.numpy()
         found = []
-        for t in range(T):
-            if not known[:, t].any():
-                continue
-            s, n, w_U = self._s[t].numpy(), self._n[t].numpy(), seen.weights[t]
+        for t in np.flatnonzero(known.any(0)):
             g_B = np.where(known[:, t], weights * (p[:, t] - y[:, t]), np.float32(0))
-            g_I = np.tile(g_B, len(seen.place) // B) if rows is None else g_B[rows]
-            g_U = np.bincount(seen.place, g_I, len(seen.slots)).astype(np.float32)
-            s_U, n_U = s[seen.slots], n[seen.slots]
-            more_U = n_U + g_U * g_U
-            moved_U = s_U + g_U - (np.sqrt(more_U) - np.sqrt(n_U)) / np.float32(self.alpha) * w_U
-            found.append(Learned(t, moved_U, more_U))
+            moved = Learned(int(t), *np.empty((2, len(seen.slots)), np.float32))
+            before = (seen.slots, self._s[t].numpy(), self._n[t].numpy(), seen.weights[t])
+            _moved(seen.places, seen.starts, g_B, *before, self.alpha, moved.s, moved.n)
+            found.append(moved)
         return found
 
     def _past(self) -> Hashable:
@@ -124,12 +120,9 @@ class FTRL:
         return self._s._version, self._n._version
 
     def _distinct(self, slots_I: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The distinct slots (U,), and which of them each coordinate has (I,). In linear time, without sorting."""
-        order = np.arange(len(slots_I))
-        self._place[slots_I] = order
-        last = self._place[slots_I]
-        kept = last == order
-        return slots_I[kept], (np.cumsum(kept) - 1)[last]
+        """The distinct slots (U,), and which of them each coordinate has (I,)."""
+        slots_U, places_I = np.empty_like(slots_I), np.empty_like(slots_I)
+        return slots_U[: _distinct_slots(slots_I, self._place, slots_U, places_I)], places_I
 
     def marked(self) -> np.ndarray:
         """(SLOTS,) bool: True from now on for slots that are learned, until the caller writes False."""
@@ -147,9 +140,45 @@ class FTRL:
 
 def served_linear(linear: HashedLinear, state: Mapping[str, Tensor]) -> None:
     """Make `linear` what the regressions were that had these `tensors`."""
-    w = _weights(state["s"].numpy(), state["n"].numpy(), RATE / linear.hashing.count)
+    w = _weights(state["s"].numpy(), state["n"].numpy(), np.float32(RATE / linear.hashing.count))
     copy_tensors(dict(linear.state_dict()), {"weight": torch.from_numpy(w), "hashing.modulus": state["modulus"]})
 
 
-def _weights(s: np.ndarray, n: np.ndarray, alpha: float) -> np.ndarray:
-    return np.float32(-alpha) * s / (np.float32(BETA) + np.sqrt(n))
+def _weights(s: np.ndarray, n: np.ndarray, alpha: np.float32) -> np.ndarray:
+    return -alpha * s / (np.float32(BETA) + np.sqrt(n))
+
+
+@loop("void(i4[::1], f4[::1], f4[::1], f4, f4[::1])")
+def _weights_of(slots_U, s, n, alpha, w_U):
+    """`_weights` of some slots."""
+    for u in range(len(slots_U)):
+        w_U[u] = -alpha * s[slots_U[u]] / (np.float32(BETA) + np.sqrt(n[slots_U[u]]))
+
+
+@loop("i8(i4[::1], i4[::1], i4[::1], i4[::1])")
+def _distinct_slots(slots_I, place_S, slots_U, places_I):
+    """How many distinct slots there are. In linear time, without sorting, whatever `place_S` held before."""
+    U = 0
+    for i in range(len(slots_I)):
+        place_S[slots_I[i]] = i
+    for i in range(len(slots_I)):
+        if place_S[slots_I[i]] == i:  # the last of its slot
+            place_S[slots_I[i]] = ~U
+            slots_U[U] = slots_I[i]
+            U += 1
+    for i in range(len(slots_I)):
+        places_I[i] = ~place_S[slots_I[i]]
+    return U
+
+
+@loop("void(i4[::1], i8[::1], f4[::1], i4[::1], f4[::1], f4[::1], f4[::1], f4, f4[::1], f4[::1])")
+def _moved(places_I, starts, g_B, slots_U, s, n, w_U, alpha, s_U, n_U):
+    """s and n of a batch's slots after it, from those of all slots before it. Gradients are added in double."""
+    g_U = np.zeros(len(slots_U))
+    for b in range(len(g_B)):
+        for i in range(starts[b], starts[b + 1]):
+            g_U[places_I[i]] += g_B[b]
+    for u in range(len(slots_U)):
+        g, n_u = np.float32(g_U[u]), n[slots_U[u]]
+        n_U[u] = n_u + g * g
+        s_U[u] = s[slots_U[u]] + g - (np.sqrt(n_U[u]) - np.sqrt(n_u)) / alpha * w_U[u]

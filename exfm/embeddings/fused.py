@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
+import numba
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -28,31 +29,32 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from exfm.data import Batch, FeatureSet
 from exfm.embeddings.accumulators import SparseOptimizer
 from exfm.embeddings.weights import TableSize, draw_initial_weights, table_sizes
+from exfm.loops import loop
 
 LANES = 8
+"""FBGEMM adds the squares of a row in so many lanes; in one where several keys are looked up in the table."""
+
+DIGIT_BITS = 11
 
 
 class ByRow(NamedTuple):
-    """The ids of a batch, row by row: the distinct rows (U,); the bags (N,) of all ids, those of one row together; and
-    where each row begins among them, (U + 1,)."""
+    """The ids of a batch in order of their rows (N,), and the bag (N,) of each; those of one row as they came."""
 
     rows: np.ndarray
-    bags: Tensor
-    starts: Tensor
+    bags: np.ndarray
 
 
 @dataclass(frozen=True, eq=False)
 class Places:
     """Where the ids of a batch are in the tables of one width. All tables of the same rows share it."""
 
-    rows: Tensor  # (N,), of all tables together
-    bags: Tensor  # (N,): bag b · K + k
-    offsets: Tensor  # (K · B + 1,): where each bag begins, key by key
+    rows: np.ndarray  # (N,) int64, of all tables together
+    bags: np.ndarray  # (N,) int32: bag b · K + k
+    most: int  # no row is this large
 
     @cached_property
     def by_row(self) -> ByRow:
-        rows_U, order_N, starts = _by_row(self.rows.numpy())
-        return ByRow(rows_U, self.bags[torch.from_numpy(order_N)], torch.from_numpy(starts))
+        return ByRow(*_sorted(self.rows, self.bags, self.most))
 
 
 class Looked(NamedTuple):
@@ -116,16 +118,8 @@ class FusedTables(nn.Module):
         return tuple(tables.rows for tables in self._of_width)
 
     def _places(self, sparse: KeyedJaggedTensor) -> tuple[Places, ...]:
-        B, lengths, offsets = sparse.stride(), sparse.lengths(), sparse.offsets()
-        if len(self._of_width) == 1:
-            return (self._of_width[0].places(sparse.values(), lengths, offsets, B),)
-        of_key, found = lengths.view(len(self._widths), B), []
-        ids = sparse.values().split(of_key.sum(1).tolist())
-        for tables in self._of_width:
-            own = of_key[list(tables.keys)].flatten()
-            ends = torch.cat([own.new_zeros(1), own.cumsum(0)])
-            found.append(tables.places(torch.cat([ids[k] for k in tables.keys]), own, ends, B))
-        return tuple(found)
+        ids, offsets = sparse.values().numpy(), sparse.offsets().long().numpy()
+        return tuple(tables.places(ids, offsets, sparse.stride()) for tables in self._of_width)
 
     def _looked(self, places: tuple[Places, ...], B: int) -> Looked:
         pooled = [tables.look_up(at, B) for tables, at in zip(self._of_width, places, strict=True)]
@@ -157,13 +151,14 @@ class _TablesOfWidth:
         self.weight = nn.Parameter(torch.zeros(rows, self.D), requires_grad=False)
         self.m = torch.zeros(rows) if optimizer == "row_wise_adagrad" else torch.zeros(rows, self.D)
         first, of_key = 0, []
-        self._of_several_keys: list[tuple[int, int]] = []  # the first row of each such table, and the one after it
+        several: list[tuple[int, int]] = []  # the first row of each table of several keys, and the one after it
         for size in sizes:
             of_key += [first] * len(size.keys)
             if len(size.keys) > 1:
-                self._of_several_keys.append((first, first + size.rows))
+                several.append((first, first + size.rows))
             first += size.rows
-        self._first_K = torch.tensor(of_key)
+        self._several_V2 = np.array(several, np.int64).reshape(-1, 2)
+        self._first_K, self._key_K = np.array(of_key, np.int64), np.array(keys, np.int64)
 
     @property
     def rows(self) -> Hashable:
@@ -173,78 +168,120 @@ class _TablesOfWidth:
     def by_name(self, of_all: Tensor) -> dict[str, Tensor]:
         return dict(zip(self._rows, of_all.split(list(self._rows.values())), strict=True))
 
-    def places(self, ids: Tensor, lengths: Tensor, offsets: Tensor, B: int) -> Places:
-        K = len(self.keys)
-        rows = ids + self._first_K.repeat_interleave(lengths.view(K, B).sum(1))
-        bags = (torch.arange(B) * K + torch.arange(K).unsqueeze(1)).view(-1).repeat_interleave(lengths)
-        return Places(rows, bags, offsets)
+    def places(self, ids: np.ndarray, offsets: np.ndarray, B: int) -> Places:
+        count = sum(int(offsets[(key + 1) * B] - offsets[key * B]) for key in self.keys)
+        rows, bags = np.empty(count, np.int64), np.empty(count, np.int32)
+        _place(ids, offsets, self._key_K, self._first_K, B, rows, bags)
+        return Places(rows, bags, len(self.weight))
 
     def look_up(self, at: Places, B: int) -> Tensor:
         """(B, K, D)."""
-        pooled = torch.embedding_bag(self.weight, at.rows, at.offsets, mode=0, include_last_offset=True)[0]
-        return pooled.view(len(self.keys), B, self.D).transpose(0, 1).contiguous()
+        pooled = torch.zeros(B, len(self.keys), self.D)
+        _pool(at.rows, at.bags, self.weight.numpy(), pooled.view(-1, self.D).numpy())
+        return pooled
 
     def learn(self, at: Places, gradient: Tensor, lr: float, eps: float) -> None:
-        if not len(at.rows):
-            return
-        rows_U, place, starts = at.by_row
-        summed = torch.embedding_bag(gradient.reshape(-1, self.D), place, starts, mode=0, include_last_offset=True)[0]
-        g_UD, w, m = summed.numpy(), self.weight.numpy(), self.m.numpy()
+        g_ND, w, m = gradient.reshape(-1, self.D).contiguous().numpy(), self.weight.numpy(), self.m.numpy()
         if m.ndim == 1:
-            squares_U = sum_of_squares(g_UD)
-            for first, end in self._of_several_keys:
-                own = slice(*np.searchsorted(rows_U, (first, end)))
-                squares_U[own] = sum_of_squares(g_UD[own], lanes=1)
-            m_U = m.take(rows_U) + squares_U / self.D
-            m[rows_U] = m_U
-            step_UD = (np.float32(lr) / (np.sqrt(m_U) + np.float32(eps)))[:, None] * g_UD
+            _row_wise(*at.by_row, self._several_V2, g_ND, w, m, np.float32(lr), np.float32(eps))
         else:
-            m_UD = (taken(m, rows_U) + np.square(g_UD, dtype=np.float64)).astype(np.float32)  # as FBGEMM rounds
-            put(m, rows_U, m_UD)
-            step_UD = np.float32(lr) * g_UD / (np.sqrt(m_UD, dtype=np.float64) + np.float32(eps))
-        put(w, rows_U, (taken(w, rows_U) - step_UD).astype(np.float32, copy=False))
+            _element_wise(*at.by_row, g_ND, w, m, np.float32(lr), np.float32(eps))
 
 
-def taken(of_RD: np.ndarray, rows_U: np.ndarray) -> np.ndarray:
-    """Rows (U, D) of (R, D) float32. numpy moves each as one item."""
-    return _items(of_RD).take(rows_U).view(np.float32).reshape(-1, of_RD.shape[1])
+@loop("void(i8[::1], i8[::1], i8[::1], i8[::1], i8, i8[::1], i4[::1])")
+def _place(ids, offsets, key_K, first_K, B, rows_N, bags_N):
+    K, n = len(key_K), 0
+    for k in range(K):
+        for b in range(B):
+            bag = key_K[k] * B + b
+            for i in range(offsets[bag], offsets[bag + 1]):
+                rows_N[n], bags_N[n] = ids[i] + first_K[k], b * K + k
+                n += 1
 
 
-def put(of_RD: np.ndarray, rows_U: np.ndarray, values_UD: np.ndarray) -> None:
-    """The same, written."""
-    _items(of_RD)[rows_U] = _items(values_UD)
+@loop("void(i8[::1], i4[::1], f4[:, ::1], f4[:, ::1])")
+def _pool(rows_N, bags_N, w_RD, pooled_PD):
+    D = w_RD.shape[1]
+    for n in range(len(rows_N)):
+        r, bag = rows_N[n], bags_N[n]
+        for d in range(D):
+            pooled_PD[bag, d] += w_RD[r, d]
 
 
-def _items(of_RD: np.ndarray) -> np.ndarray:
-    return of_RD.view(f"V{of_RD.itemsize * of_RD.shape[1]}")[:, 0]
+@loop("Tuple((i8[::1], i4[::1]))(i8[::1], i4[::1], i8)")
+def _sorted(rows_N, bags_N, most):
+    """Rows in order, and their bags with them; what is equal stays in order (a radix sort)."""
+    digits, shift = 1 << DIGIT_BITS, 0
+    rows, bags = rows_N, bags_N
+    while shift == 0 or (most - 1) >> shift > 0:
+        ends = np.zeros(digits + 1, np.int64)
+        for n in range(len(rows)):
+            ends[((rows[n] >> shift) & (digits - 1)) + 1] += 1
+        for digit in range(digits):
+            ends[digit + 1] += ends[digit]
+        next_rows, next_bags = np.empty_like(rows), np.empty_like(bags)
+        for n in range(len(rows)):
+            digit = (rows[n] >> shift) & (digits - 1)
+            next_rows[ends[digit]], next_bags[ends[digit]] = rows[n], bags[n]
+            ends[digit] += 1
+        rows, bags = next_rows, next_bags
+        shift += DIGIT_BITS
+    return rows, bags
 
 
-def _by_row(rows_N: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The distinct rows (U,), an order (N,) of the ids that puts those of one row together and keeps the order of
-    these, and where each row begins in it (U + 1,). Row and place are sorted as one number: numpy is fast at that."""
-    N = len(rows_N)
-    bits = N.bit_length()
-    both = (rows_N << bits) | np.arange(N)
-    both.sort()
-    rows, order = both >> bits, both & ((1 << bits) - 1)
-    starts = np.flatnonzero(np.diff(rows, prepend=-1))
-    return rows[starts], order, np.append(starts, N)
+@numba.njit(inline="always")
+def _summed(rows_N, bags_N, first, g_ND, g_D):
+    """The gradient of the row that begins at `first`: the sum of its bags'. Returns where the next row begins."""
+    D, r, bag, n = len(g_D), rows_N[first], bags_N[first], first + 1
+    for d in range(D):
+        g_D[d] = g_ND[bag, d]
+    while n < len(rows_N) and rows_N[n] == r:
+        bag = bags_N[n]
+        for d in range(D):
+            g_D[d] += g_ND[bag, d]
+        n += 1
+    return n
 
 
-def sum_of_squares(g_UD: np.ndarray, lanes: int = LANES) -> np.ndarray:
-    """Σ_j g_rj², (U,), added in FBGEMM's order: in lanes along the row, then neighbours pairwise. It has eight lanes,
-    and one where several keys are looked up in a table.
+@loop("void(i8[::1], i4[::1], i8[:, ::1], f4[:, ::1], f4[:, ::1], f4[::1], f4, f4)")
+def _row_wise(rows_N, bags_N, several_V2, g_ND, w_RD, m_R, lr, eps):
+    D, v, first = w_RD.shape[1], 0, 0
+    g_D, lanes = np.empty(D, np.float32), np.empty(LANES, np.float32)
+    while first < len(rows_N):
+        r = rows_N[first]
+        first = _summed(rows_N, bags_N, first, g_ND, g_D)
+        while v < len(several_V2) and r >= several_V2[v, 1]:
+            v += 1
+        squares = np.float32(0)
+        if v < len(several_V2) and r >= several_V2[v, 0]:
+            for d in range(D):
+                squares += g_D[d] * g_D[d]
+        else:
+            lanes[:] = 0
+            for d in range(0, D - D % LANES, LANES):
+                for lane in range(LANES):
+                    lanes[lane] += g_D[d + lane] * g_D[d + lane]
+            for lane in range(D % LANES):
+                g = g_D[D - D % LANES + lane]
+                lanes[lane] += g * g
+            first_half = (lanes[0] + lanes[1]) + (lanes[2] + lanes[3])
+            squares = first_half + ((lanes[4] + lanes[5]) + (lanes[6] + lanes[7]))
+        m = m_R[r] + squares / np.float32(D)
+        m_R[r] = m
+        rate = lr / (np.sqrt(m) + eps)
+        for d in range(D):
+            w_RD[r, d] -= rate * g_D[d]
 
-    >>> sum_of_squares(np.array([[1, 2, 3, 4]], dtype=np.float32)).tolist()
-    [30.0]
-    """
-    squares = np.square(g_UD)
-    if lacking := -g_UD.shape[1] % lanes:
-        squares = np.pad(squares, ((0, 0), (0, lacking)))
-    total, *others = squares.reshape(len(g_UD), squares.shape[1] // lanes, lanes).swapaxes(0, 1)
-    for other in others:
-        total = total + other
-    summed = total.reshape(-1)
-    for _ in range(lanes.bit_length() - 1):
-        summed = summed[::2] + summed[1::2]
-    return summed
+
+@loop("void(i8[::1], i4[::1], f4[:, ::1], f4[:, ::1], f4[:, ::1], f4, f4)")
+def _element_wise(rows_N, bags_N, g_ND, w_RD, m_RD, lr, eps):
+    """FBGEMM's rounds in double where ours does."""
+    D, first = w_RD.shape[1], 0
+    g_D = np.empty(D, np.float32)
+    while first < len(rows_N):
+        r = rows_N[first]
+        first = _summed(rows_N, bags_N, first, g_ND, g_D)
+        for d in range(D):
+            m = np.float32(np.float64(m_RD[r, d]) + np.float64(g_D[d]) * np.float64(g_D[d]))
+            step = np.float64(lr * g_D[d]) / (np.sqrt(np.float64(m)) + np.float64(eps))
+            m_RD[r, d], w_RD[r, d] = m, np.float32(np.float64(w_RD[r, d]) - step)

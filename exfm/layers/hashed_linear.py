@@ -16,11 +16,14 @@ import hashlib
 from itertools import combinations
 from typing import NamedTuple
 
+import numba
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from exfm.data import GOLDEN, Batch, FeatureSet, SequenceFeature, SparseFeature
+from exfm.loops import loop
 
 SLOT_BITS = 18
 SLOTS = 2**SLOT_BITS
@@ -31,17 +34,10 @@ UNBOUNDED = 2**62
 
 
 class Coordinates(NamedTuple):
-    """Of a batch: `slots` (I,) int64, and the rows (I,) that they are of; None: I is C · B, and each row has its place
-    in every stretch of B."""
+    """Of a batch: `slots` (I,) int32, row by row; those of row b begin at `starts[b]`, (B + 1,) int64."""
 
-    slots: Tensor
-    rows: Tensor | None
-
-    def summed(self, x_I: Tensor, B: int) -> Tensor:
-        """(B,): the sum of each row's."""
-        if self.rows is None:
-            return x_I.view(len(x_I) // max(1, B), B).sum(0)
-        return x_I.new_zeros(B).index_add_(0, self.rows, x_I)
+    slots: np.ndarray
+    starts: np.ndarray
 
 
 class Hashing(nn.Module):
@@ -66,6 +62,7 @@ class Hashing(nn.Module):
         self._first, self._second = torch.tensor(self.crosses, dtype=torch.int64).view(-1, 2).unbind(1)
         numbers = (self._tables, self._dense, self._first, self._second)
         self._key = b"|".join(of.numpy().tobytes() for of in numbers)
+        self._pairs = np.array(self.crosses, np.int64).reshape(-1, 2)
         self.count = len(self._tables) + len(self._dense) + len(self.crosses) + 1
         """Coordinates of a row that has one id of every feature."""
 
@@ -80,28 +77,18 @@ class Hashing(nn.Module):
 
     def forward(self, sparse: KeyedJaggedTensor, dense: Tensor) -> Coordinates:
         """KeyedJaggedTensor of K keys × B, (B, D) -> coordinates. Dense columns beyond the features' are histories."""
-        B, K = len(dense), len(self._tables)
-        ids, lengths = sparse.values(), sparse.lengths()
-        if len(ids) == K * B and bool((lengths == 1).all()):
-            return Coordinates(self.single(ids.view(K, B), dense), None)
-        modulus, tables = (of.repeat_interleave(B).repeat_interleave(lengths) for of in (self.modulus, self._tables))
-        hashed = _mixed(ids % modulus + tables)
-        sums = torch.cat([hashed.new_zeros(1), hashed.cumsum(0)])
-        ends = torch.cat([lengths.new_zeros(1), lengths]).cumsum(0)
-        bags = sums[ends].diff().view(K, B)
-        every = torch.arange(B)
-        others = len(self.crosses) + len(self._dense) + 1
-        rows = torch.cat([every.repeat(K).repeat_interleave(lengths), every.repeat(others)])
-        return Coordinates(self._slots(hashed, bags, dense), rows)
+        B, ids, offsets = len(dense), sparse.values().numpy(), sparse.offsets().long().numpy()
+        slots = np.empty(len(ids) + B * (self.count - len(self._tables)), np.int32)
+        starts = np.empty(B + 1, np.int64)
+        values = self._buckets.values(dense).contiguous().numpy()
+        of = (self.modulus.numpy(), self._tables.numpy(), self._pairs, self._dense.numpy())
+        _hash_rows(ids, offsets, values, *of, slots, starts)
+        return Coordinates(slots, starts)
 
     def single(self, ids_KB: Tensor, dense: Tensor) -> Tensor:
-        """The slots (C · B,) of rows that have one id of every key."""
+        """The slots (C · B,) of rows that have one id of every key, by torch's operators: for code that is exported."""
         hashed = _mixed(ids_KB % self.modulus.unsqueeze(1) + self._tables.unsqueeze(1))
-        return self._slots(hashed, hashed, dense)
-
-    def _slots(self, hashed: Tensor, bags: Tensor, dense: Tensor) -> Tensor:
-        """Of all ids' hashes, their sums by bag (K, B), and the dense values."""
-        crossed = bags[self._first] * PAIR + bags[self._second]  # of two bags, by the sums of their ids' hashes
+        crossed = hashed[self._first] * PAIR + hashed[self._second]
         values = self._buckets.values(dense).T.nan_to_num().clamp(-LARGEST_DENSE, LARGEST_DENSE)
         buckets = _mixed((values * BUCKETS).floor().long() + self._dense.unsqueeze(1))
         shared = hashed.new_zeros(dense.shape[0])
@@ -152,11 +139,15 @@ class HashedLinear(nn.Module):
         self.weight = nn.Parameter(torch.zeros(tasks, SLOTS), requires_grad=False)
 
     def forward(self, sparse: KeyedJaggedTensor, dense: Tensor) -> Tensor:
-        return self.at(self.hashing(sparse, dense), len(dense))
+        return self.at(self.hashing(sparse, dense))
 
-    def at(self, at: Coordinates, B: int) -> Tensor:
+    def at(self, at: Coordinates) -> Tensor:
         """(B, T), from the coordinates of B examples."""
-        return torch.stack([at.summed(w.index_select(0, at.slots), B) for w in self.weight], dim=1)
+        weight_TS = self.weight.detach().numpy()
+        found_TB = np.empty((len(weight_TS), len(at.starts) - 1), np.float32)
+        for w_S, z_B in zip(weight_TS, found_TB, strict=True):
+            sum_rows(w_S, at.slots, at.starts, z_B)
+        return torch.from_numpy(found_TB.T)
 
     def single(self, ids_KB: Tensor, dense: Tensor) -> Tensor:
         """(B, T) of rows that have one id of every key, B at least 1; B may be a symbol."""
@@ -199,3 +190,56 @@ def _mixed(x: Tensor) -> Tensor:
 def _high_bits(x: Tensor, count: int) -> Tensor:
     """The highest bits, as numbers ≥ 0."""
     return (x >> (64 - count)) & (2**count - 1)
+
+
+@loop("void(f4[::1], i4[::1], i8[::1], f4[::1])")
+def sum_rows(w_S, places_I, starts, z_B):
+    """z_b = Σ_i w of the places of row b."""
+    for b in range(len(z_B)):
+        z = np.float32(0)
+        for i in range(starts[b], starts[b + 1]):
+            z += w_S[places_I[i]]
+        z_B[b] = z
+
+
+_PAIR, _FIRST, _SECOND = (np.uint64(n % 2**64) for n in (PAIR, FIRST, SECOND))
+_SHIFT = np.uint64(64 - SLOT_BITS)
+
+
+@numba.njit(inline="always")
+def _mix(x):
+    """splitmix64's finaliser."""
+    x = (x ^ (x >> np.uint64(30))) * _FIRST
+    x = (x ^ (x >> np.uint64(27))) * _SECOND
+    return x ^ (x >> np.uint64(31))
+
+
+@loop("void(i8[::1], i8[::1], f4[:, ::1], i8[::1], i8[::1], i8[:, ::1], i8[::1], i4[::1], i8[::1])")
+def _hash_rows(ids, offsets, values_BD, modulus_K, table_K, pairs_X2, dense_D, slots_I, starts):
+    """The coordinates of every row: its ids, crosses of two bags by the sums of their ids' hashes, buckets, and the one
+    that all rows share."""
+    K, B, D = len(modulus_K), len(starts) - 1, values_BD.shape[1]
+    bags_K = np.empty(K, np.uint64)
+    most, i = np.float32(LARGEST_DENSE), 0
+    for b in range(B):
+        starts[b] = i
+        for k in range(K):
+            bags_K[k] = np.uint64(0)
+            for n in range(offsets[k * B + b], offsets[k * B + b + 1]):
+                hashed = _mix(np.uint64(ids[n] % modulus_K[k] + table_K[k]))
+                bags_K[k] += hashed
+                slots_I[i] = np.int32(hashed >> _SHIFT)
+                i += 1
+        for x in range(len(pairs_X2)):
+            crossed = bags_K[pairs_X2[x, 0]] * _PAIR + bags_K[pairs_X2[x, 1]]
+            slots_I[i] = np.int32(crossed >> _SHIFT)
+            i += 1
+        for d in range(D):
+            value = values_BD[b, d]
+            value = np.float32(0) if np.isnan(value) else min(max(value, -most), most)
+            hashed = _mix(np.uint64(np.int64(np.floor(value * np.float32(BUCKETS))) + dense_D[d]))
+            slots_I[i] = np.int32(hashed >> _SHIFT)
+            i += 1
+        slots_I[i] = 0
+        i += 1
+    starts[B] = i

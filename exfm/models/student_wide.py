@@ -80,7 +80,7 @@ class ServedWide(nn.Module):
         return self.linear.hashing
 
     def forward(self, offset: Tensor, z_S: Tensor, at: Coordinates) -> Tensor:
-        return stacked(self.theta, offset, z_S, self.linear.at(at, len(z_S)) + offset)
+        return stacked(self.theta, offset, z_S, self.linear.at(at) + offset)
 
     def load(self, state: Mapping[str, Tensor]) -> None:
         """Be what a student's linear part and stack were when it had this state."""

@@ -1,6 +1,7 @@
 """What a student is compared with as well: a logistic regression by FTRL-proximal, and the label rate so far."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -76,9 +77,8 @@ def test_it_learns_what_a_slow_reference_learns(kind):
     slow = [OneByOne(2.0 / count, 1.0) for _ in TASKS]
     sums = np.full((2, 2), 0.5)
     for batch in batches:
-        slots, rows = ftrl.ftrl.hashing(batch.sparse, batch.dense)
-        rows = torch.arange(len(batch)).repeat(len(slots) // len(batch)) if rows is None else rows
-        coordinates = [slots[rows == b].tolist() for b in range(len(batch))]
+        slots, starts = ftrl.ftrl.hashing(batch.sparse, batch.dense)
+        coordinates = [slots[start:end].tolist() for start, end in pairwise(starts)]
         logits = ftrl.train_step(batch).logits
         for t in range(2):
             y, known = batch.labels[:, t].numpy(), batch.label_mask[:, t].numpy()
@@ -94,7 +94,7 @@ def test_it_learns_what_a_slow_reference_learns(kind):
 def test_a_row_has_a_coordinate_for_every_id_bucket_and_cross_and_one_that_all_share():
     ftrl, batch = Logistic(FEATURES, TASKS), stream(300, batch_rows=300)[0]
     hashing = ftrl.ftrl.hashing
-    slots = hashing(batch.sparse, batch.dense).slots.view(-1, 300).numpy()
+    slots = hashing(batch.sparse, batch.dense).slots.reshape(300, -1).T
     ids = batch.sparse.values().numpy().reshape(3, 300)
     assert len(slots) == 3 + 3 + 2 + 1
     assert hashing.crosses == ((0, 1), (0, 2), (1, 2))

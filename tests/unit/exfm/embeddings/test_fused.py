@@ -121,3 +121,16 @@ def test_a_batch_without_any_id_changes_nothing():
     tables.learn(looked, torch.ones(3, 4))
     assert torch.equal(looked.pooled, torch.zeros(3, 4))
     assert torch.equal(tables.weights["ad"], before)
+
+
+def test_ids_are_sorted_by_row_and_those_of_one_row_stay_in_order():
+    sizes = [TableSize("large", 5_000_000, 1, ("large",))]
+    random = torch.Generator().manual_seed(0)
+    ids = torch.cat(
+        [torch.randint(0, 40, (300,), generator=random), torch.randint(0, 5_000_000, (300,), generator=random)]
+    )
+    sparse = KeyedJaggedTensor(["large"], ids[torch.randperm(600, generator=random)], lengths=torch.ones(600).long())
+    (places,) = FusedTables(sizes, lr=LR, eps=EPS)(sparse).places
+    order = places.rows.argsort(kind="stable")
+    assert (places.by_row.rows == places.rows[order]).all()
+    assert (places.by_row.bags == places.bags[order]).all()

@@ -6,6 +6,8 @@ Compiled code is kept next to the source (or in the user's cache, where that can
 Sums are added in the order written, and no product is fused with a sum: a loop has the same bits on every processor.
 It lets go of Python's lock while it runs. What an inner loop uses of an array again and again is a variable outside
 of it: for all that the compiler knows, writing into one array changes another.
+
+Rows of a table that is larger than the caches are asked for with `prefetch` some rounds before they are used.
 """
 
 from __future__ import annotations
@@ -14,6 +16,9 @@ from collections.abc import Callable
 from typing import Any
 
 import numba
+from llvmlite import ir
+from numba.core import cgutils
+from numba.extending import intrinsic
 
 
 def loop(signature: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -22,3 +27,21 @@ def loop(signature: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         signature, cache=True, nogil=True, error_model="numpy", boundscheck=False
     )
     return compiled
+
+
+def _prefetch(typing: Any, array: Any, row: Any) -> Any:
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        of = context.make_array(signature.args[0])(context, builder, args[0])
+        byte, number = ir.IntType(8).as_pointer(), ir.IntType(32)
+        (stride, *_) = cgutils.unpack_tuple(builder, of.strides)
+        at = builder.gep(builder.bitcast(of.data, byte), [builder.mul(args[1], stride)])
+        kind = ir.FunctionType(ir.VoidType(), [byte, number, number, number])
+        fetch = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+        builder.call(fetch, [at, number(1), number(3), number(1)])  # to write, into all caches, data
+        return context.get_dummy_value()
+
+    return numba.types.void(array, numba.types.intp), code
+
+
+prefetch: Any = intrinsic(_prefetch)
+"""In a loop, `prefetch(array, row)` has the processor fetch the beginning of a row, to be read and written."""

@@ -29,10 +29,13 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from exfm.data import Batch, FeatureSet
 from exfm.embeddings.accumulators import SparseOptimizer
 from exfm.embeddings.weights import TableSize, draw_initial_weights, table_sizes
-from exfm.loops import loop
+from exfm.loops import loop, prefetch
 
 LANES = 8
 """FBGEMM adds the squares of a row in so many lanes; in one where several keys are looked up in the table."""
+
+AHEAD = 8
+"""Ids that a loop looks ahead, so that their rows are in the cache when their turn comes."""
 
 DIGIT_BITS = 11
 
@@ -204,6 +207,8 @@ def _pool(rows_N, bags_N, w_RD, pooled_PD):
     D = w_RD.shape[1]
     for n in range(len(rows_N)):
         r, bag = rows_N[n], bags_N[n]
+        if n + AHEAD < len(rows_N):
+            prefetch(w_RD, rows_N[n + AHEAD])
         for d in range(D):
             pooled_PD[bag, d] += w_RD[r, d]
 
@@ -243,12 +248,21 @@ def _summed(rows_N, bags_N, first, g_ND, g_D):
     return n
 
 
+@numba.njit(inline="always")
+def _fetch(r, bag, g_ND, w_RD, m_R):
+    prefetch(g_ND, bag)
+    prefetch(w_RD, r)
+    prefetch(m_R, r)
+
+
 @loop("void(i8[::1], i4[::1], i8[:, ::1], f4[:, ::1], f4[:, ::1], f4[::1], f4, f4)")
 def _row_wise(rows_N, bags_N, several_V2, g_ND, w_RD, m_R, lr, eps):
     D, v, first = w_RD.shape[1], 0, 0
     g_D, lanes = np.empty(D, np.float32), np.empty(LANES, np.float32)
     while first < len(rows_N):
         r = rows_N[first]
+        if first + AHEAD < len(rows_N):
+            _fetch(rows_N[first + AHEAD], bags_N[first + AHEAD], g_ND, w_RD, m_R)
         first = _summed(rows_N, bags_N, first, g_ND, g_D)
         while v < len(several_V2) and r >= several_V2[v, 1]:
             v += 1
@@ -280,6 +294,8 @@ def _element_wise(rows_N, bags_N, g_ND, w_RD, m_RD, lr, eps):
     g_D = np.empty(D, np.float32)
     while first < len(rows_N):
         r = rows_N[first]
+        if first + AHEAD < len(rows_N):
+            _fetch(rows_N[first + AHEAD], bags_N[first + AHEAD], g_ND, w_RD, m_RD)
         first = _summed(rows_N, bags_N, first, g_ND, g_D)
         for d in range(D):
             m = np.float32(np.float64(m_RD[r, d]) + np.float64(g_D[d]) * np.float64(g_D[d]))

@@ -192,22 +192,23 @@ class BatchBuilder:
         if self._serving:
             known = _nothing_known(count, len(self.tasks))
             return Batch(sparse, dense, *known, shown_ms=shown, settled_ms=settled, raw=raw)
-        labels, label_mask = self._targets(Taken(Parts(rows)), "label_", count)  # sampling may have taken some away
+        own = taken if taken.at is None else Taken(Parts(rows))  # sampling may have taken labels away
+        labels, label_mask = self._targets(own, "label_", count)
         logits, teacher_mask = self._targets(taken, "teacher_logit_", count)
-        if any(taken.parts.has("teacher_logit_" + task) for task in self.tasks):
-            teacher_mask &= logits.isfinite()
+        if not (finite := np.isfinite(logits)).all():
+            teacher_mask &= finite
             logits[~teacher_mask] = 0.0
         return Batch(
             sparse=sparse,
             dense=dense,
-            labels=labels,
-            label_mask=label_mask,
-            teacher_logits=logits,
-            teacher_mask=teacher_mask,
+            labels=torch.from_numpy(labels),
+            label_mask=torch.from_numpy(label_mask),
+            teacher_logits=torch.from_numpy(logits),
+            teacher_mask=torch.from_numpy(teacher_mask),
             weights=self._weights(taken, count),
             teacher_age=self._age(taken, count),
             negative_rate=self._negative_rate,
-            own=torch.from_numpy(own_rows_of(rows)) if OWN in rows.schema.names else None,
+            own=torch.from_numpy(own_rows_of(rows)) if own.parts.has(OWN) else None,
             shown_ms=shown,
             settled_ms=settled,
             raw=raw,
@@ -271,14 +272,14 @@ class BatchBuilder:
             stride=count,
         )
 
-    def _targets(self, taken: Taken, prefix: str, count: int) -> tuple[Tensor, Tensor]:
+    def _targets(self, taken: Taken, prefix: str, count: int) -> tuple[np.ndarray, np.ndarray]:
         shape, parts = (count, len(self.tasks)), taken.parts
         values, mask = np.zeros(shape, dtype=np.float32), np.zeros(shape, dtype=bool)
         for t, task in enumerate(self.tasks):
             if parts.has(prefix + task):
                 values[:, t] = taken(parts.filled(prefix + task))
                 mask[:, t] = taken(parts.known(prefix + task))
-        return torch.from_numpy(values), torch.from_numpy(mask)
+        return values, mask
 
     def _weights(self, taken: Taken, count: int) -> Tensor:
         if not taken.parts.has("sample_weight"):

@@ -35,14 +35,14 @@ class Parts:
 
     def __init__(self, rows: pa.RecordBatch | pa.Table) -> None:
         self.rows = rows
-        self._names = frozenset(rows.schema.names)
+        self._schema = rows.schema
         self._made: dict[Hashable, object] = {}
 
     def __len__(self) -> int:
         return int(self.rows.num_rows)
 
     def has(self, column: str) -> bool:
-        return column in self._names
+        return bool(self._schema.get_all_field_indices(column))
 
     def column(self, name: str) -> pa.Array:
         return self.of(("column", name), lambda: _array(self.rows, name))
@@ -53,13 +53,11 @@ class Parts:
 
     def known(self, name: str) -> np.ndarray:
         """(N,) bool: where a column has a value."""
-        return self.of(("known", name), lambda: np.asarray(self.column(name).is_valid().to_numpy(zero_copy_only=False)))
+        return self.of(("known", name), lambda: _known(self.column(name)))
 
     def filled(self, name: str) -> np.ndarray:
         """A column, (N,), with 0 where it has no value."""
-        return self.of(
-            ("filled", name), lambda: np.asarray(self.column(name).fill_null(0).to_numpy(zero_copy_only=False))
-        )
+        return self.of(("filled", name), lambda: _filled(self.column(name)))
 
     def bags(self, feature: SparseFeature | SequenceFeature) -> list[Bags]:
         """A sparse feature's; of a sequence those of each place. (N bags each)"""
@@ -152,6 +150,17 @@ class Stretches:
 class _Failed:
     def __init__(self, error: Exception) -> None:
         self.error = error
+
+
+def _known(column: pa.Array) -> np.ndarray:
+    if not column.null_count:
+        return np.ones(len(column), bool)
+    return np.asarray(column.is_valid().to_numpy(zero_copy_only=False))
+
+
+def _filled(column: pa.Array) -> np.ndarray:
+    whole = column.fill_null(0) if column.null_count else column
+    return np.asarray(whole.to_numpy(zero_copy_only=False))
 
 
 def _array(rows: pa.RecordBatch | pa.Table, name: str) -> pa.Array:

@@ -1,3 +1,4 @@
+from .encodings import dictionary_paths, without_dictionary
 from .files import DataFile, TableFiles
 from .identifiers import BLOCK, EPOCH, FIRST_SEQ, LAKE_SEQ, NUMBER, STATE
 from .lock import housekeeping_lock, in_flight_lock
@@ -22,6 +23,7 @@ __all__ = [
     "TableView",
     "TornFile",
     "Vacuumed",
+    "dictionary_paths",
     "housekeeping_lock",
     "in_flight_lock",
     "in_schema",
@@ -29,4 +31,5 @@ __all__ = [
     "torn_files",
     "unneeded_files",
     "vacuum_table",
+    "without_dictionary",
 ]

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 from deltalake import (
+    ColumnProperties,
     CommitProperties,
     DeltaTable,
     PostCommitHookProperties,
@@ -28,6 +29,7 @@ from deltalake import (
 )
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
+from streaming.delta.encodings import without_dictionary
 from streaming.delta.lock import in_flight_lock
 from streaming.delta.log import damage, flush
 from streaming.delta.vacuum import vacuum_table
@@ -50,7 +52,18 @@ METADATA_KEY = "exfm"
 # as often as a checkpoint is made.
 _NO_CLEANING = PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=False)
 _CLEANING = PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=True)
-_PARQUET = WriterProperties(compression="ZSTD", compression_level=1, max_row_group_size=ROW_GROUP_ROWS)
+
+
+def _parquet(rows: pa.Table) -> WriterProperties:
+    return WriterProperties(
+        compression="ZSTD",
+        compression_level=1,
+        max_row_group_size=ROW_GROUP_ROWS,
+        column_properties={
+            name: ColumnProperties(dictionary_enabled=False, encoding=encoding)
+            for name, encoding in without_dictionary(rows).items()
+        },
+    )
 
 
 class TableCommit(NamedTuple):
@@ -211,7 +224,7 @@ class CheckedTable:
                         commit.rows,
                         mode="append",
                         schema_mode="merge" if self._merges else None,
-                        writer_properties=_PARQUET,
+                        writer_properties=_parquet(commit.rows),
                         commit_properties=_properties(commit.identifiers, commit.metadata),
                         post_commithook_properties=self._hooks(),
                     )

@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from streaming.delta import DataFile, TableFiles, in_flight_lock
+from streaming.delta import DataFile, TableFiles, dictionary_paths, in_flight_lock, without_dictionary
 from streaming.disk import sync
 from streaming.errors import StreamingError
 from streaming.evolution import filled
@@ -135,7 +135,15 @@ def rewrite(
     try:
         for group in _row_groups(tables):
             if writer is None:
-                writer = pq.ParquetWriter(place, group.schema, compression="zstd", compression_level=1)
+                without = without_dictionary(group)
+                writer = pq.ParquetWriter(
+                    place,
+                    group.schema,
+                    compression="zstd",
+                    compression_level=1,
+                    use_dictionary=dictionary_paths(group, without),
+                    column_encoding=dict(without),
+                )
                 lowest = group["lake_seq"][0].as_py() if "lake_seq" in group.column_names else None
             writer.write_table(group, row_group_size=ROW_GROUP_ROWS)
             rows += group.num_rows

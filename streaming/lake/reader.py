@@ -271,7 +271,7 @@ class LakeReader:
             self._format.make_fragment(
                 str(self.path / self._files.paths[i]),
                 self._disk,
-                self._files.partition(i),
+                self._files.common(i),
             )
             for i in chosen
         ]
@@ -324,10 +324,13 @@ class _Files(NamedTuple):
             np.array([file.bytes for file in files], np.int64),
         )
 
-    def partition(self, index: int) -> pc.Expression:
-        """What all rows of a file have in common: partition columns are not in the file."""
-        vertical = pc.field("vertical") == str(self.verticals[index])
-        return vertical if self.dates is None else vertical & (pc.field("event_date") == str(self.dates[index]))
+    def common(self, index: int) -> pc.Expression:
+        """What all rows of a file have in common: partition columns are not in the file, and rows that all lie inside a
+        window are not filtered, which would copy them."""
+        seq = pc.field("lake_seq")
+        common = (pc.field("vertical") == str(self.verticals[index])) & (seq >= self.first[index].item())
+        common &= seq <= self.last[index].item()
+        return common if self.dates is None else common & (pc.field("event_date") == str(self.dates[index]))
 
     def _of(self, verticals: set[str] | None) -> np.ndarray:
         if verticals is None:

@@ -87,7 +87,7 @@ class TeacherFeed:
     ) -> None:
         """`batches`: the rows of a step over all ranks, by the rows of the lake before it.
         With `ahead` > 0, do not share `reader` and `lake` with another thread. `watch` times the thread that reads,
-        in the phases `read` and `batch`."""
+        in the phases `read`, in it `wait for messages`, and `batch`."""
         self._reader, self._lake, self._build, self._watch = reader, lake, build, watch
         self._partitions, self._mine, self._batches = partitions, mine, batches
         self._missed: Iterator[pa.Table] = iter(())
@@ -156,7 +156,8 @@ class TeacherFeed:
             seq = rows["lake_seq"]
             block = Block(rows["block"][0].as_py(), seq[0].as_py(), seq[-1].as_py(), rows, {})
         else:
-            found = self._reader.next_batch(0.05)
+            with self._watch("wait for messages"):
+                found = self._reader.next_batch(0.05)
             if found is None:
                 self.at_end = self._end_matters and self._reader.at_end()
                 return None

@@ -19,32 +19,43 @@ class Stopwatch:
     >>> watch.phases_s
     {'decode': 1.0, 'read': 2.0}
 
+    Waiting phases have names that begin with `wait`. One inside another phase counts what its thread does not compute:
+    a client that waits for messages also unpacks them, which is work of the phase around it.
+
     A stopwatch serves one thread. A second thread of the same worker gets its own from `parallel`: its phases are shown
     with these, and the worker counts as busy for as long as the busier of the two.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
-        self._clock = clock
+    def __init__(
+        self, clock: Callable[[], float] = time.perf_counter, computed: Callable[[], float] = time.thread_time
+    ) -> None:
+        """`computed`: the seconds that the thread had of a core."""
+        self._clock, self._computed = clock, computed
         self._seconds: dict[str, float] = defaultdict(float)
-        self._inner: list[float] = []
+        self._inner: list[tuple[float, float]] = []
+        """Of each phase that is on: how long phases inside it took, and what was computed in them."""
         self._parallel: list[Stopwatch] = []
 
     def parallel(self) -> Stopwatch:
         """The stopwatch of a thread that works at the same time."""
-        self._parallel.append(Stopwatch(self._clock))
+        self._parallel.append(Stopwatch(self._clock, self._computed))
         return self._parallel[-1]
 
     @contextmanager
     def __call__(self, phase: str) -> Iterator[None]:
-        start = self._clock()
-        self._inner.append(0.0)
+        start, computed_before = self._clock(), self._computed()
+        self._inner.append((0.0, 0.0))
         try:
             yield
         finally:
-            elapsed = self._clock() - start
-            self._seconds[phase] += elapsed - self._inner.pop()
+            elapsed, computed = self._clock() - start, self._computed() - computed_before
+            inner_s, inner_computed = self._inner.pop()
+            if self._inner and is_waiting(phase):
+                elapsed = max(inner_s, elapsed - (computed - inner_computed))
+            self._seconds[phase] += elapsed - inner_s
             if self._inner:
-                self._inner[-1] += elapsed
+                before_s, before = self._inner.pop()
+                self._inner.append((before_s + elapsed, before + computed))
 
     @property
     def phases_s(self) -> dict[str, float]:
@@ -55,7 +66,10 @@ class Stopwatch:
 
     @property
     def busy_s(self) -> float:
-        """The time in all phases except waiting ones, whose names begin with `wait`; with several threads, the
-        busiest's."""
-        own = sum(seconds for phase, seconds in dict(self._seconds).items() if not phase.startswith("wait"))
+        """The time in all phases except waiting ones; with several threads, the busiest's."""
+        own = sum(seconds for phase, seconds in dict(self._seconds).items() if not is_waiting(phase))
         return max([own, *(other.busy_s for other in self._parallel)])
+
+
+def is_waiting(phase: str) -> bool:
+    return phase.startswith("wait")

@@ -66,7 +66,7 @@ class Intake(Source[dict[str, Any], MergedChunk]):
     source  reads every partition of `topics`
     idle_s  None: no partition is ever idle, and the sequence of rows is a function of the topics alone (lockstep)
     now_ms  wall time, where it bounds event times (Merge)
-    watch   is called with the name of each phase: merge, poll, decode
+    watch   is called with the name of each phase: merge, poll and in it `wait for messages`, decode
     """
 
     def __init__(
@@ -201,7 +201,7 @@ class Intake(Source[dict[str, Any], MergedChunk]):
         wanted = {p for p in self._source.partitions if p not in self._source.ended and self._merge.wants(p)}
         if not wanted:
             return False
-        with self._watch("poll"):
+        with self._watch("poll"), self._watch("wait for messages"):
             found = by_partition(self._source.next_batch(max_wait_s, only=wanted) or [])
         for partition, messages in found.items():
             with self._watch("decode"):

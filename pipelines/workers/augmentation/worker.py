@@ -199,7 +199,7 @@ class AugmentationWorker(Worker):
 
     def _finish_block(self) -> bool:
         number = self._block_commit.lake.last_block + 1
-        with self.watch("wait for teacher"):
+        with self.watch("load"), self.watch("wait for teacher"):
             decision = self._decide(number)
             if isinstance(decision, Score) and not self._snapshots.load(decision.version):
                 which = f"snapshot {decision.version}" if decision.version else "the teacher's first snapshot"

@@ -34,13 +34,40 @@ def test_time_counts_once_in_the_innermost_phase():
 
 def test_waiting_is_a_phase_but_not_work():
     clock = Clock()
-    watch = Stopwatch(clock)
+    watch = Stopwatch(clock, computed=lambda: 0.0)
     with watch("score"):
         clock.now += 2
         with watch("wait for teacher"):
             clock.now += 40
     assert watch.phases_s == {"score": 2, "wait for teacher": 40}
     assert watch.busy_s == 2
+
+
+def test_what_is_computed_while_waiting_is_work_of_the_phase_around_it():
+    clock, computed = Clock(), Clock()
+    watch = Stopwatch(clock, computed)
+    with watch("read"):
+        clock.now += 1
+        with watch("wait for messages"):
+            clock.now += 40  # 38 in which nothing came, 2 of unpacking
+            computed.now += 2
+    assert watch.phases_s == {"read": 3, "wait for messages": 38}
+    assert watch.busy_s == 3
+    with watch("wait for rows"):  # alone, it is nobody's work
+        clock.now += 5
+        computed.now += 1
+    assert watch.phases_s["wait for rows"] == 5
+
+
+def test_a_phase_inside_a_waiting_one_counts_once():
+    clock, computed = Clock(), Clock()
+    watch = Stopwatch(clock, computed)
+    with watch("read"), watch("wait for messages"):
+        clock.now += 10
+        with watch("decode"):
+            clock.now += 3
+            computed.now += 3
+    assert watch.phases_s == {"decode": 3, "wait for messages": 10, "read": 0}
 
 
 def test_time_between_phases_is_nobodys():

@@ -22,6 +22,9 @@ from streaming.settlement.pending import RowLog, empty_batch
 FIELD_BYTES = 8
 """What a field of a row counts, beyond its text or list."""
 
+LOOKED_AT = 1024
+"""Rows that are due and looked at for a bounded number that leave, beyond twice that number."""
+
 
 def settled_bytes(rows: pa.RecordBatch, schema: RowSchema) -> np.ndarray:
     """Bytes of each row as it was received, (N,) int64: the same, however its columns are held in memory."""
@@ -72,8 +75,9 @@ class Emission:
         max_rows: int | None = None,
         max_bytes: int | None = None,
     ) -> tuple[pa.RecordBatch, bool]:
-        """The next rows that are due (`RowSchema.settled`), at most `max_rows`, and none after the one with which they
-        reach `max_bytes` (`settled_bytes`); and whether more are due."""
+        """The next rows that are due (`RowSchema.settled`) and leave, at most `max_rows`, and none after the one with
+        which they reach `max_bytes` (`settled_bytes`); and whether more are due. Where many leave for no group, fewer
+        than `max_rows` may come though more are due."""
         starts = self.cursors
         due = [
             max(start, pending.key_time.search(watermark_ms - group.window_ms - self._lateness))
@@ -81,15 +85,33 @@ class Emission:
         ]
         stops = due
         if max_rows is not None and sum(due) - sum(starts) > max_rows:
-            stops = [min(start + max_rows, stop) for start, stop in zip(starts, due, strict=True)]
-            first = np.argsort(self._deadlines(pending, starts, stops), kind="stable")[:max_rows]
-            group_of = np.repeat(np.arange(len(starts)), np.subtract(stops, starts))[first]
-            stops = [start + int((group_of == g).sum()) for g, start in enumerate(starts)]
+            stops = self._within_rows(pending, labels, starts, due, max_rows)
         if max_bytes is not None:
             stops = self._within_bytes(pending, labels, starts, stops, max_bytes)
         batch = self._settle(pending, labels, starts, stops)
         self.cursors = stops
         return batch, stops != due
+
+    def _within_rows(
+        self, pending: RowLog, labels: LabelJoin, starts: list[int], due: list[int], max_rows: int
+    ) -> list[int]:
+        """Where to stop so that the rows which leave end with the `max_rows`-th."""
+        most = 2 * max_rows + LOOKED_AT
+        stops = [min(start + most, stop) for start, stop in zip(starts, due, strict=True)]
+        in_order = np.argsort(self._deadlines(pending, starts, stops), kind="stable")[:most]
+        left = np.cumsum(self._leaves(labels, starts, stops)[in_order])
+        return self._behind(in_order[: int(np.searchsorted(left, max_rows)) + 1], starts, stops)
+
+    def _leaves(self, labels: LabelJoin, starts: list[int], stops: list[int]) -> np.ndarray:
+        """Whether rows leave, of [start, stop) of every group, group after group."""
+        spans = zip(self._groups, starts, stops, strict=True)
+        found = [labels.labels(*span).values() for span in spans]
+        return np.concatenate([np.any([each.known for each in labels_of], axis=0) for labels_of in found])
+
+    def _behind(self, first: np.ndarray, starts: list[int], stops: list[int]) -> list[int]:
+        """Cursors behind the rows `first`, places among those of [start, stop) of every group."""
+        group_of = np.repeat(np.arange(len(starts)), np.subtract(stops, starts))[first]
+        return [start + int((group_of == g).sum()) for g, start in enumerate(starts)]
 
     def _within_bytes(
         self, pending: RowLog, labels: LabelJoin, starts: list[int], stops: list[int], max_bytes: int
@@ -101,12 +123,10 @@ class Emission:
         if sum(part.nbytes + FIELD_BYTES * part.num_columns * part.num_rows for part in parts) < max_bytes:
             return stops
         sizes = np.concatenate([settled_bytes(part, self._schema) for part in parts])
-        known = [labels.labels(group, *span).values() for group, span in zip(self._groups, spans, strict=True)]
-        leaves = np.concatenate([np.any([each.known for each in found], axis=0) for found in known])
+        leaves = self._leaves(labels, starts, stops)
         in_order = np.argsort(self._deadlines(pending, starts, stops), kind="stable")
         reached = int(np.searchsorted(np.cumsum(np.where(leaves, sizes, 0)[in_order]), max_bytes))
-        group_of = np.repeat(np.arange(len(starts)), np.subtract(stops, starts))[in_order[: reached + 1]]
-        return [start + int((group_of == g).sum()) for g, start in enumerate(starts)]
+        return self._behind(in_order[: reached + 1], starts, stops)
 
     def _deadlines(self, pending: RowLog, starts: list[int], stops: list[int]) -> np.ndarray:
         """Deadlines of [start, stop) of every group, group after group."""

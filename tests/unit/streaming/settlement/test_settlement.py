@@ -287,3 +287,13 @@ def test_it_is_known_how_long_the_first_window_is_still_open():
     assert (wait_s > 0, passed_s) == (True, 0)
     settlement.step(merged(settlement.schema, [(1, 100), (2, 350)], []))
     assert settlement.first_wait_s == (wait_s, 0.25)
+
+
+def test_the_rest_of_a_block_comes_at_once_where_most_of_what_is_due_leaves_for_no_group():
+    settlement = new_settlement()
+    shown = merged(settlement.schema, [(n, n) for n in range(1000)], [(999, 1500, "ctr")])
+    assert settlement.step(shown, max_rows=600).batch.num_rows == 500
+    assert settlement.finish(max_rows=99).more
+    found = settlement.release(max_rows=402)  # 401 for clicks, and behind 999 that are not applicable the one for sales
+    assert found.batch.num_rows == 402
+    assert not found.more

@@ -18,6 +18,7 @@ from streaming.settlement import (
     Merge,
     Settlement,
     SettlementConfig,
+    emission,
     id_index,
     label_join,
     marks,
@@ -227,6 +228,7 @@ def sizes(request, monkeypatch):
         monkeypatch.setattr(marks, "CHUNK_ROWS", 4)
         monkeypatch.setattr(marks, "FEW", 2)
         monkeypatch.setattr(pending, "SPILL_BYTES", 500)
+        monkeypatch.setattr(emission, "LOOKED_AT", 0)
 
 
 @settings(max_examples=70, deadline=None)

@@ -7,7 +7,6 @@ Entries are `<version>.json`; a checkpoint `<version>.checkpoint.parquet` holds 
 from __future__ import annotations
 
 import json
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import unquote
@@ -15,7 +14,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from streaming.disk import sync
+from streaming.disk import sync_all
 from streaming.errors import StreamingError
 
 LOG = "_delta_log"
@@ -68,10 +67,8 @@ def flush(table: Path, versions: range) -> None:
         added = (json.loads(line).get("add") for line in entry.read_bytes().splitlines())
         files = [table / unquote(each["path"]) for each in added if each is not None]
         folders = dict.fromkeys(file.parent for file in files)
-        checkpoint = entry.with_suffix(".checkpoint.parquet")
-        for path in (*files, *folders, entry, checkpoint, entry.parent):
-            with suppress(FileNotFoundError):
-                sync(path)
+        sync_all([*files, *folders])
+        sync_all([entry, entry.with_suffix(".checkpoint.parquet"), entry.parent])
 
 
 def damage(table: Path) -> str | None:

@@ -207,3 +207,26 @@ def test_a_data_file_cut_short_is_named(written: LakeTable) -> None:
     os.truncate(file, file.stat().st_size // 2)
     with pytest.raises((StreamingError, OSError, pa.ArrowInvalid), match=file.name):
         written.open_reader().read()
+
+
+def test_files_and_folders_that_a_commit_added_reach_the_disk_before_its_entry_in_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = LakeTable(tmp_path / "lake", SCHEMA)
+    writer = lake.open_writer()
+    done: list[Path] = []
+    fsync = os.fsync
+
+    def flushed(file: int) -> None:
+        fsync(file)
+        done.append(Path(os.readlink(f"/proc/self/fd/{file}")))
+
+    monkeypatch.setattr(os, "fsync", flushed)
+    fill(writer, 400)
+    added = {path for path in lake.path.rglob("*.parquet") if "_delta_log" not in path.parts}
+    log = lake.path / "_delta_log"
+    entry = max(log.glob("*.json"))
+    first = set(done[: done.index(entry)])
+    assert added | {path.parent for path in added} <= first
+    assert len(added) > 1
+    assert log in done

@@ -8,7 +8,16 @@ import threading
 
 import pytest
 
-from streaming.disk import file_lock, make_folder, read_json, replacing, replacing_folder, write_json, write_text
+from streaming.disk import (
+    file_lock,
+    make_folder,
+    read_json,
+    replacing,
+    replacing_folder,
+    sync_all,
+    write_json,
+    write_text,
+)
 from streaming.errors import DiskFull, StreamingError
 
 
@@ -127,3 +136,24 @@ def test_a_lock_is_exclusive_or_shared_and_ends_with_its_process(tmp_path):
         assert (first, second, alone) == (True, True, False)
     with file_lock(path, wait_s=None) as held:
         assert held
+
+
+def test_several_are_flushed_at_once_and_what_fails_is_told(tmp_path, monkeypatch):
+    names = ["a", "b", "c"]
+    for name in names:
+        (tmp_path / name).write_text(name)
+    together = threading.Barrier(len(names), timeout=10)  # each waits until all have begun
+    monkeypatch.setattr(os, "fsync", lambda _: together.wait())
+    sync_all([tmp_path / name for name in names])
+    flushed: list[int] = []
+    monkeypatch.setattr(os, "fsync", lambda handle: flushed.append(os.fstat(handle).st_ino))
+    sync_all([tmp_path / "gone", tmp_path / "a"])
+    assert flushed == [(tmp_path / "a").stat().st_ino]
+    sync_all([])
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(DiskFull, match=r"no space left for .*/b"):
+        sync_all([tmp_path / "gone", tmp_path / "b"])

@@ -17,7 +17,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from streaming.disk import json_object, replacing, replacing_folder, sealed, unsealed, write_bytes
+from streaming.disk import disk_full_named, json_object, replacing_folder, sealed, sync_all, unsealed
 from streaming.errors import DataLost
 from streaming.kafka import KafkaSettings, TopicWriter, last_message
 from streaming.lake import DEAD_LETTERS, LATE_FEEDBACK, SideTable
@@ -51,10 +51,16 @@ class CommitRecord:
         """
         with replacing_folder(_folder(root, self.number)) as folder:
             for name, table in zip(_TABLES, (self.late, self.dead), strict=True):
-                with replacing(folder / name) as file, pa.ipc.new_file(file, table.schema) as writer:
+                with (
+                    disk_full_named(folder / name),
+                    (folder / name).open("wb") as file,
+                    pa.ipc.new_file(file, table.schema) as writer,
+                ):
                     writer.write_table(table)
             record = sealed({"meta": self.meta, "files": {name: _sha256(folder / name) for name in _TABLES}})
-            write_bytes(folder / "meta.json", json.dumps(record).encode())
+            with disk_full_named(folder / "meta.json"):
+                (folder / "meta.json").write_bytes(json.dumps(record).encode())
+            sync_all([folder / name for name in (*_TABLES, "meta.json")])
 
     @classmethod
     def load(cls, root: Path, number: int) -> CommitRecord:

@@ -1,6 +1,7 @@
 from .files import (
     PART_SUFFIX,
     append_line,
+    disk_full_named,
     is_disk_full,
     link_file,
     make_folder,
@@ -25,6 +26,7 @@ __all__ = [
     "Piece",
     "Spool",
     "append_line",
+    "disk_full_named",
     "file_lock",
     "is_disk_full",
     "json_object",

@@ -59,7 +59,10 @@ class LakeReader:
         self.windows = Windows(shared_bytes)
         self._lock = threading.RLock()
         self._last: Cursor | None = None  # of the last `read`
-        self._format = ds.ParquetFileFormat()
+        as_they_lie = ds.ParquetFragmentScanOptions(
+            pre_buffer=False
+        )  # read in few pieces only a distant store is faster
+        self._format = ds.ParquetFileFormat(default_fragment_scan_options=as_they_lie)
         self._disk = pyarrow.fs.LocalFileSystem()
         self._view = TableView(self.path, self._handle)
         self._look()

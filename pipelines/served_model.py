@@ -30,10 +30,19 @@ class ServedModel:
     With a row schema `rows` are checked first; models that 0.1 registered have none.
     """
 
-    def __init__(self, served: ServedStudent, schema: RowSchema | None = None) -> None:
-        self.tasks = served.tasks
-        self._served, self._build = served, BatchBuilder(served.features, served.tasks, serving=True)
-        self.rules = None if schema is None else serving_rules(schema, served.features)
+    def __init__(
+        self, served: ServedStudent, schema: RowSchema | None = None, like: ServedModel | None = None
+    ) -> None:
+        """`like`: another model; where it is asked about the same rows, what reads them is shared."""
+        self.served, self.tasks, self._schema = served, served.tasks, schema
+        if like is not None and like._reads() == self._reads():
+            self._build, self.rules = like._build, like.rules
+        else:
+            self._build = BatchBuilder(served.features, served.tasks, serving=True)
+            self.rules = None if schema is None else serving_rules(schema, served.features)
+
+    def _reads(self) -> tuple[Any, ...]:
+        return self.served.meta, self._schema
 
     def predict(self, rows: Any, params: Mapping[str, Any] | None = None) -> pd.DataFrame:
         """`rows` holds the columns that the student's features read, as a DataFrame, a list of records, or lists by
@@ -64,7 +73,7 @@ class ServedModel:
         return found
 
     def _probabilities(self, rows: pa.Table | pa.RecordBatch) -> np.ndarray:
-        return np.asarray(sigmoid(self._served.score(self._build(rows))))
+        return np.asarray(sigmoid(self.served.score(self._build(rows))))
 
 
 def _load_pyfunc(path: str, config: Mapping[str, Any] | None = None) -> ServedModel:

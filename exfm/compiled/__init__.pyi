@@ -1,3 +1,3 @@
-from .package import cache_folder, compile_served
+from .package import Packages, cache_folder
 
-__all__ = ["cache_folder", "compile_served"]
+__all__ = ["Packages", "cache_folder"]

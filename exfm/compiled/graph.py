@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from exfm.data import FeatureSet
 from exfm.errors import ModelError
@@ -35,6 +36,27 @@ class Graph(nn.Module):
             return z_S
         linear = self.wide.linear.single(ids_KB, dense)
         return stacked(self.wide.theta, offset.float(), z_S, linear + offset.float())
+
+
+class Function(nn.Module):
+    """The same of any weights: ((K, B) ids, (B, W), `weights_of` a graph) -> logits (B, T)."""
+
+    def __init__(self, graph: Graph) -> None:
+        super().__init__()
+        self._of, self._names = [graph], list(_state(graph))  # in a list it is no part of this
+
+    def forward(self, ids_KB: Tensor, dense: Tensor, weights: list[Tensor]) -> Tensor:
+        named = dict(zip(self._names, weights, strict=True))
+        return functional_call(self._of[0], named, (ids_KB, dense))  # type: ignore[no-any-return]
+
+
+def weights_of(graph: Graph) -> list[Tensor]:
+    """The tensors themselves, not copies."""
+    return list(_state(graph).values())
+
+
+def _state(graph: Graph) -> dict[str, Tensor]:
+    return dict(graph.named_parameters()) | dict(graph.named_buffers())
 
 
 def not_compiled(served: ServedStudent) -> str | None:

@@ -1,7 +1,7 @@
 """Compiling a served student ahead of time: torch.export, then AOTInductor, which has a C++ compiler make a library.
 
 A request costs the calls of some sixty operators more than what they compute; compiled it is one call. The weights are
-not part of the code: each version lends its own, so one package serves all versions of one shape, and is kept by it:
+inputs of the code, as ids and floats are, so one package serves all versions of one shape, and is kept by it:
 
     features, tasks, trunk, width; exfm, torch; what the processor can       ──►  <cache>/<digest>.pt2
 
@@ -14,54 +14,99 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from exfm import __version__
-from exfm.compiled.graph import Graph, probe
+from exfm.compiled.graph import Function, Graph, probe, weights_of
 from exfm.errors import ModelError
-from exfm.models import PARITY, ServedStudent, served_meta
+from exfm.models import PARITY, ServedStudent
 
+FORMAT = 2  # of what the code takes: its weights are inputs
 MOST_ROWS = 1 << 16
 PROBED = (1, 100)
-LENT: dict[str, Any] = {"always_keep_tensor_constants": True, "compile_threads": 1}
-"""Small tensors would be numbers in the code, and of the version that it was made of."""
+AT_ONCE = 2
+"""Threads that run code of one shape without waiting: one answers, another compares a version that comes."""
+SETTINGS: dict[str, Any] = {"compile_threads": 1}
 COMPILERS = ("g++", "clang++")
 
 
-def compile_served(served: ServedStudent, cache: Path) -> None:
-    """Have the student score by compiled code where rows have one id of every key; others as before. The package is
-    taken from `cache`, or made, which takes a minute.
+class Packages:
+    """Compiled code in a folder; what is loaded of it is kept, so that another version of a shape loads nothing."""
 
-    Raises ModelError where there is no compiler, the student has what cannot be compiled, or the code differs.
-    """
-    graph = Graph(served).eval()
-    path = cache / f"{_digest(served)}.pt2"
-    if not path.exists():
-        _make(graph, served, path)
-    run = _loaded(path, graph)
-    for rows in PROBED:
-        ids, dense = probe(served, rows)
-        with torch.inference_mode():
-            difference = (run(ids, dense) - served(_jagged(served, ids), dense)).abs().max().item()
-        if not difference <= PARITY:
-            raise ModelError(
-                f"the compiled student differs by {difference:.3g} in a logit of {rows} rows, and may by {PARITY:g}; "
-                f"delete {path}, or serve without --compile"
-            )
-    served.compiled = run
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._loaded: dict[Path, Code] = {}
+
+    def compile(self, served: ServedStudent) -> None:
+        """Have the student score by compiled code where rows have one id of every key; others as before. The package is
+        taken from the folder, or made, which takes a minute.
+
+        Raises ModelError where there is no compiler, the student has what cannot be compiled, or the code differs.
+        """
+        graph = Graph(served).eval()
+        path = self._folder / f"{_digest(served)}.pt2"
+        if path not in self._loaded:
+            if not path.exists():
+                _make(graph, served, path)
+            self._loaded[path] = Code(path)
+        run = Compiled(self._loaded[path], weights_of(graph))
+        for rows in PROBED:
+            ids, dense = probe(served, rows)
+            with torch.inference_mode():
+                difference = (run(ids, dense) - served(_jagged(served, ids), dense)).abs().max().item()
+            if not difference <= PARITY:
+                raise ModelError(
+                    f"the compiled student differs by {difference:.3g} in a logit of {rows} rows, and may by "
+                    f"{PARITY:g}; delete {path}, or serve without --compile"
+                )
+        served.compiled = run
+
+
+class Code:
+    """A package, loaded. Threads may run it at once, with weights of their own each."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises ModelError where it cannot be loaded."""
+        self._path = path
+        try:
+            self._loader = torch._C._aoti.AOTIModelPackageLoader(str(path), "model", False, AT_ONCE, -1)
+        except RuntimeError as error:
+            raise self._unusable(error) from None
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Code:
+        return self
+
+    def __call__(self, ids_KB: Tensor, dense: Tensor, weights: list[Tensor]) -> Tensor:
+        """Raises ModelError where it is the code of another shape."""
+        try:
+            (found,) = self._loader.boxed_run([ids_KB, dense, *weights])
+        except RuntimeError as error:
+            raise self._unusable(error) from None
+        return found  # type: ignore[no-any-return]
+
+    def _unusable(self, error: RuntimeError) -> ModelError:
+        return ModelError(f"{self._path} cannot be used: {error}; delete it, and it is made again")
+
+
+class Compiled(NamedTuple):
+    """((K, B) ids, (B, W)) -> logits (B, T), of one student. A copy of the student has a copy with the copy's weights."""
+
+    code: Code
+    weights: list[Tensor]
+
+    def __call__(self, ids_KB: Tensor, dense: Tensor) -> Tensor:
+        return self.code(ids_KB, dense, self.weights)
 
 
 def _digest(served: ServedStudent) -> str:
     """Of all that the code depends on."""
-    meta = served_meta(served.trunk_config, served.width, served.features, served.tasks, wide=served.wide is not None)
-    made_by = [__version__, torch.__version__, torch.backends.cpu.get_cpu_capability()]
-    return hashlib.sha256(json.dumps([meta, made_by], sort_keys=True).encode()).hexdigest()[:20]
+    made_by = [FORMAT, __version__, torch.__version__, torch.backends.cpu.get_cpu_capability()]
+    return hashlib.sha256(json.dumps([served.meta, made_by], sort_keys=True).encode()).hexdigest()[:20]
 
 
 def _make(graph: Graph, served: ServedStudent, path: Path) -> None:
@@ -74,8 +119,10 @@ def _make(graph: Graph, served: ServedStudent, path: Path) -> None:
     whole = path.with_name(f"{path.stem}-{os.getpid()}.pt2")
     try:
         with torch.no_grad():
-            exported = torch.export.export(graph, probe(served, 100), dynamic_shapes=({1: rows}, {0: rows}))
-            aoti_compile_and_package(exported, package_path=str(whole), inductor_configs=LENT)
+            asked, weights = probe(served, 100), weights_of(graph)
+            shapes = ({1: rows}, {0: rows}, [None] * len(weights))
+            exported = torch.export.export(Function(graph), (*asked, weights), dynamic_shapes=shapes)
+            aoti_compile_and_package(exported, package_path=str(whole), inductor_configs=SETTINGS)
     except Exception as error:  # of torch.export, of Inductor, of the C++ compiler
         whole.unlink(missing_ok=True)
         said = next(iter(str(error).splitlines()), type(error).__name__)
@@ -87,23 +134,6 @@ def cache_folder() -> Path:
     """Where packages are kept: in the user's cache."""
     root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return root / "exfm" / "compiled"
-
-
-def _loaded(path: Path, graph: Graph) -> Callable[[Tensor, Tensor], Tensor]:
-    """The code, with the weights of `graph`, which it holds on to."""
-    try:
-        loader = torch._C._aoti.AOTIModelPackageLoader(str(path), "model", True, 1, -1)  # its Python needs Inductor
-        named = dict(graph.named_parameters()) | dict(graph.named_buffers())
-        lent = {name: tensor.detach() for name, tensor in named.items() if name in loader.get_constant_fqns()}
-        loader.load_constants(lent, False, False, True, False)
-    except RuntimeError as error:
-        raise ModelError(f"{path} cannot be loaded: {error}; delete it, and it is made again") from None
-
-    def run(ids_KB: Tensor, dense: Tensor, lent: dict[str, Tensor] = lent) -> Tensor:
-        (found,) = loader.boxed_run([ids_KB, dense])
-        return found
-
-    return run
 
 
 def _jagged(served: ServedStudent, ids_KB: Tensor) -> KeyedJaggedTensor:

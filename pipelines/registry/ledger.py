@@ -51,19 +51,33 @@ class Ledger:
 
     def entries(self) -> list[Entry]:
         """All of them, oldest first. Raises StreamingError where a line is not what this wrote."""
+        return [self._read(line) for line in self._lines()]
+
+    def standing(self) -> Standing:
+        """After the last entry, which alone is read. Raises StreamingError as `entries` does."""
+        lines = self._lines()
+        return standing_after(self._read(lines[-1])) if lines else Standing()
+
+    def published(self, version: str) -> Entry:
+        """The entry of its publication, without reading those of others; empty where there is none. Raises
+        StreamingError as `entries` does."""
+        name = json.dumps(version).encode()
+        named = (self._read(line) for line in self._lines() if name in line)
+        return next((e for e in named if e["version"] == version and e["action"] == Action.PUBLISHED), {})
+
+    def _lines(self) -> list[bytes]:
         try:
             content = self.path.read_bytes()
         except FileNotFoundError:
             return []
-        whole = content[: content.rfind(b"\n") + 1]
+        return content[: content.rfind(b"\n") + 1].splitlines()
+
+    def _read(self, line: bytes) -> Entry:
         try:
-            return [json.loads(line) for line in whole.splitlines()]
+            entry: Entry = json.loads(line)
         except ValueError as error:
             raise StreamingError(f"{self.path} is damaged ({error}); put it back from a copy") from None
-
-    def standing(self) -> Standing:
-        entries = self.entries()
-        return standing_after(entries[-1]) if entries else Standing()
+        return entry
 
     def folder(self, version: str) -> Path:
         """Where what is served of a version lies."""

@@ -12,8 +12,8 @@ import logging
 import threading
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
+from exfm.compiled import Packages
 from exfm.errors import ModelError
 from pipelines.run_dir import RunDir
 from pipelines.serving.freshness import Freshness
@@ -27,9 +27,9 @@ log = logging.getLogger(__name__)
 class Shelf:
     """What is served of models, by their names."""
 
-    def __init__(self, origins: Sequence[Origin], tables: Tables = Tables(), compiled_in: Path | None = None) -> None:
-        """`compiled_in`: versions are served compiled, and the code is kept there."""
-        self._tables, self._compiled_in = tables, compiled_in
+    def __init__(self, origins: Sequence[Origin], tables: Tables = Tables(), packages: Packages | None = None) -> None:
+        """`packages`: versions are served compiled."""
+        self._tables, self._packages = tables, packages
         self._origins = {origin.model: origin for origin in origins}
         self._versions: dict[str, ServedVersion | None] = dict.fromkeys(self._origins)
         self.freshness = {model: Freshness() for model in self._origins}
@@ -80,7 +80,7 @@ class Shelf:
         try:
             version = ServedVersion(
                 model, wanted.name, wanted.path, wanted.schema, wanted.about, self._tables, wanted.labelled,
-                wanted.value, self._compiled_in,
+                wanted.value, self._packages, before,
             )  # fmt: skip
         except ModelError as error:
             if wanted.path.exists():
@@ -133,8 +133,8 @@ def shelf_of(run_dir: RunDir, students: Sequence[str], follow: Follow) -> Shelf:
     return open_shelf(origins_of(students, run_dir.root, follow))
 
 
-def open_shelf(origins: Sequence[Origin], tables: Tables = Tables(), compiled_in: Path | None = None) -> Shelf:
+def open_shelf(origins: Sequence[Origin], tables: Tables = Tables(), packages: Packages | None = None) -> Shelf:
     """With what answers now."""
-    shelf = Shelf(origins, tables, compiled_in)
+    shelf = Shelf(origins, tables, packages)
     shelf.look()
     return shelf

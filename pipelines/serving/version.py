@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from exfm.compiled import compile_served
+from exfm.compiled import Packages
 from exfm.increments import Value
 from exfm.models import load_served
 from pipelines.served_model import ServedModel
-from pipelines.served_rows import checked_columns, serving_rules
+from pipelines.served_rows import checked_columns
 from pipelines.serving.asked import Asked
 from pipelines.serving.tables import JUDGED_ROWS, Tables, refuse_stated, take_tables
 from streaming.messages import Refusals, RowRules
@@ -60,15 +60,18 @@ class ServedVersion:
         tables: Tables = Tables(),
         labelled: Callable[[list[str], int], pa.Table] | None = None,
         value: Value | None = None,
-        compiled_in: Path | None = None,
+        packages: Packages | None = None,
+        before: ServedVersion | None = None,
     ) -> None:
         """`labelled`: rows to judge other `tables` than those of fp32 on. `value`: the version, where it is in memory
-        already, to be served as it is. `compiled_in`: where compiled code is kept; None: not compiled.
+        already, to be served as it is. `packages`: compiled code; None: not compiled. `before`: a version of the model; what depends on
+        its shape alone is shared, so that little is computed while that one answers.
 
         Raises ModelError where the files are damaged or hold something else, such tables predict worse than they may,
         or it cannot be compiled.
         """
-        served = load_served(path) if value is None else value.served
+        like = None if before is None else before._model
+        served = load_served(path, None if like is None else like.served) if value is None else value.served
         rows, stated = None, about.get("published", {}).get("tables")
         refuse_stated(tables, stated)
         if tables.kind != "fp32" and labelled is not None:
@@ -76,10 +79,12 @@ class ServedVersion:
 
             rows = labelled(columns_to_judge(served), JUDGED_ROWS)
         self.model, self.name, self.about = model, name, about | {"tables": take_tables(served, tables, rows, stated)}
-        if compiled_in is not None:
-            compile_served(served, compiled_in)
+        if packages is not None:
+            packages.compile(served)
             self.about |= {"compiled": True}
-        self._model, self._rules = ServedModel(served, schema), serving_rules(schema, served.features)
+        self._model = ServedModel(served, schema, like)
+        assert self._model.rules is not None
+        self._rules = self._model.rules
         self.value = value  # it stays as it is while it is kept
         self.signature = Signature(model, name, served.tasks, self._rules.schema, schema)
         self.loaded_at = time.time()

@@ -13,7 +13,8 @@ without a pause reach just before.
    of requests answered one after another, in the same open loop (Lindley's recursion). The clock of a machine
    that others use tells of them.
 3. Rows a second at saturation, and core time, against the bare forward on the same rows, made into a batch before.
-4. `swaps`: p99 at half the saturated rate with another version loaded and taken up each second, and without, in turns.
+4. `swaps`: p99 at half the saturated rate with another version loaded and taken up each second, and without, in turns;
+   core time of taking one up, and how long it keeps another thread from Python.
 5. `--starts N`: seconds, and core seconds, from the command to `/readyz`; the server is killed and started again.
 
 The client of the HTTP part is this process: it needs a core beside the server's.
@@ -40,7 +41,7 @@ from typing import Any
 import numpy as np
 import psutil
 
-from exfm.compiled import compile_served
+from exfm.compiled import Packages, cache_folder
 from exfm.data import BatchBuilder
 from exfm.models import ServedStudent, load_served
 from exfm.threads import set_threads
@@ -117,10 +118,10 @@ def path_of(version: ServedVersion, model: ServedStudent, folder: Path, asked: l
         print(f"{question.name:<10}{question.rows:>6,} candidates{shown}{parts[3] / parts[4]:8.2f}")
 
 
-def model_of(version: ServedVersion, folder: Path, compiled_in: Path | None) -> ServedStudent:
+def model_of(version: ServedVersion, folder: Path, packages: Packages | None) -> ServedStudent:
     found = load_served(Ledger(RunDir(folder), version.model).folder(version.name))
-    if compiled_in is not None:
-        compile_served(found, compiled_in)
+    if packages is not None:
+        packages.compile(found)
     return found
 
 
@@ -149,6 +150,18 @@ def open_loop(call: Callable[[], object], at: np.ndarray) -> np.ndarray:
     return 1000 * taken
 
 
+def held(call: Callable[[], None]) -> float:
+    """The longest that this thread waits for Python, ms, while another one does this. Others' use of the machine is
+    in it: the best of many tells."""
+    thread, longest = threading.Thread(target=call), 0.0
+    thread.start()
+    last = time.perf_counter()
+    while thread.is_alive():
+        time.sleep(2e-5)
+        longest, last = max(longest, time.perf_counter() - last), time.perf_counter()
+    return 1000 * longest
+
+
 def show(where: str, question: Question, rate: float, shares: list[float], latencies: Callable[[float], Any]) -> None:
     print(f"\n{where}, {question.name}, {question.rows} rows: saturated at {rate:,.0f} requests/s")
     for share in shares:
@@ -166,28 +179,37 @@ def show_simulated(core_ms: np.ndarray, shares: list[float], seconds: float) -> 
         print(f"  {share:4.2f} × {rate:8,.0f}/s   p50 {p50:7.3f}   p99 {p99:7.3f}   p99.9 {p999:7.3f} ms")
 
 
-def swaps(version: ServedVersion, load: Callable[[], ServedVersion], question: Question, seconds: float) -> None:
+def swaps(
+    version: ServedVersion, load: Callable[[ServedVersion], ServedVersion], question: Question, seconds: float
+) -> None:
     """A version is loaded beside the one that answers, in a thread as the shelf does it, and stored in its place."""
     answers = [version]
+
+    def swap() -> None:
+        answers[0] = load(answers[0])
+
+    core_ms, held_up = core_times(swap, 40), [held(swap) for _ in range(40)]
+    print(f"\nanother version: {np.median(core_ms):.2f} core ms; a thread that asks for Python again and again waits for")
+    print(f"  at most {min(held_up):.2f} ms in the best of 40 loads, {np.median(held_up):.2f} in the median one")
 
     def call() -> object:
         return answers[0].answer(read(version, question))
 
     def swapping(over: threading.Event) -> None:
         while not over.wait(1.0):
-            answers[0] = load()
+            swap()
 
     rate, found = saturated(call, seconds), dict[bool, list[float]]({False: [], True: []})
     for run in range(6):
         over = threading.Event()
         thread = threading.Thread(target=swapping, args=(over,))
-        if swap := run % 2 == 1:
+        if swapped := run % 2 == 1:
             thread.start()
-        found[swap].append(float(np.quantile(open_loop(call, due(rate / 2, max(seconds, 6.0))), 0.99)))
+        found[swapped].append(float(np.quantile(open_loop(call, due(rate / 2, max(seconds, 6.0))), 0.99)))
         over.set()
-        if swap:
+        if swapped:
             thread.join()
-    without, with_swaps = (statistics.median(found[swap]) for swap in (False, True))
+    without, with_swaps = (statistics.median(found[swapped]) for swapped in (False, True))
     print(f"\nswaps, {question.name}, {question.rows} rows, .5 × {rate:,.0f}/s, p99 of each run:")
     print(f"  one a second {np.round(found[True], 3)}   none {np.round(found[False], 3)} ms")
     print(f"  {with_swaps:.3f} ms over {without:.3f}: × {with_swaps / without:.2f}")
@@ -203,19 +225,19 @@ def main() -> None:
     asked = options.parse_args()
     set_threads(1)
     with tempfile.TemporaryDirectory() as folder:
-        version, compiled_in = run_of(Path(folder)), Path(folder) / "compiled" if asked.compile else None
+        version, packages = run_of(Path(folder)), Packages(cache_folder()) if asked.compile else None
         path, rows = Ledger(RunDir(Path(folder)), version.model).folder(VERSION), config_of(RunDir(Path(folder))).rows
 
-        def load() -> ServedVersion:
-            return ServedVersion(version.model, VERSION, path, rows, {}, compiled_in=compiled_in)
+        def load(before: ServedVersion) -> ServedVersion:
+            return ServedVersion(version.model, VERSION, path, rows, {}, packages=packages, before=before)
 
-        version = load()
+        version = load(version)
         posed = [question for question in questions(version) if question.rows <= 100]
         print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
         if asked.starts:
             starts(Path(folder), version.model, asked.starts)
             return
-        model = model_of(version, Path(folder), compiled_in)
+        model = model_of(version, Path(folder), packages)
         path_of(version, model, Path(folder), questions(version))
         build = BatchBuilder(model.features, model.tasks)
         for question in posed if "process" in asked.where else ():

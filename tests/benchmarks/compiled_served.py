@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
-from exfm.compiled import compile_served
+from exfm.compiled import Packages
 from exfm.data import BatchBuilder
 from exfm.models import load_served
 from exfm.threads import set_threads
@@ -58,13 +58,13 @@ def main() -> None:
         took = []
         for _ in range(2):
             start = time.perf_counter()
-            compiled = ServedVersion(eager.model, VERSION, path, rows, {}, compiled_in=root / "compiled")
+            compiled = ServedVersion(eager.model, VERSION, path, rows, {}, packages=Packages(root / "compiled"))
             took.append(time.perf_counter() - start)
         (package,) = (root / "compiled").glob("*.pt2")
         print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores; package {package.stat().st_size / 1e6:.1f} MB")
         print(f"first version {took[0]:.1f} s, next {took[1]:.2f} s")
         plain, other = load_served(path), load_served(path)
-        compile_served(other, root / "compiled")
+        Packages(root / "compiled").compile(other)
         rules, build = serving_rules(rows, plain.features), BatchBuilder(plain.features, plain.tasks)
         for question in [each for each in questions(eager) if each.kind == ARROW]:
             asked = partial(asked_in, question.body, ARROW, only=eager.inputs.names, max_rows=MAX_ROWS)

@@ -45,7 +45,7 @@ class RunOrigin:
         name = getattr(ledger.standing(), self._follow)
         if name is None:
             return None
-        published = next((e for e in ledger.entries() if e["version"] == name and e["action"] == "published"), {})
+        published = ledger.published(name)
         about = {
             key: published[key]
             for key in ("at", "rows", "lineage", "figures", "event_time_ms", "tables")

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 import torch
 
-from exfm.compiled import compile_served
+from exfm.compiled import Packages
 from exfm.compiled.graph import Graph
 from exfm.data import BatchBuilder, DenseFeature, FeatureSet, HistoryFeature, SequenceFeature, SparseFeature
 from exfm.errors import ModelError
@@ -68,14 +68,14 @@ def test_the_graph_has_the_bits_of_the_student(count, wide):
 def test_what_a_graph_has_not_is_said(more, words, tmp_path):
     student = served(1, FeatureSet(**{"sparse": FEATURES.sparse, "dense": FEATURES.dense} | more))
     with pytest.raises(ModelError, match=words):
-        compile_served(student, tmp_path)
+        Packages(tmp_path).compile(student)
     assert student.compiled is None
 
 
 def test_without_a_compiler_it_is_said_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setattr(shutil, "which", lambda name: None)
     with pytest.raises(ModelError, match=r"needs a C\+\+ compiler"):
-        compile_served(served(1), tmp_path)
+        Packages(tmp_path).compile(served(1))
 
 
 @pytest.mark.slow
@@ -85,18 +85,18 @@ def test_one_package_serves_every_version_of_a_shape_and_another_code_is_refused
         student = served(seed)
         eager = {n: student.score(batch_of(n)) for n in (1, 7, 300)}
         odd = student.score(batch_of(9, nulls=True))
-        compile_served(student, tmp_path)
+        Packages(tmp_path).compile(student)
         for n, logits in eager.items():
             assert np.abs(student.score(batch_of(n)) - logits).max() <= PARITY
         assert np.array_equal(student.score(batch_of(9, nulls=True)), odd)  # an empty bag: as before
         assert student.score(batch_of(0)).shape == (0, 2)
     (package,) = tmp_path.glob("*.pt2")
     other = served(3, wide=False)
-    compile_served(other, tmp_path)
+    Packages(tmp_path).compile(other)
     (another,) = set(tmp_path.glob("*.pt2")) - {package}
     shutil.copy(another, package)  # of another shape, under this one's name
     with pytest.raises(ModelError):
-        compile_served(served(1), tmp_path)
+        Packages(tmp_path).compile(served(1))
     package.write_bytes(b"torn")
-    with pytest.raises(ModelError, match="cannot be loaded"):
-        compile_served(served(1), tmp_path)
+    with pytest.raises(ModelError, match="cannot be used"):
+        Packages(tmp_path).compile(served(1))

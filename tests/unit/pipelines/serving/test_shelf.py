@@ -8,6 +8,7 @@ import shutil
 import numpy as np
 import pytest
 
+from exfm.compiled import Packages
 from pipelines.registry import HAND, Action, Ledger
 from pipelines.run_dir import RunDir
 from pipelines.serving import Asked, Server, Serving, Tables, open_shelf, origins_of, serve, shelf_of
@@ -148,7 +149,7 @@ def test_versions_are_swapped_as_compiled_code(tmp_path):
     ledger = run_with_versions(tmp_path / "run", V1, V2)
     run_dir = RunDir(tmp_path / "run")
     eager = shelf_of(run_dir, ["feed"], "champion")
-    compiled = open_shelf(origins_of(["feed"], run_dir.root), compiled_in=tmp_path / "compiled")
+    compiled = open_shelf(origins_of(["feed"], run_dir.root), packages=Packages(tmp_path / "compiled"))
     rows = Asked({name: [row[name] for row in ROWS] for name in ROWS[0]}, {}, len(ROWS))
     for version in (V1, V2, V1):
         promote(ledger, version)

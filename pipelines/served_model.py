@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from exfm.data import BatchBuilder
+from exfm.data import Batch, BatchBuilder
 from exfm.metrics import sigmoid
 from exfm.models import ServedStudent, load_served
 from pipelines.served_rows import NULL, ON_BAD_ROWS, RAISE, ROWS, checked, refusal_text, serving_rules
@@ -73,7 +73,10 @@ class ServedModel:
         return found
 
     def _probabilities(self, rows: pa.Table | pa.RecordBatch) -> np.ndarray:
-        return np.asarray(sigmoid(self.served.score(self._build(rows))))
+        if self.served.compiled is None:
+            return np.asarray(sigmoid(self.served.score(self._build(rows))))
+        made = self._build.single(rows)
+        return np.asarray(sigmoid(self.served.score(made) if isinstance(made, Batch) else self.served.score_single(made)))
 
 
 def _load_pyfunc(path: str, config: Mapping[str, Any] | None = None) -> ServedModel:

@@ -1,5 +1,5 @@
 from .as_served import AsServed
-from .batch import OWN, Batch, BatchBuilder, own_rows_of, snapshot_age
+from .batch import OWN, Batch, BatchBuilder, Single, own_rows_of, snapshot_age
 from .dense import LARGEST_INPUT, DenseFeature
 from .features import FeatureSet, HistoryFeature
 from .history import Histories, HistoryValues, bag_means, bags_in, unfit_history
@@ -25,6 +25,7 @@ __all__ = [
     "LearnedRows",
     "SampledRows",
     "SequenceFeature",
+    "Single",
     "SparseFeature",
     "Statistics",
     "Stretches",

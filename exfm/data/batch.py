@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, lru_cache
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 import pyarrow as pa
@@ -134,6 +134,13 @@ def _only(sparse: KeyedJaggedTensor, rows: Tensor) -> KeyedJaggedTensor:
     )
 
 
+class Single(NamedTuple):
+    """Rows that have one id of every key: `ids` (K, B) int64, `dense` (B, W) float32."""
+
+    ids: Tensor
+    dense: Tensor
+
+
 class BatchBuilder:
     """Arrow rows to a Batch, for the features and tasks of one model; `negative_rate` is what the rows were sampled
     with (exfm/data/sampling.py), by task. With `delays_ms`, by settlement group, a batch knows when its rows were shown
@@ -171,12 +178,10 @@ class BatchBuilder:
         self._negative_rate = torch.tensor([rates.get(task, 1.0) for task in tasks]) if rates else None
         self._stretches, self._alike = stretches, Alike(self.features)
         self._checked: pa.Schema | None = None
+        self._reads_singles = serving and not (self.features.sequence or self.features.online or self.features.history)
 
     def __call__(self, rows: pa.RecordBatch | pa.Table) -> Batch:
-        rows = with_constants(rows, self.features) if self._constants else rows
-        if self._checked is None or not rows.schema.equals(self._checked):
-            self._check(rows)
-            self._checked = rows.schema
+        rows = self._readable(rows)
         if self._stretches is not None:
             with self._stretches.lock:
                 if (taken := self._stretches.taken(rows, self._reads(rows))) is not None:
@@ -184,10 +189,30 @@ class BatchBuilder:
                         return self._batch(rows, taken)
         return self._batch(rows, Taken(Parts(rows)))
 
-    def _batch(self, rows: pa.RecordBatch | pa.Table, taken: Taken) -> Batch:
+    def single(self, rows: pa.RecordBatch | pa.Table) -> Single | Batch:
+        """For rows to be predicted: what a model needs of them that reads no more than one id of every key and floats;
+        the batch where rows have more ids or none, or statistics of theirs are learned."""
+        rows = self._readable(rows)
+        if not self._reads_singles:
+            return self._batch(rows, Taken(Parts(rows)))
+        arrays = self._arrays(rows, taken := Taken(Parts(rows)))
+        if not arrays.in_place():
+            return self._batch(rows, taken, arrays)
+        return Single(torch.from_numpy(arrays.ids_KB), torch.from_numpy(arrays.dense_BW))
+
+    def _readable(self, rows: pa.RecordBatch | pa.Table) -> pa.RecordBatch | pa.Table:
+        rows = with_constants(rows, self.features) if self._constants else rows
+        if self._checked is None or not rows.schema.equals(self._checked):
+            self._check(rows)
+            self._checked = rows.schema
+        return rows
+
+    def _batch(self, rows: pa.RecordBatch | pa.Table, taken: Taken, arrays: _Arrays | None = None) -> Batch:
         """`taken`: the rows, maybe from a longer stretch."""
         count = rows.num_rows
-        sparse, dense, raw = self._inputs(rows, taken)
+        arrays = self._arrays(rows, taken) if arrays is None else arrays
+        sparse, dense = self._jagged(arrays, count), torch.from_numpy(arrays.dense_BW)
+        raw = torch.from_numpy(arrays.raw_BS) if self.features.online else None
         shown, settled = self._times(taken)
         if self._serving:
             known = _nothing_known(count, len(self.tasks))
@@ -228,9 +253,7 @@ class BatchBuilder:
         """The columns of these rows that a batch of them is made of."""
         return [name for name in rows.schema.names if name != OWN]
 
-    def _inputs(self, rows: pa.RecordBatch | pa.Table, taken: Taken) -> tuple[KeyedJaggedTensor, Tensor, Tensor | None]:
-        """The ids, and floats (B, W) and (B, S), the latter of features whose statistics are learned; None where there
-        are none."""
+    def _arrays(self, rows: pa.RecordBatch | pa.Table, taken: Taken) -> _Arrays:
         features, count = self.features, rows.num_rows
         ids_KB = np.empty((len(features.keys), count), np.int64)
         dense = np.zeros((count, len(features.dense_labels)), np.float32)
@@ -247,15 +270,11 @@ class BatchBuilder:
         others = {k: taken.bags(features.sparse[k])[0] for k in left.sparse}
         places = [bags for sequence in features.sequence for bags in taken.bags(sequence)]
         others |= dict(enumerate(places, len(features.sparse)))
-        jagged = self._jagged(ids_KB, others, count)
-        return jagged, torch.from_numpy(dense), torch.from_numpy(raw) if features.online else None
+        return _Arrays(ids_KB, dense, raw, others)
 
-    def _jagged(self, ids_KB: np.ndarray, others: dict[int, Bags], count: int) -> KeyedJaggedTensor:
-        """Of ids one in every bag (K, B), and the keys whose bags are `others`."""
-        keys = self.features.keys
-        if all(bags.lengths is None for bags in others.values()):
-            for k, bags in others.items():
-                ids_KB[k] = bags.values
+    def _jagged(self, arrays: _Arrays, count: int) -> KeyedJaggedTensor:
+        keys, ids_KB, others = self.features.keys, arrays.ids_KB, arrays.others
+        if arrays.in_place():
             values, (lengths, offsets) = ids_KB.reshape(-1), _one_each(ids_KB.size)
         else:
             every = [others.get(k, Bags(ids_KB[k], None)) for k in range(len(keys))]
@@ -307,6 +326,24 @@ class BatchBuilder:
         seq, block = (taken(parts.numbers(name)) for name in ("lake_seq", "block"))
         age = snapshot_age(seq, block, taken(parts.filled("teacher_version")))
         return torch.from_numpy(np.where(taken(parts.known("teacher_version")), age, 0.0).astype(np.float32))
+
+
+class _Arrays(NamedTuple):
+    """Ids of the keys that have one in every bag, the bags of the `others` by key; floats, and raw values of features
+    whose statistics are learned."""
+
+    ids_KB: np.ndarray
+    dense_BW: np.ndarray
+    raw_BS: np.ndarray
+    others: dict[int, Bags]
+
+    def in_place(self) -> bool:
+        """Whether every bag has one id; `ids_KB` are all of them then."""
+        for k, bags in self.others.items():
+            if bags.lengths is not None:
+                return False
+            self.ids_KB[k] = bags.values
+        return True
 
 
 def _one_each(bags: int) -> tuple[np.ndarray, np.ndarray]:

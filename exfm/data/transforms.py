@@ -26,6 +26,9 @@ GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # 2^64 / golden ratio, odd: multiplying 
 FEW_TEXTS, FEW_BYTES = 4, 256
 """The hashes of so many texts are kept."""
 
+SHORT_BYTES = 4096
+"""The hashes of a column that has at most so many bytes are kept."""
+
 
 class Bags(NamedTuple):
     """Ids of B bags. `lengths` is None when every bag holds exactly one id."""
@@ -45,13 +48,31 @@ def hash64(ids: pa.Array) -> np.ndarray:
     """
     if ids.null_count:
         raise ValueError(f"ids must not be null: {ids.null_count} of {len(ids)} are")
+    if pa.types.is_string(ids.type):
+        _, places, texts = ids.buffers()
+        if texts is not None and 4 * len(ids) + texts.size <= SHORT_BYTES:
+            return _hashes_of_short(places.slice(4 * ids.offset, 4 * (len(ids) + 1)).to_pybytes(), texts.to_pybytes())
     if pa.types.is_string(ids.type) or pa.types.is_large_string(ids.type):
-        encoded = ids.dictionary_encode()
-        texts = encoded.dictionary
-        few = len(texts) <= FEW_TEXTS and texts.nbytes <= FEW_BYTES
-        distinct = _hashes_of_few(tuple(texts.to_pylist())) if few else _hashes_of(texts.to_numpy(zero_copy_only=False))
-        return distinct[encoded.indices.to_numpy()]
+        return _hashes_of_column(ids)
     return mixed(_int64(ids).to_numpy().view(np.uint64))
+
+
+@lru_cache(maxsize=256)
+def _hashes_of_short(places: bytes, texts: bytes) -> np.ndarray:
+    """Of a short column, from its buffers: the candidates of a request have a vertical and a kind of device in common,
+    and so has the next request."""
+    column = pa.StringArray.from_buffers(len(places) // 4 - 1, pa.py_buffer(places), pa.py_buffer(texts))
+    found = _hashes_of_column(column)
+    found.flags.writeable = False
+    return found
+
+
+def _hashes_of_column(ids: pa.Array) -> np.ndarray:
+    encoded = ids.dictionary_encode()
+    texts = encoded.dictionary
+    few = len(texts) <= FEW_TEXTS and texts.nbytes <= FEW_BYTES
+    distinct = _hashes_of_few(tuple(texts.to_pylist())) if few else _hashes_of(texts.to_numpy(zero_copy_only=False))
+    return distinct[encoded.indices.to_numpy()]
 
 
 def _hashes_of(texts: np.ndarray) -> np.ndarray:

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from exfm.data import AsServed, Batch, FeatureSet, Histories, Statistics
+from exfm.data import AsServed, Batch, FeatureSet, Histories, Single, Statistics
 from exfm.embeddings import Kind, QuantisedTables, ServedTables, load_table_weights, one_id_each
 from exfm.errors import ModelError
 from exfm.layers import Coordinates, Prior, TrunkConfig, Units, build_trunk, with_prior
@@ -136,12 +136,16 @@ class ServedStudent(nn.Module):
     def score(self, batch: Batch) -> np.ndarray:
         """Logits (B, T) float32."""
         batch = self.statistics.complete(self.as_served(batch))
-        with torch.inference_mode():
-            if self.compiled is not None and len(batch) and one_id_each(batch.sparse):
-                return self.compiled(batch.sparse.values().view(-1, len(batch)), batch.dense).numpy()
+        if self.compiled is not None and len(batch) and one_id_each(batch.sparse):
+            return self.score_single(Single(batch.sparse.values().view(-1, len(batch)), batch.dense))
         at = None if self.wide is None else self.wide.hashing.of(batch)
         with torch.inference_mode():
             return self._logits(batch.sparse, batch.dense, at).numpy()
+
+    def score_single(self, rows: Single) -> np.ndarray:
+        """Logits (B, T) float32, by compiled code; B is at least 1."""
+        assert self.compiled is not None
+        return self.compiled(*rows).numpy()
 
 
 def new_served(student: Student) -> ServedStudent:

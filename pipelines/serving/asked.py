@@ -75,11 +75,13 @@ def _of_arrow(body: bytes, only: Collection[str], max_rows: int) -> Asked:
     except (ValueError, OSError, pa.ArrowException) as error:
         raise Unreadable(f"the body is no Arrow IPC stream: {error}") from None
     _few_enough(table.num_rows, max_rows)
-    counts = Counter(table.schema.names)
-    for name in only:
-        if counts[name] > 1:
-            raise Unreadable(f"column `{name}` stands {counts[name]} times in the body; give it once")
-    return Asked(TableColumns(table.select([name for name in only if name in counts])), {}, table.num_rows)
+    names = table.schema.names
+    if names != only:
+        counts = Counter(names)
+        if twice := [name for name in only if counts[name] > 1]:
+            raise Unreadable(f"column `{twice[0]}` stands {counts[twice[0]]} times in the body; give it once")
+        table = table.select([name for name in only if name in counts])
+    return Asked(TableColumns(table), {}, table.num_rows)
 
 
 def _narrow_enough(schema: pa.Schema) -> None:

@@ -12,7 +12,8 @@ field is absent.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from functools import lru_cache
+from typing import NamedTuple
 
 import pyarrow as pa
 
@@ -26,17 +27,52 @@ LEAST_ROWS = 65_536
 """This many rows are always allowed in a message, however small the largest one is."""
 
 
-def check_declared(value: bytes, max_bytes: int) -> None:
+KNOWN_BYTES = 1 << 14
+"""Metadata of at most so many bytes are parsed once: a caller's messages have the same ones again and again."""
+
+
+class Declared(NamedTuple):
+    """Of a batch: its rows, the most values of an array, the bytes of all buffers, and the least of all that."""
+
+    rows: int
+    longest: int
+    bytes: int
+    least: int
+
+
+def messages_of(value: bytes) -> list[pa.ipc.Message]:
+    """A stream's messages, of which the first is its schema's, without what they hold. Raises pa.ArrowException for one
+    that is corrupt, ValueError where there is none."""
+    reader, found = pa.ipc.MessageReader.open_stream(value), list[pa.ipc.Message]()
+    try:
+        while True:
+            found.append(reader.read_next_message())
+    except StopIteration:
+        pass
+    if not found or found[0].type != "schema":
+        raise ValueError("it is empty, or does not begin with a schema")
+    return found
+
+
+def little_endian(schema: pa.ipc.Message) -> bool:
+    """Whether a stream of this schema's message has numbers as this machine has them."""
+    data = memoryview(schema.metadata)
+    place = _field(data, _table(data, _field(data, _at(data, "I", 0), 2)), 0)
+    return not place or _at(data, "h", place) == 0
+
+
+def check_declared(messages: list[pa.ipc.Message], max_bytes: int) -> None:
     """Raises ValueError for a stream that declares more than a message of at most `max_bytes` can hold, or less than
-    nothing; pa.ArrowException, struct.error for one that is corrupt."""
+    nothing; struct.error for one that is corrupt."""
     most_rows = max(max_bytes // ROW_BYTES, LEAST_ROWS)
     rows = total = 0
-    for message in _messages(value):
-        length, nodes, sizes = _declared(message)
-        longest = max([length, *nodes])
-        if min([length, *nodes, *sizes]) < 0:
+    for message in messages:
+        if message.type not in ("record batch", "dictionary"):
+            continue
+        length, longest, size, least = _declared(message)
+        if least < 0:
             raise ValueError("declares less than nothing")
-        rows, total = rows + length, total + sum(sizes)
+        rows, total = rows + length, total + size
         if rows > most_rows:
             raise ValueError(f"declares {rows:,} rows; a message may hold {most_rows:,}")
         if longest > 8 * total + LEAST_ROWS:  # eight flags to a byte; a column of nulls has none
@@ -45,36 +81,47 @@ def check_declared(value: bytes, max_bytes: int) -> None:
             raise ValueError(f"declares {total:,} bytes; {EXPANSION * max_bytes:,} are allowed")
 
 
-def _messages(value: bytes) -> Iterator[pa.ipc.Message]:
-    """Record batches, and the batches inside dictionaries."""
-    reader = pa.ipc.MessageReader.open_stream(value)
-    while True:
-        try:
-            message = reader.read_next_message()
-        except StopIteration:
-            return
-        if message.type in ("record batch", "dictionary"):
-            yield message
+def _declared(message: pa.ipc.Message) -> Declared:
+    """What a record batch declares, or the batch inside a dictionary, once decompressed."""
+    metadata, dictionary = message.metadata.to_pybytes(), message.type == "dictionary"
+    layout = (_known if len(metadata) <= KNOWN_BYTES else _layout)(metadata, dictionary)
+    if not layout.compressed:
+        return layout.declared
+    # A compressed buffer begins with its size when decompressed, -1 where it is stored as it is.
+    body, sizes = memoryview(message.body), []
+    for offset, size in layout.buffers:
+        declared = _at(body, "q", offset) if size else 0
+        sizes.append(size - 8 if declared == -1 else declared)
+    return _together(layout.declared.rows, layout.nodes, sizes)
 
 
-def _declared(message: pa.ipc.Message) -> tuple[int, list[int], list[int]]:
-    """Rows, the length of every array, and the size of every buffer once decompressed."""
-    data, body = memoryview(message.metadata), memoryview(message.body)
+class _Layout(NamedTuple):
+    """`nodes`: the length of every array. `buffers`: where each begins and its size, as it is stored."""
+
+    declared: Declared
+    nodes: list[int]
+    buffers: list[tuple[int, int]]
+    compressed: bool
+
+
+def _layout(metadata: bytes, dictionary: bool) -> _Layout:
+    data = memoryview(metadata)
     batch = _table(data, _field(data, _at(data, "I", 0), 2))
-    if message.type == "dictionary":
+    if dictionary:
         batch = _table(data, _field(data, batch, 1))
     length_at = _field(data, batch, 0)
     length = _at(data, "q", length_at) if length_at else 0
     nodes = [node for node, _ in _pairs(data, _field(data, batch, 1))]
     buffers = _pairs(data, _field(data, batch, 2))
-    if not _field(data, batch, 3):
-        return length, nodes, [size for _, size in buffers]
-    # A compressed buffer begins with its size when decompressed, -1 where it is stored as it is.
-    sizes = []
-    for offset, size in buffers:
-        declared = _at(body, "q", offset) if size else 0
-        sizes.append(size - 8 if declared == -1 else declared)
-    return length, nodes, sizes
+    declared = _together(length, nodes, [size for _, size in buffers])
+    return _Layout(declared, nodes, buffers, compressed=bool(_field(data, batch, 3)))
+
+
+_known = lru_cache(maxsize=256)(_layout)
+
+
+def _together(length: int, nodes: list[int], sizes: list[int]) -> Declared:
+    return Declared(length, max([length, *nodes]), sum(sizes), min([length, *nodes, *sizes]))
 
 
 def _at(data: memoryview, kind: str, place: int) -> int:

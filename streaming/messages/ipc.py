@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from streaming.messages.declared import EXPANSION, check_declared
+from streaming.messages.declared import EXPANSION, KNOWN_BYTES, check_declared, little_endian, messages_of
 
 MAX_MESSAGE_BYTES = 16 * 1024 * 1024
 
@@ -35,18 +36,34 @@ def read_ipc(
     [30, 31]
     """
     try:
-        with pa.ipc.open_stream(value) as reader:
-            look(reader.schema)
-            check_declared(value, max_bytes)
-            table = reader.read_all()
+        messages = messages_of(value)
+        metadata = messages[0].metadata.to_pybytes()
+        known = (_known if len(metadata) <= KNOWN_BYTES else _Schema)(metadata)
+        look(known.schema)
+        check_declared(messages, max_bytes)
+        table = known.table(messages[1:]) if known.plain else pa.ipc.open_stream(value).read_all()
         table.validate(full=True)
-        expands = any(pa.types.is_dictionary(kind) or pa.types.is_string_view(kind) for kind in table.schema.types)
-        expanded = sum(_expanded_bytes(column) for column in table.columns) if expands else 0
+        expanded = 0 if known.plain else sum(_expanded_bytes(column) for column in table.columns)
     except (pa.ArrowException, OSError, MemoryError, struct.error) as error:
         raise ValueError(str(error)) from error
     if expanded > EXPANSION * max_bytes:
         raise ValueError(f"expanded, its dictionaries have {expanded:,} bytes; {EXPANSION * max_bytes:,} are allowed")
     return table
+
+
+class _Schema:
+    """That of a stream, from its first message. `plain`: each batch is read from its message alone."""
+
+    def __init__(self, metadata: bytes) -> None:
+        message = pa.ipc.read_message(struct.pack("<iI", -1, len(metadata)) + metadata)  # as a stream begins
+        self.schema = pa.ipc.read_schema(message)
+        self.plain = little_endian(message) and all(_is_plain(kind) for kind in self.schema.types)
+
+    def table(self, messages: Sequence[pa.ipc.Message]) -> pa.Table:
+        return pa.Table.from_batches([pa.ipc.read_record_batch(each, self.schema) for each in messages], self.schema)
+
+
+_known = lru_cache(maxsize=64)(_Schema)
 
 
 def plain_records(table: pa.Table, rows: Sequence[int]) -> list[dict[str, Any]]:
@@ -74,6 +91,12 @@ def _plain(column: pa.ChunkedArray, rows: pa.Array) -> list[Any]:
     if not (pa.types.is_null(kind) or _is_number(value) or _is_text(value)):
         return [f"<{short_type(kind)}>"] * len(rows)
     return column.take(rows).to_pylist()
+
+
+def _is_plain(kind: pa.DataType) -> bool:
+    """Numbers and texts, and lists of them."""
+    one = kind.value_type if pa.types.is_list(kind) else kind
+    return _is_number(one) or pa.types.is_string(one) or pa.types.is_large_string(one)
 
 
 def _is_number(kind: pa.DataType) -> bool:

@@ -76,14 +76,17 @@ class RowRules:
         self._tasks = pa.array(schema.feedback_tasks, pa.string())
         self._task_names = ", ".join(task.name for task in schema.tasks)
         self._plain = PlainColumns(self.schema, self._bounds | {"event_time_ms": (0, LATEST_EVENT_TIME_MS)})
+        self._names = self.schema.names
         self._nullable = pa.schema([field.with_nullable(True) for field in self.schema])
 
     def conform(self, table: pa.Table) -> tuple[pa.RecordBatch, Refusals]:
         """As `conform` has it of these columns; at once where the table has their types already."""
-        try:
-            one = table.select(self.schema.names)
-        except KeyError:  # one is absent, or stands there twice
-            return conform(table, self.schema)
+        one = table
+        if table.schema.names != self._names:
+            try:
+                one = table.select(self._names)
+            except KeyError:  # one is absent, or stands there twice
+                return conform(table, self.schema)
         same = one.schema.equals(self.schema)
         batches = one.to_batches() if same or one.schema.equals(self._nullable) else []
         if len(batches) != 1 or self._plain.any_nan(batches[0]):

@@ -576,7 +576,7 @@ MUTATIONS = (
         "a message takes what it says it needs",
         "fuzz",
         "streaming/messages/ipc.py",
-        "        check_declared(value, max_bytes)\n",
+        "        check_declared(messages, max_bytes)\n",
         "",
         "tests/unit/streaming/messages/test_ipc.py",
     ),

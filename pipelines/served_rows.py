@@ -8,6 +8,7 @@ number that is not finite.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -81,9 +82,7 @@ def checked_columns(
 
     def read(field: pa.Field) -> Taken:
         if field.name in context:
-            one, failed = _values([context[field.name]], field)
-            refused = dict.fromkeys(range(count), failed[0]) if failed else Refusals()
-            return pa.repeat(one[0], count), refused
+            return _shared(context[field.name], count, field)
         return _values(columns[field.name], field) if field.name in columns else _absent(field, count)
 
     return _checked(read, rules)
@@ -92,12 +91,23 @@ def checked_columns(
 def _checked(read: Callable[[pa.Field], Taken], rules: RowRules) -> tuple[pa.RecordBatch, Refusals]:
     """The columns of the schema, each as `read` has it."""
     arrays, refusals = [], Refusals()
-    for field in rules.schema:
+    for field in rules.fields:
         array, refused = read(field)
         arrays.append(array)
-        refusals = refused | refusals  # the first column at fault gives a row its reason
+        if refused:
+            refusals = refused | refusals  # the first column at fault gives a row its reason
     batch = pa.RecordBatch.from_arrays(arrays, schema=rules.schema)
     return batch, rules.check(batch) | refusals
+
+
+def _shared(value: Any, count: int, field: pa.Field) -> Taken:
+    """A value in each of `count` rows."""
+    if type(value) in AS_THEY_ARE.get(field.type, ()) and value == value and field.name != "event_time_ms":
+        with suppress(pa.ArrowException, ValueError, OverflowError):
+            return pa.repeat(pa.scalar(value, field.type), count), Refusals()
+    one, failed = _values([value], field)
+    refused = dict.fromkeys(range(count), failed[0]) if failed else Refusals()
+    return pa.repeat(one[0], count), refused
 
 
 def _values(values: list[Any] | pa.ChunkedArray, field: pa.Field) -> Taken:

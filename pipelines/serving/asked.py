@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -111,10 +113,20 @@ def _of_json(body: bytes, only: Collection[str], max_rows: int) -> Asked:
 
 
 def _of_rows(rows: Any, only: Collection[str], max_rows: int) -> tuple[dict[str, list[Any]], int]:
-    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+    if not isinstance(rows, list) or not set(map(type, rows)) <= {dict}:
         raise Unreadable('"rows" is a list of objects, one for each row')
     _few_enough(len(rows), max_rows)
+    if len(set(map(len, rows))) == 1 and rows[0]:
+        with suppress(KeyError):  # all have the same names: all columns are cut in one pass
+            columns = zip(*map(_row_of(rows[0]), rows), strict=True)
+            return {name: list(values) for name, values in zip(rows[0], columns, strict=True) if name in only}, len(rows)
     return {name: [row.get(name) for row in rows] for name in only if any(name in row for row in rows)}, len(rows)
+
+
+def _row_of(names: Collection[str]) -> Callable[[dict[str, Any]], tuple[Any, ...]]:
+    """The values of these names. Raises KeyError where one is absent."""
+    get = itemgetter(*names)
+    return get if len(names) > 1 else lambda row: (get(row),)
 
 
 def _of_columns(columns: Any, max_rows: int) -> tuple[Mapping[str, list[Any]], int]:

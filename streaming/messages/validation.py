@@ -76,7 +76,7 @@ class RowRules:
         self._tasks = pa.array(schema.feedback_tasks, pa.string())
         self._task_names = ", ".join(task.name for task in schema.tasks)
         self._plain = PlainColumns(self.schema, self._bounds | {"event_time_ms": (0, LATEST_EVENT_TIME_MS)})
-        self._names = self.schema.names
+        self.fields, self._names = list(self.schema), self.schema.names
         self._nullable = pa.schema([field.with_nullable(True) for field in self.schema])
 
     def conform(self, table: pa.Table) -> tuple[pa.RecordBatch, Refusals]:

@@ -15,6 +15,7 @@ from torchrec.sparse.jagged_tensor import KeyedTensor
 from exfm.data import Batch, FeatureSet, Statistics
 from exfm.embeddings import bag_configs, load_table_weights
 from exfm.models.stack import has_wide, stacked
+from exfm.models.teacher_compiled import compiled_dense
 from exfm.models.teacher_config import TeacherConfig
 from exfm.models.teacher_net import TeacherNet
 from exfm.models.teacher_wide import all_tables, summed, wide_configs, wide_tables
@@ -46,6 +47,8 @@ class TeacherScorer:
         self.tasks = tuple(tasks)
         tables = EmbeddingBagCollection(bag_configs(features, cfg.width))  # drawn in place, not copied: they are loaded
         self._net = TeacherNet(cfg, features, tasks, seed=0, tables=tables).eval()
+        if cfg.compile:
+            self._net.compiled = compiled_dense(cfg, self._net, learns=False)
         self._wide = wide_tables(features, len(self.tasks)) if cfg.wide else None
         self._theta: Tensor | None = None
         self._statistics = Statistics(features)
@@ -92,6 +95,8 @@ class ShardedScorer:
         self.tasks = tuple(tasks)
         tables = EmbeddingBagCollection(bag_configs(features, cfg.width), device=torch.device("meta"))
         self._net = TeacherNet(cfg, features, tasks, seed=0, tables=tables).eval()
+        if cfg.compile:
+            self._net.compiled = compiled_dense(cfg, self._net, learns=False)
         self.plan = plan_sharding(all_tables(cfg, features, len(tasks), learns=False), group, sharding, batch_rows)
         for part in self.plan.plan.values():
             for table in part.values():

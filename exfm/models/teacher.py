@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-import torch.nn.functional as nnf
 from torch import Tensor
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 
@@ -27,8 +26,9 @@ from exfm.embeddings import bag_configs, draw_initial_weights
 from exfm.layers import label_sums, with_prior
 from exfm.models.scorer import tables_of
 from exfm.models.stack import Stack, has_wide
+from exfm.models.teacher_compiled import compiled_dense
 from exfm.models.teacher_config import TeacherConfig
-from exfm.models.teacher_net import TeacherNet
+from exfm.models.teacher_net import Targets, TeacherNet
 from exfm.models.teacher_wide import Pooled, WideTables, all_tables
 from exfm.parallel import RankGroup, Sharding, learning_tables, plan_sharding
 from exfm.randomness import StepRandomness
@@ -96,6 +96,8 @@ class Teacher:
         for c in configs:
             draw_initial_weights(c.name, c.num_embeddings, c.embedding_dim, seed, self.weights.windows[c.name])
         self._net.to(self.group.device).train()
+        if cfg.compile:
+            self._net.compiled = compiled_dense(cfg, self._net, learns=True)
         self.dense = {name: p for name, p in self._net.named_parameters() if not name.startswith("tables.")}
         self._adam = torch.optim.Adam(self.dense.values(), lr=cfg.dense_lr, fused=True)
         self._rows = torch.zeros((), dtype=torch.int64)
@@ -134,7 +136,6 @@ class Teacher:
         self._adam.zero_grad(set_to_none=True)
         dense = self.statistics(batch.dense, batch.raw)
         looked = self._tables.look_up(prepared.lookup)
-        z = self._net.predict(looked.pooled, batch.sparse, dense)
         mask = batch.label_mask
         local_rows = mask.sum(0)
         counts = [torch.full_like(local_rows, count) for count in (len(batch), prepared.left_out)]
@@ -142,9 +143,8 @@ class Teacher:
         rows, given, left_out, *sums = self.group.sum(torch.cat([own, label_sums(batch)]))  # (5, T)
         nothing_left = not int(given[0]) and bool(left_out[0])
         share = share_of_full(int(given[0]), self._full_batch)
-        h = nnf.binary_cross_entropy_with_logits(z, batch.labels.to(z.dtype), reduction="none")
-        h = h * batch.weights.unsqueeze(1)
-        local_loss = (torch.where(mask, h, 0.0).sum(0) / rows.clamp(min=1).to(z.dtype)).sum()
+        targets = Targets(batch.labels, mask, batch.weights, rows.clamp(min=1))
+        z, local_loss = self._net.judge(looked.pooled, batch.sparse, dense, targets)
         loss = self.group.sum(local_loss.detach())
         offset, pooled = self._net.prior.offset().float(), self._look_up_wide(prepared)
         deep = logits = z.detach()

@@ -73,6 +73,13 @@ class TeacherConfig(WukongSizes):
         "teacher is wide; weights, optimizers, embeddings, pooling of sequences and logits stay fp32.",
     )
 
+    compile: bool = Field(
+        default=False,
+        exclude_if=lambda on: not on,
+        description="Learn and score by machine code, on CPUs. A C++ compiler makes it before the first step, in a "
+        "minute or two, and it is kept in the user's cache. Sums are in another order than without.",
+    )
+
     @model_validator(mode="before")
     @classmethod
     def _complete(cls, data: Any) -> Any:

@@ -1,13 +1,17 @@
 """The teacher's network: tables, units, an interaction trunk and a head per task.
 
+    loss = Σ_t ( Σ_b mask_bt · weight_b · h(z_bt, label_bt) ) / rows_t
+
 B examples, F sparse features, N embeddings (F, more where a feature is several units wide), D width, T tasks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple, Protocol
 
 import torch
+import torch.nn.functional as nnf
 from torch import Tensor, nn
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
@@ -26,13 +30,37 @@ from exfm.parallel import in_order
 from exfm.randomness import named_generator
 
 
+class Compiled(Protocol):
+    """The dense part and its loss by other means. Without rows it is not asked."""
+
+    def score(self, units: Tensor, dense: Tensor) -> Tensor: ...
+    def judge(self, units: Tensor, dense: Tensor, offset: Tensor, targets: Targets) -> tuple[Tensor, Tensor]: ...
+
+
+class Targets(NamedTuple):
+    """What logits are judged by."""
+
+    labels: Tensor  # (B, T)
+    mask: Tensor  # (B, T): whether the label is known
+    weights: Tensor  # (B,)
+    rows: Tensor  # (T,): rows of the global batch whose label is known, 1 at least
+
+
+def loss_of(z: Tensor, targets: Targets) -> Tensor:
+    """The part of these rows (B, T) in the loss of the global batch."""
+    h = nnf.binary_cross_entropy_with_logits(z, targets.labels.to(z.dtype), reduction="none")
+    h = h * targets.weights.unsqueeze(1)
+    return (torch.where(targets.mask, h, 0.0).sum(0) / targets.rows.to(z.dtype)).sum()
+
+
 class TeacherNet(nn.Module):
     """Tables, units, interaction, a head per task and the prior: (KeyedJaggedTensor, (B, dense)) -> logits (B, T).
 
     All but the tables are of `dense_dtype`, and so are the logits.
 
     The dense part works on a copy of the pooled embeddings that is cut off from the tables; `cut` holds both ends, so
-    that the tables learn only after every gradient was seen finite.
+    that the tables learn only after every gradient was seen finite. `compiled` stands for its dense part where it is
+    set (teacher_compiled.py).
 
     Raises ConfigError for a feature whose width is not a multiple of the teacher's.
     """
@@ -51,8 +79,9 @@ class TeacherNet(nn.Module):
         self.units = Units(features, cfg.width, seed)
         self.keys = list(features.keys)
         self.tables = embedding_bags(features, cfg.width, seed) if tables is None else tables
+        self.dense_inputs = len(features.dense_labels)
         self.trunk = cfg.interaction_settings().build(
-            self.units.count, cfg.width, len(features.dense_labels), named_generator(seed, "trunk")
+            self.units.count, cfg.width, self.dense_inputs, named_generator(seed, "trunk")
         )
         self.heads = nn.ModuleDict()
         for task in tasks:
@@ -69,19 +98,39 @@ class TeacherNet(nn.Module):
         for part in (self.units, self.trunk, self.heads):
             part.to(self.dtype)
         self.cut: tuple[Tensor, Tensor]
+        self.compiled: Compiled | None = None
 
     def forward(self, sparse: KeyedJaggedTensor, dense: Tensor) -> Tensor:
         return self.predict(in_order(self.tables(sparse), self.keys), sparse, dense)
 
     def predict(self, pooled: Tensor, sparse: KeyedJaggedTensor, dense: Tensor) -> Tensor:
         """Logits from what was looked up, (B, sum of widths) in the order of the keys."""
+        units, dense = self._inputs(pooled, sparse, dense)
+        of = self.dense_part if self.compiled is None or not len(units) else self.compiled.score
+        return self.prior(of(units, dense))
+
+    def judge(
+        self, pooled: Tensor, sparse: KeyedJaggedTensor, dense: Tensor, targets: Targets
+    ) -> tuple[Tensor, Tensor]:
+        """The same logits, and the loss, which is to be differentiated as it is."""
+        units, dense = self._inputs(pooled, sparse, dense)
+        offset = self.prior.offset().to(self.dtype)
+        if self.compiled is not None and len(units):
+            return self.compiled.judge(units, dense, offset, targets)
+        z = self.dense_part(units, dense) + offset
+        return z, loss_of(z, targets)
+
+    def _inputs(self, pooled: Tensor, sparse: KeyedJaggedTensor, dense: Tensor) -> tuple[Tensor, Tensor]:
         e = pooled.detach().to(self.dtype).requires_grad_(self.training)
         self.cut = (pooled, e)
-        units = self.units(e, sparse)
-        with torch.autocast(e.device.type, torch.bfloat16, enabled=self._bf16):
-            h = self.trunk(units, dense.to(self.dtype))
+        return self.units(e, sparse), dense.to(self.dtype)
+
+    def dense_part(self, units: Tensor, dense: Tensor) -> Tensor:
+        """Logits (B, T) without the prior, from units (B, N, D) and dense features (B, C)."""
+        with torch.autocast(units.device.type, torch.bfloat16, enabled=self._bf16):
+            h = self.trunk(units, dense)
             z = torch.cat([head(h) for head in self.heads.values()], dim=1)
-        return self.prior(z.to(self.dtype))
+        return z.to(self.dtype)
 
     def feature_axes(self, features: FeatureSet) -> dict[str, Axes]:
         """The axes of the dense part that depend on the features, by parameter, for a net like this over `features`.

@@ -1,0 +1,122 @@
+"""Functions of tensors as machine code: torch.export, then AOTInductor, which has a C++ compiler make a library.
+
+The code holds no weights: all tensors are arguments. It is kept on the disk and loaded in milliseconds, without the
+compiler or Inductor. It is named by what it computes and by all that its bits depend on: exfm's own sources, torch,
+the processor, the number of threads.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import platform
+import shutil
+from collections.abc import Callable, Sequence
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from exfm.errors import ConfigError, ModelError
+
+COMPILERS = ("g++", "clang++")
+MOST_ROWS = 1 << 24
+
+Function = Callable[..., Sequence[Tensor]]
+Code = Callable[[list[Tensor]], Sequence[Tensor]]
+
+
+def cache_folder() -> Path:
+    """Where code is kept: in the user's cache."""
+    root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return root / "exfm" / "compiled"
+
+
+def has_compiler() -> bool:
+    return any(map(shutil.which, (os.environ.get("CXX", "g++"), *COMPILERS)))
+
+
+def machine_code(
+    function: Function, example: Callable[[int], Sequence[Tensor]], batched: Sequence[bool], about: Any, what: str
+) -> Code:
+    """The code of a function of tensors, for any number of rows from 1.
+
+    example   arguments for so many rows; those that are `batched` have the rows as their first dimension
+    about     what tells this function from others, as JSON
+    what      asks for it, for errors: "teacher.model.compile"
+
+    It is taken from the user's cache, or made there, which takes a minute or two. Arguments of the code are contiguous
+    and of the example's dtypes.
+
+    Raises ConfigError where it is to be made and there is no compiler, ModelError where it cannot be made or loaded.
+    """
+    folder = cache_folder()
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{_name(about)}.pt2"
+    if not path.exists():
+        with open(folder / f"{path.stem}.lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # one process makes it, others wait for it
+            if not path.exists():
+                _make(function, example, batched, path, what)
+    try:
+        return torch._C._aoti.AOTIModelPackageLoader(str(path), "model", True, 1, -1).boxed_run
+    except RuntimeError as error:
+        raise ModelError(f"{path} cannot be loaded: {error}; delete it, and it is made again") from None
+
+
+def _name(about: Any) -> str:
+    made_by = [torch.__version__, torch.backends.cpu.get_cpu_capability(), torch.get_num_threads(), _processor()]
+    said = hashlib.sha256(json.dumps([about, made_by], sort_keys=True).encode())
+    sources = Path(__file__).parent
+    for source in sorted([*sources.glob("*.py"), *sources.glob("layers/*.py"), *sources.glob("models/*.py")]):
+        said.update(source.read_bytes())
+    return said.hexdigest()[:20]
+
+
+def _processor() -> str:
+    """What the processor can do: the compiler makes use of all of it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line for line in lines if line.startswith(("flags", "Features"))), platform.machine())
+
+
+def _make(
+    function: Function, example: Callable[[int], Sequence[Tensor]], batched: Sequence[bool], path: Path, what: str
+) -> None:
+    if not has_compiler():
+        raise ConfigError(f"{what} needs a C++ compiler (g++), and there is none; install one, or leave {what} out")
+    from torch._inductor import aoti_compile_and_package  # seconds to import: those that find the code do not
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    taken = {size for tensor in example(1) for size in tensor.shape}
+    rows = next(n for n in count(509) if n not in taken)  # or the rows would be taken for a size of the model
+    dimension = torch.export.Dim("B", min=1, max=MOST_ROWS)
+    shapes = tuple({0: dimension} if rowwise else None for rowwise in batched)
+    whole = path.with_name(f"{path.stem}-{os.getpid()}.pt2")
+    try:
+        graph = make_fx(function, tracing_mode="symbolic")(*example(rows))
+        with torch.no_grad():
+            exported = torch.export.export(_Graph(graph), tuple(example(rows)), dynamic_shapes=(shapes,))
+            aoti_compile_and_package(exported, package_path=str(whole), inductor_configs={"compile_threads": 1})
+    except Exception as error:  # of torch.export, of Inductor, of the C++ compiler
+        whole.unlink(missing_ok=True)
+        said = next(iter(str(error).splitlines()), type(error).__name__)
+        raise ModelError(f"{what}: no code can be made: {said}; leave {what} out") from error
+    whole.replace(path)
+
+
+class _Graph(nn.Module):
+    """torch.export takes modules only."""
+
+    def __init__(self, graph: nn.Module) -> None:
+        super().__init__()
+        self._graph = graph
+
+    def forward(self, *tensors: Tensor) -> Any:
+        return self._graph(*tensors)

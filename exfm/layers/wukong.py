@@ -26,6 +26,14 @@ from exfm.layers.dense import seeded_linear, seeded_mlp
 from exfm.layers.interaction import Axes, InputLabels, Interaction, InteractionOptions, Labels
 
 
+class Norm(nn.LayerNorm):
+    """LN over the last dimension, (…, size) -> (…, size). Of bf16 it is computed in float32: torch sums the gradients
+    of its weights over rows in the input's own precision, where some thousand rows lose half of them."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return super().forward(input.float()).bfloat16() if input.dtype == torch.bfloat16 else super().forward(input)
+
+
 class AttentiveProjection(nn.Module):
     """Y(X) = reshape(MLP(flatten(W_C X))), to n × k; W_C compresses the N embeddings to K.
 
@@ -80,9 +88,9 @@ class WukongLayer(nn.Module):
         self.W_R = None if m == n else seeded_linear(n, m, generator, bias=False).weight  # (m, n)
         self.Y_T: Tensor | None = None if attentive else seeded_linear(n, k, generator, bias=False).weight  # (k, n)
         self.attend = AttentiveProjection(n, d, k, hidden, generator) if attentive else None
-        self.fm_norm = nn.LayerNorm(n * k) if layer_norm else nn.Identity()
+        self.fm_norm = Norm(n * k) if layer_norm else nn.Identity()
         self.fm_mlp = seeded_mlp(n * k, (*hidden, num_fmb * d), generator, last_relu=False)
-        self.norm = nn.LayerNorm(d) if layer_norm else nn.Identity()
+        self.norm = Norm(d) if layer_norm else nn.Identity()
 
     def forward(self, X: Tensor) -> Tensor:
         mixed = torch.cat([self.fmb(X), over_embeddings(self.W_L, X)], dim=1)

@@ -40,6 +40,11 @@ def has_compiler() -> bool:
     return any(map(shutil.which, (os.environ.get("CXX", "g++"), *COMPILERS)))
 
 
+def no_compiler(what: str) -> str:
+    """In words, where `what` asks for one that is not there."""
+    return f"{what} needs a C++ compiler (g++), and there is none; install one, or leave {what} out"
+
+
 def machine_code(
     function: Function, example: Callable[[int], Sequence[Tensor]], batched: Sequence[bool], about: Any, what: str
 ) -> Code:
@@ -90,7 +95,7 @@ def _make(
     function: Function, example: Callable[[int], Sequence[Tensor]], batched: Sequence[bool], path: Path, what: str
 ) -> None:
     if not has_compiler():
-        raise ConfigError(f"{what} needs a C++ compiler (g++), and there is none; install one, or leave {what} out")
+        raise ConfigError(no_compiler(what))
     from torch._inductor import aoti_compile_and_package  # seconds to import: those that find the code do not
     from torch.fx.experimental.proxy_tensor import make_fx
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from exfm.errors import ConfigError
+from exfm.machine_code import has_compiler
 from exfm.threads import set_threads
 from pipelines.bench.benchmark import Benchmark, measured
 from pipelines.bench.figures import Figure
@@ -15,7 +16,7 @@ from pipelines.bench.rows import batch_building, hashing, lake_reading, message_
 from pipelines.bench.serving import serving, slowest_answer
 from pipelines.bench.students import default_arm, student_network, student_step
 from pipelines.bench.tables import embedding_step
-from pipelines.bench.teachers import teacher_forward, teacher_step
+from pipelines.bench.teachers import BF16, COMPILED, FP32, teacher_forward, teacher_step
 
 
 def _compared(make: Callable[[], Benchmark]) -> Callable[[int], list[Figure]]:
@@ -33,8 +34,12 @@ _ALL: dict[str, Callable[[int], list[Figure]]] = {
     "default-arm-2048": _compared(partial(default_arm, 2048)),
     "default-arm-512": _compared(partial(default_arm, 512)),
     "default-arm-128": _compared(partial(default_arm, 128)),
-    "teacher-step": _compared(teacher_step),
-    "teacher-forward": _compared(teacher_forward),
+    "teacher-step": _compared(partial(teacher_step, FP32)),
+    "teacher-step-bf16": _compared(partial(teacher_step, BF16)),
+    "teacher-step-compiled": _compared(partial(teacher_step, COMPILED)),
+    "teacher-forward": _compared(partial(teacher_forward, FP32)),
+    "teacher-forward-bf16": _compared(partial(teacher_forward, BF16)),
+    "teacher-forward-compiled": _compared(partial(teacher_forward, COMPILED)),
     "embedding-step": _compared(embedding_step),
     "batch-building": _compared(batch_building),
     "hashing-integers": _compared(partial(hashing, "integers")),
@@ -52,11 +57,13 @@ NAMES = tuple(_ALL)
 
 
 def measure(name: str | None, runs: int) -> Iterator[Figure]:
-    """The figures of a benchmark, of those whose name begins so, or of all, each when it is measured.
+    """The figures of a benchmark, of those whose name begins so, or of all, each when it is measured. What needs a
+    compiler is among those of all only where there is one.
 
     Raises ConfigError where no benchmark has the name.
     """
-    asked = [each for each in NAMES if name is None or each == name] or [n for n in NAMES if n.startswith(str(name))]
+    able = [each for each in NAMES if has_compiler() or not each.endswith("-compiled")]
+    asked = [name] if name in NAMES else [each for each in able if each.startswith(name or "")]
     if not asked:
         raise ConfigError(f"there is no benchmark `{name}`; there are: {', '.join(NAMES)}")
     set_threads(1)

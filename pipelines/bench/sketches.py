@@ -98,9 +98,10 @@ class _WukongSketchLayer(nn.Module):
 
 
 class SketchStep:
-    """Train a network over tables on labels, with Adam."""
+    """Train a network over tables on labels, with Adam. `bf16`: by torch's own autocast."""
 
-    def __init__(self, net: nn.Module, batches: Sequence[Batch]) -> None:
+    def __init__(self, net: nn.Module, batches: Sequence[Batch], *, bf16: bool = False) -> None:
+        self._bf16 = bf16
         self.net, self.tables, self.batches = net, TablesSketch(), batches
         self.adam = torch.optim.Adam(net.parameters(), lr=4e-3, fused=True)
 
@@ -110,7 +111,7 @@ class SketchStep:
 
     def step(self, batch: Batch) -> None:
         ids, e = self.tables.look_up(batch)
-        z = self.net(e.requires_grad_(), batch.dense)
+        z = self._logits(e.requires_grad_(), batch)
         self.adam.zero_grad(set_to_none=True)
         nnf.binary_cross_entropy_with_logits(z, batch.labels[:, 0]).backward()
         self.adam.step()
@@ -120,4 +121,8 @@ class SketchStep:
     def score(self) -> None:
         with torch.inference_mode():
             for batch in self.batches:
-                self.net(self.tables.look_up(batch)[1], batch.dense)
+                self._logits(self.tables.look_up(batch)[1], batch)
+
+    def _logits(self, e: Tensor, batch: Batch) -> Tensor:
+        with torch.autocast("cpu", torch.bfloat16, enabled=self._bf16):
+            return self.net(e, batch.dense).float()

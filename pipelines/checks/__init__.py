@@ -10,6 +10,7 @@ labels      judges label rates, and delays against windows
 verticals   judges what students select
 features    judges tables and transforms against the values
 collisions  ids that share a row of a table
+compiler    judges whether what is to be compiled can be
 memory      judges what a run takes against what the machine has
 screen      a report as text
 """

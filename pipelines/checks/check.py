@@ -9,6 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from pipelines.checks.compiler import judge_compiler
 from pipelines.checks.features import judge_features
 from pipelines.checks.labels import judge_labels
 from pipelines.checks.memory import judge_memory
@@ -81,6 +82,7 @@ def check_config(
     report.add(wrong)
     report.add(list(judge_features(config, sample.batch if sample is not None else None)))
     report.add(list(judge_memory(config, total_memory(), local=local)))
+    report.add(list(judge_compiler(config)))
     if source is not None:
         report.add(list(judge_pace(source)))
     if isinstance(source, Generated):

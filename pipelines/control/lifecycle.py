@@ -14,7 +14,7 @@ from exfm.tensors import checkpoint_names
 from pipelines.config import STUDENT, Config, Recorded
 from pipelines.control.conclusion import earlier_summary
 from pipelines.control.live_run import LiveRun
-from pipelines.control.preflight import check_ranks, clear, contents, left_as_found, locked, prepare
+from pipelines.control.preflight import check_compiler, check_ranks, clear, contents, left_as_found, locked, prepare
 from pipelines.control.provision import Say, make_lake, make_topics, provisioned
 from pipelines.control.reconciler import with_roster
 from pipelines.control.signals import interruptible, undisturbed_cleanup
@@ -55,6 +55,7 @@ def run(
         attend = _stopping(Idleness(until_idle_s), attend)
     until_end = until_end or config.source is not None
     check_ranks(config, local=local)
+    check_compiler(config)
     before = contents(run_dir.root)
     with locked(run_dir), left_as_found(run_dir, before) as found, interruptible():
         _clear_failed_start(config, run_dir, say)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from exfm.errors import ConfigError
+from exfm.machine_code import has_compiler, no_compiler
 from pipelines.config import Config, dump
 from pipelines.control.continuation import settle
 from pipelines.run_dir import RunDir
@@ -164,6 +165,12 @@ def locked(run_dir: RunDir) -> Iterator[None]:
                 f"`{command('exfm', 'stop', '--run-dir', run_dir.root)}`"
             )
         yield
+
+
+def check_compiler(config: Config) -> None:
+    """Raises ConfigError where the teacher is to be compiled and nothing can compile it."""
+    if config.teacher.model.compile and not has_compiler():
+        raise ConfigError(no_compiler("teacher.model.compile"))
 
 
 def check_ranks(config: Config, *, local: bool) -> None:

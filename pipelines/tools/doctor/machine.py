@@ -94,12 +94,12 @@ def open_files(scope: Scope) -> Verdict:
 
 
 def compiler(scope: Scope) -> Verdict:
-    """A C++ compiler, for torch.compile only."""
+    """A C++ compiler, for `teacher.model.compile` and `exfm serve --compile` only."""
     found = next((path for name in COMPILERS if (path := shutil.which(name))), None)
     if found is None:
-        said = "no C++ compiler: torch.compile is not used, models run eager (same results, a little slower)"
-        return Verdict("warn", said, "install g++ if you want torch.compile")
-    return Verdict("ok", f"{Path(found).name} for torch.compile")
+        said = "no C++ compiler: `teacher.model.compile` and `exfm serve --compile` are refused, all else runs"
+        return Verdict("warn", said, "install g++ if you want them")
+    return Verdict("ok", f"{Path(found).name} for `teacher.model.compile` and `exfm serve --compile`")
 
 
 def gpu(scope: Scope) -> Verdict:

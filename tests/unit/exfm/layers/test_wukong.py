@@ -4,7 +4,7 @@ from torch import nn
 
 from exfm.errors import ConfigError
 from exfm.layers import Wukong
-from exfm.layers.wukong import WukongLayer
+from exfm.layers.wukong import Norm, WukongLayer
 
 
 def rng(seed=0):
@@ -127,3 +127,10 @@ def test_every_parameter_learns():
 def test_empty_blocks_are_refused():
     with pytest.raises(ConfigError, match="they are 3, 0 and 2"):
         layer(num_lcb=0)
+
+
+def test_a_norm_of_bf16_sums_its_weights_gradients_over_all_rows():
+    """torch's own sums them in bf16, where a sum of ones ends at 512."""
+    norm = Norm(4)
+    norm(torch.randn(5000, 4, generator=torch.Generator().manual_seed(1)).bfloat16()).sum().backward()
+    assert norm.bias.grad.tolist() == [5000.0] * 4

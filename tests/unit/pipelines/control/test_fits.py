@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 
 from exfm.errors import ConfigError
 from exfm.planning import find_plan
+from pipelines.checks.compiler import judge_compiler
 from pipelines.control import run
 from pipelines.control.preflight import check_ranks
 from pipelines.planning import question_of
+from pipelines.quality import Severity
 from pipelines.run_dir import RunDir
 from streaming.errors import BadInput
 from tests.support.pipelines.small_runs import small
@@ -49,3 +53,14 @@ def test_a_limit_holds_for_one_rank_too():
     with pytest.raises(ConfigError, match="do not fit"):
         check_ranks(small("nowhere:1", teacher__sharding={"memory_gb": 1e-5}), local=True)
     check_ranks(small("nowhere:1", teacher__sharding={"memory_gb": 1.0}), local=True)
+
+
+def test_a_teacher_that_nothing_can_compile_is_told_before_anything_is_made(tmp_path, monkeypatch):
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    config = small("nowhere:1", teacher__model={"compile": True})
+    with pytest.raises(ConfigError, match=r"teacher.model.compile needs a C\+\+ compiler"):
+        run(config, RunDir(tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
+    (finding,) = judge_compiler(config)
+    assert (finding.severity, finding.where) == (Severity.STOP, "teacher.model.compile")
+    assert not list(judge_compiler(small("nowhere:1")))

@@ -157,11 +157,11 @@ def test_a_containers_memory_limit_counts(monkeypatch, tmp_path):
     assert verdict.message.startswith("2.0 GB")
 
 
-def test_no_compiler_only_warns_and_says_what_happens_instead(monkeypatch):
+def test_no_compiler_only_warns_and_says_what_is_refused(monkeypatch):
     monkeypatch.setattr(machine.shutil, "which", lambda name: None)
     verdict = machine.compiler(HERE)
     assert verdict.status == "warn"
-    assert "eager" in verdict.message
+    assert "`teacher.model.compile` and `exfm serve --compile` are refused" in verdict.message
     assert machine.gpu(HERE).status == "ok"
 
 

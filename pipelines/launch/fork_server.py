@@ -5,6 +5,9 @@
 
 To import what a worker needs takes seconds of a core and hundreds of megabytes. Forks share both: a page of memory is
 copied when one of them writes to it. The server has one thread, so a fork is whole. It ends when its owner does.
+
+Some packages keep what the environment says as they are imported; those of `last` are imported in the environment of
+the first process that is asked for, which is taken to hold for all.
 """
 
 from __future__ import annotations
@@ -33,13 +36,14 @@ END_WAIT_S = 5.0
 
 
 class ForkServer:
-    """A server that imports `modules`, in a process of its own, whose environment has `environment` as well.
+    """A server that imports `modules`, in a process of its own, whose environment has `environment` as well; and `last`
+    when the first process is asked for.
 
     It can be asked at once: who asks waits until all is imported. One that has died is done without: whoever asks
     becomes the process itself, and imports for itself what it needs.
     """
 
-    def __init__(self, modules: Sequence[str], environment: Mapping[str, str]) -> None:
+    def __init__(self, modules: Sequence[str], environment: Mapping[str, str], last: Sequence[str] = ()) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="exfm-"))  # its owner's alone: what is asked for is run
         path = self._folder / "socket"
         self.command = shlex.join([sys.executable, "-IS", forked.__file__, str(path), sys.executable])
@@ -47,7 +51,7 @@ class ForkServer:
             listening.bind(str(path))
             listening.listen(128)
             self._process = subprocess.Popen(
-                [sys.executable, "-m", __name__, str(listening.fileno()), *modules],
+                [sys.executable, "-m", __name__, str(listening.fileno()), ",".join(last), *modules],
                 env={**os.environ, **environment},
                 stdin=subprocess.PIPE,
                 pass_fds=[listening.fileno()],
@@ -77,40 +81,49 @@ class _Asked(NamedTuple):
     environment: dict[str, str]
     folder: str
 
+    def settle(self) -> None:
+        """Have its environment."""
+        os.environ.clear()
+        os.environ.update(self.environment)
+
     def begin(self, descriptors: Sequence[int]) -> None:
         """Make this process the one that was asked for."""
         os.setsid()
         for number, descriptor in enumerate(descriptors):
             os.dup2(descriptor, number)
             os.close(descriptor)
-        os.environ.clear()
-        os.environ.update(self.environment)
+        self.settle()
         os.chdir(self.folder)
         sys.argv = self.script
         sys.path[0] = str(Path(self.script[0]).parent)
         gc.enable()
 
 
-def _serve(listening: socket.socket) -> _Asked | None:
+def _serve(listening: socket.socket, last: Sequence[str]) -> _Asked | None:
     """Fork for whoever asks, until standard input ends with the owner: None then. In a fork: what it is to run."""
+    waiting = list(last)
     with DefaultSelector() as either:
         either.register(listening, EVENT_READ)
         either.register(sys.stdin, EVENT_READ)
         while sys.stdin not in {key.fileobj for key, _ in either.select()}:
             connection, _ = listening.accept()
             with connection:
-                if (asked := _answer(connection)) is not None:
+                if (asked := _answer(connection, waiting)) is not None:
                     listening.close()
                     return asked
     shutil.rmtree(Path(listening.getsockname()).parent, ignore_errors=True)
     return None
 
 
-def _answer(connection: socket.socket) -> _Asked | None:
-    """In the fork: what was asked for. In the server: None."""
+def _answer(connection: socket.socket, waiting: list[str]) -> _Asked | None:
+    """In the fork: what was asked for. In the server: None. What is `waiting` is imported before."""
     _, descriptors, _, _ = socket.recv_fds(connection, 1, 3)
     with connection.makefile("rb") as message:
         asked = _Asked(*json.load(message))
+    if waiting:
+        asked.settle()
+        _import(waiting)
+        waiting.clear()
     fork = os.fork()
     if fork == 0:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -123,15 +136,19 @@ def _answer(connection: socket.socket) -> _Asked | None:
     return None
 
 
-def _main(listening: str, *modules: str) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the owner, which ends this
-    gc.disable()  # a fifth of the time of importing
+def _import(modules: Sequence[str]) -> None:
     for module in modules:
         importlib.import_module(module)
     gc.freeze()  # else every fork's first collection would write to all pages
+
+
+def _main(listening: str, last: str, *modules: str) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the owner, which ends this
+    gc.disable()  # a fifth of the time of importing
+    _import(modules)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # forks are not waited for
     with socket.socket(fileno=int(listening)) as at:
-        asked = _serve(at)
+        asked = _serve(at, list(filter(None, last.split(","))))
     if asked is not None:
         runpy.run_path(asked.script[0], run_name="__main__")
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from pipelines.config import Resources
+from pipelines.launch import setup_worker
 from pipelines.launch.fork_server import ForkServer
 from pipelines.launch.host import Build, Host, last_turn
 from pipelines.launch.ranks import ADVANCE_S, RankHandle
@@ -35,7 +36,9 @@ PRELOADED = (
     "pipelines.workers.teacher.worker",
     "pipelines.workers.student.worker",
 )
-"""What the processes of workers are forked with. Ray is not: it cannot be used in a fork of what has imported it."""
+"""What the processes of workers are forked with."""
+RAYS = ("ray._private.workers.default_worker",)
+"""And last, since Ray reads the environment as it is imported: which job a worker is of, and of which raylet."""
 ENVIRONMENT = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "ARROW_IO_THREADS", "RAYON_NUM_THREADS")
 
 
@@ -240,6 +243,7 @@ class RayLauncher:
 
     def __init__(self, resources: Resources) -> None:
         import ray
+        from ray._private import ray_constants
 
         threads = str(resources.threads)
         variables = dict.fromkeys(ENVIRONMENT, threads) | {"OMP_WAIT_POLICY": "passive", "RAY_DEDUP_LOGS": "0"}
@@ -249,8 +253,10 @@ class RayLauncher:
         self._running: set[str] = set()
         self._alone: set[str] = set()
         # Other nodes of a cluster have no server to ask.
-        self._forks = None if resources.address else ForkServer(PRELOADED, variables)
+        self._forks = None if resources.address else ForkServer(PRELOADED, variables, RAYS)
         forking = {} if self._forks is None else {"py_executable": self._forks.command}
+        if self._forks is not None:
+            ray_constants.SETUP_WORKER_FILENAME = setup_worker.__file__
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         os.environ.setdefault("RAY_prestart_worker_first_driver", "0")  # workers without an actor: none is ever used
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")

@@ -150,6 +150,7 @@ def _check_rows(what: Path, labels: list[str], time: str | None, against: Path |
 
 
 def stream(
+    context: typer.Context,
     config: Annotated[Path, typer.Argument(help="A YAML file; see configs/.")],
     run_dir: RunDirOrDefault = None,
     overrides: Overrides = None,
@@ -188,6 +189,11 @@ def stream(
 
     from rich.console import Console
 
+    from pipelines.launch import worker_forks
+
+    forks = None if local else worker_forks()  # imports on a second core what workers need, while this does the rest
+    if forks is not None:
+        context.call_on_close(forks.close)
     gc.disable()  # a fifth of the time is spent looking through what is imported
     from pipelines.config import load
     from pipelines.control import CAUGHT_UP, run, start_over
@@ -210,7 +216,7 @@ def stream(
     with Screen() as screen:
         status, summary = run(
             settings, where, local=local, until_end=until_end, until_idle_s=until_idle, evolve=evolve,
-            drop=drop or (), watch=screen.show, say=screen.say,
+            drop=drop or (), forks=forks, watch=screen.show, say=screen.say,
         )  # fmt: skip
     if summary is not None:
         print_closing(Console(), summary.value, where, settings)

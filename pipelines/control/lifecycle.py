@@ -18,6 +18,7 @@ from pipelines.control.preflight import check_compiler, check_ranks, clear, cont
 from pipelines.control.provision import Say, make_lake, make_topics, provisioned
 from pipelines.control.reconciler import with_roster
 from pipelines.control.signals import interruptible, undisturbed_cleanup
+from pipelines.launch import ForkServer
 from pipelines.results import Severity, Summary, losses_in
 from pipelines.rules import Idleness, RunState, WorkerState
 from pipelines.run_dir import RunDir, log_to
@@ -41,12 +42,14 @@ def run(
     until_idle_s: float | None = None,
     evolve: bool = False,
     drop: Sequence[str] = (),
+    forks: ForkServer | None = None,
     watch: Callable[[RunStatus], None] = lambda status: None,
     attend: Callable[[LiveRun], None] = lambda live_run: None,
     say: Say = lambda text: None,
 ) -> tuple[RunStatus, Summary | None]:
     """Run (or resume) a stream until it ends, is stopped, or fails. `evolve`, `drop`: as `preflight.prepare` has them;
-    `watch(status)` and `attend(live_run)` are called about every second.
+    `forks`: a server to fork workers from, if one was started; `watch(status)` and `attend(live_run)` are called about
+    every second.
 
     A configured source has an end, and so has its run; topics that others feed have one with `until_end`. With
     `until_idle_s` the run stops, for the reason `CAUGHT_UP`, when nothing has come for that long.
@@ -71,7 +74,7 @@ def run(
         status_file = StatusFile(run_dir.status)
         with (
             Heartbeat(status_file, status),
-            provisioned(config, run_dir, status, local=local, say=say) as provision,
+            provisioned(config, run_dir, status, local=local, forks=forks, say=say) as provision,
             undisturbed_cleanup(),
         ):
             status.stage = f"making topics and lake (broker: {provision.servers})"

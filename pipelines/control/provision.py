@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from pipelines.config import Config, Kafka
 from pipelines.control.embedded_broker import EmbeddedBroker
-from pipelines.launch import Launcher, LocalLauncher, RayLauncher
+from pipelines.launch import ForkServer, Launcher, LocalLauncher, RayLauncher
 from pipelines.rules import Patience
 from pipelines.run_dir import RunDir, store_ends, stored_ends
 from pipelines.status import RunStatus
@@ -33,8 +33,10 @@ class Provision(NamedTuple):
 
 
 @contextmanager
-def provisioned(config: Config, run_dir: RunDir, status: RunStatus, *, local: bool, say: Say) -> Iterator[Provision]:
-    """Start the embedded broker and the launcher side by side; shut both down at the end.
+def provisioned(
+    config: Config, run_dir: RunDir, status: RunStatus, *, local: bool, forks: ForkServer | None, say: Say
+) -> Iterator[Provision]:
+    """Start the embedded broker and the launcher side by side; shut both down at the end. `forks`: RayLauncher's.
 
     Raises BadInput for a port that is taken or a password that is not there, BrokerAway where no configured broker
     answers, before anything is started.
@@ -54,7 +56,7 @@ def provisioned(config: Config, run_dir: RunDir, status: RunStatus, *, local: bo
                 say(status.stage)
                 broker = _embedded(config, run_dir, status)
                 starting = starter.submit(stack.enter_context, broker)
-            launcher = _launcher(config, status, local, say)
+            launcher = _launcher(config, status, local, forks, say)
             stack.callback(launcher.shutdown)
             servers = starting.result() if starting is not None else str(configured)
         yield Provision(servers, launcher, broker)
@@ -116,14 +118,14 @@ def make_lake(config: Config, run_dir: RunDir, servers: str) -> None:
     LakeTable(run_dir.lake, config.rows, config.lake.layout).open_writer()
 
 
-def _launcher(config: Config, status: RunStatus, local: bool, say: Say) -> Launcher:
+def _launcher(config: Config, status: RunStatus, local: bool, forks: ForkServer | None, say: Say) -> Launcher:
     if local:
         return LocalLauncher()
     address = config.resources.address
     stage = "starting Ray" if address is None else f"joining Ray at {address}"
     say(stage)
     status.stage = stage if status.stage is None else f"{status.stage}, {stage}"
-    return RayLauncher(config.resources)
+    return RayLauncher(config.resources, forks)
 
 
 def _embedded(config: Config, run_dir: RunDir, status: RunStatus) -> EmbeddedBroker:

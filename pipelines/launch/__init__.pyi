@@ -1,10 +1,14 @@
+from .fork_server import ForkServer
 from .host import Build
+from .preloaded import worker_forks
 from .ray import Handle, Launcher, LocalLauncher, RayLauncher
 
 __all__ = [
     "Build",
+    "ForkServer",
     "Handle",
     "Launcher",
     "LocalLauncher",
     "RayLauncher",
+    "worker_forks",
 ]

@@ -32,8 +32,6 @@ from typing import NamedTuple
 
 from pipelines.launch import forked
 
-END_WAIT_S = 5.0
-
 
 class ForkServer:
     """A server that imports `modules`, in a process of its own, whose environment has `environment` as well; and `last`
@@ -44,6 +42,7 @@ class ForkServer:
     """
 
     def __init__(self, modules: Sequence[str], environment: Mapping[str, str], last: Sequence[str] = ()) -> None:
+        self.environment = dict(environment)
         self._folder = Path(tempfile.mkdtemp(prefix="exfm-"))  # its owner's alone: what is asked for is run
         path = self._folder / "socket"
         self.command = shlex.join([sys.executable, "-IS", forked.__file__, str(path), sys.executable])
@@ -63,14 +62,11 @@ class ForkServer:
         return self._process.pid
 
     def close(self) -> None:
-        """End the server; what it forked lives on."""
+        """End the server, whatever it is at; what it forked lives on. May be called again."""
         assert self._process.stdin is not None
         self._process.stdin.close()
-        try:
-            self._process.wait(END_WAIT_S)
-        except subprocess.TimeoutExpired:  # it imports
-            self._process.kill()
-            self._process.wait()
+        self._process.kill()
+        self._process.wait()
         shutil.rmtree(self._folder, ignore_errors=True)
 
 

@@ -23,6 +23,7 @@ from pipelines.config import Resources
 from pipelines.launch import setup_worker
 from pipelines.launch.fork_server import ForkServer
 from pipelines.launch.host import Build, Host, last_turn
+from pipelines.launch.preloaded import worker_environment, worker_forks
 from pipelines.launch.ranks import ADVANCE_S, RankHandle
 from pipelines.launch.slots import Slots
 from pipelines.rules import Died, Gone
@@ -30,16 +31,6 @@ from pipelines.workers import Orders, Rendezvous, Report, Worker
 from streaming.errors import BadInput
 
 SLOW_STARTS = 5
-PRELOADED = (
-    "pipelines.workers.ingest",
-    "pipelines.workers.augmentation.worker",
-    "pipelines.workers.teacher.worker",
-    "pipelines.workers.student.worker",
-)
-"""What the processes of workers are forked with."""
-RAYS = ("ray._private.workers.default_worker",)
-"""And last, since Ray reads the environment as it is imported: which job a worker is of, and of which raylet."""
-ENVIRONMENT = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "ARROW_IO_THREADS", "RAYON_NUM_THREADS")
 
 
 class Handle(Protocol):
@@ -239,21 +230,26 @@ def _free_cpus() -> float:
 
 
 class RayLauncher:
-    """A Ray of this run's own (two cores, small object store), or a cluster's by address."""
+    """A Ray of this run's own (two cores, small object store), or a cluster's by address.
 
-    def __init__(self, resources: Resources) -> None:
+    forks: a server to fork workers from that was started before; it is closed with the launcher, or at once where it is
+    of no use: other nodes of a cluster have no server to ask, and one with another number of threads is another one.
+    """
+
+    def __init__(self, resources: Resources, forks: ForkServer | None = None) -> None:
         import ray
         from ray._private import ray_constants
 
-        threads = str(resources.threads)
-        variables = dict.fromkeys(ENVIRONMENT, threads) | {"OMP_WAIT_POLICY": "passive", "RAY_DEDUP_LOGS": "0"}
+        variables = worker_environment(resources.threads)
         self._resources = resources
         self._slots = Slots(resources.students_per_host)
         self._hosts: dict[str, Any] = {}
         self._running: set[str] = set()
         self._alone: set[str] = set()
-        # Other nodes of a cluster have no server to ask.
-        self._forks = None if resources.address else ForkServer(PRELOADED, variables, RAYS)
+        if forks is not None and (resources.address or forks.environment != variables):
+            forks.close()
+            forks = None
+        self._forks = None if resources.address else forks or worker_forks(resources.threads)
         forking = {} if self._forks is None else {"py_executable": self._forks.command}
         if self._forks is not None:
             ray_constants.SETUP_WORKER_FILENAME = setup_worker.__file__

@@ -3,6 +3,9 @@
 Everything is queued and written by one thread in batches, never by a training thread (MLflow on SQLite takes about
 40 calls a second). A store that is slow, unreachable or lost costs metrics, never training: the queue is bounded,
 entries that do not fit are counted in `dropped` (each metric value counts), and `problem` is the last error.
+
+MLflow takes seconds of a core to import and to make its tables, while the workers of a run start. So its thread begins
+when there is more to write than settings, which wait for `settings_wait_s` at most.
 """
 
 from __future__ import annotations
@@ -52,6 +55,7 @@ class Tracker:
         runs: Path,
         interval_s: float = 5.0,
         queue_entries: int = 20_000,
+        settings_wait_s: float = 20.0,
     ) -> None:
         self.dropped = 0
         self.problem: str | None = None
@@ -63,14 +67,16 @@ class Tracker:
         self._interval_s = interval_s
         self._queue: queue.Queue[Callable[[Any], None]] = queue.Queue(queue_entries)
         self._bound = queue_entries
+        self._settings_wait_s = settings_wait_s
         self._metrics: dict[str, list[tuple[str, float, int, int]]] = {}
         self._lock = threading.Lock()
+        self._due = threading.Event()
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._work, name="tracking", daemon=True)
         self._thread.start()
 
     def params(self, worker: str, values: dict[str, Any]) -> None:
-        self._put(lambda client: self._log_params(client, worker, values))
+        self._put(lambda client: self._log_params(client, worker, values), due=False)
 
     def metrics(self, worker: str, step: int, values: dict[str, float]) -> None:
         now = time.time_ns() // 1_000_000
@@ -80,6 +86,7 @@ class Tracker:
                 self.dropped += len(values)
                 return
             rows += [(key, value, now, step) for key, value in values.items()]
+        self._due.set()
 
     def artifact(self, worker: str, path: Path) -> None:
         self._put(lambda client: client.log_artifact(self._run(client, worker), str(path)))
@@ -102,6 +109,7 @@ class Tracker:
     def close(self, wait_s: float = 60.0) -> None:
         """Write what is queued and stop; gives up after `wait_s`, and counts what was lost."""
         self._closing.set()
+        self._due.set()
         self._thread.join(wait_s)
         with self._lock:
             waiting = self._queue.qsize() + sum(map(len, self._metrics.values()))
@@ -112,13 +120,16 @@ class Tracker:
 
     # --- the tracking thread -----------------------------------------------------------------------------------
 
-    def _put(self, write: Callable[[Any], None]) -> None:
+    def _put(self, write: Callable[[Any], None], *, due: bool = True) -> None:
         try:
             self._queue.put_nowait(write)
         except queue.Full:
             self.dropped += 1
+        if due:
+            self._due.set()
 
     def _work(self) -> None:
+        self._due.wait(self._settings_wait_s)
         client = None
         flushed = time.monotonic()
         while True:

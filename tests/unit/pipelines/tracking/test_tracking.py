@@ -37,6 +37,7 @@ def open_tracker(store, tmp_path, request):
     """A tracker of this test's own experiment; the same one again when called again, as after a restart."""
 
     def make(uri=store, interval_s=0.1, **options):
+        options = {"settings_wait_s": 0, **options}
         return Tracker(uri, tmp_path / "artifacts", request.node.name, tmp_path / "runs.json", interval_s, **options)
 
     return make
@@ -198,6 +199,30 @@ def test_memory_stays_bounded_while_a_store_is_away(open_tracker, monkeypatch):
     tracker.close(0.1)
     assert tracker.dropped == 300 + 150
     answered.set()
+
+
+@pytest.mark.parametrize("more", ["metrics", "finish", "close"])
+def test_settings_alone_wait_until_there_is_more_to_write(open_tracker, monkeypatch, more):
+    asked = threading.Event()
+    monkeypatch.setattr(MlflowClient, "get_experiment_by_name", lambda *_: asked.set())
+    tracker = open_tracker(settings_wait_s=60)
+    tracker.params("teacher", {"width": 16})
+    assert not asked.wait(0.3)
+    {"metrics": lambda: tracker.metrics("teacher", 1, {"ne": 0.9}), "finish": lambda: tracker.finish("teacher")}.get(
+        more, tracker.close
+    )()
+    assert asked.wait(30)
+    tracker.close()
+
+
+def test_settings_are_written_though_nothing_follows(open_tracker, client, request):
+    tracker = open_tracker(settings_wait_s=0.1)
+    tracker.params("teacher", {"width": 16})
+    deadline = time.monotonic() + 30
+    while client.get_experiment_by_name(request.node.name) is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert client.get_experiment_by_name(request.node.name) is not None
+    tracker.close()
 
 
 def test_a_store_that_fails_for_a_while_loses_that_while_only(open_tracker, client, request, monkeypatch):

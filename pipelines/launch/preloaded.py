@@ -28,3 +28,12 @@ def worker_environment(threads: int) -> dict[str, str]:
 def worker_forks(threads: int = 1) -> ForkServer:
     """A server that the processes of a run's workers are forked from."""
     return ForkServer(MODULES, worker_environment(threads), RAYS)
+
+
+def fitting(given: ForkServer | None, threads: int, address: str | None) -> ForkServer | None:
+    """`given`, where it has that number of threads, else a new one; None for a cluster at `address`, whose other nodes
+    have no server to ask. One that does not fit is closed."""
+    if given is not None and (address is not None or given.environment != worker_environment(threads)):
+        given.close()
+        given = None
+    return given if given is not None or address is not None else worker_forks(threads)

@@ -23,7 +23,7 @@ from pipelines.config import Resources
 from pipelines.launch import setup_worker
 from pipelines.launch.fork_server import ForkServer
 from pipelines.launch.host import Build, Host, last_turn
-from pipelines.launch.preloaded import worker_environment, worker_forks
+from pipelines.launch.preloaded import fitting, worker_environment
 from pipelines.launch.ranks import ADVANCE_S, RankHandle
 from pipelines.launch.slots import Slots
 from pipelines.rules import Died, Gone
@@ -232,8 +232,8 @@ def _free_cpus() -> float:
 class RayLauncher:
     """A Ray of this run's own (two cores, small object store), or a cluster's by address.
 
-    forks: a server to fork workers from that was started before; it is closed with the launcher, or at once where it is
-    of no use: other nodes of a cluster have no server to ask, and one with another number of threads is another one.
+    forks: a server to fork workers from that was started before; it is closed with the launcher, or at once where it
+    does not fit.
     """
 
     def __init__(self, resources: Resources, forks: ForkServer | None = None) -> None:
@@ -246,10 +246,7 @@ class RayLauncher:
         self._hosts: dict[str, Any] = {}
         self._running: set[str] = set()
         self._alone: set[str] = set()
-        if forks is not None and (resources.address or forks.environment != variables):
-            forks.close()
-            forks = None
-        self._forks = None if resources.address else forks or worker_forks(resources.threads)
+        self._forks = fitting(forks, resources.threads, resources.address)
         forking = {} if self._forks is None else {"py_executable": self._forks.command}
         if self._forks is not None:
             ray_constants.SETUP_WORKER_FILENAME = setup_worker.__file__

@@ -1,4 +1,4 @@
-"""What Ray runs first for each worker, in place of its own file of this name, which imports Ray for it (.45 s of a core):
+"""What Ray runs first of each worker, in place of its own file of this name, which imports Ray for it (.45 core s):
 
     python setup_worker.py SCRIPT [ARGUMENT…] --serialized-runtime-env-context=JSON --language=PYTHON
 
@@ -16,9 +16,9 @@ import sys
 def replaced(words: list[str]) -> tuple[list[str], dict[str, str]]:
     """The command that takes this one's place, and what its environment has as well.
 
-    >>> context = '--serialized-runtime-env-context={"py_executable": "python -IS ask.py", "env_vars": {"THREADS": "1"}}'
+    >>> context = '--serialized-runtime-env-context={"py_executable": "python -IS ask.py", "env_vars": {"A": "1"}}'
     >>> replaced(["worker.py", "--node=1", context, "--language=PYTHON"])
-    (['python', '-IS', 'ask.py', 'worker.py', '--node=1'], {'THREADS': '1'})
+    (['python', '-IS', 'ask.py', 'worker.py', '--node=1'], {'A': '1'})
     """
     parser = argparse.ArgumentParser(allow_abbrev=False)
     parser.add_argument("--serialized-runtime-env-context", default="{}")

@@ -18,7 +18,7 @@ from pipelines.control.coordinator import Coordinator
 from pipelines.control.reporting import Reporting
 from pipelines.control.supervised import Supervision
 from pipelines.control.wanted import Wanted
-from pipelines.launch import RayLauncher
+from pipelines.launch import ForkServer, RayLauncher, setup_worker, worker_forks
 from pipelines.rules import Cause, Died, Kind, RunState
 from pipelines.run_dir import RunDir
 from pipelines.status import RunStatus
@@ -76,8 +76,13 @@ class Scripted(Worker):
 
 
 @pytest.fixture(scope="module")
-def launcher() -> Iterator[RayLauncher]:
-    launcher = RayLauncher(Resources(cpus_per_worker=0.1))
+def forks() -> ForkServer:
+    return worker_forks()
+
+
+@pytest.fixture(scope="module")
+def launcher(forks: ForkServer) -> Iterator[RayLauncher]:
+    launcher = RayLauncher(Resources(cpus_per_worker=0.1), forks)
     yield launcher
     launcher.shutdown()
 
@@ -101,6 +106,21 @@ def lived(launcher: RayLauncher, ending: str, place: Path) -> Report | Died:
         return death
     finally:
         handle.kill()
+
+
+def test_a_worker_is_a_fork_of_the_server_that_was_started_first_and_ray_is_not_imported_for_it(
+    forks, launcher, tmp_path
+):
+    handle = launcher.start("teacher", partial(build, "none", tmp_path), tmp_path / "teacher.log")
+    deadline = time.monotonic() + PATIENCE_S
+    while (report := handle.poll(Orders())) is None and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert report is not None
+    assert psutil.Process(report.pid).ppid() == forks.pid
+    handle.kill()
+    (raylet,) = (child for child in psutil.Process().children() if child.name() == "raylet")
+    (command,) = (word for word in raylet.cmdline() if word.startswith("--python_worker_command="))
+    assert command.split()[1] == setup_worker.__file__
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,10 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
+import psutil
 import pytest
 
 from pipelines.launch.fork_server import ForkServer
@@ -62,6 +64,25 @@ def test_forks_are_of_their_own(server, tmp_path):
     script.write_text(SAID)
     first, second = (json.loads(ask(server, script).stdout)["pid"] for _ in range(2))
     assert len({first, second, server.pid}) == 3
+
+
+def test_some_modules_are_imported_in_the_environment_of_the_first_that_asks(tmp_path, monkeypatch):
+    (tmp_path / "reads_it.py").write_text("import os; SAW = os.environ['JOB'], 'GONE' in os.environ")
+    script = tmp_path / "said.py"
+    script.write_text("import reads_it; print(*reads_it.SAW)")
+    monkeypatch.setenv("GONE", "in the server alone")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *sys.path]))
+    with closing(ForkServer([], {}, ["reads_it"])) as server:
+        assert [ask(server, script, JOB=job).stdout for job in ("one", "two")] == ["one False\n"] * 2
+
+
+def test_a_server_that_still_imports_is_ended_at_once(tmp_path, monkeypatch):
+    (tmp_path / "takes_long.py").write_text("import time; time.sleep(600)")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *sys.path]))
+    server = ForkServer(["takes_long"], {})
+    server.close()
+    server.close()
+    assert not psutil.pid_exists(server.pid)
 
 
 def test_who_asks_a_server_that_is_gone_becomes_the_process_itself(server, tmp_path):

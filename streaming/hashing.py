@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import cast
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 
 
@@ -25,6 +24,8 @@ def hash64(ids: pa.Array) -> np.ndarray:
         raise ValueError(f"ids must not be null: {ids.null_count} of {len(ids)} are")
     if pa.types.is_dictionary(ids.type):
         return hash64(ids.dictionary)[ids.indices.to_numpy(zero_copy_only=False)]
+    import pandas as pd  # .25 s of a core, which whoever hashes nothing is spared
+
     if pa.types.is_integer(ids.type):
         return cast(np.ndarray, pd.util.hash_array(ids.to_numpy(zero_copy_only=False).astype(np.int64, copy=False)))
     return cast(np.ndarray, pd.util.hash_array(ids.to_numpy(zero_copy_only=False), categorize=True))

@@ -11,7 +11,6 @@ from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -76,6 +75,8 @@ def _hashes_of_column(ids: pa.Array) -> np.ndarray:
 
 
 def _hashes_of(texts: np.ndarray) -> np.ndarray:
+    import pandas as pd  # .25 s of a core, which whoever hashes no text is spared
+
     return np.asarray(pd.util.hash_array(texts.astype(object), categorize=False))
 
 

@@ -10,6 +10,7 @@ MODULES = (
     "pipelines.workers.augmentation.worker",
     "pipelines.workers.teacher.worker",
     "pipelines.workers.student.worker",
+    "pandas",  # hashes texts, and is imported when the first is hashed
 )
 RAYS = ("ray._private.workers.default_worker",)
 """Last, since Ray reads the environment as it is imported: which job a worker is of, and of which raylet."""

@@ -34,6 +34,39 @@ print(sorted({{"torchrec.distributed", "fbgemm_gpu", "torch._dynamo", "mlflow", 
     assert said_by(program) == "[]\n"
 
 
+def test_who_compiles_nothing_imports_no_sympy_and_who_hashes_no_text_no_pandas():
+    program = """
+import sys
+import pipelines.config, pipelines.control
+print("pandas" in sys.modules)
+import pipelines.workers.student.worker
+print(sorted({"sympy", "mpmath"} & sys.modules.keys()))
+"""
+    assert said_by(program) == "False\n[]\n"
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        "import torchrec.pt2.checks as checks; print(checks.guard_or_false(True), checks.guard_or_true(False))",
+        "from torch.fx.experimental.symbolic_shapes import ShapeEnv, guard_or_false as g; print(g(True), not ShapeEnv)",
+        "import torch._dynamo; from torch.fx.experimental import symbolic_shapes as s; print(True, not s.sympy)",
+        "import torch; print(torch.compile(torch.all, backend='eager')(torch.ones(3)).item() == 1, False)",
+    ],
+)
+def test_sympy_is_there_when_symbolic_shapes_are_asked_for(asked):
+    program = f"""
+import sys
+from exfm.on_demand import torchrec_on_demand
+torchrec_on_demand()
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+before = "sympy" in sys.modules
+{asked}
+print(before, "sympy" in sys.modules)
+"""
+    assert said_by(program) == "True False\nFalse True\n"
+
+
 def test_the_rest_of_torchrec_is_there_when_it_is_asked_for():
     program = """
 import sys

@@ -27,6 +27,7 @@ import pyarrow as pa
 from exfm.errors import ModelError
 from pipelines.registry import standing_after
 from pipelines.served_rows import ON_BAD_ROWS, RAISE
+from pipelines.tracking.empty_store import begin_store
 from pipelines.tracking.mirror import Mirror, decision_tag, lineage_tags, unpublished
 from pipelines.tracking.registration import Interface, Registration
 from pipelines.tracking.wheel import Environment, environment_of_a_model
@@ -177,6 +178,7 @@ class Tracker:
             os.environ.setdefault(name, value)
         logging.getLogger("alembic").setLevel(logging.WARNING)
         logging.getLogger("mlflow").setLevel(logging.ERROR)
+        begin_store(self.uri, mlflow.__version__, lambda uri: mlflow.MlflowClient(uri).search_experiments())
         mlflow.set_tracking_uri(self.uri)
         client = mlflow.MlflowClient(self.uri)
         experiment = client.get_experiment_by_name(self._experiment)

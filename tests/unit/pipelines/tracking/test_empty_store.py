@@ -1,5 +1,6 @@
 """An empty store of MLflow's is copied, not made again."""
 
+import shutil
 import sqlite3
 from contextlib import closing
 from functools import partial
@@ -8,12 +9,8 @@ import mlflow
 import pytest
 from mlflow import MlflowClient
 
-from pipelines.tracking.empty_store import begin_store, kept_store
-
-
-def make(uri):
-    MlflowClient(uri).search_experiments()
-
+from pipelines.tracking.empty_store import SCHEME, begin_store, kept_store
+from tests.support.pipelines.mlflow_stores import make
 
 begin = partial(begin_store, version=mlflow.__version__, make=make)
 
@@ -22,16 +19,26 @@ def unneeded(uri):
     raise AssertionError(f"made anew at {uri}")
 
 
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    """Where a store is kept that MLflow has made, and that one's URI."""
+    root = tmp_path_factory.mktemp("cache")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(root))
+        begin(uri := f"{SCHEME}{root / 'first.db'}")
+    return root, uri
+
+
 @pytest.fixture
-def uris(tmp_path, monkeypatch):
+def uri_of(cache, tmp_path, monkeypatch):
     """Of stores that are not there, in a folder each."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache[0]))
 
-    def uri_of(name):
-        (tmp_path / name).mkdir(exist_ok=True)
-        return f"sqlite:///{tmp_path / name / 'mlflow.db'}"
+    def uri(name):
+        (tmp_path / name).mkdir()
+        return f"{SCHEME}{tmp_path / name / 'mlflow.db'}"
 
-    return uri_of
+    return uri
 
 
 def tables(uri):
@@ -41,43 +48,42 @@ def tables(uri):
     return {name: sorted(part.strip() for part in (sql or "").replace("\n", ",").split(",")) for name, sql in found}
 
 
-def test_it_is_made_once_and_then_copied_and_is_the_one_that_mlflow_makes(uris, tmp_path):
-    begin(uris("first"))
-    begin(uris("second"), make=unneeded)
-    make(uris("mlflows"))
-    assert tables(uris("first")) == tables(uris("second")) == tables(uris("mlflows"))
-    assert sorted(path.name for path in (tmp_path / "second").iterdir()) == ["mlflow.db"]
-    assert kept_store(mlflow.__version__).parent == tmp_path / "cache" / "exfm"
+def test_it_is_made_once_and_then_copied_and_is_the_one_that_mlflow_makes(cache, uri_of, tmp_path):
+    root, first = cache
+    begin(copied := uri_of("copied"), make=unneeded)
+    make(mlflows := uri_of("mlflows"))
+    assert tables(first) == tables(copied) == tables(mlflows)
+    assert [path.name for path in (tmp_path / "copied").iterdir()] == ["mlflow.db"]
+    assert kept_store(mlflow.__version__).parent == root / "exfm"
 
 
-def test_mlflow_goes_on_with_a_copy_as_with_its_own(uris, tmp_path, monkeypatch):
-    begin(uris("made"))
-    monkeypatch.chdir(tmp_path / "made")
-    begin(uris("copied"), make=unneeded)
-    client = MlflowClient(uris("copied"))
+def test_mlflow_goes_on_with_a_copy_as_with_its_own(uri_of, tmp_path, monkeypatch):
+    begin(uri := uri_of("copied"), make=unneeded)
+    monkeypatch.chdir(tmp_path / "copied")
+    client = MlflowClient(uri)
     (default,) = client.search_experiments()
-    assert default.artifact_location == str(tmp_path / "made" / "mlruns" / "0")
+    assert default.artifact_location == str(tmp_path / "copied" / "mlruns" / "0")
     run = client.create_run(client.create_experiment("a run"))
     client.log_metric(run.info.run_id, "ne", 0.9)
     assert client.get_run(run.info.run_id).data.metrics == {"ne": 0.9}
 
 
-def test_a_store_that_is_there_stays_and_others_are_mlflows_own(uris, tmp_path):
+def test_a_store_that_is_there_stays_and_others_are_mlflows_own(uri_of, tmp_path):
     there = tmp_path / "there.db"
     there.write_text("mine")
-    for uri in (f"sqlite:///{there}", "http://localhost:5000", uris("no").replace("no/", "no/such/")):
+    for uri in (f"{SCHEME}{there}", "http://localhost:5000", uri_of("no").replace("no/", "no/such/")):
         begin(uri, make=unneeded)
     assert there.read_text() == "mine"
     assert list((tmp_path / "no").iterdir()) == []
 
 
-def test_another_version_of_mlflow_makes_its_own(uris):
-    begin(uris("first"))
+def test_another_version_of_mlflow_makes_its_own(uri_of):
     with pytest.raises(AssertionError, match="made anew"):
-        begin(uris("second"), version="0.1", make=unneeded)
+        begin(uri_of("copied"), version="0.1", make=unneeded)
 
 
-def test_a_cache_that_takes_no_file_costs_time_alone(uris, tmp_path):
+def test_a_cache_that_takes_no_file_costs_time_alone(cache, uri_of, tmp_path, monkeypatch):
     (tmp_path / "cache").touch()
-    begin(uris("first"))
-    assert tables(uris("first"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    begin(uri := uri_of("copied"), make=lambda to: shutil.copy(cache[1].removeprefix(SCHEME), to.removeprefix(SCHEME)))
+    assert tables(uri) == tables(cache[1])

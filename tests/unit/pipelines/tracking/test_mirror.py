@@ -21,6 +21,7 @@ from pipelines.run_dir import RunDir
 from pipelines.tracking import Interface, Mirror, Mirrors, Tracker
 from pipelines.training import PredictionLog
 from tests.support.models.served_students import ROWS, batch_of, registration, save_student
+from tests.support.pipelines.mlflow_stores import empty_store
 from tests.support.pipelines.raw_configs import small
 from tests.support.pipelines.summaries import HALF, gain
 from tests.support.streams.scripted import HandClock
@@ -31,9 +32,7 @@ LINEAGE = {"run": "small", "config_hash": "abc", "lake_range": [0, 99], "teacher
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory):
-    uri = f"sqlite:///{tmp_path_factory.mktemp('mlflow') / 'mlflow.db'}"
-    MlflowClient(uri).search_experiments()
-    return uri
+    return empty_store(tmp_path_factory.mktemp("mlflow"))
 
 
 @pytest.fixture

@@ -16,15 +16,13 @@ from exfm.metrics import sigmoid
 from exfm.models import load_served
 from pipelines.tracking import Tracker
 from tests.support.models.served_students import ROWS, batch_of, registration, save_student
+from tests.support.pipelines.mlflow_stores import empty_store
 
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory):
-    """One SQLite store for all tests: making its tables takes seconds."""
-    root = tmp_path_factory.mktemp("mlflow")
-    uri = f"sqlite:///{root / 'mlflow.db'}"
-    MlflowClient(uri).search_experiments()
-    return uri
+    """One SQLite store for all tests."""
+    return empty_store(tmp_path_factory.mktemp("mlflow"))
 
 
 @pytest.fixture

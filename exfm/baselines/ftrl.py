@@ -129,9 +129,13 @@ class FTRL:
         self._marks.append(np.zeros(SLOTS, bool))
         return self._marks[-1]
 
-    def weights(self, slots: np.ndarray | slice = slice(None)) -> Tensor:
-        """w (T, U) float32 of these slots, as they are now: what `served_linear` serves of them."""
-        return torch.from_numpy(_weights(self._s.numpy()[:, slots], self._n.numpy()[:, slots], self.alpha))
+    def weights(self, slots: np.ndarray | None = None) -> Tensor:
+        """w (T, U) float32 of these slots, or of all, as they are now: what `served_linear` serves of them."""
+        slots_U = np.arange(SLOTS, dtype=np.int32) if slots is None else slots.astype(np.int32)
+        w_TU = np.empty((len(self._s), len(slots_U)), np.float32)
+        for s, n, w_U in zip(self._s.numpy(), self._n.numpy(), w_TU, strict=True):
+            _weights_of(slots_U, s, n, self.alpha, w_U)
+        return torch.from_numpy(w_TU)
 
     def tensors(self) -> dict[str, Tensor]:
         """The state itself, not a copy: to write into it is to load it."""
@@ -140,17 +144,13 @@ class FTRL:
 
 def served_linear(linear: HashedLinear, state: Mapping[str, Tensor]) -> None:
     """Make `linear` what the regressions were that had these `tensors`."""
-    w = _weights(state["s"].numpy(), state["n"].numpy(), np.float32(RATE / linear.hashing.count))
+    alpha = np.float32(RATE / linear.hashing.count)
+    w = -alpha * state["s"].numpy() / (np.float32(BETA) + np.sqrt(state["n"].numpy()))
     copy_tensors(dict(linear.state_dict()), {"weight": torch.from_numpy(w), "hashing.modulus": state["modulus"]})
-
-
-def _weights(s: np.ndarray, n: np.ndarray, alpha: np.float32) -> np.ndarray:
-    return -alpha * s / (np.float32(BETA) + np.sqrt(n))
 
 
 @loop("void(i4[::1], f4[::1], f4[::1], f4, f4[::1])")
 def _weights_of(slots_U, s, n, alpha, w_U):
-    """`_weights` of some slots."""
     for u in range(len(slots_U)):
         w_U[u] = -alpha * s[slots_U[u]] / (np.float32(BETA) + np.sqrt(n[slots_U[u]]))
 

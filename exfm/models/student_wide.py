@@ -56,8 +56,8 @@ class StudentWide:
         """As `FTRL.marked`."""
         return self._ftrl.marked()
 
-    def weights(self, slots: np.ndarray | slice = slice(None)) -> Tensor:
-        """(T, U): what `ServedWide` serves of these slots."""
+    def weights(self, slots: np.ndarray | None = None) -> Tensor:
+        """(T, U): what `ServedWide` serves of these slots, or of all."""
         return self._ftrl.weights(slots)
 
     def tensors(self) -> dict[str, Tensor]:

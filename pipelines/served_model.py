@@ -30,9 +30,7 @@ class ServedModel:
     With a row schema `rows` are checked first; models that 0.1 registered have none.
     """
 
-    def __init__(
-        self, served: ServedStudent, schema: RowSchema | None = None, like: ServedModel | None = None
-    ) -> None:
+    def __init__(self, served: ServedStudent, schema: RowSchema | None = None, like: ServedModel | None = None) -> None:
         """`like`: another model; where it is asked about the same rows, what reads them is shared."""
         self.served, self.tasks, self._schema = served, served.tasks, schema
         if like is not None and like._reads() == self._reads():
@@ -76,7 +74,9 @@ class ServedModel:
         if self.served.compiled is None:
             return np.asarray(sigmoid(self.served.score(self._build(rows))))
         made = self._build.single(rows)
-        return np.asarray(sigmoid(self.served.score(made) if isinstance(made, Batch) else self.served.score_single(made)))
+        return np.asarray(
+            sigmoid(self.served.score(made) if isinstance(made, Batch) else self.served.score_single(made))
+        )
 
 
 def _load_pyfunc(path: str, config: Mapping[str, Any] | None = None) -> ServedModel:

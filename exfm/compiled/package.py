@@ -83,6 +83,7 @@ class Code:
 
     def __call__(self, ids_KB: Tensor, dense: Tensor, weights: list[Tensor]) -> Tensor:
         """Raises ModelError where it is the code of another shape."""
+        torch.get_num_threads()  # has torch say it to OpenMP, which in a new thread has every core, and busy-waits
         try:
             (found,) = self._loader.boxed_run([ids_KB, dense, *weights])
         except RuntimeError as error:
@@ -94,7 +95,7 @@ class Code:
 
 
 class Compiled(NamedTuple):
-    """((K, B) ids, (B, W)) -> logits (B, T), of one student. A copy of the student has a copy with the copy's weights."""
+    """((K, B) ids, (B, W)) -> logits (B, T), of one student; a copy of the student has one with the copy's weights."""
 
     code: Code
     weights: list[Tensor]

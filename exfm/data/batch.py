@@ -198,7 +198,7 @@ class BatchBuilder:
         arrays = self._arrays(rows, taken := Taken(Parts(rows)))
         if not arrays.in_place():
             return self._batch(rows, taken, arrays)
-        return Single(torch.from_numpy(arrays.ids_KB), torch.from_numpy(arrays.dense_BW))
+        return Single(torch.from_numpy(arrays.ids), torch.from_numpy(arrays.dense))
 
     def _readable(self, rows: pa.RecordBatch | pa.Table) -> pa.RecordBatch | pa.Table:
         rows = with_constants(rows, self.features) if self._constants else rows
@@ -211,8 +211,8 @@ class BatchBuilder:
         """`taken`: the rows, maybe from a longer stretch."""
         count = rows.num_rows
         arrays = self._arrays(rows, taken) if arrays is None else arrays
-        sparse, dense = self._jagged(arrays, count), torch.from_numpy(arrays.dense_BW)
-        raw = torch.from_numpy(arrays.raw_BS) if self.features.online else None
+        sparse, dense = self._jagged(arrays, count), torch.from_numpy(arrays.dense)
+        raw = torch.from_numpy(arrays.raw) if self.features.online else None
         shown, settled = self._times(taken)
         if self._serving:
             known = _nothing_known(count, len(self.tasks))
@@ -273,7 +273,7 @@ class BatchBuilder:
         return _Arrays(ids_KB, dense, raw, others)
 
     def _jagged(self, arrays: _Arrays, count: int) -> KeyedJaggedTensor:
-        keys, ids_KB, others = self.features.keys, arrays.ids_KB, arrays.others
+        keys, ids_KB, others = self.features.keys, arrays.ids, arrays.others
         if arrays.in_place():
             values, (lengths, offsets) = ids_KB.reshape(-1), _one_each(ids_KB.size)
         else:
@@ -329,20 +329,20 @@ class BatchBuilder:
 
 
 class _Arrays(NamedTuple):
-    """Ids of the keys that have one in every bag, the bags of the `others` by key; floats, and raw values of features
-    whose statistics are learned."""
+    """Ids (K, B) of the keys that have one in every bag, the bags of the `others` by key; floats (B, W), and raw values
+    (B, S) of features whose statistics are learned."""
 
-    ids_KB: np.ndarray
-    dense_BW: np.ndarray
-    raw_BS: np.ndarray
+    ids: np.ndarray
+    dense: np.ndarray
+    raw: np.ndarray
     others: dict[int, Bags]
 
     def in_place(self) -> bool:
-        """Whether every bag has one id; `ids_KB` are all of them then."""
+        """Whether every bag has one id; `ids` are all of them then."""
         for k, bags in self.others.items():
             if bags.lengths is not None:
                 return False
-            self.ids_KB[k] = bags.values
+            self.ids[k] = bags.values
         return True
 
 

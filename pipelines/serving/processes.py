@@ -84,8 +84,8 @@ def serve(asked: Serving, processes: int, ready: Callable[[int], None] = lambda 
     """
     if asked.follow == "live" and asked.tables.kind != "fp32":
         raise BadInput(f"--follow live serves fp32, and --tables is {asked.tables.kind}; follow champion with those")
-    if asked.compiled and (asked.follow == "live" or asked.tables.kind != "fp32"):
-        raise BadInput("--compile serves versions of fp32; leave out --follow live and --tables, or --compile")
+    if asked.compiled and asked.tables.kind != "fp32":
+        raise BadInput("--compile serves versions of fp32; leave out --tables, or --compile")
     if asked.logged is not None:
         check_topic(asked.logged)
     origins = asked.origins()  # what cannot be is said here, once
@@ -133,6 +133,7 @@ def http_server(app: Any, request_s: float = REQUEST_S, max_bytes: int = Punctua
             http=type("Protocol", (PunctualProtocol,), {"request_s": request_s, "max_bytes": max_bytes}),
             ws="none",
             access_log=False,
+            proxy_headers=False,  # nobody asks who the client is
             log_config=None,  # it would switch loggers on again that are off
             log_level="warning",
             lifespan="off",

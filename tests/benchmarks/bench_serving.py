@@ -12,6 +12,7 @@ without a pause reach just before.
 2. p50, p99, p99.9 (ms) at each rate: by the clock, and *simulated*, what a core of one's own would give: the core times
    of requests answered one after another, in the same open loop (Lindley's recursion). The clock of a machine
    that others use tells of them.
+   Over HTTP also the server's core time of a request, all of it.
 3. Rows a second at saturation, and core time, against the bare forward on the same rows, made into a batch before.
 4. `swaps`: p99 at half the saturated rate with another version loaded and taken up each second, and without, in turns;
    core time of taking one up, and how long it keeps another thread from Python.
@@ -189,7 +190,9 @@ def swaps(
         answers[0] = load(answers[0])
 
     core_ms, held_up = core_times(swap, 40), [held(swap) for _ in range(40)]
-    print(f"\nanother version: {np.median(core_ms):.2f} core ms; a thread that asks for Python again and again waits for")
+    print(
+        f"\nanother version: {np.median(core_ms):.2f} core ms; a thread that asks for Python again and again waits for"
+    )
     print(f"  at most {min(held_up):.2f} ms in the best of 40 loads, {np.median(held_up):.2f} in the median one")
 
     def call() -> object:
@@ -307,13 +310,19 @@ def http_part(folder: Path, model: str, posed: list[Question], asked: argparse.N
         "--no-access-log",
         *(["--compile"] if asked.compile else []),
     ]
-    server = subprocess.Popen([sys.executable, "-c", COMMAND, *words], stderr=subprocess.PIPE, text=True)
+    server = psutil.Popen([sys.executable, "-c", COMMAND, *words], stderr=subprocess.PIPE, text=True)
     try:
-        assert server.stderr is not None
         port = int(server.stderr.readline().split("http://127.0.0.1:")[1].split(";")[0])
+        while not ready(port):  # compiled code is made before it answers
+            time.sleep(0.1)
         for question in posed:
+            before = server.cpu_times()
             first = asyncio.run(over_http(port, model, question, None, asked.seconds))
-            rate = len(first) / asked.seconds
+            after, rate = server.cpu_times(), len(first) / asked.seconds
+            used = after.user + after.system - before.user - before.system
+            print(
+                f"\nover HTTP, {question.name}, {question.rows} rows: {1000 * used / len(first):.3f} core ms a request"
+            )
 
             def latencies(r: float, question: Question = question) -> np.ndarray:
                 return asyncio.run(over_http(port, model, question, due(r, asked.seconds), asked.seconds))

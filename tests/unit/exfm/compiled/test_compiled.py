@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import shutil
 
 import numpy as np
+import psutil
 import pyarrow as pa
 import pytest
 import torch
@@ -100,3 +102,37 @@ def test_one_package_serves_every_version_of_a_shape_and_another_code_is_refused
     package.write_bytes(b"torn")
     with pytest.raises(ModelError, match="cannot be used"):
         Packages(tmp_path).compile(served(1))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("g++") is None, reason="compiling needs g++, which is not installed")
+def test_code_is_of_the_tensors_that_a_student_has_now_and_a_copy_has_its_own(tmp_path):
+    """What takes up increments writes into the tensors in place, and copies the student now and then."""
+    student, batch = served(1), batch_of(7)
+    packages = Packages(tmp_path)
+    packages.compile(student)
+    first = student.score(batch)
+    other = copy.deepcopy(student)
+    for tensor in student.state_dict().values():
+        if tensor.is_floating_point():
+            tensor.mul_(1.5)
+    now = student.score(batch)
+    student.compiled = None
+    assert np.abs(now - student.score(batch)).max() <= PARITY
+    assert not np.array_equal(now, first)
+    assert np.array_equal(other.score(batch), first)
+    assert len(packages._loaded) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("g++") is None, reason="compiling needs g++, which is not installed")
+def test_versions_that_come_and_go_leave_no_memory_behind(tmp_path):
+    packages, student = Packages(tmp_path), served(1)
+    packages.compile(student)
+    tensors = {name: tensor.clone() for name, tensor in student.state_dict().items()}
+    held = psutil.Process().memory_info().rss
+    for _ in range(50):
+        student = student.with_tensors({name: tensor.clone() for name, tensor in tensors.items()})
+        packages.compile(student)
+    size = sum(tensor.nbytes for tensor in tensors.values())
+    assert psutil.Process().memory_info().rss - held < 10 * size

@@ -10,7 +10,7 @@ from exfm.distillation import Arm
 from exfm.errors import ModelError
 from exfm.layers import CrossConfig, TrunkConfig
 from exfm.models import load_served, save_served
-from exfm.models.served import check_parity, export_student
+from exfm.models.served import check_parity, export_student, served_of
 from exfm.tensors import checkpoint
 from tests.support.models.arm_costs import EVERY_ARM, flops_per_example
 from tests.support.models.students import ARMS, FEATURES, TASKS, stream, student
@@ -105,3 +105,17 @@ def test_exporting_leaves_the_global_generator_alone():
     before = torch.random.get_rng_state()
     one.export()
     assert torch.equal(torch.random.get_rng_state(), before)
+
+
+def test_a_version_of_the_same_shape_is_another_students_tensors_and_nothing_else(trained, tmp_path):
+    batch = stream(500, seed=3, batch_rows=500)[0]
+    root, served = tmp_path / "served", export_student(trained)
+    before, path = served.score(batch).copy(), save_served(served, root, "v1")
+    other = served_of({name: tensor + 1 for name, tensor in served.state_dict().items()}, served.meta)
+    meant, again = other.score(batch), load_served(save_served(other, root, "v2"), like=served)
+    assert np.array_equal(again.score(batch), meant, equal_nan=True)
+    assert np.array_equal(served.score(batch), before, equal_nan=True)
+    assert again.features is served.features
+    mine, theirs = ({t.data_ptr() for t in each.state_dict().values() if t.numel()} for each in (served, again))
+    assert not mine & theirs
+    assert np.array_equal(load_served(path, like=again).score(batch), before, equal_nan=True)

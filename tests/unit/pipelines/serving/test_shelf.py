@@ -11,7 +11,7 @@ import pytest
 from exfm.compiled import Packages
 from pipelines.registry import HAND, Action, Ledger
 from pipelines.run_dir import RunDir
-from pipelines.serving import Asked, Server, Serving, Tables, open_shelf, origins_of, serve, shelf_of
+from pipelines.serving import Asked, ServedVersion, Server, Serving, Tables, open_shelf, origins_of, serve, shelf_of
 from streaming.errors import BadInput
 from tests.support.pipelines.served_runs import ROWS, ask, promote, run_with_versions
 
@@ -138,9 +138,8 @@ def test_what_could_not_be_read_for_a_moment_is_tried_again(ledger, tmp_path, mo
 
 def test_compiled_code_is_of_versions_in_fp32_alone(tmp_path):
     run_with_versions(tmp_path, V1)
-    for other in ({"follow": "live"}, {"tables": Tables("int8")}):
-        with pytest.raises(BadInput, match="--compile serves versions of fp32"):
-            serve(Serving(tmp_path, ("feed",), port=0, compiled=True, **other), 1)
+    with pytest.raises(BadInput, match="--compile serves versions of fp32"):
+        serve(Serving(tmp_path, ("feed",), port=0, compiled=True, tables=Tables("int8")), 1)
 
 
 @pytest.mark.slow
@@ -159,3 +158,16 @@ def test_versions_are_swapped_as_compiled_code(tmp_path):
         assert compiled.version("feed").about["compiled"]
         assert np.abs(said - meant).max() < 1e-6
     assert len(list((tmp_path / "compiled").iterdir())) == 1
+
+
+def test_another_version_of_a_shape_has_its_own_tensors_and_shares_the_rest(ledger, tmp_path):
+    shelf = shelf_of(RunDir(tmp_path), ["feed"], "champion")
+    first, rows = shelf.version("feed"), Asked({name: [row[name] for row in ROWS] for name in ROWS[0]}, {}, len(ROWS))
+    said = first.answer(rows).probabilities
+    promote(ledger, V2)
+    shelf.look()
+    second = shelf.version("feed")
+    alone = ServedVersion("feed", V2, ledger.folder(V2), second.signature.schema, {})
+    assert np.array_equal(second.answer(rows).probabilities, alone.answer(rows).probabilities)
+    assert np.array_equal(first.answer(rows).probabilities, said)  # a request that still holds it
+    assert second.inputs is first.inputs

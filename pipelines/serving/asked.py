@@ -118,10 +118,8 @@ def _of_rows(rows: Any, only: Collection[str], max_rows: int) -> tuple[dict[str,
     _few_enough(len(rows), max_rows)
     if len(set(map(len, rows))) == 1 and rows[0]:
         with suppress(KeyError):  # all have the same names: all columns are cut in one pass
-            columns = zip(*map(_row_of(rows[0]), rows), strict=True)
-            return {name: list(values) for name, values in zip(rows[0], columns, strict=True) if name in only}, len(
-                rows
-            )
+            columns = dict(zip(rows[0], zip(*map(_row_of(rows[0]), rows), strict=True), strict=True))
+            return {name: list(values) for name, values in columns.items() if name in only}, len(rows)
     return {name: [row.get(name) for row in rows] for name in only if any(name in row for row in rows)}, len(rows)
 
 

@@ -64,8 +64,8 @@ class ServedVersion:
         before: ServedVersion | None = None,
     ) -> None:
         """`labelled`: rows to judge other `tables` than those of fp32 on. `value`: the version, where it is in memory
-        already, to be served as it is. `packages`: compiled code; None: not compiled. `before`: a version of the model; what depends on
-        its shape alone is shared, so that little is computed while that one answers.
+        already, to be served as it is. `packages`: compiled code; None: not compiled. `before`: a version of the model;
+        what depends on its shape alone is shared, so that little is computed while that one answers.
 
         Raises ModelError where the files are damaged or hold something else, such tables predict worse than they may,
         or it cannot be compiled.

@@ -190,9 +190,7 @@ def swaps(
         answers[0] = load(answers[0])
 
     core_ms, held_up = core_times(swap, 40), [held(swap) for _ in range(40)]
-    print(
-        f"\nanother version: {np.median(core_ms):.2f} core ms; a thread that asks for Python again and again waits for"
-    )
+    print(f"\nanother version: {np.median(core_ms):.2f} core ms; a thread that wants Python again and again waits")
     print(f"  at most {min(held_up):.2f} ms in the best of 40 loads, {np.median(held_up):.2f} in the median one")
 
     def call() -> object:

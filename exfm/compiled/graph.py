@@ -47,7 +47,7 @@ class Function(nn.Module):
 
     def forward(self, ids_KB: Tensor, dense: Tensor, weights: list[Tensor]) -> Tensor:
         named = dict(zip(self._names, weights, strict=True))
-        return functional_call(self._of[0], named, (ids_KB, dense))  # type: ignore[no-any-return]
+        return functional_call(self._of[0], named, (ids_KB, dense))
 
 
 def weights_of(graph: Graph) -> list[Tensor]:

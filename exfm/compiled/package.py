@@ -15,7 +15,7 @@ import json
 import os
 import shutil
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -88,20 +88,20 @@ class Code:
             (found,) = self._loader.boxed_run([ids_KB, dense, *weights])
         except RuntimeError as error:
             raise self._unusable(error) from None
-        return found  # type: ignore[no-any-return]
+        return found
 
     def _unusable(self, error: RuntimeError) -> ModelError:
         return ModelError(f"{self._path} cannot be used: {error}; delete it, and it is made again")
 
 
-class Compiled(NamedTuple):
+class Compiled:
     """((K, B) ids, (B, W)) -> logits (B, T), of one student; a copy of the student has one with the copy's weights."""
 
-    code: Code
-    weights: list[Tensor]
+    def __init__(self, code: Code, weights: list[Tensor]) -> None:
+        self._code, self._weights = code, weights
 
     def __call__(self, ids_KB: Tensor, dense: Tensor) -> Tensor:
-        return self.code(ids_KB, dense, self.weights)
+        return self._code(ids_KB, dense, self._weights)
 
 
 def _digest(served: ServedStudent) -> str:

@@ -70,7 +70,7 @@ class ServedVersion:
         Raises ModelError where the files are damaged or hold something else, such tables predict worse than they may,
         or it cannot be compiled.
         """
-        like = None if before is None else before._model
+        like: ServedModel | None = None if before is None else before._model
         served = load_served(path, None if like is None else like.served) if value is None else value.served
         rows, stated = None, about.get("published", {}).get("tables")
         refuse_stated(tables, stated)
@@ -82,7 +82,7 @@ class ServedVersion:
         if packages is not None:
             packages.compile(served)
             self.about |= {"compiled": True}
-        self._model = ServedModel(served, schema, like)
+        self._model: ServedModel = ServedModel(served, schema, like)
         assert self._model.rules is not None
         self._rules = self._model.rules
         self.value = value  # it stays as it is while it is kept

@@ -122,3 +122,19 @@ def test_what_becomes_of_a_json_message_does_not_depend_on_what_it_is_read_with(
     )
     assert alone.batch == beside.batch
     assert alone.dead == [letter for letter in beside.dead if letter.offset == 0]
+
+
+@pytest.mark.parametrize("compression", [None, "zstd"])
+def test_any_type_is_read_as_arrow_reads_it_and_a_second_time_too(compression):
+    columns = {
+        "id": pa.array([1, None, 3]),
+        "tags": pa.array([["a"], None, ["b", "c"]]),
+        "kind": pa.array(["x", "y", "x"]).dictionary_encode(),
+        "at": pa.array([1, 2, None], pa.timestamp("ms")),
+        "view": pa.array(["p", None, "q"], pa.string_view()),
+    }
+    for names in (["id", "tags"], list(columns)):
+        batch = pa.record_batch({name: columns[name] for name in names})
+        value = stream(batch, compression)
+        for _ in range(2):
+            assert read_ipc(value).equals(pa.ipc.open_stream(value).read_all())

@@ -15,9 +15,8 @@ from torchrec.sparse.jagged_tensor import KeyedTensor
 from exfm.data import Batch, FeatureSet, Statistics
 from exfm.embeddings import bag_configs, load_table_weights
 from exfm.models.stack import has_wide, stacked
-from exfm.models.teacher_compiled import compiled_dense
 from exfm.models.teacher_config import TeacherConfig
-from exfm.models.teacher_net import TeacherNet
+from exfm.models.teacher_net import TeacherNet, compiled_dense
 from exfm.models.teacher_wide import all_tables, summed, wide_configs, wide_tables
 from exfm.parallel import RankGroup, Sharding, plan_sharding, shard_tables, sharded_weights
 from exfm.tensors import TensorSource, copy_tensors, whole_tensor

@@ -26,9 +26,8 @@ from exfm.embeddings import bag_configs, draw_initial_weights
 from exfm.layers import label_sums, with_prior
 from exfm.models.scorer import tables_of
 from exfm.models.stack import Stack, has_wide
-from exfm.models.teacher_compiled import compiled_dense
 from exfm.models.teacher_config import TeacherConfig
-from exfm.models.teacher_net import Targets, TeacherNet
+from exfm.models.teacher_net import Targets, TeacherNet, compiled_dense
 from exfm.models.teacher_wide import Pooled, WideTables, all_tables
 from exfm.parallel import RankGroup, Sharding, learning_tables, plan_sharding
 from exfm.randomness import StepRandomness

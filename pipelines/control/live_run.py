@@ -67,6 +67,7 @@ class LiveRun:
             pace=config.pace.mode,
             broker=provision.broker,
             finish=self._finish,
+            sleep=provision.launcher.rest,
         )
 
     def _every_second(self, status: RunStatus) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 import weakref
 from collections.abc import Callable
 from functools import partial
@@ -27,7 +28,7 @@ from pipelines.launch.preloaded import fitting, worker_environment
 from pipelines.launch.ranks import ADVANCE_S, RankHandle
 from pipelines.launch.slots import Slots
 from pipelines.rules import Died, Gone
-from pipelines.workers import Orders, Rendezvous, Report, Worker
+from pipelines.workers import IDLE_S, Orders, Rendezvous, Report, Worker
 from streaming.errors import BadInput
 
 SLOW_STARTS = 5
@@ -46,6 +47,9 @@ class Launcher(Protocol):
     def start(self, name: str, build: Build, log: Path, ranks: int = 1, host: str | None = None) -> Handle:
         """`host`: workers of the same kind of host may share a process."""
         ...
+
+    def rest(self, interval_s: float) -> None:
+        """Between two rounds of polling, of about `interval_s`."""
 
     def shutdown(self) -> None: ...
 
@@ -68,7 +72,7 @@ class LocalHandle:
                 self._worker.join(tuple(self._others))
                 self._others.add(self._worker)
                 self._worker.open()
-            return self._worker.advance(ADVANCE_S / 5, orders)
+            return self._worker.advance(ADVANCE_S / 5, orders, patient=False)
         except Exception as error:
             logging.getLogger(__name__).exception("worker failed")
             self.kill()
@@ -101,6 +105,11 @@ class LocalLauncher:
         if ranks > 1:
             raise BadInput(f"{name} is to be {ranks} processes, and this launcher has one: leave --local out")
         return LocalHandle(build, self._workers)
+
+    def rest(self, interval_s: float) -> None:
+        """Not while one has something to do: nobody works meanwhile."""
+        if all(worker.idle or worker.done for worker in self._workers):
+            time.sleep(min(interval_s, IDLE_S))
 
     def shutdown(self) -> None:
         pass
@@ -285,6 +294,9 @@ class RayLauncher:
 
         host = ray.remote(_Host).options(num_cpus=cpus, max_restarts=0, name=None, scheduling_strategy=place)
         return host.remote(*given)
+
+    def rest(self, interval_s: float) -> None:
+        time.sleep(interval_s)
 
     # --- workers that share an actor --------------------------------------------------------------------------------
 

@@ -30,11 +30,12 @@ def test_a_mistake_stops_a_run_before_anything_is_started_or_made(tmp_path):
     raw = small(source=RECORDED, students=[{"name": "fed"}])
     (tmp_path / "run.yaml").write_text(yaml.safe_dump(raw))
     command = [sys.executable, "-c", COMMAND, "stream", "run.yaml", "--until-end"]
-    started = set()
+    started, processes = set(), set()
     with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as run:
         while run.poll() is None:
             try:
-                started |= {child.name() for child in psutil.Process(run.pid).children(recursive=True)}
+                processes |= set(children := psutil.Process(run.pid).children(recursive=True))
+                started |= {child.name() for child in children}
                 run.wait(0.1)
             except (psutil.Error, subprocess.TimeoutExpired):
                 continue
@@ -46,3 +47,4 @@ def test_a_mistake_stops_a_run_before_anything_is_started_or_made(tmp_path):
     assert "Traceback" not in error
     assert sorted(path.name for path in tmp_path.iterdir()) == ["clicks.parquet", "run.yaml"]
     assert not [name for name in started if "java" in name or "ray" in name]
+    assert psutil.wait_procs(processes, timeout=20)[1] == []  # the server that workers would have been forked from

@@ -20,7 +20,7 @@ from exfm.metrics import sigmoid
 from exfm.models import ServedStudent, load_served
 from pipelines.served_rows import NULL, ON_BAD_ROWS, RAISE, ROWS, checked, refusal_text, serving_rules
 from streaming.errors import BadInput
-from streaming.messages import Refusals, kept_rows, without_rows
+from streaming.messages import Refusals, RowRules, kept_rows, without_rows
 from streaming.schema import RowSchema
 
 
@@ -33,6 +33,8 @@ class ServedModel:
     def __init__(self, served: ServedStudent, schema: RowSchema | None = None, like: ServedModel | None = None) -> None:
         """`like`: another model; where it is asked about the same rows, what reads them is shared."""
         self.served, self.tasks, self._schema = served, served.tasks, schema
+        self._build: BatchBuilder
+        self.rules: RowRules | None
         if like is not None and like._reads() == self._reads():
             self._build, self.rules = like._build, like.rules
         else:

@@ -27,11 +27,37 @@ COMPILERS = ("g++", "clang++")
 MOST_ROWS = 1 << 24
 
 Function = Callable[..., Sequence[Tensor]]
-Code = Callable[[list[Tensor]], Sequence[Tensor]]
+
+
+class MachineCode:
+    """Code from the disk. It computes with the threads of the thread that runs it; as many run it at once as it was
+    loaded for, others wait."""
+
+    def __init__(self, path: Path, at_once: int) -> None:
+        """Raises ModelError where there is something else, or it is damaged."""
+        self._path = path
+        try:
+            self._loader = torch._C._aoti.AOTIModelPackageLoader(str(path), "model", at_once == 1, at_once, -1)
+        except RuntimeError as error:
+            raise self._unusable(error) from None
+
+    def __call__(self, tensors: list[Tensor]) -> Sequence[Tensor]:
+        """Raises ModelError where it is the code of other tensors."""
+        torch.get_num_threads()  # has torch say it to OpenMP, which in a new thread has every core, and busy-waits
+        try:
+            return self._loader.boxed_run(tensors)
+        except RuntimeError as error:
+            raise self._unusable(error) from None
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> MachineCode:
+        return self
+
+    def _unusable(self, error: RuntimeError) -> ModelError:
+        return ModelError(f"{self._path} cannot be used: {error}; delete it, and it is made again")
 
 
 def cache_folder() -> Path:
-    """Where code is kept: in the user's cache."""
+    """Where code is kept unless another folder is given: in the user's cache."""
     root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return root / "exfm" / "compiled"
 
@@ -46,31 +72,40 @@ def no_compiler(what: str) -> str:
 
 
 def machine_code(
-    function: Function, example: Callable[[int], Sequence[Tensor]], batched: Sequence[bool], about: Any, what: str
-) -> Code:
+    function: Function,
+    example: Callable[[int], Sequence[Tensor]],
+    batched: Sequence[int | None],
+    about: Any,
+    what: str,
+    *,
+    differentiates: bool = False,
+    folder: Path | None = None,
+    at_once: int = 1,
+) -> MachineCode:
     """The code of a function of tensors, for any number of rows from 1.
 
-    example   arguments for so many rows; those that are `batched` have the rows as their first dimension
+    example   arguments for so many rows
+    batched   the dimension of each argument that is the rows; None: it has none
     about     what tells this function from others, as JSON
     what      asks for it, for errors: "teacher.model.compile"
+    at_once   how many threads may run it without waiting for each other
 
-    It is taken from the user's cache, or made there, which takes a minute or two. Arguments of the code are contiguous
+    A function that `differentiates` is traced with its backward pass; all tensors that it computes with are arguments.
+
+    It is taken from the folder, or made there, which takes a minute or two. Arguments of the code are contiguous
     and of the example's dtypes.
 
     Raises ConfigError where it is to be made and there is no compiler, ModelError where it cannot be made or loaded.
     """
-    folder = cache_folder()
+    folder = folder or cache_folder()
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{_name(about)}.pt2"
     if not path.exists():
         with open(folder / f"{path.stem}.lock", "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)  # one process makes it, others wait for it
             if not path.exists():
-                _make(function, example, batched, path, what)
-    try:
-        return torch._C._aoti.AOTIModelPackageLoader(str(path), "model", True, 1, -1).boxed_run
-    except RuntimeError as error:
-        raise ModelError(f"{path} cannot be loaded: {error}; delete it, and it is made again") from None
+                _make(function, example, batched, path, what, differentiates)
+    return MachineCode(path, at_once)
 
 
 def _name(about: Any) -> str:
@@ -92,7 +127,12 @@ def _processor() -> str:
 
 
 def _make(
-    function: Function, example: Callable[[int], Sequence[Tensor]], batched: Sequence[bool], path: Path, what: str
+    function: Function,
+    example: Callable[[int], Sequence[Tensor]],
+    batched: Sequence[int | None],
+    path: Path,
+    what: str,
+    differentiates: bool,
 ) -> None:
     if not has_compiler():
         raise ConfigError(no_compiler(what))
@@ -102,12 +142,13 @@ def _make(
     taken = {size for tensor in example(1) for size in tensor.shape}
     rows = next(n for n in count(509) if n not in taken)  # or the rows would be taken for a size of the model
     dimension = torch.export.Dim("B", min=1, max=MOST_ROWS)
-    shapes = tuple({0: dimension} if rowwise else None for rowwise in batched)
+    shapes = tuple(None if at is None else {at: dimension} for at in batched)
     whole = path.with_name(f"{path.stem}-{os.getpid()}.pt2")
     try:
-        graph = make_fx(function, tracing_mode="symbolic")(*example(rows))
+        if differentiates:
+            function = make_fx(function, tracing_mode="symbolic")(*example(rows))
         with torch.no_grad():
-            exported = torch.export.export(_Graph(graph), tuple(example(rows)), dynamic_shapes=(shapes,))
+            exported = torch.export.export(_Graph(function), tuple(example(rows)), dynamic_shapes=(shapes,))
             aoti_compile_and_package(exported, package_path=str(whole), inductor_configs={"compile_threads": 1})
     except Exception as error:  # of torch.export, of Inductor, of the C++ compiler
         whole.unlink(missing_ok=True)
@@ -119,9 +160,9 @@ def _make(
 class _Graph(nn.Module):
     """torch.export takes modules only."""
 
-    def __init__(self, graph: nn.Module) -> None:
+    def __init__(self, function: Function) -> None:
         super().__init__()
-        self._graph = graph
+        self._function = function
 
     def forward(self, *tensors: Tensor) -> Any:
-        return self._graph(*tensors)
+        return self._function(*tensors)

@@ -1,3 +1,3 @@
-from .package import Packages, cache_folder
+from .package import Packages
 
-__all__ = ["Packages", "cache_folder"]
+__all__ = ["Packages"]

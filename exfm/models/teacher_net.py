@@ -36,7 +36,7 @@ from exfm.layers import (
     input_labels,
     seeded_mlp,
 )
-from exfm.machine_code import Code, machine_code
+from exfm.machine_code import MachineCode, machine_code
 from exfm.models.teacher_config import TeacherConfig
 from exfm.parallel import in_order
 from exfm.randomness import named_generator
@@ -193,20 +193,21 @@ class CompiledDense:
             loss = loss_of(z, targets)
             return [z.detach(), loss.detach(), *torch.autograd.grad(loss, learned, materialize_grads=True)]
 
-        whole = [False] * len(copies)
-        rowwise = [True, True]
+        whole = [None] * len(copies)
+        rowwise = [0, 0]
         self._score = machine_code(
             score, lambda rows: [*inputs(rows), *copies], [*rowwise, *whole], ["score", *about], WHAT
         )
-        self._judge: Code | None = None
+        self._judge: MachineCode | None = None
         if learns:
-            known = [False, True, True, True, False]
+            known = [None, 0, 0, 0, None]
             self._judge = machine_code(
                 judge,
                 lambda rows: [*inputs(rows), *targets(rows), *copies],
                 [*rowwise, *known, *whole],
                 ["judge", *about],
                 WHAT,
+                differentiates=True,
             )
 
     def score(self, units: Tensor, dense: Tensor) -> Tensor:
@@ -223,7 +224,7 @@ class _Judge(torch.autograd.Function):
     differentiated."""
 
     @staticmethod
-    def forward(ctx: Any, code: Code, *tensors: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(ctx: Any, code: MachineCode, *tensors: Tensor) -> tuple[Tensor, Tensor]:
         z, loss, *ctx.gradients = code([tensor.detach().contiguous() for tensor in tensors])
         ctx.mark_non_differentiable(z)
         return z, loss

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 import uvicorn
 
-from exfm.compiled import Packages, cache_folder
+from exfm.compiled import Packages
 from exfm.threads import set_threads
 from pipelines.serving.app import RequestLimits, Server
 from pipelines.serving.logged import LogSettings, ServedLog, check_topic
@@ -115,7 +115,7 @@ def _serve_here(asked: Serving, at: socket.socket, origins: Sequence[Origin]) ->
 
 def server_of(asked: Serving, origins: Sequence[Origin]) -> Server:
     """With what answers now, following what comes; until `close`."""
-    shelf = open_shelf(origins, asked.tables, Packages(cache_folder()) if asked.compiled else None)
+    shelf = open_shelf(origins, asked.tables, Packages() if asked.compiled else None)
     shelf.follow()
     served_log = None if asked.logged is None else ServedLog(asked.logged)
     gc.freeze()  # what was imported stays: no request waits while half a million objects are looked through

@@ -42,7 +42,7 @@ from typing import Any
 import numpy as np
 import psutil
 
-from exfm.compiled import Packages, cache_folder
+from exfm.compiled import Packages
 from exfm.data import BatchBuilder
 from exfm.models import ServedStudent, load_served
 from exfm.threads import set_threads
@@ -226,7 +226,7 @@ def main() -> None:
     asked = options.parse_args()
     set_threads(1)
     with tempfile.TemporaryDirectory() as folder:
-        version, packages = run_of(Path(folder)), Packages(cache_folder()) if asked.compile else None
+        version, packages = run_of(Path(folder)), Packages() if asked.compile else None
         path, rows = Ledger(RunDir(Path(folder)), version.model).folder(VERSION), config_of(RunDir(Path(folder))).rows
 
         def load(before: ServedVersion) -> ServedVersion:

@@ -193,10 +193,8 @@ class BatchBuilder:
         """For rows to be predicted: what a model needs of them that reads no more than one id of every key and floats;
         the batch where rows have more ids or none, or statistics of theirs are learned."""
         rows = self._readable(rows)
-        if not self._reads_singles:
-            return self._batch(rows, Taken(Parts(rows)))
         arrays = self._arrays(rows, taken := Taken(Parts(rows)))
-        if not arrays.in_place():
+        if not self._reads_singles or not arrays.in_place():
             return self._batch(rows, taken, arrays)
         return Single(torch.from_numpy(arrays.ids), torch.from_numpy(arrays.dense))
 
@@ -353,9 +351,8 @@ def _one_each(bags: int) -> tuple[np.ndarray, np.ndarray]:
 
 @lru_cache(maxsize=16)
 def _few_bags(bags: int) -> tuple[np.ndarray, np.ndarray]:
-    return np.ones(bags, np.int64), np.arange(
-        bags + 1
-    )  # no tensors: one made in inference mode could not be learned of
+    # No tensors: one made in inference mode could not be learned of.
+    return np.ones(bags, np.int64), np.arange(bags + 1)
 
 
 @lru_cache(maxsize=16)

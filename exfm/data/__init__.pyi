@@ -4,6 +4,7 @@ from .dense import LARGEST_INPUT, DenseFeature
 from .features import FeatureSet, HistoryFeature
 from .history import Histories, HistoryValues, bag_means, bags_in, unfit_history
 from .learned_rows import LearnedRows, Whose
+from .offsets import offsets_of
 from .sampling import SampledRows, label_shift, label_weights, row_weights, sample_negatives
 from .sparse import SequenceFeature, SparseFeature
 from .statistics import Statistics
@@ -36,6 +37,7 @@ __all__ = [
     "dense_of",
     "label_shift",
     "label_weights",
+    "offsets_of",
     "own_rows_of",
     "places_of",
     "row_weights",

@@ -177,9 +177,7 @@ class _Hashes:
             for other in others:
                 h = mixed(h * GOLDEN + of_columns[other])
             parts.append(h)
-        hashed = _joined(parts)
-        hashed %= self._rows_n1
-        ids_KB[self._keys] = hashed.view(np.int64)
+        ids_KB[self._keys] = (_joined(parts) % self._rows_n1).view(np.int64)
 
 
 class _Indexes:

@@ -25,9 +25,6 @@ GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # 2^64 / golden ratio, odd: multiplying 
 FEW_TEXTS, FEW_BYTES = 4, 256
 """The hashes of so many texts are kept."""
 
-SHORT_BYTES = 4096
-"""The hashes of a column that has at most so many bytes are kept."""
-
 
 class Bags(NamedTuple):
     """Ids of B bags. `lengths` is None when every bag holds exactly one id."""
@@ -47,23 +44,29 @@ def hash64(ids: pa.Array) -> np.ndarray:
     """
     if ids.null_count:
         raise ValueError(f"ids must not be null: {ids.null_count} of {len(ids)} are")
-    if pa.types.is_string(ids.type):
-        _, places, texts = ids.buffers()
-        if texts is not None and 4 * len(ids) + texts.size <= SHORT_BYTES:
-            return _hashes_of_short(places.slice(4 * ids.offset, 4 * (len(ids) + 1)).to_pybytes(), texts.to_pybytes())
+    if pa.types.is_string(ids.type) and (one := _only_text(ids)) is not None:
+        return np.repeat(_hashes_of_few((one,)), len(ids))
     if pa.types.is_string(ids.type) or pa.types.is_large_string(ids.type):
         return _hashes_of_column(ids)
     return mixed(_int64(ids).to_numpy().view(np.uint64))
 
 
-@lru_cache(maxsize=256)
-def _hashes_of_short(places: bytes, texts: bytes) -> np.ndarray:
-    """Of a short column, from its buffers: the candidates of a request have a vertical and a kind of device in common,
-    and so has the next request."""
-    column = pa.StringArray.from_buffers(len(places) // 4 - 1, pa.py_buffer(places), pa.py_buffer(texts))
-    found = _hashes_of_column(column)
-    found.flags.writeable = False
-    return found
+def _only_text(ids: pa.StringArray) -> str | None:
+    """The text that all rows have, as the candidates of a request have their vertical in common. None where they differ,
+    or there are none. It takes a tenth of what it takes to look for distinct texts.
+
+    >>> _only_text(pa.array(["feed", "feed"])), _only_text(pa.array(["feed", "shop"]))
+    ('feed', None)
+    """
+    count, (_, places, texts) = len(ids), ids.buffers()
+    if not count or texts is None:
+        return None
+    ends = np.frombuffer(places, np.int32)[ids.offset : ids.offset + count + 1]
+    first, size = int(ends[0]), int(ends[1] - ends[0])
+    if int(ends[-1]) - first != count * size or (np.diff(ends) != size).any():
+        return None
+    every = texts.slice(first, count * size).to_pybytes()
+    return every[:size].decode() if every == every[:size] * count else None
 
 
 def _hashes_of_column(ids: pa.Array) -> np.ndarray:

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from exfm.data import Batch, FeatureSet
+from exfm.data import Batch, FeatureSet, offsets_of
 from exfm.embeddings.accumulators import SparseOptimizer
 from exfm.embeddings.weights import TableSize, draw_initial_weights, table_sizes
 from exfm.loops import loop, prefetch
@@ -121,7 +121,7 @@ class FusedTables(nn.Module):
         return tuple(tables.rows for tables in self._of_width)
 
     def _places(self, sparse: KeyedJaggedTensor) -> tuple[Places, ...]:
-        ids, offsets = sparse.values().numpy(), sparse.offsets().long().numpy()
+        ids, offsets = sparse.values().numpy(), offsets_of(sparse)
         return tuple(tables.places(ids, offsets, sparse.stride()) for tables in self._of_width)
 
     def _looked(self, places: tuple[Places, ...], B: int) -> Looked:

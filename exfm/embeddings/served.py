@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from exfm.data import FeatureSet
+from exfm.data import FeatureSet, offsets_of
 from exfm.embeddings.weights import initial_weights, table_sizes
 
 
@@ -59,7 +59,7 @@ class ServedTables(nn.Module):
 
 def stretches(sparse: KeyedJaggedTensor) -> Iterator[tuple[Tensor, Tensor]]:
     """Of each key the ids, and where each of the B bags begins among them, (B + 1,). B is at least 1."""
-    B, offsets, values = sparse.stride(), sparse.offsets(), sparse.values()
+    B, offsets, values = sparse.stride(), torch.from_numpy(offsets_of(sparse)), sparse.values()
     keys, single = len(sparse.keys()), one_id_each(sparse)
     firsts = [k * B for k in range(keys + 1)] if single else offsets[::B].tolist()
     for k in range(keys):

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from exfm.data import GOLDEN, Batch, FeatureSet, SequenceFeature, SparseFeature
+from exfm.data import GOLDEN, Batch, FeatureSet, SequenceFeature, SparseFeature, offsets_of
 from exfm.loops import loop
 
 SLOT_BITS = 18
@@ -77,7 +77,7 @@ class Hashing(nn.Module):
 
     def forward(self, sparse: KeyedJaggedTensor, dense: Tensor) -> Coordinates:
         """KeyedJaggedTensor of K keys × B, (B, D) -> coordinates. Dense columns beyond the features' are histories."""
-        B, ids, offsets = len(dense), sparse.values().numpy(), sparse.offsets().long().numpy()
+        B, ids, offsets = len(dense), sparse.values().numpy(), offsets_of(sparse)
         slots = np.empty(len(ids) + B * (self.count - len(self._tables)), np.int32)
         starts = np.empty(B + 1, np.int64)
         values = self._buckets.values(dense).contiguous().numpy()

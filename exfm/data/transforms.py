@@ -52,8 +52,8 @@ def hash64(ids: pa.Array) -> np.ndarray:
 
 
 def _only_text(ids: pa.StringArray) -> str | None:
-    """The text that all rows have, as the candidates of a request have their vertical in common. None where they differ,
-    or there are none. It takes a tenth of what it takes to look for distinct texts.
+    """The text that all rows have, as the candidates of a request have their vertical in common. None where they
+    differ, or there are none. It takes a tenth of what it takes to look for distinct texts.
 
     >>> _only_text(pa.array(["feed", "feed"])), _only_text(pa.array(["feed", "shop"]))
     ('feed', None)

@@ -12,6 +12,8 @@ Rows of a table that is larger than the caches are asked for with `prefetch` som
 
 from __future__ import annotations
 
+import importlib
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +21,23 @@ import numba
 from llvmlite import ir
 from numba.core import cgutils
 from numba.extending import intrinsic
+
+
+def _import_arrays() -> None:
+    """Numba's functions of arrays, which every loop loads, without SciPy: they import it to know whether it has a BLAS for
+    `np.cov`, which takes .25 s of a core. Loops that multiply matrices ask for it again."""
+    asked = "scipy.linalg"
+    absent = asked not in sys.modules
+    if absent:
+        sys.modules[asked] = None  # type: ignore[assignment]
+    try:
+        importlib.import_module("numba.np.arraymath")
+    finally:
+        if absent:
+            del sys.modules[asked]
+
+
+_import_arrays()
 
 
 def loop(signature: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

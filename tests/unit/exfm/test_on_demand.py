@@ -34,6 +34,17 @@ print(sorted({{"torchrec.distributed", "fbgemm_gpu", "torch._dynamo", "mlflow", 
     assert said_by(program) == "[]\n"
 
 
+def test_loops_do_not_import_scipy_and_those_that_multiply_matrices_have_it():
+    program = """
+import sys
+import exfm.embeddings.fused, exfm.baselines.ftrl
+print("scipy.linalg" in sys.modules)
+import numba, numpy
+print(numba.njit(lambda x: numpy.dot(x, x))(numpy.ones(3)))
+"""
+    assert said_by(program) == "False\n3.0\n"
+
+
 def test_who_compiles_nothing_imports_no_sympy_and_who_hashes_no_text_no_pandas():
     program = """
 import sys

@@ -24,8 +24,8 @@ from numba.extending import intrinsic
 
 
 def _import_arrays() -> None:
-    """Numba's functions of arrays, which every loop loads, without SciPy: they import it to know whether it has a BLAS for
-    `np.cov`, which takes .25 s of a core. Loops that multiply matrices ask for it again."""
+    """Numba's functions of arrays, which every loop loads, without SciPy: they import it to know whether it has a BLAS
+    for `np.cov`, which takes .25 s of a core. Loops that multiply matrices ask for it again."""
     asked = "scipy.linalg"
     absent = asked not in sys.modules
     if absent:

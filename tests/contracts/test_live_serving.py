@@ -4,6 +4,7 @@ answers, to the last bit, whichever of the two is killed."""
 from __future__ import annotations
 
 import json
+import shutil
 import time
 import urllib.request
 from collections import Counter
@@ -47,10 +48,10 @@ def answering(server: ServeCommand, above: int) -> int:
     return int(until(lambda: (n := number_of(server.ask()[1].get("version", ""))) > above and n, server))
 
 
-def freshness(server: ServeCommand) -> dict[str, Any]:
+def model_of(server: ServeCommand) -> dict[str, Any]:
     text = urllib.request.urlopen(f"http://127.0.0.1:{server.port}/v1/models", timeout=PATIENCE_S).read()
     (model,) = json.loads(text)["models"]
-    return dict(model["freshness"])
+    return dict(model)
 
 
 def test_what_a_student_learned_answers_within_two_seconds_to_the_last_bit_and_through_kills(tmp_path):
@@ -60,7 +61,7 @@ def test_what_a_student_learned_answers_within_two_seconds_to_the_last_bit_and_t
         with serving(tmp_path, "--follow", "live") as server:
             seen = answering(server, above=0)
             seen = answering(server, above=seen + 6)
-            fresh = freshness(server)
+            fresh = model_of(server)["freshness"]
             promote(ledger, V2)  # what is served live follows the student, and nothing else
             student.kill()  # somewhere in its steps, or while it writes
             code, said = server.ask()
@@ -83,6 +84,26 @@ def end_alike(student: TrainingStudent, server: ServeCommand) -> None:
     name = f"v{last['lake_seq'] + 1:08d}+"
     said = until(lambda: (now := server.ask()[1])["version"].startswith(name) and now, server)
     assert [row["ctr"] for row in said["predictions"]] == last["predictions"]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("g++") is None, reason="compiling needs g++, which is not installed")
+@pytest.mark.timeout(900)
+def test_increments_are_served_as_compiled_code_too(tmp_path):
+    a_run(tmp_path, "registry.increments_every_s=0.5")
+    student = TrainingStudent(tmp_path)
+    try:
+        with serving(tmp_path, "--follow", "live", "--compile") as server:
+            seen = answering(server, above=0)
+            answering(server, above=seen + 3)
+            assert model_of(server)["compiled"] is True
+            last = student.end()
+            name = f"v{last['lake_seq'] + 1:08d}+"
+            said = until(lambda: (now := server.ask()[1])["version"].startswith(name) and now, server)
+            found = [row["ctr"] for row in said["predictions"]]
+            assert found == pytest.approx(last["predictions"], abs=1e-6)  # sums in another order
+    finally:
+        student.kill()
 
 
 @pytest.mark.slow

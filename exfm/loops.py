@@ -2,8 +2,8 @@
 
     @loop("void(f4[::1], i8[::1])")        a function compiled for these types when its module is imported
 
-Compiled code is kept next to the source (or in the user's cache, where that cannot be written) for later processes.
-Sums are added in the order written, and no product is fused with a sum: a loop has the same bits on every processor.
+Compiled code is kept next to the source, or in the user's cache where that cannot be written, for later processes;
+where neither can, every process compiles, for some seconds. Sums are added in the order written, and no product is fused with a sum: a loop has the same bits on every processor.
 It lets go of Python's lock while it runs. What an inner loop uses of an array again and again is a variable outside
 of it: for all that the compiler knows, writing into one array changes another.
 
@@ -41,10 +41,26 @@ _import_arrays()
 
 
 def loop(signature: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Compile a function on arrays and numbers for one signature, in numba's notation."""
-    compiled: Callable[[Callable[..., Any]], Callable[..., Any]] = numba.njit(
-        signature, cache=True, nogil=True, error_model="numpy", boundscheck=False
-    )
+    """Compile a function on arrays and numbers for one signature, in numba's notation.
+
+    >>> import numpy as np
+    >>> @loop("f8(f8[::1])")
+    ... def total(x):
+    ...     found = 0.0
+    ...     for value in x:
+    ...         found += value
+    ...     return found
+    >>> total(np.ones(3))
+    3.0
+    """
+
+    def compiled(function: Callable[..., Any]) -> Any:
+        settings: dict[str, Any] = {"nogil": True, "error_model": "numpy", "boundscheck": False}
+        try:
+            return numba.njit(signature, cache=True, **settings)(function)
+        except RuntimeError:  # there is no folder to keep it in: every process compiles it
+            return numba.njit(signature, **settings)(function)
+
     return compiled
 
 

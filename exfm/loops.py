@@ -3,9 +3,10 @@
     @loop("void(f4[::1], i8[::1])")        a function compiled for these types when its module is imported
 
 Compiled code is kept next to the source, or in the user's cache where that cannot be written, for later processes;
-where neither can, every process compiles, for some seconds. Sums are added in the order written, and no product is fused with a sum: a loop has the same bits on every processor.
-It lets go of Python's lock while it runs. What an inner loop uses of an array again and again is a variable outside
-of it: for all that the compiler knows, writing into one array changes another.
+where neither can, every process compiles, for some seconds. Sums are added in the order written, and no product is
+fused with a sum: a loop has the same bits on every processor. It lets go of Python's lock while it runs. What an inner
+loop uses of an array again and again is a variable outside of it: for all that the compiler knows, writing into one
+array changes another.
 
 Rows of a table that is larger than the caches are asked for with `prefetch` some rounds before they are used.
 """

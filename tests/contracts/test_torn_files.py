@@ -12,7 +12,7 @@ from streaming.delta import TableFiles, torn_files
 from streaming.errors import DataLost, StreamingError
 from streaming.kafka import ensure_topics
 from streaming.lake import LakeReader, LakeTable
-from tests.support.pipelines.small_runs import assert_same_run, small, stop_after, to_the_end
+from tests.support.pipelines.small_runs import assert_same_run, slow_commits, small, stop_after, to_the_end
 from tests.support.streams.lake_rows import SCHEMA, rows
 
 pytestmark = pytest.mark.broker
@@ -102,7 +102,8 @@ def test_a_run_whose_lake_was_torn_ends_as_if_it_was_not(broker, tmp_path):
 
     undisturbed = to_the_end(config(), tmp_path / "one")
     settings, run_dir = config(), RunDir(tmp_path / "two")
-    status, _ = run(settings, run_dir, local=True, until_end=True, watch=stop_after(800))
+    with slow_commits():
+        status, _ = run(settings, run_dir, local=True, until_end=True, watch=stop_after(800))
     assert status.state is RunState.STOPPED
     table = TableFiles(run_dir.lake)
     newest = max(table.files, key=lambda file: file.last)

@@ -4,7 +4,6 @@ every row of them is in the lake, once."""
 from __future__ import annotations
 
 import json
-import time
 from typing import Any
 
 import pytest
@@ -22,7 +21,7 @@ from streaming.position import Partition
 from streaming.settlement import Settlement
 from tests.support.pipelines.crashes import Point, crash_at
 from tests.support.pipelines.expected_rows import expected_rows, lake_rows
-from tests.support.pipelines.small_runs import assert_learned_the_lake, small, stop_after, to_the_end
+from tests.support.pipelines.small_runs import assert_learned_the_lake, slow_commits, small, stop_after, to_the_end
 from tests.support.pipelines.topics import by_hand, grow, make_inputs, send
 
 pytestmark = pytest.mark.broker
@@ -70,9 +69,7 @@ def test_rows_of_partitions_that_were_added_are_in_the_lake_exactly_once_whateve
     shown, feedback = by_hand(config, 3000)
     half_ms = shown[1500]["event_time_ms"]
     send_all(config, shown[:1500], [row for row in feedback if row["event_time_ms"] < half_ms], first=0)
-    with monkeypatch.context() as slowly:  # or the topics are read to their end before it is seen how far
-        commit = LakeWriter.commit
-        slowly.setattr(LakeWriter, "commit", lambda *given, **more: time.sleep(0.2) or commit(*given, **more))
+    with slow_commits():
         status, _ = run(config, RunDir(root), local=True, until_end=True, watch=stop_after(300))
     assert status.state is RunState.STOPPED, status.reason
     assert (status.lake["rows"] or 0) < 1000

@@ -13,7 +13,7 @@ from pipelines.control import run
 from pipelines.rules import RunState
 from pipelines.run_dir import RunDir
 from pipelines.status import RunStatus
-from tests.support.pipelines.small_runs import Finished, assert_same_run, small, stop_after, to_the_end
+from tests.support.pipelines.small_runs import Finished, assert_same_run, slow_commits, small, stop_after, to_the_end
 
 pytestmark = pytest.mark.broker
 
@@ -97,9 +97,14 @@ def test_whatever_is_damaged_the_run_goes_on_from_what_verifies_and_ends_the_sam
 
     for rows, damages in ROUNDS:
         stop = stop_after(rows)
-        status, _ = run(
-            config, run_dir, local=True, until_end=True, watch=lambda status, stop=stop: (listen(status), stop(status))
-        )
+        with slow_commits():
+            status, _ = run(
+                config,
+                run_dir,
+                local=True,
+                until_end=True,
+                watch=lambda status, stop=stop: (listen(status), stop(status)),
+            )
         assert status.state is RunState.STOPPED
         for what, how in damages.items():
             damage(run_dir, what, how)
@@ -115,7 +120,8 @@ def test_whatever_is_damaged_the_run_goes_on_from_what_verifies_and_ends_the_sam
 @pytest.mark.slow
 def test_with_no_checkpoint_left_the_run_fails_with_words_that_say_what_to_do(undisturbed, broker, tmp_path):
     config, run_dir = config_of(broker.bootstrap_servers), RunDir(tmp_path / "run")
-    status, _ = run(config, run_dir, local=True, until_end=True, watch=stop_after(700))
+    with slow_commits():
+        status, _ = run(config, run_dir, local=True, until_end=True, watch=stop_after(700))
     assert status.state is RunState.STOPPED
     root = run_dir.checkpoints("teacher")
     for name in checkpoint_names(root):

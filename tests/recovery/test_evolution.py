@@ -17,7 +17,7 @@ from pipelines.control import run
 from pipelines.rules import RunState
 from pipelines.run_dir import RunDir
 from streaming.errors import BadInput
-from tests.support.pipelines.small_runs import assert_replays, everything, stop_after, to_the_end
+from tests.support.pipelines.small_runs import assert_replays, everything, slow_commits, stop_after, to_the_end
 
 pytestmark = pytest.mark.broker
 
@@ -48,9 +48,10 @@ def _quick(monkeypatch):
 
 def stopped(config: Config, root: Path, rows: int, **options: Any) -> list[str]:
     said: list[str] = []
-    status, _ = run(
-        config, RunDir(root), local=True, until_end=True, watch=stop_after(rows), say=said.append, **options
-    )
+    with slow_commits():
+        status, _ = run(
+            config, RunDir(root), local=True, until_end=True, watch=stop_after(rows), say=said.append, **options
+        )
     assert status.state is RunState.STOPPED, status.reason
     return said
 

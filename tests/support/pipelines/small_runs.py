@@ -6,9 +6,10 @@ import itertools
 import json
 import os
 import signal
+import time
 from collections import defaultdict
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -28,6 +29,7 @@ from pipelines.training import read_predictions
 from streaming.disk import read_json
 from streaming.hashing import hash64
 from streaming.lake import LakeReader
+from streaming.lake.writer import LakeWriter
 from tests.support.pipelines.topics import messages_of
 
 _numbers = itertools.count()
@@ -275,6 +277,15 @@ def stop_after(rows: int) -> Callable[[RunStatus], None]:
             os.kill(os.getpid(), signal.SIGTERM)
 
     return watch
+
+
+@contextmanager
+def slow_commits(seconds: float = 0.2) -> Iterator[None]:
+    """For runs of this process that are to be stopped half-way: a fast one has read its topics to their end before it
+    is seen how far."""
+    commit = LakeWriter.commit
+    with patch.object(LakeWriter, "commit", lambda *given, **more: time.sleep(seconds) or commit(*given, **more)):
+        yield
 
 
 def assert_same_student(one: Finished, other: Finished, student: str) -> None:

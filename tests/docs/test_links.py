@@ -6,6 +6,7 @@ from pathlib import PurePosixPath
 
 import pytest
 
+from docs.conf import SECTIONS, children
 from tests.support.documents import DOCS, anchors, documents, links
 from tests.support.places import ROOT
 from tests.support.tracked_files import tied_to_a_machine
@@ -75,6 +76,27 @@ def test_every_page_can_be_reached_from_the_first():
         reached.add(page)
         ahead += [target_of(page, link)[0] for _, link in links(DOCUMENTS[page]) if not is_external(link)]
     assert {page for page in DOCUMENTS if page.startswith("docs/")} - reached == set()
+
+
+def navigation(pages: dict[str, str]) -> set[str]:
+    """The pages that the site's navigation has: `make docs` refuses a page without a place in it."""
+    found, ahead = set(), [("index", list(SECTIONS))]
+    while ahead:
+        page, below = ahead.pop()
+        found.add(f"docs/{page}.md")
+        for path in (PurePosixPath(page).parent / child for child in below):
+            text = pages.get(f"docs/{path}.md", "")
+            ahead.append((str(path), children(path.name, text) if path.name == "index" else []))
+    return found
+
+
+def test_every_page_has_a_place_in_the_navigation():
+    assert {page for page in DOCUMENTS if page.startswith("docs/")} - navigation(DOCUMENTS) == set()
+
+
+def test_a_page_that_only_another_page_links_is_found():
+    index = {"docs/results/index.md": "[a](a.md)", "docs/results/a.md": "[b](b.md)", "docs/results/b.md": ""}
+    assert set(index) - navigation(index) == {"docs/results/b.md"}
 
 
 def test_every_picture_is_shown_somewhere():

@@ -65,7 +65,7 @@ def _head(draft: Draft) -> Iterator[str]:
     if grave:
         yield "#"
         for finding in grave:
-            yield from remarks([f"{finding.where}: {finding.seen}. {finding.remedy}".rstrip(". ") + "."])
+            yield from remarks([f"{finding.where}: {finding.seen}; {finding.remedy}".rstrip(".; ") + "."])
     yield f"name: {scalar(draft.name)}"
     yield "seed: 1"
 

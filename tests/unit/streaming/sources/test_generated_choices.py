@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import islice
 
 import numpy as np
 import pytest
@@ -58,7 +59,7 @@ def test_candidates_are_shown_as_often_as_their_propensities_say(log):
 
 def test_chunks_hold_whole_requests_however_large_they_are():
     for chunk_rows in (1, 6, 4096):
-        for chunk in list(GeneratedStream(CONFIG, WINDOWS, columns=COLUMNS).chunks(chunk_rows))[:3]:
+        for chunk in islice(GeneratedStream(CONFIG, WINDOWS, columns=COLUMNS).chunks(chunk_rows), 3):
             kept = np.unique(column(chunk.truth, "impression_id"))
             assert len(kept) % 4 == 0
 

@@ -70,7 +70,7 @@ class FTRL:
 
     def see(self, batch: Batch) -> Seen:
         """Score a batch."""
-        return batch.once(("FTRL sees", self._past()), lambda: self._seen(batch))
+        return batch.once(("FTRL sees", self.past), lambda: self._seen(batch))
 
     def _seen(self, batch: Batch) -> Seen:
         at = self.hashing.of(batch)
@@ -85,7 +85,7 @@ class FTRL:
     def learn(self, seen: Seen, batch: Batch, offset: Tensor) -> None:
         """Learn a batch that was seen; offset (T,) of a prior that has counted it: with that of the rows before, all
         weights of the first batch would learn what the prior is about to say. What is given must be finite."""
-        what = ("FTRL learns", self._past(), offset.numpy().tobytes())
+        what = ("FTRL learns", self.past, offset.numpy().tobytes())
         learned = batch.once(what, lambda: self._learned(seen, batch, offset))
         for t, s_U, n_U in learned:
             self._s[t].numpy()[seen.slots], self._n[t].numpy()[seen.slots] = s_U, n_U
@@ -106,7 +106,8 @@ class FTRL:
             found.append(moved)
         return found
 
-    def _past(self) -> Hashable:
+    @property
+    def past(self) -> Hashable:
         """Equal for regressions that are the same, to the bit. One that was loaded is known by its bits."""
         if self._writes != self._written:
             bits = hashlib.blake2b(self._s.numpy())

@@ -22,6 +22,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from exfm.data.alike import Alike, Left
 from exfm.data.calendar import EVENT_TIME
 from exfm.data.features import FeatureSet
+from exfm.data.offsets import one_each, one_id_of, only
 from exfm.data.sampling import label_weights
 from exfm.data.stretches import Parts, Stretches, Taken
 from exfm.data.transforms import Bags, with_constants
@@ -29,9 +30,6 @@ from exfm.errors import ModelError
 
 OWN = "own row"
 """A column, bool: whether a row is the student's own (`Batch.own`). It is made while rows are read."""
-
-FEW_BAGS = 1 << 17
-"""The lengths of so many bags with one id each are kept for the next batch."""
 
 V = TypeVar("V")
 
@@ -108,7 +106,15 @@ class Batch:
         """The rows that are True in (B,), in order: bit for bit what `BatchBuilder` makes of them alone."""
         shared = ("sparse", "negative_rate")
         kept = {name: value[rows] for name, value in self._given().items() if name not in shared}
-        return replace(self, sparse=_only(self.sparse, rows), **kept)
+        return replace(self, sparse=only(self.sparse, rows), **kept)
+
+    def to_score(self, rows: np.ndarray) -> Batch:
+        """What models read of the rows that are True in (B,), to predict them: bit for bit what `only` has of it."""
+        sparse = one_id_of(self.sparse, rows) or only(self.sparse, torch.from_numpy(rows))
+        dense = torch.from_numpy(self.dense.numpy()[rows])
+        raw = None if self.raw is None else torch.from_numpy(self.raw.numpy()[rows])
+        zeros, no, _, _, ones, age = (known[: len(dense)] for known in _nothing_known(len(self), self.labels.shape[1]))
+        return Batch(sparse, dense, zeros, no, zeros, no, ones, age, raw=raw)
 
     def to(self, device: torch.device) -> Batch:
         """The same batch there."""
@@ -119,19 +125,6 @@ class Batch:
     def _given(self) -> dict[str, Any]:
         """The fields that are not None."""
         return {f.name: value for f in fields(self) if (value := getattr(self, f.name)) is not None}
-
-
-def _only(sparse: KeyedJaggedTensor, rows: Tensor) -> KeyedJaggedTensor:
-    lengths_FB, values = sparse.lengths().view(len(sparse.keys()), len(rows)), sparse.values()
-    bags = rows.expand(lengths_FB.shape).reshape(-1)
-    lengths = lengths_FB.reshape(-1)[bags]
-    return KeyedJaggedTensor(
-        keys=sparse.keys(),
-        values=values[bags.repeat_interleave(lengths_FB.reshape(-1))],
-        lengths=lengths,
-        offsets=torch.cat([lengths.new_zeros(1), lengths.cumsum(0)]),
-        stride=int(rows.sum()),
-    )
 
 
 class Single(NamedTuple):
@@ -273,7 +266,7 @@ class BatchBuilder:
     def _jagged(self, arrays: _Arrays, count: int) -> KeyedJaggedTensor:
         keys, ids_KB, others = self.features.keys, arrays.ids, arrays.others
         if arrays.in_place():
-            values, (lengths, offsets) = ids_KB.reshape(-1), _one_each(ids_KB.size)
+            values, (lengths, offsets) = ids_KB.reshape(-1), one_each(ids_KB.size)
         else:
             every = [others.get(k, Bags(ids_KB[k], None)) for k in range(len(keys))]
             ones = np.ones(count, dtype=np.int64)
@@ -342,17 +335,6 @@ class _Arrays(NamedTuple):
                 return False
             self.ids[k] = bags.values
         return True
-
-
-def _one_each(bags: int) -> tuple[np.ndarray, np.ndarray]:
-    """Lengths and offsets of bags with one id each. Nobody writes into them."""
-    return _few_bags(bags) if bags <= FEW_BAGS else (np.ones(bags, np.int64), np.arange(bags + 1))
-
-
-@lru_cache(maxsize=16)
-def _few_bags(bags: int) -> tuple[np.ndarray, np.ndarray]:
-    # No tensors: one made in inference mode could not be learned of.
-    return np.ones(bags, np.int64), np.arange(bags + 1)
 
 
 @lru_cache(maxsize=16)

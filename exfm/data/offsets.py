@@ -1,16 +1,22 @@
-"""Where the bags of a batch begin."""
+"""Where the bags of a batch begin, and the ids of some of its rows."""
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
+import torch
+from torch import Tensor
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+
+FEW_BAGS = 1 << 17
+"""The lengths of so many bags with one id each are kept for all batches: 2 MB."""
 
 
 def offsets_of(sparse: KeyedJaggedTensor) -> np.ndarray:
     """(K · B + 1,) int64, key by key; of ids that do not say it, from their lengths. TorchRec itself works that out
     with FBGEMM, which a server does not load.
 
-    >>> import torch
     >>> lengths = torch.tensor([1, 0, 2])
     >>> offsets_of(KeyedJaggedTensor(["ad"], torch.tensor([7, 8, 9]), lengths=lengths)).tolist()
     [0, 1, 1, 3]
@@ -22,3 +28,40 @@ def offsets_of(sparse: KeyedJaggedTensor) -> np.ndarray:
     offsets = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths, out=offsets[1:])
     return offsets
+
+
+def only(sparse: KeyedJaggedTensor, rows: Tensor) -> KeyedJaggedTensor:
+    """The ids of the rows that are True in (B,)."""
+    lengths_FB, values = sparse.lengths().view(len(sparse.keys()), len(rows)), sparse.values()
+    bags = rows.expand(lengths_FB.shape).reshape(-1)
+    lengths = lengths_FB.reshape(-1)[bags]
+    return KeyedJaggedTensor(
+        keys=sparse.keys(),
+        values=values[bags.repeat_interleave(lengths_FB.reshape(-1))],
+        lengths=lengths,
+        offsets=torch.cat([lengths.new_zeros(1), lengths.cumsum(0)]),
+        stride=int(rows.sum()),
+    )
+
+
+def one_id_of(sparse: KeyedJaggedTensor, rows: np.ndarray) -> KeyedJaggedTensor | None:
+    """`only` where every bag holds one id, on the CPU; else None."""
+    values, lengths = sparse.values().numpy(), sparse.lengths().numpy()
+    if len(values) != len(lengths) or not lengths.all():
+        return None
+    found = values.reshape(len(sparse.keys()), -1)[:, rows]
+    ones, offsets = map(torch.from_numpy, one_each(found.size))
+    return KeyedJaggedTensor(sparse.keys(), torch.from_numpy(found.reshape(-1)), lengths=ones, offsets=offsets,
+                             stride=found.shape[1])  # fmt: skip
+
+
+def one_each(bags: int) -> tuple[np.ndarray, np.ndarray]:
+    """Lengths and offsets of bags with one id each. Nobody writes into them."""
+    ones, offsets = _few_bags() if bags <= FEW_BAGS else (np.ones(bags, np.int64), np.arange(bags + 1))
+    return ones[:bags], offsets[: bags + 1]
+
+
+@cache
+def _few_bags() -> tuple[np.ndarray, np.ndarray]:
+    # No tensors: one made in inference mode could not be learned of.
+    return np.ones(FEW_BAGS, np.int64), np.arange(FEW_BAGS + 1)

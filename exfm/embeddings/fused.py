@@ -114,9 +114,16 @@ class FusedTables(nn.Module):
 
     def of(self, batch: Batch) -> Looked:
         """What is looked up for a batch; where, is worked out once for all tables of these rows."""
-        return self._looked(batch.once(("places", self._rows), lambda: self._places(batch.sparse)), len(batch))
+        return self._looked(self._places_of(batch), len(batch))
 
-    @property
+    def pooled(self, batch: Batch, weights: Sequence[Tensor]) -> Tensor:
+        """(B, E): what is looked up in other tables of these sizes, by width as `parameters` are."""
+        return self._pooled(self._places_of(batch), len(batch), weights)
+
+    def _places_of(self, batch: Batch) -> tuple[Places, ...]:
+        return batch.once(("places", self._rows), lambda: self._places(batch.sparse))
+
+    @cached_property
     def _rows(self) -> Hashable:
         return tuple(tables.rows for tables in self._of_width)
 
@@ -125,13 +132,16 @@ class FusedTables(nn.Module):
         return tuple(tables.places(ids, offsets, sparse.stride()) for tables in self._of_width)
 
     def _looked(self, places: tuple[Places, ...], B: int) -> Looked:
-        pooled = [tables.look_up(at, B) for tables, at in zip(self._of_width, places, strict=True)]
-        if len(pooled) == 1:
-            return Looked(pooled[0].flatten(1), places)
+        return Looked(self._pooled(places, B, [tables.weight for tables in self._of_width]), places)
+
+    def _pooled(self, places: tuple[Places, ...], B: int, weights: Sequence[Tensor]) -> Tensor:
+        found = [t.look_up(at, w, B) for t, at, w in zip(self._of_width, places, weights, strict=True)]
+        if len(found) == 1:
+            return found[0].flatten(1)
         parts: dict[int, Tensor] = {}
-        for tables, of_keys in zip(self._of_width, pooled, strict=True):
+        for tables, of_keys in zip(self._of_width, found, strict=True):
             parts |= dict(zip(tables.keys, of_keys.unbind(1), strict=True))
-        return Looked(torch.cat([parts[k] for k in sorted(parts)], dim=1), places)
+        return torch.cat([parts[k] for k in sorted(parts)], dim=1)
 
     def learn(self, looked: Looked, gradient: Tensor) -> None:
         """One step, with the gradient (B, E) of what was looked up."""
@@ -177,10 +187,10 @@ class _TablesOfWidth:
         _place(ids, offsets, self._key_K, self._first_K, B, rows, bags)
         return Places(rows, bags, len(self.weight))
 
-    def look_up(self, at: Places, B: int) -> Tensor:
+    def look_up(self, at: Places, weight: Tensor, B: int) -> Tensor:
         """(B, K, D)."""
         pooled = torch.zeros(B, len(self.keys), self.D)
-        _pool(at.rows, at.bags, self.weight.numpy(), pooled.view(-1, self.D).numpy())
+        _pool(at.rows, at.bags, weight.numpy(), pooled.view(-1, self.D).numpy())
         return pooled
 
     def learn(self, at: Places, gradient: Tensor, lr: float, eps: float) -> None:

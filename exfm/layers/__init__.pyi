@@ -1,7 +1,7 @@
 from .dcn import DCN, CrossConfig, DCNOptions
 from .dense import seeded_linear, seeded_mlp
 from .dlrm import DLRM, DLRMOptions
-from .hashed_linear import SLOTS, Coordinates, HashedLinear, Hashing, sum_rows
+from .hashed_linear import SLOTS, Coordinates, HashedLinear, Hashing, sum_rows, sum_slots
 from .interaction import Axes, InputLabels, Interaction, InteractionOptions, Labels, widen
 from .prior import Prior, label_sums, with_prior
 from .registry import INTERACTIONS, TrunkConfig, build_trunk, interaction_options, with_complete_options
@@ -37,6 +37,7 @@ __all__ = [
     "seeded_linear",
     "seeded_mlp",
     "sum_rows",
+    "sum_slots",
     "unit_count",
     "widen",
     "with_complete_options",

@@ -202,6 +202,17 @@ def sum_rows(w_S, places_I, starts, z_B):
         z_B[b] = z
 
 
+@loop("void(f4[:, ::1], i4[::1], i8[::1], f4[:, ::1])")
+def sum_slots(w_ST, slots_I, starts, z_BT):
+    """`sum_rows` of several tasks, whose weights of a slot lie next to each other."""
+    for b in range(len(z_BT)):
+        for t in range(z_BT.shape[1]):
+            z = np.float32(0)
+            for i in range(starts[b], starts[b + 1]):
+                z += w_ST[slots_I[i], t]
+            z_BT[b, t] = z
+
+
 _PAIR, _FIRST, _SECOND = (np.uint64(n % 2**64) for n in (PAIR, FIRST, SECOND))
 _SHIFT = np.uint64(64 - SLOT_BITS)
 

@@ -76,6 +76,11 @@ class Prior(nn.Module):
         """(T,) float64."""
         return torch.where(self.positive.isfinite(), torch.log((self.positive + 0.5) / (self.negative + 0.5)), 0.0)
 
+    @property
+    def bits(self) -> bytes:
+        """All that the offset depends on."""
+        return self.positive.numpy().tobytes() + self.negative.numpy().tobytes()
+
     def add(self, sums: Sequence[Tensor] | Tensor) -> None:
         """Count the rows of one step more, by their `label_sums` (2, T), of all ranks."""
         self.positive += sums[0]

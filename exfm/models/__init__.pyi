@@ -1,5 +1,5 @@
 from .as_shown import AsShown, AsShownConfig
-from .changes import LINEAR, Changes, Rows, Touched, all_of, changes_of
+from .changes import Changes, Rows, Touched, all_of, changes_of
 from .engine import (
     AS_SHOWN,
     LOGISTIC,
@@ -19,6 +19,7 @@ from .served import PARITY, ServedStudent, check_logits, load_served, load_stude
 from .stack import has_wide, stacked
 from .student import Student
 from .student_config import StudentConfig
+from .student_wide import LINEAR
 from .teacher import SentBatch, Teacher
 from .teacher_config import TeacherConfig, wide_columns
 from .teacher_net import TeacherNet

@@ -12,11 +12,15 @@ about L/8 apart up to an age of 1¼ L, for the shortest delay first, then for th
 the initial one: 28 at the most. Which are kept follows from clocks alone. A version that is not there makes a
 prediction older, never newer, than it could have been. Of neighbouring versions, what differs is kept.
 
-B examples (own rows of a batch), T tasks.
+A version is taken by what changed since the one before (changes.py); what has rows of the same width lies together
+(exfm/tensors/packing.py), as tables that learn do. Scored is what is held, in place: no weight is copied for it.
+
+B examples (own rows of a batch), T tasks, K rows that changed, R rows of tables of one width D.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -25,10 +29,11 @@ import torch
 from torch import Tensor
 
 from exfm.data import Batch
-from exfm.models.changes import Touched, all_of, changes_of
-from exfm.models.served import new_served
+from exfm.models.changes import THETA, Touched, TouchedRows, by_row, small
+from exfm.models.served import ServedStudent, new_served
 from exfm.models.student import Student
-from exfm.tensors import TensorSource, Versions, whole_tensor
+from exfm.models.student_wide import LINEAR, LinearParts, LinearVersions
+from exfm.tensors import WHOLE, Fields, Packing, TensorSource, Versions, whole_tensor
 
 NEVER, UNKNOWN = -(2**62), 2**62
 """The clock of a model that learned nothing; and of one of which it is not known what it learned."""
@@ -77,7 +82,7 @@ class Spacing(NamedTuple):
             if clock == NEVER or n == len(clocks) - 1 or n in older[-1:]:
                 found.append(n)
             elif n not in older:
-                level = int(np.searchsorted(self.upto, now - clock))
+                level = bisect_left(self.upto, now - clock)
                 stretch = level, clock // self.apart[level]
                 if stretch not in seen:
                     seen.add(stretch)
@@ -116,32 +121,94 @@ def _served_bytes(model: Student) -> int:
     )
 
 
-class _Scorer:
-    """What is served of a model, with the weights of one version after the other: they are lent, not copied."""
+class _Rows(NamedTuple):
+    """A field of what learns: its words (R, W) int32, in place, and the tables whose rows they are."""
 
-    def __init__(self, student: Student) -> None:
-        self._student, self.touched = student, Touched(student.features)
+    words: Tensor
+    tables: tuple[str, ...]
+
+
+class _View(NamedTuple):
+    """A version that is held: all of it but the tables, and these, by width (R, D)."""
+
+    served: ServedStudent
+    tables: list[Tensor]
+
+
+class StudentVersions:
+    """Those of one student without its linear part; `walkers` as of `Versions`. The first is taken whole."""
+
+    def __init__(self, student: Student, walkers: int) -> None:
+        self._student, self._small, large = student, small(student), by_row(student)
+        rows: dict[str, tuple[int, Sequence[str]]] = {}
+        self._rows: dict[str, _Rows] = {}
+        self._widths = dict(student.net.tables.named_parameters())
+        for field, weights in self._widths.items():
+            D = weights.shape[1]
+            names = {
+                name: table for name, (table, tensor) in large.items() if tensor.dim() == 2 and tensor.shape[1] == D
+            }
+            rows[field] = D, list(names)
+            self._rows[field] = _Rows(weights.detach().view(torch.int32), tuple(names.values()))
+        for name, (table, tensor) in large.items():
+            if tensor.dim() == 1:
+                words = tensor.unsqueeze(1).view(torch.int32)
+                rows[name] = words.shape[1], [name]
+                self._rows[name] = _Rows(words, (table,))
+        self._packing = Packing(self._now(), rows)
+        self._next = np.zeros_like(self._packing.empty()[WHOLE])
+        self._copies = self._packing.views({WHOLE: self._next})
         self._served = new_served(student)
-        every = dict(self._served.named_parameters()) | dict(self._served.named_buffers())
-        self._lent = {name: every[name] for name in self._served.state_dict()}  # all but constants
+        self._linear = {name: t for name, t in self._served.state_dict().items() if name == LINEAR}  # which is not used
+        self._versions = Versions(self._packing, self._view, walkers)
 
-    def take(self, versions: Versions, *, whole: bool) -> None:
-        """The next version: the model as it is now. Unless `whole`, by what changed since the last was taken here."""
-        if whole:
-            versions.add(all_of(self._student, self.touched))
-        else:
-            versions.advance(*changes_of(self._student, self.touched))
+    def _view(self, fields: Fields) -> _View:
+        served = self._served.with_tensors(self._packing.views(fields) | self._linear)
+        return _View(served, [torch.from_numpy(fields[field]).view(torch.float32) for field in self._widths])
 
-    def fits(self, versions: Versions) -> bool:
-        return versions.shapes == {name: tensor.shape for name, tensor in self._lent.items()}
+    def take(self, touched: TouchedRows | None) -> None:
+        """The next version: the student as it is now. `touched`: of all that it has learned since the last; None: any,
+        and the version is taken whole."""
+        if touched is None:
+            self._versions.add(self._now())
+            return
+        changed: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+        for field, (words, tables) in self._rows.items():
+            at = touched.of_some(tables)
+            changed[field] = at.astype(np.int32), words.index_select(0, torch.from_numpy(at)).numpy()
+        now = self._small_now
+        torch._foreach_copy_(list(self._copies.values()), [now[name] for name in self._copies])
+        changed[WHOLE] = np.zeros(1, np.int32), self._next
+        self._versions.advance(changed)
 
-    def score(self, version: Mapping[str, Tensor], batch: Batch) -> np.ndarray:
-        self._lend(version)
-        return self._served.score(batch)
+    def _now(self) -> dict[str, Tensor]:
+        return {name: tensor for name, (_, tensor) in by_row(self._student).items()} | self._small_now
 
-    def _lend(self, tensors: Mapping[str, Tensor]) -> None:
-        for name, tensor in self._lent.items():
-            tensor.data = tensors[name]
+    @property
+    def _small_now(self) -> dict[str, Tensor]:
+        wide = self._student.wide
+        return self._small if wide is None else self._small | {THETA: wide.theta}
+
+    def score(self, n: int, batch: Batch, linear: LinearVersions | None) -> np.ndarray:
+        """Logits (B, T) of version n, of a batch as it is served. `linear`: versions of the student's linear part."""
+        served, tables = self._versions.whole(n)
+        batch = served.statistics.complete(batch)
+        pooled_BE = self._student.net.tables.pooled(batch, tables)
+        return served.score_with(batch, pooled_BE, None if linear is None else linear.logits(n, batch))
+
+    def keep(self, places: Sequence[int]) -> None:
+        self._versions.keep(places)
+
+    @property
+    def nbytes(self) -> int:
+        return self._versions.nbytes
+
+    def state(self) -> dict[str, Tensor]:
+        return self._versions.state()
+
+    def load(self, tensors: Mapping[str, TensorSource], count: int) -> bool:
+        """As `Versions.load`."""
+        return self._versions.load(tensors, count)
 
 
 class AsShown:
@@ -152,10 +219,12 @@ class AsShown:
     """
 
     def __init__(self, models: Mapping[str, Student], delays_ms: Iterable[int]) -> None:
+        """The models learn the same batches, of the same sparse features."""
         self._models = dict(models)
-        self._scorers = self._new_scorers()
         delays = list(delays_ms)
         self.spacing, self._walkers = Spacing.of(delays), len(set(delays))  # rows of a delay ask for versions in a row
+        first = next(iter(self._models.values()))
+        self._touched, self._as_served, self._tasks = Touched(first.features), first.as_served, len(first.tasks)
         self._clock = NEVER  # of the models as they are
         self._begin()
         self._take()
@@ -165,15 +234,14 @@ class AsShown:
         self._whole = True  # what changed since the newest version is not known
         self.clocks: list[int] = []
         """Those of the versions, oldest first."""
-        self._versions = {name: Versions(self._walkers) for name in self._models}
-
-    def _new_scorers(self) -> dict[str, _Scorer]:
-        return {name: _Scorer(model) for name, model in self._models.items()}
+        self._versions = {name: StudentVersions(model, self._walkers) for name, model in self._models.items()}
+        wides = {name: model.wide for name, model in self._models.items()}
+        self._linear = LinearParts(wides, self._tasks, self._walkers)
 
     @property
     def nbytes(self) -> int:
         """Of all versions."""
-        return sum(versions.nbytes for versions in self._versions.values())
+        return sum(versions.nbytes for versions in self._versions.values()) + self._linear.nbytes
 
     def note(self, learned: Batch, batch: Batch, settled: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """After a step on the rows of `learned`: logits (B, T) of the own rows of `batch`, those among them that the
@@ -181,17 +249,20 @@ class AsShown:
         no version is old enough, after a state that had none."""
         own = batch.own_rows
         assert own.shown_ms is not None
-        found = {name: settled[name].copy() for name in self._scorers}  # right for rows shown after all had settled
+        found = {name: settled[name].copy() for name in self._models}  # right for rows shown after all had settled
         shown = own.shown_ms.numpy()
         wanted = np.searchsorted(self.clocks, shown, side="right") - 1
         earlier = shown < self._clock
-        for n in np.unique(wanted[earlier]):
+        for n in np.unique(wanted[earlier]).tolist():
             rows = earlier & (wanted == n)
-            part = own if rows.all() else own.only(torch.from_numpy(rows))
-            for name, scorer in self._scorers.items():
-                found[name][rows] = scorer.score(self._versions[name].whole(n), part) if n >= 0 else np.nan
-        for scorer in self._scorers.values():
-            scorer.touched.note(learned.sparse)
+            if n < 0:
+                for logits in found.values():
+                    logits[rows] = np.nan
+                continue
+            part = self._as_served(own.to_score(rows))
+            for name, versions in self._versions.items():
+                found[name][rows] = versions.score(n, part, self._linear.get(name))
+        self._touched.note(learned.sparse)
         self._learned(batch)
         return found
 
@@ -207,32 +278,36 @@ class AsShown:
             self.clocks = [self.clocks[n] for n in kept]
             for versions in self._versions.values():
                 versions.keep(kept)
+            self._linear.keep(kept)
 
     def _take(self) -> None:
         """A version of the models as they are."""
         self.clocks.append(self._clock)
-        for name, scorer in self._scorers.items():
-            scorer.take(self._versions[name], whole=self._whole)
+        touched = self._touched.take()
+        for versions in self._versions.values():
+            versions.take(None if self._whole else touched)
+        self._linear.take(whole=self._whole)
         self._whole = False
 
     def state(self) -> dict[str, Tensor]:
         found = {"clock": torch.tensor(self._clock), "clocks": torch.tensor(self.clocks, dtype=torch.int64)}
+        linear = self._linear.state()
         for model, versions in self._versions.items():
-            found |= {f"{model}/{name}": tensor for name, tensor in versions.state().items()}
+            state = versions.state() | linear.get(model, {})
+            found |= {f"{model}/{name}": tensor for name, tensor in state.items()}
         return found
 
     def load(self, tensors: Mapping[str, TensorSource]) -> None:
         """Go on from a state. Where there is none, or its versions are of another size (a release or a setting before,
         tables that have grown), versions are taken from now on, and rows that were shown before have no logit."""
-        self._scorers = self._new_scorers()  # a model that was loaded may have no linear part
         self._clock = UNKNOWN
-        self._begin()
+        self._begin()  # anew: a model that was loaded may have no linear part
         if "clock" not in tensors:
             return
         clocks = whole_tensor(tensors["clocks"]).tolist()
-        for model, versions in self._versions.items():
-            versions.load(_of_model(model, tensors), len(clocks))
-        if all(self._scorers[model].fits(versions) for model, versions in self._versions.items()):
+        states = {model: _of_model(model, tensors) for model in self._models}
+        loaded = [versions.load(states[model], len(clocks)) for model, versions in self._versions.items()]
+        if self._linear.load(states, len(clocks)) and all(loaded):
             self._clock, self.clocks = int(whole_tensor(tensors["clock"])), clocks
         else:
             self._begin()

@@ -9,6 +9,8 @@ K rows of a tensor that are named.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -18,11 +20,13 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from exfm.data import FeatureSet
 from exfm.models.student import Student
+from exfm.models.student_wide import LINEAR
+from exfm.tensors import take_marked
 
-LINEAR = "wide.linear.weight"
+THETA = "wide.theta"
 
 SPARSE = 64
-"""A table of more rows than this times the ids is not looked through for the marked ones: the ids are sorted."""
+"""Tables of more rows than this times the ids are not looked through for the marked ones: the ids are sorted."""
 
 
 class Rows(NamedTuple):
@@ -40,6 +44,27 @@ class Changes(NamedTuple):
     whole: dict[str, Tensor]
 
 
+class TouchedRows(NamedTuple):
+    """Rows of tables, which lie one after the other: `rows` (K,) int64, each once and ascending, and where each table
+    begins and ends."""
+
+    rows: np.ndarray
+    tables: dict[str, tuple[int, int]]
+
+    def of(self, table: str) -> np.ndarray:
+        """The rows of a table (K,), from 0 on."""
+        first, end = self.tables[table]
+        begin, upto = np.searchsorted(self.rows, (first, end))
+        return self.rows[begin:upto] - first
+
+    def of_some(self, tables: Sequence[str]) -> np.ndarray:
+        """Those of a few tables, (K,), where these lie one after the other."""
+        if len(tables) == len(self.tables):
+            return self.rows
+        ends = np.cumsum([0, *(end - first for first, end in map(self.tables.__getitem__, tables))])
+        return np.concatenate([self.of(table) + end for table, end in zip(tables, ends.tolist(), strict=False)])
+
+
 class Touched:
     """Of a student, by table, since it was last asked; of the linear part, since it was first asked.
 
@@ -48,17 +73,22 @@ class Touched:
     >>> touched = Touched(features)
     >>> ids, lengths = torch.tensor([3, 1, 3, 8, 8, 2]), torch.ones(6, dtype=torch.int64)
     >>> touched.note(KeyedJaggedTensor(keys=["ad", "user"], values=ids, lengths=lengths))
-    >>> {table: rows.tolist() for table, rows in touched.take().items()}
-    {'ad': [1, 3], 'user': [2, 8]}
-    >>> {table: rows.tolist() for table, rows in touched.take().items()}
-    {'ad': [], 'user': []}
+    >>> found = touched.take()
+    >>> found.of("ad").tolist(), found.of("user").tolist(), found.rows.tolist()
+    ([1, 3], [2, 8], [1, 3, 12, 18])
+    >>> touched.take().of("ad").tolist()
+    []
     """
 
     def __init__(self, features: FeatureSet) -> None:
-        self._rows = {feature.name: feature.rows for feature in features.sparse}
-        self._rows |= {feature.name: feature.rows for feature in features.sequence}
-        self._tables = {feature.name: feature.name for feature in features.sparse}
-        self._tables |= {key: feature.name for feature in features.sequence for key in feature.keys}
+        sizes = {feature.name: feature.rows for feature in features.sparse}
+        sizes |= {feature.name: feature.rows for feature in features.sequence}
+        ends = np.cumsum([0, *sizes.values()]).tolist()
+        self._tables = dict(zip(sizes, pairwise(ends), strict=True))
+        self._most: int = ends[-1]
+        of_key = {feature.name: feature.name for feature in features.sparse}
+        of_key |= {key: feature.name for feature in features.sequence for key in feature.keys}
+        self._first = {key: self._tables[table][0] for key, table in of_key.items()}
         self._noted: list[KeyedJaggedTensor] = []
         self._slots: np.ndarray | None = None  # (SLOTS,) bool, of the linear part
 
@@ -66,52 +96,51 @@ class Touched:
         """A batch was learned. Its ids are kept until they are taken."""
         self._noted.append(sparse)
 
-    def take(self) -> dict[str, Tensor]:
-        """Rows (K,) int64 by table, each once and ascending, of the batches noted since the last call."""
-        ids: dict[str, list[Tensor]] = {table: [] for table in self._rows}
-        for sparse in self._noted:
-            ends, values = sparse.offset_per_key(), sparse.values()
-            for n, key in enumerate(sparse.keys()):
-                ids[self._tables[key]].append(values[ends[n] : ends[n + 1]])
+    def take(self) -> TouchedRows:
+        """The rows of the batches noted since the last call."""
+        rows = [self._rows_of(sparse) for sparse in self._noted]
         self._noted = []
-        return {table: _distinct(parts, self._rows[table]) for table, parts in ids.items()}
+        return TouchedRows(_distinct(np.concatenate(rows) if rows else np.zeros(0, np.int64), self._most), self._tables)
+
+    def _rows_of(self, sparse: KeyedJaggedTensor) -> np.ndarray:
+        """(I,): the rows of a batch's ids, of all tables."""
+        firsts = np.array([self._first[key] for key in sparse.keys()])  # noqa: SIM118
+        per_bag = firsts.repeat(sparse.stride())
+        ids = sparse.values().numpy()
+        return ids + (per_bag if len(ids) == len(per_bag) else per_bag.repeat(sparse.lengths().numpy()))
 
     def take_slots(self, student: Student) -> np.ndarray:
         """Slots of the linear part (K,) int64 that were learned since the last call, ascending; none the first time."""
         assert student.wide is not None
         if self._slots is None:
             self._slots = student.wide.marked()
-        found = np.flatnonzero(self._slots)
-        self._slots[found] = False
-        return found
+        return take_marked(self._slots)
 
 
 def changes_of(student: Student, touched: Touched) -> Changes:
     """Copies of the rows that were touched since they were last taken, and of what is small."""
-    at = touched.take()
-    rows = {
-        name: Rows(0, at[table], tensor.index_select(0, at[table]))
-        for name, (table, tensor) in _by_row(student).items()
-        if len(at[table])
-    }
+    taken, rows = touched.take(), {}
+    for name, (table, tensor) in by_row(student).items():
+        if len(at := torch.from_numpy(taken.of(table))):
+            rows[name] = Rows(0, at, tensor.index_select(0, at))
     if student.wide is not None and len(slots := touched.take_slots(student)):
         rows[LINEAR] = Rows(1, torch.from_numpy(slots), student.wide.weights(slots))
-    return Changes(rows, {name: tensor.clone() for name, tensor in _small(student).items()})
+    return Changes(rows, {name: tensor.clone() for name, tensor in small(student).items()})
 
 
 def all_of(student: Student, touched: Touched) -> dict[str, Tensor]:
     """A copy of all that is served of a student, by the same names. What was touched until now is in it."""
     touched.take()
-    tensors = {name: tensor.clone() for name, (_, tensor) in _by_row(student).items()}
-    tensors |= {name: tensor.clone() for name, tensor in _small(student).items()}
+    tensors = {name: tensor.clone() for name, (_, tensor) in by_row(student).items()}
+    tensors |= {name: tensor.clone() for name, tensor in small(student).items()}
     if student.wide is not None:
         touched.take_slots(student)
         tensors[LINEAR] = student.wide.weights()
     return tensors
 
 
-def _by_row(student: Student) -> dict[str, tuple[str, Tensor]]:
-    """What is large but the linear part: the table whose ids it goes by, and the tensor."""
+def by_row(student: Student) -> dict[str, tuple[str, Tensor]]:
+    """What is large but the linear part: the table whose ids it goes by, and the tensor itself."""
     found = {f"tables.embedding_bags.{t}.weight": (t, tensor) for t, tensor in student.net.tables.weights.items()}
     by = [feature.by for feature in student.features.history if feature.of is not None]
     for n, table in enumerate(by):
@@ -121,7 +150,8 @@ def _by_row(student: Student) -> dict[str, tuple[str, Tensor]]:
     return found
 
 
-def _small(student: Student) -> dict[str, Tensor]:
+def small(student: Student) -> dict[str, Tensor]:
+    """The tensors themselves; a step of the student may put another in the place of `THETA`."""
     found = dict(student.prior.state_dict(prefix="prior."))
     for part in ("units", "trunk", "serving"):
         found |= student.net.get_submodule(part).state_dict(prefix=f"{part}.")
@@ -130,18 +160,13 @@ def _small(student: Student) -> dict[str, Tensor]:
         shared = {key: tensor for key, tensor in each.named_buffers() if key in ("total", "clock")}
         found |= {f"histories.each.{n}.{key}": tensor for key, tensor in shared.items()}
     if student.wide is not None:
-        state = student.wide.tensors()
-        found |= {"wide.theta": state["stack/theta"], "wide.linear.hashing.modulus": state["wide/modulus"]}
+        found |= {THETA: student.wide.theta, "wide.linear.hashing.modulus": student.wide.tensors()["wide/modulus"]}
     return found
 
 
-def _distinct(parts: list[Tensor], rows: int) -> Tensor:
-    count = sum(map(len, parts))
-    if not count:
-        return torch.zeros(0, dtype=torch.int64)
-    if rows > SPARSE * count:
-        return torch.unique(torch.cat(parts))
-    marked = torch.zeros(rows, dtype=torch.bool)
-    for part in parts:
-        marked[part] = True
-    return marked.nonzero().squeeze(1)
+def _distinct(rows: np.ndarray, most: int) -> np.ndarray:
+    if most > SPARSE * len(rows):
+        return np.unique(rows)
+    marks = np.zeros(-(-most // 8) * 8, bool)
+    marks[rows] = True
+    return take_marked(marks)

@@ -23,8 +23,8 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from exfm.data import AsServed, Batch, FeatureSet, Histories, Single, Statistics
 from exfm.embeddings import Kind, QuantisedTables, ServedTables, load_table_weights, one_id_each
 from exfm.errors import ModelError
-from exfm.layers import Coordinates, Prior, TrunkConfig, Units, build_trunk, with_prior
-from exfm.models.stack import has_wide
+from exfm.layers import Prior, TrunkConfig, Units, build_trunk, with_prior
+from exfm.models.stack import has_wide, stacked_served
 from exfm.models.student_wide import ServedWide
 from exfm.tensors import check_fit, copy_tensors, load_checkpoint, save_checkpoint
 
@@ -75,15 +75,23 @@ class ServedStudent(nn.Module):
 
     def forward(self, sparse: KeyedJaggedTensor, dense: Tensor, raw: Tensor | None = None) -> Tensor:
         dense = self.statistics(dense, raw)
-        return self._logits(sparse, dense, None if self.wide is None else self.wide.hashing(sparse, dense))
+        linear = None if self.wide is None else self.wide.linear(sparse, dense)
+        return self._logits(self._looked_up(sparse), linear, sparse, dense)
 
-    def _logits(self, sparse: KeyedJaggedTensor, dense: Tensor, at: Coordinates | None) -> Tensor:
-        pooled_BE = self.tables(sparse) if self.quantised is None else self.quantised(sparse)
-        e_BND = self.units(pooled_BE, sparse)
+    def _looked_up(self, sparse: KeyedJaggedTensor) -> Tensor:
+        found: Tensor = self.tables(sparse) if self.quantised is None else self.quantised(sparse)
+        return found
+
+    def _logits(self, pooled_BE: Tensor, linear: Tensor | None, sparse: KeyedJaggedTensor, dense: Tensor) -> Tensor:
         offset = self.prior.offset()
-        z_S = self.serving(self.trunk(e_BND, self.histories(sparse, dense)))
+        z_S = self._unbiased(pooled_BE, sparse, dense)
         z_S = z_S + offset.to(z_S.dtype)
-        return z_S if self.wide is None or at is None else self.wide(offset.float(), z_S, at)
+        return z_S if self.wide is None or linear is None else self.wide(offset.float(), z_S, linear)
+
+    def _unbiased(self, pooled_BE: Tensor, sparse: KeyedJaggedTensor, dense: Tensor) -> Tensor:
+        """(B, T) z_S without the prior's offset."""
+        z_S: Tensor = self.serving(self.trunk(self.units(pooled_BE, sparse), self.histories(sparse, dense)))
+        return z_S
 
     @property
     def parameter_count(self) -> int:
@@ -138,9 +146,20 @@ class ServedStudent(nn.Module):
         batch = self.statistics.complete(self.as_served(batch))
         if self.compiled is not None and len(batch) and one_id_each(batch.sparse):
             return self.score_single(Single(batch.sparse.values().view(-1, len(batch)), batch.dense))
-        at = None if self.wide is None else self.wide.hashing.of(batch)
+        linear = None if self.wide is None else self.wide.linear.at(self.wide.hashing.of(batch))
         with torch.inference_mode():
-            return self._logits(batch.sparse, batch.dense, at).numpy()
+            pooled_BE = self._looked_up(batch.sparse)
+            return self._logits(pooled_BE, linear, batch.sparse, batch.dense).numpy()
+
+    def score_with(self, batch: Batch, pooled_BE: Tensor, linear: Tensor | None) -> np.ndarray:
+        """As `score`, of a complete batch as it is served, with tables and a linear part that are not its own: with
+        what they have for it, (B, E) and (B, T)."""
+        offset = batch.once(("prior", self.prior.bits), self.prior.offset)
+        with torch.inference_mode():
+            x_BT = self._unbiased(pooled_BE, batch.sparse, batch.dense)
+            if self.wide is None or linear is None:
+                return (x_BT + offset.float()).numpy()
+            return stacked_served(self.wide.theta, offset, x_BT, linear)
 
     def score_single(self, rows: Single) -> np.ndarray:
         """Logits (B, T) float32, by compiled code; B is at least 1."""

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from exfm.data import Batch, label_shift
 from exfm.logistic import Terms, initial, inputs_of, learned
+from exfm.loops import loop
 from exfm.tensors import TensorSource, copy_tensors
 
 TERMS = Terms(start=(0.5, 0.5, 0.0), least=(0.0, 0.0, -3.0), largest=(2.0, 2.0, 3.0), half_life_rows=200_000)
@@ -84,6 +85,28 @@ def stacked(theta: Tensor, offset: Tensor, deep: Tensor, wide: Tensor) -> Tensor
     theta_d, theta_w, theta_0 = theta.to(deep).unbind(1)
     o = offset.to(deep)
     return o + theta_d * (deep - o) + theta_w * (wide.to(deep) - o) + theta_0
+
+
+def stacked_served(theta: Tensor, offset: Tensor, x_BT: Tensor, linear: Tensor) -> np.ndarray:
+    """(B, T) float32, in one pass over what is served on a CPU: `stacked` of deep = x + o and wide = linear + o, to the
+    bit. theta (T, 3) float64, offset (T,) float64, all else float32."""
+    z_BT = np.empty(tuple(x_BT.shape), np.float32)
+    _stack_rows(theta.numpy(), offset.numpy(), x_BT.contiguous().numpy(), linear.contiguous().numpy(), z_BT)
+    return z_BT
+
+
+@loop("void(f8[:, ::1], f8[::1], f4[:, ::1], f4[:, ::1], f4[:, ::1])")
+def _stack_rows(theta_T3, o_T, x_BT, linear_BT, z_BT):
+    for t in range(z_BT.shape[1]):
+        o, theta_d, theta_w, theta_0 = (
+            np.float32(o_T[t]),
+            np.float32(theta_T3[t, 0]),
+            np.float32(theta_T3[t, 1]),
+            np.float32(theta_T3[t, 2]),
+        )
+        for b in range(len(z_BT)):
+            deep, wide = x_BT[b, t] + o, linear_BT[b, t] + o
+            z_BT[b, t] = o + theta_d * (deep - o) + theta_w * (wide - o) + theta_0
 
 
 def has_wide(state: Mapping[str, Any]) -> bool:

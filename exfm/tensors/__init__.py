@@ -5,6 +5,8 @@ named        states as tensors by name, and whether they fit a model
 checkpoint   saving and loading states atomically: checkpoints, snapshots, served students
 manifest     what a saved directory says of itself, in every format that is read
 staging      the folder in which several ranks write one checkpoint together
+marks        places that were touched
+packing      a model's tensors in a few arrays
 versions     versions of a model's tensors, of which what changed is kept
 stored       a tensor on disk, read by window and verified
 """

@@ -12,15 +12,20 @@ from .checkpoint import (
     verified_checkpoint,
 )
 from .manifest import read_manifest
+from .marks import take_marked
 from .named import check_fit, copy_tensors
+from .packing import WHOLE, Fields, Packing
 from .staging import Storable
 from .stored import StoredTensor, as_bytes
 from .versions import Versions
 from .windows import Offsets, TensorPieces, TensorSource, Window, fill_window, whole_tensor
 
 __all__ = [
+    "WHOLE",
     "Checkpoint",
+    "Fields",
     "Offsets",
+    "Packing",
     "Storable",
     "StoredTensor",
     "TensorPieces",
@@ -41,6 +46,7 @@ __all__ = [
     "save_checkpoint",
     "set_checkpoint_aside",
     "sync_directory",
+    "take_marked",
     "verified_checkpoint",
     "whole_tensor",
 ]

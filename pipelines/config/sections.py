@@ -130,7 +130,7 @@ class MetricsSettings(Frozen):
     as_shown: bool = Field(
         default=False,
         description="also predict every row with what had settled when it was shown; up to 28 versions of student and "
-        "twin are kept for it, in every checkpoint, and a student takes about half as long again",
+        "twin are kept for it, in every checkpoint, and a student takes about a quarter as long again",
         exclude_if=lambda on: not on,
     )
     as_shown_bytes: int = Field(

@@ -26,12 +26,11 @@ class Learned:
         self.hash_sums = {task: (state or {}).get(task, {}).get("hash_sum", 0) for task in tasks}
 
     def add(self, rows: pa.Table) -> None:
+        hashes = hash64(rows["impression_id"].combine_chunks())
         for task in self.rows:
-            known = pc.is_valid(rows[f"label_{task}"])
-            ids = rows["impression_id"].filter(known).combine_chunks()
-            self.rows[task] += len(ids)
-            with np.errstate(over="ignore"):
-                self.hash_sums[task] = (self.hash_sums[task] + int(hash64(ids).sum(dtype=np.uint64))) % (1 << 64)
+            of_known = hashes[pc.is_valid(rows[f"label_{task}"]).to_numpy()]
+            self.rows[task] += len(of_known)
+            self.hash_sums[task] = (self.hash_sums[task] + int(of_known.sum(dtype=np.uint64))) % (1 << 64)
 
     def numbers(self) -> np.ndarray:
         """Rows and sum of hashes by task, (T, 2) int64: such numbers of disjoint rows may be added up as they are."""

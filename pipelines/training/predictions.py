@@ -49,10 +49,11 @@ def predictions_of(
     columns: dict[str, pa.Array] = {}
     for name in ("lake_seq", "impression_id", "event_time_ms"):
         columns[name] = rows[name].combine_chunks()
+    hashed = {name: pa.array(hash64(rows[name].combine_chunks())) for name in {group_by, *cluster_by} - {None}}
     if group_by is not None:
-        columns["group"] = pa.array(hash64(rows[group_by].combine_chunks()))
+        columns["group"] = hashed[group_by]
     for column in cluster_by:
-        columns[CLUSTER + column] = pa.array(hash64(rows[column].combine_chunks()))
+        columns[CLUSTER + column] = hashed[column]
     for index, task in enumerate(tasks):
         columns[f"label_{task}"] = rows[f"label_{task}"].combine_chunks()
         for model, result in results.items():

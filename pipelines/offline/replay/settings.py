@@ -101,7 +101,7 @@ class Spec(Judging):
     as_shown: bool = Field(
         default=False,
         description="students also predict every row that is judged with what had settled when it was shown, and gains "
-        "are shown of these predictions, too; a student takes about half as long again",
+        "are shown of these predictions, too; a student takes about a quarter as long again",
     )
     unequal_effort: bool = Field(
         default=False, description="allow arms that try more settings than others; the report then says so"

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from exfm.data import Batch
 from exfm.metrics import cross_entropy
-from exfm.models.stack import Stack
+from exfm.models.stack import Stack, stacked, stacked_served
 from tests.support.models.batches import batch_of_labels
 
 
@@ -71,3 +71,16 @@ def test_a_batch_that_is_not_finite_teaches_nothing() -> None:
     before = stack.theta.clone()
     stack.learn(torch.zeros(1), truth * torch.inf, noise, batch_of_labels(y), torch.zeros(1))
     assert torch.equal(stack.theta, before)
+
+
+def test_one_pass_over_what_is_served_gives_the_same_bits() -> None:
+    generator = torch.Generator().manual_seed(0)
+    theta = 2 * torch.rand(2, 3, generator=generator, dtype=torch.float64)
+    offset = torch.tensor([-3.3, float("-inf")], dtype=torch.float64)
+    x, linear = torch.randn(2, 500, 2, generator=generator)
+    x[0], linear[1], x[2] = torch.nan, torch.inf, 1e38
+    o = offset.float()
+    expected = stacked(theta, o, x + o, linear + o)
+    found = torch.from_numpy(stacked_served(theta, offset, x, linear.T.contiguous().T))
+    assert torch.equal(found.isnan(), expected.isnan())
+    assert torch.equal(found.nan_to_num(), expected.nan_to_num())

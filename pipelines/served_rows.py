@@ -9,16 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 
 from exfm.data import FeatureSet
 from streaming.errors import BadInput
 from streaming.messages import Limits, Refusal, Refusals, RowRules, bisect, conform, nan_as_null
 from streaming.schema import RowSchema
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 ROWS = "rows"
 """The key under which a registered model keeps its row schema."""

@@ -31,7 +31,7 @@ from exfm.embeddings import TableSize, table_sizes
 from exfm.errors import ModelError
 from exfm.growth.grown_tables import Appended, Initial, Repeated, zeros
 from exfm.layers import Axes, input_labels
-from exfm.models import TeacherConfig, has_wide
+from exfm.models import TeacherConfig
 from exfm.tensors import Checkpoint, StoredTensor, TensorSource, whole_tensor
 
 if TYPE_CHECKING:
@@ -148,6 +148,8 @@ def fitted_teacher(
         if learned:
             fitted[f"adam/{name}/step"] = tensors.get(f"adam/{name}/step", torch.zeros(()))
     fitted |= fitted_tables(tensors, now, table_sizes(now.features, cfg.width))
+    from exfm.models import has_wide  # and with it the compiled loops, which few of those who import this run
+
     if has_wide(tensors):
         columns = wide_columns(len(now.tasks))
         sizes = [size._replace(width=columns) for size in table_sizes(now.features, columns)]

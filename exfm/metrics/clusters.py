@@ -18,7 +18,6 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import stdtrit
 
 from exfm.errors import ConfigError
 
@@ -44,6 +43,8 @@ class Variance(NamedTuple):
         >>> round(Variance(4.0, 10).reach, 3)
         4.456
         """
+        from scipy.special import stdtrit  # .1 s to import, and of use at the end of a run alone
+
         return float(stdtrit(self.freedom, 0.975)) * self.se
 
 

@@ -38,7 +38,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.special import stdtr
 
 from exfm.metrics.clusters import Clusters, Sums, Variance, variance_of
 
@@ -100,6 +99,8 @@ def _summary(value: float, variance: Variance) -> dict[str, Any]:
     se, reach = variance.se, variance.reach
     if not se:  # the same to the last bit
         return {"value": value, "se": 0.0, "low": value, "high": value, "p": None}
+    from scipy.special import stdtr  # .1 s to import, and of use at the end of a run alone
+
     p = float(2 * stdtr(variance.freedom, -abs(value / se)))  # P(|T| ≥ |t|)
     return {"value": value, "se": se, "low": value - reach, "high": value + reach, "p": p}
 

@@ -189,11 +189,9 @@ def stream(
 
     from rich.console import Console
 
-    from pipelines.launch import worker_forks
+    from pipelines.launch import prepare_to_fork, worker_forks
 
-    forks = None if local else worker_forks()  # imports on a second core what workers need, while this does the rest
-    if forks is not None:
-        context.call_on_close(forks.close)
+    of_this = not local and prepare_to_fork()
     gc.disable()  # a fifth of the time is spent looking through what is imported
     from pipelines.config import load
     from pipelines.control import CAUGHT_UP, run, start_over
@@ -202,6 +200,10 @@ def stream(
     from pipelines.run_dir import RunDir
     from streaming.errors import BadInput
 
+    gc.freeze()  # pages that are never looked through again stay shared
+    forks = None if local else worker_forks(of_owner=of_this)  # imports on a second core what else workers need
+    if forks is not None:
+        context.call_on_close(forks.close)
     private_files()
     settings = load(config, overrides)
     where = RunDir(run_dir or Path("runs") / settings.name)

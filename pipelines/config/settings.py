@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import pyarrow.compute as pc
 import yaml
@@ -18,7 +18,6 @@ from pydantic import Field, ValidationError, model_validator
 
 from exfm.data import FeatureSet, SequenceFeature, SparseFeature, unfit_history
 from exfm.errors import ConfigError
-from exfm.models import AsShownConfig
 from pipelines.config.files import place_files
 from pipelines.config.hash import decisive, hash_of
 from pipelines.config.identity import identity_of
@@ -50,6 +49,9 @@ from streaming.lake import LakeSettings, Where
 from streaming.messages import Limits
 from streaming.schema import RowSchema, SettlementGroup
 from streaming.settlement import FUTURE_SKEW_S, SettlementConfig
+
+if TYPE_CHECKING:
+    from exfm.models import AsShownConfig
 
 WRITTEN_DOWN = {"tasks", "features", "checkpoint_every_rows"}
 """Settings of a student that its section has in every config that a run wrote down, of whichever release."""
@@ -275,6 +277,8 @@ class Config(Frozen):
 
     def as_shown_of(self, student: StudentSettings) -> AsShownConfig:
         """How they would be made, wanted or not."""
+        from exfm.models import AsShownConfig  # and with it all that trains: a config is read by others, too
+
         lateness_ms = self.settlement.lateness_ms
         delays_ms = {group.name: group.window_ms + lateness_ms for group in self.groups_of(student)}
         return AsShownConfig(delays_ms, self.metrics.as_shown_bytes)

@@ -3,9 +3,12 @@ disk is waited for meanwhile."""
 
 from __future__ import annotations
 
+import importlib
 import logging
+import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -38,6 +41,14 @@ from streaming.errors import StreamingError
 FINISHED_WAIT_S = 120.0
 STOPPED_WAIT_S = 5.0
 """For entries that are still on their way to MLflow."""
+NEEDED = (
+    "scipy.special",
+    "pyarrow.dataset",
+    "matplotlib.pyplot",
+    "exfm.models.served",
+    "pipelines.workers.student.tables",
+)
+"""What a conclusion imports, for two seconds: a run does without it until then."""
 
 log = logging.getLogger(__name__)
 
@@ -68,9 +79,22 @@ class Conclusion:
     def __init__(self, run_dir: RunDir, status: RunStatus, tracker: Tracker | None, say: Say) -> None:
         self._run_dir, self._status, self._tracker, self._say = run_dir, status, tracker, say
         self.summary: Summary | None = None
+        self._importing: threading.Thread | None = None
+
+    def prepare(self) -> None:
+        """Import what `conclude` needs, in a thread, while the last workers are at work. May be called again."""
+        if self._importing is None:
+            needed = NEEDED if self._tracker is None else (*NEEDED, "mlflow.pyfunc")
+            self._importing = threading.Thread(target=_import, args=(needed,), name="prepare", daemon=True)
+            self._importing.start()
+
+    def _prepared(self) -> None:
+        if self._importing is not None:
+            self._importing.join()
 
     def conclude(self, config: Config) -> None:
         run_dir, tracker = self._run_dir, self._tracker
+        self._prepared()
         self._say("computing the summary from every prediction")
         summary = summarise(config, run_dir, self._status)
         losses = losses_in(summary.value, config)
@@ -92,6 +116,7 @@ class Conclusion:
 
     def break_off(self, workers: Iterable[str]) -> None:
         """The run ended without a conclusion: MLflow's run of every worker is closed as failed or killed."""
+        self._prepared()  # a process that ends does not stop in the middle of an import
         if self._tracker is None or self.summary is not None:
             return
         for name in workers:
@@ -109,6 +134,12 @@ class Conclusion:
         tracker.close(wait_s)
         if tracker.problem:
             self._say(f"tracking: {tracker.problem}; {tracker.dropped} entries were dropped, training is not affected")
+
+
+def _import(modules: Sequence[str]) -> None:
+    for module in modules:
+        with suppress(Exception):  # who needs it says what is wrong
+            importlib.import_module(module)
 
 
 class Finishing:

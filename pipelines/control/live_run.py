@@ -76,6 +76,8 @@ class LiveRun:
             self._mirrors.look(self.config)
         if not self.coordinator.over:  # later requests are for the next start
             self._reconciler.reconcile(self)
+        if self.draining:
+            self._conclusion.prepare()
         self._attend(self)
 
     def _assess(self, status: RunStatus) -> None:

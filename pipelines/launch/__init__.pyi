@@ -1,6 +1,6 @@
 from .fork_server import ForkServer
 from .host import Build
-from .preloaded import worker_forks
+from .preloaded import prepare_to_fork, worker_forks
 from .ray import Handle, Launcher, LocalLauncher, RayLauncher
 
 __all__ = [
@@ -10,5 +10,6 @@ __all__ = [
     "Launcher",
     "LocalLauncher",
     "RayLauncher",
+    "prepare_to_fork",
     "worker_forks",
 ]

@@ -6,6 +6,10 @@
 To import what a worker needs takes seconds of a core and hundreds of megabytes. Forks share both: a page of memory is
 copied when one of them writes to it. The server has one thread, so a fork is whole. It ends when its owner does.
 
+The server is a process that begins anew, or a fork of its owner itself, which then shares with it what it has imported;
+such an owner has no thread but one when it makes it (jemalloc's, in Arrow and Delta, are made for forks), and has had
+the server's environment from its first import on.
+
 Some packages keep what the environment says as they are imported; those of `last` are imported in the environment of
 the first process that is asked for, which is taken to hold for all.
 """
@@ -13,6 +17,7 @@ the first process that is asked for, which is taken to hold for all.
 from __future__ import annotations
 
 import array
+import atexit
 import gc
 import importlib
 import json
@@ -25,12 +30,16 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
+import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from selectors import EVENT_READ, DefaultSelector
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 from pipelines.launch import forked
+
+STDIN = 0
 
 
 class ForkServer:
@@ -41,7 +50,15 @@ class ForkServer:
     becomes the process itself, and imports for itself what it needs.
     """
 
-    def __init__(self, modules: Sequence[str], environment: Mapping[str, str], last: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        modules: Sequence[str],
+        environment: Mapping[str, str],
+        last: Sequence[str] = (),
+        *,
+        of_owner: bool = False,
+    ) -> None:
+        """`of_owner`: the server is a fork of this process."""
         self.environment = dict(environment)
         self._folder = Path(tempfile.mkdtemp(prefix="exfm-"))  # its owner's alone: what is asked for is run
         path = self._folder / "socket"
@@ -49,6 +66,9 @@ class ForkServer:
         with socket.socket(socket.AF_UNIX) as listening:
             listening.bind(str(path))
             listening.listen(128)
+            if of_owner:
+                self._process: _Fork | subprocess.Popen[bytes] = _Fork.going_on(listening, last, modules)
+                return
             self._process = subprocess.Popen(
                 [sys.executable, "-m", __name__, str(listening.fileno()), ",".join(last), *modules],
                 env={**os.environ, **environment},
@@ -63,11 +83,60 @@ class ForkServer:
 
     def close(self) -> None:
         """End the server, whatever it is at; what it forked lives on. May be called again."""
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.kill()
-        self._process.wait()
+        if isinstance(self._process, _Fork):
+            self._process.end()
+        else:
+            assert self._process.stdin is not None
+            self._process.stdin.close()
+            self._process.kill()
+            self._process.wait()
         shutil.rmtree(self._folder, ignore_errors=True)
+
+
+class _Fork:
+    """A server that goes on from where its owner was. It ends when the owner's end of `lifeline` is closed."""
+
+    def __init__(self, pid: int, lifeline: int) -> None:
+        self.pid, self._lifeline, self._ended = pid, lifeline, False
+
+    @classmethod
+    def going_on(cls, listening: socket.socket, last: Sequence[str], modules: Sequence[str]) -> _Fork:
+        owners_end, lifeline = os.pipe()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        pid = os.fork()
+        if pid == 0:
+            os.setsid()
+            os.close(lifeline)
+            os.dup2(owners_end, STDIN)
+            _run_and_exit(listening, last, modules)
+        os.close(owners_end)
+        return cls(pid, lifeline)
+
+    def end(self) -> None:
+        if not self._ended:
+            self._ended = True
+            os.close(self._lifeline)
+            os.kill(self.pid, signal.SIGKILL)
+            os.waitpid(self.pid, 0)
+
+
+def _run_and_exit(listening: socket.socket, last: Sequence[str], modules: Sequence[str]) -> NoReturn:
+    """Serve, and end as a process does that has run to its end: what its owner was at is not gone on with."""
+    status = 1
+    try:
+        _main(listening.detach(), last, modules)
+        status = 0
+    except SystemExit as end:
+        status = end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        threading._shutdown()  # type: ignore[attr-defined]  # as multiprocessing's forks do
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
 
 
 class _Asked(NamedTuple):
@@ -100,8 +169,8 @@ def _serve(listening: socket.socket, last: Sequence[str]) -> _Asked | None:
     waiting = list(last)
     with DefaultSelector() as either:
         either.register(listening, EVENT_READ)
-        either.register(sys.stdin, EVENT_READ)
-        while sys.stdin not in {key.fileobj for key, _ in either.select()}:
+        either.register(STDIN, EVENT_READ)
+        while STDIN not in {key.fileobj for key, _ in either.select()}:
             connection, _ = listening.accept()
             with connection:
                 if (asked := _answer(connection, waiting)) is not None:
@@ -138,16 +207,16 @@ def _import(modules: Sequence[str]) -> None:
     gc.freeze()  # else every fork's first collection would write to all pages
 
 
-def _main(listening: str, last: str, *modules: str) -> None:
+def _main(listening: int, last: Sequence[str], modules: Sequence[str]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the owner, which ends this
     gc.disable()  # a fifth of the time of importing
     _import(modules)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # forks are not waited for
-    with socket.socket(fileno=int(listening)) as at:
-        asked = _serve(at, list(filter(None, last.split(","))))
+    with socket.socket(fileno=listening) as at:
+        asked = _serve(at, last)
     if asked is not None:
         runpy.run_path(asked.script[0], run_name="__main__")
 
 
 if __name__ == "__main__":
-    _main(*sys.argv[1:])
+    _main(int(sys.argv[1]), list(filter(None, sys.argv[2].split(","))), sys.argv[3:])

@@ -1,7 +1,14 @@
-"""What the processes of workers are forked with. Importing this imports next to nothing, so that a command can have it
-begin before it does anything else: on a second core all is imported by when the first worker is to start."""
+"""What the processes of workers are forked with.
+
+A command imports half of it by itself, so it makes the server a fork of its own once it has: torch and much else is
+imported once, and by when the first worker is to start, a second core has imported the rest. Importing this module
+imports next to nothing: what the environment says of threads is read as torch is imported.
+"""
 
 from __future__ import annotations
+
+import os
+import sys
 
 from pipelines.launch.fork_server import ForkServer
 
@@ -26,9 +33,19 @@ def worker_environment(threads: int) -> dict[str, str]:
     return dict.fromkeys(THREADS, str(threads)) | {"OMP_WAIT_POLICY": "passive", "RAY_DEDUP_LOGS": "0"}
 
 
-def worker_forks(threads: int = 1) -> ForkServer:
-    """A server that the processes of a run's workers are forked from."""
-    return ForkServer(MODULES, worker_environment(threads), RAYS)
+def worker_forks(threads: int = 1, *, of_owner: bool = False) -> ForkServer:
+    """A server that the processes of a run's workers are forked from. `of_owner`: it is a fork of this process, which
+    was prepared for it."""
+    return ForkServer(MODULES, worker_environment(threads), RAYS, of_owner=of_owner)
+
+
+def prepare_to_fork(threads: int = 1) -> bool:
+    """Give this process the environment of workers, for a server that is a fork of it later; False where it is too late
+    for that."""
+    if "torch" in sys.modules:
+        return False
+    os.environ.update(worker_environment(threads))
+    return True
 
 
 def fitting(given: ForkServer | None, threads: int, address: str | None) -> ForkServer | None:

@@ -16,6 +16,7 @@ import os
 import time
 import weakref
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -26,6 +27,7 @@ from pipelines.launch.fork_server import ForkServer
 from pipelines.launch.host import Build, Host, last_turn
 from pipelines.launch.preloaded import fitting, worker_environment
 from pipelines.launch.ranks import ADVANCE_S, RankHandle
+from pipelines.launch.ray_node import used_processes_alone
 from pipelines.launch.slots import Slots
 from pipelines.rules import Died, Gone
 from pipelines.workers import IDLE_S, Orders, Rendezvous, Report, Worker
@@ -248,6 +250,7 @@ class RayLauncher:
     def __init__(self, resources: Resources, forks: ForkServer | None = None) -> None:
         import ray
         from ray._private import ray_constants
+        from ray._private.node import Node
 
         variables = worker_environment(resources.threads)
         self._resources = resources
@@ -263,14 +266,15 @@ class RayLauncher:
         os.environ.setdefault("RAY_prestart_worker_first_driver", "0")  # workers without an actor: none is ever used
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
         try:
-            ray.init(
-                address=resources.address or "local",
-                include_dashboard=False if not resources.address else None,
-                log_to_driver=False,
-                logging_level=logging.ERROR,
-                runtime_env={"env_vars": variables, **forking},
-                object_store_memory=None if resources.address else resources.object_store_mb << 20,
-            )
+            with used_processes_alone(Node) if resources.address is None else nullcontext():
+                ray.init(
+                    address=resources.address or "local",
+                    include_dashboard=False if not resources.address else None,
+                    log_to_driver=False,
+                    logging_level=logging.ERROR,
+                    runtime_env={"env_vars": variables, **forking},
+                    object_store_memory=None if resources.address else resources.object_store_mb << 20,
+                )
         except BaseException:
             if self._forks is not None:
                 self._forks.close()

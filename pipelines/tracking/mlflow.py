@@ -13,7 +13,6 @@ from __future__ import annotations
 import logging
 import os
 import queue
-import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -25,12 +24,13 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from exfm.errors import ModelError
+from pipelines.patched import patched
 from pipelines.registry import standing_after
 from pipelines.served_rows import ON_BAD_ROWS, RAISE
 from pipelines.tracking.empty_store import begin_store
 from pipelines.tracking.mirror import Mirror, decision_tag, lineage_tags, unpublished
 from pipelines.tracking.registration import Interface, Registration
-from pipelines.tracking.wheel import Environment, environment_of_a_model
+from pipelines.tracking.wheel import Environment, EnvironmentOnce
 from streaming.disk import read_json, write_json
 from streaming.errors import BadInput
 
@@ -70,6 +70,7 @@ class Tracker:
         self._bound = queue_entries
         self._settings_wait_s = settings_wait_s
         self._metrics: dict[str, list[tuple[str, float, int, int]]] = {}
+        self._environment = EnvironmentOnce()
         self._lock = threading.Lock()
         self._due = threading.Event()
         self._closing = threading.Event()
@@ -115,7 +116,9 @@ class Tracker:
         with self._lock:
             waiting = self._queue.qsize() + sum(map(len, self._metrics.values()))
         self.dropped += waiting
-        if self._thread.is_alive():
+        if not self._thread.is_alive():
+            self._environment.close()
+        else:
             words = f"MLflow at {self.uri} did not take the last {waiting} entries within {wait_s:g} s"
             self.problem = f"{words} ({self.problem})" if self.problem else words
 
@@ -237,15 +240,13 @@ class Tracker:
     def _register(self, client: Any, worker: str, registration: Registration, mirror: Mirror | None) -> None:
         model, run_id = registration.model, self._run(client, worker)
         _make_model(client, model)
-        with tempfile.TemporaryDirectory(prefix="exfm-wheel-") as folder:
-            environment = environment_of_a_model(Path(folder))
-            for version in registration.versions:
-                uri = _log_model(run_id, version.role, version.export, registration, environment)
-                number = client.create_model_version(model, uri, run_id, tags=version.tags).version
-                if mirror is not None:
-                    mirror.note(version.name, number)
-                for alias in version.aliases:
-                    client.set_registered_model_alias(model, alias, number)
+        for version in registration.versions:
+            uri = _log_model(run_id, version.role, version.export, registration, self._environment.get())
+            number = client.create_model_version(model, uri, run_id, tags=version.tags).version
+            if mirror is not None:
+                mirror.note(version.name, number)
+            for alias in version.aliases:
+                client.set_registered_model_alias(model, alias, number)
 
     def _mirror(self, client: Any, worker: str, mirror: Mirror) -> None:
         model, ledger, known = mirror.model, mirror.ledger, mirror.known()
@@ -256,14 +257,12 @@ class Tracker:
         _make_model(client, model)
         if new := unpublished(mirror, entries, numbers):
             interface = mirror.interface()
-            with tempfile.TemporaryDirectory(prefix="exfm-wheel-") as folder:
-                environment = environment_of_a_model(Path(folder))
-                for entry in new:
-                    name = entry["version"]
-                    uri = _log_model(run_id, name, ledger.folder(name), interface, environment)
-                    number = client.create_model_version(model, uri, run_id, tags=lineage_tags(entry)).version
-                    numbers[name] = number
-                    mirror.note(name, number)  # what fails later is not a reason to register it twice
+            for entry in new:
+                name = entry["version"]
+                uri = _log_model(run_id, name, ledger.folder(name), interface, self._environment.get())
+                number = client.create_model_version(model, uri, run_id, tags=lineage_tags(entry)).version
+                numbers[name] = number
+                mirror.note(name, number)  # what fails later is not a reason to register it twice
         for number, entry in enumerate(entries[known["entries"] :], known["entries"]):
             if entry["version"] in numbers:
                 client.set_model_version_tag(model, numbers[entry["version"]], *decision_tag(number, entry))
@@ -344,8 +343,14 @@ def _make_model(client: Any, model: str) -> None:
 def _log_model(run_id: str, name: str, export: Path, asked: Interface | Registration, environment: Environment) -> str:
     """The URI of an export as a model of MLflow."""
     import mlflow
+    from mlflow.models import utils
+    from mlflow.utils import requirements_utils
 
-    with mlflow.start_run(run_id=run_id):
+    # All that would come of two checks are warnings, and they take half of the time: a model is loaded to predict its
+    # example, and its requirements, which are made from what is installed, are compared with that.
+    no_answer = patched(utils, _validate_serving_input=_nothing)
+    no_comparison = patched(requirements_utils, _check_requirement_satisfied=_nothing)
+    with mlflow.start_run(run_id=run_id), no_answer, no_comparison:
         info = mlflow.pyfunc.log_model(
             name=name,
             loader_module=LOADER,
@@ -357,6 +362,10 @@ def _log_model(run_id: str, name: str, export: Path, asked: Interface | Registra
             pip_requirements=environment.requirements,
         )
     return str(info.model_uri)
+
+
+def _nothing(*asked: Any, **also: Any) -> None:
+    pass
 
 
 def _signature(registration: Interface | Registration) -> Any:

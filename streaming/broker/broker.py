@@ -10,7 +10,6 @@ It runs as a process of its own, which outlives the one that started it. All its
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import shutil
@@ -18,7 +17,6 @@ import signal
 import socket
 import subprocess
 import time
-import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
@@ -27,6 +25,8 @@ from typing import Any, NamedTuple
 import psutil
 
 from streaming.broker.config import LOG4J2_PROPERTIES, BrokerSettings, java, server_properties
+from streaming.broker.formatting import format_as_kept, is_formatted, keep, random_id
+from streaming.broker.jars import cache_folder
 from streaming.disk import file_lock, write_text
 from streaming.errors import BadInput, DiskFull, StreamingError
 from streaming.ports import HOST, free_port, occupant
@@ -139,10 +139,11 @@ class LocalBroker:
         (self.directory / "broker.log").unlink(missing_ok=True)
         output.unlink(missing_ok=True)
         with output.open("wb") as out:
-            if not (self.directory / "data" / "meta.properties").exists():
+            command = java(self.settings, "kafka.Kafka", properties.name)
+            if not is_formatted(self.directory / "data"):
                 self._format(properties, out)
             process = subprocess.Popen(
-                java(self.settings, "kafka.Kafka", properties.name),
+                command,
                 cwd=self.directory,
                 stdin=subprocess.DEVNULL,
                 stdout=out,
@@ -165,13 +166,15 @@ class LocalBroker:
                     process.wait(KILLED_S)
 
     def _format(self, properties: Path, out: Any) -> None:
-        tool = ("kafka.tools.StorageTool", "format", "-t", cluster_id(), "-c", properties.name)
+        data, jars, as_usual = self.directory / "data", cache_folder(), not self.settings.properties
+        if as_usual and format_as_kept(data, jars):
+            return
+        tool = ("kafka.tools.StorageTool", "format", "-t", random_id(), "-c", properties.name)
         command = java(self.settings, *tool)
         if subprocess.run(command, cwd=self.directory, stdout=out, stderr=out, check=False).returncode != 0:
-            raise StreamingError(
-                f"the broker's data directory {self.directory / 'data'} cannot be formatted; it said:\n"
-                f"{self.log_tail()}"
-            )
+            raise StreamingError(f"the broker's data directory {data} cannot be formatted; it said:\n{self.log_tail()}")
+        if as_usual:
+            keep(data, jars)
 
     def _wait_until_open(self, running: RunningBroker, wait_s: float) -> None:
         deadline = time.monotonic() + wait_s
@@ -246,11 +249,3 @@ class LocalBroker:
             return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
         except psutil.NoSuchProcess:
             return False
-
-
-def cluster_id() -> str:
-    """A random one. One in 64 would begin with a hyphen, and Kafka's tool takes that for an option."""
-    while True:
-        identity = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-        if not identity.startswith("-"):
-            return identity

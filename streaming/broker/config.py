@@ -11,6 +11,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from streaming.broker.jars import fetch_jars
 from streaming.ports import HOST
 
+NODE_ID = 1
+
 
 class BrokerSettings(BaseModel):
     """The embedded broker's settings.
@@ -87,8 +89,8 @@ def server_properties(settings: BrokerSettings, port: int, controller_port: int)
     """
     properties: dict[str, Any] = {
         "process.roles": "broker,controller",
-        "node.id": 1,
-        "controller.quorum.voters": f"1@{HOST}:{controller_port}",
+        "node.id": NODE_ID,
+        "controller.quorum.voters": f"{NODE_ID}@{HOST}:{controller_port}",
         "listeners": f"PLAINTEXT://{HOST}:{port},CONTROLLER://{HOST}:{controller_port}",
         "advertised.listeners": f"PLAINTEXT://{HOST}:{port}",
         "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",

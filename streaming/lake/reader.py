@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
 import pyarrow.fs
 from deltalake import DeltaTable
 
@@ -53,6 +52,8 @@ class LakeReader:
     def __init__(
         self, path: str | Path, schema: RowSchema, *, window_rows: int = WINDOW_ROWS, shared_bytes: int = 0
     ) -> None:
+        import pyarrow.dataset as ds  # imports pandas
+
         self.path = Path(path)
         self.schema = schema
         self.window_rows = window_rows
@@ -62,6 +63,7 @@ class LakeReader:
         as_they_lie = ds.ParquetFragmentScanOptions(
             pre_buffer=False
         )  # read in few pieces only a distant store is faster
+        self._data_set = ds.FileSystemDataset
         self._format = ds.ParquetFileFormat(default_fragment_scan_options=as_they_lie)
         self._disk = pyarrow.fs.LocalFileSystem()
         self._view = TableView(self.path, self._handle)
@@ -279,7 +281,7 @@ class LakeReader:
             for i in chosen
         ]
         inside = (pc.field("lake_seq") > low) & (pc.field("lake_seq") <= high)
-        data = ds.FileSystemDataset(fragments, self.schema.augmented, self._format, self._disk)
+        data = self._data_set(fragments, self.schema.augmented, self._format, self._disk)
         try:
             rows = data.to_table(
                 columns=query.projection, filter=inside if query.filter is None else inside & query.filter

@@ -23,7 +23,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
 
 from streaming.errors import BadInput
 from streaming.schema import RowSchema
@@ -84,6 +83,8 @@ class Where:
 
 
 def _evaluated(expression: pc.Expression, rows: pa.Table) -> pa.ChunkedArray:
+    import pyarrow.dataset as ds  # imports pandas
+
     return ds.dataset(rows).to_table(columns={"found": expression}, use_threads=False)["found"]
 
 

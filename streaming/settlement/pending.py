@@ -268,4 +268,5 @@ def _content(rows: pa.RecordBatch, key_time: np.ndarray) -> list[np.ndarray]:
 
 
 def empty_batch(schema: pa.Schema) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)
+    nothing = [pa.nulls(0, field.type) for field in schema]  # `pa.array` would import pandas
+    return pa.RecordBatch.from_arrays(nothing, schema=schema)

@@ -129,3 +129,9 @@ def test_a_slot_that_is_free_is_taken_before_a_process_is_started_and_an_empty_p
     assert not psutil.pid_exists(other)
     for handle in (*first[1:], fifth):
         assert handle.close(20) is not None
+
+
+def test_a_ray_of_the_runs_own_has_no_dashboard_autoscaler_or_reader_of_logs(launcher):
+    from ray._private.worker import _global_node
+
+    assert {*_global_node.all_processes} == {"gcs_server", "raylet"}

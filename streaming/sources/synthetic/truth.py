@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from streaming.disk import replacing
 from streaming.errors import BadInput
 from streaming.hashing import hash64
+
+if TYPE_CHECKING:
+    import pyarrow.dataset as ds
 
 TRUTH_SCHEMA = pa.schema(
     [
@@ -129,4 +132,6 @@ def read_truth(directory: str | Path) -> ds.Dataset:
     parts = sorted(Path(directory).glob("part-*.parquet"))
     if not parts:
         raise BadInput(f"no truth in {directory}: no file part-*.parquet; it is written by the generator of a stream")
+    import pyarrow.dataset as ds  # imports pandas
+
     return ds.dataset([str(part) for part in parts], schema=TRUTH_SCHEMA)

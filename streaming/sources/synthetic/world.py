@@ -170,11 +170,14 @@ class World:
         span = np.array(self.config.duration_ms)
         return busy(share_N * span) * (span / busy(span))
 
-    def meet(self, since_start_N: np.ndarray, rng: np.random.Generator) -> Meetings:
-        """Meetings at the given times (ms since the start), of those present now, who clicked nothing before."""
+    def meet(self, since_start_N: np.ndarray, rng: np.random.Generator, user_N: np.ndarray | None = None) -> Meetings:
+        """Meetings at the given times (ms since the start), of those present now, who clicked nothing before. `user_N`:
+        in place of those who would be drawn; the rest is as it would be without."""
         N = len(since_start_N)
         vertical = np.searchsorted(self._share, rng.random(N), side="right").clip(max=len(self._share) - 1)
-        user, ad = self.users.draw(rng.random(N)), self.ads.draw(rng.random(N))
+        drawn_N = rng.random(N)
+        user = self.users.draw(drawn_N) if user_N is None else user_N
+        ad = self.ads.draw(rng.random(N))
         age_h = ((since_start_N - self.ads.arrived_ms[ad]) / HOUR_MS).clip(min=0).astype(np.float32)
         return Meetings(
             vertical,
@@ -190,26 +193,35 @@ class World:
 
     def logits(self, m: Meetings, since_start_N: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(N,) of a click, (N,) of a conversion given the click."""
+        ctr, cvr = self._first_click_logit(m, since_start_N), self._match(1, m, since_start_N)
+        cvr += np.float32(0.1) * np.log1p(m.session)
+        if strength := np.float32(self.config.recent_taste):
+            ctr += strength * self._patterns.succession(m.recent, self.category[m.ad])
+        return ctr, cvr
+
+    def _first_click_logit(self, m: Meetings, since_start_N: np.ndarray) -> np.ndarray:
+        """(N,) of a click, of users who clicked nothing before."""
+        ctr = self._match(0, m, since_start_N)
+        ctr += self._hour[m.vertical, m.hour] + self._position[m.vertical, m.position]
+        ctr -= np.float32(0.1) * np.log1p(m.session) + np.float32(0.05) * np.log1p(m.ad_age)
+        if strength := np.float32(self.config.moment_taste):
+            ctr += strength * self._patterns.moment(self.audience[m.user], self.category[m.ad], m.hour, m.device)
+        return ctr
+
+    def _match(self, k: int, m: Meetings, since_start_N: np.ndarray) -> np.ndarray:
+        """(N,) of a logit what base, user, ad, device and the vertical's drift make: k = 0 of a click, 1 of a
+        conversion."""
         turn = 2 * np.pi / (self.config.drift_period * self.config.duration_ms)
         drift = self._drift[m.vertical] * np.sin((turn * since_start_N).astype(np.float32) + self._phase[m.vertical])
-        user_ND = self._user_SD[m.user]
-        ctr, cvr = (
+        logit_N: np.ndarray = (
             self._base[k][m.vertical]
-            + np.einsum("nd,nd->n", user_ND, self._bent_ad[k][m.vertical, m.ad])
+            + np.einsum("nd,nd->n", self._user_SD[m.user], self._bent_ad[k][m.vertical, m.ad])
             + self._user_level[k][m.user]
             + self._ad_level[k][m.ad]
             + drift
             + self._device[m.vertical, m.device]
-            for k in (0, 1)
         )
-        ctr += self._hour[m.vertical, m.hour] + self._position[m.vertical, m.position]
-        ctr -= np.float32(0.1) * np.log1p(m.session) + np.float32(0.05) * np.log1p(m.ad_age)
-        cvr += np.float32(0.1) * np.log1p(m.session)
-        if strength := np.float32(self.config.moment_taste):
-            ctr += strength * self._patterns.moment(self.audience[m.user], self.category[m.ad], m.hour, m.device)
-        if strength := np.float32(self.config.recent_taste):
-            ctr += strength * self._patterns.succession(m.recent, self.category[m.ad])
-        return ctr, cvr
+        return logit_N
 
     def probabilities(self, m: Meetings, since_start_N: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(N,) p_ctr, (N,) p_cvr, float32."""
@@ -249,12 +261,15 @@ class World:
         present_N = (since_start_N - self.users.arrived_ms[user_N].clip(min=0)) / self.config.duration_ms
         shown_N = self.config.impressions * self.users.shares[user_N] * present_N.clip(min=0)
         there_NL = np.arange(L)[::-1] < rng.poisson(shown_N * mean_rate)[:, None]
-        shown = self.meet(np.repeat(since_start_N, CANDIDATES), rng)._replace(user=np.repeat(user_N, CANDIDATES))
-        odds_NK = self.logits(shown, np.repeat(since_start_N, CANDIDATES))[0].reshape(N, CANDIDATES)
+        shown_ms = np.repeat(since_start_N, CANDIDATES)
+        shown = self.meet(shown_ms, rng, np.repeat(user_N, CANDIDATES))
+        odds_NK = self._first_click_logit(shown, shown_ms).reshape(N, CANDIDATES)
         odds_NK += np.log(rate_V / (1 - rate_V))[shown.vertical].reshape(N, CANDIDATES)
-        chosen_NL = np.argmax(odds_NK[:, None] + rng.gumbel(size=(N, L, CANDIDATES)), axis=2)
-        category_NK = self.category[shown.ad].reshape(N, CANDIDATES)
-        return np.where(there_NL, np.take_along_axis(category_NK, chosen_NL, axis=1), NONE)
+        row, _ = np.nonzero(there_NL)
+        chosen = np.argmax(odds_NK[row] + rng.gumbel(size=(N, L, CANDIDATES))[there_NL], axis=1)
+        recent_NL = np.full((N, L), NONE, np.int64)
+        recent_NL[there_NL] = self.category[shown.ad].reshape(N, CANDIDATES)[row, chosen]
+        return recent_NL
 
 
 def sigmoid(x: np.ndarray) -> np.ndarray:

@@ -16,7 +16,7 @@ import psutil
 from pipelines.run_dir import RunDir
 from streaming.disk import read_json
 
-COMMAND = "import sys; from pipelines.cli import main; sys.exit(main())"
+COMMAND = "import sys; from pipelines.cli.entry import main; sys.exit(main())"
 
 
 LOOK_S = 0.1

@@ -100,14 +100,15 @@ def test_who_asks_a_server_that_is_gone_becomes_the_process_itself(server, tmp_p
 OWNER = """
 import sys, time
 from pipelines.launch.fork_server import ForkServer
-server = ForkServer(["colorsys"], {})
+server = ForkServer(["colorsys"], {}, of_owner=bool(sys.argv[1:]))
 print(server.pid, server.command.split()[3], flush=True)
 time.sleep(600)
 """
 
 
-def test_a_server_ends_with_its_owner_however_that_ended_and_leaves_nothing():
-    with subprocess.Popen([sys.executable, "-c", OWNER], stdout=subprocess.PIPE, text=True) as owner:
+@pytest.mark.parametrize("of_owner", [[], ["of_owner"]])
+def test_a_server_ends_with_its_owner_however_that_ended_and_leaves_nothing(of_owner):
+    with subprocess.Popen([sys.executable, "-c", OWNER, *of_owner], stdout=subprocess.PIPE, text=True) as owner:
         assert owner.stdout is not None
         pid, path = owner.stdout.readline().split()
         assert Path(path).is_socket()
@@ -116,3 +117,45 @@ def test_a_server_ends_with_its_owner_however_that_ended_and_leaves_nothing():
     while Path(path).parent.exists() or Path(f"/proc/{pid}").exists():
         assert time.monotonic() < deadline
         time.sleep(0.02)
+
+
+ASKING = """
+import atexit, colorsys, os, shlex, subprocess, sys
+from pipelines.launch.fork_server import ForkServer
+atexit.register(lambda: print("at exit", os.getpid(), flush=True))
+print("not flushed", end=" ")
+server = ForkServer(["pipelines.launch.preloaded"], {}, of_owner=True)
+try:
+    print("owner", os.getpid(), "server", server.pid, flush=True)
+    for script in sys.argv[1:]:
+        said = subprocess.run([*shlex.split(server.command), script], capture_output=True, text=True, timeout=60).stdout
+        print(said, end="")
+finally:
+    print("the owner goes on", os.getpid(), flush=True)
+    server.close()
+    server.close()
+    print("gone", not os.path.exists(f"/proc/{server.pid}"))
+"""
+
+
+def test_a_fork_of_its_owner_has_what_both_imported_and_goes_on_with_nothing_that_the_owner_was_at(tmp_path):
+    fine, failing = tmp_path / "fine.py", tmp_path / "failing.py"
+    fine.write_text(
+        "import sys; print('had', {'colorsys', 'pipelines.launch.preloaded'} <= {*sys.modules}, flush=True)"
+    )
+    failing.write_text(
+        "import sys, traceback\nsys.stderr = sys.stdout\nprint('fails', flush=True)\nraise ValueError('of its own')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", ASKING, str(fine), str(failing)], capture_output=True, text=True, timeout=120, check=True
+    )
+    said = done.stdout.splitlines()
+    _, _, _, owner, _, server = said[0].split()
+    assert owner != server
+    assert said[0].startswith("not flushed owner")
+    assert said.count("had True") == said.count("fails") == said.count("ValueError: of its own") == 1
+    forks = {line.split()[-1] for line in said if line.startswith("at exit")} - {owner}
+    assert len(forks) == 2  # each ended as a process does
+    assert server not in forks  # it was ended
+    assert [line for line in said if line.startswith("the owner")] == [f"the owner goes on {owner}"]
+    assert said[-2:] == ["gone True", f"at exit {owner}"]

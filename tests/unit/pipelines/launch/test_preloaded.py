@@ -1,5 +1,6 @@
 """Which server the workers of a run are forked from."""
 
+import os
 import subprocess
 import sys
 
@@ -11,7 +12,7 @@ from pipelines.launch import preloaded
 class Server:
     """In place of a ForkServer, whose processes import for seconds."""
 
-    def __init__(self, modules=(), environment=None, last=()):
+    def __init__(self, modules=(), environment=None, last=(), *, of_owner=False):
         self.environment, self.closed = environment, False
 
     def close(self):
@@ -46,3 +47,17 @@ def test_a_cluster_has_none():
 def test_to_start_one_imports_next_to_nothing():
     code = "import sys, pipelines.launch.preloaded; print({'torch', 'numpy', 'yaml', 'ray'} & {*sys.modules})"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "set()\n"
+
+
+def test_a_process_is_prepared_to_be_forked_before_it_imports_torch_alone():
+    code = """
+import os, sys
+from pipelines.launch.preloaded import prepare_to_fork
+if sys.argv[1:]:
+    import torch
+print(prepare_to_fork(), os.environ.get("OMP_NUM_THREADS"))
+"""
+    kept = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+    for given, said in (([], "True 1\n"), (["torch"], "False None\n")):
+        done = subprocess.run([sys.executable, "-c", code, *given], capture_output=True, text=True, env=kept)
+        assert done.stdout == said

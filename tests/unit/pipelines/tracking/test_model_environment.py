@@ -18,7 +18,7 @@ from exfm.metrics import sigmoid
 from exfm.models import load_served
 from pipelines.tracking import Tracker
 from pipelines.tracking import wheel as wheels
-from pipelines.tracking.wheel import fbgemm_by_its_other_name, own_wheel, serving_requirements
+from pipelines.tracking.wheel import EnvironmentOnce, fbgemm_by_its_other_name, own_wheel, serving_requirements
 from tests.support.models.served_students import ROWS, batch_of, registration, save_student
 from tests.support.places import ROOT
 
@@ -132,3 +132,15 @@ def test_it_scores_in_a_fresh_environment_that_pip_makes_of_its_requirements(reg
     assert np.allclose(predicted, sigmoid(load_served(served).score(batch_of(ROWS))), atol=1e-6)
     held = "import importlib.util as u; print([m for m in ('ray', 'kafka', 'deltalake') if u.find_spec(m)])"
     assert subprocess.check_output([python, "-c", held], text=True).strip() == "[]"
+
+
+def test_the_wheels_of_a_process_are_made_once_and_deleted_when_it_closes_them():
+    once = EnvironmentOnce()
+    first = once.get()
+    assert once.get() is first
+    assert all(wheel.is_file() for wheel in first.wheels)
+    once.close()
+    once.close()
+    assert not any(wheel.exists() for wheel in first.wheels)
+    assert once.get() is not first
+    once.close()

@@ -1,6 +1,7 @@
 """Loops compiled by numba, for what NumPy and torch do in many passes over memory, or in many calls.
 
     @loop("void(f4[::1], i8[::1])")        a function compiled for these types when its module is imported
+    @inlined                               a part of loops, whose code is put in where it is called
 
 Compiled code is kept next to the source, or in the user's cache where that cannot be written, for later processes;
 where neither can, every process compiles, for some seconds. Sums are added in the order written, and no product is
@@ -41,6 +42,9 @@ def _import_arrays() -> None:
 _import_arrays()
 
 
+_SETTINGS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "boundscheck": False}
+
+
 def loop(signature: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Compile a function on arrays and numbers for one signature, in numba's notation.
 
@@ -56,13 +60,17 @@ def loop(signature: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """
 
     def compiled(function: Callable[..., Any]) -> Any:
-        settings: dict[str, Any] = {"nogil": True, "error_model": "numpy", "boundscheck": False}
         try:
-            return numba.njit(signature, cache=True, **settings)(function)
+            return numba.njit(signature, cache=True, **_SETTINGS)(function)
         except RuntimeError:  # there is no folder to keep it in: every process compiles it
-            return numba.njit(signature, **settings)(function)
+            return numba.njit(signature, **_SETTINGS)(function)
 
     return compiled
+
+
+def inlined(function: Callable[..., Any]) -> Any:
+    """A function of numbers and addresses that loops call: of an array, every round would count its references."""
+    return numba.njit(forceinline=True, **_SETTINGS)(function)
 
 
 def _prefetch(typing: Any, array: Any, row: Any) -> Any:

@@ -88,7 +88,7 @@ class FTRL:
         what = ("FTRL learns", self.past, offset.numpy().tobytes())
         learned = batch.once(what, lambda: self._learned(seen, batch, offset))
         for t, s_U, n_U in learned:
-            self._s[t].numpy()[seen.slots], self._n[t].numpy()[seen.slots] = s_U, n_U
+            _put(seen.slots, s_U, n_U, self._s[t].numpy(), self._n[t].numpy())
         for marks in self._marks:
             marks[seen.slots] = True
         self._lineage = batch.once((*what, "lineage"), object)
@@ -150,10 +150,17 @@ def served_linear(linear: HashedLinear, state: Mapping[str, Tensor]) -> None:
     copy_tensors(dict(linear.state_dict()), {"weight": torch.from_numpy(w), "hashing.modulus": state["modulus"]})
 
 
+# What is fetched from slots is put side by side before anything is computed of it: the compiler takes eight or sixteen
+# roots and quotients at once then.
+
+
 @loop("void(i4[::1], f4[::1], f4[::1], f4, f4[::1])")
 def _weights_of(slots_U, s, n, alpha, w_U):
+    n_U = np.empty_like(w_U)
     for u in range(len(slots_U)):
-        w_U[u] = -alpha * s[slots_U[u]] / (np.float32(BETA) + np.sqrt(n[slots_U[u]]))
+        w_U[u], n_U[u] = s[slots_U[u]], n[slots_U[u]]
+    for u in range(len(w_U)):
+        w_U[u] = -alpha * w_U[u] / (np.float32(BETA) + np.sqrt(n_U[u]))
 
 
 @loop("i8(i4[::1], i4[::1], i4[::1], i4[::1])")
@@ -163,10 +170,11 @@ def _distinct_slots(slots_I, place_S, slots_U, places_I):
     for i in range(len(slots_I)):
         place_S[slots_I[i]] = i
     for i in range(len(slots_I)):
-        if place_S[slots_I[i]] == i:  # the last of its slot
-            place_S[slots_I[i]] = ~U
-            slots_U[U] = slots_I[i]
-            U += 1
+        place = place_S[slots_I[i]]
+        last = place == i  # of its slot; without a branch, which nobody could predict
+        slots_U[U] = slots_I[i]
+        place_S[slots_I[i]] = ~U if last else place
+        U += last
     for i in range(len(slots_I)):
         places_I[i] = ~place_S[slots_I[i]]
     return U
@@ -180,6 +188,14 @@ def _moved(places_I, starts, g_B, slots_U, s, n, w_U, alpha, s_U, n_U):
         for i in range(starts[b], starts[b + 1]):
             g_U[places_I[i]] += g_B[b]
     for u in range(len(slots_U)):
-        g, n_u = np.float32(g_U[u]), n[slots_U[u]]
-        n_U[u] = n_u + g * g
-        s_U[u] = s[slots_U[u]] + g - (np.sqrt(n_U[u]) - np.sqrt(n_u)) / alpha * w_U[u]
+        s_U[u], n_U[u] = s[slots_U[u]], n[slots_U[u]]
+    for u in range(len(g_U)):
+        g, before = np.float32(g_U[u]), n_U[u]
+        n_U[u] = before + g * g
+        s_U[u] = s_U[u] + g - (np.sqrt(n_U[u]) - np.sqrt(before)) / alpha * w_U[u]
+
+
+@loop("void(i4[::1], f4[::1], f4[::1], f4[::1], f4[::1])")
+def _put(slots_U, s_U, n_U, s, n):
+    for u in range(len(slots_U)):
+        s[slots_U[u]], n[slots_U[u]] = s_U[u], n_U[u]

@@ -10,17 +10,15 @@ Weights and accumulators are those of FBGEMM's own optimizers, bit for bit (test
 also where it rounds otherwise: element-wise, and where several keys are looked up in a table. On a CPU FBGEMM takes up
 to four times as long: it sorts the ids of every table by itself.
 
-B examples, K keys, D width, N ids of a batch, U distinct rows of these.
+B examples, K keys, P bags (B · K), D width, N ids of a batch, R rows, V tables.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from typing import NamedTuple
 
-import numba
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -28,36 +26,15 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from exfm.data import Batch, FeatureSet, offsets_of
 from exfm.embeddings.accumulators import SparseOptimizer
+from exfm.embeddings.places import Keys, Places
 from exfm.embeddings.weights import TableSize, draw_initial_weights, table_sizes
-from exfm.loops import loop, prefetch
+from exfm.lanes import LANES, by_width, load, load_some, row, same, store, total
+from exfm.loops import inlined, loop, prefetch
 
-LANES = 8
-"""FBGEMM adds the squares of a row in so many lanes; in one where several keys are looked up in the table."""
+LINE = 16  # numbers in a line of the cache
 
-AHEAD = 8
+AHEAD = 32
 """Ids that a loop looks ahead, so that their rows are in the cache when their turn comes."""
-
-DIGIT_BITS = 11
-
-
-class ByRow(NamedTuple):
-    """The ids of a batch in order of their rows (N,), and the bag (N,) of each; those of one row as they came."""
-
-    rows: np.ndarray
-    bags: np.ndarray
-
-
-@dataclass(frozen=True, eq=False)
-class Places:
-    """Where the ids of a batch are in the tables of one width. All tables of the same rows share it."""
-
-    rows: np.ndarray  # (N,) int64, of all tables together
-    bags: np.ndarray  # (N,) int32: bag b · K + k
-    most: int  # no row is this large
-
-    @cached_property
-    def by_row(self) -> ByRow:
-        return ByRow(*_sorted(self.rows, self.bags, self.most))
 
 
 class Looked(NamedTuple):
@@ -161,153 +138,174 @@ class _TablesOfWidth:
         self.keys = tuple(keys)
         self._rows = {size.name: size.rows for size in sizes}
         rows, self.D = sum(self._rows.values()), sizes[0].width
-        self.weight = nn.Parameter(torch.zeros(rows, self.D), requires_grad=False)
-        self.m = torch.zeros(rows) if optimizer == "row_wise_adagrad" else torch.zeros(rows, self.D)
-        first, of_key = 0, []
-        several: list[tuple[int, int]] = []  # the first row of each table of several keys, and the one after it
-        for size in sizes:
-            of_key += [first] * len(size.keys)
-            if len(size.keys) > 1:
-                several.append((first, first + size.rows))
-            first += size.rows
-        self._several_V2 = np.array(several, np.int64).reshape(-1, 2)
-        self._first_K, self._key_K = np.array(of_key, np.int64), np.array(keys, np.int64)
+        self.weight = nn.Parameter(_zeros(rows, self.D), requires_grad=False)
+        self.m = _zeros(rows) if optimizer == "row_wise_adagrad" else _zeros(rows, self.D)
+        rows_V, keys_V = (np.array(of, np.int64) for of in zip(*((s.rows, len(s.keys)) for s in sizes), strict=True))
+        self._places = Keys(np.array(keys, np.int64), rows_V, keys_V)
+        self._several_K = np.repeat(keys_V > 1, keys_V)
 
     @property
     def rows(self) -> Hashable:
         """All that a place depends on besides the batch."""
-        return self.keys, tuple(self._rows.values()), tuple(self._first_K.tolist())
+        return self.keys, tuple(self._rows.items()), self._several_K.tobytes()
 
     def by_name(self, of_all: Tensor) -> dict[str, Tensor]:
         return dict(zip(self._rows, of_all.split(list(self._rows.values())), strict=True))
 
     def places(self, ids: np.ndarray, offsets: np.ndarray, B: int) -> Places:
-        count = sum(int(offsets[(key + 1) * B] - offsets[key * B]) for key in self.keys)
-        rows, bags = np.empty(count, np.int64), np.empty(count, np.int32)
-        _place(ids, offsets, self._key_K, self._first_K, B, rows, bags)
-        return Places(rows, bags, len(self.weight))
+        return self._places.places(ids, offsets, B)
 
     def look_up(self, at: Places, weight: Tensor, B: int) -> Tensor:
         """(B, K, D)."""
-        pooled = torch.zeros(B, len(self.keys), self.D)
-        _pool(at.rows, at.bags, weight.numpy(), pooled.view(-1, self.D).numpy())
+        pooled = (torch.empty if at.in_all_bags else torch.zeros)(B, len(self.keys), self.D)
+        _pool(at.ids, at.ends, at.first_rows, at.bags, weight.numpy(), pooled.view(-1, self.D).numpy())
         return pooled
 
     def learn(self, at: Places, gradient: Tensor, lr: float, eps: float) -> None:
-        g_ND, w, m = gradient.reshape(-1, self.D).contiguous().numpy(), self.weight.numpy(), self.m.numpy()
+        g_PD, w, m = gradient.reshape(-1, self.D).contiguous().numpy(), self.weight.numpy(), self.m.numpy()
+        of, rates = (at.ids, at.ends, at.first_rows, at.bags, at.following), (np.float32(lr), np.float32(eps))
         if m.ndim == 1:
-            _row_wise(*at.by_row, self._several_V2, g_ND, w, m, np.float32(lr), np.float32(eps))
+            _row_wise(*of, self._several_K, g_PD, w, m, *rates)
         else:
-            _element_wise(*at.by_row, g_ND, w, m, np.float32(lr), np.float32(eps))
+            _element_wise(*of, g_PD, w, m, *rates)
 
 
-@loop("void(i8[::1], i8[::1], i8[::1], i8[::1], i8, i8[::1], i4[::1])")
-def _place(ids, offsets, key_K, first_K, B, rows_N, bags_N):
-    K, n = len(key_K), 0
+def _zeros(*shape: int) -> Tensor:
+    """In huge pages, which NumPy asks Linux for and torch does not: with small ones a row that is fetched from
+    anywhere costs a walk through the page tables. Rows of 16 numbers begin where lines of the cache do."""
+    size = math.prod(shape)
+    memory = np.zeros(size + LINE, np.float32)
+    first = -(memory.ctypes.data // memory.itemsize) % LINE
+    return torch.from_numpy(memory[first : first + size].reshape(shape))
+
+
+@by_width
+def _add(D, to, of):
+    whole = D - D % LANES
+    for d in range(0, whole, LANES):
+        store(to, d, load(to, d) + load(of, d))
+    for d in range(whole, D):
+        to[d] += of[d]
+
+
+@by_width
+def _set(D, to, of):
+    """To 0 + what it is set to: a weight of -0 is looked up as 0."""
+    whole = D - D % LANES
+    for d in range(0, whole, LANES):
+        store(to, d, same(np.float32(0)) + load(of, d))
+    for d in range(whole, D):
+        to[d] = np.float32(0) + of[d]
+
+
+@inlined
+def _ahead(n, end, first, after):
+    """Where the table begins of the id that is looked ahead to: of the same key, or of the next. Where it is of another
+    still, what is fetched is not needed, and does no harm."""
+    return first if n + AHEAD < end else after
+
+
+@inlined
+def _bag_ahead(n, start, end, k, K):
+    return (n + AHEAD - start) * K + k if n + AHEAD < end else (n + AHEAD - end) * K + k + 1
+
+
+@loop("void(i8[::1], i8[:, ::1], i8[::1], i4[::1], f4[:, ::1], f4[:, ::1])")
+def _pool(ids, ends_K2, first_K, bags_N, w_RD, pooled_PD):
+    N, K, D, single = len(ids), len(first_K), w_RD.shape[1], len(bags_N) == 0
     for k in range(K):
-        for b in range(B):
-            bag = key_K[k] * B + b
-            for i in range(offsets[bag], offsets[bag + 1]):
-                rows_N[n], bags_N[n] = ids[i] + first_K[k], b * K + k
-                n += 1
+        (start, end), first, after, bag = ends_K2[k], first_K[k], first_K[min(k + 1, K - 1)], -1
+        for n in range(start, end):
+            if n + AHEAD < N:
+                prefetch(w_RD, _ahead(n, end, first, after) + ids[n + AHEAD])
+            before, bag = bag, (n - start) * K + k if single else bags_N[n]
+            if bag == before:
+                _add(D, row(pooled_PD, bag), row(w_RD, first + ids[n]))
+            else:
+                _set(D, row(pooled_PD, bag), row(w_RD, first + ids[n]))
 
 
-@loop("void(i8[::1], i4[::1], f4[:, ::1], f4[:, ::1])")
-def _pool(rows_N, bags_N, w_RD, pooled_PD):
-    D = w_RD.shape[1]
-    for n in range(len(rows_N)):
-        r, bag = rows_N[n], bags_N[n]
-        if n + AHEAD < len(rows_N):
-            prefetch(w_RD, rows_N[n + AHEAD])
-        for d in range(D):
-            pooled_PD[bag, d] += w_RD[r, d]
+@by_width
+def _squares(D, g):
+    """In lanes, as FBGEMM adds them where one key is looked up in a table."""
+    whole, lanes = D - D % LANES, same(np.float32(0))
+    for d in range(0, whole, LANES):
+        lanes = lanes + load(g, d) * load(g, d)
+    if whole < D:
+        some = load_some(g, whole, D - whole)
+        lanes = lanes + some * some
+    return total(lanes)
 
 
-@loop("Tuple((i8[::1], i4[::1]))(i8[::1], i4[::1], i8)")
-def _sorted(rows_N, bags_N, most):
-    """Rows in order, and their bags with them; what is equal stays in order (a radix sort)."""
-    digits, shift = 1 << DIGIT_BITS, 0
-    rows, bags = rows_N, bags_N
-    while shift == 0 or (most - 1) >> shift > 0:
-        ends = np.zeros(digits + 1, np.int64)
-        for n in range(len(rows)):
-            ends[((rows[n] >> shift) & (digits - 1)) + 1] += 1
-        for digit in range(digits):
-            ends[digit + 1] += ends[digit]
-        next_rows, next_bags = np.empty_like(rows), np.empty_like(bags)
-        for n in range(len(rows)):
-            digit = (rows[n] >> shift) & (digits - 1)
-            next_rows[ends[digit]], next_bags[ends[digit]] = rows[n], bags[n]
-            ends[digit] += 1
-        rows, bags = next_rows, next_bags
-        shift += DIGIT_BITS
-    return rows, bags
-
-
-@numba.njit(inline="always")
-def _summed(rows_N, bags_N, first, g_ND, g_D):
-    """The gradient of the row that begins at `first`: the sum of its bags'. Returns where the next row begins."""
-    D, r, bag, n = len(g_D), rows_N[first], bags_N[first], first + 1
+@inlined
+def _squares_in_order(D, g):
+    squares = np.float32(0)
     for d in range(D):
-        g_D[d] = g_ND[bag, d]
-    while n < len(rows_N) and rows_N[n] == r:
-        bag = bags_N[n]
-        for d in range(D):
-            g_D[d] += g_ND[bag, d]
-        n += 1
-    return n
+        squares += g[d] * g[d]
+    return squares
 
 
-@numba.njit(inline="always")
-def _fetch(r, bag, g_ND, w_RD, m_R):
-    prefetch(g_ND, bag)
-    prefetch(w_RD, r)
-    prefetch(m_R, r)
+@by_width
+def _move(D, w, rate, g):
+    whole = D - D % LANES
+    for d in range(0, whole, LANES):
+        store(w, d, load(w, d) - same(rate) * load(g, d))
+    for d in range(whole, D):
+        w[d] -= rate * g[d]
 
 
-@loop("void(i8[::1], i4[::1], i8[:, ::1], f4[:, ::1], f4[:, ::1], f4[::1], f4, f4)")
-def _row_wise(rows_N, bags_N, several_V2, g_ND, w_RD, m_R, lr, eps):
-    D, v, first = w_RD.shape[1], 0, 0
-    g_D, lanes = np.empty(D, np.float32), np.empty(LANES, np.float32)
-    while first < len(rows_N):
-        r = rows_N[first]
-        if first + AHEAD < len(rows_N):
-            _fetch(rows_N[first + AHEAD], bags_N[first + AHEAD], g_ND, w_RD, m_R)
-        first = _summed(rows_N, bags_N, first, g_ND, g_D)
-        while v < len(several_V2) and r >= several_V2[v, 1]:
-            v += 1
-        squares = np.float32(0)
-        if v < len(several_V2) and r >= several_V2[v, 0]:
-            for d in range(D):
-                squares += g_D[d] * g_D[d]
-        else:
-            lanes[:] = 0
-            for d in range(0, D - D % LANES, LANES):
-                for lane in range(LANES):
-                    lanes[lane] += g_D[d + lane] * g_D[d + lane]
-            for lane in range(D % LANES):
-                g = g_D[D - D % LANES + lane]
-                lanes[lane] += g * g
-            first_half = (lanes[0] + lanes[1]) + (lanes[2] + lanes[3])
-            squares = first_half + ((lanes[4] + lanes[5]) + (lanes[6] + lanes[7]))
-        m = m_R[r] + squares / np.float32(D)
-        m_R[r] = m
-        rate = lr / (np.sqrt(m) + eps)
-        for d in range(D):
-            w_RD[r, d] -= rate * g_D[d]
+@loop("void(i8[::1], i8[:, ::1], i8[::1], i4[::1], i4[::1], b1[::1], f4[:, ::1], f4[:, ::1], f4[::1], f4, f4)")
+def _row_wise(ids, ends_K2, first_K, bags_N, following_N, several_K, g_PD, w_RD, m_R, lr, eps):
+    N, K, D, single = len(ids), len(first_K), w_RD.shape[1], len(bags_N) == 0
+    sum_1D = np.empty((1, D), np.float32)
+    for k in range(K):
+        (start, end), first, after, several = ends_K2[k], first_K[k], first_K[min(k + 1, K - 1)], several_K[k]
+        for n in range(start, end):
+            if n + AHEAD < N:
+                r = _ahead(n, end, first, after) + ids[n + AHEAD]
+                prefetch(w_RD, r)
+                prefetch(m_R, r)
+                prefetch(g_PD, _bag_ahead(n, start, end, k, K) if single else bags_N[n + AHEAD])
+            following = following_N[n]
+            if following < 0:  # its row has moved
+                continue
+            r, g = first + ids[n], row(g_PD, (n - start) * K + k if single else bags_N[n])
+            if following > 0:
+                sum_g = row(sum_1D, 0)
+                _set(D, sum_g, g)
+                while following > 0:
+                    _add(D, sum_g, row(g_PD, (following - start) * K + k if single else bags_N[following]))
+                    following = ~following_N[following]
+                g = sum_g
+            squares = _squares_in_order(D, g) if several else _squares(D, g)
+            m = m_R[r] + squares / np.float32(D)
+            m_R[r] = m
+            _move(D, row(w_RD, r), lr / (np.sqrt(m) + eps), g)
 
 
-@loop("void(i8[::1], i4[::1], f4[:, ::1], f4[:, ::1], f4[:, ::1], f4, f4)")
-def _element_wise(rows_N, bags_N, g_ND, w_RD, m_RD, lr, eps):
+@loop("void(i8[::1], i8[:, ::1], i8[::1], i4[::1], i4[::1], f4[:, ::1], f4[:, ::1], f4[:, ::1], f4, f4)")
+def _element_wise(ids, ends_K2, first_K, bags_N, following_N, g_PD, w_RD, m_RD, lr, eps):
     """FBGEMM's rounds in double where ours does."""
-    D, first = w_RD.shape[1], 0
-    g_D = np.empty(D, np.float32)
-    while first < len(rows_N):
-        r = rows_N[first]
-        if first + AHEAD < len(rows_N):
-            _fetch(rows_N[first + AHEAD], bags_N[first + AHEAD], g_ND, w_RD, m_RD)
-        first = _summed(rows_N, bags_N, first, g_ND, g_D)
-        for d in range(D):
-            m = np.float32(np.float64(m_RD[r, d]) + np.float64(g_D[d]) * np.float64(g_D[d]))
-            step = np.float64(lr * g_D[d]) / (np.sqrt(np.float64(m)) + np.float64(eps))
-            m_RD[r, d], w_RD[r, d] = m, np.float32(np.float64(w_RD[r, d]) - step)
+    N, K, D, single = len(ids), len(first_K), w_RD.shape[1], len(bags_N) == 0
+    sum_1D = np.empty((1, D), np.float32)
+    g = row(sum_1D, 0)
+    for k in range(K):
+        (start, end), first, after = ends_K2[k], first_K[k], first_K[min(k + 1, K - 1)]
+        for n in range(start, end):
+            if n + AHEAD < N:
+                r = _ahead(n, end, first, after) + ids[n + AHEAD]
+                prefetch(w_RD, r)
+                prefetch(m_RD, r)
+                prefetch(g_PD, _bag_ahead(n, start, end, k, K) if single else bags_N[n + AHEAD])
+            following = following_N[n]
+            if following < 0:  # its row has moved
+                continue
+            _set(D, g, row(g_PD, (n - start) * K + k if single else bags_N[n]))
+            while following > 0:
+                _add(D, g, row(g_PD, (following - start) * K + k if single else bags_N[following]))
+                following = ~following_N[following]
+            w, m = row(w_RD, first + ids[n]), row(m_RD, first + ids[n])
+            for d in range(D):
+                m[d] = np.float32(np.float64(m[d]) + np.float64(g[d]) * np.float64(g[d]))
+                step = np.float64(lr * g[d]) / (np.sqrt(np.float64(m[d])) + np.float64(eps))
+                w[d] = np.float32(np.float64(w[d]) - step)

@@ -237,20 +237,23 @@ def _hash_rows(ids, offsets, values_BD, modulus_K, table_K, pairs_X2, dense_D, s
         for k in range(K):
             bags_K[k] = np.uint64(0)
             for n in range(offsets[k * B + b], offsets[k * B + b + 1]):
-                hashed = _mix(np.uint64(ids[n] % modulus_K[k] + table_K[k]))
+                id_ = ids[n]
+                if not 0 <= id_ < modulus_K[k]:  # the table has grown: a division takes longer than all the rest
+                    id_ %= modulus_K[k]
+                hashed = _mix(np.uint64(id_ + table_K[k]))
                 bags_K[k] += hashed
                 slots_I[i] = np.int32(hashed >> _SHIFT)
                 i += 1
         for x in range(len(pairs_X2)):
             crossed = bags_K[pairs_X2[x, 0]] * _PAIR + bags_K[pairs_X2[x, 1]]
-            slots_I[i] = np.int32(crossed >> _SHIFT)
-            i += 1
+            slots_I[i + x] = np.int32(crossed >> _SHIFT)
+        i += len(pairs_X2)
         for d in range(D):
             value = values_BD[b, d]
             value = np.float32(0) if np.isnan(value) else min(max(value, -most), most)
             hashed = _mix(np.uint64(np.int64(np.floor(value * np.float32(BUCKETS))) + dense_D[d]))
-            slots_I[i] = np.int32(hashed >> _SHIFT)
-            i += 1
+            slots_I[i + d] = np.int32(hashed >> _SHIFT)
+        i += D
         slots_I[i] = 0
         i += 1
     starts[B] = i

@@ -3,6 +3,7 @@ that ours has (x86-64; `-m slow` compares bits), elsewhere to rounding."""
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from fbgemm_gpu.split_embedding_configs import EmbOptimType
@@ -102,8 +103,7 @@ def test_tables_of_several_widths_and_sequences_learn_as_each_by_itself():
         assert torch.equal(own.pooled, looked.pooled[:, first:last])
         alone.learn(own, gradient[:, first:last])
         assert torch.equal(alone.weights[feature.name], tables.weights[feature.name])
-    rows, m = looked.places[0].rows, tables.accumulators["seen"]
-    assert m.count_nonzero() == len({int(row) - 40 for row in rows if row >= 40})
+    assert tables.accumulators["seen"].nonzero().view(-1).tolist() == sorted(set(_of(sparse, 2, 5)[0].tolist()))
 
 
 def _of(sparse: KeyedJaggedTensor, key: int, end: int) -> tuple[torch.Tensor, None, torch.Tensor]:
@@ -123,14 +123,37 @@ def test_a_batch_without_any_id_changes_nothing():
     assert torch.equal(tables.weights["ad"], before)
 
 
-def test_ids_are_sorted_by_row_and_those_of_one_row_stay_in_order():
-    sizes = [TableSize("large", 5_000_000, 1, ("large",))]
+@pytest.mark.parametrize("rows", [1, 40, 5_000_000])
+@pytest.mark.parametrize("keys", [("one",), ("one", "two")])
+def test_ids_of_one_row_follow_each_other_in_order(rows, keys):
     random = torch.Generator().manual_seed(0)
-    ids = torch.cat(
-        [torch.randint(0, 40, (300,), generator=random), torch.randint(0, 5_000_000, (300,), generator=random)]
-    )
-    sparse = KeyedJaggedTensor(["large"], ids[torch.randperm(600, generator=random)], lengths=torch.ones(600).long())
+    sizes = [TableSize("small", 3, 1, ("first",)), TableSize("large", rows, 1, keys)]
+    lengths = torch.randint(0, 3, ((1 + len(keys)) * 300,), generator=random)
+    count, of_small = int(lengths.sum()), int(lengths[:300].sum())
+    ids = torch.randint(0, min(rows, 2**20), (count,), generator=random)
+    ids[of_small::2] = ids[of_small::2] % 40
+    ids[:of_small] %= 3
+    sparse = KeyedJaggedTensor(["first", *keys], ids, lengths=lengths)
     (places,) = FusedTables(sizes, lr=LR, eps=EPS)(sparse).places
-    order = places.rows.argsort(kind="stable")
-    assert (places.by_row.rows == places.rows[order]).all()
-    assert (places.by_row.bags == places.bags[order]).all()
+    found = []
+    for n in np.flatnonzero(places.following >= 0):
+        chain, after = [int(n)], places.following[n]
+        while after > 0:
+            chain.append(int(after))
+            after = ~places.following[after]
+        found.append(chain)
+    tables = (range(of_small), range(of_small, count))
+    wanted = [[n for n in of if ids[n] == id_] for of in tables for id_ in dict.fromkeys(ids[list(of)].tolist())]
+    assert found == wanted
+
+
+def test_a_row_begins_where_a_line_of_the_cache_does():
+    tables = FusedTables([TableSize("large", 100_000, 16, ("large",))], lr=LR, eps=EPS)
+    assert tables.weights["large"].data_ptr() % 64 == tables.accumulators["large"].data_ptr() % 64 == 0
+
+
+def test_a_weight_of_minus_zero_is_looked_up_as_zero():
+    tables = FusedTables([TableSize("ad", 2, 12, ("ad",))], lr=LR, eps=EPS)
+    tables.weights["ad"].fill_(-0.0)
+    (looked,) = tables(KeyedJaggedTensor(["ad"], torch.tensor([1]), lengths=torch.tensor([1]))).pooled
+    to_the_bit(looked, torch.zeros(12))

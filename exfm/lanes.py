@@ -1,0 +1,149 @@
+"""Eight floats of a row side by side, which a loop (exfm/loops.py) loads, computes with and stores as one.
+
+    row(array, r)   where row r of an array of float32 begins: row(array, r)[d] is a number of it, to read and write
+    load(row, d)    load_some(row, d, count)    store(row, d, lanes)    a + b    a - b    a * b
+    same(x): x in all lanes        total(lanes): ((0 + 1) + (2 + 3)) + ((4 + 5) + (6 + 7)), a lane by its number
+
+The compiler makes such code of loops over numbers only where it knows that no array overlaps another, and that sums may
+be added in another order. Each lane has the bits that its number would have by itself. A row is an address: parts of a
+loop take it as one number, and nobody counts references to it.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic, models, overload, register_model
+
+from exfm.loops import inlined
+
+LANES = 8
+
+_WORD = ir.IntType(32)
+_VECTOR = ir.VectorType(ir.FloatType(), LANES)
+
+
+class Lanes(types.Type):
+    def __init__(self) -> None:
+        super().__init__(f"{LANES} lanes")
+
+
+_lanes, _pointer = Lanes(), types.CPointer(types.float32)
+
+
+@register_model(Lanes)
+class _Model(models.PrimitiveModel):
+    def __init__(self, manager: Any, of: Any) -> None:
+        super().__init__(manager, of, _VECTOR)
+
+
+def _row(typing: Any, array: Any, r: Any) -> Any:
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        of = context.make_array(signature.args[0])(context, builder, args[0])
+        place = args[1]
+        for length in cgutils.unpack_tuple(builder, of.shape)[1:]:
+            place = builder.mul(place, length)
+        return builder.gep(of.data, [place])
+
+    return _pointer(array, types.intp), code
+
+
+def _lanes_at(builder: Any, row: Any, d: Any) -> Any:
+    return builder.bitcast(builder.gep(row, [d]), _VECTOR.as_pointer())
+
+
+def _load(typing: Any, row: Any, d: Any) -> Any:
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.load(_lanes_at(builder, *args), align=4)
+
+    return _lanes(_pointer, types.intp), code
+
+
+def _load_some(typing: Any, row: Any, d: Any, count: Any) -> Any:
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        place = _lanes_at(builder, *args[:2])
+        numbers = ir.Constant(ir.VectorType(_WORD, LANES), list(range(LANES)))
+        taken = builder.icmp_signed("<", numbers, _in_all(builder, builder.trunc(args[2], _WORD)))
+        kind = ir.FunctionType(_VECTOR, [place.type, _WORD, taken.type, _VECTOR])
+        masked = cgutils.get_or_insert_function(builder.module, kind, f"llvm.masked.load.v{LANES}f32.p0")
+        return builder.call(masked, [place, _WORD(4), taken, ir.Constant(_VECTOR, [0.0] * LANES)])
+
+    return _lanes(_pointer, types.intp, types.intp), code
+
+
+def _store(typing: Any, row: Any, d: Any, lanes: Any) -> Any:
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        builder.store(args[2], _lanes_at(builder, *args[:2]), align=4)
+        return context.get_dummy_value()
+
+    return types.void(_pointer, types.intp, _lanes), code
+
+
+def _same(typing: Any, x: Any) -> Any:
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return _in_all(builder, args[0])
+
+    return _lanes(types.float32), code
+
+
+def _total(typing: Any, lanes: Any) -> Any:
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        (of,) = args
+        for left in (8, 4, 2):
+            of = builder.fadd(*(_picked(builder, of, range(first, left, 2)) for first in (0, 1)))
+        return builder.extract_element(of, _WORD(0))
+
+    return types.float32(_lanes), code
+
+
+def _in_all(builder: Any, x: Any) -> Any:
+    one = ir.Constant(ir.VectorType(x.type, LANES), ir.Undefined)
+    return _picked(builder, builder.insert_element(one, x, _WORD(0)), [0] * LANES)
+
+
+def _picked(builder: Any, vector: Any, lanes: Sequence[int]) -> Any:
+    order = ir.Constant(ir.VectorType(_WORD, len(lanes)), list(lanes))
+    return builder.shuffle_vector(vector, ir.Constant(vector.type, ir.Undefined), order)
+
+
+def by_width(part: Callable[..., Any]) -> Any:
+    """A part of loops (`inlined`) whose first argument is a width: with code of its own for rows of 8 and of 16."""
+    any_width = inlined(part)
+
+    def chosen(D, *others):
+        if D == 8:
+            return any_width(8, *others)
+        if D == 16:
+            return any_width(16, *others)
+        return any_width(D, *others)
+
+    return inlined(chosen)
+
+
+row: Any = intrinsic(_row)
+load: Any = intrinsic(_load)
+load_some: Any = intrinsic(_load_some)
+"""The first `count` of eight, and 0 in the lanes of the others, which are not read."""
+store: Any = intrinsic(_store)
+same: Any = intrinsic(_same)
+total: Any = intrinsic(_total)
+
+
+def _define(sign: Callable[..., Any], instruction: str) -> None:
+    def typed(typing: Any, a: Any, b: Any) -> Any:
+        def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            return getattr(builder, instruction)(*args)
+
+        return _lanes(a, b), code
+
+    of_two: Any = intrinsic(typed)
+    overload(sign)(lambda a, b: (lambda a, b: of_two(a, b)) if a is b is _lanes else None)
+
+
+for _sign, _instruction in ((operator.add, "fadd"), (operator.sub, "fsub"), (operator.mul, "fmul")):
+    _define(_sign, _instruction)

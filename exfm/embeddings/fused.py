@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Sequence
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np

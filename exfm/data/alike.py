@@ -19,7 +19,8 @@ import pyarrow as pa
 from exfm.data.dense import DenseFeature
 from exfm.data.features import FeatureSet
 from exfm.data.sparse import SparseFeature
-from exfm.data.transforms import GOLDEN, hash64, mixed
+from exfm.data.transforms import hash64
+from exfm.hashing import Hashes
 
 INTEGER, FLOAT, TEXT = pa.int64(), pa.float32(), pa.string()
 MOST_PLANS = 64
@@ -110,7 +111,7 @@ class _Plan:
         floats = _once(f.reads[0] for _, f in dense if of(f.reads[0]) == FLOAT)
         self.columns = (*integers, *floats, *texts)
         self._integers, self._floats = _Block(schema, integers), _Block(schema, floats)
-        self._hashes = _Hashes([names.index(text) for text in texts], len(whole), [*whole, *texts], hashed)
+        self._hashes = _Hashed([names.index(text) for text in texts], len(whole), [*whole, *texts], hashed)
         self._indexes = _Indexes(indexes, integers)
         self._dense = _Floats(features, dense, integers, floats)
         made = {k for k, _ in (*hashed, *indexes)}
@@ -143,41 +144,25 @@ class _Block:
             raise _Null from None
 
 
-class _Hashes:
-    """Hashed features of one column, and crosses by how many columns they have."""
+class _Hashed:
+    """Hashed features of columns and of crosses."""
 
     def __init__(
         self, texts: list[int], integers: int, columns: list[str], features: list[tuple[int, SparseFeature]]
     ) -> None:
         """`columns`: those that are hashed, `integers` of them first; `texts`: where the others are in a batch."""
         self._texts, self._integers = texts, integers
-        ordered = sorted(features, key=lambda feature: len(feature[1].reads))
-        widths = sorted({len(f.reads) for _, f in ordered})
-        self._parts = [
-            [_places([columns.index(f.reads[n]) for _, f in ordered if len(f.reads) == width]) for n in range(width)]
-            for width in widths
-        ]
-        self._keys = _places([k for k, _ in ordered])
-        self._rows_n1 = np.array([[f.rows] for _, f in ordered], dtype=np.uint64)
+        reads = [[columns.index(name) for name in f.reads] for _, f in features]
+        self._hashes = Hashes(reads, [f.rows for _, f in features], [k for k, _ in features])
 
     def __call__(self, batch: pa.RecordBatch, integers: np.ndarray, ids_KB: np.ndarray) -> None:
-        if not self._parts:
-            return
-        texts = []
-        for place in self._texts:
+        hashes_XB = np.empty((len(self._texts), len(batch)), np.uint64)
+        for x, place in enumerate(self._texts):
             text = batch.column(place)
             if text.null_count:
                 raise _Null
-            texts.append(hash64(text)[np.newaxis])
-        hashes = [mixed(integers[: self._integers].view(np.uint64))] if self._integers else []
-        of_columns = _joined([*hashes, *texts])
-        parts = []
-        for first, *others in self._parts:
-            h = of_columns[first]
-            for other in others:
-                h = mixed(h * GOLDEN + of_columns[other])
-            parts.append(h)
-        ids_KB[self._keys] = (_joined(parts) % self._rows_n1).view(np.int64)
+            hashes_XB[x] = hash64(text)
+        self._hashes(integers[: self._integers].view(np.uint64), hashes_XB, ids_KB)
 
 
 class _Indexes:
@@ -263,10 +248,6 @@ def _places(places: list[int]) -> np.ndarray | slice:
     first = places[0] if places else 0
     following = slice(first, first + len(places))
     return following if places == list(range(following.start, following.stop)) else np.array(places)
-
-
-def _joined(parts: Sequence[np.ndarray]) -> np.ndarray:
-    return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
 def _once(names: Iterable[str]) -> list[str]:

@@ -16,13 +16,13 @@ import hashlib
 from itertools import combinations
 from typing import NamedTuple
 
-import numba
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from exfm.data import GOLDEN, Batch, FeatureSet, SequenceFeature, SparseFeature, offsets_of
+from exfm.hashing import mix
 from exfm.loops import loop
 
 SLOT_BITS = 18
@@ -213,16 +213,8 @@ def sum_slots(w_ST, slots_I, starts, z_BT):
             z_BT[b, t] = z
 
 
-_PAIR, _FIRST, _SECOND = (np.uint64(n % 2**64) for n in (PAIR, FIRST, SECOND))
+_PAIR = np.uint64(PAIR % 2**64)
 _SHIFT = np.uint64(64 - SLOT_BITS)
-
-
-@numba.njit(inline="always")
-def _mix(x):
-    """splitmix64's finaliser."""
-    x = (x ^ (x >> np.uint64(30))) * _FIRST
-    x = (x ^ (x >> np.uint64(27))) * _SECOND
-    return x ^ (x >> np.uint64(31))
 
 
 @loop("void(i8[::1], i8[::1], f4[:, ::1], i8[::1], i8[::1], i8[:, ::1], i8[::1], i4[::1], i8[::1])")
@@ -240,7 +232,7 @@ def _hash_rows(ids, offsets, values_BD, modulus_K, table_K, pairs_X2, dense_D, s
                 id_ = ids[n]
                 if not 0 <= id_ < modulus_K[k]:  # the table has grown: a division takes longer than all the rest
                     id_ %= modulus_K[k]
-                hashed = _mix(np.uint64(id_ + table_K[k]))
+                hashed = mix(np.uint64(id_ + table_K[k]))
                 bags_K[k] += hashed
                 slots_I[i] = np.int32(hashed >> _SHIFT)
                 i += 1
@@ -251,7 +243,7 @@ def _hash_rows(ids, offsets, values_BD, modulus_K, table_K, pairs_X2, dense_D, s
         for d in range(D):
             value = values_BD[b, d]
             value = np.float32(0) if np.isnan(value) else min(max(value, -most), most)
-            hashed = _mix(np.uint64(np.int64(np.floor(value * np.float32(BUCKETS))) + dense_D[d]))
+            hashed = mix(np.uint64(np.int64(np.floor(value * np.float32(BUCKETS))) + dense_D[d]))
             slots_I[i + d] = np.int32(hashed >> _SHIFT)
         i += D
         slots_I[i] = 0

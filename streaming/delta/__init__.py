@@ -2,7 +2,8 @@
 
 table        commits with transaction identifiers that are compared
 identifiers  their names
-encodings    how the numbers of a file are stored
+appending    rows become files of a commit
+encodings    how the columns of a file are stored
 files        replaces data files in one commit
 view         a table as readers follow it
 log          the log on the disk: flushed, and diagnosed where it is damaged

@@ -1,4 +1,4 @@
-from .encodings import dictionary_paths, without_dictionary
+from .encodings import Form, without_dictionary
 from .files import DataFile, TableFiles
 from .identifiers import BLOCK, EPOCH, FIRST_SEQ, LAKE_SEQ, NUMBER, STATE
 from .lock import housekeeping_lock, in_flight_lock
@@ -17,13 +17,13 @@ __all__ = [
     "STATE",
     "CheckedTable",
     "DataFile",
+    "Form",
     "LogFiles",
     "TableCommit",
     "TableFiles",
     "TableView",
     "TornFile",
     "Vacuumed",
-    "dictionary_paths",
     "housekeeping_lock",
     "in_flight_lock",
     "in_schema",

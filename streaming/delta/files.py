@@ -54,6 +54,17 @@ class DataFile(NamedTuple):
         return int(self.high.get("lake_seq") or 0)
 
 
+def statistics_of(handle: DeltaTable) -> list[str]:
+    """The columns that files of the table have statistics of."""
+    return [name for name in handle.metadata().configuration.get(_STATISTICS, "").split(",") if name]
+
+
+def add_actions(files: Sequence[DataFile], *, rows_change: bool) -> list[AddAction | RemoveAction]:
+    """What a commit says of files that it adds."""
+    now_ms = time.time_ns() // 1_000_000
+    return [AddAction(f.path, f.bytes, dict(f.partition), now_ms, rows_change, _statistics(f)) for f in files]
+
+
 def data_file(action: Mapping[str, Any]) -> DataFile:
     """From a row of deltalake's `get_add_actions`."""
     return DataFile(
@@ -100,6 +111,11 @@ class TableFiles:
         return number
 
     @property
+    def statistics(self) -> list[str]:
+        """The columns that files have statistics of."""
+        return statistics_of(self._handle)
+
+    @property
     def partition_by(self) -> tuple[str, ...]:
         """The columns that the table is partitioned by."""
         return tuple(self._handle.metadata().partition_columns)
@@ -111,7 +127,7 @@ class TableFiles:
     def new_place(self, neighbour: DataFile) -> str:
         """A new name below the table, in the folder of another file of the same partition, or of one around it."""
         folders = neighbour.path.split("/")[:-1][: len(neighbour.partition)]
-        return "/".join([*folders, f"part-00000-{uuid.uuid4()}-c000.zstd.parquet"])
+        return "/".join([*folders, f"part-00000-{uuid.uuid4()}-c000.parquet"])
 
     def replace(
         self,
@@ -128,9 +144,7 @@ class TableFiles:
         """
         retire(self.place(file) for file in removed)
         now_ms = time.time_ns() // 1_000_000
-        actions: list[AddAction | RemoveAction] = [
-            AddAction(f.path, f.bytes, dict(f.partition), now_ms, rows_change, _statistics(f)) for f in added
-        ]
+        actions = add_actions(added, rows_change=rows_change)
         actions += [RemoveAction(f.path, rows_change, now_ms, f.bytes, dict(f.partition)) for f in removed]
         numbers = {HOUSEKEEPING: (self.identifier(HOUSEKEEPING) or 0) + 1, **identifiers}
         try:

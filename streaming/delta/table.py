@@ -18,18 +18,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow as pa
-from deltalake import (
-    ColumnProperties,
-    CommitProperties,
-    DeltaTable,
-    PostCommitHookProperties,
-    Transaction,
-    WriterProperties,
-    write_deltalake,
-)
+from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
-from streaming.delta.encodings import without_dictionary
+from streaming.delta.appending import append_rows
 from streaming.delta.lock import in_flight_lock
 from streaming.delta.log import damage, flush
 from streaming.delta.vacuum import vacuum_table
@@ -43,7 +35,6 @@ LOG_RETENTION = "interval 10 minutes"
 this time plus those between two checkpoints."""
 TOMBSTONE_RETENTION = "interval 1 hour"
 """How long checkpoints list replaced files; only other programs that vacuum need it."""
-ROW_GROUP_ROWS = 65_536
 METADATA_KEY = "exfm"
 
 # Old log files are removed by our commits only: the table says no to everybody else, so that the newest commit of ours,
@@ -52,18 +43,6 @@ METADATA_KEY = "exfm"
 # as often as a checkpoint is made.
 _NO_CLEANING = PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=False)
 _CLEANING = PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=True)
-
-
-def _parquet(rows: pa.Table) -> WriterProperties:
-    return WriterProperties(
-        compression="ZSTD",
-        compression_level=1,
-        max_row_group_size=ROW_GROUP_ROWS,
-        column_properties={
-            name: ColumnProperties(dictionary_enabled=False, encoding=encoding)
-            for name, encoding in without_dictionary(rows).items()
-        },
-    )
 
 
 class TableCommit(NamedTuple):
@@ -111,13 +90,6 @@ def _differences(found: pa.Schema, wanted: pa.Schema, *, optional: bool) -> list
     return differing
 
 
-def _covers(found: pa.Schema, wanted: pa.Schema) -> bool:
-    """Whether rows of `wanted` can be appended to a table of `found` as it is."""
-    if set(found.names) != set(wanted.names):
-        return False
-    return all(found.field(field.name).nullable or not field.nullable for field in wanted)
-
-
 def in_schema(rows: pa.Table, schema: pa.Schema) -> pa.Table:
     """`rows` under `schema`, no copy. Raises StreamingError unless names, order and types are the same."""
     if rows.schema.names != schema.names or rows.schema.types != schema.types:
@@ -148,8 +120,6 @@ class CheckedTable:
         self._commits = 0
         self._handle = open_table(path, schema) or self._create(list(partition_by), statistics, identifiers or {})
         self._flushed = self._handle.version() - 1
-        # Columns that came, and those that may be null from now on, are part of the next commit: Delta merges schemas.
-        self._merges = not _covers(pa.schema(self._handle.schema().to_arrow()), schema)
         with suppress(PermissionError):  # a folder that others made for us may lie in one that is not ours to open
             for folder in (
                 path,
@@ -219,19 +189,17 @@ class CheckedTable:
                 return
             try:
                 with in_flight_lock(self.path):
-                    write_deltalake(
+                    append_rows(
                         self._handle,
                         commit.rows,
-                        mode="append",
-                        schema_mode="merge" if self._merges else None,
-                        writer_properties=_parquet(commit.rows),
+                        path=self.path,
                         commit_properties=_properties(commit.identifiers, commit.metadata),
                         post_commithook_properties=self._hooks(),
                     )
                 self._flush()
                 return
-            except (DeltaError, OSError) as error:
-                if is_disk_full(error):
+            except (DeltaError, OSError, pa.ArrowException, DiskFull) as error:
+                if isinstance(error, DiskFull) or is_disk_full(error):
                     raise self._disk_full(commit.rows.num_rows) from error
                 if isinstance(error, CommitFailedError):
                     self._handle = DeltaTable(self.path)

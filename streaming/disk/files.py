@@ -14,6 +14,7 @@ import threading
 from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -180,8 +181,14 @@ def sync_all(paths: Collection[Path]) -> None:
         with suppress(FileNotFoundError):
             sync(path)
 
-    with ThreadPoolExecutor(max(1, min(MOST_AT_ONCE, len(paths)))) as flushing:
-        list(flushing.map(flush, paths))
+    list(_flushing(os.getpid()).map(flush, paths))
+
+
+@lru_cache(maxsize=1)
+def _flushing(process: int) -> ThreadPoolExecutor:
+    """Threads of this process that flush, for as long as it lives: a commit would start fourteen. One that was forked
+    has none of those of its parent."""
+    return ThreadPoolExecutor(MOST_AT_ONCE, "flush")
 
 
 def is_disk_full(error: BaseException) -> bool:

@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from streaming.delta import DataFile, TableFiles, dictionary_paths, in_flight_lock, without_dictionary
+from streaming.delta import DataFile, Form, TableFiles, in_flight_lock
 from streaming.disk import sync
 from streaming.errors import StreamingError
 from streaming.evolution import filled
@@ -131,19 +131,12 @@ def rewrite(
     files = [_freed(file, kept) for file in files]
     path = table.new_place(files[0])
     place, rows, lowest = table.path / path, 0, None
+    statistics = [*table.statistics, *(name for name in table.partition_by if name not in kept)]
     writer: pq.ParquetWriter | None = None
     try:
         for group in _row_groups(tables):
             if writer is None:
-                without = without_dictionary(group)
-                writer = pq.ParquetWriter(
-                    place,
-                    group.schema,
-                    compression="zstd",
-                    compression_level=1,
-                    use_dictionary=dictionary_paths(group, without),
-                    column_encoding=dict(without),
-                )
+                writer = Form.of(group).writer(place, group.schema, statistics)
                 lowest = group["lake_seq"][0].as_py() if "lake_seq" in group.column_names else None
             writer.write_table(group, row_group_size=ROW_GROUP_ROWS)
             rows += group.num_rows

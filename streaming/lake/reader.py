@@ -236,7 +236,7 @@ class LakeReader:
         if limit_rows is None:
             cursor.position = upto
             return LakeRead(self._load(CombinedQuery([query]), after, upto).rows.select(query.columns), upto)
-        parts = [self._nothing(query.columns)]
+        parts: list[pa.Table] = []
         missing = limit_rows
         while cursor.position < upto:
             window = self._window(cursor)
@@ -248,11 +248,13 @@ class LakeReader:
                 found = found.slice(0, missing)
                 end = found["lake_seq"][-1].as_py()
             missing -= found.num_rows
-            parts.append(found.select(query.columns))
+            if found.num_rows or not parts:
+                parts.append(found.select(query.columns))
             cursor.position = end
             if not missing or (missing < limit_rows and self.windows.is_shared(cursor)):
                 break  # a cursor that shares windows stays near the others
-        return LakeRead(pa.concat_tables(parts), cursor.position)
+        rows = pa.concat_tables(parts) if parts else self._nothing(query.columns)
+        return LakeRead(rows, cursor.position)
 
     def _window(self, cursor: Cursor) -> Window:
         """The window with the rows that the cursor reads next: one in memory if it holds them, so that many small reads
@@ -271,7 +273,7 @@ class LakeReader:
     def _load(self, query: CombinedQuery, low: int, high: int) -> Window:
         chosen = self._files.holding(low, high, query.verticals)
         if not len(chosen):
-            return Window(query, low, high, query.empty(self.schema.augmented))
+            return Window(query, low, high, query.empty(self.schema.augmented), np.empty(0, np.int64))
         fragments = [
             self._format.make_fragment(
                 str(self.path / self._files.paths[i]),
@@ -292,8 +294,9 @@ class LakeReader:
             raise self._torn(error) from error
         seq = rows["lake_seq"].to_numpy()
         if (np.diff(seq) < 0).any():
-            rows = rows.take(pa.array(np.argsort(seq, kind="stable")))
-        return Window(query, low, high, rows)
+            order = np.argsort(seq, kind="stable")
+            rows, seq = rows.take(pa.array(order)), seq[order]
+        return Window(query, low, high, rows, seq)
 
     def _torn(self, error: Exception) -> StreamingError:
         """Which file cannot be read, and what it held."""

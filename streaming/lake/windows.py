@@ -116,12 +116,13 @@ def _mask(number: int) -> str:
 
 
 class Window(NamedTuple):
-    """All rows of a query with low < lake_seq <= high, in order."""
+    """All rows of a query with low < lake_seq <= high, in order; `seq`: their `lake_seq`."""
 
     query: CombinedQuery
     low: int
     high: int
     rows: pa.Table
+    seq: np.ndarray
 
     def continues(self, query: Query, position: int) -> bool:
         """Whether it answers `query` for the rows that follow `position`."""
@@ -129,8 +130,7 @@ class Window(NamedTuple):
 
     def between(self, query: Query, after: int, upto: int) -> pa.Table:
         """The rows that `query` matches with after < lake_seq <= upto."""
-        seq = self.rows["lake_seq"].to_numpy()
-        first, end = np.searchsorted(seq, [after, upto], side="right")
+        first, end = np.searchsorted(self.seq, [after, upto], side="right").tolist()
         rows, mask = self.rows.slice(first, end - first), self.query.mask_of(query)
         return (rows if mask is None else rows.filter(rows[mask])).select(query.read)
 

@@ -9,11 +9,12 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pytest
-from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Transaction, write_deltalake
+from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
 import streaming.delta.table as table_module
 from streaming.delta import CheckedTable, TableCommit
+from streaming.delta.appending import append_rows
 from streaming.errors import BadInput
 from streaming.lake import SideTable
 from streaming.messages import DEAD_LETTER_SCHEMA
@@ -25,7 +26,7 @@ HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=F
 
 
 class Delta(NamedTuple):
-    """What `streaming/delta/table.py` uses of deltalake."""
+    """What `streaming/delta/table.py` uses of deltalake, and what appends rows."""
 
     load: Callable[[Path], Any]
     create: Callable[..., Any]
@@ -35,12 +36,12 @@ class Delta(NamedTuple):
 @pytest.fixture(params=["deltalake", "simulated"])
 def delta(request, monkeypatch) -> Delta:
     if request.param == "deltalake":
-        return Delta(DeltaTable, DeltaTable.create, write_deltalake)
+        return Delta(DeltaTable, DeltaTable.create, append_rows)
     tables = Tables(Scheduler(0))
     made = Delta(tables.handle, tables.create, tables.write)
     monkeypatch.setattr(table_module, "DeltaTable", type("Handles", (), {"__new__": lambda cls, p: tables.handle(p)}))
     monkeypatch.setattr(table_module.DeltaTable, "create", tables.create, raising=False)
-    monkeypatch.setattr(table_module, "write_deltalake", tables.write)
+    monkeypatch.setattr(table_module, "append_rows", tables.write)
     monkeypatch.setattr(table_module, "flush", tables.flush)
     monkeypatch.setattr(table_module, "in_flight_lock", tables.no_lock)
     return made
@@ -64,8 +65,7 @@ def append(delta: Delta, handle: Any, numbers: list[int], metadata: str | None =
     delta.write(
         handle,
         pa.table({"n": numbers}, schema=SCHEMA),
-        mode="append",
-        writer_properties=None,
+        path=Path(handle.table_uri.removeprefix("file://")),
         commit_properties=properties(metadata, **identifiers),
         post_commithook_properties=HOOKS,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import duckdb
@@ -11,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from streaming.delta import CheckedTable, TableCommit, TableFiles, without_dictionary
+from streaming.delta import CheckedTable, Form, TableCommit, TableFiles, without_dictionary
 from streaming.lake import LakeTable
 from tests.support.streams.housework import compacted
 from tests.support.streams.lake_rows import SCHEMA, rows
@@ -29,13 +30,21 @@ def odd_rows(first: int) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([own.get(n, batch[n]) for n in batch.schema.names], schema=batch.schema)
 
 
-def encodings(lake: LakeTable, column: str) -> set[str]:
-    found: set[str] = set()
+def chunks(lake: LakeTable) -> Iterator[tuple[str, pq.ColumnChunkMetaData]]:
+    """The first row group of every file, by column."""
     for file in TableFiles(lake.path).files:
         group = pq.ParquetFile(lake.path / file.path).metadata.row_group(0)
-        parts = (group.column(n) for n in range(group.num_columns))
-        found |= next(set(part.encodings) for part in parts if part.path_in_schema.split(".")[0] == column)
+        for n in range(group.num_columns):
+            yield group.column(n).path_in_schema.split(".")[0], group.column(n)
+
+
+def encodings(lake: LakeTable, column: str) -> set[str]:
+    found = {encoding for name, chunk in chunks(lake) if name == column for encoding in chunk.encodings}
     return found - {"RLE"}  # of what is null
+
+
+def codecs(lake: LakeTable, column: str) -> set[str]:
+    return {chunk.compression for name, chunk in chunks(lake) if name == column}
 
 
 @pytest.fixture(params=["as committed", "compacted"])
@@ -57,6 +66,26 @@ def test_what_hardly_repeats_lies_without_a_dictionary_and_what_repeats_within_o
         assert "RLE_DICTIONARY" in encodings(lake, column)
 
 
+def test_numbers_are_packed_by_snappy_what_zstd_makes_smaller_and_texts_by_zstd(lake: LakeTable) -> None:
+    for column in ("lake_seq", "user_id", "score", "label_ctr", "source_row"):
+        assert codecs(lake, column) == {"SNAPPY"}
+    for column in ("tags", "settlement", "source_topic"):
+        assert codecs(lake, column) == {"ZSTD"}
+    rising = pa.table({"bid": np.linspace(0, 1, 9000, dtype=np.float32)})
+    assert Form.of(rising) == ({"bid": "PLAIN"}, {"bid": "ZSTD"})
+    for nothing in ([], [None]):
+        assert Form.of(pa.table({"bid": pa.array(nothing, pa.float32())})) == ({}, {"bid": "SNAPPY"})
+
+
+def test_row_groups_have_bounds_of_the_columns_that_the_table_names(lake: LakeTable) -> None:
+    with_bounds = {name for name, chunk in chunks(lake) if chunk.is_stats_set}
+    assert with_bounds == {"lake_seq", "impression_id", "event_time_ms"}
+    for file in TableFiles(lake.path).files:
+        assert file.low.keys() == file.high.keys() == with_bounds
+        seq = pq.read_table(lake.path / file.path, columns=["lake_seq"], partitioning=None)["lake_seq"].to_numpy()
+        assert (file.low["lake_seq"], file.high["lake_seq"], file.rows) == (seq.min(), seq.max(), len(seq))
+
+
 def test_every_engine_reads_the_numbers_that_were_written(lake: LakeTable) -> None:
     paths = [str(lake.path / file.path) for file in TableFiles(lake.path).files]
     whole = pa.Table.from_batches([odd_rows(first) for first in range(0, 4 * ROWS, ROWS)])
@@ -74,7 +103,7 @@ def test_a_lake_with_dictionaries_of_an_earlier_release_is_read_and_compacted(
     lake = LakeTable(tmp_path / "lake", SCHEMA)
     writer = lake.open_writer()
     with monkeypatch.context() as earlier:
-        earlier.setattr("streaming.delta.table.without_dictionary", lambda rows: {})
+        earlier.setattr("streaming.delta.encodings.without_dictionary", lambda rows: {})
         for first in range(0, 4 * ROWS, ROWS):
             writer.commit(odd_rows(first), state=first + 1, metadata={})
     assert "RLE_DICTIONARY" in encodings(lake, "user_id")

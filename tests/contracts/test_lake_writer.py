@@ -128,7 +128,7 @@ def test_a_commit_reported_as_failed_after_it_was_stored_is_not_made_twice(
     lake: LakeTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writer = lake.open_writer()
-    write, lies = streaming.delta.table.write_deltalake, 1
+    write, lies = streaming.delta.table.append_rows, 1
 
     def stored_and_denied(*args: Any, **kwargs: Any) -> None:
         nonlocal lies
@@ -137,7 +137,7 @@ def test_a_commit_reported_as_failed_after_it_was_stored_is_not_made_twice(
             lies -= 1
             raise CommitFailedError("somebody else was first")
 
-    monkeypatch.setattr(streaming.delta.table, "write_deltalake", stored_and_denied)
+    monkeypatch.setattr(streaming.delta.table, "append_rows", stored_and_denied)
     fill(writer, 100, 50)
     assert lies == 0
     assert lake.open_reader().read(columns=["lake_seq"]).table["lake_seq"].to_pylist() == list(range(150))
@@ -163,14 +163,14 @@ def test_a_writer_that_is_taken_over_from_while_it_commits_is_told_so(
     lake: LakeTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its rows are in the lake; what follows the commit, publishing above all, is the newer one's business."""
-    older, write = lake.open_writer(), streaming.delta.table.write_deltalake
+    older, write = lake.open_writer(), streaming.delta.table.append_rows
 
     def stopped_for_long(*given: Any, **named: Any) -> None:
         write(*given, **named)
         monkeypatch.undo()
         lake.open_writer()
 
-    monkeypatch.setattr("streaming.delta.table.write_deltalake", stopped_for_long)
+    monkeypatch.setattr("streaming.delta.table.append_rows", stopped_for_long)
     with pytest.raises(StreamingError, match=r"fenced: .* epoch 1, the lake has 2"):
         fill(older, 100)
     assert lake.open_writer().last_lake_seq == 99

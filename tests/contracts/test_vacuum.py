@@ -55,7 +55,7 @@ def test_what_a_killed_commit_left_behind_goes_and_nothing_else(lake: LakeTable)
         "    (path / 'part-00000-dead-c000.zstd.parquet').write_bytes(b'x')\n"
         "    (path / 'part-00000-dead-c000.zstd.parquet#1').write_bytes(b'x')\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"
-        "d.write_deltalake = killed\n"
+        "d.append_rows = killed\n"
         "writer.commit(rows(100, 10), state=1, metadata={})\n"
     )
     ended = subprocess.run([sys.executable, "-c", script, str(lake.path)], cwd=ROOT, check=False)

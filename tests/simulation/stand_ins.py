@@ -76,7 +76,7 @@ def stand_ins(broker: Broker, tables: Tables, rows: int, take_in: Callable[..., 
     fakes: list[tuple[Any, str, Any]] = [
         *((module, "connect", broker.connect) for module in (reader_module, writer_module, topics_module, lag_module)),
         (table_module, "DeltaTable", Handles(tables)),
-        (table_module, "write_deltalake", tables.write),
+        (table_module, "append_rows", tables.write),
         (table_module, "flush", tables.flush),
         (table_module, "in_flight_lock", tables.no_lock),
         (table_module, "vacuum_table", lambda path, older_than_s: None),

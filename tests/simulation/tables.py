@@ -1,4 +1,4 @@
-"""Delta tables in memory, for `streaming.delta.CheckedTable`: the two names of deltalake that it uses.
+"""Delta tables in memory, for `streaming.delta.CheckedTable`: what it uses of deltalake, and `append_rows`.
 
 They keep what Delta keeps: identifiers that move with the rows of their commit, a refusal for a commit through a handle
 older than another commit of the same identifiers, metadata in the log. tests/contracts/test_fake_tables.py holds them
@@ -81,14 +81,11 @@ class Tables:
         handle: FakeDeltaTable,
         rows: pa.Table,
         *,
-        mode: str,
-        schema_mode: str | None = None,
-        writer_properties: Any,
+        path: Path,
         commit_properties: Any,
         post_commithook_properties: Any,
     ) -> None:
-        """As `write_deltalake`, of tables that keep their columns."""
-        assert schema_mode is None
+        """As `append_rows`, of tables that keep their columns."""
         name = Path(handle.path).name
         self.scheduler.point(f"commit {rows.num_rows} rows to {name}", writes=True)
         log = self.logs[handle.path]
@@ -142,6 +139,7 @@ class FakeDeltaTable:
     def __init__(self, tables: Tables, path: str | Path) -> None:
         tables.scheduler.point(f"load {Path(path).name}")
         self._tables, self.path = tables, str(path)
+        self.table_uri = f"file://{path}"
         if self.path not in tables.logs:
             raise TableNotFoundError(f"no table at {path}")
         self.update_incremental()

@@ -22,7 +22,7 @@ from streaming.errors import StreamingError
 
 def stop_at(place: str, table: str, nth: int) -> None:
     """Stop this process at its `nth` commit of rows to `table`."""
-    write, seen = delta_table.write_deltalake, 0
+    write, seen = delta_table.append_rows, 0
 
     def stopping(handle: Any, rows: Any, **given: Any) -> None:
         nonlocal seen
@@ -36,7 +36,7 @@ def stop_at(place: str, table: str, nth: int) -> None:
             os.kill(os.getpid(), signal.SIGSTOP)
 
     if place != "never":
-        delta_table.write_deltalake = stopping  # type: ignore[assignment]
+        delta_table.append_rows = stopping  # type: ignore[assignment]
 
 
 def write_lake(path: str, commits: int) -> None:

@@ -1,6 +1,7 @@
 """Files are complete or absent, whatever interrupts their writer; a lock ends with the process that holds it."""
 
 import errno
+import multiprocessing
 import os
 import subprocess
 import sys
@@ -136,6 +137,15 @@ def test_a_lock_is_exclusive_or_shared_and_ends_with_its_process(tmp_path):
         assert (first, second, alone) == (True, True, False)
     with file_lock(path, wait_s=None) as held:
         assert held
+
+
+def test_a_forked_process_flushes_by_threads_of_its_own(tmp_path):
+    (tmp_path / "a").write_text("a")
+    sync_all([tmp_path / "a"])
+    child = multiprocessing.get_context("fork").Process(target=sync_all, args=([tmp_path / "a"],))
+    child.start()
+    child.join(timeout=30)
+    assert child.exitcode == 0
 
 
 def test_several_are_flushed_at_once_and_what_fails_is_told(tmp_path, monkeypatch):

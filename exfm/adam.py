@@ -1,4 +1,4 @@
-"""The optimizer of a student's dense weights."""
+"""The optimizer of dense weights."""
 
 from __future__ import annotations
 
@@ -24,7 +24,11 @@ class Adam:
     def __init__(self, parameters: Mapping[str, Tensor]) -> None:
         self._parameters = parameters
         self.state: dict[str, dict[str, Tensor]] = {
-            name: {"exp_avg": torch.zeros_like(p), "exp_avg_sq": torch.zeros_like(p), "step": torch.zeros(())}
+            name: {
+                "exp_avg": torch.zeros_like(p),
+                "exp_avg_sq": torch.zeros_like(p),
+                "step": torch.zeros((), device=p.device),
+            }
             for name, p in parameters.items()
         }
 

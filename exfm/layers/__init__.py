@@ -3,6 +3,7 @@
 interaction    what an interaction is: options that build a network
 registry       the interactions by name, and a student's trunk
 wukong, dlrm, dcn, mlp   one interaction each
+wukong_code    wukong as a compiler is given it
 units          from looked-up embeddings to embeddings of one width
 hashed_linear  a linear model of ids and pairs of them, hashed
 prior          the log-odds of the label rate so far

@@ -44,6 +44,10 @@ class Interaction(nn.Module):
 
     out_width: int
 
+    def as_code(self, e_BND: Tensor, dense_BC: Tensor) -> Tensor:
+        """`forward`, as it is written for a compiler (exfm/machine_code.py), to rounding."""
+        return self(e_BND, dense_BC)
+
     def feature_axes(self, inputs: InputLabels) -> dict[str, Axes]:
         """The axes of those parameters whose size depends on the features, by parameter name.
 

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from exfm.errors import ConfigError, ModelError
 from exfm.layers.dense import seeded_linear, seeded_mlp
 from exfm.layers.interaction import Axes, InputLabels, Interaction, InteractionOptions, Labels
+from exfm.layers.wukong_code import embeddings_last
 
 
 class Norm(nn.LayerNorm):
@@ -179,6 +180,9 @@ class Wukong(Interaction):
         if self.dense is not None:
             X = torch.cat([self.dense(dense_BC).unflatten(1, (-1, self.width)), X], dim=1)
         return self.layers(X).flatten(1)
+
+    def as_code(self, e_BND: Tensor, dense_BC: Tensor) -> Tensor:
+        return embeddings_last(self, e_BND, dense_BC)
 
     def feature_axes(self, inputs: InputLabels) -> dict[str, Axes]:
         """Only the first layer sees the features."""

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 
+from exfm.adam import Adam
 from exfm.data import Batch, FeatureSet, Statistics
 from exfm.embeddings import bag_configs, draw_initial_weights
 from exfm.layers import label_sums, with_prior
@@ -98,7 +99,7 @@ class Teacher:
         if cfg.compile:
             self._net.compiled = compiled_dense(cfg, self._net, learns=True)
         self.dense = {name: p for name, p in self._net.named_parameters() if not name.startswith("tables.")}
-        self._adam = torch.optim.Adam(self.dense.values(), lr=cfg.dense_lr, fused=True)
+        self._adam = Adam(self.dense)
         self._rows = torch.zeros((), dtype=torch.int64)
         self.wide = WideTables(features, tasks, self.group, sharding, self.plan) if cfg.wide else None
         self._stack = Stack(len(self.tasks))
@@ -132,7 +133,8 @@ class Teacher:
 
     def _step(self, prepared: SentBatch, *, learn: bool) -> StepResult:
         batch = prepared.batch
-        self._adam.zero_grad(set_to_none=True)
+        for p in self.dense.values():
+            p.grad = None
         dense = self.statistics(batch.dense, batch.raw)
         looked = self._tables.look_up(prepared.lookup)
         mask = batch.label_mask
@@ -180,26 +182,22 @@ class Teacher:
         _, e = self._net.cut
         assert e.grad is not None
         grads = self._sum_gradients()
-        if not self._agree(*torch._foreach_norm([e.grad, *grads])):
+        if not self._agree(torch.stack(torch._foreach_norm([e.grad, *grads.values()]))):
             return False
         if not learn:
             return True
         self._tables.learn(looked, (e.grad * share).to(looked.pooled.dtype))
-        self._adam.param_groups[0]["lr"] = self.cfg.dense_lr * share
-        self._adam.step()
+        self._adam.step(grads, self.cfg.dense_lr * share)
         return True
 
-    def _sum_gradients(self) -> list[Tensor]:
-        """The dense part's gradients, of all ranks. A collective."""
-        parameters = [p for p in self.dense.values() if p.grad is not None]
-        grads = [p.grad for p in parameters if p.grad is not None]
+    def _sum_gradients(self) -> dict[str, Tensor]:
+        """The dense part's gradients by parameter, of all ranks. A collective."""
+        grads = {name: p.grad for name, p in self.dense.items() if p.grad is not None}
         if self.group.world_size == 1:
             return grads
-        flat = self.group.sum(torch.cat([g.flatten() for g in grads]))
-        grads = [g.view_as(p) for p, g in zip(parameters, flat.split([p.numel() for p in parameters]), strict=True)]
-        for p, g in zip(parameters, grads, strict=True):
-            p.grad = g
-        return grads
+        flat = self.group.sum(torch.cat([g.flatten() for g in grads.values()]))
+        parts = flat.split([g.numel() for g in grads.values()])
+        return {name: part.view_as(grads[name]) for name, part in zip(grads, parts, strict=True)}
 
     def _forget(self, local_rows: int) -> None:
         """Count the rows; scale the accumulators where it is time. A collective."""
@@ -239,9 +237,7 @@ class Teacher:
         if self.wide is not None:
             tensors |= {f"wide/{name}/accumulator": n for name, n in self.wide.accumulators.copies().items()}
             tensors |= {name: t.clone() for name, t in self._stack.tensors().items()}
-        for name, p in self.dense.items():
-            for key, value in self._adam_state(p).items():
-                tensors[f"adam/{name}/{key}"] = _copy(value)
+        tensors |= {name: _copy(value) for name, value in self._adam_tensors().items()}
         tensors["rng"] = self.random.state.clone()
         return tensors | {name: rows.clone() for name, rows in self._progress().items()}
 
@@ -251,9 +247,8 @@ class Teacher:
         Raises ModelError where it is not one of this configuration and feature set, or is damaged on disk; a part of
         it may be loaded then.
         """
-        adam = {f"adam/{n}/{k}": v for n, p in self.dense.items() for k, v in self._adam_state(p).items()}
         dense = {f"dense/{n}": p.detach() for n, p in self.dense.items()}
-        mine = dense | adam | self._net.prior.tensors() | self.statistics.tensors()
+        mine = dense | self._adam_tensors() | self._net.prior.tensors() | self.statistics.tensors()
         mine |= {"rng": self.random.state} | self._progress()
         if not has_wide(tensors):  # of a release before, or of a teacher that was taken up from one
             self.wide = None
@@ -284,16 +279,9 @@ class Teacher:
         if self._owns_group:
             self.group.close()
 
-    def _adam_state(self, p: Tensor) -> dict[str, Tensor]:
-        """Adam's state of one parameter; before the first step, the zeros that Adam itself would start from."""
-        state = self._adam.state[p]
-        if not state:
-            state.update(
-                step=torch.zeros((), dtype=torch.float32, device=p.device),  # where a fused Adam reads it
-                exp_avg=torch.zeros_like(p),
-                exp_avg_sq=torch.zeros_like(p),
-            )
-        return state
+    def _adam_tensors(self) -> dict[str, Tensor]:
+        """The state itself, not a copy, as `adam/…`."""
+        return {f"adam/{name}/{key}": of for name, state in self._adam.state.items() for key, of in state.items()}
 
 
 def _copy(tensor: Tensor) -> Tensor:

@@ -130,10 +130,10 @@ class TeacherNet(nn.Module):
         self.cut = (pooled, e)
         return self.units(e, sparse), dense.to(self.dtype)
 
-    def dense_part(self, units: Tensor, dense: Tensor) -> Tensor:
-        """Logits (B, T) without the prior, from units (B, N, D) and dense features (B, C)."""
+    def dense_part(self, units: Tensor, dense: Tensor, *, as_code: bool = False) -> Tensor:
+        """Logits (B, T) without the prior, of units (B, N, D) and dense features (B, C). `as_code`: to be compiled."""
         with torch.autocast(units.device.type, torch.bfloat16, enabled=self._bf16):
-            h = self.trunk(units, dense)
+            h = (self.trunk.as_code if as_code else self.trunk)(units, dense)
             z = torch.cat([head(h) for head in self.heads.values()], dim=1)
         return z.to(self.dtype)
 
@@ -236,7 +236,7 @@ class _Judge(torch.autograd.Function):
 
 
 def _dense_part(net: TeacherNet, parameters: dict[str, Tensor], units: Tensor, dense: Tensor) -> Tensor:
-    """`TeacherNet.dense_part` with these parameters."""
+    """`TeacherNet.dense_part` with these parameters, for a compiler."""
     return torch.func.functional_call(_DensePart(net), {f"net.{n}": p for n, p in parameters.items()}, (units, dense))
 
 
@@ -246,4 +246,4 @@ class _DensePart(nn.Module):
         self.net = net
 
     def forward(self, units: Tensor, dense: Tensor) -> Tensor:
-        return self.net.dense_part(units, dense)
+        return self.net.dense_part(units, dense, as_code=True)

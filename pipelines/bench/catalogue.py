@@ -7,6 +7,7 @@ from functools import partial
 
 from exfm.errors import ConfigError
 from exfm.machine_code import has_compiler
+from exfm.memory import keep_memory
 from exfm.threads import set_threads
 from pipelines.bench.benchmark import Benchmark, measured
 from pipelines.bench.figures import Figure
@@ -67,5 +68,6 @@ def measure(name: str | None, runs: int) -> Iterator[Figure]:
     if not asked:
         raise ConfigError(f"there is no benchmark `{name}`; there are: {', '.join(NAMES)}")
     set_threads(1)
+    keep_memory()
     for each in asked:
         yield from _ALL[each](runs)

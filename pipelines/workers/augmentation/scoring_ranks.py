@@ -30,6 +30,7 @@ from torch import Tensor
 from exfm.data import BatchBuilder
 from exfm.errors import ModelError, NewerFormat
 from exfm.growth import stored_teacher
+from exfm.memory import keep_memory
 from exfm.models import ShardedScorer
 from exfm.parallel import RankGroup
 from exfm.tensors import open_checkpoint
@@ -131,6 +132,7 @@ class ScoringWorker(Worker):
 
     def open(self) -> None:
         set_threads(self._config.resources.threads)
+        keep_memory()
         ranks = Ranks(self._at)
         self._held.callback(ranks.close)
         assert ranks.group is not None

@@ -17,6 +17,7 @@ from typing import Any, get_args
 import numpy as np
 import pyarrow as pa
 
+from exfm.memory import keep_memory
 from exfm.threads import set_threads
 from pipelines.config import Config, keep_columns, with_kept_columns
 from pipelines.rules import Score, Wait, WithoutTeacher, lockstep_version, snapshot_for
@@ -67,6 +68,7 @@ class AugmentationWorker(Worker):
 
     def open(self) -> None:
         set_threads(self._given.resources.threads)
+        keep_memory()
         ranks = Ranks(self._at)
         self._ranks_held.callback(ranks.close)
         scorer = scorer_of(self._given, ranks.group)  # at once: the other ranks wait for it

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 from exfm.data import BatchBuilder
 from exfm.errors import Diverged
 from exfm.growth import stored_teacher
+from exfm.memory import keep_memory
 from exfm.models import TEACHER, Teacher, TeacherEngine, snapshot_of
 from exfm.tensors import Checkpoint, whole_tensor
 from exfm.threads import set_threads
@@ -84,6 +85,7 @@ class TeacherWorker(Worker):
         """The engine and its account as the last checkpoint left them."""
         config = self._config
         set_threads(config.resources.threads)
+        keep_memory()
         self._ranks = Ranks(self._at)
         self._held.callback(self._ranks.close)
         self.engine = TeacherEngine(self._seeded(), identity=config.identity(self.name))

@@ -1,7 +1,7 @@
 """ExFM: one large teacher and many small students that distil from its logged logits (arXiv 2502.17494).
 
 This package is the models. They run in any training loop: no Ray, no Kafka, no lake. Each name below is loaded on first
-use, so `import exfm` is instant, and code that uses the losses alone needs torch and pydantic alone.
+use, so `import exfm` is instant, and code that uses the losses alone needs torch, numba and pydantic alone.
 
     losses     Arm, objective, scale_gradient: what a student learns from labels and from a teacher's logits
     features   FeatureSet of SparseFeature, DenseFeature, SequenceFeature, HistoryFeature

@@ -10,14 +10,16 @@ Each batch is one step: with p the prediction before it and Λ = PRIOR · I,
 There is no learning rate to tune: the regression is fast while little is known and steady when much is, for rare and
 frequent labels alike. A gradient method on the same few weights is one or the other.
 
-B examples, T tasks, P weights of a task.
+B examples, T tasks, R regressions, P weights of a regression.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import NamedTuple
 
+import numba
 import numpy as np
 import torch
 from torch import Tensor
@@ -34,8 +36,8 @@ LARGEST_STEP = (
 class Regression(NamedTuple):
     """The whole state of the regressions. Immutable: `learned` returns a new one."""
 
-    theta: Tensor  # (T, P) float64
-    information: Tensor  # (T, P, P) float64: H
+    theta: Tensor  # (R, P) float64
+    information: Tensor  # (R, P, P) float64: H
 
 
 class Terms(NamedTuple):
@@ -45,12 +47,13 @@ class Terms(NamedTuple):
     least: tuple[float, ...]  # bounds of θ, P numbers each
     largest: tuple[float, ...]
     half_life_rows: int  # of the rows that it learns from
+    largest_input: float = np.inf  # inputs are cut off at ± this
 
 
-def initial(terms: Terms, tasks: int) -> Regression:
-    """The regressions of T tasks before the first row."""
-    theta = torch.tensor([terms.start], dtype=torch.float64).repeat(tasks, 1)
-    return Regression(theta, prior(len(terms.start)).repeat(tasks, 1, 1))
+def initial(terms: Terms, regressions: int) -> Regression:
+    """The regressions before the first row."""
+    theta = torch.tensor([terms.start], dtype=torch.float64).repeat(regressions, 1)
+    return Regression(theta, prior(len(terms.start)).repeat(regressions, 1, 1))
 
 
 def prior(weights: int) -> Tensor:
@@ -58,75 +61,135 @@ def prior(weights: int) -> Tensor:
     return PRIOR * torch.eye(weights, dtype=torch.float64)
 
 
-def inputs_of(mask: Tensor, *columns: Tensor) -> Tensor:
-    """x (T, P, B) float64 for `learned`, of P − 1 columns (B, T) and a 1, from rows of the mask (B, T); else 0."""
-    x = torch.stack([*(column.T.double() for column in columns), torch.ones(mask.T.shape, dtype=torch.float64)], dim=1)
-    return torch.where(mask.T.unsqueeze(1), x, 0.0)
-
-
 def learned(
     state: Regression,
     terms: Terms,
-    x: Tensor,
+    inputs: Tensor,
     labels: Tensor,
     mask: Tensor,
     weights: Tensor,
     shift: Tensor | None = None,
     total: Callable[[Tensor], Tensor] = lambda sums: sums,
 ) -> Regression:
-    """With one more batch: x (T, P, B) float64, labels (B, T) over the rows of mask (B, T), weights (B,), shift (T,).
-    `total` sums over the ranks that have the batch together.
+    """With one more batch: inputs (B, P − 1, R), to which a 1 is added, labels (B, T) over the rows of mask (B, T),
+    weights (B,), shift (R,). R is a multiple of T: regression r learns the labels of task r mod T. `total` sums over
+    the ranks that have the batch together.
 
-    x must be 0 under a False mask; labels and weights there are not looked at. A task without rows stays as it is.
-    The result is not checked: a caller that finds it not finite keeps the old one.
+    Inputs, labels and weights under a False mask are not looked at. A regression without rows stays as it is. The
+    result is not checked: a caller that finds it not finite keeps the old one.
     """
-    # In NumPy: on matrices of 3 × 3, calling an operator is what takes the time, and torch's take three times as long.
-    theta, shifts = state.theta.numpy(), np.zeros(len(x)) if shift is None else shift.double().numpy()
-    own = np.zeros((*theta.shape, theta.shape[1] + 1))
-    _add_rows(*(t.contiguous().numpy() for t in (x, labels, mask, weights)), theta, shifts, own)
-    with np.errstate(all="ignore"):
-        rows = total(mask.sum(0)).numpy()[:, None]
-        more = total(torch.from_numpy(own)).numpy()
-        forgotten = 1 - 0.5 ** (rows / terms.half_life_rows)
-
-        H = state.information.numpy()
-        H = H + forgotten[:, :, None] * (PRIOR * np.eye(theta.shape[1]) - H) + more[:, :, :-1]
-        g = more[:, :, -1] + forgotten * PRIOR * (theta - np.array(terms.start))
-        least, largest = np.array(terms.least), np.array(terms.largest)
-        moved = np.clip(theta - _step(H, g), least, largest)
-        bound = (moved == least) | (moved == largest)
-        if bound.any():  # the others take the step that is right while these stay at their bounds
-            given = np.where(bound, theta - moved, 0.0)
-            rest = np.where(bound, 0.0, g - (H @ given[:, :, None])[:, :, 0])
-            free = ~bound[:, None] & ~bound[:, :, None]
-            step = _step(np.where(free, H, np.eye(H.shape[1])), rest)
-            moved = np.where(bound, moved, np.clip(theta - step, least, largest))
-    return Regression(torch.from_numpy(np.where(rows > 0, moved, theta)), torch.from_numpy(H))
+    theta = state.theta.numpy()
+    R, P = theta.shape
+    shifts = np.zeros(R) if shift is None else shift.double().numpy()
+    sums = torch.zeros(R, P, P + 2, dtype=torch.float64)
+    given = (inputs.double().numpy(), labels.numpy(), mask.numpy(), weights.numpy())
+    _add_rows(*given, theta, shifts, terms.largest_input, sums.numpy())
+    after = Regression(torch.empty_like(state.theta), torch.empty_like(state.information))
+    H, sums = state.information.numpy(), total(sums)
+    _step(theta, H, sums.numpy(), *_arrays(terms), terms.half_life_rows, *(part.numpy() for part in after))
+    return after
 
 
-def _step(H: np.ndarray, g: np.ndarray) -> np.ndarray:
-    """H⁻¹g (T, P), no longer than LARGEST_STEP; not finite where H or g is not."""
-    try:
-        step = np.linalg.solve(H, g[:, :, None])[:, :, 0]
-    except np.linalg.LinAlgError:
-        return np.full_like(g, np.nan)
-    return step * (LARGEST_STEP / np.maximum(np.abs(step).max(1, keepdims=True), LARGEST_STEP))
+@lru_cache
+def _arrays(terms: Terms) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """θ₀ and its bounds, (P,) each."""
+    return np.array(terms.start), np.array(terms.least), np.array(terms.largest)
 
 
-@loop("void(f8[:, :, ::1], f4[:, ::1], b1[:, ::1], f4[::1], f8[:, ::1], f8[::1], f8[:, :, ::1])")
-def _add_rows(x_TPB, labels_BT, known_BT, weights_B, theta_TP, shift_T, found):
-    """Add what a batch has of H, (T, P, P), and of the gradient, the column behind it."""
-    T, P, B = x_TPB.shape
-    for t in range(T):
+@numba.njit(error_model="numpy")
+def _within(value, least, largest):
+    """What is no number stays so."""
+    return least if value < least else largest if value > largest else value
+
+
+@loop("void(f8[:, :, :], f4[:, :], b1[:, :], f4[:], f8[:, ::1], f8[::1], f8, f8[:, :, ::1])")
+def _add_rows(x_BNR, labels_BT, known_BT, weights_B, theta_RP, shift_R, largest, sums):
+    """Add what a batch has of H, (R, P, P), of the gradient, the column behind it, and the number of rows, first in the
+    last column."""
+    (B, N, R), T = x_BNR.shape, labels_BT.shape[1]
+    x = np.ones(N + 1)
+    for r in range(R):
+        t, rows = r % T, 0
         for b in range(B):
             if not known_BT[b, t]:
                 continue
-            z = shift_T[t]
-            for i in range(P):
-                z += theta_TP[t, i] * x_TPB[t, i, b]
+            rows += 1
+            z = shift_R[r]
+            for i in range(N):
+                x[i] = _within(x_BNR[b, i, r], -largest, largest)
+            for i in range(N + 1):
+                z += theta_RP[r, i] * x[i]
             p = 1 / (1 + np.exp(-z))
             spread, slope = max(p * (1 - p), LEAST_SPREAD) * weights_B[b], (p - labels_BT[b, t]) * weights_B[b]
-            for i in range(P):
-                for j in range(P):
-                    found[t, i, j] += x_TPB[t, i, b] * spread * x_TPB[t, j, b]
-                found[t, i, P] += x_TPB[t, i, b] * slope
+            for i in range(N + 1):
+                for j in range(N + 1):
+                    sums[r, i, j] += x[i] * spread * x[j]
+                sums[r, i, N + 1] += x[i] * slope
+        sums[r, 0, N + 2] = rows
+
+
+@numba.njit(error_model="numpy")
+def _solve(H, g, free, L, step):
+    """H⁻¹g (P,), no longer than LARGEST_STEP, of the free weights; 0 of the others. By Cholesky: H = L Lᵀ."""
+    P, longest = len(g), LARGEST_STEP
+    for i in range(P):
+        step[i] = 0.0
+        if not free[i]:
+            continue
+        y = g[i]
+        for j in range(i + 1):
+            if free[j]:
+                h = H[i, j]
+                for k in range(j):
+                    if free[k]:
+                        h -= L[i, k] * L[j, k]
+                if i == j:
+                    L[i, i] = np.sqrt(h)
+                else:
+                    L[i, j] = h / L[j, j]
+                    y -= L[i, j] * step[j]
+        step[i] = y / L[i, i]
+    for i in range(P - 1, -1, -1):
+        if free[i]:
+            for k in range(i + 1, P):
+                if free[k]:
+                    step[i] -= L[k, i] * step[k]
+            step[i] /= L[i, i]
+            longest = max(longest, abs(step[i]))
+    for i in range(P):
+        step[i] = step[i] / longest * LARGEST_STEP
+
+
+@loop("void(f8[:, ::1], f8[:, :, ::1], f8[:, :, ::1], f8[::1], f8[::1], f8[::1], f8, f8[:, ::1], f8[:, :, ::1])")
+def _step(theta_RP, H_RPP, sums, start, least, largest, half_life, moved_RP, H_after):
+    R, P = theta_RP.shape
+    g, rest, step, free, L = np.empty(P), np.empty(P), np.empty(P), np.empty(P, np.bool_), np.empty((P, P))
+    for r in range(R):
+        theta, moved, H, rows = theta_RP[r], moved_RP[r], H_after[r], sums[r, 0, P + 1]
+        forgotten = 1 - 0.5 ** (rows / half_life)
+        for i in range(P):
+            for j in range(P):
+                pulled = (PRIOR if i == j else 0.0) - H_RPP[r, i, j]
+                H[i, j] = H_RPP[r, i, j] + forgotten * pulled + sums[r, i, j]
+            g[i] = sums[r, i, P] + forgotten * PRIOR * (theta[i] - start[i])
+            free[i] = True
+            moved[i] = theta[i]
+        if not rows > 0:
+            continue
+        _solve(H, g, free, L, step)
+        bound = False
+        for i in range(P):
+            moved[i] = _within(theta[i] - step[i], least[i], largest[i])
+            free[i] = moved[i] != least[i] and moved[i] != largest[i]
+            bound |= not free[i]
+        if not bound:
+            continue
+        for i in range(P):  # the others take the step that is right while these stay at their bounds
+            rest[i] = g[i]
+            for j in range(P):
+                if not free[j]:
+                    rest[i] -= H[i, j] * (theta[j] - moved[j])
+        _solve(H, rest, free, L, step)
+        for i in range(P):
+            if free[i]:
+                moved[i] = _within(theta[i] - step[i], least[i], largest[i])

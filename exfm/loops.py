@@ -1,6 +1,7 @@
 """Loops compiled by numba, for what NumPy and torch do in many passes over memory, or in many calls.
 
     @loop("void(f4[::1], i8[::1])")        a function compiled for these types when its module is imported
+    @loop("…", "…")                        for each of several
     @inlined                               a part of loops, whose code is put in where it is called
 
 Compiled code is kept next to the source, or in the user's cache where that cannot be written, for later processes;
@@ -45,8 +46,8 @@ _import_arrays()
 _SETTINGS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "boundscheck": False}
 
 
-def loop(signature: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Compile a function on arrays and numbers for one signature, in numba's notation.
+def loop(*signatures: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Compile a function on arrays and numbers for signatures in numba's notation.
 
     >>> import numpy as np
     >>> @loop("f8(f8[::1])")
@@ -61,9 +62,9 @@ def loop(signature: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
     def compiled(function: Callable[..., Any]) -> Any:
         try:
-            return numba.njit(signature, cache=True, **_SETTINGS)(function)
+            return numba.njit(list(signatures), cache=True, **_SETTINGS)(function)
         except RuntimeError:  # there is no folder to keep it in: every process compiles it
-            return numba.njit(signature, **_SETTINGS)(function)
+            return numba.njit(list(signatures), **_SETTINGS)(function)
 
     return compiled
 

@@ -2,12 +2,14 @@
 
     arm           which losses and corrections a student has, as config; presets by name
     loss          the objective of each arm, from logits and labels to one scalar
+    terms         what it is made of, and the slopes by every logit, in one loop over a batch
+    heads         the logits of a student's heads, and their gradients from those slopes
     correction    what a correction of the teacher is: learn, apply, state
     corrections   those of one student, in their order
     platt, adapter, advantage   one correction each
     residuals     what a teacher got wrong of late, by user, by item …
 
-The objective needs torch and pydantic alone. In a training loop of your own:
+The objective needs torch, numba and pydantic alone. In a training loop of your own:
 
 >>> import torch
 >>> from exfm.distillation import Arm, objective, scale_gradient

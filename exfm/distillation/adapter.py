@@ -18,13 +18,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from exfm.data import label_shift
 from exfm.distillation.arm import Arm
 from exfm.distillation.correction import SeenBatch
-from exfm.distillation.loss import Lesson, entropy_slope
+from exfm.distillation.terms import Lesson
+from exfm.loops import loop
 from exfm.randomness import named_generator
 
 BETA1, BETA2, EPS = 0.9, 0.999, 1e-8
@@ -68,54 +70,29 @@ def context_of(teacher_age: Tensor, x: Tensor) -> Tensor:
 
 
 def adapted_logits(weights: Tensor, teacher_logits: Tensor, context: Tensor | None = None) -> Tensor:
-    """SA's logits (B, T), of any gradient, from weights (T, 3K + 1 + KC), teacher logits (B, T), context (B, C).
+    """SA's logits (B, T), without gradient, from weights (T, 3K + 1 + KC), teacher logits (B, T), context (B, C).
 
     >>> weights = initial_adapter(["ctr"], 8, seed=0).weights
     >>> adapted_logits(weights, torch.tensor([[-2.0], [1.0]])).flatten().tolist()
     [-2.0, 1.0]
     """
-    parts = _Parts.of(weights, context)
-    hidden = _hidden(parts, teacher_logits, context)
-    return teacher_logits + (torch.relu(hidden) * parts.W2).sum(2) + parts.b2.squeeze(1)
+    said = torch.empty_like(teacher_logits, memory_format=torch.contiguous_format)
+    _say(weights.numpy(), teacher_logits.numpy(), _of_context(weights, context), said.numpy())
+    return said
 
 
-class _Parts(NamedTuple):
-    """The weights of the adapters of T tasks; V is (T, K · C)."""
-
-    W1: Tensor
-    b1: Tensor
-    W2: Tensor
-    b2: Tensor
-    V: Tensor
-
-    @classmethod
-    def of(cls, weights: Tensor, context: Tensor | None) -> _Parts:
-        C = 0 if context is None else context.shape[1]
-        K = (weights.shape[1] - 1) // (3 + C)
-        return cls(*weights.split((K, K, K, 1, K * C), dim=1))
+def _width(weights: Tensor, context: Tensor | None) -> int:
+    """K."""
+    return (weights.shape[1] - 1) // (3 + (0 if context is None else context.shape[1]))
 
 
-def _hidden(parts: _Parts, teacher_logits: Tensor, context: Tensor | None) -> Tensor:
-    """(B, T, K), before the ReLU."""
-    T, K = parts.W1.shape
-    hidden = torch.addcmul(parts.b1, teacher_logits.unsqueeze(2), parts.W1)
-    return hidden if context is None else hidden + (context @ parts.V.reshape(T * K, -1).T).view(-1, T, K)
-
-
-def _gradient(weights: Tensor, teacher_logits: Tensor, context: Tensor | None, slope: Tensor) -> Tensor:
-    """The gradient (T, P) of a loss whose derivative by the adapters' logits is `slope` (B, T)."""
-    parts = _Parts.of(weights, context)
-    hidden = _hidden(parts, teacher_logits, context)
-    open_TBK = (hidden > 0).to(hidden.dtype).transpose(0, 1)
-    slope_T1B = slope.T.unsqueeze(1)
-    through = torch.cat([slope_T1B * teacher_logits.T.unsqueeze(1), slope_T1B], dim=1)  # (T, 2, B)
-    W1, b1 = (torch.bmm(through, open_TBK) * parts.W2.unsqueeze(1)).unbind(1)
-    W2 = torch.bmm(slope_T1B, torch.relu(hidden).transpose(0, 1)).squeeze(1)
-    found = [W1, b1, W2, slope.sum(0).unsqueeze(1)]
-    if context is not None:
-        of_hidden = open_TBK * parts.W2.unsqueeze(1) * slope.T.unsqueeze(2)  # (T, B, K)
-        found.append(torch.matmul(of_hidden.transpose(1, 2), context).flatten(1))
-    return torch.cat(found, dim=1)
+def _of_context(weights: Tensor, context: Tensor | None) -> np.ndarray:
+    """V c, (T, B, K); (T, 0, K) without context."""
+    T, K = len(weights), _width(weights, context)
+    if context is None:
+        return np.empty((T, 0, K), np.float32)
+    V = weights[:, 3 * K + 1 :].view(T, K, -1)
+    return torch.matmul(context, V.transpose(1, 2)).numpy()
 
 
 def updated(
@@ -131,21 +108,89 @@ def updated(
     """The adapter after one Adam step on L_SA over the rows of mask (B, T), those with a label and a teacher logit.
 
     Teacher logits and labels (B, T), weights (B,), context (B, C), negative_rate (T,) as `objective` takes it. A task
-    without rows stays as it is. Logits and labels under a False mask must be finite. The result is not checked: a
+    without rows stays as it is. Logits and labels under a False mask are not looked at. The result is not checked: a
     caller that finds it not finite keeps the old one.
     """
-    z = adapted_logits(state.weights, teacher_logits, context)
-    if negative_rate is not None:
-        z = z + label_shift(negative_rate)
-    g = _gradient(state.weights, teacher_logits, context, entropy_slope(z, labels, mask, weights))
-    learns = mask.any(0).unsqueeze(1)
-    steps = state.steps + learns
-    m = torch.where(learns, torch.lerp(state.exp_avg, g, 1 - BETA1), state.exp_avg)
-    v = torch.where(learns, torch.lerp(state.exp_avg_sq, g * g, 1 - BETA2), state.exp_avg_sq)
-    m_hat = m / (1 - BETA1**steps)
-    v_hat = v / (1 - BETA2**steps)
-    moved = state.weights - lr * m_hat / (v_hat.sqrt() + EPS)
-    return Fitted(torch.where(learns, moved, state.weights), m, v, steps)
+    of_context, T = _of_context(state.weights, context), len(state.weights)
+    shift = torch.zeros(T) if negative_rate is None else label_shift(negative_rate)
+    g, of_hidden = torch.zeros_like(state.weights), np.zeros_like(of_context)
+    rows = (teacher_logits.numpy(), of_context, labels.numpy(), mask.numpy(), weights.numpy(), shift.numpy())
+    counts = np.zeros(T, np.int64)
+    _add_rows(state.weights.numpy(), *rows, g.numpy(), of_hidden, counts)
+    if context is not None:
+        V = g[:, 3 * of_hidden.shape[2] + 1 :]
+        V.copy_(torch.matmul(torch.from_numpy(of_hidden).transpose(1, 2), context).flatten(1))
+    after = Fitted(*(torch.empty_like(part) for part in state))
+    _adam(*(part.numpy() for part in state), g.numpy(), counts, lr, *(part.numpy() for part in after))
+    return after
+
+
+@loop("void(f4[:, ::1], f4[:, :], f4[:, :, :], f4[:, ::1])")
+def _say(weights, z_BT, of_context, said_BT):
+    T, C, K = of_context.shape
+    for t in range(T):
+        W1, b1, W2, b2 = weights[t, :K], weights[t, K : 2 * K], weights[t, 2 * K : 3 * K], weights[t, 3 * K]
+        for b in range(len(z_BT)):
+            z, added = z_BT[b, t], np.float32(0)
+            for k in range(K):
+                hidden = z * W1[k] + b1[k]
+                if C:
+                    hidden += of_context[t, b, k]
+                added += max(hidden, np.float32(0)) * W2[k]
+            said_BT[b, t] = z + added + b2
+
+
+@loop("void(f4[:, ::1], f4[:, :], f4[:, :, :], f4[:, :], b1[:, :], f4[:], f4[:], f4[:, ::1], f4[:, :, ::1], i8[::1])")
+def _add_rows(weights, z_BT, of_context, labels_BT, known_BT, weights_B, shift_T, g_TP, of_hidden, rows_T):
+    """The gradient (T, P) of L_SA, without that of V; that by what V adds, (T, B, K) with context; and rows (T,)."""
+    T, C, K = of_context.shape
+    hidden = np.empty(K)
+    for t in range(T):
+        W1, b1, W2, b2 = weights[t, :K], weights[t, K : 2 * K], weights[t, 2 * K : 3 * K], weights[t, 3 * K]
+        g = np.zeros(3 * K + 1)
+        for b in range(len(z_BT)):
+            rows_T[t] += known_BT[b, t]
+        for b in range(len(z_BT)):
+            if not known_BT[b, t]:
+                continue
+            z = z_BT[b, t]
+            said = z + np.float64(b2) + shift_T[t]
+            for k in range(K):
+                hidden[k] = z * W1[k] + b1[k]
+                if C:
+                    hidden[k] += of_context[t, b, k]
+                said += max(hidden[k], 0.0) * W2[k]
+            slope = (1 / (1 + np.exp(-said)) - labels_BT[b, t]) * weights_B[b] / rows_T[t]
+            g[3 * K] += slope
+            for k in range(K):
+                if hidden[k] > 0:
+                    of_k = slope * W2[k]
+                    g[k] += of_k * z
+                    g[K + k] += of_k
+                    g[2 * K + k] += slope * hidden[k]
+                    if C:
+                        of_hidden[t, b, k] = of_k
+        for p in range(3 * K + 1):
+            g_TP[t, p] = g[p]
+
+
+@loop(
+    "void(f4[:, ::1], f4[:, ::1], f4[:, ::1], f4[:, ::1], f4[:, ::1], i8[::1], f8,"
+    " f4[:, ::1], f4[:, ::1], f4[:, ::1], f4[:, ::1])"
+)
+def _adam(w_TP, m_TP, v_TP, steps_T1, g_TP, rows_T, lr, w_after, m_after, v_after, steps_after):
+    T, P = w_TP.shape
+    for t in range(T):
+        learns = rows_T[t] > 0
+        steps = steps_T1[t, 0] + (1.0 if learns else 0.0)
+        steps_after[t, 0] = steps
+        whole_m, whole_v = 1 - BETA1**steps, 1 - BETA2**steps
+        for p in range(P):
+            w, m, v, g = w_TP[t, p], m_TP[t, p], v_TP[t, p], np.float64(g_TP[t, p])
+            if learns:
+                m, v = m + (1 - BETA1) * (g - m), v + (1 - BETA2) * (g * g - v)
+                w -= lr * (m / whole_m) / (np.sqrt(v / whole_v) + EPS)
+            w_after[t, p], m_after[t, p], v_after[t, p] = w, m, v
 
 
 class StudentAdapter(NamedTuple):
@@ -162,20 +207,13 @@ class StudentAdapter(NamedTuple):
         return cls(fitted, arm.adapter_lr, has_context)
 
     def learn(self, seen: SeenBatch, lesson: Lesson, before: Callable[[], Lesson]) -> StudentAdapter:
-        def learned() -> Fitted:
-            taught = (seen.labels, seen.known, seen.batch.weights, self._context(seen), seen.batch.negative_rate)
-            return updated(self.fitted, self.lr, lesson.teacher_logits, *taught)
-
-        if self.has_context:
-            return self._replace(fitted=learned())
-        past = (self.lr, *self.fitted, lesson.teacher_logits)
-        return self._replace(fitted=Fitted(*(part.clone() for part in seen.once("adapter", past, learned))))
+        batch = seen.batch
+        taught = (batch.labels, seen.known, batch.weights, self._context(seen), batch.negative_rate)
+        return self._replace(fitted=updated(self.fitted, self.lr, lesson.teacher_logits, *taught))
 
     def apply(self, lesson: Lesson, seen: SeenBatch) -> Lesson:
-        said = (self.fitted.weights, lesson.teacher_logits)
-        if self.has_context:
-            return lesson._replace(adapted=adapted_logits(*said, self._context(seen)))
-        return lesson._replace(adapted=seen.once("adapted", said, lambda: adapted_logits(*said)))
+        said = adapted_logits(self.fitted.weights, lesson.teacher_logits, self._context(seen))
+        return lesson._replace(adapted=said)
 
     def state(self) -> dict[str, Tensor]:
         return {f"adapter/{key}": value for key, value in self.fitted._asdict().items()}

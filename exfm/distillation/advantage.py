@@ -28,15 +28,16 @@ import torch
 from torch import Tensor
 
 from exfm.distillation.correction import SeenBatch
-from exfm.distillation.loss import Lesson
-from exfm.logistic import PRIOR, Regression, Terms, initial, inputs_of, learned
+from exfm.distillation.terms import Lesson
+from exfm.logistic import PRIOR, Regression, Terms, initial, learned
+from exfm.loops import loop
 
 LOW, FULL = 0.25, 0.5
 HALF_LIFE_ROWS = 10_000  # of those that have the task's label and a teacher logit
 LARGEST_LOGIT = 10.0  # larger ones carry no more information
 
 # While a teacher's logit is the same for every row, b and c are not determined: hence the bounds.
-_TERMS = Terms((1.0, 0.0, 0.0), least=(-3.0, -3.0, -10.0), largest=(3.0, 3.0, 10.0), half_life_rows=HALF_LIFE_ROWS)
+_TERMS = Terms((1.0, 0.0, 0.0), (-3.0, -3.0, -10.0), (3.0, 3.0, 10.0), HALF_LIFE_ROWS, largest_input=LARGEST_LOGIT)
 
 
 def no_advantage_yet(tasks: int) -> Regression:
@@ -45,14 +46,14 @@ def no_advantage_yet(tasks: int) -> Regression:
 
 
 def measured(state: Regression, z_S: Tensor, z_F: Tensor, labels: Tensor, mask: Tensor, weights: Tensor) -> Regression:
-    """With one more batch: logits of student and teacher (B, T) as they were before anything learned from its labels
-    (B, T), over the rows of mask (B, T), weights (B,).
+    """With one more batch: logits of the student (B, T), and of one teacher or more, (B, T) each, one after the other,
+    as they were before anything learned from its labels (B, T), over the rows of mask (B, T), weights (B,).
 
     Values under a False mask are not looked at. A task without rows stays as it is. The result is not checked: a caller
     that finds it not finite keeps the old one.
     """
-    x = inputs_of(mask, z_S.detach(), z_F.detach())
-    x.clamp_(-LARGEST_LOGIT, LARGEST_LOGIT)
+    R = z_F.shape[1]
+    x = torch.cat([z_S] * (R // z_S.shape[1]) + [z_F], dim=1).view(-1, 2, R)
     return learned(state, _TERMS, x, labels, mask, weights)
 
 
@@ -73,27 +74,34 @@ def factor(state: Regression) -> Tensor:
     1.0
     0.0
     """
-    return ((share(state) - LOW) / (FULL - LOW)).clamp(0, 1).float()
+    return _shares(state)[1]
 
 
 def share(state: Regression) -> Tensor:
     """The teacher's part of the combined logit's spread, (T,) float64 in [0, 1]."""
-    H, theta = state.information.numpy(), state.theta.numpy()  # NumPy, as in exfm/logistic.py
-    seen = H - PRIOR * np.eye(3)
-    weight = np.maximum(seen[:, 2, 2], 1e-9)[:, None]
-    mean = seen[:, :2, 2] / weight
-    sd = np.sqrt(np.maximum(seen[:, (0, 1), (0, 1)] / weight - mean * mean, 0))
-    error = np.sqrt(np.maximum(_inverse(H)[:, 1, 1], 0))
-    parts = np.maximum(np.stack([theta[:, 0], theta[:, 1] - error], axis=1), 0) * sd
-    return torch.from_numpy(parts[:, 1] / np.maximum(parts.sum(1), 1e-9))
+    return _shares(state)[0]
 
 
-def _inverse(H: np.ndarray) -> np.ndarray:
-    """(T, 3, 3); not a number where H is not finite, or singular."""
-    try:
-        return np.linalg.inv(H)
-    except np.linalg.LinAlgError:
-        return np.full_like(H, np.nan)
+def _shares(state: Regression) -> tuple[Tensor, Tensor]:
+    """Shares and factors."""
+    found = torch.empty(len(state.theta), dtype=torch.float64), torch.empty(len(state.theta))
+    _measure(state.theta.numpy(), state.information.numpy(), *(part.numpy() for part in found))
+    return found
+
+
+@loop("void(f8[:, ::1], f8[:, :, ::1], f8[::1], f4[::1])")
+def _measure(theta_R3, H_R33, share_R, factor_R):
+    for r in range(len(share_R)):
+        theta, H = theta_R3[r], H_R33[r]
+        weight = max(H[2, 2] - PRIOR, 1e-9)
+        z_S, z_F = H[0, 2] / weight, H[1, 2] / weight  # the means
+        sd_S = np.sqrt(max((H[0, 0] - PRIOR) / weight - z_S * z_S, 0.0))
+        sd_F = np.sqrt(max((H[1, 1] - PRIOR) / weight - z_F * z_F, 0.0))
+        others = H[0, 1] * H[0, 1] * H[2, 2] - 2 * H[0, 1] * H[1, 2] * H[0, 2] + H[1, 2] * H[1, 2] * H[0, 0]
+        error = 1 / np.sqrt(H[1, 1] - others / (H[0, 0] * H[2, 2] - H[0, 2] * H[0, 2]))  # the root of (H⁻¹)₁₁
+        said_S, said_F = max(theta[0], 0.0) * sd_S, max(theta[1] - error, 0.0) * sd_F
+        share_R[r] = said_F / max(said_S + said_F, 1e-9)
+        factor_R[r] = min(max((share_R[r] - LOW) / (FULL - LOW), 0.0), 1.0)
 
 
 class Advantage(NamedTuple):
@@ -113,10 +121,10 @@ class Advantage(NamedTuple):
         return cls(regression, regression, said)
 
     def learn(self, seen: SeenBatch, lesson: Lesson, before: Callable[[], Lesson]) -> Advantage:
-        adapted = before().adapted
-        z_F = [seen.teacher_logits] if adapted is None else [seen.teacher_logits, adapted]
-        z_S, y, known = (tensor.repeat(1, self.said) for tensor in (seen.student_logits, seen.labels, seen.known))
-        after = measured(self.regression, z_S, torch.cat(z_F, 1), y, known, seen.batch.weights)
+        logged, adapted = seen.batch.teacher_logits, before().adapted
+        z_F = logged if adapted is None else torch.cat([logged, adapted], dim=1)
+        taught = (seen.batch.labels, seen.known, seen.batch.weights)
+        after = measured(self.regression, seen.student_logits, z_F, *taught)
         return self._replace(regression=after, of_earlier_rows=self.regression)
 
     def apply(self, lesson: Lesson, seen: SeenBatch) -> Lesson:

@@ -9,20 +9,17 @@ B examples, T tasks, H width of the trunk's output.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Protocol, Self
 
-import torch
 from torch import Tensor
 
-from exfm.distillation.loss import Lesson
+from exfm.distillation.terms import Lesson
 
 if TYPE_CHECKING:
     from exfm.data import Batch
-
-S = TypeVar("S")
 
 
 @dataclass(frozen=True)
@@ -40,25 +37,6 @@ class SeenBatch:
         """(B, T) bool: rows with a teacher logit and a label that the student learns. Corrections learn from these."""
         both = self.batch.label_mask & self.batch.teacher_mask
         return both if self.label_rows is None else both & self.label_rows.unsqueeze(1)
-
-    @cached_property
-    def teacher_logits(self) -> Tensor:
-        """(B, T): the teacher's logits, 0 where there is none."""
-        return torch.where(self.batch.teacher_mask, self.batch.teacher_logits, 0.0)
-
-    @cached_property
-    def labels(self) -> Tensor:
-        """(B, T): labels, 0 where they are not `known`."""
-        return torch.where(self.known, self.batch.labels, 0.0)
-
-    def once(self, what: str, of: Sequence[Hashable | Tensor], make: Callable[[], S]) -> S:
-        """What follows from the batch, its label rows and `of`, and from nothing else: worked out once for all students
-        for which these are equal, to the bit. Nobody writes into it."""
-        own = self.label_rows is self.batch.own
-        if not own and self.label_rows is not None:
-            return make()
-        key = tuple(each.numpy().tobytes() if isinstance(each, Tensor) else each for each in of)
-        return self.batch.once((what, own, *key), make)
 
 
 class Correction(Protocol):

@@ -23,8 +23,8 @@ from exfm.distillation.adapter import StudentAdapter
 from exfm.distillation.advantage import Advantage
 from exfm.distillation.arm import Arm
 from exfm.distillation.correction import Correction, SeenBatch
-from exfm.distillation.loss import Lesson
 from exfm.distillation.platt import PlattScaling
+from exfm.distillation.terms import Lesson
 
 
 class Corrections(NamedTuple):
@@ -48,7 +48,7 @@ class Corrections(NamedTuple):
         """The corrections after this batch, and what they make of it."""
         if not self.each:
             return self, Lesson(seen.batch.teacher_logits)
-        lesson, learned = Lesson(seen.teacher_logits), []
+        lesson, learned = Lesson(seen.batch.teacher_logits), []
         for n, correction in enumerate(self.each):
             earlier = Corrections(self.each[:n])
             successor = correction.learn(seen, lesson, before=partial(earlier.apply, seen))
@@ -58,7 +58,7 @@ class Corrections(NamedTuple):
 
     def apply(self, seen: SeenBatch) -> Lesson:
         """What the corrections, as they are, make of a batch."""
-        lesson = Lesson(seen.teacher_logits)
+        lesson = Lesson(seen.batch.teacher_logits)
         for correction in self.each:
             lesson = correction.apply(lesson, seen)
         return lesson

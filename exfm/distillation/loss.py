@@ -37,51 +37,16 @@ B examples, T tasks.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
-import torch.nn.functional as nnf
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
-from exfm.data import label_shift, label_weights, row_weights
 from exfm.distillation.arm import Arm
-from exfm.errors import ConfigError
+from exfm.distillation.terms import Lesson, RowMasks, terms_of
 
-
-class Lesson(NamedTuple):
-    """What the teacher says of one batch, after correction. No gradient; undefined where the teacher mask is False.
-
-    teacher_logits   (B, T), z_F
-    adapted          (B, T), the logits SA of the student adapter
-    factors          (T,) in [0, 1], on the weight of the distillation term
-    adapted_factors  (T,) in [0, 1], on the adapter's term
-    """
-
-    teacher_logits: Tensor
-    adapted: Tensor | None = None
-    factors: Tensor | None = None
-    adapted_factors: Tensor | None = None
-
-
-class RowMasks(NamedTuple):
-    """Which rows of a batch count, and how much. A part that is None means that all rows do, alike.
-
-    label_mask     (B, T) bool, where the label is known
-    teacher_mask   (B, T) bool, where there is a teacher logit
-    weights        (B,), sample weights
-    negative_rate  (T,), the share of the rows with label 0 that was kept (exfm/data/sampling.py)
-    cold           (B,) bool, rows of a schedule on which the serving head learns from the teacher
-    label_rows         (B,) bool, rows whose labels are learned
-    distillation_rows  (B,) bool, rows whose teacher logits are
-    """
-
-    label_mask: Tensor | None = None
-    teacher_mask: Tensor | None = None
-    weights: Tensor | None = None
-    negative_rate: Tensor | None = None
-    cold: Tensor | None = None
-    label_rows: Tensor | None = None
-    distillation_rows: Tensor | None = None
+N = TypeVar("N", float, Tensor)
 
 
 class Objective(NamedTuple):
@@ -120,52 +85,6 @@ def scale_gradient(x: Tensor, beta: float) -> Tensor:
     return _ScaleGradient.apply(x, beta)
 
 
-def cross_entropy(z: Tensor, target: Tensor) -> Tensor:
-    """h(z, y), elementwise, in nats; y may be soft. Stable for logits of any size.
-
-    >>> cross_entropy(torch.tensor([0.0, 500.0]), torch.tensor([0.5, 0.0]))
-    tensor([  0.6931, 500.0000])
-    """
-    return nnf.binary_cross_entropy_with_logits(z, target, reduction="none")
-
-
-def teacher_target(teacher_logits: Tensor, label_scale: float = 1.0, temperature: float = 1.0) -> Tensor:
-    """min(1, α·σ(z_F / τ)), elementwise.
-
-    >>> teacher_target(torch.tensor([0.0, 5.0]), label_scale=1.5)
-    tensor([0.7500, 1.0000])
-    """
-    return (label_scale * torch.sigmoid(teacher_logits / temperature)).clamp(max=1.0)
-
-
-def mean_over(h: Tensor, mask: Tensor, weights: Tensor | None = None, factors: Tensor | None = None) -> Tensor:
-    """Σ_t factor · Σ_b mask · weight · h / Σ_b mask: h and mask (B, T), weights (B,) or (B, T), factors (T,); or 1.
-
-    A scalar, 0 where mask is empty.
-
-    Rows are counted, weights are not: a weight makes its row pull harder, and no other row less (see above).
-
-    >>> mean_over(torch.tensor([[1.0], [3.0], [50.0]]), torch.tensor([[True], [True], [False]]))
-    tensor(2.)
-    """
-    if weights is not None:
-        h = h * _by_row(weights)
-    means = torch.where(mask, h, 0.0).sum(0) / mask.sum(0).clamp(min=1)
-    return (means if factors is None else means * factors).sum()
-
-
-def entropy_slope(z: Tensor, target: Tensor, mask: Tensor, weights: Tensor) -> Tensor:
-    """The derivative (B, T) of `mean_over(cross_entropy(z, target), …)` by z: weight · (σ(z) − y) / Σ_b mask where mask
-    is True, else 0."""
-    slope = (torch.sigmoid(z) - target) * _by_row(weights)
-    return torch.where(mask, slope * mask.sum(0).clamp(min=1).reciprocal(), 0.0)
-
-
-def _by_row(weights: Tensor) -> Tensor:
-    """(B,) or (B, T) -> (B, 1) or (B, T)."""
-    return weights.unsqueeze(1) if weights.ndim == 1 else weights
-
-
 def objective(
     arm: Arm,
     z_S: Tensor,
@@ -190,61 +109,37 @@ def objective(
     True
     """
     lesson = teacher if isinstance(teacher, Lesson) else Lesson(teacher)
-    settled = torch.ones_like(labels, dtype=torch.bool) if rows.label_mask is None else rows.label_mask
-    taught = torch.ones_like(settled) if rows.teacher_mask is None else rows.teacher_mask
-    known = _within(settled, rows.label_rows)
-    wanted = _within(settled if arm.rows == "labelled" else torch.ones_like(settled), rows.distillation_rows)
-    distilled = wanted & taught
-    counts = _counts(arm, labels, settled, rows)
-
-    z = z_S if rows.negative_rate is None else z_S + label_shift(rows.negative_rate)
-    label = mean_over(cross_entropy(z, torch.where(known, labels, 0.0)), known, rows.weights)
-    distillation = adaptation = single_head = z_S.new_zeros(())
-    if arm.distils:
-        z = z_S if arm.kind == "single_head" else _given(z_D, "z_D", arm)
-        z_F, tau = torch.where(distilled, lesson.teacher_logits.detach(), 0.0), arm.temperature
-        target = teacher_target(z_F, arm.label_scale, tau)
-        distillation = mean_over(cross_entropy(z / tau, target), distilled, counts, lesson.factors)
-        if rows.cold is not None:  # a factor, not a mask: rows count alike, even where only part of the batch is cold
-            cold = _by_row(rows.cold.to(z_S.dtype))
-            cold = cold if counts is None else cold * _by_row(counts)
-            h = cross_entropy(z_S / tau, teacher_target(z_F, 1.0, tau))
-            single_head = mean_over(h, distilled, cold, lesson.factors)
-    if arm.adapter:
-        z, sa = _given(z_D2, "z_D2", arm), _given(lesson.adapted, "adapted", arm)
-        target = torch.where(distilled, torch.sigmoid(sa.detach()), 0.0)
-        adaptation = mean_over(cross_entropy(z, target), distilled, counts, lesson.adapted_factors)
-
-    of_teacher = arm.weight * distillation + adaptation
-    if rows.cold is not None:
-        of_teacher = of_teacher + arm.single_head_weight * single_head
-    return Objective(
-        total=label + of_teacher if arm.distils else label,
-        label=label,
-        of_teacher=of_teacher,
-        distillation=distillation,
-        adapted=adaptation,
-        single_head=single_head,
-        labelled_rows=known.sum(0),
-        distilled_rows=distilled.sum(0),
-        rows_without_teacher=(wanted & ~taught).sum(0),
-    )
+    terms, rows_3T = _Terms.apply(arm, labels, lesson, rows, z_S, z_D, z_D2)
+    label, distillation, adapted, single_head = terms.unbind()
+    of_teacher = teacher_part(arm, distillation, adapted, single_head)
+    total = label + of_teacher if arm.distils else label
+    return Objective(total, label, of_teacher, distillation, adapted, single_head, *rows_3T.unbind())
 
 
-def _within(mask: Tensor, rows: Tensor | None) -> Tensor:
-    return mask if rows is None else mask & rows.unsqueeze(1)
+def teacher_part(arm: Arm, distillation: N, adapted: N, single_head: N) -> N:
+    """All terms of a loss but the label's, with their weights; a term that an arm does not have is 0."""
+    return arm.weight * distillation + adapted + arm.single_head_weight * single_head
 
 
-def _counts(arm: Arm, labels: Tensor, settled: Tensor, rows: RowMasks) -> Tensor | None:
-    """What each row counts in the distillation terms; None: 1."""
-    if rows.negative_rate is None:
-        return rows.weights
-    weights = labels.new_ones(len(labels)) if rows.weights is None else rows.weights
-    counted = label_weights if arm.rows == "labelled" else row_weights
-    return counted(weights, labels, settled, rows.negative_rate)
+class _Terms(torch.autograd.Function):
+    """`terms_of`, with gradient: terms (4,) and rows (3, T)."""
 
+    @staticmethod
+    def forward(
+        ctx: Any, arm: Arm, labels: Tensor, lesson: Lesson, rows: RowMasks, z_S: Tensor, *others: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        found = terms_of(arm, labels, lesson, rows, z_S, *others)
+        ctx.single_head, ctx.others = arm.kind == "single_head", [z is not None for z in others]
+        ctx.save_for_backward(found.slopes.to(z_S))
+        terms, of_rows = found.values.to(z_S), found.rows.to(z_S.device)
+        ctx.mark_non_differentiable(of_rows)
+        return terms, of_rows
 
-def _given(logits: Tensor | None, name: str, arm: Arm) -> Tensor:
-    if logits is None:
-        raise ConfigError(f"arm `{arm.kind}` (adapter={arm.adapter}) needs `{name}`; pass it to the objective")
-    return logits
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        label, distillation, adapted, single_head = (gradients[0].view(4, 1, 1) * ctx.saved_tensors[0]).unbind()
+        if ctx.single_head:
+            label, distillation = label + distillation, torch.zeros_like(distillation)
+        others = zip((distillation, adapted), ctx.others, strict=True)
+        return None, None, None, None, label + single_head, *(slope if given else None for slope, given in others)

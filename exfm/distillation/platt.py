@@ -13,6 +13,7 @@ B examples, T tasks, F features whose ids have residuals.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import torch
@@ -20,10 +21,11 @@ from torch import Tensor
 
 from exfm.data import label_shift
 from exfm.distillation.correction import SeenBatch
-from exfm.distillation.loss import Lesson
-from exfm.logistic import Regression, Terms, initial, inputs_of, learned
+from exfm.distillation.terms import Lesson
+from exfm.logistic import Regression, Terms, initial, learned
 
 
+@lru_cache
 def _terms(half_life_rows: int, weights: int = 2) -> Terms:
     zeros, threes = (0.0,) * (weights - 1), (3.0,) * (weights - 1)
     return Terms((1.0, *zeros), least=(*zeros, -10.0), largest=(*threes, 10.0), half_life_rows=half_life_rows)
@@ -67,9 +69,11 @@ def updated(
     Values under a False mask are not looked at. A task without rows stays as it is. The result is not checked: a caller
     that finds it not finite keeps the old one.
     """
-    x = inputs_of(mask, teacher_logits, *(residuals.unbind(2) if residuals is not None else ()))
+    x = teacher_logits.unsqueeze(1)
+    if residuals is not None:
+        x = torch.cat([x, residuals.transpose(1, 2)], dim=1)
     shift = None if negative_rate is None else label_shift(negative_rate)
-    return learned(state, _terms(half_life_rows, x.shape[1]), x, labels, mask, weights, shift)
+    return learned(state, _terms(half_life_rows, 1 + x.shape[1]), x, labels, mask, weights, shift)
 
 
 class PlattScaling(NamedTuple):
@@ -85,15 +89,9 @@ class PlattScaling(NamedTuple):
         return cls(initial_platt(tasks, len(residuals_by)), half_life_rows, tuple(residuals_by))
 
     def learn(self, seen: SeenBatch, lesson: Lesson, before: Callable[[], Lesson]) -> PlattScaling:
-        def learned() -> Regression:
-            taught = (seen.labels, seen.known, seen.batch.weights, seen.batch.negative_rate, seen.residuals)
-            return updated(self.regression, self.half_life_rows, lesson.teacher_logits, *taught)
-
-        if self.residuals_by:
-            return self._replace(regression=learned())
-        past = (self.half_life_rows, *self.regression, lesson.teacher_logits)
-        made = seen.once("platt", past, learned)
-        return self._replace(regression=Regression(*(part.clone() for part in made)))
+        taught = (seen.batch.labels, seen.known, seen.batch.weights, seen.batch.negative_rate, seen.residuals)
+        made = updated(self.regression, self.half_life_rows, lesson.teacher_logits, *taught)
+        return self._replace(regression=made)
 
     def apply(self, lesson: Lesson, seen: SeenBatch) -> Lesson:
         return lesson._replace(teacher_logits=recalibrated(self.regression, lesson.teacher_logits, seen.residuals))

@@ -2,7 +2,7 @@
 
     x = MLP_bottom(dense)
     T = [x; e_1; …; e_F]            one vector of width D per row
-    Z = strict lower triangle of T Tᵀ
+    Z = strict lower triangle of T Tᵀ             ∂T = S T, S the symmetric matrix that has ∂Z in both triangles
     h = MLP_top([x, Z])
 
 B examples, F sparse features, D embedding width, N dense features, H width of the representation.
@@ -11,6 +11,7 @@ B examples, F sparse features, D embedding width, N dense features, H width of t
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from pydantic import Field
@@ -58,11 +59,15 @@ class DLRM(Interaction):
             raise ConfigError("the top MLP has 0 layers; give it at least one size")
         self.width = width
         self.lower: Tensor  # index of the strict lower triangle in a flattened square matrix
+        self.pairs: Tensor  # there the place of each pair in that triangle, on the diagonal the one behind the last
         self.bottom = seeded_mlp(num_dense, bottom, generator) if num_dense else None
         self.top = seeded_mlp(vectors * (vectors - 1) // 2 + (width if num_dense else 0), top, generator)
         self.out_width = top[-1]
         i, j = torch.tril_indices(vectors, vectors, offset=-1)
         self.register_buffer("lower", i * vectors + j, persistent=False)
+        pairs = torch.full((vectors, vectors), len(i))
+        pairs[i, j] = pairs[j, i] = torch.arange(len(i))
+        self.register_buffer("pairs", pairs.flatten(), persistent=False)
 
     def forward(self, e_BFD: Tensor, dense_BN: Tensor) -> Tensor:
         if self.bottom is None:
@@ -78,8 +83,24 @@ class DLRM(Interaction):
         return {"bottom.0.weight": (None, inputs.dense), "top.0.weight": (None, (*x, *pairs))}
 
     def _dots(self, T: Tensor) -> Tensor:
-        Z = torch.bmm(T, T.transpose(1, 2))
-        return Z.flatten(1).index_select(1, self.lower)
+        Z: Tensor = _LowerTriangle.apply(T, self.lower, self.pairs)
+        return Z
+
+
+class _LowerTriangle(torch.autograd.Function):
+    """Z of T. By itself autograd would multiply twice, by both triangles."""
+
+    @staticmethod
+    def forward(ctx: Any, T: Tensor, lower: Tensor, pairs: Tensor) -> Tensor:
+        ctx.save_for_backward(T, pairs)
+        return torch.bmm(T, T.transpose(1, 2)).flatten(1).index_select(1, lower)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        T, pairs = ctx.saved_tensors
+        (of_Z,) = gradients
+        S = torch.cat([of_Z, of_Z.new_zeros(len(of_Z), 1)], dim=1).index_select(1, pairs)
+        return torch.bmm(S.unflatten(1, (T.shape[1], -1)), T), None, None
 
 
 class DLRMOptions(InteractionOptions):

@@ -83,8 +83,8 @@ class Prior(nn.Module):
 
     def add(self, sums: Sequence[Tensor] | Tensor) -> None:
         """Count the rows of one step more, by their `label_sums` (2, T), of all ranks."""
-        self.positive += sums[0]
-        self.negative += sums[1]
+        self.positive.add_(sums[0])
+        self.negative.add_(sums[1])
 
     def tensors(self) -> dict[str, Tensor]:
         """The state itself, not a copy, as `prior/…`."""

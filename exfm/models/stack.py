@@ -17,10 +17,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from exfm.data import Batch, label_shift
-from exfm.logistic import Terms, initial, inputs_of, learned
+from exfm.logistic import Terms, initial, learned
 from exfm.loops import loop
 from exfm.tensors import TensorSource, copy_tensors
 
@@ -59,7 +60,7 @@ class Stack:
         o, shift = offset.cpu(), counted.cpu()
         own = batch.label_mask if batch.own is None else batch.label_mask & batch.own.unsqueeze(1)
         known, labels, weights = (t.cpu() for t in (own, batch.labels, batch.weights))
-        x = inputs_of(known, deep.cpu() - o, wide.cpu() - o)
+        x = torch.stack([deep.cpu() - o, wide.cpu() - o], dim=1)
         if batch.negative_rate is not None:
             shift = shift + label_shift(batch.negative_rate)
         found = learned(self._regression, TERMS, x, labels, known, weights, shift, total)

@@ -12,7 +12,8 @@ One step, of a student with adapter:
        made of the batch as it would be served (exfm/data/as_served.py)
     2. SA' = SA after one update on this batch's labels, and so for all that corrects the teacher (corrections.py)
     3. L of the arm (exfm/distillation/loss.py), with SA' run again and its gradient stopped
-    4. gradients; if they and L are finite: 5. SA ← SA', tables ← row-wise AdaGrad, all else ← Adam
+    4. gradients, by hand down to x (exfm/distillation/terms.py, heads.py), by autograd from there; if they and
+       L are finite: 5. SA ← SA', tables ← row-wise AdaGrad, all else ← Adam
     6. as often as the arm has `extra_steps`: 1, 3, 4 and 5 again without h(z_S, y), and with the same SA'
 
 With rows of other verticals in its batches, what is said of labels holds for its label rows, and what is said of the
@@ -34,13 +35,16 @@ from exfm.adam import Adam
 from exfm.data import AsServed, Batch, FeatureSet, Histories, HistoryValues, LearnedRows, Statistics
 from exfm.distillation import (
     Corrections,
+    Heads,
     Lesson,
-    Objective,
     Residuals,
     RowMasks,
     SeenBatch,
-    objective,
-    scale_gradient,
+    Slopes,
+    Terms,
+    slopes_of,
+    teacher_part,
+    terms_of,
 )
 from exfm.embeddings import FusedTables, Looked, scale_accumulator
 from exfm.errors import ModelError
@@ -75,7 +79,7 @@ class _Way(NamedTuple):
     """A batch on its way through the net.
 
     looked: what the tables give; e: the same, where the gradient stops; x (B, H): the trunk's; offset (T,): the
-    prior's; logits (B, T): z_S
+    prior's; logits (B, T): z_S, without gradient
     """
 
     looked: Looked
@@ -129,6 +133,8 @@ class Student:
         self.as_served = AsServed(self.features)
         self._dense = {name: p for name, p in self.net.named_parameters() if not name.startswith("tables.")}
         self._adam, self._dense_lr = Adam(self._dense), cfg.dense_lr
+        self._heads = Heads(self.net, cfg.arm)
+        self._trunk = {name: p for name, p in self._dense.items() if name not in self._heads.names}
         tables = {feature.name: feature.rows for feature in features.sparse}
         self.residuals = Residuals(cfg.arm.residuals_by, tables, len(self.tasks))
         self._corrections = Corrections.of(cfg.arm, self.tasks, self.net.serving.in_features, seed)
@@ -167,11 +173,14 @@ class Student:
         self._share = share_of_full(count, self._full_batch)
         self._set_rates(self.cfg.learning_rate.factor(self.rows + count))
         way = self._forward(batch)
-        seen = SeenBatch(batch, way.logits.detach(), way.x.detach(), label_rows, self.residuals(batch))
+        z_S = way.logits
+        seen = SeenBatch(batch, z_S, way.x.detach(), label_rows, self.residuals(batch))
         corrections, lesson = self._corrections.learn(seen)
-        losses = self._objective(batch, way, lesson)
+        rows = self._row_masks(batch, label_rows)
+        terms = self._terms(batch, way, lesson, rows)
+        label, *of_teacher = terms.values.tolist()
+        loss = label + teacher_part(self.cfg.arm, *of_teacher)
 
-        z_S, loss = way.logits.detach(), losses.total.item()
         labelled = self._learned_rows.without_teacher.of(batch)  # of the rows in label_rows
         deep = z_S if label_rows is None else z_S[label_rows]
         stacked = None if self.wide is None else self.wide.on(deep, way.offset, labelled)
@@ -180,10 +189,11 @@ class Student:
             logits, wide = self._scored(self._learned_rows.without_teacher.of(given))
         residuals = self.residuals.seen(batch, label_rows)
         finite = bool(np.isfinite(loss)) and _finite(z_S) and _finite(logits) and past.finite
-        if finite and bool(losses.labelled_rows.any() or losses.distilled_rows.any()):
-            finite = self._learn(losses.total, way, corrections, learn)
+        labelled_rows, distilled_rows, without_teacher = terms.rows.unbind()
+        if finite and bool(terms.rows[:2].any()):
+            finite = self._learn(terms, way, rows, corrections, learn)
             for _ in range(self.cfg.arm.extra_steps if finite and learn else 0):
-                self._distil_again(batch, lesson)
+                self._distil_again(batch, lesson, rows)
         if finite and learn:
             self._scale_accumulators(self.cfg.accumulators.factor(self.rows, self.rows + count))
             self.prior.add(batch.once("label sums", lambda: label_sums(batch)))
@@ -193,12 +203,12 @@ class Student:
             self.statistics.add(self.statistics.sums(given))
             self.residuals.add(residuals)
             self._rows += count
-            self._labelled += losses.labelled_rows
-            self._distilled += losses.distilled_rows
-            self._without_teacher += losses.rows_without_teacher
+            self._labelled += labelled_rows
+            self._distilled += distilled_rows
+            self._without_teacher += without_teacher
         own = slice(None) if labelled.own is None else labelled.own
         return StepResult(
-            logits[own].numpy(), loss, losses.labelled_rows.numpy(), finite, None if wide is None else wide[own].numpy()
+            logits[own].numpy(), loss, labelled_rows.numpy(), finite, None if wide is None else wide[own].numpy()
         )
 
     def score(self, batch: Batch) -> np.ndarray:
@@ -255,31 +265,21 @@ class Student:
         e = looked.pooled.requires_grad_()
         x_BH = self.net.trunk(self.net.units(e, batch.sparse), self.histories(batch.sparse, batch.dense))
         offset = self.prior.offset().float()
-        return _Way(looked, e, x_BH, offset, self.net.serving(x_BH) + offset)
+        return _Way(looked, e, x_BH, offset, self._heads.served(x_BH.detach(), offset))
 
-    def _objective(self, batch: Batch, way: _Way, lesson: Lesson) -> Objective:
-        x_BH, arm, own_heads = way.x, self.cfg.arm, self.cfg.arm.kind == "auxiliary_head"
-        label_rows = self._learned_rows.label_rows(batch)
-        cold = self._cold(batch, label_rows)
-        if cold is not None:
-            x_BH = torch.where(cold.unsqueeze(1), x_BH.detach(), x_BH)
-        scaled = scale_gradient(x_BH, arm.gradient_scale) if own_heads else x_BH
-        return objective(
-            arm,
-            way.logits,
-            batch.labels,
-            lesson,
-            z_D=self.net.auxiliary(scaled) + way.offset if own_heads else None,
-            z_D2=self.net.adapted(scaled) + way.offset if arm.adapter else None,
-            rows=RowMasks(
-                batch.label_mask,
-                batch.teacher_mask,
-                batch.weights,
-                batch.negative_rate,
-                cold,
-                label_rows,
-                self._learned_rows.distillation_rows(batch),
-            ),
+    def _terms(self, batch: Batch, way: _Way, lesson: Lesson, rows: RowMasks) -> Terms:
+        others = self._heads.others(way.x.detach(), way.offset)
+        return terms_of(self.cfg.arm, batch.labels, lesson, rows, way.logits, *others)
+
+    def _row_masks(self, batch: Batch, label_rows: Tensor | None) -> RowMasks:
+        return RowMasks(
+            batch.label_mask,
+            batch.teacher_mask,
+            batch.weights,
+            batch.negative_rate,
+            self._cold(batch, label_rows),
+            label_rows,
+            self._learned_rows.distillation_rows(batch),
         )
 
     def _cold(self, batch: Batch, label_rows: Tensor | None) -> Tensor | None:
@@ -292,9 +292,10 @@ class Student:
             return torch.arange(len(batch)) < left
         return label_rows.cumsum(0) - label_rows.long() < left
 
-    def _learn(self, loss: Tensor, way: _Way, corrections: Corrections, learn: bool) -> bool:
+    def _learn(self, terms: Terms, way: _Way, rows: RowMasks, corrections: Corrections, learn: bool) -> bool:
         """Update everything, or nothing. Without `learn`, whether everything would be."""
-        if not self._update(loss, way, corrections, learn=learn):
+        slopes = slopes_of(self.cfg.arm, terms, label=True, scheduled=rows.cold is not None)
+        if not self._update(way, slopes, rows.cold, corrections, learn=learn):
             return False
         if not learn:
             return True
@@ -302,23 +303,31 @@ class Student:
         self.random.advance()
         return True
 
-    def _distil_again(self, batch: Batch, lesson: Lesson) -> None:
+    def _distil_again(self, batch: Batch, lesson: Lesson, rows: RowMasks) -> None:
         """A further step on a batch that was just learned, by its distillation terms alone: labels are learned once.
 
         Where these weigh nothing, or are not finite, nothing changes."""
         way = self._forward(batch)
-        loss = self._objective(batch, way, lesson).of_teacher
-        if 0 < loss.item() < LARGEST:
-            self._update(loss, way)
+        terms = self._terms(batch, way, lesson, rows)
+        _, *of_teacher = terms.values.tolist()
+        if 0 < teacher_part(self.cfg.arm, *of_teacher) < LARGEST:
+            self._update(way, slopes_of(self.cfg.arm, terms, label=False, scheduled=rows.cold is not None), rows.cold)
 
     def _update(
-        self, loss: Tensor, way: _Way, corrections: Corrections = Corrections(()), *, learn: bool = True
+        self,
+        way: _Way,
+        slopes: Slopes,
+        cold: Tensor | None,
+        corrections: Corrections = Corrections(()),
+        *,
+        learn: bool = True,
     ) -> bool:
         """One step on all weights, or on none, once every gradient was seen finite."""
-        of_e, *of_dense = torch.autograd.grad(loss, [way.e, *self._dense.values()], allow_unused=True)
-        moved = {name: g for name, g in zip(self._dense, of_dense, strict=True) if g is not None}
-        every = [of_e, *moved.values(), *corrections.state().values()]
-        if not torch.cat([tensor.reshape(-1).float() for tensor in every]).norm() < LARGEST:
+        of_x, moved = self._heads.gradients(way.x.detach(), slopes, cold)
+        of_e, *of_trunk = torch.autograd.grad(way.x, [way.e, *self._trunk.values()], of_x, allow_unused=True)
+        moved |= {name: g for name, g in zip(self._trunk, of_trunk, strict=True) if g is not None}
+        every = (tensor.numpy() for tensor in (of_e, *moved.values(), *corrections.state().values()))
+        if not sum(float(np.vdot(each, each)) for each in every) < LARGEST**2:
             return False
         if learn:
             self.net.tables.learn(way.looked, of_e * self._share)
@@ -358,7 +367,7 @@ class Student:
 
 
 def _finite(logits: Tensor) -> bool:
-    return bool(logits.isfinite().all())
+    return bool(np.isfinite(logits.numpy()).all())
 
 
 def _heads(name: str, width: int, tasks: Sequence[str], seed: int) -> nn.Linear:

@@ -464,7 +464,7 @@ MUTATIONS = (
         "a gradient that is not finite reaches a student's weights",
         "quarantine (21)",
         "exfm/models/student.py",
-        "if not torch.cat([tensor.reshape(-1).float() for tensor in every]).norm() < LARGEST:",
+        "if not sum(float(np.vdot(each, each)) for each in every) < LARGEST**2:",
         "if False:",
         STUDENT,
     ),

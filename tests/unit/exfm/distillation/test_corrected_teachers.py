@@ -8,8 +8,8 @@ import torch
 
 from exfm.distillation import Arm
 from exfm.distillation.adapter import adapted_logits, context_of
-from exfm.distillation.loss import cross_entropy
 from tests.support.models.arms import ARMS, aged, learn
+from tests.support.models.losses import cross_entropy
 from tests.support.models.states import same
 from tests.support.models.students import FORGETFUL, WideAndShort, served, stream, student
 

@@ -7,10 +7,11 @@ import torch
 
 from exfm.data import BatchBuilder, FeatureSet, SparseFeature
 from exfm.distillation import Arm, Residuals, SeenBatch
-from exfm.distillation.loss import Lesson, cross_entropy
 from exfm.distillation.platt import PlattScaling
+from exfm.distillation.terms import Lesson
 from exfm.errors import ConfigError
 from exfm.models import Student
+from tests.support.models.losses import cross_entropy
 from tests.support.models.students import FEATURES, SMALL, TASKS
 
 SPARSE = FeatureSet(

@@ -7,7 +7,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from exfm.distillation import Arm
-from exfm.distillation.loss import cross_entropy, mean_over
 from exfm.metrics import auc, calibration, gauc, normalised_entropy, paired_gain
 from exfm.metrics.classification import log_loss
 from exfm.metrics.progressive import Tally
@@ -88,8 +87,9 @@ def test_a_row_of_weight_2_pulls_a_loss_as_two_rows_do(seed, count):
     again = torch.repeat_interleave(torch.arange(count), w)
     for t in range(2):
         here, there = mask[:, [t]], mask[again][:, [t]]
-        loss = mean_over(cross_entropy(z[:, [t]], y[:, [t]]), here, w) * here.sum()
-        repeated = mean_over(cross_entropy(z[again][:, [t]], y[again][:, [t]]), there) * there.sum()
+        arm = Arm(kind="none")
+        loss = objective_of(arm, z[:, [t]], *2 * (y[:, [t]],), label_mask=here, weights=w).label * here.sum()
+        repeated = objective_of(arm, z[again][:, [t]], *2 * (y[again][:, [t]],), label_mask=there).label * there.sum()
         assert loss.item() == pytest.approx(repeated.item(), rel=1e-9, abs=1e-12)
         (a,), (b,) = torch.autograd.grad(loss, z), torch.autograd.grad(repeated, z)
         torch.testing.assert_close(a, b)

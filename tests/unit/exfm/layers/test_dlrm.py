@@ -50,3 +50,12 @@ def test_initial_weights_come_from_the_generator_alone():
 def test_sizes_that_cannot_work_are_refused(shape, sizes, message):
     with pytest.raises(ConfigError, match=message):
         DLRM(*shape, **sizes, generator=rng())
+
+
+def test_gradients_are_those_of_the_pairs():
+    """Of the first and the second order: the trunk's product has a gradient of its own."""
+    trunk = DLRM(4, 3, 0, bottom=(), top=(5,), generator=rng())
+    trunk.top = torch.nn.Identity()
+    e = torch.randn(2, 4, 3, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda e: trunk(e, e.new_empty(2, 0)), e)
+    assert torch.autograd.gradgradcheck(lambda e: trunk(e, e.new_empty(2, 0)), e)

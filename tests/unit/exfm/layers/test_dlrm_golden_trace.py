@@ -83,7 +83,9 @@ def test_three_steps_of_sgd_give_the_losses_and_weights_that_the_reference_print
 @pytest.mark.parametrize(("i", "j"), itertools.combinations(range(6), 2))
 def test_two_pairs_in_each_others_place_are_seen(i, j):
     def exchange(model):
-        model.trunk.lower[[i, j]] = model.trunk.lower[[j, i]].clone()
+        lower, pairs = model.trunk.lower, model.trunk.pairs
+        lower[[i, j]], of_i, of_j = lower[[j, i]].clone(), pairs == i, pairs == j
+        pairs[of_i], pairs[of_j] = j, i
 
     losses, weights = follow(exchange)
     assert losses > 1e-5

@@ -14,10 +14,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numba
 import numpy as np
 
-from exfm.loops import loop
+from exfm.loops import inlined, loop
 
 _GOLDEN, _FIRST, _SECOND = (np.uint64(n) for n in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
 _HALF, _LOW = np.uint64(32), np.uint64(2**32 - 1)
@@ -49,7 +48,7 @@ class Hashes:
         _write(integers_CB, texts_XB, self._reads_FW, self._rows_F, self._inverse_F, self._keys_F, ids_KB)
 
 
-@numba.njit(inline="always")
+@inlined
 def mix(x):
     """splitmix64's finaliser."""
     x = (x ^ (x >> np.uint64(30))) * _FIRST
@@ -57,7 +56,7 @@ def mix(x):
     return x ^ (x >> np.uint64(31))
 
 
-@numba.njit(inline="always")
+@inlined
 def _remainder(h, rows, inverse):
     high, low = h >> _HALF, h & _LOW
     of_high, of_low = inverse >> _HALF, inverse & _LOW

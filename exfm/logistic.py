@@ -19,12 +19,11 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import NamedTuple
 
-import numba
 import numpy as np
 import torch
 from torch import Tensor
 
-from exfm.loops import loop
+from exfm.loops import inlined, loop
 
 PRIOR = 5.0  # Λ = PRIOR · I: worth about 50 rows
 LEAST_SPREAD = 0.02
@@ -96,7 +95,7 @@ def _arrays(terms: Terms) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return np.array(terms.start), np.array(terms.least), np.array(terms.largest)
 
 
-@numba.njit(error_model="numpy")
+@inlined
 def _within(value, least, largest):
     """What is no number stays so."""
     return least if value < least else largest if value > largest else value
@@ -128,7 +127,7 @@ def _add_rows(x_BNR, labels_BT, known_BT, weights_B, theta_RP, shift_R, largest,
         sums[r, 0, N + 2] = rows
 
 
-@numba.njit(error_model="numpy")
+@inlined
 def _solve(H, g, free, L, step):
     """H⁻¹g (P,), no longer than LARGEST_STEP, of the free weights; 0 of the others. By Cholesky: H = L Lᵀ."""
     P, longest = len(g), LARGEST_STEP

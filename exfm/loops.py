@@ -70,7 +70,7 @@ def loop(*signatures: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 def inlined(function: Callable[..., Any]) -> Any:
-    """A function of numbers and addresses that loops call: of an array, every round would count its references."""
+    """A function that loops call. Best of numbers and addresses: of an array, every call counts its references."""
     return numba.njit(forceinline=True, **_SETTINGS)(function)
 
 

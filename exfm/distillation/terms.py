@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numba
 import numpy as np
 import torch
 from torch import Tensor
@@ -25,7 +24,7 @@ from torch import Tensor
 from exfm.data import label_shift, label_weights, row_weights
 from exfm.distillation.arm import Arm
 from exfm.errors import ConfigError
-from exfm.loops import loop
+from exfm.loops import inlined, loop
 
 
 class Lesson(NamedTuple):
@@ -144,12 +143,12 @@ def _array(tensor: Tensor | None, dtype: torch.dtype, axes: int) -> np.ndarray:
     return _NONE[dtype, axes] if tensor is None else tensor.detach().to("cpu", dtype).numpy()
 
 
-@numba.njit(error_model="numpy")
+@inlined
 def _sigmoid(z):
     return 1 / (1 + np.exp(-z))
 
 
-@numba.njit(error_model="numpy")
+@inlined
 def _entropy(z, y):
     """h and its slope, of numbers in double."""
     small = np.exp(-abs(z))

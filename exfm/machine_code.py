@@ -13,7 +13,9 @@ import json
 import os
 import platform
 import shutil
+import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,8 @@ from exfm.errors import ConfigError, ModelError
 
 COMPILERS = ("g++", "clang++")
 MOST_ROWS = 1 << 24
+KEPT_DAYS = 90
+"""Code that no process took for so long goes when other code is made: every release and every processor has its own."""
 
 Function = Callable[..., Sequence[Tensor]]
 
@@ -105,7 +109,16 @@ def machine_code(
             fcntl.flock(lock, fcntl.LOCK_EX)  # one process makes it, others wait for it
             if not path.exists():
                 _make(function, example, batched, path, what, differentiates)
+                _forget_unused(folder)
+    os.utime(path)
     return MachineCode(path, at_once)
+
+
+def _forget_unused(folder: Path) -> None:
+    for each in (*folder.glob("*.pt2"), *folder.glob("*.lock")):
+        with suppress(FileNotFoundError):  # another process forgets, too
+            if time.time() - each.stat().st_mtime > KEPT_DAYS * 86_400:
+                each.unlink()
 
 
 def _name(about: Any) -> str:

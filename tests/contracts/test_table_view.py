@@ -109,7 +109,6 @@ def test_a_read_opens_only_files_of_its_verticals_that_overlap_its_range(
 ) -> None:
     lake = LakeTable(tmp_path / layout, SCHEMA, layout)  # type: ignore[arg-type]
     fill(lake.open_writer(), *[100] * 30)
-    reader = LakeReader(lake.path, SCHEMA, window_rows=200)
     opened: list[str] = []
     load = ds.FileSystemDataset
 
@@ -118,6 +117,7 @@ def test_a_read_opens_only_files_of_its_verticals_that_overlap_its_range(
         return load(fragments, *given)
 
     monkeypatch.setattr(ds, "FileSystemDataset", watched)
+    reader = LakeReader(lake.path, SCHEMA, window_rows=200)
     found = reader.read(999, upto=1199, verticals={"news"}).table
     assert set(found["vertical"].to_pylist()) == {"news"}
     assert all("vertical=news" in path for path in opened)

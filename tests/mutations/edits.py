@@ -456,7 +456,7 @@ MUTATIONS = (
         "a gradient that is not finite reaches the teacher's tables",
         "quarantine (21)",
         "exfm/models/teacher.py",
-        "if not self._agree(*torch._foreach_norm([e.grad, *grads])):",
+        "if not self._agree(torch.stack(torch._foreach_norm([e.grad, *grads.values()]))):",
         "if False:",
         TEACHER,
     ),

@@ -83,8 +83,14 @@ class DLRM(Interaction):
         return {"bottom.0.weight": (None, inputs.dense), "top.0.weight": (None, (*x, *pairs))}
 
     def _dots(self, T: Tensor) -> Tensor:
+        if not torch.is_grad_enabled():
+            return _lower_triangle(T, self.lower)
         Z: Tensor = _LowerTriangle.apply(T, self.lower, self.pairs)
         return Z
+
+
+def _lower_triangle(T: Tensor, lower: Tensor) -> Tensor:
+    return torch.bmm(T, T.transpose(1, 2)).flatten(1).index_select(1, lower)
 
 
 class _LowerTriangle(torch.autograd.Function):
@@ -93,7 +99,7 @@ class _LowerTriangle(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, T: Tensor, lower: Tensor, pairs: Tensor) -> Tensor:
         ctx.save_for_backward(T, pairs)
-        return torch.bmm(T, T.transpose(1, 2)).flatten(1).index_select(1, lower)
+        return _lower_triangle(T, lower)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:

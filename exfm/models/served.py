@@ -149,11 +149,11 @@ class ServedStudent(nn.Module):
         linear = None if self.wide is None else self.wide.linear.at(self.wide.hashing.of(batch))
         with torch.inference_mode():
             pooled_BE = self._looked_up(batch.sparse)
-            return self._logits(pooled_BE, linear, batch.sparse, batch.dense).numpy()
+        return self.score_with(batch, pooled_BE, linear)
 
     def score_with(self, batch: Batch, pooled_BE: Tensor, linear: Tensor | None) -> np.ndarray:
-        """As `score`, of a complete batch as it is served, with tables and a linear part that are not its own: with
-        what they have for it, (B, E) and (B, T)."""
+        """As `score`, of a complete batch as it is served, with what tables and a linear part, which may be others
+        than its own, have for it: (B, E) and (B, T)."""
         offset = batch.once(("prior", self.prior.bits), self.prior.offset)
         with torch.inference_mode():
             x_BT = self._unbiased(pooled_BE, batch.sparse, batch.dense)

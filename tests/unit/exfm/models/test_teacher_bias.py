@@ -1,7 +1,8 @@
 """A teacher that is wrong everywhere: +1 on every logit (ExFM, arXiv 2502.17494), or 1.5·logit − 1.
 
 What is served of a student with an auxiliary head predicts as many clicks as its twin that never had a teacher. A
-single head cannot: it learns the teacher's bias as it learns the labels. In small: test_student.py.
+single head cannot: it learns the teacher's bias as it learns the labels. In small: test_student.py. Students are
+networks alone here: what is stacked on a linear part (`wide`) is calibrated by the stack, whatever its teacher says.
 """
 
 import pytest
@@ -14,7 +15,7 @@ DEMO = "tests/fixtures/demo_of_0.1.yaml"  # many clicks, which a difference of 2
 
 @pytest.mark.slow
 def test_on_the_generated_stream_a_biased_teacher_leaves_the_served_head_within_2_percent_of_its_twin():
-    config = load(DEMO, ["source.impressions=180000"])
+    config = load(DEMO, ["source.impressions=180000", "student_defaults.model.wide=false"])
     arms = {name: ARMS[f"{name}, w = {w}"] for name, w in (("single head", 0.5), ("auxiliary head", 2), ("AH + SA", 2))}
     found = judged(config, logged(config, seed=1), seed=1, arms=arms)
     assert found.positives > 10_000

@@ -18,7 +18,8 @@ import numpy as np
 
 from exfm.loops import inlined, loop
 
-_GOLDEN, _FIRST, _SECOND = (np.uint64(n) for n in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
+GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # 2^64 / golden ratio, odd: φ
+FIRST, SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)  # of splitmix64
 _HALF, _LOW = np.uint64(32), np.uint64(2**32 - 1)
 LARGEST = 2**63
 """Rows of a table at most: twice as many must fit into 64 bits."""
@@ -51,8 +52,8 @@ class Hashes:
 @inlined
 def mix(x):
     """splitmix64's finaliser."""
-    x = (x ^ (x >> np.uint64(30))) * _FIRST
-    x = (x ^ (x >> np.uint64(27))) * _SECOND
+    x = (x ^ (x >> np.uint64(30))) * FIRST
+    x = (x ^ (x >> np.uint64(27))) * SECOND
     return x ^ (x >> np.uint64(31))
 
 
@@ -82,7 +83,7 @@ def _write(integers_CB, texts_XB, reads_FW, rows_F, inverse_F, keys_F, ids_KB):
                         ids_B[b] = np.int64(mix(x_B[b]))
                 else:
                     for b in range(B):
-                        ids_B[b] = np.int64(mix(np.uint64(ids_B[b]) * _GOLDEN + mix(x_B[b])))
+                        ids_B[b] = np.int64(mix(np.uint64(ids_B[b]) * GOLDEN + mix(x_B[b])))
             else:
                 h_B = texts_XB[column - C]
                 if w == 0:
@@ -90,7 +91,7 @@ def _write(integers_CB, texts_XB, reads_FW, rows_F, inverse_F, keys_F, ids_KB):
                         ids_B[b] = np.int64(h_B[b])
                 else:
                     for b in range(B):
-                        ids_B[b] = np.int64(mix(np.uint64(ids_B[b]) * _GOLDEN + h_B[b]))
+                        ids_B[b] = np.int64(mix(np.uint64(ids_B[b]) * GOLDEN + h_B[b]))
         rows, inverse = rows_F[f], inverse_F[f]
         for b in range(B):
             ids_B[b] = np.int64(_remainder(np.uint64(ids_B[b]), rows, inverse))

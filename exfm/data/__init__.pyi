@@ -3,8 +3,8 @@ from .batch import OWN, Batch, BatchBuilder, Single, own_rows_of, snapshot_age
 from .dense import LARGEST_INPUT, DenseFeature
 from .features import FeatureSet, HistoryFeature
 from .history import Histories, HistoryValues, bag_means, bags_in, unfit_history
+from .jagged import offsets_of
 from .learned_rows import LearnedRows, Whose
-from .offsets import offsets_of
 from .sampling import SampledRows, label_shift, label_weights, row_weights, sample_negatives
 from .sparse import SequenceFeature, SparseFeature
 from .statistics import Statistics

@@ -22,7 +22,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from exfm.data.alike import Alike, Left
 from exfm.data.calendar import EVENT_TIME
 from exfm.data.features import FeatureSet
-from exfm.data.offsets import one_each, one_id_of, only
+from exfm.data.jagged import one_each, one_id_of, only
 from exfm.data.sampling import label_weights
 from exfm.data.stretches import Parts, Stretches, Taken
 from exfm.data.transforms import Bags, with_constants

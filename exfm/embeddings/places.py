@@ -10,12 +10,11 @@ from functools import cached_property
 
 import numpy as np
 
+from exfm.hashing import GOLDEN
 from exfm.loops import inlined, loop
 
 SLOTS_OF_AN_ID = 8
 """Of the hash table that repeated rows are found with: one id of sixteen finds another row in its slot."""
-
-_ODD = np.uint64(0x9E3779B97F4A7C15)  # 2^64 over the golden ratio, as in Fibonacci hashing
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,7 +95,8 @@ def _bits(ids):
 
 @loop("void(i8[::1], i8[:, ::1], i4[::1])")
 def _follow(ids, tables, following_N):
-    """Table by table, so that what has been seen of it stays in the cache: in a hash table, the last place of an id."""
+    """Table by table, so that what has been seen of it stays in the cache: in a hash table (Fibonacci
+    hashing), the last place of an id."""
     most = 0
     for v in range(len(tables)):
         most = max(most, tables[v, 1] - tables[v, 0])
@@ -106,7 +106,7 @@ def _follow(ids, tables, following_N):
         shift, most = np.uint64(64 - bits), (1 << bits) - 1
         last[: most + 1] = -1
         for n in range(tables[v, 0], tables[v, 1]):
-            slot = np.int64((np.uint64(ids[n]) * _ODD) >> shift)
+            slot = np.int64((np.uint64(ids[n]) * GOLDEN) >> shift)
             before = last[slot]
             while before >= 0 and ids[before] != ids[n]:
                 slot = (slot + 1) & most

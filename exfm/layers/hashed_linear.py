@@ -21,8 +21,8 @@ import torch
 from torch import Tensor, nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from exfm.data import GOLDEN, Batch, FeatureSet, SequenceFeature, SparseFeature, offsets_of
-from exfm.hashing import mix
+from exfm.data import Batch, FeatureSet, SequenceFeature, SparseFeature, offsets_of
+from exfm.hashing import FIRST, GOLDEN, SECOND, mix
 from exfm.loops import loop
 
 SLOT_BITS = 18
@@ -88,7 +88,7 @@ class Hashing(nn.Module):
     def single(self, ids_KB: Tensor, dense: Tensor) -> Tensor:
         """The slots (C · B,) of rows that have one id of every key, by torch's operators: for code that is exported."""
         hashed = _mixed(ids_KB % self.modulus.unsqueeze(1) + self._tables.unsqueeze(1))
-        crossed = hashed[self._first] * PAIR + hashed[self._second]
+        crossed = hashed[self._first] * _PAIR + hashed[self._second]
         values = self._buckets.values(dense).T.nan_to_num().clamp(-LARGEST_DENSE, LARGEST_DENSE)
         buckets = _mixed((values * BUCKETS).floor().long() + self._dense.unsqueeze(1))
         shared = hashed.new_zeros(dense.shape[0])
@@ -178,12 +178,12 @@ def _signed(number: int) -> int:
 
 
 # splitmix64, in int64: sums and products wrap around as those of unsigned numbers do.
-PAIR, FIRST, SECOND = (_signed(n) for n in (int(GOLDEN), 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
+_PAIR, _FIRST, _SECOND = (_signed(int(n)) for n in (GOLDEN, FIRST, SECOND))
 
 
 def _mixed(x: Tensor) -> Tensor:
-    x = (x ^ _high_bits(x, 34)) * FIRST
-    x = (x ^ _high_bits(x, 37)) * SECOND
+    x = (x ^ _high_bits(x, 34)) * _FIRST
+    x = (x ^ _high_bits(x, 37)) * _SECOND
     return x ^ _high_bits(x, 33)
 
 
@@ -213,7 +213,6 @@ def sum_slots(w_ST, slots_I, starts, z_BT):
             z_BT[b, t] = z
 
 
-_PAIR = np.uint64(PAIR % 2**64)
 _SHIFT = np.uint64(64 - SLOT_BITS)
 
 
@@ -237,7 +236,7 @@ def _hash_rows(ids, offsets, values_BD, modulus_K, table_K, pairs_X2, dense_D, s
                 slots_I[i] = np.int32(hashed >> _SHIFT)
                 i += 1
         for x in range(len(pairs_X2)):
-            crossed = bags_K[pairs_X2[x, 0]] * _PAIR + bags_K[pairs_X2[x, 1]]
+            crossed = bags_K[pairs_X2[x, 0]] * GOLDEN + bags_K[pairs_X2[x, 1]]
             slots_I[i + x] = np.int32(crossed >> _SHIFT)
         i += len(pairs_X2)
         for d in range(D):

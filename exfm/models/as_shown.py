@@ -160,7 +160,7 @@ class StudentVersions:
         self._copies = self._packing.views({WHOLE: self._next})
         self._served = new_served(student)
         self._linear = {name: t for name, t in self._served.state_dict().items() if name == LINEAR}  # which is not used
-        self._versions = Versions(self._packing, self._view, walkers)
+        self.versions = Versions(self._packing, self._view, walkers)
 
     def _view(self, fields: Fields) -> _View:
         served = self._served.with_tensors(self._packing.views(fields) | self._linear)
@@ -170,7 +170,7 @@ class StudentVersions:
         """The next version: the student as it is now. `touched`: of all that it has learned since the last; None: any,
         and the version is taken whole."""
         if touched is None:
-            self._versions.add(self._now())
+            self.versions.add(self._now())
             return
         changed: dict[str, tuple[np.ndarray, np.ndarray]] = {}
         for field, (words, tables) in self._rows.items():
@@ -179,7 +179,7 @@ class StudentVersions:
         now = self._small_now
         torch._foreach_copy_(list(self._copies.values()), [now[name] for name in self._copies])
         changed[WHOLE] = np.zeros(1, np.int32), self._next
-        self._versions.advance(changed)
+        self.versions.advance(changed)
 
     def _now(self) -> dict[str, Tensor]:
         return {name: tensor for name, (_, tensor) in by_row(self._student).items()} | self._small_now
@@ -191,24 +191,10 @@ class StudentVersions:
 
     def score(self, n: int, batch: Batch, linear: LinearVersions | None) -> np.ndarray:
         """Logits (B, T) of version n, of a batch as it is served. `linear`: versions of the student's linear part."""
-        served, tables = self._versions.whole(n)
+        served, tables = self.versions.whole(n)
         batch = served.statistics.complete(batch)
         pooled_BE = self._student.net.tables.pooled(batch, tables)
         return served.score_with(batch, pooled_BE, None if linear is None else linear.logits(n, batch))
-
-    def keep(self, places: Sequence[int]) -> None:
-        self._versions.keep(places)
-
-    @property
-    def nbytes(self) -> int:
-        return self._versions.nbytes
-
-    def state(self) -> dict[str, Tensor]:
-        return self._versions.state()
-
-    def load(self, tensors: Mapping[str, TensorSource], count: int) -> bool:
-        """As `Versions.load`."""
-        return self._versions.load(tensors, count)
 
 
 class AsShown:
@@ -241,7 +227,7 @@ class AsShown:
     @property
     def nbytes(self) -> int:
         """Of all versions."""
-        return sum(versions.nbytes for versions in self._versions.values()) + self._linear.nbytes
+        return sum(of.versions.nbytes for of in self._versions.values()) + self._linear.nbytes
 
     def note(self, learned: Batch, batch: Batch, settled: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """After a step on the rows of `learned`: logits (B, T) of the own rows of `batch`, those among them that the
@@ -276,8 +262,8 @@ class AsShown:
             self._take()
             kept = list(self.spacing.kept(self.clocks))
             self.clocks = [self.clocks[n] for n in kept]
-            for versions in self._versions.values():
-                versions.keep(kept)
+            for of in self._versions.values():
+                of.versions.keep(kept)
             self._linear.keep(kept)
 
     def _take(self) -> None:
@@ -292,8 +278,8 @@ class AsShown:
     def state(self) -> dict[str, Tensor]:
         found = {"clock": torch.tensor(self._clock), "clocks": torch.tensor(self.clocks, dtype=torch.int64)}
         linear = self._linear.state()
-        for model, versions in self._versions.items():
-            state = versions.state() | linear.get(model, {})
+        for model, of in self._versions.items():
+            state = of.versions.state() | linear.get(model, {})
             found |= {f"{model}/{name}": tensor for name, tensor in state.items()}
         return found
 
@@ -306,7 +292,7 @@ class AsShown:
             return
         clocks = whole_tensor(tensors["clocks"]).tolist()
         states = {model: _of_model(model, tensors) for model in self._models}
-        loaded = [versions.load(states[model], len(clocks)) for model, versions in self._versions.items()]
+        loaded = [of.versions.load(states[model], len(clocks)) for model, of in self._versions.items()]
         if self._linear.load(states, len(clocks)) and all(loaded):
             self._clock, self.clocks = int(whole_tensor(tensors["clock"])), clocks
         else:

@@ -75,18 +75,14 @@ class ServedStudent(nn.Module):
 
     def forward(self, sparse: KeyedJaggedTensor, dense: Tensor, raw: Tensor | None = None) -> Tensor:
         dense = self.statistics(dense, raw)
-        linear = None if self.wide is None else self.wide.linear(sparse, dense)
-        return self._logits(self._looked_up(sparse), linear, sparse, dense)
+        offset = self.prior.offset()
+        z_S = self._unbiased(self._looked_up(sparse), sparse, dense)
+        z_S = z_S + offset.to(z_S.dtype)
+        return z_S if self.wide is None else self.wide(offset.float(), z_S, self.wide.linear(sparse, dense))
 
     def _looked_up(self, sparse: KeyedJaggedTensor) -> Tensor:
         found: Tensor = self.tables(sparse) if self.quantised is None else self.quantised(sparse)
         return found
-
-    def _logits(self, pooled_BE: Tensor, linear: Tensor | None, sparse: KeyedJaggedTensor, dense: Tensor) -> Tensor:
-        offset = self.prior.offset()
-        z_S = self._unbiased(pooled_BE, sparse, dense)
-        z_S = z_S + offset.to(z_S.dtype)
-        return z_S if self.wide is None or linear is None else self.wide(offset.float(), z_S, linear)
 
     def _unbiased(self, pooled_BE: Tensor, sparse: KeyedJaggedTensor, dense: Tensor) -> Tensor:
         """(B, T) z_S without the prior's offset."""

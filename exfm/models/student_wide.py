@@ -114,7 +114,7 @@ class LinearVersions:
     """Of one linear part; `versions`: those that it has so far."""
 
     def __init__(self, wide: StudentWide, versions: Versions[np.ndarray]) -> None:
-        self.wide, self._versions = wide, versions
+        self.wide, self.versions = wide, versions
         self._marks: np.ndarray | None = None  # (SLOTS,) bool, learned since the newest version
 
     @classmethod
@@ -124,10 +124,10 @@ class LinearVersions:
 
     def going(self, wide: StudentWide) -> LinearVersions:
         """The same versions, of another linear part."""
-        return LinearVersions(wide, self._versions.copy())
+        return LinearVersions(wide, self.versions.copy())
 
     def same(self, other: LinearVersions) -> bool:
-        return self.wide.past == other.wide.past and self._versions.same(other._versions)
+        return self.wide.past == other.wide.past and self.versions.same(other.versions)
 
     def take(self, *, whole: bool) -> None:
         """The next version; unless `whole`, by what was learned since the last was taken here."""
@@ -135,10 +135,10 @@ class LinearVersions:
             self._marks, whole = self.wide.marked(), True
         slots = take_marked(self._marks)
         if whole:
-            self._versions.add({LINEAR: self.wide.weights()})
+            self.versions.add({LINEAR: self.wide.weights()})
         else:
             w_KT = self.wide.weights(slots).T.contiguous().numpy()
-            self._versions.advance({FIELD: (slots.astype(np.int32), w_KT.view(np.int32))})
+            self.versions.advance({FIELD: (slots.astype(np.int32), w_KT.view(np.int32))})
 
     def logits(self, n: int, batch: Batch) -> Tensor:
         """(B, T) of version n, without the offset: worked out once for a batch, which is not asked about again once
@@ -146,23 +146,10 @@ class LinearVersions:
         return batch.once(("linear part", self, n), lambda: self._summed(n, batch))
 
     def _summed(self, n: int, batch: Batch) -> Tensor:
-        at, w_ST = self.wide.hashing.of(batch), self._versions.whole(n)
+        at, w_ST = self.wide.hashing.of(batch), self.versions.whole(n)
         z_BT = np.empty((len(batch), w_ST.shape[1]), np.float32)
         sum_slots(w_ST, at.slots, at.starts, z_BT)
         return torch.from_numpy(z_BT)
-
-    def keep(self, places: Sequence[int]) -> None:
-        self._versions.keep(places)
-
-    @property
-    def nbytes(self) -> int:
-        return self._versions.nbytes
-
-    def state(self) -> dict[str, Tensor]:
-        return self._versions.state()
-
-    def load(self, tensors: Mapping[str, TensorSource], count: int) -> bool:
-        return self._versions.load(tensors, count)
 
 
 class LinearParts:
@@ -182,7 +169,7 @@ class LinearParts:
 
     @property
     def nbytes(self) -> int:
-        return sum(versions.nbytes for versions in self._each)
+        return sum(of.versions.nbytes for of in self._each)
 
     @property
     def _each(self) -> list[LinearVersions]:
@@ -197,18 +184,18 @@ class LinearParts:
             versions.take(whole=whole)
 
     def keep(self, places: Sequence[int]) -> None:
-        for versions in self._each:
-            versions.keep(places)
+        for of in self._each:
+            of.versions.keep(places)
 
     def state(self) -> dict[str, dict[str, Tensor]]:
         """By model."""
-        states = {versions: versions.state() for versions in self._each}
-        return {name: states[versions] for name, versions in self._of.items()}
+        states = {of: of.versions.state() for of in self._each}
+        return {name: states[of] for name, of in self._of.items()}
 
     def load(self, tensors: Mapping[str, Mapping[str, TensorSource]], count: int) -> bool:
         """By model. Whether all of them are there, as `Versions.load`."""
         self._of = self._anew()
-        found = [versions.load(tensors[name], count) for name, versions in self._of.items()]
+        found = [of.versions.load(tensors[name], count) for name, of in self._of.items()]
         self._share()
         return all(found)
 

@@ -111,10 +111,6 @@ class Packing:
     def shapes(self) -> dict[str, torch.Size]:
         return {name: place.shape for name, place in self._places.items()}
 
-    def first(self, name: str) -> int:
-        """The row of its field in which a tensor begins."""
-        return self._places[name].first
-
     def empty(self) -> Fields:
         """Fields with any bits."""
         return {name: torch.empty(size, dtype=torch.int32).numpy() for name, size in self._sizes.items()}

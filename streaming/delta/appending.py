@@ -5,7 +5,6 @@ The files are written here and not by deltalake, which has one codec for all col
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Transaction, write_deltalake
 
 from streaming.delta.encodings import Form
-from streaming.delta.files import DataFile, add_actions, statistics_of
+from streaming.delta.files import DataFile, add_actions, new_name, statistics_of
 from streaming.disk import make_folder
 
 ROW_GROUP_ROWS = 65_536
@@ -95,7 +94,7 @@ def _partitions(rows: pa.Table, by: Sequence[str]) -> Iterator[tuple[Mapping[str
 def _written(path: Path, values: Mapping[str, str], rows: pa.Table, form: Form, statistics: Sequence[str]) -> DataFile:
     """A file with these rows of a partition."""
     folders = [f"{name}={quote(value, safe='')}" for name, value in values.items()]  # as deltalake names them
-    name = "/".join([*folders, f"part-00000-{uuid.uuid4()}-c000.parquet"])
+    name = new_name(folders)
     place = path / name
     if not place.parent.is_dir():
         make_folder(place.parent)

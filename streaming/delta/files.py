@@ -54,6 +54,11 @@ class DataFile(NamedTuple):
         return int(self.high.get("lake_seq") or 0)
 
 
+def new_name(folders: Sequence[str]) -> str:
+    """Of a file in such folders below the table, which no other has."""
+    return "/".join([*folders, f"part-00000-{uuid.uuid4()}-c000.parquet"])
+
+
 def statistics_of(handle: DeltaTable) -> list[str]:
     """The columns that files of the table have statistics of."""
     return [name for name in handle.metadata().configuration.get(_STATISTICS, "").split(",") if name]
@@ -127,7 +132,7 @@ class TableFiles:
     def new_place(self, neighbour: DataFile) -> str:
         """A new name below the table, in the folder of another file of the same partition, or of one around it."""
         folders = neighbour.path.split("/")[:-1][: len(neighbour.partition)]
-        return "/".join([*folders, f"part-00000-{uuid.uuid4()}-c000.parquet"])
+        return new_name(folders)
 
     def replace(
         self,

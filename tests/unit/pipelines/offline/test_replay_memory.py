@@ -3,6 +3,7 @@ reads once, whatever is compared."""
 
 from __future__ import annotations
 
+import gc
 import tracemalloc
 from pathlib import Path
 
@@ -138,16 +139,17 @@ def test_a_stream_that_is_twice_as_long_takes_no_more_memory(folder, tmp_path, m
     workspace.rows(1)
     student = workspace.config.student("feed")
     monkeypatch.setattr("pipelines.offline.replay.data.PIECE_ROWS", 200)
-    peaks = []
-    for rows in (1400, 1400, 2800):  # what is made once is made by the first
+    peaks: dict[int, list[int]] = {1400: [], 2800: []}
+    for rows in 3 * list(peaks):  # what is made once, by whatever thread, is in one of them; garbage is in none
         stream = workspace.lake(1, Condition()).first(rows)
+        gc.collect()
         tracemalloc.start()
         data = data_of(stream, workspace.of(1), student, folder=tmp_path, held_rows=0, stretch_rows=200)
         for _ in data.stretches:
             pass
-        peaks.append(tracemalloc.get_traced_memory()[1])
+        peaks[rows].append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
-    assert peaks[2] < 1.1 * peaks[1]
+    assert min(peaks[2800]) < 1.12 * min(peaks[1400])  # with places in memory 1.19, with batches 1.64
 
 
 def test_a_part_that_is_large_is_mapped_and_the_same(tmp_path):

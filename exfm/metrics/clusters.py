@@ -92,8 +92,11 @@ class Clusters(NamedTuple):
     def fewest(self, rows: np.ndarray | None = None) -> int:
         """How many clusters have one of the N rows, or one of those where `rows` (N,) is true; of two columns, that
         with fewer."""
-        columns = self.codes[:2]
-        return min(len(np.unique(code if rows is None else code[rows])) for code in columns)
+        columns = zip(self.codes[:2], self.counts[:2], strict=True)
+        return min(
+            int(np.count_nonzero(np.bincount(code if rows is None else code[rows], minlength=count)))
+            for code, count in columns
+        )
 
 
 def variance_of(sums: Sequence[np.ndarray]) -> Variance:

@@ -42,9 +42,13 @@ def gauc(logits: np.ndarray, labels: np.ndarray, groups: np.ndarray, weights: np
     """
     if len(labels) == 0:
         return GroupedAuc(None, 0, 0)
-    logits = np.asarray(logits)
-    codes = np.unique(groups, return_inverse=True)[1].reshape(-1)
-    order = np.lexsort((logits, codes))
+    logits, codes = np.asarray(logits), _codes(groups)
+    order = np.argsort(logits)
+    if codes.any():  # by group, then by logit: a group and a place are one number, for those are sorted fastest
+        bits = len(order).bit_length()
+        keys = codes[order] << bits | np.arange(len(order))
+        keys.sort()
+        order = order[keys & ((1 << bits) - 1)]
     codes, scores = codes[order], logits[order]
     w = np.ones(len(order)) if weights is None else np.asarray(weights, dtype=np.float64)[order]
     y = np.asarray(labels)[order] > 0
@@ -65,3 +69,11 @@ def gauc(logits: np.ndarray, labels: np.ndarray, groups: np.ndarray, weights: np
     areas, mass = won[both] / (positives[both] * negatives[both]), (positives + negatives)[both]
     rows = np.diff(np.append(np.flatnonzero(changed), len(order)))
     return GroupedAuc(float((areas * mass).sum() / mass.sum()), int(both.sum()), int(rows[both].sum()))
+
+
+def _codes(groups: np.ndarray) -> np.ndarray:
+    """Groups as small integers from 0, (N,): as they are where they are that already."""
+    groups = np.asarray(groups)
+    if groups.dtype.kind == "i" and groups.min() >= 0 and groups.max() < 1 << 31:
+        return groups.astype(np.int64, copy=False)
+    return np.unique(groups, return_inverse=True)[1].reshape(-1)

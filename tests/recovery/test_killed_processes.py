@@ -26,6 +26,7 @@ from tests.support.pipelines.small_runs import (
     everything,
     to_the_end,
 )
+from tests.support.pipelines.topics import messages_of
 
 pytestmark = [pytest.mark.broker, pytest.mark.ray]
 
@@ -51,6 +52,7 @@ def assert_nothing_lost_nothing_twice(finished: Finished) -> None:
     config, lake = finished.config, finished.lake
     source = config.source
     assert isinstance(source, Generated)
+    assert written_twice(config) == []
     assert lake["lake_seq"].to_pylist() == list(range(lake.num_rows))
     chunks = generated_stream(source, config.rows, encoding=config.kafka.impressions.codec).chunks(source.chunk_rows)
     made = {impression for chunk in chunks for impression in chunk.impressions["impression_id"].to_pylist()}
@@ -64,6 +66,17 @@ def assert_nothing_lost_nothing_twice(finished: Finished) -> None:
     assert counts_hold(counts)
     assert counts["lake_rows"] == lake.num_rows
     assert counts["dead_letters"] == 0
+
+
+def written_twice(config: Config) -> list[tuple[Any, ...]]:
+    """Messages of the input topics that are there more than once: (topic, partition, chunk, part, offsets)."""
+    found: dict[tuple[Any, ...], list[int]] = {}
+    for topic in (config.kafka.impressions.topic, config.kafka.feedback.topic):
+        for message in messages_of(config.kafka.bootstrap_servers, topic):
+            headers = dict(message.headers)
+            place = (topic, message.partition, headers.get("chunk"), headers.get("part"))
+            found.setdefault(place, []).append(message.offset)
+    return [(*place, offsets) for place, offsets in found.items() if len(offsets) > 1]
 
 
 def without_logits(rows: pa.Table) -> pa.Table:

@@ -112,10 +112,12 @@ def _picked(builder: Any, vector: Any, lanes: Sequence[int]) -> Any:
 
 
 def by_width(part: Callable[..., Any]) -> Any:
-    """A part of loops (`inlined`) whose first argument is a width: with code of its own for rows of 8 and of 16."""
+    """A part of loops (`inlined`) whose first argument is a width: with code of its own for rows of 4, 8 and 16."""
     any_width = inlined(part)
 
     def chosen(D, *others):
+        if D == 4:
+            return any_width(4, *others)
         if D == 8:
             return any_width(8, *others)
         if D == 16:

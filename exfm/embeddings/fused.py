@@ -307,6 +307,8 @@ def _element_wise(ids, ends_K2, first_K, bags_N, following_N, g_PD, w_RD, m_RD, 
                 following = ~following_N[following]
             w, m = row(w_RD, first + ids[n]), row(m_RD, first + ids[n])
             for d in range(D):
+                if g[d] == 0:  # nothing moves, as in columns that are there to fill a row
+                    continue
                 m[d] = np.float32(np.float64(m[d]) + np.float64(g[d]) * np.float64(g[d]))
                 step = np.float64(lr * g[d]) / (np.sqrt(np.float64(m[d])) + np.float64(eps))
                 w[d] = np.float32(np.float64(w[d]) - step)

@@ -10,7 +10,7 @@ B examples, F sparse features, D embedding width, N dense features, H width of t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -57,7 +57,7 @@ class DLRM(Interaction):
             raise ConfigError(f"DLRM needs 2 or more vectors to interact, and there are {vectors}; add a feature")
         if not top:
             raise ConfigError("the top MLP has 0 layers; give it at least one size")
-        self.width = width
+        self.width, self.vectors = width, vectors
         self.lower: Tensor  # index of the strict lower triangle in a flattened square matrix
         self.pairs: Tensor  # there the place of each pair in that triangle, on the diagonal the one behind the last
         self.bottom = seeded_mlp(num_dense, bottom, generator) if num_dense else None
@@ -70,11 +70,19 @@ class DLRM(Interaction):
         self.register_buffer("pairs", pairs.flatten(), persistent=False)
 
     def forward(self, e_BFD: Tensor, dense_BN: Tensor) -> Tensor:
+        return self._represent(e_BFD, dense_BN, self._dots)
+
+    def as_code(self, e_BFD: Tensor, dense_BN: Tensor) -> Tensor:
+        """Code has no tensors but its arguments, so it works out where the pairs are."""
+        i, j = torch.tril_indices(self.vectors, self.vectors, offset=-1)
+        return self._represent(e_BFD, dense_BN, lambda T: torch.bmm(T, T.transpose(1, 2))[:, i, j])
+
+    def _represent(self, e_BFD: Tensor, dense_BN: Tensor, dots: Callable[[Tensor], Tensor]) -> Tensor:
         if self.bottom is None:
-            return self.top(self._dots(e_BFD))
+            return self.top(dots(e_BFD))
         x_BD = self.bottom(dense_BN)
         T = torch.cat([x_BD.unsqueeze(1), e_BFD], dim=1)
-        return self.top(torch.cat([x_BD, self._dots(T)], dim=1))
+        return self.top(torch.cat([x_BD, dots(T)], dim=1))
 
     def feature_axes(self, inputs: InputLabels) -> dict[str, Axes]:
         x: Labels = tuple(("x", d) for d in range(self.width)) if inputs.dense else ()
@@ -106,7 +114,8 @@ class _LowerTriangle(torch.autograd.Function):
         T, pairs = ctx.saved_tensors
         (of_Z,) = gradients
         S = torch.cat([of_Z, of_Z.new_zeros(len(of_Z), 1)], dim=1).index_select(1, pairs)
-        return torch.bmm(S.unflatten(1, (T.shape[1], -1)), T), None, None
+        of_T = torch.bmm(S.unflatten(1, (T.shape[1], -1)), T.to(S.dtype))  # under autocast T is not of Z's precision
+        return of_T.to(T.dtype), None, None
 
 
 class DLRMOptions(InteractionOptions):

@@ -186,7 +186,7 @@ class Teacher:
             return False
         if not learn:
             return True
-        self._tables.learn(looked, (e.grad * share).to(looked.pooled.dtype))
+        self._tables.learn(looked, e.grad.mul_(share).to(looked.pooled.dtype))
         self._adam.step(grads, self.cfg.dense_lr * share)
         return True
 

@@ -59,3 +59,15 @@ def test_gradients_are_those_of_the_pairs():
     e = torch.randn(2, 4, 3, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(lambda e: trunk(e, e.new_empty(2, 0)), e)
     assert torch.autograd.gradgradcheck(lambda e: trunk(e, e.new_empty(2, 0)), e)
+
+
+@pytest.mark.parametrize(("dense", "bottom"), [(2, (8, 4)), (0, ())])
+def test_as_code_it_is_the_same_with_the_same_gradients(dense, bottom):
+    trunk = DLRM(3, 4, dense, bottom=bottom, top=(5,), generator=rng()).double()
+    found = []
+    for way in (trunk, trunk.as_code):
+        e = torch.randn(6, 3, 4, generator=rng(1)).double().requires_grad_()
+        h = way(e, torch.randn(6, dense, generator=rng(2)).double())
+        found.append([h, *torch.autograd.grad(h.square().sum(), [e, *trunk.parameters()])])
+    for expected, of_code in zip(*found, strict=True):
+        torch.testing.assert_close(of_code, expected)

@@ -38,6 +38,15 @@ def test_bf16_learns_nearly_the_same_and_keeps_everything_in_fp32(group):
     assert {t.dtype for t in learned.values()} == {torch.float32}
 
 
+@pytest.mark.parametrize("interaction", ["dlrm", "dcn"])
+def test_other_interactions_learn_nearly_the_same_in_bf16(group, interaction):
+    cfg = TeacherConfig(width=4, interaction=interaction, head=(8,))
+    fp32, bf16 = (trained(group, cfg.model_copy(update={"precision": of}), range(30)) for of in ("fp32", "bf16"))
+    z, rounded = fp32.score(batch(99)), bf16.score(batch(99))
+    assert not np.array_equal(z, rounded)
+    assert np.abs(z - rounded).mean() < 0.1
+
+
 def test_two_runs_and_a_resumed_one_are_the_same_to_the_bit(group):
     straight, again = (trained(group, BF16, range(6)) for _ in range(2))
     half = trained(group, BF16, range(3)).state()

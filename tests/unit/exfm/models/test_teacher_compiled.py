@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from exfm.errors import ConfigError
-from exfm.models import Teacher, TeacherConfig, TeacherEngine, TeacherScorer, sieve
+from exfm.models import Teacher, TeacherConfig, TeacherEngine, TeacherScorer, sieve, teacher_net
 from exfm.parallel import RankGroup
 from exfm.step import LOGIT, LOSS
 from tests.support.models.states import same
@@ -25,6 +25,7 @@ pytestmark = pytest.mark.timeout(1800)  # on a busy machine the compiler takes m
 
 COMPILED = CFG.model_copy(update={"compile": True})
 BF16 = COMPILED.model_copy(update={"precision": "bf16"})
+DLRM = TeacherConfig(width=4, interaction="dlrm", head=(8,), compile=True)
 
 compiling = pytest.mark.skipif(shutil.which("g++") is None, reason="compiling needs g++, which is not installed")
 
@@ -80,10 +81,33 @@ def trained(group, cfg, steps, state=None):
     return teacher
 
 
+def test_the_gradients_that_code_makes_are_taken_as_they_are(monkeypatch):
+    """Not copied."""
+    made = []
+
+    def run(function, *_, **__):
+        def code(tensors):
+            with torch.enable_grad():
+                found = function(*tensors)
+            made.extend(tensor.data_ptr() for tensor in found)
+            return found
+
+        return code
+
+    monkeypatch.setattr(teacher_net, "machine_code", run)
+    with RankGroup() as group:
+        teacher = trained(group, COMPILED, range(2))
+    gradients = [p.grad for p in teacher.dense.values() if p.grad is not None]
+    assert len(gradients) > 10
+    assert {gradient.data_ptr() for gradient in gradients} <= set(made)
+
+
 @pytest.mark.slow
 @compiling
-def test_it_learns_what_is_learned_without_whatever_the_number_of_rows(group):
-    with_code, without = (Teacher(cfg, FEATURES, TASKS, 0, group=group) for cfg in (COMPILED, CFG))
+@pytest.mark.parametrize("cfg", [COMPILED, DLRM], ids=["wukong", "dlrm"])
+def test_it_learns_what_is_learned_without_whatever_the_number_of_rows(group, cfg):
+    without = cfg.model_copy(update={"compile": False})
+    with_code, without = (Teacher(each, FEATURES, TASKS, 0, group=group) for each in (cfg, without))
     for step, count in enumerate((64, 1, 300, 2, 0, 77, 1000)):
         rows = batch(step, count=count)
         a, b = with_code.train_step(rows), without.train_step(rows)

@@ -24,8 +24,9 @@ export OMP_NUM_THREADS ?= 1
 export OMP_WAIT_POLICY ?= passive
 # `make test ARGS="-k broker -x"` passes ARGS on.
 ARGS ?=
-# How many processes run the tests, a file each at a time; JOBS=0 is none but pytest itself (for --pdb, -s).
-JOBS ?= 2
+# How many processes run the tests, a file each at a time: on two cores three, for a third of their time they wait for
+# brokers, Ray and each other's processes. JOBS=0 is none but pytest itself (for --pdb, -s).
+JOBS ?= 3
 # What `QUICK=1 make demo` makes smaller.
 QUICK_SETTINGS := --set source.impressions=80000
 
@@ -119,6 +120,9 @@ setup:  ## install environment, pinned packages, command exfm and the broker; in
 
 demo: setup  ## run the whole pipeline on a generated stream: minutes (QUICK=1: under one)
 	@exec $(VENV)/bin/exfm stream configs/demo.yaml $(if $(QUICK),--run-dir runs/demo-quick $(QUICK_SETTINGS),--run-dir runs/demo) --until-end $(ARGS)
+
+# Hundreds of processes import the project, and asserts are rewritten once: bytecode is kept wherever tests run.
+test soak: export PYTHONDONTWRITEBYTECODE =
 
 test: setup  ## the default test suite; what takes minutes is in soak
 	@exec $(PY) -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)

@@ -2,14 +2,24 @@
 
 import itertools
 import os
+import signal
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from streaming.broker import LocalBroker
 from streaming.kafka import KafkaSettings, ensure_topics
 
 _numbers = itertools.count()
+
+# How long an example takes, to draw and to try, depends on who has the cores.
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")
+
+# A shell's background jobs ignore Ctrl-C, and so would every process that a test starts, and interrupts.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

@@ -25,10 +25,9 @@ from pipelines.status import RunStatus
 from pipelines.workers import Orders, Rendezvous, Report, Worker
 from streaming.disk import read_json
 from streaming.errors import BrokerAway, DataLost, StreamingError
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.ray
-
-PATIENCE_S = 60
 
 
 class Scripted(Worker):
@@ -167,8 +166,8 @@ def test_a_worker_stopped_by_a_signal_is_killed_after_its_silence_and_started_ag
     worker = read_json(run_dir.status)["workers"]["teacher"]
     assert (worker["state"], worker["restarts"], worker["rows"]) == ("done", 1, 100)
     assert len(pids) == 2
-    _gone, alive = psutil.wait_procs([psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)], timeout=20)
-    assert alive == []
+    left = [psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)]
+    assert psutil.wait_procs(left, timeout=PATIENCE_S)[1] == []
 
 
 class Counting(Worker):

@@ -20,11 +20,11 @@ from streaming.kafka import ensure_topics
 from streaming.lake import LakeTable
 from tests.support.pipelines.small_runs import small
 from tests.support.pipelines.topics import by_hand, ipc, send
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.broker
 
 ROWS, MESSAGE_ROWS, BUFFER_ROWS, BLOCK_ROWS = 6000, 50, 300, 256
-PATIENCE_S = 40
 
 
 def fed(servers: str, **settings: Any) -> Config:

@@ -27,6 +27,7 @@ from tests.simulation.broker import Broker
 from tests.simulation.log import Log, Record
 from tests.simulation.scheduler import Scheduler
 from tests.support.streams.source_contract import SourceContract
+from tests.support.waiting import PATIENCE_S
 
 
 class Bench(ABC):
@@ -147,7 +148,7 @@ def opened(bench):
 def read(reader: TopicReader, count: int) -> list[Any]:
     """So many messages, or all up to the end."""
     found: list[Any] = []
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + PATIENCE_S
     while len(found) < count:
         assert time.monotonic() < deadline, found
         try:

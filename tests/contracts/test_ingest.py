@@ -101,7 +101,7 @@ def begin(arguments: list[str], kafka, topics, beyond: int) -> subprocess.Popen:
     """A command of its own, once it has brought the impressions' topic beyond so many messages."""
     script = "from pipelines.cli import main; main()"
     process = subprocess.Popen(
-        [sys.executable, "-c", script, "ingest", *arguments, "--rate", str(2 * CHUNK_ROWS)],
+        [sys.executable, "-c", script, "ingest", *arguments, "--rate", str(CHUNK_ROWS)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

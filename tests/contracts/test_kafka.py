@@ -7,14 +7,13 @@ import pytest
 
 from streaming.errors import BadInput, BrokerAway, StreamingError
 from streaming.kafka import KafkaSettings, require_topics
+from streaming.ports import free_port
 
 pytestmark = pytest.mark.broker
 
 
 def test_no_broker_is_named_with_what_to_do():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        nobody = f"127.0.0.1:{probe.getsockname()[1]}"
+    nobody = f"127.0.0.1:{free_port()}"
     settings = KafkaSettings(bootstrap_servers=nobody, connect_timeout_s=0.3)
     with pytest.raises(
         BrokerAway,

@@ -6,7 +6,6 @@ import json
 import math
 import os
 import signal
-import socket
 from typing import Any
 
 import pyarrow as pa
@@ -19,6 +18,7 @@ from pipelines.results import counts_hold
 from pipelines.rules import RunState
 from pipelines.run_dir import RunDir
 from streaming.kafka import ensure_topics
+from streaming.ports import free_port
 from tests.support.pipelines.expected_rows import expected_rows, lake_rows
 from tests.support.pipelines.small_runs import assert_learned_the_lake, origin, small, to_the_end
 from tests.support.pipelines.topics import by_hand, ipc, make_inputs, send
@@ -151,9 +151,7 @@ def command(capsys, tmp_path, config: Config, **changes: Any) -> tuple[int, str]
 
 
 def test_an_unreachable_broker_is_named_with_what_to_try(broker, tmp_path, capsys):
-    with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{unused.getsockname()[1]}"
+    address = f"127.0.0.1:{free_port()}"
     config = small(address, kafka__connect_timeout_s=1)
     code, error = command(capsys, tmp_path, config)
     assert code == 1

@@ -26,6 +26,7 @@ from streaming.lake import LakeReader
 from tests.support.pipelines.expected_rows import expected_rows, lake_rows
 from tests.support.pipelines.small_runs import assert_learned_the_lake, everything, small, to_the_end
 from tests.support.pipelines.topics import by_hand, fill
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.broker
 
@@ -50,7 +51,7 @@ def live(config: Config, root: Path, blocks: int) -> tuple[pa.Table, dict[str, A
     for worker in workers:
         worker.open()
     rows = blocks * config.pace.block_rows
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE_S
     while True:
         reports = {worker.name: worker.advance(0.05, Orders()) for worker in workers}
         if (reports["augmentation"].lake_seq or 0) + 1 >= rows and not any(

@@ -17,10 +17,10 @@ from pipelines.config import Resources
 from pipelines.launch import Handle, RayLauncher
 from pipelines.rules import Cause, Died
 from pipelines.workers import Orders, Ranks, Rendezvous, Report, Worker
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.ray
 
-PATIENCE_S = 60
 COLLECTIVE_S = 3.0
 
 
@@ -94,7 +94,7 @@ def never(report: Report) -> bool:
 
 def assert_gone(report: Report) -> None:
     processes = [psutil.Process(rank.pid) for rank in report.ranks if psutil.pid_exists(rank.pid)]
-    assert psutil.wait_procs(processes, timeout=20)[1] == []
+    assert psutil.wait_procs(processes, timeout=PATIENCE_S)[1] == []
 
 
 def test_ranks_step_together_report_as_one_and_wait_for_nobody_between_two_rounds(start, tmp_path):
@@ -108,7 +108,7 @@ def test_ranks_step_together_report_as_one_and_wait_for_nobody_between_two_round
     assert [f"pid {rank.pid} on" in log for rank, log in zip(first.ranks, logs, strict=True)] == [True, True]
     time.sleep(1.5 * COLLECTIVE_S)  # a coordinator that was paused
     assert polled(handle, lambda report: report.rows > first.rows + 200).pid == first.pid
-    assert len(handle.close(10.0).ranks) == 2
+    assert len(handle.close(PATIENCE_S).ranks) == 2
     assert_gone(first)
 
 

@@ -6,7 +6,6 @@ import http.client
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -22,9 +21,11 @@ import pytest
 import yaml
 
 from streaming.errors import BadInput
+from streaming.ports import free_port
 from tests.support.pipelines.served_runs import ROWS, promote, run_with_versions
-from tests.support.pipelines.serving_command import PATIENCE_S, predicted
+from tests.support.pipelines.serving_command import predicted
 from tests.support.places import ROOT
+from tests.support.waiting import PATIENCE_S
 
 pytest.importorskip("grpc", reason="Ray Serve is not installed: pip install 'exfm[serve]'")
 
@@ -46,9 +47,7 @@ def ask(port: int, body: object) -> tuple[int, dict]:
 @contextmanager
 def on_ray(root: Path, folder: Path) -> Iterator[int]:
     """`serve run` with a file of Ray Serve; the port once it answers."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     app = {
         "name": "students",
         "route_prefix": "/",

@@ -12,6 +12,7 @@ from streaming.errors import BadInput
 from streaming.kafka import KafkaSettings, SourceWatch, TopicReader, TopicWriter, ensure_topics, topic_config
 from streaming.position import Partition, SourcePosition
 from tests.support.pipelines.secured_broker import PASSWORD, USER, secured_broker
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.broker
 
@@ -58,7 +59,7 @@ def deny(secured):
 
 def refusal(action) -> str:
     """What `action` is refused with; a right that was taken is gone within moments."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + PATIENCE_S
     while True:
         try:
             action()
@@ -108,7 +109,7 @@ def test_positions_that_may_not_be_shown_stop_nothing_that_is_read(settings, top
     partition = Partition(topic, 0)
     with TopicReader(settings, [partition], group=topic) as reader:
         reader.open({})
-        found, deadline = [], time.monotonic() + 20
+        found, deadline = [], time.monotonic() + PATIENCE_S
         while f"--operation Read --group {topic}" not in caplog.text and time.monotonic() < deadline:
             reader.commit_for_display({partition: SourcePosition(1)})
             found += reader.next_batch(0.2) or []

@@ -17,10 +17,9 @@ from pipelines.launch import Handle, RayLauncher
 from pipelines.rules import Died
 from pipelines.workers import Orders, Rendezvous, Report, Worker
 from streaming.errors import DataLost
+from tests.support.waiting import PATIENCE_S, eventually
 
 pytestmark = pytest.mark.ray
-
-PATIENCE_S = 60
 
 
 class Counting(Worker):
@@ -98,7 +97,7 @@ def test_one_that_fails_is_dropped_alone_and_opened_again_in_the_same_process(la
     assert "nothing left to read" in (tmp_path / "bad.log").read_text()
     assert "nothing left to read" not in (tmp_path / "good.log").read_text()
     for handle in (good, again):
-        assert handle.close(20) is not None
+        assert handle.close(PATIENCE_S) is not None
 
 
 def test_the_one_whose_turn_it_was_when_the_process_ended_is_started_in_its_own(launcher, tmp_path):
@@ -110,7 +109,7 @@ def test_the_one_whose_turn_it_was_when_the_process_ended_is_started_in_its_own(
     pids = [next_report(handle).pid for handle in (fine, fatal, other)]
     assert pids[0] == pids[2] != pids[1]
     for handle in (fine, fatal, other):
-        assert handle.close(20) is not None
+        assert handle.close(PATIENCE_S) is not None
 
 
 def test_a_slot_that_is_free_is_taken_before_a_process_is_started_and_an_empty_process_ends(launcher, tmp_path):
@@ -119,16 +118,13 @@ def test_a_slot_that_is_free_is_taken_before_a_process_is_started_and_an_empty_p
     fourth = started(launcher, "four", tmp_path, "filling")
     other = next_report(fourth).pid
     assert other != pid
-    assert first[0].close(20) is not None
+    assert first[0].close(PATIENCE_S) is not None
     fifth = started(launcher, "five", tmp_path, "filling")
     assert next_report(fifth).pid == pid
-    assert fourth.close(20) is not None
-    deadline = time.monotonic() + PATIENCE_S
-    while psutil.pid_exists(other) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not psutil.pid_exists(other)
+    assert fourth.close(PATIENCE_S) is not None
+    eventually(lambda: not psutil.pid_exists(other), look_s=0.05)
     for handle in (*first[1:], fifth):
-        assert handle.close(20) is not None
+        assert handle.close(PATIENCE_S) is not None
 
 
 def test_a_ray_of_the_runs_own_has_no_dashboard_autoscaler_or_reader_of_logs(launcher):

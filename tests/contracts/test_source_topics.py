@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from contextlib import nullcontext
 
 import pytest
@@ -21,6 +20,7 @@ from streaming.messages import DEAD_LETTER_SCHEMA, DeadLetter, letters_to_batch
 from streaming.position import Partition
 from tests.support.pipelines.small_runs import small
 from tests.support.pipelines.topics import by_hand, grow, ipc, make_inputs, send
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.broker
 
@@ -43,9 +43,7 @@ def topic(kafka, topic_name):
 def gone(admin, topic) -> None:
     """Have the topic deleted, and wait until the broker says so."""
     admin.delete_topics([topic])
-    deadline = time.monotonic() + 20
-    while topic in admin.list_topics() and time.monotonic() < deadline:
-        time.sleep(0.05)
+    eventually(lambda: topic not in admin.list_topics(), look_s=0.05)
 
 
 def stored(kafka, topic) -> dict:

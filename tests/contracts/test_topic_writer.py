@@ -59,7 +59,7 @@ def test_no_message_comes_after_one_that_was_given_up(kafka, topic, monkeypatch,
         away.setattr(KafkaNetClient, "is_ready", lambda *_, **__: False)
         large = len(b"second") + 512 * 1024  # each is a batch of its own
         writer.write(0, [b"second".ljust(large)])
-        time.sleep(2.5)
+        time.sleep(1.5)
         writer.write(0, [b"third".ljust(large)])
         if given_up == "by its owner":
             writer.abandon()

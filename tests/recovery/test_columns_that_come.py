@@ -19,6 +19,7 @@ from streaming.errors import BadInput
 from streaming.kafka import ensure_topics
 from tests.support.pipelines.changing_rows import COUPON, augment, declared, feed, lake, live, row
 from tests.support.pipelines.topics import make_inputs
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.broker
 
@@ -43,7 +44,7 @@ def killed(tmp_path):
         process = processes.Process(target=augment, args=(dump(config), str(root)))
         process.start()
         started.append(process)
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + PATIENCE_S
         while not moment():
             assert process.is_alive(), process.exitcode
             assert time.monotonic() < deadline

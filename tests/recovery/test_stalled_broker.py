@@ -21,10 +21,11 @@ from streaming.kafka import KafkaSettings, TopicReader, TopicWriter, ensure_topi
 from streaming.position import Partition
 from streaming.schema import RowSchema, Task
 from streaming.settlement import InputTopic, Intake, Settlement
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.broker
 
-WINDOW_S, IDLE_S = 1.0, 1.0
+WINDOW_S, IDLE_S = 1.0, 30.0
 OUTAGE_S = WINDOW_S + IDLE_S + 1.5
 SCHEMA = RowSchema(columns=(), tasks=(Task(name="ctr", window_s=WINDOW_S),))
 ADS, CLICKS = Partition("ads", 0), Partition("clicks", 0)
@@ -40,7 +41,8 @@ def own_broker(tmp_path_factory):
 
 
 class Live:
-    """Two topics, and the rows that their merge and settlement bring out, as live augmentation reads them."""
+    """Two topics, and the rows that their merge and settlement bring out, as live augmentation reads them; by a clock
+    that the test sets ahead."""
 
     def __init__(self, broker: LocalBroker, settings: KafkaSettings, suffix: str) -> None:
         self.broker, self.settings = broker, settings
@@ -48,15 +50,19 @@ class Live:
         ensure_topics(settings, {self.ads.topic: 1, self.clicks.topic: 1})
         self.settlement = Settlement(SCHEMA)
         self.labels: dict[int, int] = {}
+        self.ahead_s = 0.0
         self.intake = self.open(None)
+
+    def clock(self) -> float:
+        return time.monotonic() + self.ahead_s
 
     def open(self, position: dict[str, Any] | None) -> Intake:
         topics = [
             InputTopic(self.ads.topic, 1, "json", "impression"),
             InputTopic(self.clicks.topic, 1, "json", "feedback"),
         ]
-        source = TopicReader(self.settings, [self.ads, self.clicks])
-        intake = Intake(SCHEMA, source, topics, buffer_rows=1000, idle_s=IDLE_S)
+        source = TopicReader(self.settings, [self.ads, self.clicks], clock=self.clock)
+        intake = Intake(SCHEMA, source, topics, buffer_rows=1000, idle_s=IDLE_S, clock=self.clock)
         intake.open(position)
         return intake
 
@@ -71,12 +77,20 @@ class Live:
         with TopicWriter(self.settings, partition.topic) as writer:
             writer.write(0, [json.dumps(row).encode() for row in rows])
 
-    def read(self, until: Callable[[], bool], within_s: float) -> None:
-        deadline = time.monotonic() + within_s
-        while not until() and time.monotonic() < deadline:
-            if (chunk := self.intake.next_batch()) is not None:
-                for row in self.settlement.step(chunk).batch.to_pylist():
-                    self.labels[row["impression_id"]] = row["label_ctr"]
+    def look(self) -> None:
+        if (chunk := self.intake.next_batch()) is not None:
+            for row in self.settlement.step(chunk).batch.to_pylist():
+                self.labels[row["impression_id"]] = row["label_ctr"]
+
+    def read(self, until: Callable[[], bool], *, passing_s: float = IDLE_S / 4) -> None:
+        """Look again and again; so much time passes from one look to the next."""
+
+        def seen() -> bool:
+            self.look()
+            self.ahead_s += passing_s
+            return until()
+
+        eventually(seen)
 
 
 def stop_and_continue(live: Live) -> Callable[[], None]:
@@ -101,13 +115,16 @@ def test_an_outage_longer_than_the_window_turns_no_label_to_0(own_broker, outage
     settings = KafkaSettings(bootstrap_servers=own_broker.status().bootstrap_servers, request_timeout_s=20)
     live = Live(own_broker, settings, outage.__name__)
     live.show((1, 0), (2, 0), (3, 10))
-    live.read(lambda: live.settlement.watermark_ms == 10, within_s=20)  # clicks are idle: they never brought a row
+    live.read(lambda: live.settlement.watermark_ms == 10)  # clicks are idle: they never brought a row
     assert live.settlement.pending("ctr") == 3
 
     live.click((1, 500))  # written, and not read before the broker stands still
     back = outage(live)
     try:
-        live.read(lambda: False, within_s=OUTAGE_S)
+        live.look()
+        for _ in range(2):
+            live.ahead_s += OUTAGE_S / 2
+            live.look()
         assert live.intake.note == "the broker does not answer; event time stands still"
         assert live.intake.lag_rows() is None  # not 0: what is written meanwhile is not seen
         assert live.labels == {}
@@ -115,9 +132,12 @@ def test_an_outage_longer_than_the_window_turns_no_label_to_0(own_broker, outage
     finally:
         back()
     live.show((4, 60_000), (5, 60_010))  # a minute ahead: every window before is over once these are let pass
-    live.read(lambda: False, within_s=IDLE_S / 2)
+    for _ in range(10):
+        live.look()
+    live.ahead_s += IDLE_S / 2
+    live.look()
     live.click((2, 600), (3, 700))  # its producer was slower to come back
-    live.read(lambda: len(live.labels) >= 3, within_s=30)
+    live.read(lambda: len(live.labels) >= 3)
     live.intake.close()
     assert live.labels == {1: 1, 2: 1, 3: 1}
     assert live.settlement.counters()["late_feedback"] == 0
@@ -129,12 +149,12 @@ def test_a_broker_gone_for_longer_than_patience_ends_the_process_and_not_the_lab
     settings = KafkaSettings(bootstrap_servers=servers, request_timeout_s=20, connect_timeout_s=1, give_up_s=2)
     live = Live(own_broker, settings, "gone")
     live.show((1, 0), (2, 10))
-    live.read(lambda: live.settlement.watermark_ms == 10, within_s=20)
+    live.read(lambda: live.settlement.watermark_ms == 10)
     live.click((1, 500))
     back = restart(live)
     try:
         with pytest.raises(BrokerAway, match=rf"{servers} has not answered for [2-9] s; .*nothing is lost"):
-            live.read(lambda: False, within_s=30)
+            live.read(lambda: False, passing_s=0)
         position = live.intake.position()
         live.intake.close()
         with pytest.raises(BrokerAway, match=rf"no Kafka broker answers at {servers} \(tried 1 s\)"):
@@ -145,6 +165,6 @@ def test_a_broker_gone_for_longer_than_patience_ends_the_process_and_not_the_lab
     live.intake = live.open(position)
     live.show((3, 60_000), (4, 60_010))
     live.click((2, 600))
-    live.read(lambda: len(live.labels) >= 2, within_s=30)
+    live.read(lambda: len(live.labels) >= 2)
     live.intake.close()
     assert live.labels == {1: 1, 2: 1}

@@ -31,8 +31,8 @@ from tests.support.pipelines.small_runs import origin, small
 from tests.support.pipelines.topics import messages_of
 from tests.support.places import ROOT
 from tests.support.streams.lake_rows import SCHEMA, rows
+from tests.support.waiting import PATIENCE_S
 
-PATIENCE_S = 120
 Start = Callable[..., "Process"]
 
 

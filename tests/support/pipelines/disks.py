@@ -1,18 +1,30 @@
-"""Waiting for what another thread writes, and a disk that is full."""
+"""A disk that is full, and who waits for one."""
 
 from __future__ import annotations
 
-import time
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
-PATIENCE_S = 20
+import pytest
 
-
-def eventually(holds) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
+from pipelines.workers.stopwatch import Stopwatch
 
 
 class DiskFull(OSError):
     pass
+
+
+def waits_for_disk(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Set once a worker waits for its disk, from when its stopwatch counts that."""
+    waits, plain = threading.Event(), Stopwatch.__call__
+
+    @contextmanager
+    def told(self: Stopwatch, phase: str) -> Iterator[None]:
+        with plain(self, phase):
+            if phase == "wait for disk":
+                waits.set()
+            yield
+
+    monkeypatch.setattr(Stopwatch, "__call__", told)
+    return waits

@@ -15,6 +15,7 @@ from pipelines.registry import HAND, POLICY, Action, Ledger
 from pipelines.run_dir import RunDir
 from pipelines.serving import Server, http_server, listening
 from tests.support.pipelines.raw_configs import small
+from tests.support.waiting import PATIENCE_S
 
 ROWS = [
     {"user_id": 1, "ad_id": 5, "bid": 0.1},
@@ -65,7 +66,7 @@ def live(server: Server, request_s: float = 10.0, port: int = 0, max_bytes: int 
             yield at.getsockname()[1]
         finally:
             http.should_exit = True
-            thread.join(20)
+            thread.join(PATIENCE_S)
             assert not thread.is_alive()
 
 

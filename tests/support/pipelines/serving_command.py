@@ -23,9 +23,9 @@ from pipelines.serving import Asked, ServedVersion
 from pipelines.tools import config_of
 from tests.support.pipelines.commands import COMMAND
 from tests.support.pipelines.served_runs import ROWS
+from tests.support.waiting import PATIENCE_S
 
 BODY = json.dumps({"rows": ROWS})
-PATIENCE_S = 90
 
 
 def predicted(root: Path, version: str) -> list[float]:

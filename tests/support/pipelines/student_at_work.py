@@ -10,8 +10,8 @@ from pipelines.config import Config
 from pipelines.feeds import Cut
 from pipelines.run_dir import RunDir
 from pipelines.workers.student import StudentWorker
-from tests.support.pipelines.disks import eventually
 from tests.support.pipelines.stored_run import rows_of
+from tests.support.waiting import eventually
 
 
 @contextmanager

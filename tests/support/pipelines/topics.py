@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import defaultdict
 from typing import Any
 
@@ -12,6 +11,7 @@ from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from pipelines.config import Config
 from streaming.kafka import KafkaSettings, ensure_topics
 from streaming.sources.synthetic import GeneratedStream
+from tests.support.waiting import eventually
 
 COLUMNS = ("user_id", "ad_id", "bid", "interest_0")
 
@@ -35,10 +35,11 @@ def messages_of(servers: str | None, topic: str) -> list[Any]:
 def grow(admin: KafkaAdminClient, topics: dict[str, int]) -> None:
     """Give topics so many partitions, and wait until the broker says that they have them."""
     admin.create_partitions(topics)
-    deadline = time.monotonic() + 20
-    while {t["name"]: len(t["partitions"]) for t in admin.describe_topics(list(topics))} != topics:
-        assert time.monotonic() < deadline, f"the broker does not show {topics}"
-        time.sleep(0.05)
+    eventually(
+        lambda: {t["name"]: len(t["partitions"]) for t in admin.describe_topics(list(topics))} == topics,
+        lambda: f"the broker does not show {topics}",
+        look_s=0.05,
+    )
 
 
 def send(servers: str, messages: list[tuple[str, int, bytes]]) -> list[int]:

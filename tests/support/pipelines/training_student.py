@@ -24,6 +24,7 @@ from pipelines.feeds import Cut
 from pipelines.run_dir import RunDir
 from pipelines.workers.student import StudentWorker
 from tests.support.pipelines.stored_run import rows_of
+from tests.support.waiting import PATIENCE_S
 
 BLOCK = 32
 
@@ -36,7 +37,7 @@ class TrainingStudent:
         self.process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def end(self) -> dict[str, Any]:
-        said = json.loads(self.process.communicate("end\n", timeout=60)[0].splitlines()[-1])
+        said = json.loads(self.process.communicate("end\n", timeout=PATIENCE_S)[0].splitlines()[-1])
         assert self.process.returncode == 0
         return dict(said)
 

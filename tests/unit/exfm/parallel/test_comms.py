@@ -16,6 +16,7 @@ from exfm.metrics import metrics_of
 from exfm.parallel import RankGroup
 from exfm.parallel.comms import SentBytes, codecs
 from streaming.ports import free_port
+from tests.support.waiting import PATIENCE_S
 
 CUTS = ("table_wise", "row_wise")
 
@@ -57,7 +58,7 @@ def batch():
     return BatchBuilder(FEATURES, ["ctr"])(table[256 * rank : 256 * rank + 256])
 batches = [batch() for _ in range(80)]
 found = {}
-with RankGroup(rank, 2, master_port=port, timeout_s=20) as group:
+with RankGroup(rank, 2, master_port=port, timeout_s=60) as group:
     for cut, comms, run, steps in (
         ("table_wise", "fp32", 0, 80),
         ("table_wise", "fp16", 0, 80),
@@ -95,7 +96,7 @@ def found(tmp_path_factory):
     command = [sys.executable, "-W", "ignore", "-c", RANK, str(free_port()), str(out)]
     ranks = subprocess.Popen(command, start_new_session=True)
     try:
-        assert ranks.wait(60) == 0
+        assert ranks.wait(PATIENCE_S) == 0
     finally:
         with suppress(ProcessLookupError):
             os.killpg(ranks.pid, signal.SIGKILL)

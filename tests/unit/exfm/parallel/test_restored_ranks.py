@@ -55,7 +55,7 @@ def check(plans, root):
 
 
 def test_one_rank_and_two_under_other_plans_take_over_from_each_other(tmp_path):
-    restored(FEW, tmp_path, 60)
+    restored(FEW, tmp_path, 200)
     check(FEW, tmp_path)
 
 

@@ -12,6 +12,7 @@ import yaml
 
 from tests.support.pipelines.commands import COMMAND
 from tests.support.pipelines.raw_configs import small
+from tests.support.waiting import PATIENCE_S
 
 RECORDED = {
     "kind": "recorded",
@@ -47,4 +48,5 @@ def test_a_mistake_stops_a_run_before_anything_is_started_or_made(tmp_path):
     assert "Traceback" not in error
     assert sorted(path.name for path in tmp_path.iterdir()) == ["clicks.parquet", "run.yaml"]
     assert not [name for name in started if "java" in name or "ray" in name]
-    assert psutil.wait_procs(processes, timeout=20)[1] == []  # the server that workers would have been forked from
+    # The server that workers would have been forked from is gone, too.
+    assert psutil.wait_procs(processes, timeout=PATIENCE_S)[1] == []

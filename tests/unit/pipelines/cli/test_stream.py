@@ -24,6 +24,7 @@ from pipelines.status import RunStatus, WorkerStatus
 from streaming.disk import write_json
 from tests.support.pipelines.locks import HOLDER
 from tests.support.pipelines.raw_configs import changed, small
+from tests.support.waiting import PATIENCE_S
 
 Usage = namedtuple("Usage", "total used free")
 
@@ -171,7 +172,7 @@ def test_stop_ends_a_process_and_says_how_to_go_on(exfm, tmp_path):
         time.sleep(0.05)  # a status is written after its process began
         stored(tmp_path, "running", coordinator.pid)
         code, out, _ = exfm("stop", "--run-dir", tmp_path)
-        assert (code, coordinator.wait(10)) == (0, -signal.SIGTERM)
+        assert (code, coordinator.wait(PATIENCE_S)) == (0, -signal.SIGTERM)
     assert re.search(rf"stopped demo; resume it: \S*exfm stream {tmp_path}/config.yaml --run-dir {tmp_path}\n", out)
 
 

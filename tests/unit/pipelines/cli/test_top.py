@@ -19,6 +19,7 @@ from pipelines.cli import console as cli
 from pipelines.rules import RunState
 from pipelines.run_dir import RunDir
 from pipelines.status import RunStatus, StatusFile
+from tests.support.waiting import PATIENCE_S
 
 TOP = "from pipelines.cli.console import main; main()"
 
@@ -39,7 +40,7 @@ def top_of(run_dir: Path) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
         os.close(ours)
 
 
-def shown(terminal: int, wanted: str, within_s: float = 60.0) -> str:
+def shown(terminal: int, wanted: str, within_s: float = PATIENCE_S) -> str:
     """What comes on the terminal until it has `wanted`, or there is nothing more."""
     text, deadline = "", time.monotonic() + within_s
     with suppress(OSError):  # the other end is closed
@@ -63,7 +64,7 @@ def test_it_follows_a_run_and_ctrl_c_leaves_the_view_alone(tmp_path: Path) -> No
         assert "4,321 rows" in shown(terminal, "4,321 rows")
         process.send_signal(signal.SIGINT)
         shown(terminal, "\0")
-        assert process.wait(20) == 0
+        assert process.wait(PATIENCE_S) == 0
 
 
 def test_it_ends_with_the_run(tmp_path: Path) -> None:
@@ -74,7 +75,7 @@ def test_it_ends_with_the_run(tmp_path: Path) -> None:
         status.state = RunState.DONE
         wrote(status, tmp_path)
         assert "mine: done" in shown(terminal, "\0").replace("\x1b[1m", "").replace("\x1b[0m", "")
-        assert process.wait(20) == 0
+        assert process.wait(PATIENCE_S) == 0
 
 
 def test_without_a_terminal_it_says_what_is_for_scripts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,6 +12,7 @@ from pipelines.run_dir import RunDir
 from pipelines.status import Heartbeat, RunStatus, StatusFile, heartbeat
 from streaming.disk import read_json
 from streaming.errors import BadInput
+from tests.support.waiting import PATIENCE_S
 
 
 def test_it_is_written_at_once_again_and_again_and_at_the_end(tmp_path, monkeypatch):
@@ -27,7 +28,7 @@ def test_it_is_written_at_once_again_and_again_and_at_the_end(tmp_path, monkeypa
     status = RunStatus("run")
     with Heartbeat(StatusFile(tmp_path / "status.json"), status):
         assert written[0] == "starting"
-        assert often.wait(10)
+        assert often.wait(PATIENCE_S)
         status.state = RunState.DONE
     assert written[-1] == "done"
     assert not [thread for thread in threading.enumerate() if thread.name == "heartbeat"]

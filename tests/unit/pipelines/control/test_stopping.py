@@ -16,6 +16,7 @@ from pipelines.run_dir import RunDir
 from streaming.disk import read_json
 from streaming.errors import BadInput
 from tests.support.pipelines.scripted_run import ENDING, ENDLESS, Run, stop_after
+from tests.support.waiting import PATIENCE_S
 
 
 def once(number):
@@ -167,7 +168,7 @@ def test_sigterm_stops_a_real_process_which_until_then_holds_its_run_directory(t
         with pytest.raises(BadInput, match=words), locked(run_dir):
             pass
         process.send_signal(signal.SIGTERM)
-        assert process.communicate(timeout=30)[0].strip() == "stopped"
+        assert process.communicate(timeout=PATIENCE_S)[0].strip() == "stopped"
     finally:
         process.kill()
     assert process.returncode == 0

@@ -17,7 +17,7 @@ from pipelines.feeds import Growth, OwnRows, StudentFeed, TableSource, batch_gro
 from pipelines.feeds.cuts import RIDERS
 from pipelines.feeds.student import LeftOut
 from streaming.messages import EndOfStream
-from tests.support.pipelines.disks import eventually
+from tests.support.waiting import eventually
 
 SAMPLING = partial(sample_negatives, tasks=["ctr"], negative_rate={"ctr": 0.4}, seed=1)
 

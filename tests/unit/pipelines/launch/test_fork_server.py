@@ -6,7 +6,6 @@ import shlex
 import signal
 import subprocess
 import sys
-import time
 from contextlib import closing
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import psutil
 import pytest
 
 from pipelines.launch.fork_server import ForkServer
+from tests.support.waiting import PATIENCE_S, eventually
 
 SAID = """
 import json, os, sys
@@ -43,7 +43,7 @@ def ask(server: ForkServer, script: Path, *arguments: str, **environment: str) -
         input="typed",
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
     )
 
 
@@ -89,8 +89,7 @@ def test_who_asks_a_server_that_is_gone_becomes_the_process_itself(server, tmp_p
     script = tmp_path / "said.py"
     script.write_text(SAID)
     os.kill(server.pid, signal.SIGKILL)
-    while Path(f"/proc/{server.pid}/stat").read_text().split()[2] != "Z":
-        time.sleep(0.01)
+    eventually(lambda: Path(f"/proc/{server.pid}/stat").read_text().split()[2] == "Z", look_s=0.01)
     done = ask(server, script, "one")
     said = json.loads(done.stdout)
     assert (said["argv"], said["typed"], said["had"]) == (["one"], "typed", False)
@@ -113,10 +112,7 @@ def test_a_server_ends_with_its_owner_however_that_ended_and_leaves_nothing(of_o
         pid, path = owner.stdout.readline().split()
         assert Path(path).is_socket()
         owner.kill()
-    deadline = time.monotonic() + 30
-    while Path(path).parent.exists() or Path(f"/proc/{pid}").exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    eventually(lambda: not (Path(path).parent.exists() or Path(f"/proc/{pid}").exists()), look_s=0.02)
 
 
 ASKING = """

@@ -15,6 +15,7 @@ import pytest
 from pipelines.offline import Pool
 from streaming.errors import BadInput, StreamingError
 from tests.support.pipelines.pool_work import square
+from tests.support.waiting import PATIENCE_S
 
 
 @pytest.fixture
@@ -44,7 +45,7 @@ def test_ctrl_c_does_not_reach_a_process_that_has_only_begun_to_start(pool):
 
     def strike() -> None:
         """As a terminal does, as soon as there are processes."""
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + PATIENCE_S
         while not struck and time.monotonic() < deadline:
             for child in multiprocessing.active_children():
                 os.kill(child.pid, signal.SIGINT)
@@ -74,10 +75,9 @@ def test_closing_ends_processes_in_the_middle_of_a_job(pool):
     assert next(results) == 4
     children = multiprocessing.active_children()
     assert children
-    began = time.monotonic()
     pool.close()
-    assert time.monotonic() - began < 30  # the job sleeps for longer
     assert not any(child.is_alive() for child in children)
+    assert not any(child.exitcode == 0 for child in children)  # the job's sleep was not waited for
 
 
 def test_processes_end_with_a_parent_that_was_killed():
@@ -92,4 +92,4 @@ def test_processes_end_with_a_parent_that_was_killed():
     while "done" not in parent.stdout.readline():
         assert parent.poll() is None
     parent.kill()
-    parent.communicate(timeout=30)
+    parent.communicate(timeout=PATIENCE_S)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 
 import mlflow
 import numpy as np
@@ -17,6 +16,7 @@ from exfm.models import load_served
 from pipelines.tracking import Tracker
 from tests.support.models.served_students import ROWS, batch_of, registration, save_student
 from tests.support.pipelines.mlflow_stores import empty_store
+from tests.support.waiting import PATIENCE_S, eventually
 
 
 @pytest.fixture(scope="module")
@@ -163,24 +163,20 @@ def test_a_store_that_cannot_be_made_costs_metrics_and_says_so(open_tracker, tmp
     tracker = open_tracker(uri=f"sqlite:///{tmp_path / 'file' / 'below' / 'mlflow.db'}")
     tracker.params("teacher", {"width": 16})
     tracker.metrics("teacher", 1, {"ne": 0.9, "auc": 0.7})
-    began = time.monotonic()
-    tracker.close(30)
-    assert time.monotonic() - began < 20
+    tracker.close(PATIENCE_S)
     assert tracker.dropped == 3  # the params and two values
     assert str(tmp_path / "file") in str(tracker.problem)
+    assert "did not take" not in str(tracker.problem)  # nobody waited in vain
 
 
 def test_a_store_that_never_answers_is_left_after_the_time_given(open_tracker, monkeypatch):
     answered = threading.Event()
     monkeypatch.setattr(MlflowClient, "get_experiment_by_name", lambda *_: answered.wait())
     tracker = open_tracker()
-    began = time.monotonic()
     for step in range(2000):
         tracker.metrics("teacher", step, {"ne": 0.9})
-    tracker.params("teacher", {"width": 16})
-    assert time.monotonic() - began < 1  # nobody who trains waits
+    tracker.params("teacher", {"width": 16})  # nobody who trains waits: there is never an answer
     tracker.close(0.2)
-    assert time.monotonic() - began < 3
     assert tracker.dropped == 2001
     assert str(tracker.problem).endswith("did not take the last 2001 entries within 0.2 s")
     answered.set()
@@ -209,17 +205,14 @@ def test_settings_alone_wait_until_there_is_more_to_write(open_tracker, monkeypa
     {"metrics": lambda: tracker.metrics("teacher", 1, {"ne": 0.9}), "finish": lambda: tracker.finish("teacher")}.get(
         more, tracker.close
     )()
-    assert asked.wait(30)
+    assert asked.wait(PATIENCE_S)
     tracker.close()
 
 
 def test_settings_are_written_though_nothing_follows(open_tracker, client, request):
     tracker = open_tracker(settings_wait_s=0.1)
     tracker.params("teacher", {"width": 16})
-    deadline = time.monotonic() + 30
-    while client.get_experiment_by_name(request.node.name) is None and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert client.get_experiment_by_name(request.node.name) is not None
+    eventually(lambda: client.get_experiment_by_name(request.node.name), look_s=0.01)
     tracker.close()
 
 
@@ -234,9 +227,7 @@ def test_a_store_that_fails_for_a_while_loses_that_while_only(open_tracker, clie
     monkeypatch.setattr(MlflowClient, "log_batch", flaky)
     tracker = open_tracker()
     tracker.metrics("teacher", 1, {"ne": 0.9, "auc": 0.7})
-    deadline = time.monotonic() + 30
-    while not tracker.dropped and time.monotonic() < deadline:
-        time.sleep(0.01)
+    eventually(lambda: tracker.dropped)
     tracker.metrics("teacher", 2, {"ne": 0.8, "auc": 0.7})
     tracker.close()
     assert tracker.dropped == 2
@@ -254,8 +245,7 @@ def test_a_store_deleted_in_the_middle_costs_what_comes_after_and_says_so(open_t
     (run_id,) = json.loads((tmp_path / "runs.json").read_text()).values()
     MlflowClient(tracker.uri).set_terminated(run_id)
     tracker = open_tracker(uri=f"sqlite:///{file}")
-    while MlflowClient(tracker.uri).get_run(run_id).info.status != "RUNNING":
-        time.sleep(0.01)
+    eventually(lambda: MlflowClient(tracker.uri).get_run(run_id).info.status == "RUNNING", look_s=0.01)
     file.unlink()
     tracker.metrics("teacher", 2, {"ne": 0.8, "auc": 0.7})
     tracker.close()

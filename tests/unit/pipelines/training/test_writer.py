@@ -10,7 +10,8 @@ import pytest
 
 from pipelines.training import Writer
 from pipelines.workers.stopwatch import Stopwatch
-from tests.support.pipelines.disks import PATIENCE_S, DiskFull, eventually
+from tests.support.pipelines.disks import DiskFull, waits_for_disk
+from tests.support.waiting import PATIENCE_S, eventually
 
 
 class Disk:
@@ -50,8 +51,8 @@ def disk():
 
 
 @pytest.mark.parametrize("bound", [1, 3])
-def test_a_disk_that_stands_still_delays_nobody_until_the_queue_is_full(disk, bound):
-    watch = Stopwatch()
+def test_a_disk_that_stands_still_delays_nobody_until_the_queue_is_full(disk, bound, monkeypatch):
+    watch, waits = Stopwatch(), waits_for_disk(monkeypatch)
     writer = Writer("test", bound, watch)
     for number in range(bound + 1):  # one is being written, the others wait
         writer.put(disk.write(number))
@@ -62,6 +63,7 @@ def test_a_disk_that_stands_still_delays_nobody_until_the_queue_is_full(disk, bo
 
     late = threading.Thread(target=writer.put, args=[disk.write(bound + 1)])
     late.start()
+    assert waits.wait(PATIENCE_S)
     late.join(0.05)
     assert late.is_alive()  # full: this one waits for the disk
     disk.let_through()

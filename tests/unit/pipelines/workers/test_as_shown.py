@@ -8,10 +8,10 @@ from pipelines.config import parse
 from pipelines.feeds import Cut
 from pipelines.run_dir import RunDir
 from pipelines.training import read_predictions
-from tests.support.pipelines.disks import eventually
 from tests.support.pipelines.raw_configs import small
 from tests.support.pipelines.stored_run import rows_of
 from tests.support.pipelines.student_at_work import starting
+from tests.support.waiting import eventually
 
 STEP_MS = 937  # two batches are shown within the window of clicks
 

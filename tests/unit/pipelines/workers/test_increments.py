@@ -12,9 +12,9 @@ from pipelines.run_dir import Lease, RunDir
 from pipelines.training import Writer
 from pipelines.workers.student.increments import Increments
 from tests.support.models.states import same
-from tests.support.pipelines.disks import eventually
 from tests.support.pipelines.stored_run import FORMAT_1
 from tests.support.pipelines.student_at_work import learn, starting
+from tests.support.waiting import eventually
 
 
 class AtWork:

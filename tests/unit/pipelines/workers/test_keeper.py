@@ -26,11 +26,11 @@ from streaming.errors import StreamingError
 from streaming.lake import Readers
 from streaming.position import Partition, SourcePosition
 from tests.support.models.states import same
-from tests.support.pipelines.disks import DiskFull, eventually
+from tests.support.pipelines.disks import DiskFull, waits_for_disk
 from tests.support.pipelines.stored_run import FORMAT_1, rows_of
+from tests.support.waiting import PATIENCE_S, eventually
 
 CONFIG = load_config(FORMAT_1 / "config.yaml", ["teacher.batch_rows=32"])
-PATIENCE_S = 20
 NO_LAKE: Any = None
 
 
@@ -117,7 +117,10 @@ def learn_block(worker: TeacherWorker, number: int) -> dict[str, torch.Tensor]:
     return worker.engine.state()
 
 
-def test_a_disk_that_stands_still_delays_no_step_of_the_teacher_until_the_queue_is_full(teacher, disk, tmp_path):
+def test_a_disk_that_stands_still_delays_no_step_of_the_teacher_until_the_queue_is_full(
+    teacher, disk, tmp_path, monkeypatch
+):
+    waits = waits_for_disk(monkeypatch)
     states = [learn_block(teacher, 0)]
     eventually(lambda: disk.began == 1)  # it is being written, and stands still
     states.append(learn_block(teacher, 1))  # waits in the queue, whose bound is 1
@@ -127,6 +130,7 @@ def test_a_disk_that_stands_still_delays_no_step_of_the_teacher_until_the_queue_
 
     late = threading.Thread(target=lambda: states.append(learn_block(teacher, 2)))
     late.start()
+    assert waits.wait(PATIENCE_S)
     late.join(0.1)
     assert late.is_alive()  # full: memory does not grow, training waits for the disk
     disk.let_through(1)

@@ -15,9 +15,9 @@ from pipelines.registry import CONCLUSION, HAND, Action, Ledger, Standing
 from pipelines.run_dir import RunDir
 from pipelines.workers.student import versions
 from tests.support.models.states import same
-from tests.support.pipelines.disks import eventually
 from tests.support.pipelines.stored_run import FORMAT_1, rows_of
 from tests.support.pipelines.student_at_work import starting
+from tests.support.waiting import eventually
 
 ROWS = 64
 SETTINGS = [

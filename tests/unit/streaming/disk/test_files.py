@@ -20,6 +20,7 @@ from streaming.disk import (
     write_text,
 )
 from streaming.errors import DiskFull, StreamingError
+from tests.support.waiting import PATIENCE_S
 
 
 class Interrupted(BaseException):
@@ -67,7 +68,7 @@ def test_a_full_disk_is_named_with_the_file(tmp_path):
 
 
 def test_two_threads_that_write_one_path_do_not_mix_their_bytes(tmp_path):
-    path, opened = tmp_path / "status.json", threading.Barrier(2, timeout=10)
+    path, opened = tmp_path / "status.json", threading.Barrier(2, timeout=PATIENCE_S)
 
     def write(letter: bytes) -> None:
         with replacing(path) as file:
@@ -130,7 +131,7 @@ def test_a_lock_is_exclusive_or_shared_and_ends_with_its_process(tmp_path):
             assert (held, shared) == (False, False)
     finally:
         other.kill()
-        other.wait(timeout=10)
+        other.wait(timeout=PATIENCE_S)
         other.stdin.close()
         other.stdout.close()
     with file_lock(path, shared=True) as first, file_lock(path, shared=True) as second, file_lock(path) as alone:
@@ -144,7 +145,7 @@ def test_a_forked_process_flushes_by_threads_of_its_own(tmp_path):
     sync_all([tmp_path / "a"])
     child = multiprocessing.get_context("fork").Process(target=sync_all, args=([tmp_path / "a"],))
     child.start()
-    child.join(timeout=30)
+    child.join(timeout=PATIENCE_S)
     assert child.exitcode == 0
 
 
@@ -152,7 +153,7 @@ def test_several_are_flushed_at_once_and_what_fails_is_told(tmp_path, monkeypatc
     names = ["a", "b", "c"]
     for name in names:
         (tmp_path / name).write_text(name)
-    together = threading.Barrier(len(names), timeout=10)  # each waits until all have begun
+    together = threading.Barrier(len(names), timeout=PATIENCE_S)  # each waits until all have begun
     monkeypatch.setattr(os, "fsync", lambda _: together.wait())
     sync_all([tmp_path / name for name in names])
     flushed: list[int] = []

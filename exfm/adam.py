@@ -6,7 +6,6 @@ from collections.abc import Mapping
 
 import torch
 from torch import Tensor
-from torch.optim.adam import adam
 
 
 class Adam:
@@ -36,20 +35,19 @@ class Adam:
     def step(self, gradients: Mapping[str, Tensor], lr: float) -> None:
         """A step of the parameters that have a gradient."""
         averages, squares, steps = zip(*(self.state[name].values() for name in gradients), strict=True)
-        parameters = [self._parameters[name] for name in gradients]
-        adam(
-            parameters,
+        torch._foreach_add_(steps, 1)
+        torch._fused_adam_(
+            [self._parameters[name] for name in gradients],
             list(gradients.values()),
-            list(averages),
-            list(squares),
+            averages,
+            squares,
             [],
-            list(steps),
-            fused=True,
-            amsgrad=False,
+            steps,
+            lr=lr,
             beta1=0.9,
             beta2=0.999,
-            lr=lr,
             weight_decay=0.0,
             eps=1e-8,
+            amsgrad=False,
             maximize=False,
         )

@@ -80,13 +80,13 @@ def learned(
     theta = state.theta.numpy()
     R, P = theta.shape
     shifts = np.zeros(R) if shift is None else shift.double().numpy()
-    sums = torch.zeros(R, P, P + 2, dtype=torch.float64)
+    sums = np.zeros((R, P, P + 2))
     given = (inputs.double().numpy(), labels.numpy(), mask.numpy(), weights.numpy())
-    _add_rows(*given, theta, shifts, terms.largest_input, sums.numpy())
-    after = Regression(torch.empty_like(state.theta), torch.empty_like(state.information))
-    H, sums = state.information.numpy(), total(sums)
-    _step(theta, H, sums.numpy(), *_arrays(terms), terms.half_life_rows, *(part.numpy() for part in after))
-    return after
+    _add_rows(*given, theta, shifts, terms.largest_input, sums)
+    H, sums = state.information.numpy(), total(torch.from_numpy(sums)).numpy()
+    after = np.empty_like(theta), np.empty_like(H)
+    _step(theta, H, sums, *_arrays(terms), terms.half_life_rows, *after)
+    return Regression(*map(torch.from_numpy, after))
 
 
 @lru_cache

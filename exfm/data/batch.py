@@ -59,7 +59,7 @@ class Batch:
     settled_ms: Tensor | None = None  # (B,) int64, when the row's labels had settled, in event time
     raw: Tensor | None = None  # (B, S) float64, values of features whose statistics are learned, NaN for null
 
-    @property
+    @cached_property
     def label_weights(self) -> Tensor:
         """(B, T): what every label counts in a metric, which is one of all rows, whatever share of them is here."""
         if self.negative_rate is None:

@@ -76,9 +76,9 @@ def adapted_logits(weights: Tensor, teacher_logits: Tensor, context: Tensor | No
     >>> adapted_logits(weights, torch.tensor([[-2.0], [1.0]])).flatten().tolist()
     [-2.0, 1.0]
     """
-    said = torch.empty_like(teacher_logits, memory_format=torch.contiguous_format)
-    _say(weights.numpy(), teacher_logits.numpy(), _of_context(weights, context), said.numpy())
-    return said
+    said = np.empty(tuple(teacher_logits.shape), np.float32)
+    _say(weights.numpy(), teacher_logits.numpy(), _of_context(weights, context), said)
+    return torch.from_numpy(said)
 
 
 def _width(weights: Tensor, context: Tensor | None) -> int:
@@ -120,9 +120,10 @@ def updated(
     if context is not None:
         V = g[:, 3 * of_hidden.shape[2] + 1 :]
         V.copy_(torch.matmul(torch.from_numpy(of_hidden).transpose(1, 2), context).flatten(1))
-    after = Fitted(*(torch.empty_like(part) for part in state))
-    _adam(*(part.numpy() for part in state), g.numpy(), counts, lr, *(part.numpy() for part in after))
-    return after
+    before = [part.numpy() for part in state]
+    after = [np.empty_like(part) for part in before]
+    _adam(*before, g.numpy(), counts, lr, *after)
+    return Fitted(*map(torch.from_numpy, after))
 
 
 @loop("void(f4[:, ::1], f4[:, :], f4[:, :, :], f4[:, ::1])")

@@ -84,9 +84,9 @@ def share(state: Regression) -> Tensor:
 
 def _shares(state: Regression) -> tuple[Tensor, Tensor]:
     """Shares and factors."""
-    found = torch.empty(len(state.theta), dtype=torch.float64), torch.empty(len(state.theta))
-    _measure(state.theta.numpy(), state.information.numpy(), *(part.numpy() for part in found))
-    return found
+    found = np.empty(len(state.theta)), np.empty(len(state.theta), np.float32)
+    _measure(state.theta.numpy(), state.information.numpy(), *found)
+    return torch.from_numpy(found[0]), torch.from_numpy(found[1])
 
 
 @loop("void(f8[:, ::1], f8[:, :, ::1], f8[::1], f4[::1])")

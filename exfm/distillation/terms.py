@@ -98,7 +98,7 @@ def terms_of(
     numbers = (rows.weights, shift, lesson.factors, lesson.adapted_factors)
     masks = (rows.label_rows, rows.distillation_rows, rows.cold)
     (B, T), dtype = z_S.shape, z_S.dtype if z_S.dtype == torch.float64 else torch.float32
-    values, counted = torch.zeros(4, dtype=torch.float64), torch.zeros(3, T, dtype=torch.int64)
+    values, counted = np.zeros(4), np.zeros((3, T), np.int64)
     slopes = torch.zeros(4, B, T, dtype=dtype)
     _add_terms(
         *(_array(t, dtype, 2) for t in (*logits, _counts(arm, labels, rows))),
@@ -108,11 +108,11 @@ def terms_of(
         arm.rows == "labelled",
         arm.label_scale,
         arm.temperature,
-        values.numpy(),
+        values,
         slopes.numpy(),
-        counted.numpy(),
+        counted,
     )
-    return Terms(values, slopes, counted)
+    return Terms(torch.from_numpy(values), slopes, torch.from_numpy(counted))
 
 
 def _counts(arm: Arm, labels: Tensor, rows: RowMasks) -> Tensor | None:

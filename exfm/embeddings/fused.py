@@ -16,7 +16,7 @@ B examples, K keys, P bags (B · K), D width, N ids of a batch, R rows, V tables
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
@@ -98,6 +98,12 @@ class FusedTables(nn.Module):
         """(B, E): what is looked up in other tables of these sizes, by width as `parameters` are."""
         return self._pooled(self._places_of(batch), len(batch), weights)
 
+    def packed(self, weights: Mapping[str, Tensor]) -> tuple[Tensor, ...] | None:
+        """Other tables by name, as `pooled` takes them; None where they are not of these sizes."""
+        if {name: w.shape for name, w in weights.items()} != {name: w.shape for name, w in self.weights.items()}:
+            return None
+        return tuple(torch.cat([weights[name] for name in tables.names]) for tables in self._of_width)
+
     def _places_of(self, batch: Batch) -> tuple[Places, ...]:
         return batch.once(("places", self._rows), lambda: self._places(batch.sparse))
 
@@ -150,6 +156,10 @@ class _TablesOfWidth:
         """All that a place depends on besides the batch."""
         return self.keys, tuple(self._rows.items()), self._several_K.tobytes()
 
+    @property
+    def names(self) -> list[str]:
+        return list(self._rows)
+
     def by_name(self, of_all: Tensor) -> dict[str, Tensor]:
         return dict(zip(self._rows, of_all.split(list(self._rows.values())), strict=True))
 
@@ -159,7 +169,7 @@ class _TablesOfWidth:
     def look_up(self, at: Places, weight: Tensor, B: int) -> Tensor:
         """(B, K, D)."""
         pooled = (torch.empty if at.in_all_bags else torch.zeros)(B, len(self.keys), self.D)
-        _pool(at.ids, at.ends, at.first_rows, at.bags, weight.numpy(), pooled.view(-1, self.D).numpy())
+        _pool(at.ids, at.ends, at.first_rows, at.bags, weight.numpy(), pooled.numpy().reshape(-1, self.D))
         return pooled
 
     def learn(self, at: Places, gradient: Tensor, lr: float, eps: float) -> None:

@@ -38,6 +38,11 @@ class ServedTables(nn.Module):
             }
         )
 
+    @property
+    def weights(self) -> dict[str, Tensor]:
+        """By table, (rows, width): the parameters themselves, without gradient."""
+        return {name: bag.weight.detach() for name, bag in self.embedding_bags.items()}  # type: ignore[operator]
+
     def forward(self, sparse: KeyedJaggedTensor) -> Tensor:
         B = sparse.stride()
         weights: list[Tensor] = [self.embedding_bags[name].weight for name in self.keys]  # type: ignore[misc]

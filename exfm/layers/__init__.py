@@ -5,6 +5,7 @@ registry       the interactions by name, and a student's trunk
 wukong, dlrm, dcn, mlp   one interaction each
 wukong_code    wukong as a compiler is given it
 units          from looked-up embeddings to embeddings of one width
+passes         through units and trunk and back, by hand or by autograd
 hashed_linear  a linear model of ids and pairs of them, hashed
 prior          the log-odds of the label rate so far
 pooling        attention over the places of a sequence

@@ -2,7 +2,8 @@ from .dcn import DCN, CrossConfig, DCNOptions
 from .dense import seeded_linear, seeded_mlp
 from .dlrm import DLRM, DLRMOptions
 from .hashed_linear import SLOTS, Coordinates, HashedLinear, Hashing, sum_rows, sum_slots
-from .interaction import Axes, InputLabels, Interaction, InteractionOptions, Labels, widen
+from .interaction import Axes, InputLabels, Interaction, InteractionOptions, Labels, Pass, widen
+from .passes import forward_pass, representation
 from .prior import Prior, label_sums, with_prior
 from .registry import INTERACTIONS, TrunkConfig, build_trunk, interaction_options, with_complete_options
 from .units import Units, input_labels, unit_count
@@ -24,6 +25,7 @@ __all__ = [
     "Interaction",
     "InteractionOptions",
     "Labels",
+    "Pass",
     "Prior",
     "TrunkConfig",
     "Units",
@@ -31,9 +33,11 @@ __all__ = [
     "WukongOptions",
     "WukongSizes",
     "build_trunk",
+    "forward_pass",
     "input_labels",
     "interaction_options",
     "label_sums",
+    "representation",
     "seeded_linear",
     "seeded_mlp",
     "sum_rows",

@@ -11,6 +11,7 @@ B examples, F sparse features, D embedding width, N dense features, H width of t
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -18,8 +19,9 @@ from pydantic import Field
 from torch import Tensor
 
 from exfm.errors import ConfigError
-from exfm.layers.dense import seeded_mlp
-from exfm.layers.interaction import Axes, InputLabels, Interaction, InteractionOptions, Labels, widen
+from exfm.layers.dense import gradients, outputs, seeded_mlp
+from exfm.layers.interaction import Axes, InputLabels, Interaction, InteractionOptions, Labels, Pass, widen
+from exfm.loops import loop
 
 
 class DLRM(Interaction):
@@ -84,6 +86,42 @@ class DLRM(Interaction):
         T = torch.cat([x_BD.unsqueeze(1), e_BFD], dim=1)
         return self.top(torch.cat([x_BD, dots(T)], dim=1))
 
+    @torch.no_grad()
+    def by_hand(self, e_BFD: Tensor, dense_BN: Tensor) -> Pass:
+        x, T = [], e_BFD
+        if self.bottom is not None:
+            x = outputs(self.bottom, dense_BN)
+            T = torch.cat([x[-1].unsqueeze(1), e_BFD], dim=1)
+        V, D = T.shape[1], self.width if x else 0
+        xZ = T.new_empty(len(T), D + V * (V - 1) // 2)
+        _pack_pairs(torch.bmm(T, T.transpose(1, 2)).numpy(), (x[-1] if x else xZ[:, :0]).numpy(), xZ.numpy())
+        y = outputs(self.top, xZ)
+
+        @torch.no_grad()
+        def back(of_h: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+            *of_top, of_xZ = gradients(self.top, y, of_h, of_input=True)
+            S = T.new_empty(len(T), V, V)
+            _unpack_pairs(of_xZ.numpy(), S.numpy())
+            of_T = torch.bmm(S, T)
+            if self.bottom is None:
+                return of_T, dict(zip(self._names, of_top, strict=True))
+            of_x = of_xZ[:, :D] + of_T[:, 0]
+            of_bottom = gradients(self.bottom, x, of_x, of_input=False)
+            return of_T[:, 1:], dict(zip(self._names, (*of_top, *of_bottom), strict=True))
+
+        return Pass(y[-1], back)
+
+    @cached_property
+    def _names(self) -> list[str]:
+        """Of the parameters, in the order of their gradients."""
+        parts = {"top": self.top, "bottom": self.bottom}
+        return [
+            f"{part}.{n}.{kind}"
+            for part, mlp in parts.items()
+            for n in reversed(range(0, len(mlp or ()), 2))
+            for kind in ("weight", "bias")
+        ]
+
     def feature_axes(self, inputs: InputLabels) -> dict[str, Axes]:
         x: Labels = tuple(("x", d) for d in range(self.width)) if inputs.dense else ()
         vectors: Labels = ((("dense unit", 0),) if inputs.dense else ()) + inputs.embeddings
@@ -116,6 +154,35 @@ class _LowerTriangle(torch.autograd.Function):
         S = torch.cat([of_Z, of_Z.new_zeros(len(of_Z), 1)], dim=1).index_select(1, pairs)
         of_T = torch.bmm(S.unflatten(1, (T.shape[1], -1)), T.to(S.dtype))  # under autocast T is not of Z's precision
         return of_T.to(T.dtype), None, None
+
+
+@loop("void(f4[:, :, ::1], f4[:, :], f4[:, ::1])")
+def _pack_pairs(TT_BVV, x_BD, xZ):
+    """[x, Z], Z of all products: row after row of the strict lower triangle."""
+    D, V = x_BD.shape[1], TT_BVV.shape[1]
+    for b in range(len(TT_BVV)):
+        for d in range(D):
+            xZ[b, d] = x_BD[b, d]
+        n = D
+        for i in range(1, V):
+            for j in range(i):
+                xZ[b, n] = TT_BVV[b, i, j]
+                n += 1
+
+
+@loop("void(f4[:, ::1], f4[:, :, ::1])")
+def _unpack_pairs(of_xZ, S_BVV):
+    """S, of ∂[x, Z]."""
+    V = S_BVV.shape[1]
+    first = of_xZ.shape[1] - V * (V - 1) // 2
+    for b in range(len(of_xZ)):
+        n = first
+        for i in range(V):
+            S_BVV[b, i, i] = 0
+            for j in range(i):
+                S_BVV[b, i, j] = of_xZ[b, n]
+                S_BVV[b, j, i] = of_xZ[b, n]
+                n += 1
 
 
 class DLRMOptions(InteractionOptions):

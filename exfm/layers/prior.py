@@ -21,12 +21,15 @@ B examples, T tasks.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TypeVar
+from functools import lru_cache
+from typing import NamedTuple, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from exfm.data import Batch
+from exfm.loops import loop
 from exfm.tensors import TensorSource, copy_tensors
 
 S = TypeVar("S")
@@ -43,11 +46,42 @@ def label_sums(batch: Batch) -> Tensor:
     >>> label_sums(build(pa.table({"ad": [0, 1, 1], "label_ctr": pa.array([1, 0, None], pa.int8())}))).tolist()
     [[1.0], [4.0]]
     """
+    if not batch.labels.is_cpu:
+        return label_sums_anywhere(batch)
+    own = _ALL if batch.own is None else batch.own.numpy()
+    known, labels, weights = (t.numpy() for t in (batch.label_mask, batch.labels, batch.label_weights))
+    sums = np.zeros((2, labels.shape[1]))
+    _add_labels(labels, known, own, weights, sums)
+    return torch.from_numpy(sums)
+
+
+def label_sums_anywhere(batch: Batch) -> Tensor:
+    """The same by torch's operators, of a batch in any memory."""
     w = (batch.label_weights.double() * STEPS).round() / STEPS
     known = batch.label_mask if batch.own is None else batch.label_mask & batch.own.unsqueeze(1)
     w = torch.where(known, w, 0.0)
     positive = torch.where(batch.labels > 0, w, 0.0)
     return torch.stack([positive, w - positive]).sum(1)
+
+
+_ALL = np.empty(0, bool)
+
+
+@loop("void(f4[:, :], b1[:, :], b1[:], f4[:, :], f8[:, ::1])")
+def _add_labels(labels_BT, known_BT, own_B, weights_BT, sums_2T):
+    for b in range(len(labels_BT)):
+        if len(own_B) and not own_B[b]:
+            continue
+        for t in range(labels_BT.shape[1]):
+            if known_BT[b, t]:
+                sums_2T[0 if labels_BT[b, t] > 0 else 1, t] += np.rint(np.float64(weights_BT[b, t]) * STEPS) / STEPS
+
+
+class Known(NamedTuple):
+    """An offset (T,), in float64 and in float32. Nobody writes into it."""
+
+    double: Tensor
+    single: Tensor
 
 
 class Prior(nn.Module):
@@ -74,12 +108,12 @@ class Prior(nn.Module):
 
     def offset(self) -> Tensor:
         """(T,) float64."""
-        return torch.where(self.positive.isfinite(), torch.log((self.positive + 0.5) / (self.negative + 0.5)), 0.0)
+        return _offset(self.positive, self.negative)
 
     @property
-    def bits(self) -> bytes:
-        """All that the offset depends on."""
-        return self.positive.numpy().tobytes() + self.negative.numpy().tobytes()
+    def known(self) -> Known:
+        """The offset of a prior in the CPU's memory, worked out once for all that have counted the same."""
+        return _known(self.positive.numpy().tobytes(), self.negative.numpy().tobytes())
 
     def add(self, sums: Sequence[Tensor] | Tensor) -> None:
         """Count the rows of one step more, by their `label_sums` (2, T), of all ranks."""
@@ -94,6 +128,17 @@ class Prior(nn.Module):
         """Take up the prior of a state or snapshot. Raises ModelError where it is of other tasks."""
         found = with_prior(tensors, len(self.positive))
         copy_tensors(self.tensors(), {name: found[name] for name in self.tensors()})
+
+
+def _offset(positive: Tensor, negative: Tensor) -> Tensor:
+    return torch.where(positive.isfinite(), torch.log((positive + 0.5) / (negative + 0.5)), 0.0)
+
+
+@lru_cache(maxsize=64)
+def _known(positive: bytes, negative: bytes) -> Known:
+    with torch.inference_mode(False):  # or it could be used there alone
+        offset = _offset(*(torch.from_numpy(np.frombuffer(sums).copy()) for sums in (positive, negative)))
+        return Known(offset, offset.float())
 
 
 def sums_at_start(tasks: int) -> dict[str, Tensor]:

@@ -34,6 +34,7 @@ class Units(nn.Module):
              for f in features.sequence}
         )  # fmt: skip
         self._lengths = [feature.length for feature in features.sequence]
+        self.has_no_sequences = not self._lengths
 
     def forward(self, pooled_BE: Tensor, sparse: KeyedJaggedTensor) -> Tensor:
         X = pooled_BE.unflatten(1, (-1, self.width))

@@ -15,7 +15,17 @@ from .engine import (
     under,
 )
 from .scorer import ShardedScorer, TeacherScorer, snapshot_of
-from .served import PARITY, ServedStudent, check_logits, load_served, load_student, save_served, served_meta, served_of
+from .served import (
+    PARITY,
+    Beside,
+    ServedStudent,
+    check_logits,
+    load_served,
+    load_student,
+    save_served,
+    served_meta,
+    served_of,
+)
 from .stack import has_wide, stacked
 from .student import Student
 from .student_config import StudentConfig
@@ -36,6 +46,7 @@ __all__ = [
     "TWIN",
     "AsShown",
     "AsShownConfig",
+    "Beside",
     "Changes",
     "Engine",
     "Judged",

@@ -23,7 +23,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from exfm.data import AsServed, Batch, FeatureSet, Histories, Single, Statistics
 from exfm.embeddings import Kind, QuantisedTables, ServedTables, load_table_weights, one_id_each
 from exfm.errors import ModelError
-from exfm.layers import Prior, TrunkConfig, Units, build_trunk, with_prior
+from exfm.layers import Prior, TrunkConfig, Units, build_trunk, representation, sum_slots, with_prior
 from exfm.models.stack import has_wide, stacked_served
 from exfm.models.student_wide import ServedWide
 from exfm.tensors import check_fit, copy_tensors, load_checkpoint, save_checkpoint
@@ -76,18 +76,13 @@ class ServedStudent(nn.Module):
     def forward(self, sparse: KeyedJaggedTensor, dense: Tensor, raw: Tensor | None = None) -> Tensor:
         dense = self.statistics(dense, raw)
         offset = self.prior.offset()
-        z_S = self._unbiased(self._looked_up(sparse), sparse, dense)
+        z_S = self.serving(self.trunk(self.units(self._looked_up(sparse), sparse), self.histories(sparse, dense)))
         z_S = z_S + offset.to(z_S.dtype)
         return z_S if self.wide is None else self.wide(offset.float(), z_S, self.wide.linear(sparse, dense))
 
     def _looked_up(self, sparse: KeyedJaggedTensor) -> Tensor:
         found: Tensor = self.tables(sparse) if self.quantised is None else self.quantised(sparse)
         return found
-
-    def _unbiased(self, pooled_BE: Tensor, sparse: KeyedJaggedTensor, dense: Tensor) -> Tensor:
-        """(B, T) z_S without the prior's offset."""
-        z_S: Tensor = self.serving(self.trunk(self.units(pooled_BE, sparse), self.histories(sparse, dense)))
-        return z_S
 
     @property
     def parameter_count(self) -> int:
@@ -150,17 +145,43 @@ class ServedStudent(nn.Module):
     def score_with(self, batch: Batch, pooled_BE: Tensor, linear: Tensor | None) -> np.ndarray:
         """As `score`, of a complete batch as it is served, with what tables and a linear part, which may be others
         than its own, have for it: (B, E) and (B, T)."""
-        offset = batch.once(("prior", self.prior.bits), self.prior.offset)
+        offset = self.prior.known
         with torch.inference_mode():
-            x_BT = self._unbiased(pooled_BE, batch.sparse, batch.dense)
+            dense = self.histories(batch.sparse, batch.dense)
+            x_BT: Tensor = self.serving(representation(self, pooled_BE, batch.sparse, dense))
             if self.wide is None or linear is None:
-                return (x_BT + offset.float()).numpy()
-            return stacked_served(self.wide.theta, offset, x_BT, linear)
+                return (x_BT + offset.single).numpy()
+            return stacked_served(self.wide.theta, offset.double, x_BT, linear)
 
     def score_single(self, rows: Single) -> np.ndarray:
         """Logits (B, T) float32, by compiled code; B is at least 1."""
         assert self.compiled is not None
         return self.compiled(*rows).numpy()
+
+
+class Beside:
+    """A served student, which does not change any more, beside the one that learns, whose features it has: asked about
+    the same batches, it shares what these are worked out to (`Batch.once`). Its tables and linear part are copied once,
+    to lie as those of a student in training do."""
+
+    def __init__(self, served: ServedStudent, student: Student) -> None:
+        self.served, self._tables = served, student.net.tables
+        self._weights = self._tables.packed(served.tables.weights)
+        self._w_ST = None if served.wide is None else served.wide.linear.weight.detach().T.contiguous().numpy()
+
+    def score(self, batch: Batch) -> np.ndarray:
+        """Logits (B, T) float32, the bits of `ServedStudent.score`."""
+        if self._weights is None:  # of tables of another width
+            return self.served.score(batch)
+        batch = self.served.statistics.complete(self.served.as_served(batch))
+        pooled_BE = self._tables.pooled(batch, self._weights)
+        return self.served.score_with(batch, pooled_BE, None if self._w_ST is None else self._linear(batch, self._w_ST))
+
+    def _linear(self, batch: Batch, w_ST: np.ndarray) -> Tensor:
+        assert self.served.wide is not None
+        at, z_BT = self.served.wide.hashing.of(batch), np.empty((len(batch), w_ST.shape[1]), np.float32)
+        sum_slots(w_ST, at.slots, at.starts, z_BT)
+        return torch.from_numpy(z_BT)
 
 
 def new_served(student: Student) -> ServedStudent:

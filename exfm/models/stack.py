@@ -42,7 +42,11 @@ class Stack:
 
     def __call__(self, offset: Tensor, deep: Tensor, wide: Tensor) -> Tensor:
         """The stacked logits (B, T), from the offset (T,) and the two logits (B, T), which have it in them."""
-        return stacked(self._regression.theta, offset, deep, wide)
+        if not (deep.is_cpu and deep.dtype == wide.dtype == torch.float32):
+            return stacked(self._regression.theta, offset, deep, wide)
+        z_BT = np.empty(tuple(deep.shape), np.float32)
+        _stack(self._regression.theta.numpy(), offset.numpy(), deep.numpy(), wide.numpy(), z_BT)
+        return torch.from_numpy(z_BT)
 
     def learn(
         self,
@@ -94,6 +98,16 @@ def stacked_served(theta: Tensor, offset: Tensor, x_BT: Tensor, linear: Tensor) 
     z_BT = np.empty(tuple(x_BT.shape), np.float32)
     _stack_rows(theta.numpy(), offset.numpy(), x_BT.contiguous().numpy(), linear.contiguous().numpy(), z_BT)
     return z_BT
+
+
+@loop("void(f8[:, ::1], f4[::1], f4[:, :], f4[:, :], f4[:, ::1])")
+def _stack(theta_T3, o_T, deep_BT, wide_BT, z_BT):
+    """As `stacked`, to the bit."""
+    for t in range(z_BT.shape[1]):
+        o = o_T[t]
+        d, w, bias = np.float32(theta_T3[t, 0]), np.float32(theta_T3[t, 1]), np.float32(theta_T3[t, 2])
+        for b in range(len(z_BT)):
+            z_BT[b, t] = o + d * (deep_BT[b, t] - o) + w * (wide_BT[b, t] - o) + bias
 
 
 @loop("void(f8[:, ::1], f8[::1], f4[:, ::1], f4[:, ::1], f4[:, ::1])")

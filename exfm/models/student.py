@@ -24,7 +24,7 @@ B examples, T tasks, H width of the trunk's output.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -48,7 +48,7 @@ from exfm.distillation import (
 )
 from exfm.embeddings import FusedTables, Looked, scale_accumulator
 from exfm.errors import ModelError
-from exfm.layers import Prior, Units, build_trunk, label_sums, seeded_linear, with_prior
+from exfm.layers import Prior, Units, build_trunk, forward_pass, label_sums, representation, seeded_linear, with_prior
 from exfm.models.served import ServedStudent, export_student
 from exfm.models.stack import has_wide
 from exfm.models.student_config import StudentConfig
@@ -78,13 +78,13 @@ class StudentNet(nn.Module):
 class _Way(NamedTuple):
     """A batch on its way through the net.
 
-    looked: what the tables give; e: the same, where the gradient stops; x (B, H): the trunk's; offset (T,): the
-    prior's; logits (B, T): z_S, without gradient
+    looked: what the tables give; x (B, H): the trunk's output, and `back`, its gradient's way; offset (T,): the
+    prior's; logits (B, T): z_S
     """
 
     looked: Looked
-    e: Tensor
     x: Tensor
+    back: Callable[[Tensor], tuple[Tensor, dict[str, Tensor]]]
     offset: Tensor
     logits: Tensor
 
@@ -134,7 +134,6 @@ class Student:
         self._dense = {name: p for name, p in self.net.named_parameters() if not name.startswith("tables.")}
         self._adam, self._dense_lr = Adam(self._dense), cfg.dense_lr
         self._heads = Heads(self.net, cfg.arm)
-        self._trunk = {name: p for name, p in self._dense.items() if name not in self._heads.names}
         tables = {feature.name: feature.rows for feature in features.sparse}
         self.residuals = Residuals(cfg.arm.residuals_by, tables, len(self.tasks))
         self._corrections = Corrections.of(cfg.arm, self.tasks, self.net.serving.in_features, seed)
@@ -174,7 +173,7 @@ class Student:
         self._set_rates(self.cfg.learning_rate.factor(self.rows + count))
         way = self._forward(batch)
         z_S = way.logits
-        seen = SeenBatch(batch, z_S, way.x.detach(), label_rows, self.residuals(batch))
+        seen = SeenBatch(batch, z_S, way.x, label_rows, self.residuals(batch))
         corrections, lesson = self._corrections.learn(seen)
         rows = self._row_masks(batch, label_rows)
         terms = self._terms(batch, way, lesson, rows)
@@ -198,7 +197,7 @@ class Student:
             self._scale_accumulators(self.cfg.accumulators.factor(self.rows, self.rows + count))
             self.prior.add(batch.once("label sums", lambda: label_sums(batch)))
             if stacked is not None and self.wide is not None:
-                self.wide.learn(stacked, self.prior.offset().float())
+                self.wide.learn(stacked, self.prior.known.single)
             self.histories.add(past)
             self.statistics.add(self.statistics.sums(given))
             self.residuals.add(residuals)
@@ -220,11 +219,11 @@ class Student:
         batch = self.statistics.complete(self.as_served(given))
         self.net.eval()
         with torch.no_grad():
-            e = self.net.units(self.net.tables.of(batch).pooled, batch.sparse)
-            x_BH = self.net.trunk(e, self.histories(batch.sparse, batch.dense))
-            z_S = self.prior(self.net.serving(x_BH))
+            dense = self.histories(batch.sparse, batch.dense)
+            x_BH = representation(self.net, self.net.tables.of(batch).pooled, batch.sparse, dense)
+            z_S = self._heads.served(x_BH, self.prior.known.single)
         self.net.train()
-        stacked = None if self.wide is None else self.wide.on(z_S, self.prior.offset().float(), batch)
+        stacked = None if self.wide is None else self.wide.on(z_S, self.prior.known.single, batch)
         return (z_S, None) if stacked is None else (stacked.logits, stacked.wide)
 
     def export(self) -> ServedStudent:
@@ -262,13 +261,13 @@ class Student:
 
     def _forward(self, batch: Batch) -> _Way:
         looked = self.net.tables.of(batch)
-        e = looked.pooled.requires_grad_()
-        x_BH = self.net.trunk(self.net.units(e, batch.sparse), self.histories(batch.sparse, batch.dense))
-        offset = self.prior.offset().float()
-        return _Way(looked, e, x_BH, offset, self._heads.served(x_BH.detach(), offset))
+        dense = self.histories(batch.sparse, batch.dense)
+        x_BH, back = forward_pass(self.net, looked.pooled, batch.sparse, dense)
+        offset = self.prior.known.single
+        return _Way(looked, x_BH, back, offset, self._heads.served(x_BH, offset))
 
     def _terms(self, batch: Batch, way: _Way, lesson: Lesson, rows: RowMasks) -> Terms:
-        others = self._heads.others(way.x.detach(), way.offset)
+        others = self._heads.others(way.x, way.offset)
         return terms_of(self.cfg.arm, batch.labels, lesson, rows, way.logits, *others)
 
     def _row_masks(self, batch: Batch, label_rows: Tensor | None) -> RowMasks:
@@ -323,14 +322,14 @@ class Student:
         learn: bool = True,
     ) -> bool:
         """One step on all weights, or on none, once every gradient was seen finite."""
-        of_x, moved = self._heads.gradients(way.x.detach(), slopes, cold)
-        of_e, *of_trunk = torch.autograd.grad(way.x, [way.e, *self._trunk.values()], of_x, allow_unused=True)
-        moved |= {name: g for name, g in zip(self._trunk, of_trunk, strict=True) if g is not None}
-        every = (tensor.numpy() for tensor in (of_e, *moved.values(), *corrections.state().values()))
+        of_x, moved = self._heads.gradients(way.x, slopes, cold)
+        of_pooled, of_trunk = way.back(of_x)
+        moved |= of_trunk
+        every = (tensor.numpy() for tensor in (of_pooled, *moved.values(), *corrections.state().values()))
         if not sum(float(np.vdot(each, each)) for each in every) < LARGEST**2:
             return False
         if learn:
-            self.net.tables.learn(way.looked, of_e * self._share)
+            self.net.tables.learn(way.looked, of_pooled if self._share == 1 else of_pooled * self._share)
             self._adam.step(moved, self._dense_lr)
         return True
 

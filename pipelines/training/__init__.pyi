@@ -3,7 +3,16 @@ from .ahead import Ahead
 from .learned import Learned, LeftOutBySampling
 from .live_metrics import TaskMetrics
 from .machine import code, differing, software
-from .predictions import CLUSTER, PredictionLog, count_predictions, parts_of, predictions_of, read_predictions
+from .predictions import (
+    CLUSTER,
+    Predicted,
+    PredictionLog,
+    count_predictions,
+    logged_columns,
+    parts_of,
+    predictions_of,
+    read_predictions,
+)
 from .quarantine import Left, Quarantine, places_of
 from .resume import Found, last_checkpoint, needed_after, upgraded
 from .score_before_learn import not_yet_learned
@@ -17,6 +26,7 @@ __all__ = [
     "Learned",
     "Left",
     "LeftOutBySampling",
+    "Predicted",
     "PredictionLog",
     "Quarantine",
     "TaskMetrics",
@@ -26,6 +36,7 @@ __all__ = [
     "count_predictions",
     "differing",
     "last_checkpoint",
+    "logged_columns",
     "needed_after",
     "not_yet_learned",
     "parts_of",

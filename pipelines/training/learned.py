@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,9 +12,13 @@ import pyarrow.compute as pc
 
 from streaming.hashing import hash64
 
+COUNTED_AT_ONCE = 16_384
+"""Rows: of a batch of some hundred, the calls would take several times as long as the hashes."""
+
 
 class Learned:
-    """Per task: how many rows' labels were learned, and the sum of their id hashes modulo 2^64.
+    """Per task: how many rows' labels were learned, and the sum of their id hashes modulo 2^64. Counted when they are
+    asked for, or are many.
 
     >>> learned = Learned(["ctr"])
     >>> learned.add(pa.table({"impression_id": [5, 6], "label_ctr": pa.array([1, None], pa.int8())}))
@@ -22,15 +27,40 @@ class Learned:
     """
 
     def __init__(self, tasks: Sequence[str], state: dict[str, dict[str, int]] | None = None) -> None:
-        self.rows = {task: (state or {}).get(task, {}).get("rows", 0) for task in tasks}
-        self.hash_sums = {task: (state or {}).get(task, {}).get("hash_sum", 0) for task in tasks}
+        self._rows = {task: (state or {}).get(task, {}).get("rows", 0) for task in tasks}
+        self._hash_sums = {task: (state or {}).get(task, {}).get("hash_sum", 0) for task in tasks}
+        self._reads = ["impression_id", *(f"label_{task}" for task in tasks)]
+        self._waiting: list[pa.Table] = []
+        self._waiting_rows = 0
+        self._lock = threading.RLock()  # reports ask in a thread of their own
 
     def add(self, rows: pa.Table) -> None:
-        hashes = hash64(rows["impression_id"].combine_chunks())
-        for task in self.rows:
-            of_known = hashes[pc.is_valid(rows[f"label_{task}"]).to_numpy()]
-            self.rows[task] += len(of_known)
-            self.hash_sums[task] = (self.hash_sums[task] + int(of_known.sum(dtype=np.uint64))) % (1 << 64)
+        with self._lock:
+            self._waiting.append(rows.select(self._reads))
+            self._waiting_rows += rows.num_rows
+            if self._waiting_rows >= COUNTED_AT_ONCE:
+                self._count()
+
+    def _count(self) -> None:
+        with self._lock:
+            if not self._waiting:
+                return
+            rows, self._waiting, self._waiting_rows = pa.concat_tables(self._waiting), [], 0
+            hashes = hash64(rows["impression_id"].combine_chunks())
+            for task in self._rows:
+                of_known = hashes[pc.is_valid(rows[f"label_{task}"]).to_numpy()]
+                self._rows[task] += len(of_known)
+                self._hash_sums[task] = (self._hash_sums[task] + int(of_known.sum(dtype=np.uint64))) % (1 << 64)
+
+    @property
+    def rows(self) -> dict[str, int]:
+        self._count()
+        return self._rows
+
+    @property
+    def hash_sums(self) -> dict[str, int]:
+        self._count()
+        return self._hash_sums
 
     def numbers(self) -> np.ndarray:
         """Rows and sum of hashes by task, (T, 2) int64: such numbers of disjoint rows may be added up as they are."""

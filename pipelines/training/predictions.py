@@ -15,13 +15,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from exfm.data import Batch
-from exfm.step import StepResult
 from streaming.disk import read_json, replacing, sync, write_json
 from streaming.hashing import hash64
 from streaming.position import NOTHING_YET
@@ -34,18 +33,39 @@ NEVER_PRUNED = 4
 """The newest parts, which a checkpoint before the newest may be resumed at, stay whatever their size."""
 
 
+def logged_columns(tasks: Sequence[str], group_by: str | None, cluster_by: Sequence[str]) -> list[str]:
+    """The columns of rows that `predictions_of` reads."""
+    of_tasks = [f"{kind}_{task}" for task in tasks for kind in ("label", "teacher_logit")]
+    hashed = [group_by, *cluster_by] if group_by else [*cluster_by]
+    return list(dict.fromkeys(["lake_seq", "impression_id", "event_time_ms", *of_tasks, *hashed]))
+
+
+class Predicted(NamedTuple):
+    """Rows that were predicted, of one step or several: `logits` and `as_shown` (N, T) by model, `weights` (N, T) where
+    rows are weighted."""
+
+    rows: pa.Table
+    logits: Mapping[str, np.ndarray]
+    as_shown: Mapping[str, np.ndarray] = {}
+    weights: np.ndarray | None = None
+
+    @classmethod
+    def joined(cls, steps: Sequence[Predicted]) -> Predicted:
+        """Those of the same models, one after the other."""
+        first = steps[0]
+        return cls(
+            pa.concat_tables([step.rows for step in steps]),
+            {model: np.concatenate([step.logits[model] for step in steps]) for model in first.logits},
+            {model: np.concatenate([step.as_shown[model] for step in steps]) for model in first.as_shown},
+            None if first.weights is None else np.concatenate([step.weights for step in steps]),
+        )
+
+
 def predictions_of(
-    tasks: Sequence[str],
-    rows: pa.Table,
-    batch: Batch,
-    results: Mapping[str, StepResult],
-    *,
-    weighted: bool,
-    group_by: str | None,
-    cluster_by: Sequence[str] = (),
-    as_shown: Mapping[str, np.ndarray] = {},
+    tasks: Sequence[str], predicted: Predicted, *, group_by: str | None, cluster_by: Sequence[str] = ()
 ) -> pa.RecordBatch:
-    """A step's rows as they are logged; `results` by model."""
+    """Rows as they are logged."""
+    rows = predicted.rows
     columns: dict[str, pa.Array] = {}
     for name in ("lake_seq", "impression_id", "event_time_ms"):
         columns[name] = rows[name].combine_chunks()
@@ -56,13 +76,13 @@ def predictions_of(
         columns[CLUSTER + column] = hashed[column]
     for index, task in enumerate(tasks):
         columns[f"label_{task}"] = rows[f"label_{task}"].combine_chunks()
-        for model, result in results.items():
-            columns[f"{model}_{task}"] = pa.array(result.logits[:, index])
-        for model, logits in as_shown.items():
+        for model, logits in predicted.logits.items():
+            columns[f"{model}_{task}"] = pa.array(logits[:, index])
+        for model, logits in predicted.as_shown.items():
             columns[f"{model}_as_shown_{task}"] = pa.array(logits[:, index])
         columns[f"teacher_{task}"] = rows[f"teacher_logit_{task}"].combine_chunks()
-        if weighted:
-            columns[f"weight_{task}"] = pa.array(batch.label_weights[:, index].numpy())
+        if predicted.weights is not None:
+            columns[f"weight_{task}"] = pa.array(predicted.weights[:, index])
     return pa.record_batch(columns)
 
 

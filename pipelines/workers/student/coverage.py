@@ -7,7 +7,6 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 
 @dataclass
@@ -34,16 +33,17 @@ class Coverage:
 
     def note(self, rows: pa.Table) -> None:
         """These rows were learned."""
-        newest = pc.max(rows["event_time_ms"]).as_py()
+        newest = int(rows["event_time_ms"].to_numpy().max())
         self.newest_ms = newest if self.newest_ms is None else max(self.newest_ms, newest)
         if self.first_seq is None:
             self.first_seq = rows["lake_seq"][0].as_py()
         if self.published_ms is None:
             self.published_ms = newest
-        seen = pc.min_max(rows["teacher_version"]).as_py()
-        if seen["min"] is not None:
-            first, last = self.teachers or (seen["min"], seen["max"])
-            self.teachers = min(first, seen["min"]), max(last, seen["max"])
+        versions = rows["teacher_version"]
+        if (known := versions.drop_null() if versions.null_count else versions).length():
+            seen = known.to_numpy()
+            first, last = self.teachers or (int(seen[0]), int(seen[0]))
+            self.teachers = min(first, int(seen.min())), max(last, int(seen.max()))
 
     def publish(self, rows: int) -> None:
         """A version is published; `rows` were learned so far."""

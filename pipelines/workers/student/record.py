@@ -6,12 +6,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import pyarrow as pa
 from torch import Tensor
 
 from exfm.models import STUDENT, Judged
 from pipelines.config import MetricsSettings
 from pipelines.feeds import Cut
-from pipelines.training import PredictionLog, TaskMetrics, predictions_of
+from pipelines.training import Predicted, PredictionLog, TaskMetrics, logged_columns, predictions_of
 
 METRICS_EVERY_ROWS = 20_000
 FIGURES = "metrics"
@@ -30,6 +31,8 @@ class Record:
     ) -> None:
         self._tasks, self._weighted, self._metrics = tuple(tasks), weighted, metrics
         self.predictions = predictions
+        self._logged = logged_columns(tasks, metrics.group_by, metrics.cluster_by)
+        self._waiting: list[Predicted] = []
         self.figures = TaskMetrics(tasks)
         self.as_shown = TaskMetrics(tasks, f"{FIGURES}_as_shown")
         self.rows_without_logit = self.other_rows = self._rows_since_metrics = 0
@@ -47,25 +50,27 @@ class Record:
         self.figures.judge(batch, student)
         if STUDENT in judged.as_shown:
             self.as_shown.judge(batch, student._replace(logits=judged.as_shown[STUDENT]))
-        self.rows_without_logit += int((batch.label_mask & ~batch.teacher_mask).any(1).sum())
+        self.rows_without_logit += int((batch.label_mask.numpy() > batch.teacher_mask.numpy()).any(1).sum())
         self.event_time_ms = rows["event_time_ms"][-1].as_py()
         version = rows["teacher_version"][-1].as_py()
         if version is not None:
             self.teacher_version = version
             oldest = rows["scored_at_ms"][-1].as_py() - rows["event_time_ms"][-1].as_py()
             self.logit_age_s = max(0.0, oldest / 1000)
-        logged = predictions_of(
-            self._tasks,
-            rows,
-            batch,
-            judged.results,
-            weighted=self._weighted,
-            group_by=self._metrics.group_by,
-            cluster_by=self._metrics.cluster_by,
-            as_shown=judged.as_shown,
-        )
-        self.predictions.append(logged)
+        logits = {model: result.logits for model, result in judged.results.items()}
+        weights = batch.label_weights.numpy() if self._weighted else None
+        self._waiting.append(Predicted(rows.select(self._logged), logits, judged.as_shown, weights))
         self._rows_since_metrics += rows.num_rows
+
+    def take_predictions(self) -> list[pa.RecordBatch]:
+        """What was predicted since the last time, to be given to `predictions.write`. Columns are made once for all
+        steps: of one step's they cost as much in calls alone."""
+        if self._waiting:
+            of, metrics = Predicted.joined(self._waiting), self._metrics
+            logged = predictions_of(self._tasks, of, group_by=metrics.group_by, cluster_by=metrics.cluster_by)
+            self.predictions.append(logged)
+            self._waiting = []
+        return self.predictions.take()
 
     @property
     def metrics_due(self) -> bool:

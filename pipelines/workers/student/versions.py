@@ -26,6 +26,7 @@ from exfm.data import Batch
 from exfm.errors import ModelError
 from exfm.models import (
     STUDENT,
+    Beside,
     ServedStudent,
     StudentEngine,
     check_logits,
@@ -150,7 +151,7 @@ class Versions:
             name = self.standing.candidate
             action = Action.PROMOTED if isinstance(decision, Promote) else Action.ENDED
             if action is Action.PROMOTED:
-                self.champion, self._champion_ms = trial.candidate, trial.fresh_after_ms
+                self.champion, self._champion_ms = trial.candidate.served, trial.fresh_after_ms
             self._add_entry(action, name, decision.reason, lake_seq=position, evidence=trial.as_json())
             self.trial, self._decided = None, True
 
@@ -221,7 +222,7 @@ class Versions:
                 return False
         assert champion is not None
         after = max(fresh_after_ms, self._champion_ms or 0)
-        self.trial = Trial(self._tasks, self._settings, champion, candidate, after)
+        self.trial = Trial(self._tasks, self._settings, Beside(champion, student), Beside(candidate, student), after)
         return True
 
     def _add_entry(self, action: Action, version: str | None, reason: str, **more: Any) -> None:

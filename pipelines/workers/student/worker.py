@@ -287,7 +287,7 @@ class StudentWorker(Worker):
                 self.versions.publish(name, tensors, self._last_batch, rows, self._position, figures)
             tensors |= self.versions.state()
             meta = self._meta()
-            predictions = self.record.predictions.take()
+            predictions = self.record.take_predictions()
         export: Callable[[], None] = lambda: None  # nothing was learned since the last export  # noqa: E731
         if self._last_batch is not None:
             with self.watch("export"):

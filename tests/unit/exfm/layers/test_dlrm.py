@@ -71,3 +71,20 @@ def test_as_code_it_is_the_same_with_the_same_gradients(dense, bottom):
         found.append([h, *torch.autograd.grad(h.square().sum(), [e, *trunk.parameters()])])
     for expected, of_code in zip(*found, strict=True):
         torch.testing.assert_close(of_code, expected)
+
+
+@pytest.mark.parametrize("rows", [0, 1, 100])
+@pytest.mark.parametrize("sizes", [{"num_dense": 2, "bottom": (8, 4)}, {"num_dense": 0, "bottom": ()}])
+def test_by_hand_it_has_the_bits_of_modules_and_autograd(sizes, rows):
+    trunk = DLRM(3, 4, **sizes, top=(16, 5), generator=rng())
+    e, dense = torch.randn(rows, 3, 4, generator=rng(1)), torch.randn(rows, sizes["num_dense"], generator=rng(2))
+    of_h = torch.randn(rows, 5, generator=rng(3))
+    h = trunk(e.requires_grad_(), dense)
+    of_e, *of_each = torch.autograd.grad(h, [e, *trunk.parameters()], of_h)
+    done = trunk.by_hand(e.detach(), dense)
+    assert torch.equal(done.h, h)
+    found, gradients = done.back(of_h.clone())
+    assert torch.equal(found, of_e)
+    expected = dict(zip(dict(trunk.named_parameters()), of_each, strict=True))
+    assert gradients.keys() == expected.keys()
+    assert all(torch.equal(gradients[name], gradient) for name, gradient in expected.items())

@@ -10,6 +10,8 @@ from exfm.data import LearnedRows
 from exfm.distillation import Heads
 from exfm.errors import ModelError
 from exfm.growth import MadeWith, fitted_student, fitted_teacher
+from exfm.layers import label_sums
+from exfm.layers.prior import label_sums_anywhere
 from exfm.models import (
     Student,
     StudentConfig,
@@ -216,3 +218,17 @@ def test_a_config_that_does_not_name_it_is_dumped_as_before():
     assert "prior" not in StudentConfig().model_dump()
     assert "prior" not in teachers.CFG.model_dump()
     assert StudentConfig(prior=False, wide=False).model_dump()["prior"] is False
+
+
+@pytest.mark.parametrize("rates", [None, [0.3, 0.7]])
+@pytest.mark.parametrize("own", [False, True])
+def test_one_pass_over_the_labels_counts_what_operators_count(rates, own):
+    batch = stream(700)[0]
+    weights = torch.rand(len(batch), generator=torch.Generator().manual_seed(0))
+    batch = replace(
+        batch,
+        weights=weights,
+        negative_rate=None if rates is None else torch.tensor(rates[: len(TASKS)]),
+        own=weights > 0.4 if own else None,
+    )
+    assert torch.equal(label_sums(batch), label_sums_anywhere(batch))

@@ -84,3 +84,13 @@ def test_one_pass_over_what_is_served_gives_the_same_bits() -> None:
     found = torch.from_numpy(stacked_served(theta, offset, x, linear.T.contiguous().T))
     assert torch.equal(found.isnan(), expected.isnan())
     assert torch.equal(found.nan_to_num(), expected.nan_to_num())
+
+
+def test_in_training_one_pass_gives_the_same_bits() -> None:
+    stack, y, truth, noise = Stack(1), *_streams(500, seed=0)
+    offset = torch.tensor([-2.0])
+    stack.learn(offset, truth, noise, batch_of_labels(y), offset)
+    truth[0], noise[1], truth[2] = torch.nan, torch.inf, 1e38
+    found, expected = stack(offset, truth, noise), stacked(stack.theta, offset, truth, noise)
+    assert torch.equal(found.isnan(), expected.isnan())
+    assert torch.equal(found.nan_to_num(), expected.nan_to_num())

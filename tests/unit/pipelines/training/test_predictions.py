@@ -8,9 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from exfm.data import BatchBuilder, FeatureSet, SparseFeature
-from exfm.step import StepResult
-from pipelines.training import PredictionLog, count_predictions, predictions_of, read_predictions
+from pipelines.training import (
+    Predicted,
+    PredictionLog,
+    count_predictions,
+    logged_columns,
+    predictions_of,
+    read_predictions,
+)
 from streaming.hashing import hash64
 
 
@@ -108,22 +113,44 @@ def test_a_step_is_logged_with_what_its_rows_count_and_whose_they_are():
             "teacher_logit_ctr": pa.array([None, 0.25], pa.float32()),
         }
     )
-    batch = BatchBuilder(FeatureSet(sparse=[SparseFeature(name="user_id", rows=9)]), ["ctr"])(table)
-    step = StepResult(np.array([[0.1], [0.2]], np.float32), 0.0, np.array([1]), True)
-    bare = predictions_of(["ctr"], table, batch, {"student": step}, weighted=False, group_by=None)
+    logits = np.array([[0.1], [0.2]], np.float32)
+    bare = predictions_of(["ctr"], Predicted(table, {"student": logits}), group_by=None)
     plain = ["lake_seq", "impression_id", "event_time_ms", "label_ctr", "student_ctr", "teacher_ctr"]
     assert bare.schema.names == plain
-    full = predictions_of(
-        ["ctr"], table, batch, {"student": step, "no_teacher": step}, weighted=True, group_by="user_id"
-    )
+    both_models, weights = {"student": logits, "no_teacher": logits}, np.array([[0.5], [2.0]], np.float32)
+    full = predictions_of(["ctr"], Predicted(table, both_models, weights=weights), group_by="user_id")
     assert sorted(full.schema.names) == sorted([*plain, "no_teacher_ctr", "group", "weight_ctr"])
     assert full["weight_ctr"].to_pylist() == [0.5, 2]
     assert full["group"].to_numpy().tolist() == hash64(table["user_id"].combine_chunks()).tolist()
     assert full.select(plain).equals(bare)
-    both = predictions_of(
-        ["ctr"], table, batch, {"student": step}, weighted=False, group_by=None, cluster_by=["user_id"]
-    )
+    both = predictions_of(["ctr"], Predicted(table, {"student": logits}), group_by=None, cluster_by=["user_id"])
     assert both["cluster_user_id"].equals(full["group"])
+
+
+def test_steps_that_are_logged_together_are_logged_as_each_by_itself():
+    rng = np.random.default_rng(0)
+    table = pa.table(
+        {
+            "lake_seq": np.arange(9),
+            "impression_id": rng.integers(0, 99, 9),
+            "event_time_ms": np.arange(9),
+            "user_id": rng.integers(0, 5, 9),
+            "label_ctr": pa.array([1, None, 0] * 3, pa.int8()),
+            "teacher_logit_ctr": pa.array([None, 0.25, 1.5] * 3, pa.float32()),
+            "not_logged": np.arange(9),
+        }
+    )
+    assert logged_columns(["ctr"], "user_id", ["user_id"]) == [
+        *table.schema.names[:3], "label_ctr", "teacher_logit_ctr", "user_id"
+    ]  # fmt: skip
+    logits, weights = rng.random((2, 9, 1)).astype(np.float32)
+    steps = []
+    for at in (0, 3, 6):
+        z, w = logits[at : at + 3], weights[at : at + 3]
+        steps.append(Predicted(table.slice(at, 3), {"student": z}, {"student": -z}, w))
+    every = [predictions_of(["ctr"], step, group_by="user_id", cluster_by=["user_id"]) for step in steps]
+    joined = predictions_of(["ctr"], Predicted.joined(steps), group_by="user_id", cluster_by=["user_id"])
+    assert pa.Table.from_batches([joined]).equals(pa.Table.from_batches(every).combine_chunks())
 
 
 def test_the_oldest_parts_beyond_a_size_go_and_their_rows_are_counted_on(directory):

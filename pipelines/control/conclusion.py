@@ -35,7 +35,7 @@ from pipelines.run_dir import RunDir
 from pipelines.status import RunStatus
 from pipelines.tracking import Mirrors, Tracker, champion_lines, mirror_of, registration_of
 from pipelines.training import count_predictions
-from streaming.disk import link_file, read_json, replacing_folder, write_json
+from streaming.disk import link_file, make_folder, read_json, replacing_folder, write_json
 from streaming.errors import StreamingError
 
 FINISHED_WAIT_S = 120.0
@@ -283,6 +283,7 @@ def _publish(
 ) -> None:
     """An export among the versions, and its entry, where it is not there already."""
     if not ledger.folder(name).exists():
+        make_folder(ledger.versions)
         with replacing_folder(ledger.folder(name)) as folder:
             for file in export.iterdir():
                 link_file(file, folder / file.name)

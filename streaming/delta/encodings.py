@@ -101,9 +101,21 @@ def without_dictionary(rows: pa.Table) -> Mapping[str, Encoding]:
 def _smaller_without(values: np.ndarray) -> bool:
     if not len(values):
         return False
-    distinct = 1 + int(np.count_nonzero(np.diff(np.sort(values))))
+    distinct = _distinct(values)
     with_dictionary = 8 * values.itemsize * distinct + len(values) * (distinct - 1).bit_length()
     return len(values) * _bits(values) < with_dictionary
+
+
+def _distinct(values: np.ndarray) -> int:
+    """How many there are, NaN each time."""
+    if values.dtype.kind == "i":
+        lowest = int(values.min())
+        span = int(values.max()) - lowest + 1
+        if span <= len(values):  # then they are marked in less time than they are sorted
+            seen = np.zeros(span, bool)
+            seen[values - lowest] = True
+            return int(np.count_nonzero(seen))
+    return 1 + int(np.count_nonzero(np.diff(np.sort(values))))
 
 
 def _bits(values: np.ndarray) -> int:

@@ -1,5 +1,6 @@
 from .files import (
     PART_SUFFIX,
+    Staged,
     append_line,
     disk_full_named,
     is_disk_full,
@@ -16,7 +17,7 @@ from .files import (
 )
 from .lock import file_lock
 from .seal import SEAL, json_object, sealed, unsealed
-from .segments import PIECE_SUFFIX, Piece, read_rows, store_pieces
+from .segments import PIECE_SUFFIX, Piece, Pieces, read_rows, stage_pieces, store_pieces
 from .spool import Spool
 
 __all__ = [
@@ -24,7 +25,9 @@ __all__ = [
     "PIECE_SUFFIX",
     "SEAL",
     "Piece",
+    "Pieces",
     "Spool",
+    "Staged",
     "append_line",
     "disk_full_named",
     "file_lock",
@@ -37,6 +40,7 @@ __all__ = [
     "replacing",
     "replacing_folder",
     "sealed",
+    "stage_pieces",
     "store_pieces",
     "sync",
     "sync_all",

@@ -11,7 +11,7 @@ import json
 import os
 import shutil
 import threading
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import lru_cache
@@ -46,7 +46,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     >>> path.read_bytes(), [other.name for other in path.parent.iterdir()]
     (b'abc', ['rows.bin'])
     """
-    part = path.with_name(f".{path.name}.{threading.get_native_id()}{PART_SUFFIX}")
+    part = _part(path)
     if not path.parent.is_dir():
         make_folder(path.parent)
     with disk_full_named(path):
@@ -62,15 +62,70 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
             raise
 
 
+class Staged:
+    """Files of one folder that are written one after another, flushed at once, and moved to their own names when they
+    are asked for. The folder must be there.
+
+    Inside the context an exception, or its end, deletes what has not been moved. One writer at a time.
+
+    >>> import tempfile
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> with Staged(folder) as staged:
+    ...     for name in ("rows", "marks"):
+    ...         with staged.writing(name) as file:
+    ...             _ = file.write(b"abc")
+    ...     staged.flush()
+    ...     staged.move(["rows"])
+    >>> [path.name for path in folder.iterdir()]
+    ['rows']
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._parts: dict[str, Path] = {}
+
+    @contextmanager
+    def writing(self, name: str) -> Iterator[BinaryIO]:
+        """Open a temporary file for writing, to become `name`. Raises DiskFull when the disk is full."""
+        part = self._parts[name] = _part(self._folder / name)
+        with disk_full_named(self._folder / name), part.open("wb") as file:
+            yield file
+
+    def flush(self) -> None:
+        """Have the disk keep the content of all that are not moved. Raises DiskFull."""
+        sync_all(self._parts.values())
+
+    def move(self, names: Iterable[str]) -> None:
+        """Move these, which were flushed, to their own names, over any file there; `sync` makes that last."""
+        for name in names:
+            self._parts[name].replace(self._folder / name)
+            del self._parts[name]
+
+    def __enter__(self) -> Staged:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for part in self._parts.values():
+            with suppress(OSError):
+                part.unlink(missing_ok=True)
+
+
+def _part(path: Path) -> Path:
+    """The temporary name of a file that this thread writes."""
+    return path.with_name(f".{path.name}.{threading.get_native_id()}{PART_SUFFIX}")
+
+
 @contextmanager
 def replacing_folder(path: Path) -> Iterator[Path]:
     """Yield an empty temporary folder; on leaving, flush it and move it to `path`, over any folder of that name.
 
-    The files inside are the caller's to flush. An exception deletes the temporary folder. One writer at a time.
+    Missing folders above it are created. The files inside are the caller's to flush. An exception deletes the temporary
+    folder. One writer at a time.
     """
     part = path.with_name(f".{path.name}{PART_SUFFIX}")
     shutil.rmtree(part, ignore_errors=True)
-    make_folder(path.parent)
+    if not path.parent.is_dir():
+        make_folder(path.parent)
     with disk_full_named(part):
         part.mkdir()  # its name need not last
     try:

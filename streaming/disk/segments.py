@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from streaming.disk.files import link_file, replacing
+from streaming.disk.files import Staged, link_file
 from streaming.errors import StreamingError
 
 PIECE_SUFFIX = ".arrow"
@@ -65,33 +66,51 @@ class Piece:
         return read_rows(folder / self.file, names)
 
 
-def store_pieces(pieces: Sequence[Piece], source: Path | None, folder: Path) -> None:
-    """Let every piece lie in `folder`: those in memory are written, those in `source` get a second name.
+class Pieces(NamedTuple):
+    """Some that belong together; those without rows lie in `folder`."""
+
+    pieces: Sequence[Piece]
+    folder: Path | None
+
+
+def store_pieces(pieces: Pieces, folder: Path) -> None:
+    """Let all lie in `folder`, which is there; `sync` makes their names last. Raises as `stage_pieces` does."""
+    with Staged(folder) as staged:
+        new = stage_pieces([pieces], folder, staged)
+        staged.flush()
+        staged.move(new)
+
+
+def stage_pieces(parts: Iterable[Pieces], folder: Path, staged: Staged) -> list[str]:
+    """Let all lie in `folder` once what is returned, the names of the new ones, was flushed and moved: those in memory
+    are written to `staged`, those that lie elsewhere get a second name.
 
     Raises DiskFull, and StreamingError when one has gone from where it was stored.
     """
-    few = len(pieces) < 100
-    there = {piece.file for piece in pieces if (folder / piece.file).exists()} if few else set(os.listdir(folder))
-    for piece in pieces:
-        if piece.file in there:
-            continue
-        if piece.rows is not None:
-            write_rows(folder / piece.file, piece.rows)
-            continue
-        assert source is not None
-        try:
-            link_file(source / piece.file, folder / piece.file)
-        except FileNotFoundError as error:
-            raise StreamingError(
-                f"{source / piece.file} of a settlement state is gone; where another writer has taken this run over, "
-                "stop this one, else start it again from the last commit"
-            ) from error
-
-
-def write_rows(path: Path, rows: pa.RecordBatch) -> None:
-    """Raises DiskFull."""
-    with replacing(path) as file, pa.ipc.new_file(file, rows.schema, options=_OPTIONS) as writer:
-        writer.write_batch(rows)
+    new: dict[str, None] = {}
+    for pieces, source in parts:
+        few = len(pieces) < 100
+        there = {piece.file for piece in pieces if (folder / piece.file).exists()} if few else set(os.listdir(folder))
+        for piece in pieces:
+            if piece.file in there or piece.file in new:
+                continue
+            if piece.rows is not None:
+                new[piece.file] = None
+                with (
+                    staged.writing(piece.file) as file,
+                    pa.ipc.new_file(file, piece.rows.schema, options=_OPTIONS) as writer,
+                ):
+                    writer.write_batch(piece.rows)
+                continue
+            assert source is not None
+            try:
+                link_file(source / piece.file, folder / piece.file)
+            except FileNotFoundError as error:
+                raise StreamingError(
+                    f"{source / piece.file} of a settlement state is gone; where another writer has taken this run "
+                    "over, stop this one, else start it again from the last commit"
+                ) from error
+    return list(new)
 
 
 def read_rows(path: Path, names: Sequence[str] | None = None) -> pa.RecordBatch:

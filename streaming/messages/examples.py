@@ -7,7 +7,7 @@ import pyarrow as pa
 from streaming.errors import StreamingError
 from streaming.evolution import filled
 from streaming.messages.codecs import concatenated
-from streaming.messages.ipc import MAX_MESSAGE_BYTES, read_ipc, write_ipc
+from streaming.messages.ipc import MAX_MESSAGE_BYTES, ipc_bytes, read_ipc, write_ipc
 from streaming.messages.message import RawMessage
 from streaming.schema import RowSchema
 
@@ -27,12 +27,12 @@ class ExamplesCodec:
 
         Raises StreamingError when a single row is larger.
         """
-        value = write_ipc(batch)
-        if len(value) <= max_bytes:
-            return [value]
+        size = ipc_bytes(batch)  # known before it is written: a block may be many messages
+        if size <= max_bytes:
+            return [write_ipc(batch)]
         if batch.num_rows <= 1:
             raise StreamingError(
-                f"one row of the examples topic has {len(value):,} bytes, a message may have {max_bytes:,}; raise "
+                f"one row of the examples topic has {size:,} bytes, a message may have {max_bytes:,}; raise "
                 "max_message_bytes, or drop the column that grew"
             )
         half = batch.num_rows // 2

@@ -15,6 +15,9 @@ from streaming.messages.declared import EXPANSION, KNOWN_BYTES, check_declared, 
 
 MAX_MESSAGE_BYTES = 16 * 1024 * 1024
 
+END_BYTES = 8
+"""Of the mark that ends a stream."""
+
 
 def write_ipc(batch: pa.RecordBatch) -> bytes:
     """One Arrow IPC stream holding one record batch, uncompressed: topics are compressed by Kafka."""
@@ -22,6 +25,16 @@ def write_ipc(batch: pa.RecordBatch) -> bytes:
     with pa.ipc.new_stream(sink, batch.schema) as writer:
         writer.write_batch(batch)
     return sink.getvalue().to_pybytes()
+
+
+def ipc_bytes(batch: pa.RecordBatch) -> int:
+    """How long what `write_ipc` writes is, without writing it.
+
+    >>> batch = pa.record_batch({"age": [30, 31], "name": ["a", "bc"]}).slice(1)
+    >>> ipc_bytes(batch) == len(write_ipc(batch))
+    True
+    """
+    return batch.schema.serialize().size + pa.ipc.get_record_batch_size(batch) + END_BYTES
 
 
 def read_ipc(

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, astuple, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -33,7 +33,7 @@ class OffsetCounts:
     transaction_records: int = 0
 
     def __add__(self, other: OffsetCounts) -> OffsetCounts:
-        return OffsetCounts(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
+        return OffsetCounts(*(a + b for a, b in zip(vars(self).values(), vars(other).values(), strict=True)))
 
 
 class _Read(NamedTuple):
@@ -119,7 +119,9 @@ class OffsetAccounts:
         accounts = self._accounts.items()
         return {
             "rows_before": self._rows_before,
-            "partitions": [[*partition, *account.at, *astuple(account.passed)] for partition, account in accounts],
+            "partitions": [
+                [*partition, *account.at, *vars(account.passed).values()] for partition, account in accounts
+            ],
         }
 
     def read(self, partition: Partition, messages: Sequence[RawMessage], decoded: Decoded) -> None:
@@ -151,7 +153,7 @@ class OffsetAccounts:
     def counts(self, kind: Kind) -> dict[str, int]:
         """Of all partitions of one kind; `rows_before` are rows that were read before accounts were kept."""
         accounts = [self._accounts[p].passed for p, each in self._kinds.items() if each == kind]
-        return asdict(sum(accounts, OffsetCounts())) | {"rows_before": self._rows_before.get(kind, 0)}
+        return vars(sum(accounts, OffsetCounts())) | {"rows_before": self._rows_before.get(kind, 0)}
 
     def check(self, rows_read: Mapping[Kind, int]) -> None:
         """Compare with how many rows of each kind were counted elsewhere. Raises DataLost where they differ."""

@@ -9,15 +9,14 @@ logarithmic, and what is written is, over many stores, a few times what has chan
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from streaming.disk import Piece, store_pieces
+from streaming.disk import Piece, Pieces
 
 CHUNK_ROWS = 1 << 22
 
@@ -116,13 +115,6 @@ class Ledger:
             yield self._chunks[each], places, at[places]
 
 
-class MarksState(NamedTuple):
-    """What the values are read from, oldest first; stored pieces lie in `folder`."""
-
-    pieces: Sequence[Piece]
-    folder: Path | None
-
-
 class Marks(Ledger):
     """A ledger of bits that knows what of it is stored.
 
@@ -149,8 +141,9 @@ class Marks(Ledger):
         if self._changes > self._most_changes:
             self._forget()
 
-    def state(self) -> MarksState:
-        return MarksState(self._pieces(), self.folder)
+    def state(self) -> Pieces:
+        """What the values are read from, oldest first."""
+        return Pieces(self._pieces(), self.folder)
 
     def _pieces(self) -> list[Piece]:
         """What the values of [first, stop) are read from, oldest first; at most one piece is not stored yet."""
@@ -171,17 +164,16 @@ class Marks(Ledger):
         rows = pa.RecordBatch.from_arrays([pa.array(numbers), pa.array(values)], ["number", "marks"])
         return [*stored, Piece.of(DELTA, int(numbers[0]), rows, [numbers, values])]
 
-    def store(self, folder: Path) -> None:
-        """Let what `state` names lie in `folder`. Raises DiskFull, and StreamingError when a piece has gone."""
-        pieces = self._pieces()
-        store_pieces(pieces, self.folder, folder)
+    def stored(self, state: Pieces, folder: Path) -> None:
+        """`state`, which was made of these values, lies in `folder` now: what is marked from here on has changed."""
+        pieces = state.pieces
         kept = sum(_is_delta(piece) and piece.rows is None for piece in pieces)
         new = [piece.rows["number"].to_numpy() for piece in pieces if _is_delta(piece) and piece.rows is not None]
         self._numbers = [*self._numbers[:kept], *new]
         self._changed, self._changes = [], 0
         self._stored, self.folder = [replace(piece, rows=None) for piece in pieces], folder
 
-    def restore(self, state: MarksState, stop: int) -> None:
+    def restore(self, state: Pieces, stop: int) -> None:
         """Read back the values of [first, stop), into an empty ledger. Raises StreamingError."""
         values = np.zeros(stop - self.first, self.dtype)
         for piece in state.pieces:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pyarrow as pa
 
-from streaming.settlement.marks import Marks, MarksState
+from streaming.disk import Pieces
+from streaming.settlement.marks import Marks
 from streaming.settlement.pending import RowLog, RowLogState
 
 _CLAIMED = 1
@@ -51,11 +54,16 @@ class Orphans:
         self._waits -= expired.num_rows
         return expired
 
-    def restore(self, rows: RowLogState, claimed: MarksState) -> None:
+    def restore(self, rows: RowLogState, claimed: Pieces) -> None:
         """Put both back. Raises StreamingError when a piece is missing or damaged."""
         self.rows.restore(rows)
         self.claimed.restore(claimed, self.rows.stop)
         self._waits = int((self.claimed.view(self.rows.first, self.rows.stop) == 0).sum())
+
+    def stored(self, rows: RowLogState, claimed: Pieces, folder: Path) -> None:
+        """The pieces of both states lie in `folder` now."""
+        self.rows.stored(rows, folder)
+        self.claimed.stored(claimed, folder)
 
     @property
     def nbytes(self) -> int:

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from streaming.disk import Piece, make_folder, store_pieces
+from streaming.disk import Piece, Pieces, make_folder, store_pieces
 from streaming.evolution import filled
 from streaming.hashing import hash64
 from streaming.settlement.id_index import IdIndex
@@ -41,6 +41,10 @@ class RowLogState:
     segments: list[Piece]
     head: Piece
     folder: Path | None
+
+    @property
+    def pieces(self) -> Pieces:
+        return Pieces([*self.segments, self.head], self.folder)
 
 
 class RowLog:
@@ -145,13 +149,11 @@ class RowLog:
         segments = [*self._segments[: self._stored], *self._waiting_pieces()]
         return RowLogState(self.first, segments, self._head_piece(), self.folder)
 
-    def store(self, folder: Path) -> None:
-        """Let what `state` names lie in `folder`. Raises DiskFull, and StreamingError when a piece has gone."""
-        waiting = self._waiting_pieces()
-        store_pieces([*self._segments[: self._stored], *waiting], self.folder, folder)
+    def stored(self, state: RowLogState, folder: Path) -> None:
+        """The pieces of `state`, which was made of these rows, lie in `folder` now: let go of the segments' rows."""
+        waiting = state.segments[self._stored :]
         self._segments[self._stored :] = [replace(segment, rows=None) for segment in waiting]
         self._stored, self.folder = len(self._segments), folder
-        store_pieces([self._head_piece()], None, folder)
 
     def restore(self, state: RowLogState) -> Ledger:
         """Put `state` back into an empty log; returns the rows' event times.
@@ -236,8 +238,10 @@ class RowLog:
         self._segments.append(Piece.of(self._kind, self._head_first, rows, _content(rows, keys)))
         self._head, self._head_first = [], self.stop
         if self.spill is not None and self._waiting_bytes > SPILL_BYTES:
+            state = self.state()
             make_folder(self.spill)
-            self.store(self.spill)
+            store_pieces(Pieces(state.segments, state.folder), self.spill)
+            self.stored(state, self.spill)
 
     def _waiting_pieces(self) -> list[Piece]:
         """The segments in memory, as they are stored."""

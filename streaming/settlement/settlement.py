@@ -25,7 +25,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from streaming.disk import make_folder
 from streaming.errors import BadInput, DataLost, StreamingError
 from streaming.evolution import schema_changes
 from streaming.messages import DEAD_LETTER_SCHEMA, LetterTally, counted_as, refuse_rows
@@ -378,10 +377,11 @@ class Settlement:
         What is stored already is not written again, and linked from where it was loaded. A save that fails or is killed
         leaves earlier states as they were. Raises DiskFull, and StreamingError when a piece has gone.
         """
-        make_folder(directory)
-        for part in (self._pending, self._labels.bits, self._orphans.rows, self._orphans.claimed):
-            part.store(directory)
-        self._disk_bytes = self.state().save(directory, name, keep, extra)
+        state = self.state()
+        self._disk_bytes = state.save(directory, name, keep, extra)
+        self._pending.stored(state.pending, directory)
+        self._labels.bits.stored(state.labels, directory)
+        self._orphans.stored(state.orphans, state.claimed, directory)
 
     def load(self, directory: Path, name: str) -> Any:
         """Continue on a new Settlement from what was saved as `name`; returns its `extra`."""

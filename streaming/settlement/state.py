@@ -4,9 +4,9 @@
     *-*.arrow      pieces: segments and heads of the pending impressions and of the feedback that waits, and the marks
                    on both (labels, claimed feedback); never changed, written once, shared by manifests
 
-Pieces come first, the manifest moves into place after them, and only then do files go that no manifest needs: a state
-is there whole or not at all, and one that was there stays. The folder's .json, .arrow and .part files are the
-settlement's alone.
+The contents of all are flushed at once. Then pieces move into place, the manifest after them, and only then do files go
+that no manifest needs: a state is there whole or not at all, and one that was there stays. The folder's .json, .arrow
+and .part files are the settlement's alone.
 """
 
 from __future__ import annotations
@@ -26,15 +26,18 @@ from streaming.disk import (
     PIECE_SUFFIX,
     SEAL,
     Piece,
+    Pieces,
+    Staged,
     json_object,
+    make_folder,
     read_rows,
     sealed,
+    stage_pieces,
     sync,
     unsealed,
-    write_bytes,
 )
 from streaming.errors import BadInput, DataLost, StreamingError
-from streaming.settlement.marks import BASE, MarksState
+from streaming.settlement.marks import BASE
 from streaming.settlement.pending import RowLogState
 
 FORMAT = 2
@@ -46,15 +49,16 @@ class SettlementState:
     """Pending impressions and the labels seen, feedback that waits and what of it was claimed, and the counters."""
 
     pending: RowLogState
-    labels: MarksState
+    labels: Pieces
     orphans: RowLogState
-    claimed: MarksState
+    claimed: Pieces
     meta: dict[str, Any]
 
     def save(self, directory: Path, name: str, keep: Collection[str] = (), extra: Any = None) -> int:
-        """Name the state, whose pieces are stored in `directory`, together with `extra` (JSON).
+        """Store the state as `name` in `directory`, together with `extra` (JSON).
 
-        Afterwards only `name` and `keep` can be loaded. Returns the bytes of the files they need. Raises DiskFull.
+        Afterwards only `name` and `keep` can be loaded. Returns the bytes of the files they need. Raises DiskFull, and
+        StreamingError when a piece has gone from where it was stored.
         """
         logs = {"pending": (self.pending, self.labels), "orphans": (self.orphans, self.claimed)}
         manifest = {
@@ -71,10 +75,18 @@ class SettlementState:
             "meta": self.meta,
             "extra": extra,
         }
-        text = json.dumps(sealed(manifest)).encode()
-        sync(directory)
-        write_bytes(directory / f"{name}.json", text)
-        sync(directory)
+        if self.pending.folder != directory or not directory.is_dir():  # else its name lasts, as what is in it does
+            make_folder(directory)
+        parts = (self.pending.pieces, self.labels, self.orphans.pieces, self.claimed)
+        with Staged(directory) as staged:
+            new = stage_pieces(parts, directory, staged)
+            with staged.writing(f"{name}.json") as file:
+                file.write(json.dumps(sealed(manifest)).encode())
+            staged.flush()
+            staged.move(new)
+            sync(directory)
+            staged.move([f"{name}.json"])
+            sync(directory)
         return _tidy(directory, {name, *keep})
 
     @staticmethod
@@ -98,7 +110,7 @@ class SettlementState:
             raise _damaged(path, repr(error)) from error
 
 
-_Logs = dict[str, tuple[RowLogState, MarksState]]
+_Logs = dict[str, tuple[RowLogState, Pieces]]
 
 
 def _logs(directory: Path, manifest: dict[str, Any]) -> _Logs:
@@ -106,7 +118,7 @@ def _logs(directory: Path, manifest: dict[str, Any]) -> _Logs:
     for log, parts in manifest["logs"].items():
         segments, marks = ([Piece.named(each) for each in parts[kind]] for kind in ("segments", "marks"))
         rows = RowLogState(parts["first"], segments, Piece.named(parts["head"]), directory)
-        logs[log] = rows, MarksState(marks, directory)
+        logs[log] = rows, Pieces(marks, directory)
     return logs
 
 
@@ -118,8 +130,8 @@ def _format_1(directory: Path, name: str, manifest: dict[str, Any]) -> _Logs:
     pending = RowLogState(first, segments, _unstored("head", head), directory)
     marks = pa.RecordBatch.from_arrays(labels.columns, ["marks"])
     return {
-        "pending": (pending, MarksState([Piece(f"{BASE}-labels", first, marks.num_rows, marks)], None)),
-        "orphans": (RowLogState(0, [], _unstored("orphans", orphans), None), MarksState([], None)),
+        "pending": (pending, Pieces([Piece(f"{BASE}-labels", first, marks.num_rows, marks)], None)),
+        "orphans": (RowLogState(0, [], _unstored("orphans", orphans), None), Pieces([], None)),
     }
 
 

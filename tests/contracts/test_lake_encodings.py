@@ -129,6 +129,22 @@ def test_a_dictionary_is_kept_where_it_is_no_longer_than_the_steps(values: list[
     assert bool(without_dictionary(pa.table({"id": pa.array(values, pa.int64())}))) != kept
 
 
+@pytest.mark.parametrize("span", [1, 2, 63, 500, 999, 1000, 1001, 2**20, 2**63])
+@pytest.mark.parametrize("kind", [np.int32, np.int64])
+def test_distinct_numbers_are_counted_alike_whatever_their_span(span: int, kind: type) -> None:
+    """A dictionary is taken just where it has fewer bits, with every distinct number counted once."""
+    generator, limits = np.random.default_rng(span % 97), np.iinfo(kind)
+    for lowest in (limits.min, -5, 0, limits.max - span + 1):
+        if not limits.min <= lowest <= limits.max - span + 1:
+            continue
+        values = (lowest + generator.integers(0, span, 1000, dtype=np.uint64).astype(object)).astype(kind)
+        distinct = len(np.unique(values))
+        steps = np.diff(values, prepend=values[:1])
+        as_steps = 1000 * min(64, (int(steps.max()) - int(steps.min())).bit_length())
+        as_places = 8 * values.itemsize * distinct + 1000 * (distinct - 1).bit_length()
+        assert ("n" in without_dictionary(pa.table({"n": values}))) == (as_steps < as_places)
+
+
 def test_a_table_without_rows_is_committed_too(tmp_path: Path) -> None:
     table = CheckedTable(tmp_path / "table", SCHEMA.augmented, identifiers={"exfm/test": 1})
     table.commit(lambda: TableCommit(SCHEMA.augmented.empty_table(), {"exfm/test": 2}, None))

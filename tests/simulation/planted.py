@@ -86,6 +86,12 @@ FURTHER = (
         "                file.flush()\n",
     ),
     Planted(
+        "the files of a settlement state are moved into place before they are flushed",
+        "streaming/settlement/state.py",
+        "            staged.flush()\n",
+        "",
+    ),
+    Planted(
         "commits are not flushed",
         "streaming/delta/table.py",
         "        flush(self.path, range(self._flushed + 1, newest + 1))\n",

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from exfm.errors import ModelError
 from exfm.tensors import checkpoint_names, read_manifest
 from pipelines.run_dir import RunDir
-from streaming.disk import link_file, read_json, replacing_folder, write_json
+from streaming.disk import link_file, make_folder, read_json, replacing_folder, write_json
 
 KEPT = "kept"
 SNAPSHOTS = "snapshots.json"
@@ -73,6 +73,7 @@ def keep(source: Path, target: Path) -> bool:
     """Link a checkpoint to another name, whole or not at all; False where it was deleted meanwhile."""
     if target.exists():
         return True
+    make_folder(target.parent)
     try:
         with replacing_folder(target) as folder:
             for file in sorted(source.iterdir()):

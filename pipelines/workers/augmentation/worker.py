@@ -201,16 +201,17 @@ class AugmentationWorker(Worker):
 
     def _finish_block(self) -> bool:
         number = self._block_commit.lake.last_block + 1
-        with self.watch("load"), self.watch("wait for teacher"):
+        with self.watch("load"):
             decision = self._decide(number)
             if isinstance(decision, Score) and not self._snapshots.load(decision.version):
                 which = f"snapshot {decision.version}" if decision.version else "the teacher's first snapshot"
                 decision = Wait(f"waiting for {which}")
-            self._waits_for_teacher = isinstance(decision, Wait)
-            if isinstance(decision, Wait):
-                self._note = decision.reason
+        self._waits_for_teacher = isinstance(decision, Wait)
+        if isinstance(decision, Wait):
+            self._note = decision.reason
+            with self.watch("wait for teacher"):
                 time.sleep(0.01)
-                return False
+            return False
         self._note = self._about(decision)
         with self.watch("score"):
             block = self._scored(number, self._block.rows(), scored=isinstance(decision, Score))

@@ -10,6 +10,8 @@ import threading
 import pytest
 
 from streaming.disk import (
+    PART_SUFFIX,
+    Staged,
     file_lock,
     make_folder,
     read_json,
@@ -60,6 +62,26 @@ def test_the_name_of_a_folder_is_flushed_also_where_a_process_died_before_it_cou
     make_folder(tmp_path / "a/b/c")
     not_yet = [tmp_path / name for name in ("a", "a/b", "a/b/c") if name not in made_before[:-1]]
     assert flushed == [folder.parent.stat().st_ino for folder in not_yet]
+
+
+def test_staged_files_are_flushed_at_once_and_those_that_were_not_moved_are_deleted(tmp_path, monkeypatch):
+    names = ["rows", "marks", "manifest"]
+    together = threading.Barrier(len(names), timeout=10)  # each waits until all have begun
+
+    def interrupted():
+        with Staged(tmp_path) as staged:
+            for name in names:
+                with staged.writing(name) as file:
+                    file.write(name.encode())
+            monkeypatch.setattr(os, "fsync", lambda _: together.wait())
+            staged.flush()
+            assert all(path.suffix == PART_SUFFIX for path in tmp_path.iterdir())
+            staged.move(["rows"])
+            raise Interrupted
+
+    with pytest.raises(Interrupted):
+        interrupted()
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"rows": "rows"}
 
 
 def test_a_full_disk_is_named_with_the_file(tmp_path):

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from streaming.errors import StreamingError
 from streaming.messages import END_HEADER, ExamplesCodec, RawMessage, by_partition, is_end_marker, make_codec
-from streaming.messages.ipc import read_ipc, write_ipc
+from streaming.messages.ipc import ipc_bytes, read_ipc, write_ipc
 from tests.support.streams.messages import GOOD, SCHEMA, impressions, messages
 
 
@@ -107,6 +107,12 @@ def test_examples_are_split_where_a_message_would_be_too_large():
     assert max(map(len, parts)) <= limit
     back = pa.concat_batches([codec.decode(message) for message in messages(parts)])
     assert back.equals(batch)
+
+
+@pytest.mark.parametrize(("start", "rows"), [(0, 400), (0, 0), (3, 1), (7, 8), (101, 299)])
+def test_how_long_a_message_will_be_is_known_to_the_byte(start, rows):
+    part = augmented(400).slice(start, rows)
+    assert ipc_bytes(part) == len(write_ipc(part))
 
 
 def test_an_empty_slice_of_examples_is_still_one_message():

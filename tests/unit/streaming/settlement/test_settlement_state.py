@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from streaming.disk import store_pieces
 from streaming.errors import BadInput, DiskFull, StreamingError
 from streaming.schema import RowSchema
 from streaming.settlement import Settlement, SettlementConfig, marks, pending
@@ -214,8 +215,25 @@ def test_pieces_and_their_names_are_flushed_before_the_manifest_moves_in(tmp_pat
     pieces = {path.name for path in (tmp_path / "epoch-1").glob("*.arrow")}
     manifest = done.index("-> a.json")
     assert len(pieces) > 4
-    assert all(done.index(name) < done.index(f"-> {name}") < manifest for name in pieces)
-    assert done[manifest - 2 :] == ["epoch-1", "a.json", "-> a.json", "epoch-1"]
+    names = manifest - 1  # of the pieces, flushed
+    assert all(done.index(name) < done.index(f"-> {name}") < names for name in pieces)
+    assert done.index("a.json") < names
+    assert done[names:] == ["epoch-1", "-> a.json", "epoch-1"]
+
+
+def test_a_later_save_flushes_its_new_files_and_its_folder_twice(tmp_path, monkeypatch):
+    """The folder's own name lasts since the first one."""
+    settlement, done = new_settlement(), []
+    play(settlement, 0, 14)
+    settlement.save(tmp_path / "epoch-1", "a")
+    before = {path.name for path in (tmp_path / "epoch-1").iterdir()}
+    play(settlement, 14, 20)
+    fsync = os.fsync
+    monkeypatch.setattr(os, "fsync", lambda file: (done.append(os.readlink(f"/proc/self/fd/{file}")), fsync(file)))
+    settlement.save(tmp_path / "epoch-1", "b", keep=["a"])
+    new = {path.name for path in (tmp_path / "epoch-1").iterdir()} - before
+    assert len(done) == len(new) + 2
+    assert done.count(str(tmp_path / "epoch-1")) == 2
 
 
 def test_a_name_saved_again_is_never_half_the_old_and_half_the_new(tmp_path, monkeypatch):
@@ -224,8 +242,15 @@ def test_a_name_saved_again_is_never_half_the_old_and_half_the_new(tmp_path, mon
     settlement.save(tmp_path, "a")
     expected = rest(loaded(tmp_path, "a"), 6)
     play(settlement, 6, 9)
+    replace = Path.replace
+
+    def moved(source: Path, target: Path) -> Path:
+        if target.name == "a.json":
+            raise Killed
+        return replace(source, target)
+
     with monkeypatch.context() as patch:
-        patch.setattr("streaming.settlement.state.write_bytes", lambda *_: (_ for _ in ()).throw(Killed))
+        patch.setattr(Path, "replace", moved)
         with pytest.raises(Killed):
             settlement.save(tmp_path, "a")
     assert rest(loaded(tmp_path, "a"), 6) == expected
@@ -295,6 +320,12 @@ def test_a_fenced_writer_whose_folder_was_taken_away_says_so(tmp_path):
         settlement.finish()
 
 
+def store(labels: Marks, folder: Path) -> None:
+    state = labels.state()
+    store_pieces(state, folder)
+    labels.stored(state, folder)
+
+
 class TestMarks:
     def files(self, folder: Path) -> dict[str, int]:
         return {path.name: path.stat().st_size for path in folder.iterdir()}
@@ -313,7 +344,7 @@ class TestMarks:
             labels.mark(numbers, bit)
             expected[numbers] |= bit
             before = self.files(tmp_path)
-            labels.store(tmp_path)
+            store(labels, tmp_path)
             written += sum(piece.count for piece in labels.state().pieces if piece.file not in before)
             assert len(labels.state().pieces) <= 8  # a base, and deltas that halve: 4,000, 2,000, … 100
             assert sum(piece.count for piece in labels.state().pieces[1:]) <= rows / 16
@@ -328,17 +359,17 @@ class TestMarks:
         monkeypatch.setattr(marks, "FEW", 0)
         labels = Marks(np.uint8)
         labels.append(np.zeros(1000, np.uint8))
-        labels.store(tmp_path)
+        store(labels, tmp_path)
         labels.mark(np.arange(0, 20), 1)
-        labels.store(tmp_path)
+        store(labels, tmp_path)
         labels.append(np.zeros(50, np.uint8))
         labels.mark(np.array([1, 999, 1049]), 2)
         labels.drop(500)
-        labels.store(tmp_path)
+        store(labels, tmp_path)
         again = Marks(np.uint8, 500)
         again.restore(labels.state(), 1050)
         assert np.flatnonzero(again.view(500, 1050)).tolist() == [499, 549]
         labels.drop(900)
-        labels.store(tmp_path)
+        store(labels, tmp_path)
         (base,) = labels.state().pieces  # rather than a base of which most is forgotten
         assert (base.first, base.count) == (900, 150)

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from exfm.loops import inlined, loop
+from exfm.loops import inlined, integer_at, loop
 
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # 2^64 / golden ratio, odd: φ
 FIRST, SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)  # of splitmix64
@@ -29,8 +29,8 @@ class Hashes:
     """Which columns each of F features reads: numbers of columns, the C integers before the texts.
 
     >>> ids = np.empty((2, 2), np.int64)
-    >>> user, vertical = np.array([[5, 9]], np.uint64), np.array([[77, 77]], np.uint64)
-    >>> Hashes(reads=[[0], [0, 1]], rows=[7, 100], keys=[1, 0])(user, vertical, ids)
+    >>> user, vertical = np.array([5, 9]), np.array([[77, 77]], np.uint64)
+    >>> Hashes(reads=[[0], [0, 1]], rows=[7, 100], keys=[1, 0])(np.array([user.ctypes.data]), vertical, ids)
     >>> ids.tolist()
     [[1, 62], [2, 4]]
     """
@@ -44,9 +44,10 @@ class Hashes:
         self._inverse_F = np.array([(2**64 - 1) // each for each in rows], np.uint64)
         self._keys_F = np.array(keys, np.int64)
 
-    def __call__(self, integers_CB: np.ndarray, texts_XB: np.ndarray, ids_KB: np.ndarray) -> None:
-        """`integers`: as uint64, `texts`: their hashes; `ids`: int64, where the features' rows are written."""
-        _write(integers_CB, texts_XB, self._reads_FW, self._rows_F, self._inverse_F, self._keys_F, ids_KB)
+    def __call__(self, places_C: np.ndarray, texts_XB: np.ndarray, ids_KB: np.ndarray) -> None:
+        """`places`: the addresses of the integers, B int64 a column; `texts`: their hashes; `ids`: int64, where the
+        features' rows are written."""
+        _write(places_C, texts_XB, self._reads_FW, self._rows_F, self._inverse_F, self._keys_F, ids_KB)
 
 
 @inlined
@@ -67,9 +68,9 @@ def _remainder(h, rows, inverse):
     return min(r, r - rows)  # below 0 is larger than any other
 
 
-@loop("void(u8[:, ::1], u8[:, ::1], i8[:, ::1], u8[::1], u8[::1], i8[::1], i8[:, ::1])")
-def _write(integers_CB, texts_XB, reads_FW, rows_F, inverse_F, keys_F, ids_KB):
-    C, B = len(integers_CB), ids_KB.shape[1]
+@loop("void(i8[::1], u8[:, ::1], i8[:, ::1], u8[::1], u8[::1], i8[::1], i8[:, ::1])")
+def _write(places_C, texts_XB, reads_FW, rows_F, inverse_F, keys_F, ids_KB):
+    C, B = len(places_C), ids_KB.shape[1]
     for f in range(len(keys_F)):
         ids_B = ids_KB[keys_F[f]]
         for w in range(reads_FW.shape[1]):
@@ -77,13 +78,13 @@ def _write(integers_CB, texts_XB, reads_FW, rows_F, inverse_F, keys_F, ids_KB):
             if column < 0:
                 break
             if column < C:
-                x_B = integers_CB[column]
+                place = places_C[column]
                 if w == 0:
                     for b in range(B):
-                        ids_B[b] = np.int64(mix(x_B[b]))
+                        ids_B[b] = np.int64(mix(np.uint64(integer_at(place, b))))
                 else:
                     for b in range(B):
-                        ids_B[b] = np.int64(mix(np.uint64(ids_B[b]) * GOLDEN + mix(x_B[b])))
+                        ids_B[b] = np.int64(mix(np.uint64(ids_B[b]) * GOLDEN + mix(np.uint64(integer_at(place, b)))))
             else:
                 h_B = texts_XB[column - C]
                 if w == 0:

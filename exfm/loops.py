@@ -11,6 +11,7 @@ loop uses of an array again and again is a variable outside of it: for all that 
 array changes another.
 
 Rows of a table that is larger than the caches are asked for with `prefetch` some rounds before they are used.
+What lies where Arrow has it is read by its address: `integer_at(address, n)` is the n-th number from there on.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import Any
 
 import numba
 from llvmlite import ir
-from numba.core import cgutils
+from numba.core import cgutils, types
 from numba.extending import intrinsic
 
 
@@ -85,8 +86,26 @@ def _prefetch(typing: Any, array: Any, row: Any) -> Any:
         builder.call(fetch, [at, number(1), number(3), number(1)])  # to write, into all caches, data
         return context.get_dummy_value()
 
-    return numba.types.void(array, numba.types.intp), code
+    return types.void(array, types.intp), code
 
 
 prefetch: Any = intrinsic(_prefetch)
 """In a loop, `prefetch(array, row)` has the processor fetch the beginning of a row, to be read and written."""
+
+
+def _at(kind: Any, of: Any) -> Any:
+    def typed(typing: Any, address: Any, n: Any) -> Any:
+        def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            first = builder.inttoptr(args[0], of.as_pointer())
+            return builder.load(builder.gep(first, [args[1]]), align=1)
+
+        return kind(types.int64, types.int64), code
+
+    return intrinsic(typed)
+
+
+integer_at: Any = _at(types.int64, ir.IntType(64))
+short_at: Any = _at(types.int32, ir.IntType(32))
+byte_at: Any = _at(types.uint8, ir.IntType(8))
+single_at: Any = _at(types.float32, ir.FloatType())
+"""In a loop, the n-th int64, int32, uint8 or float32 of those that begin at an address, be it aligned or not."""

@@ -16,11 +16,13 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from exfm.columns import Columns, Places
 from exfm.data.dense import DenseFeature
 from exfm.data.features import FeatureSet
 from exfm.data.sparse import SparseFeature
-from exfm.data.transforms import hash64
 from exfm.hashing import Hashes
+from exfm.loops import integer_at, loop, single_at
+from exfm.siphash import hash_texts
 
 INTEGER, FLOAT, TEXT = pa.int64(), pa.float32(), pa.string()
 MOST_PLANS = 64
@@ -110,10 +112,10 @@ class _Plan:
         integers = _once([*whole, *others])
         floats = _once(f.reads[0] for _, f in dense if of(f.reads[0]) == FLOAT)
         self.columns = (*integers, *floats, *texts)
-        self._integers, self._floats = _Block(schema, integers), _Block(schema, floats)
-        self._hashes = _Hashed([names.index(text) for text in texts], len(whole), [*whole, *texts], hashed)
+        self._places = Columns([schema.get_field_index(name) for name in self.columns], schema)
+        self._hashes = _Hashed(len(texts), len(whole), [*whole, *texts], hashed)
         self._indexes = _Indexes(indexes, integers)
-        self._dense = _Floats(features, dense, integers, floats)
+        self._dense = _Floats(features, dense, [*integers, *floats], len(integers))
         made = {k for k, _ in (*hashed, *indexes)}
         self._left = Left(
             [k for k, _ in sparse if k not in made],
@@ -123,97 +125,90 @@ class _Plan:
 
     def write(self, batch: pa.RecordBatch, ids_KB: np.ndarray, dense_BW: np.ndarray, raw_BS: np.ndarray) -> Left:
         """Raises _Null."""
-        integers, floats = self._integers(batch), self._floats(batch)
-        self._dense(integers, floats, dense_BW, raw_BS)
-        self._hashes(batch, integers, ids_KB)
-        return self._left if self._indexes(integers, ids_KB) else self._with_indexes
-
-
-class _Block:
-    """Columns of one type as one array, (columns, B)."""
-
-    def __init__(self, schema: pa.Schema, names: Sequence[str]) -> None:
-        self._at = [schema.get_field_index(name) for name in names]
-
-    def __call__(self, batch: pa.RecordBatch) -> np.ndarray:
-        if not self._at:
-            return np.empty((0, len(batch)))
-        try:
-            return np.asarray(batch.select(self._at).to_tensor(row_major=False).to_numpy().T)
-        except pa.ArrowTypeError:  # there is no other reason: columns of one type of numbers
-            raise _Null from None
+        places = self._places(batch)
+        if places is None:
+            raise _Null
+        self._dense(places.values, dense_BW, raw_BS)
+        self._hashes(places, ids_KB)
+        return self._left if self._indexes(places.values, ids_KB) else self._with_indexes
 
 
 class _Hashed:
     """Hashed features of columns and of crosses."""
 
     def __init__(
-        self, texts: list[int], integers: int, columns: list[str], features: list[tuple[int, SparseFeature]]
+        self, texts: int, integers: int, columns: list[str], features: list[tuple[int, SparseFeature]]
     ) -> None:
-        """`columns`: those that are hashed, `integers` of them first; `texts`: where the others are in a batch."""
+        """`columns`: those that are hashed, `integers` of them first; the `texts` are the last of all columns."""
         self._texts, self._integers = texts, integers
         reads = [[columns.index(name) for name in f.reads] for _, f in features]
         self._hashes = Hashes(reads, [f.rows for _, f in features], [k for k, _ in features])
 
-    def __call__(self, batch: pa.RecordBatch, integers: np.ndarray, ids_KB: np.ndarray) -> None:
-        hashes_XB = np.empty((len(self._texts), len(batch)), np.uint64)
-        for x, place in enumerate(self._texts):
-            text = batch.column(place)
-            if text.null_count:
-                raise _Null
-            hashes_XB[x] = hash64(text)
-        self._hashes(integers[: self._integers].view(np.uint64), hashes_XB, ids_KB)
+    def __call__(self, places: Places, ids_KB: np.ndarray) -> None:
+        hashes_XB = np.empty((self._texts, ids_KB.shape[1]), np.uint64)
+        first = len(places.values) - self._texts
+        for x in range(self._texts):
+            hash_texts(places.values[first + x], places.texts[first + x], False, hashes_XB[x])
+        self._hashes(places.values[: self._integers], hashes_XB, ids_KB)
 
 
 class _Indexes:
     """Ids that are rows of their tables as they are."""
 
     def __init__(self, features: list[tuple[int, SparseFeature]], integers: list[str]) -> None:
-        self._keys = _places([k for k, _ in features])
-        self._at = _places([integers.index(f.reads[0]) for _, f in features])
-        self._rows_n1 = np.array([[f.rows] for _, f in features], dtype=np.uint64)
+        self._at_n = np.array([integers.index(f.reads[0]) for _, f in features], np.int64)
+        self._rows_n = np.array([f.rows for _, f in features], np.int64)
+        self._keys_n = np.array([k for k, _ in features], np.int64)
 
-    def __call__(self, integers: np.ndarray, ids_KB: np.ndarray) -> bool:
+    def __call__(self, places_C: np.ndarray, ids_KB: np.ndarray) -> bool:
         """Whether all lie in their tables."""
-        if not len(self._rows_n1):
-            return True
-        rows = integers[self._at]
-        ids_KB[self._keys] = rows
-        return not (rows.view(np.uint64) >= self._rows_n1).any()  # below 0 is the largest of these
+        return not len(self._at_n) or bool(_take(places_C[self._at_n], self._rows_n, self._keys_n, ids_KB))
 
 
 class _Floats:
-    """Dense features: those together that take the same steps."""
+    """Dense features: those that take no step but a mean and a deviation in one loop, of the others those together
+    that take the same steps."""
 
     def __init__(
-        self, of: FeatureSet, features: list[tuple[int, DenseFeature]], integers: list[str], floats: list[str]
+        self, of: FeatureSet, features: list[tuple[int, DenseFeature]], columns: list[str], integers: int
     ) -> None:
-        ordered = sorted(features, key=lambda feature: _steps(feature[1]))
-        reads = [f.reads[0] for _, f in ordered]
-        self._count = len(ordered)
-        self._sources = [
-            (_places([n for n, name in enumerate(reads) if name in there]),
-             _places([there.index(name) for name in reads if name in there]))
-            for there in (integers, floats)
-        ]  # fmt: skip
-        """Of the columns of either type: their places among the features, and in their block."""
+        """`columns`: of numbers, `integers` of them first."""
+        direct = [(d, f) for d, f in features if _is_direct(f)]
+        self._direct = _Reads([f.reads[0] for _, f in direct], columns, integers)
+        self._at_n = np.array([of.dense_slices[d].start for d, _ in direct], np.int64)
+        self._mean_n, self._std_n = np.array([f.mean for _, f in direct]), np.array([f.std for _, f in direct])
+        ordered = sorted((each for each in features if not _is_direct(each[1])), key=lambda feature: _steps(feature[1]))
+        self._others = _Reads([f.reads[0] for _, f in ordered], columns, integers)
         self._groups = []
         for steps in _once(_steps(f) for _, f in ordered):
             group = [n for n, (_, f) in enumerate(ordered) if _steps(f) == steps]
             self._groups.append(_Group(of, [ordered[n] for n in group], slice(group[0], group[-1] + 1)))
 
-    def __call__(self, integers: np.ndarray, floats: np.ndarray, dense_BW: np.ndarray, raw_BS: np.ndarray) -> None:
-        if not self._count:
+    def __call__(self, places_C: np.ndarray, dense_BW: np.ndarray, raw_BS: np.ndarray) -> None:
+        if len(self._at_n):
+            _write_direct(*self._direct.of(places_C), self._at_n, self._mean_n, self._std_n, dense_BW)
+        if not self._groups:
             return
-        x_nB = np.empty((self._count, len(dense_BW)))
-        for block, (to, at) in zip((integers, floats), self._sources, strict=True):
-            x_nB[to] = block[at]
+        x_nB = np.empty((len(self._others.at_n), len(dense_BW)))
+        _read_doubles(*self._others.of(places_C), x_nB)
         for group in self._groups:
             made = group(x_nB[group.within])
             if group.online:
                 raw_BS[:, group.at] = made.T
             else:
                 dense_BW[:, group.at] = made.T
+
+
+class _Reads:
+    """The column of each of n features."""
+
+    def __init__(self, names: list[str], columns: list[str], integers: int) -> None:
+        self.at_n = np.array([columns.index(name) for name in names], np.int64)
+        self._whole_n = self.at_n < integers
+
+    def of(self, places_C: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Where their values are, and whether they are whole numbers."""
+        return places_C[self.at_n], self._whole_n
 
 
 class _Group:
@@ -237,6 +232,11 @@ class _Group:
         return x if self._sigmas is None else np.clip(x, -self._sigmas, self._sigmas)
 
 
+def _is_direct(feature: DenseFeature) -> bool:
+    plain = feature.clip is None and feature.sigmas is None and not feature.online
+    return plain and feature.transform in ("identity", "standardise")
+
+
 def _steps(feature: DenseFeature) -> str:
     """Features that have this in common differ in nothing but mean and standard deviation. Bounds are among it: numpy
     clips -0 to 0 by an array of bounds, and not by one number."""
@@ -252,3 +252,49 @@ def _places(places: list[int]) -> np.ndarray | slice:
 
 def _once(names: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(names))
+
+
+TOGETHER = 64
+"""Rows whose floats are written column by column, and stay in the nearest cache meanwhile."""
+
+
+@loop("void(i8[::1], b1[::1], i8[::1], f8[::1], f8[::1], f4[:, ::1])")
+def _write_direct(places_n, whole_n, at_n, mean_n, std_n, dense_BW):
+    B = len(dense_BW)
+    for start in range(0, B, TOGETHER):
+        stop = min(start + TOGETHER, B)
+        for n in range(len(places_n)):
+            place, at, mean, std = places_n[n], at_n[n], mean_n[n], std_n[n]
+            if whole_n[n]:
+                for b in range(start, stop):
+                    dense_BW[b, at] = (np.float64(integer_at(place, b)) - mean) / std
+            elif mean == 0 and std == 1:
+                for b in range(start, stop):
+                    dense_BW[b, at] = single_at(place, b)
+            else:
+                for b in range(start, stop):
+                    dense_BW[b, at] = (np.float64(single_at(place, b)) - mean) / std
+
+
+@loop("void(i8[::1], b1[::1], f8[:, ::1])")
+def _read_doubles(places_n, whole_n, x_nB):
+    for n in range(len(places_n)):
+        x_B, place = x_nB[n], places_n[n]
+        if whole_n[n]:
+            for b in range(len(x_B)):
+                x_B[b] = integer_at(place, b)
+        else:
+            for b in range(len(x_B)):
+                x_B[b] = single_at(place, b)
+
+
+@loop("b1(i8[::1], i8[::1], i8[::1], i8[:, ::1])")
+def _take(places_n, rows_n, keys_n, ids_KB):
+    outside = 0
+    for n in range(len(places_n)):
+        place, rows, ids_B = places_n[n], rows_n[n], ids_KB[keys_n[n]]
+        for b in range(len(ids_B)):
+            row = integer_at(place, b)
+            ids_B[b] = row
+            outside += row < 0 or row >= rows
+    return outside == 0

@@ -7,7 +7,6 @@ Nulls, in a column or inside a list, become no id at all, so that a bag may be e
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -19,11 +18,9 @@ from exfm.data.dense import DenseFeature, check_number
 from exfm.data.features import FeatureSet, served_column
 from exfm.data.sparse import SequenceFeature, SparseFeature
 from exfm.errors import ConfigError
+from exfm.siphash import hash_texts
 
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # 2^64 / golden ratio, odd: multiplying by it is a bijection
-
-FEW_TEXTS, FEW_BYTES = 4, 256
-"""The hashes of so many texts are kept."""
 
 
 class Bags(NamedTuple):
@@ -36,7 +33,7 @@ class Bags(NamedTuple):
 def hash64(ids: pa.Array) -> np.ndarray:
     """64-bit hashes of an integer or string column: (B,) uint64. Raises ValueError when it holds nulls.
 
-    Integers go through the splitmix64 finaliser (a bijection), strings through siphash; both are stable, and
+    Integers go through the splitmix64 finaliser (a bijection), strings through SipHash; both are stable, and
     the same as those of ids in `streaming.hashing`, which this package may not import.
 
     >>> hash64(pa.array([1, 2])).tolist()
@@ -44,50 +41,19 @@ def hash64(ids: pa.Array) -> np.ndarray:
     """
     if ids.null_count:
         raise ValueError(f"ids must not be null: {ids.null_count} of {len(ids)} are")
-    if pa.types.is_string(ids.type) and (one := _only_text(ids)) is not None:
-        return np.repeat(_hashes_of_few((one,)), len(ids))
     if pa.types.is_string(ids.type) or pa.types.is_large_string(ids.type):
-        return _hashes_of_column(ids)
+        return _hashes_of_texts(ids)
     return mixed(_int64(ids).to_numpy().view(np.uint64))
 
 
-def _only_text(ids: pa.StringArray) -> str | None:
-    """The text that all rows have, as the candidates of a request have their vertical in common. None where they
-    differ, or there are none. It takes a tenth of what it takes to look for distinct texts.
-
-    >>> _only_text(pa.array(["feed", "feed"])), _only_text(pa.array(["feed", "shop"]))
-    ('feed', None)
-    """
-    count, (_, places, texts) = len(ids), ids.buffers()
-    if not count or texts is None:
-        return None
-    ends = np.frombuffer(places, np.int32)[ids.offset : ids.offset + count + 1]
-    first, size = int(ends[0]), int(ends[1] - ends[0])
-    if int(ends[-1]) - first != count * size or (np.diff(ends) != size).any():
-        return None
-    every = texts.slice(first, count * size).to_pybytes()
-    return every[:size].decode() if every == every[:size] * count else None
-
-
-def _hashes_of_column(ids: pa.Array) -> np.ndarray:
-    encoded = ids.dictionary_encode()
-    texts = encoded.dictionary
-    few = len(texts) <= FEW_TEXTS and texts.nbytes <= FEW_BYTES
-    distinct = _hashes_of_few(tuple(texts.to_pylist())) if few else _hashes_of(texts.to_numpy(zero_copy_only=False))
-    return distinct[encoded.indices.to_numpy()]
-
-
-def _hashes_of(texts: np.ndarray) -> np.ndarray:
-    import pandas as pd  # .25 s of a core, which whoever hashes no text is spared
-
-    return np.asarray(pd.util.hash_array(texts.astype(object), categorize=False))
-
-
-@lru_cache(maxsize=1024)
-def _hashes_of_few(texts: tuple[str, ...]) -> np.ndarray:
-    """The few texts of a batch, a vertical or a kind of device, are often those of the batch before; it takes pandas
-    longer to hash them than all else that is made of them. Nobody writes into what is kept."""
-    return _hashes_of(np.array(texts, dtype=object))
+def _hashes_of_texts(ids: pa.StringArray | pa.LargeStringArray) -> np.ndarray:
+    hashes = np.empty(len(ids), np.uint64)
+    if len(ids):
+        long = pa.types.is_large_string(ids.type)
+        _, ends, texts = ids.buffers()
+        first = ends.address + ids.offset * (8 if long else 4)
+        hash_texts(first, 0 if texts is None else texts.address, long, hashes)
+    return hashes
 
 
 def _int64(ids: pa.Array) -> pa.Array:

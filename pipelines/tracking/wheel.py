@@ -19,7 +19,7 @@ from exfm import __version__
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("exfm", "streaming", "pipelines")
-SERVING = ("torch", "torchrec", "numpy", "pandas", "pyarrow", "pydantic", "lazy-loader")
+SERVING = ("torch", "torchrec", "numba", "numpy", "pandas", "pyarrow", "pydantic", "lazy-loader")
 CUDA, CPU = "fbgemm-gpu", "fbgemm-gpu-cpu"  # the builds of fbgemm; exactly one is installed
 EPOCH = (1980, 1, 1, 0, 0, 0)  # the same source gives the same bytes
 

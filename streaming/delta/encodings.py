@@ -11,9 +11,10 @@ as long as the column: it is written, kept and read in vain. So each column of n
 of N values, D of them distinct. Integers are stored as their steps (DELTA_BINARY_PACKED), which DuckDB, Polars, Spark
 (3.3 and later) and every reader of Arrow know; BYTE_STREAM_SPLIT, which is a little smaller, most of Spark is not.
 
-Numbers that lie so are hardly smaller packed, and zstd takes as long to unpack them as all else takes to read them.
-Snappy, which every reader knows, passes over what it cannot pack. So numbers are packed by Snappy, but for floats
-without a dictionary of which zstd makes a sample smaller by a twelfth; texts and lists are packed by zstd.
+Numbers that lie so are hardly smaller packed, and zstd takes as long to unpack them as all else takes to read them. So
+floats without a dictionary are packed by zstd where it makes a sample smaller by a twelfth, and else not at all, as are
+integers whose steps have a byte or more: what Snappy finds nothing in is copied all the same. Other numbers are packed
+by Snappy, which every reader knows; texts and lists by zstd.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 Encoding: TypeAlias = Literal["DELTA_BINARY_PACKED", "PLAIN"]
-Codec: TypeAlias = Literal["ZSTD", "SNAPPY"]
+Codec: TypeAlias = Literal["ZSTD", "SNAPPY", "NONE"]
 
 _WITHOUT: dict[pa.DataType, Encoding] = {
     pa.int64(): "DELTA_BINARY_PACKED",
@@ -36,7 +37,7 @@ _WITHOUT: dict[pa.DataType, Encoding] = {
 }
 _NUMBERS = {*_WITHOUT, pa.int8(), pa.float64()}
 _ZSTD_LEVEL, SAMPLE = 1, 16_384
-"""`SAMPLE`: so many values of a column are packed to see whether it pays."""
+"""`SAMPLE`: so many values of a column say how it is packed."""
 
 
 class Form(NamedTuple):
@@ -51,7 +52,7 @@ class Form(NamedTuple):
 
         >>> drawn = np.random.default_rng(1).normal(size=2000).astype(np.float32)
         >>> Form.of(pa.table({"bid": drawn, "url": ["a"] * 2000, "device": [1, 7, 2, 9] * 500}))
-        Form(without={'bid': 'PLAIN'}, codecs={'bid': 'SNAPPY', 'url': 'ZSTD', 'device': 'SNAPPY'})
+        Form(without={'bid': 'PLAIN'}, codecs={'bid': 'NONE', 'url': 'ZSTD', 'device': 'SNAPPY'})
         """
         without = without_dictionary(rows)
         columns = zip(rows.column_names, rows.columns, strict=True)
@@ -77,11 +78,13 @@ class Form(NamedTuple):
 def _codec(column: pa.ChunkedArray, encoding: Encoding | None) -> Codec:
     if column.type not in _NUMBERS:
         return "ZSTD"
-    if encoding != "PLAIN":
+    if encoding is None:
         return "SNAPPY"
-    sample = column.slice(0, SAMPLE).drop_null().to_numpy()
+    sample = column.drop_null().slice(0, SAMPLE).to_numpy()  # of at least one, or it had a dictionary
+    if encoding == "DELTA_BINARY_PACKED":
+        return "SNAPPY" if _bits(sample) < 8 else "NONE"
     packed = pa.Codec("zstd", _ZSTD_LEVEL).compress(sample, asbytes=True)
-    return "ZSTD" if 12 * len(packed) <= 11 * sample.nbytes else "SNAPPY"
+    return "ZSTD" if 12 * len(packed) <= 11 * sample.nbytes else "NONE"
 
 
 def without_dictionary(rows: pa.Table) -> Mapping[str, Encoding]:

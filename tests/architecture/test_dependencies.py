@@ -148,5 +148,10 @@ def test_set_up_takes_no_file_whose_hash_is_not_in_the_list():
     assert [line for line in commands if "--require-hashes" not in line] == []
 
 
-def test_what_a_served_model_needs_is_part_of_the_base():
-    assert {canonicalize_name(name) for name in SERVING} <= ADDED["exfm"]
+def test_what_a_served_model_needs_is_the_base_and_pandas_whose_frames_it_is_given():
+    needed = {canonicalize_name(name) for name in SERVING}
+    assert needed - ADDED["exfm"] == {"pandas"} <= ALLOWED["pipelines"]
+    assert imported("exfm").keys() - {"fbgemm-gpu"} - needed == {
+        "llvmlite",
+        "scipy",
+    }  # numba brings the one; metrics alone ask for the other

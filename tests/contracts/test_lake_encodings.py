@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from streaming.delta import CheckedTable, Form, TableCommit, TableFiles, without_dictionary
+from streaming.delta.encodings import SAMPLE
 from streaming.lake import LakeTable
 from tests.support.streams.housework import compacted
 from tests.support.streams.lake_rows import SCHEMA, rows
@@ -66,15 +67,23 @@ def test_what_hardly_repeats_lies_without_a_dictionary_and_what_repeats_within_o
         assert "RLE_DICTIONARY" in encodings(lake, column)
 
 
-def test_numbers_are_packed_by_snappy_what_zstd_makes_smaller_and_texts_by_zstd(lake: LakeTable) -> None:
-    for column in ("lake_seq", "user_id", "score", "label_ctr", "source_row"):
-        assert codecs(lake, column) == {"SNAPPY"}
+def test_numbers_are_packed_by_what_makes_them_smaller_and_texts_by_zstd(lake: LakeTable) -> None:
+    for column in ("user_id", "score"):
+        assert codecs(lake, column) == {"UNCOMPRESSED"}
+    assert codecs(lake, "label_ctr") == {"SNAPPY"}
     for column in ("tags", "settlement", "source_topic"):
         assert codecs(lake, column) == {"ZSTD"}
+    one_by_one = pa.table({"lake_seq": range(9000)})
+    assert Form.of(one_by_one) == ({"lake_seq": "DELTA_BINARY_PACKED"}, {"lake_seq": "SNAPPY"})
     rising = pa.table({"bid": np.linspace(0, 1, 9000, dtype=np.float32)})
     assert Form.of(rising) == ({"bid": "PLAIN"}, {"bid": "ZSTD"})
     for nothing in ([], [None]):
         assert Form.of(pa.table({"bid": pa.array(nothing, pa.float32())})) == ({}, {"bid": "SNAPPY"})
+
+
+def test_values_after_a_long_stretch_of_nulls_say_how_their_column_is_packed() -> None:
+    late = [None] * (SAMPLE + 1) + IDS[:ROWS].tolist()
+    assert Form.of(pa.table({"id": pa.array(late, pa.int64())})) == ({"id": "DELTA_BINARY_PACKED"}, {"id": "NONE"})
 
 
 def test_row_groups_have_bounds_of_the_columns_that_the_table_names(lake: LakeTable) -> None:

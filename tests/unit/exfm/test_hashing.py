@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from exfm.data.transforms import GOLDEN, mixed
 from exfm.hashing import LARGEST, Hashes
 
-NO_INTEGERS = np.empty((0, 1), np.uint64)
+NO_INTEGERS = np.empty(0, np.int64)
 
 
 def row_of(h: int, rows: int) -> int:
@@ -37,9 +37,10 @@ def test_the_largest_hashes_are_within_their_table(rows: int) -> None:
 def test_columns_and_crosses_of_two_and_three_are_hashed_as_by_numpy() -> None:
     drawn = np.random.default_rng(1)
     integers = drawn.integers(0, 2**64, (2, 1000), np.uint64)
+    places = integers.ctypes.data + np.arange(2) * integers.strides[0]
     texts = drawn.integers(0, 2**64, (1, 1000), np.uint64)
     ids = np.full((4, 1000), -1, np.int64)
-    Hashes([[1], [2, 0], [0, 2, 1]], [97, 2**20, 2**40], keys=[3, 0, 2])(integers, texts, ids)
+    Hashes([[1], [2, 0], [0, 2, 1]], [97, 2**20, 2**40], keys=[3, 0, 2])(places, texts, ids)
     a, b, text = mixed(integers[0]), mixed(integers[1]), texts[0]
     two, three = mixed(text * GOLDEN + a), mixed(mixed(a * GOLDEN + text) * GOLDEN + b)
     for key, h, rows in ((3, b, 97), (0, two, 2**20), (2, three, 2**40)):

@@ -81,6 +81,8 @@ def _same(one, other, count):
 def hash_texts(ends, texts, long, hashes_N):
     """`ends`: the address of N + 1 places among the bytes at `texts`, of 64 bits each where `long`, else of 32. A text
     that is the same as the one before is not hashed again."""
+    if not len(hashes_N):  # there may be no ends either
+        return
     start = integer_at(ends, 0) if long else np.int64(short_at(ends, 0))
     before, length = start, np.int64(-1)
     for n in range(len(hashes_N)):

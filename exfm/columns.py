@@ -67,7 +67,7 @@ def _find(struct, at_C, bytes_C, text_C, values_C, texts_C):
         column = integer_at(children, at_C[c])
         first, buffers = integer_at(column, _OFFSET), integer_at(column, _BUFFERS)
         known = integer_at(buffers, 0)
-        if known != 0 and integer_at(column, _NULLS) != 0:  # below 0: nobody has counted
+        if known != 0 and integer_at(column, _NULLS) != 0:  # below 0: not counted
             for b in range(first, first + integer_at(column, _LENGTH)):
                 if (byte_at(known, b >> 3) >> (b & 7)) & 1 == 0:
                     return False

@@ -55,7 +55,7 @@ class Interaction(nn.Module):
 
     def by_hand(self, e_BND: Tensor, dense_BC: Tensor) -> Pass | None:
         """`forward` and its gradients in float32 on the CPU, to the bit, in fewer calls than modules and autograd take;
-        None where nobody has written it."""
+        None where an interaction has none."""
         return None
 
     def as_code(self, e_BND: Tensor, dense_BC: Tensor) -> Tensor:

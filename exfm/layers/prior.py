@@ -78,7 +78,7 @@ def _add_labels(labels_BT, known_BT, own_B, weights_BT, sums_2T):
 
 
 class Known(NamedTuple):
-    """An offset (T,), in float64 and in float32. Nobody writes into it."""
+    """An offset (T,), in float64 and in float32. Shared: it is not written into."""
 
     double: Tensor
     single: Tensor

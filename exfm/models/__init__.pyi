@@ -17,8 +17,8 @@ from .engine import (
 from .scorer import ShardedScorer, TeacherScorer, snapshot_of
 from .served import (
     PARITY,
-    Beside,
     ServedStudent,
+    VersionScorer,
     check_logits,
     load_served,
     load_student,
@@ -46,7 +46,6 @@ __all__ = [
     "TWIN",
     "AsShown",
     "AsShownConfig",
-    "Beside",
     "Changes",
     "Engine",
     "Judged",
@@ -64,6 +63,7 @@ __all__ = [
     "TeacherNet",
     "TeacherScorer",
     "Touched",
+    "VersionScorer",
     "all_of",
     "all_tables",
     "changes_of",

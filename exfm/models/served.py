@@ -159,10 +159,10 @@ class ServedStudent(nn.Module):
         return self.compiled(*rows).numpy()
 
 
-class Beside:
-    """A served student, which does not change any more, beside the one that learns, whose features it has: asked about
-    the same batches, it shares what these are worked out to (`Batch.once`). Its tables and linear part are copied once,
-    to lie as those of a student in training do."""
+class VersionScorer:
+    """Scores batches of a student in training with a version of it, to the bit. Both have the same features, so the
+    version uses what the batch has worked out for the student (`Batch.once`). Its tables and linear part are copied
+    once, in the layout of those of a student in training."""
 
     def __init__(self, served: ServedStudent, student: Student) -> None:
         self.served, self._tables = served, student.net.tables

@@ -232,7 +232,7 @@ class _Judge(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *upstream: Tensor) -> Any:
         units, *parameters = ctx.gradients
-        ctx.gradients = None  # held by nobody else, each becomes a `grad` without a copy
+        ctx.gradients = None  # with no other reference each becomes a `grad` without a copy
         return (None, units, *[None] * 6, *parameters)
 
 

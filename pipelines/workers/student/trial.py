@@ -18,7 +18,7 @@ from torch import Tensor
 
 from exfm.data import Batch
 from exfm.metrics import PairedEvidence, cross_entropy, sigmoid
-from exfm.models import Beside
+from exfm.models import VersionScorer
 from pipelines.config import RegistrySettings
 from pipelines.rules import Decision, Keep, Standards, TaskSeen, promotion
 
@@ -34,8 +34,8 @@ class Trial:
         self,
         tasks: Sequence[str],
         settings: RegistrySettings,
-        champion: Beside,
-        candidate: Beside,
+        champion: VersionScorer,
+        candidate: VersionScorer,
         fresh_after_ms: int,
     ) -> None:
         self._tasks, self._settings = tuple(tasks), settings

@@ -26,9 +26,9 @@ from exfm.data import Batch
 from exfm.errors import ModelError
 from exfm.models import (
     STUDENT,
-    Beside,
     ServedStudent,
     StudentEngine,
+    VersionScorer,
     check_logits,
     load_served,
     load_student,
@@ -222,7 +222,9 @@ class Versions:
                 return False
         assert champion is not None
         after = max(fresh_after_ms, self._champion_ms or 0)
-        self.trial = Trial(self._tasks, self._settings, Beside(champion, student), Beside(candidate, student), after)
+        self.trial = Trial(
+            self._tasks, self._settings, VersionScorer(champion, student), VersionScorer(candidate, student), after
+        )
         return True
 
     def _add_entry(self, action: Action, version: str | None, reason: str, **more: Any) -> None:

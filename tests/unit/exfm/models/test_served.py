@@ -9,7 +9,7 @@ import torch
 from exfm.distillation import Arm
 from exfm.errors import ModelError
 from exfm.layers import CrossConfig, TrunkConfig
-from exfm.models import Beside, load_served, save_served
+from exfm.models import VersionScorer, load_served, save_served
 from exfm.models.served import check_parity, export_student, served_of
 from exfm.tensors import checkpoint
 from tests.support.models.arm_costs import EVERY_ARM, flops_per_example
@@ -121,16 +121,16 @@ def test_a_version_of_the_same_shape_is_another_students_tensors_and_nothing_els
     assert np.array_equal(load_served(path, like=again).score(batch), before, equal_nan=True)
 
 
-def test_beside_a_student_that_learns_it_scores_the_same_bits(trained):
+def test_on_the_batches_of_a_student_in_training_a_version_scores_the_same_bits(trained):
     served, batches = trained.export(), stream(400, seed=3)
-    beside = Beside(served, trained)
+    scorer = VersionScorer(served, trained)
     for batch in batches:
         trained.train_step(batch)
-        assert np.array_equal(beside.score(batch), served.score(batch))
+        assert np.array_equal(scorer.score(batch), served.score(batch))
     assert not np.array_equal(trained.score(batches[0]), served.score(batches[0]))
 
 
-def test_beside_a_student_of_another_width_it_scores_by_itself(trained):
+def test_a_version_of_another_width_scores_by_itself(trained):
     served, other = trained.export(), student(width=8)
     (batch, *_) = stream(100)
-    assert np.array_equal(Beside(served, other).score(batch), served.score(batch))
+    assert np.array_equal(VersionScorer(served, other).score(batch), served.score(batch))

@@ -480,8 +480,8 @@ MUTATIONS = (
         "features are stored hashed",
         RAW,
         "pipelines/workers/augmentation/augment.py",
-        'columns["event_date"] = pc',
-        'columns["user_id"] = pa.array(rows["user_id"].to_numpy() % 1000)\n    columns["event_date"] = pc',
+        'columns["event_date"] = _dates',
+        'columns["user_id"] = pa.array(rows["user_id"].to_numpy() % 1000)\n    columns["event_date"] = _dates',
         f"{PIPELINE}::test_the_lake_holds_features_as_they_were_sent",
     ),
     Mutation(

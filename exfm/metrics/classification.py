@@ -101,13 +101,15 @@ def transfer_ratio(ne_without: float, ne_with: float, ne_teacher: float) -> floa
     return (ne_without - ne_with) / (ne_without - ne_teacher) if ne_teacher < ne_without else None
 
 
-def metrics_of(logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None = None) -> Metrics:
-    """All figures at once."""
+def metrics_of(
+    logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None = None, *, order: np.ndarray | None = None
+) -> Metrics:
+    """All figures at once. `order`: of the logits, as `auc` takes it."""
     return Metrics(
         rows=len(labels),
         positives=int(np.count_nonzero(labels)),
         ne=normalised_entropy(logits, labels, weights),
-        auc=auc(logits, labels, weights),
+        auc=auc(logits, labels, weights, order=order),
         log_loss=log_loss(logits, labels, weights),
         calibration=calibration(logits, labels, weights),
     )

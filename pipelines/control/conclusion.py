@@ -8,6 +8,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -96,10 +97,12 @@ class Conclusion:
         run_dir, tracker = self._run_dir, self._tracker
         self._prepared()
         self._say("computing the summary from every prediction")
-        summary = summarise(config, run_dir, self._status)
+        with ThreadPoolExecutor(1) as thread:
+            drawing = thread.submit(draw, config, run_dir)
+            summary = summarise(config, run_dir, self._status)
         losses = losses_in(summary.value, config)
         self._status.losses = losses.as_json()
-        self._draw(config)
+        self._drawn(drawing)
         grave = losses if losses.severity is Severity.FAIL else None
         kept = conclude_versions(config, run_dir, summary, grave)
         if tracker is not None and not tracker.closed:  # once, however often a full disk has this called
@@ -123,11 +126,9 @@ class Conclusion:
             self._tracker.finish(name, "FAILED" if self._status.state is RunState.FAILED else "KILLED")
         self._close(self._tracker, STOPPED_WAIT_S)
 
-    def _draw(self, config: Config) -> None:
-        try:
-            draw(config, self._run_dir)
-        except Exception:
-            log.exception("drawing the picture")
+    def _drawn(self, drawing: Future[Path | None]) -> None:
+        if (error := drawing.exception()) is not None:
+            log.error("drawing the picture", exc_info=error)
             self._say(f"the picture could not be drawn; {self._run_dir.logs / 'coordinator.log'} says why")
 
     def _close(self, tracker: Tracker, wait_s: float) -> None:

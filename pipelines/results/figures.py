@@ -48,8 +48,8 @@ def clustered_by(run: Mapping[str, Any]) -> str:
 @dataclass(frozen=True)
 class Columns:
     """Aligned columns of one student and task, (N,) each, in stream order: labels, the logits of each model, and, where
-    rows have them, their weights, groups and clusters. `as_shown`: logits of student and twin by what had settled when
-    the row was shown."""
+    rows have them, their weights, groups (numbers from 0) and clusters. `as_shown`: logits of student and twin by what
+    had settled when the row was shown."""
 
     lake_seq: np.ndarray
     labels: np.ndarray
@@ -95,7 +95,7 @@ def columns_of(table: pa.Table, task: str, truth: Truth | None) -> Columns:
         logits["optimum"] = truth.logits(labelled["impression_id"].combine_chunks(), task)
     complete = np.logical_and.reduce([np.isfinite(z) for z in logits.values()])
     there = labelled.schema.names
-    groups = labelled["group"].to_numpy() if "group" in there else None
+    groups = np.unique(labelled["group"].to_numpy(), return_inverse=True)[1] if "group" in there else None
     clusters = [labelled[name].to_numpy() for name in there if name.startswith(CLUSTER)]
     if groups is not None and not clusters:
         clusters = [groups]
@@ -134,11 +134,14 @@ def judge(columns: Columns) -> dict[str, Any]:
     for model in MODELS:
         found[model] = None
         if (z := columns.logits.get(model)) is not None:
-            figures = metrics_of(z, labels, weights)._asdict()
+            order = np.argsort(z)
+            figures = metrics_of(z, labels, weights, order=order)._asdict()
             found[model] = {key: figures[key] for key in ("ne", "auc", "log_loss", "calibration")}
             found[model]["gauc"] = None
             if groups is not None:
-                found[model]["gauc"], found["gauc_groups"], found["gauc_rows"] = gauc(z, labels, groups, weights)
+                found[model]["gauc"], found["gauc_groups"], found["gauc_rows"] = gauc(
+                    z, labels, groups, weights, order=order
+                )
     found |= {"gain": None, "gain_by_group": None, "lead": None, "transfer_ratio": None}
     if "no_teacher" not in columns.logits:
         return found

@@ -56,11 +56,13 @@ def train(root: Path, every_s: float) -> None:
     threading.Thread(target=lambda: (sys.stdin.readline(), over.set()), daemon=True).start()
     block = (worker.position + 1) // BLOCK
     due = time.monotonic()
-    while not over.is_set():
+    while True:  # one block at least, however soon it is to end
         rows = rows_of(block, BLOCK)
         worker.learn(Cut(rows, worker.build(rows)))
         assert worker.increments is not None
         worker.increments.publish()
+        if over.is_set():
+            break
         block, due = block + 1, due + every_s
         time.sleep(max(0.0, due - time.monotonic()))
     student, position = worker.engine.student, worker.position

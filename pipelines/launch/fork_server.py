@@ -116,9 +116,9 @@ class _Fork:
     def end(self) -> None:
         if not self._ended:
             self._ended = True
-            os.close(self._lifeline)
-            os.kill(self.pid, signal.SIGKILL)
+            os.kill(self.pid, signal.SIGKILL)  # before its lifeline ends: else it may begin to end by itself
             os.waitpid(self.pid, 0)
+            os.close(self._lifeline)
 
 
 def _run_and_exit(listening: socket.socket, last: Sequence[str], modules: Sequence[str]) -> NoReturn:

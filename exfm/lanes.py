@@ -6,7 +6,7 @@
 
 The compiler makes such code of loops over numbers only where it knows that no array overlaps another, and that sums may
 be added in another order. Each lane has the bits that its number would have by itself. A row is an address: parts of a
-loop take it as one number, and nobody counts references to it.
+loop take it as one number, and no references to it are counted.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ class Constant(Baseline):
         own = len(batch) if batch.own is None else int(batch.own.sum())
         sums = batch.once("label sums", lambda: label_sums(batch))
         finite = bool(np.isfinite(sums.numpy()).all())
-        logits = np.repeat(self._prior.known.single.numpy()[None], own, axis=0)
+        logits = np.repeat(self._prior.cached_offset.numpy()[None], own, axis=0)
         if finite:
             self._prior.add(sums)
             self._rows += len(batch)

@@ -171,7 +171,7 @@ def _distinct_slots(slots_I, place_S, slots_U, places_I):
         place_S[slots_I[i]] = i
     for i in range(len(slots_I)):
         place = place_S[slots_I[i]]
-        last = place == i  # of its slot; without a branch, which nobody could predict
+        last = place == i  # of its slot; without a branch, which could not be predicted
         slots_U[U] = slots_I[i]
         place_S[slots_I[i]] = ~U if last else place
         U += last

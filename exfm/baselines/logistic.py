@@ -31,7 +31,7 @@ class Logistic(Baseline):
         Where an input or a weight is not finite nothing changes.
         """
         batch = self._statistics.complete(given)
-        offset = self._prior.known.single
+        offset = self._prior.cached_offset
         seen = self.ftrl.see(batch)
         judged = seen
         if self._as_served is not None:
@@ -40,7 +40,7 @@ class Logistic(Baseline):
         finite = bool(torch.isfinite(batch.weights).all() and torch.isfinite(batch.dense).all())
         if finite:
             self._prior.add(label_sums(batch))
-            self.ftrl.learn(seen, batch, self._prior.known.single)
+            self.ftrl.learn(seen, batch, self._prior.cached_offset)
             self._statistics.add(self._statistics.sums(given))
             self._rows += len(batch)
         own = logits if batch.own is None else logits[batch.own.numpy()]

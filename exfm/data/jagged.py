@@ -56,7 +56,7 @@ def one_id_of(sparse: KeyedJaggedTensor, rows: np.ndarray) -> KeyedJaggedTensor 
 
 
 def one_each(bags: int) -> tuple[np.ndarray, np.ndarray]:
-    """Lengths and offsets of bags with one id each. Nobody writes into them."""
+    """Lengths and offsets of bags with one id each. They are not written into."""
     ones, offsets = _few_bags() if bags <= FEW_BAGS else (np.ones(bags, np.int64), np.arange(bags + 1))
     return ones[:bags], offsets[: bags + 1]
 

@@ -54,11 +54,6 @@ class Heads:
         names = ["auxiliary"] * (arm.kind == "auxiliary_head") + ["adapted"] * arm.adapter
         self._others = [_named(name, net) for name in names]
 
-    @property
-    def names(self) -> list[str]:
-        """Of their parameters."""
-        return [name for head in (self._serving, *self._others) for name in head.names]
-
     def served(self, x: Tensor, offset: Tensor) -> Tensor:
         """z_S (B, T), from x (B, H) without gradient."""
         return nnf.linear(x, self._serving.weight, self._serving.bias) + offset

@@ -1,7 +1,7 @@
 from .dcn import DCN, CrossConfig, DCNOptions
 from .dense import seeded_linear, seeded_mlp
 from .dlrm import DLRM, DLRMOptions
-from .hashed_linear import SLOTS, Coordinates, HashedLinear, Hashing, sum_rows, sum_slots
+from .hashed_linear import SLOTS, Coordinates, HashedLinear, Hashing, sum_rows
 from .interaction import Axes, InputLabels, Interaction, InteractionOptions, Labels, Pass, widen
 from .passes import forward_pass, representation
 from .prior import Prior, label_sums, with_prior
@@ -41,7 +41,6 @@ __all__ = [
     "seeded_linear",
     "seeded_mlp",
     "sum_rows",
-    "sum_slots",
     "unit_count",
     "widen",
     "with_complete_options",

@@ -39,6 +39,12 @@ class Coordinates(NamedTuple):
     slots: np.ndarray
     starts: np.ndarray
 
+    def sums(self, w_ST: np.ndarray) -> Tensor:
+        """(B, T), from weights of all slots, those of several tasks next to each other."""
+        z_BT = np.empty((len(self.starts) - 1, w_ST.shape[1]), np.float32)
+        _sum_slots(w_ST, self.slots, self.starts, z_BT)
+        return torch.from_numpy(z_BT)
+
 
 class Hashing(nn.Module):
     """From the ids and dense values of a batch to coordinates.
@@ -203,7 +209,7 @@ def sum_rows(w_S, places_I, starts, z_B):
 
 
 @loop("void(f4[:, ::1], i4[::1], i8[::1], f4[:, ::1])")
-def sum_slots(w_ST, slots_I, starts, z_BT):
+def _sum_slots(w_ST, slots_I, starts, z_BT):
     """`sum_rows` of several tasks, whose weights of a slot lie next to each other."""
     for b in range(len(z_BT)):
         for t in range(z_BT.shape[1]):

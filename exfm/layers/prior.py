@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -77,13 +77,6 @@ def _add_labels(labels_BT, known_BT, own_B, weights_BT, sums_2T):
                 sums_2T[0 if labels_BT[b, t] > 0 else 1, t] += np.rint(np.float64(weights_BT[b, t]) * STEPS) / STEPS
 
 
-class Known(NamedTuple):
-    """An offset (T,), in float64 and in float32. Shared: it is not written into."""
-
-    double: Tensor
-    single: Tensor
-
-
 class Prior(nn.Module):
     """(B, T) logits of a network -> (B, T) of the model.
 
@@ -111,9 +104,10 @@ class Prior(nn.Module):
         return _offset(self.positive, self.negative)
 
     @property
-    def known(self) -> Known:
-        """The offset of a prior in the CPU's memory, worked out once for all that have counted the same."""
-        return _known(self.positive.numpy().tobytes(), self.negative.numpy().tobytes())
+    def cached_offset(self) -> Tensor:
+        """(T,) float32, of a prior in the CPU's memory, worked out once for all that have counted the same. Shared: it
+        is not written into."""
+        return _cached_offset(self.positive.numpy().tobytes(), self.negative.numpy().tobytes())
 
     def add(self, sums: Sequence[Tensor] | Tensor) -> None:
         """Count the rows of one step more, by their `label_sums` (2, T), of all ranks."""
@@ -135,10 +129,9 @@ def _offset(positive: Tensor, negative: Tensor) -> Tensor:
 
 
 @lru_cache(maxsize=64)
-def _known(positive: bytes, negative: bytes) -> Known:
+def _cached_offset(positive: bytes, negative: bytes) -> Tensor:
     with torch.inference_mode(False):  # or it could be used there alone
-        offset = _offset(*(torch.from_numpy(np.frombuffer(sums).copy()) for sums in (positive, negative)))
-        return Known(offset, offset.float())
+        return _offset(*(torch.from_numpy(np.frombuffer(sums).copy()) for sums in (positive, negative))).float()
 
 
 def sums_at_start(tasks: int) -> dict[str, Tensor]:

@@ -23,8 +23,8 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from exfm.data import AsServed, Batch, FeatureSet, Histories, Single, Statistics
 from exfm.embeddings import Kind, QuantisedTables, ServedTables, load_table_weights, one_id_each
 from exfm.errors import ModelError
-from exfm.layers import Prior, TrunkConfig, Units, build_trunk, representation, sum_slots, with_prior
-from exfm.models.stack import has_wide, stacked_served
+from exfm.layers import Prior, TrunkConfig, Units, build_trunk, representation, with_prior
+from exfm.models.stack import has_wide, stacked_rows
 from exfm.models.student_wide import ServedWide
 from exfm.tensors import check_fit, copy_tensors, load_checkpoint, save_checkpoint
 
@@ -145,13 +145,14 @@ class ServedStudent(nn.Module):
     def score_with(self, batch: Batch, pooled_BE: Tensor, linear: Tensor | None) -> np.ndarray:
         """As `score`, of a complete batch as it is served, with what tables and a linear part, which may be others
         than its own, have for it: (B, E) and (B, T)."""
-        offset = self.prior.known
+        offset = self.prior.cached_offset
         with torch.inference_mode():
             dense = self.histories(batch.sparse, batch.dense)
             x_BT: Tensor = self.serving(representation(self, pooled_BE, batch.sparse, dense))
+            z_S = x_BT + offset
             if self.wide is None or linear is None:
-                return (x_BT + offset.single).numpy()
-            return stacked_served(self.wide.theta, offset.double, x_BT, linear)
+                return z_S.numpy()
+            return stacked_rows(self.wide.theta, offset, z_S, linear + offset)
 
     def score_single(self, rows: Single) -> np.ndarray:
         """Logits (B, T) float32, by compiled code; B is at least 1."""
@@ -175,13 +176,9 @@ class VersionScorer:
             return self.served.score(batch)
         batch = self.served.statistics.complete(self.served.as_served(batch))
         pooled_BE = self._tables.pooled(batch, self._weights)
-        return self.served.score_with(batch, pooled_BE, None if self._w_ST is None else self._linear(batch, self._w_ST))
-
-    def _linear(self, batch: Batch, w_ST: np.ndarray) -> Tensor:
-        assert self.served.wide is not None
-        at, z_BT = self.served.wide.hashing.of(batch), np.empty((len(batch), w_ST.shape[1]), np.float32)
-        sum_slots(w_ST, at.slots, at.starts, z_BT)
-        return torch.from_numpy(z_BT)
+        wide = self.served.wide
+        linear = None if wide is None or self._w_ST is None else wide.hashing.of(batch).sums(self._w_ST)
+        return self.served.score_with(batch, pooled_BE, linear)
 
 
 def new_served(student: Student) -> ServedStudent:

@@ -44,9 +44,7 @@ class Stack:
         """The stacked logits (B, T), from the offset (T,) and the two logits (B, T), which have it in them."""
         if not (deep.is_cpu and deep.dtype == wide.dtype == torch.float32):
             return stacked(self._regression.theta, offset, deep, wide)
-        z_BT = np.empty(tuple(deep.shape), np.float32)
-        _stack(self._regression.theta.numpy(), offset.numpy(), deep.numpy(), wide.numpy(), z_BT)
-        return torch.from_numpy(z_BT)
+        return torch.from_numpy(stacked_rows(self._regression.theta, offset, deep, wide))
 
     def learn(
         self,
@@ -92,36 +90,20 @@ def stacked(theta: Tensor, offset: Tensor, deep: Tensor, wide: Tensor) -> Tensor
     return o + theta_d * (deep - o) + theta_w * (wide.to(deep) - o) + theta_0
 
 
-def stacked_served(theta: Tensor, offset: Tensor, x_BT: Tensor, linear: Tensor) -> np.ndarray:
-    """(B, T) float32, in one pass over what is served on a CPU: `stacked` of deep = x + o and wide = linear + o, to the
-    bit. theta (T, 3) float64, offset (T,) float64, all else float32."""
-    z_BT = np.empty(tuple(x_BT.shape), np.float32)
-    _stack_rows(theta.numpy(), offset.numpy(), x_BT.contiguous().numpy(), linear.contiguous().numpy(), z_BT)
+def stacked_rows(theta: Tensor, offset: Tensor, deep: Tensor, wide: Tensor) -> np.ndarray:
+    """`stacked` of float32 on a CPU, to the bit, in one pass: (B, T)."""
+    z_BT = np.empty(tuple(deep.shape), np.float32)
+    _stack(theta.numpy(), offset.numpy(), deep.numpy(), wide.numpy(), z_BT)
     return z_BT
 
 
 @loop("void(f8[:, ::1], f4[::1], f4[:, :], f4[:, :], f4[:, ::1])")
 def _stack(theta_T3, o_T, deep_BT, wide_BT, z_BT):
-    """As `stacked`, to the bit."""
     for t in range(z_BT.shape[1]):
         o = o_T[t]
         d, w, bias = np.float32(theta_T3[t, 0]), np.float32(theta_T3[t, 1]), np.float32(theta_T3[t, 2])
         for b in range(len(z_BT)):
             z_BT[b, t] = o + d * (deep_BT[b, t] - o) + w * (wide_BT[b, t] - o) + bias
-
-
-@loop("void(f8[:, ::1], f8[::1], f4[:, ::1], f4[:, ::1], f4[:, ::1])")
-def _stack_rows(theta_T3, o_T, x_BT, linear_BT, z_BT):
-    for t in range(z_BT.shape[1]):
-        o, theta_d, theta_w, theta_0 = (
-            np.float32(o_T[t]),
-            np.float32(theta_T3[t, 0]),
-            np.float32(theta_T3[t, 1]),
-            np.float32(theta_T3[t, 2]),
-        )
-        for b in range(len(z_BT)):
-            deep, wide = x_BT[b, t] + o, linear_BT[b, t] + o
-            z_BT[b, t] = o + theta_d * (deep - o) + theta_w * (wide - o) + theta_0
 
 
 def has_wide(state: Mapping[str, Any]) -> bool:

@@ -197,7 +197,7 @@ class Student:
             self._scale_accumulators(self.cfg.accumulators.factor(self.rows, self.rows + count))
             self.prior.add(batch.once("label sums", lambda: label_sums(batch)))
             if stacked is not None and self.wide is not None:
-                self.wide.learn(stacked, self.prior.known.single)
+                self.wide.learn(stacked, self.prior.cached_offset)
             self.histories.add(past)
             self.statistics.add(self.statistics.sums(given))
             self.residuals.add(residuals)
@@ -221,9 +221,9 @@ class Student:
         with torch.no_grad():
             dense = self.histories(batch.sparse, batch.dense)
             x_BH = representation(self.net, self.net.tables.of(batch).pooled, batch.sparse, dense)
-            z_S = self._heads.served(x_BH, self.prior.known.single)
+            z_S = self._heads.served(x_BH, self.prior.cached_offset)
         self.net.train()
-        stacked = None if self.wide is None else self.wide.on(z_S, self.prior.known.single, batch)
+        stacked = None if self.wide is None else self.wide.on(z_S, self.prior.cached_offset, batch)
         return (z_S, None) if stacked is None else (stacked.logits, stacked.wide)
 
     def export(self) -> ServedStudent:
@@ -263,7 +263,7 @@ class Student:
         looked = self.net.tables.of(batch)
         dense = self.histories(batch.sparse, batch.dense)
         x_BH, back = forward_pass(self.net, looked.pooled, batch.sparse, dense)
-        offset = self.prior.known.single
+        offset = self.prior.cached_offset
         return _Way(looked, x_BH, back, offset, self._heads.served(x_BH, offset))
 
     def _terms(self, batch: Batch, way: _Way, lesson: Lesson, rows: RowMasks) -> Terms:

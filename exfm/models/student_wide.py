@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from exfm.baselines import FTRL, Seen, served_linear
 from exfm.data import Batch, FeatureSet
-from exfm.layers import SLOTS, HashedLinear, Hashing, sum_slots
+from exfm.layers import SLOTS, HashedLinear, Hashing
 from exfm.models.stack import Stack, stacked
 from exfm.tensors import Fields, Packing, TensorSource, Versions, take_marked
 
@@ -143,13 +143,7 @@ class LinearVersions:
     def logits(self, n: int, batch: Batch) -> Tensor:
         """(B, T) of version n, without the offset: worked out once for a batch, which is not asked about again once
         there is another version."""
-        return batch.once(("linear part", self, n), lambda: self._summed(n, batch))
-
-    def _summed(self, n: int, batch: Batch) -> Tensor:
-        at, w_ST = self.wide.hashing.of(batch), self.versions.whole(n)
-        z_BT = np.empty((len(batch), w_ST.shape[1]), np.float32)
-        sum_slots(w_ST, at.slots, at.starts, z_BT)
-        return torch.from_numpy(z_BT)
+        return batch.once(("linear part", self, n), lambda: self.wide.hashing.of(batch).sums(self.versions.whole(n)))
 
 
 class LinearParts:

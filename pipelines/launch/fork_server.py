@@ -87,9 +87,9 @@ class ForkServer:
             self._process.end()
         else:
             assert self._process.stdin is not None
-            self._process.stdin.close()
-            self._process.kill()
+            self._process.kill()  # before its standard input ends: else it may begin to end by itself
             self._process.wait()
+            self._process.stdin.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
 

@@ -1,4 +1,4 @@
-"""The node of a Ray of the run's own, without the processes that nobody would ask anything.
+"""The node of a Ray of the run's own, without the processes that it does not use.
 
 Ray starts, one after the other, a dashboard (also where it is told to include none: it then has no page), an
 autoscaler, and a reader of logs, which are not sent to the driver. They take 1.7 s of a core, 280 MB, and a second to

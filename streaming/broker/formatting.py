@@ -2,7 +2,7 @@
 with, and the ids of cluster, folder and node.
 
 The tool takes .7 s of a core, and all that it makes anew are the ids. So what it wrote of the features is kept, once
-per user and version of Kafka, beside the jars; from then on it is copied, and the ids are written here.
+per user and version of Kafka, next to the jars; from then on it is copied, and the ids are written here.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -33,10 +34,13 @@ SWEEP = {
     },
     "conditions": {"fresh": {}, "stale": {"behind": 2}},
 }
-TIMES = {"seconds", "rows_per_s", "cost_ratio"}
+TIMES = {"seconds", "rows_per_s", "cost_ratio", "training"}
 
 
 def untimed(value: Any) -> Any:
+    """Without what took how long, also in words, and without the folder that it is in."""
+    if isinstance(value, str):
+        return re.sub(r"--out \S+$", "--out …", re.sub(r"training takes [\d.]+ × as long", "training takes …", value))
     if isinstance(value, dict):
         return {key: untimed(item) for key, item in value.items() if key not in TIMES}
     return [untimed(item) for item in value] if isinstance(value, list) else value

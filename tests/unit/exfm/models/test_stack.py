@@ -7,7 +7,7 @@ from torch import Tensor
 
 from exfm.data import Batch
 from exfm.metrics import cross_entropy
-from exfm.models.stack import Stack, stacked, stacked_served
+from exfm.models.stack import Stack, stacked, stacked_rows
 from tests.support.models.batches import batch_of_labels
 
 
@@ -76,12 +76,11 @@ def test_a_batch_that_is_not_finite_teaches_nothing() -> None:
 def test_one_pass_over_what_is_served_gives_the_same_bits() -> None:
     generator = torch.Generator().manual_seed(0)
     theta = 2 * torch.rand(2, 3, generator=generator, dtype=torch.float64)
-    offset = torch.tensor([-3.3, float("-inf")], dtype=torch.float64)
-    x, linear = torch.randn(2, 500, 2, generator=generator)
-    x[0], linear[1], x[2] = torch.nan, torch.inf, 1e38
-    o = offset.float()
-    expected = stacked(theta, o, x + o, linear + o)
-    found = torch.from_numpy(stacked_served(theta, offset, x, linear.T.contiguous().T))
+    offset = torch.tensor([-3.3, float("-inf")])
+    deep, wide = torch.randn(2, 500, 2, generator=generator)
+    deep[0], wide[1], deep[2] = torch.nan, torch.inf, 1e38
+    expected = stacked(theta, offset, deep, wide)
+    found = torch.from_numpy(stacked_rows(theta, offset, deep, wide.T.contiguous().T))
     assert torch.equal(found.isnan(), expected.isnan())
     assert torch.equal(found.nan_to_num(), expected.nan_to_num())
 

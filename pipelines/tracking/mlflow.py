@@ -347,10 +347,12 @@ def _log_model(run_id: str, name: str, export: Path, asked: Interface | Registra
     from mlflow.utils import requirements_utils
 
     # All that would come of two checks are warnings, and they take half of the time: a model is loaded to predict its
-    # example, and its requirements, which are made from what is installed, are compared with that.
+    # example, and its requirements, which are made from what is installed, are compared with that. Then MLflow reads
+    # every metric's history for values of step 0, which would be the model's; a run has none.
     no_answer = patched(utils, _validate_serving_input=_nothing)
     no_comparison = patched(requirements_utils, _check_requirement_satisfied=_nothing)
-    with mlflow.start_run(run_id=run_id), no_answer, no_comparison:
+    no_history = patched(mlflow.MlflowClient, get_metric_history=_none)
+    with mlflow.start_run(run_id=run_id), no_answer, no_comparison, no_history:
         info = mlflow.pyfunc.log_model(
             name=name,
             loader_module=LOADER,
@@ -366,6 +368,10 @@ def _log_model(run_id: str, name: str, export: Path, asked: Interface | Registra
 
 def _nothing(*asked: Any, **also: Any) -> None:
     pass
+
+
+def _none(*asked: Any) -> list[Any]:
+    return []
 
 
 def _signature(registration: Interface | Registration) -> Any:

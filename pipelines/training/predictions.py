@@ -29,6 +29,9 @@ CLUSTER = "cluster_"
 """Before the name of a column in `metrics.cluster_by`."""
 
 PRUNED = "pruned.json"
+ENCODINGS = {pa.int64(): "DELTA_BINARY_PACKED", pa.float32(): "BYTE_STREAM_SPLIT"}
+"""Of counters, ids and logits; other columns, whose values repeat, have a dictionary."""
+
 NEVER_PRUNED = 4
 """The newest parts, which a checkpoint before the newest may be resumed at, stay whatever their size."""
 
@@ -121,8 +124,10 @@ class PredictionLog:
             return
         table = pa.Table.from_batches(taken)
         first, last = table["lake_seq"][0].as_py(), table["lake_seq"][-1].as_py()
+        encoded = {field.name: ENCODINGS[field.type] for field in table.schema if field.type in ENCODINGS}
+        others = [name for name in table.column_names if name not in encoded]
         with replacing(self._directory / f"{first:014d}-{last:014d}.parquet") as out:
-            pq.write_table(table, out, compression="zstd")
+            pq.write_table(table, out, compression="zstd", use_dictionary=others, column_encoding=encoded)
         sync(self._directory)
         if self._keep_bytes is not None:
             self._prune(self._keep_bytes)

@@ -1,6 +1,7 @@
 """Eight floats of a row side by side, which a loop (exfm/loops.py) loads, computes with and stores as one.
 
     row(array, r)   where row r of an array of float32 begins: row(array, r)[d] is a number of it, to read and write
+    after(row, d)   the address d numbers further
     load(row, d)    load_some(row, d, count)    store(row, d, lanes)    a + b    a - b    a * b
     same(x): x in all lanes        total(lanes): ((0 + 1) + (2 + 3)) + ((4 + 5) + (6 + 7)), a lane by its number
 
@@ -51,6 +52,13 @@ def _row(typing: Any, array: Any, r: Any) -> Any:
         return builder.gep(of.data, [place])
 
     return _pointer(array, types.intp), code
+
+
+def _after(typing: Any, row: Any, d: Any) -> Any:
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.gep(args[0], [args[1]])
+
+    return _pointer(_pointer, types.intp), code
 
 
 def _lanes_at(builder: Any, row: Any, d: Any) -> Any:
@@ -128,6 +136,7 @@ def by_width(part: Callable[..., Any]) -> Any:
 
 
 row: Any = intrinsic(_row)
+after: Any = intrinsic(_after)
 load: Any = intrinsic(_load)
 load_some: Any = intrinsic(_load_some)
 """The first `count` of eight, and 0 in the lanes of the others, which are not read."""

@@ -22,6 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
 from exfm.errors import ConfigError, ModelError
+from exfm.layers import wukong_loops as loops
 from exfm.layers.dense import seeded_linear, seeded_mlp
 from exfm.layers.interaction import Axes, InputLabels, Interaction, InteractionOptions, Labels
 from exfm.layers.wukong_code import embeddings_last
@@ -94,6 +95,8 @@ class WukongLayer(nn.Module):
         self.norm = Norm(d) if layer_norm else nn.Identity()
 
     def forward(self, X: Tensor) -> Tensor:
+        if loops.suit(self, X):
+            return loops.by_example(self, X)
         mixed = torch.cat([self.fmb(X), over_embeddings(self.W_L, X)], dim=1)
         return self.norm(mixed + (X if self.W_R is None else over_embeddings(self.W_R, X)))
 

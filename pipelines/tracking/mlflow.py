@@ -351,7 +351,7 @@ def _log_model(run_id: str, name: str, export: Path, asked: Interface | Registra
     # every metric's history for values of step 0, which would be the model's; a run has none.
     no_answer = patched(utils, _validate_serving_input=_nothing)
     no_comparison = patched(requirements_utils, _check_requirement_satisfied=_nothing)
-    no_history = patched(mlflow.MlflowClient, get_metric_history=_none)
+    no_history = patched(mlflow.MlflowClient, get_metric_history=lambda *asked: [])
     with mlflow.start_run(run_id=run_id), no_answer, no_comparison, no_history:
         info = mlflow.pyfunc.log_model(
             name=name,
@@ -368,10 +368,6 @@ def _log_model(run_id: str, name: str, export: Path, asked: Interface | Registra
 
 def _nothing(*asked: Any, **also: Any) -> None:
     pass
-
-
-def _none(*asked: Any) -> list[Any]:
-    return []
 
 
 def _signature(registration: Interface | Registration) -> Any:

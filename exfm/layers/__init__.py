@@ -4,6 +4,7 @@ interaction    what an interaction is: options that build a network
 registry       the interactions by name, and a student's trunk
 wukong, dlrm, dcn, mlp   one interaction each
 wukong_code    wukong as a compiler is given it
+wukong_loops   wukong between its large products, in fp32
 units          from looked-up embeddings to embeddings of one width
 passes         through units and trunk and back, by hand or by autograd
 hashed_linear  a linear model of ids and pairs of them, hashed

@@ -14,11 +14,13 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor
 
 from exfm.errors import ConfigError
+from exfm.lanes import after, dot, multiply, row
 from exfm.layers.dense import gradients, outputs, seeded_mlp
 from exfm.layers.interaction import Axes, InputLabels, Interaction, InteractionOptions, Labels, Pass, widen
 from exfm.loops import loop
@@ -94,15 +96,14 @@ class DLRM(Interaction):
             T = torch.cat([x[-1].unsqueeze(1), e_BFD], dim=1)
         V, D = T.shape[1], self.width if x else 0
         xZ = T.new_empty(len(T), D + V * (V - 1) // 2)
-        _pack_pairs(torch.bmm(T, T.transpose(1, 2)).numpy(), (x[-1] if x else xZ[:, :0]).numpy(), xZ.numpy())
+        _form_pairs(T.numpy(), D, xZ.numpy())
         y = outputs(self.top, xZ)
 
         @torch.no_grad()
         def back(of_h: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
             *of_top, of_xZ = gradients(self.top, y, of_h, of_input=True)
-            S = T.new_empty(len(T), V, V)
-            _unpack_pairs(of_xZ.numpy(), S.numpy())
-            of_T = torch.bmm(S, T)
+            of_T = torch.empty_like(T)
+            _form_pairs_back(of_xZ.numpy(), D, T.numpy(), of_T.numpy())
             if self.bottom is None:
                 return of_T, dict(zip(self._names, of_top, strict=True))
             of_x = of_xZ[:, :D] + of_T[:, 0]
@@ -136,7 +137,16 @@ class DLRM(Interaction):
 
 
 def _lower_triangle(T: Tensor, lower: Tensor) -> Tensor:
+    if _is_single(T):
+        Z = T.new_empty(len(T), len(lower))
+        _form_pairs(T.detach().numpy(), 0, Z.numpy())
+        return Z
     return torch.bmm(T, T.transpose(1, 2)).flatten(1).index_select(1, lower)
+
+
+def _is_single(T: Tensor) -> bool:
+    """Whether there are loops for it: float32 in a CPU's memory."""
+    return T.is_cpu and T.dtype == torch.float32 and not torch.is_autocast_enabled("cpu")
 
 
 class _LowerTriangle(torch.autograd.Function):
@@ -151,38 +161,42 @@ class _LowerTriangle(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
         T, pairs = ctx.saved_tensors
         (of_Z,) = gradients
+        if _is_single(T) and of_Z.dtype == T.dtype:
+            of_T = torch.empty_like(T)
+            _form_pairs_back(of_Z.contiguous().numpy(), 0, T.detach().numpy(), of_T.numpy())
+            return of_T, None, None
         S = torch.cat([of_Z, of_Z.new_zeros(len(of_Z), 1)], dim=1).index_select(1, pairs)
         of_T = torch.bmm(S.unflatten(1, (T.shape[1], -1)), T.to(S.dtype))  # under autocast T is not of Z's precision
         return of_T.to(T.dtype), None, None
 
 
-@loop("void(f4[:, :, ::1], f4[:, :], f4[:, ::1])")
-def _pack_pairs(TT_BVV, x_BD, xZ):
-    """[x, Z], Z of all products: row after row of the strict lower triangle."""
-    D, V = x_BD.shape[1], TT_BVV.shape[1]
-    for b in range(len(TT_BVV)):
-        for d in range(D):
-            xZ[b, d] = x_BD[b, d]
-        n = D
+@loop("void(f4[:, :, ::1], i8, f4[:, ::1])")
+def _form_pairs(T_BVD, first, xZ):
+    """[x, Z]: the `first` numbers of T, then the strict lower triangle of T Tᵀ, row after row."""
+    B, V, D = T_BVD.shape
+    for b in range(B):
+        T, of_b, n = row(T_BVD, b), row(xZ, b), first
+        for d in range(first):
+            of_b[d] = T[d]
         for i in range(1, V):
             for j in range(i):
-                xZ[b, n] = TT_BVV[b, i, j]
+                of_b[n] = dot(D, after(T, i * D), after(T, j * D))
                 n += 1
 
 
-@loop("void(f4[:, ::1], f4[:, :, ::1])")
-def _unpack_pairs(of_xZ, S_BVV):
-    """S, of ∂[x, Z]."""
-    V = S_BVV.shape[1]
-    first = of_xZ.shape[1] - V * (V - 1) // 2
-    for b in range(len(of_xZ)):
-        n = first
-        for i in range(V):
-            S_BVV[b, i, i] = 0
+@loop("void(f4[:, ::1], i8, f4[:, :, ::1], f4[:, :, ::1])")
+def _form_pairs_back(of_xZ, first, T_BVD, of_T_BVD):
+    """S T, S of ∂[x, Z]."""
+    B, V, D = T_BVD.shape
+    S_VV = np.zeros((V, V), np.float32)
+    S = row(S_VV, 0)
+    for b in range(B):
+        of_b, n = row(of_xZ, b), first
+        for i in range(1, V):
             for j in range(i):
-                S_BVV[b, i, j] = of_xZ[b, n]
-                S_BVV[b, j, i] = of_xZ[b, n]
+                S[i * V + j] = S[j * V + i] = of_b[n]
                 n += 1
+        multiply(row(of_T_BVD, b), V, S, V, 1, V, row(T_BVD, b), D, False)
 
 
 class DLRMOptions(InteractionOptions):

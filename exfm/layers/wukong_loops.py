@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from exfm.lanes import LANES, after, load, row, same, store, total
+from exfm.lanes import LANES, after, load, multiply, row, same, store, total
 from exfm.loops import inlined, loop
 from exfm.threads import in_parts, parts_of
 
@@ -114,34 +114,6 @@ def _run(part: Any, by_row: Sequence[Tensor], shared: Sequence[Tensor], *sums: t
 
 
 @inlined
-def _multiply(to, rows, a, of_row, of_sum, S, b, J, add):
-    """to[i, :] = Σ_s a[i, s] b[s, :], added to what is there or not; `a` lies by these strides. Four rows at a time, so
-    that four sums are on their way."""
-    zero, fours = same(np.float32(0)), rows - rows % 4
-    for j in range(0, J, LANES):
-        for i in range(0, fours, 4):
-            at, of = i * J + j, i * of_row
-            x0, x1, x2, x3 = zero, zero, zero, zero
-            if add:
-                x0, x1, x2, x3 = load(to, at), load(to, at + J), load(to, at + 2 * J), load(to, at + 3 * J)
-            for s in range(S):
-                b_s, k = load(b, s * J + j), of + s * of_sum
-                x0 = x0 + same(a[k]) * b_s
-                x1 = x1 + same(a[k + of_row]) * b_s
-                x2 = x2 + same(a[k + 2 * of_row]) * b_s
-                x3 = x3 + same(a[k + 3 * of_row]) * b_s
-            store(to, at, x0)
-            store(to, at + J, x1)
-            store(to, at + 2 * J, x2)
-            store(to, at + 3 * J, x3)
-        for i in range(fours, rows):
-            x0 = load(to, i * J + j) if add else zero
-            for s in range(S):
-                x0 = x0 + same(a[i * of_row + s * of_sum]) * load(b, s * J + j)
-            store(to, i * J + j, x0)
-
-
-@inlined
 def _gather(to, rows, a, S, b, J):
     """to[i, s] += a[i, :] b[s, :]ᵀ, in eight lanes that are to be added up."""
     for i in range(rows):
@@ -194,8 +166,8 @@ def _form_products(X_BND, y_BS, h_BS, r_B1, Y_NK, w_S, b_S, eps):
     P, F, Y, w, b = row(P_DK, 0), row(F_NK, 0), row(Y_NK, 0), row(w_S, 0), row(b_S, 0)
     for e in range(B):
         X = row(X_BND, e)
-        _multiply(P, D, X, 1, D, N, Y, K, False)
-        _multiply(F, N, X, D, 1, D, P, K, False)
+        multiply(P, D, X, 1, D, N, Y, K, False)
+        multiply(F, N, X, D, 1, D, P, K, False)
         r_B1[e, 0] = _normalise(row(y_BS, e), row(h_BS, e), F, w, b, N * K, eps[0], keep)
 
 
@@ -211,10 +183,10 @@ def _form_products_back(of_y_BS, X_BND, h_BS, r_B1, of_X_BND, Y_KN, Y_NK, w_S, s
     for e in range(B):
         X, of_X = row(X_BND, e), row(of_X_BND, e)
         _normalise_back(of_F, of_w, of_b, row(of_y_BS, e), row(h_BS, e), r_B1[e, 0], w, N * K)
-        _multiply(P, K, Y, N, 1, N, X, D, False)
-        _multiply(of_P, K, of_F, 1, K, N, X, D, False)
-        _multiply(of_X, N, of_F, K, 1, K, P, D, False)
-        _multiply(of_X, N, Y_T, K, 1, K, of_P, D, True)
+        multiply(P, K, Y, N, 1, N, X, D, False)
+        multiply(of_P, K, of_F, 1, K, N, X, D, False)
+        multiply(of_X, N, of_F, K, 1, K, P, D, False)
+        multiply(of_X, N, Y_T, K, 1, K, of_P, D, True)
         _gather(of_Y, K, of_P, N, X, D)
 
 
@@ -227,7 +199,7 @@ def _mix(V_BS, X_BND, y_BMD, h_BMD, r_BM, A_MN, w_D, b_D, eps):
         V, y, h = row(V_BS, e), row(y_BMD, e), row(h_BMD, e)
         for s in range(0, M * D, LANES):
             store(U, s, load(V, s) if s < S else same(np.float32(0)))
-        _multiply(U, M, A, N, 1, N, row(X_BND, e), D, True)
+        multiply(U, M, A, N, 1, N, row(X_BND, e), D, True)
         for m in range(M):
             at = m * D
             r_BM[e, m] = _normalise(after(y, at), after(h, at), after(U, at), w, b, D, eps[0], keep)
@@ -249,5 +221,5 @@ def _mix_back(of_y_BMD, X_BND, h_BMD, r_BM, of_V_BS, of_X_BND, A_MN, w_D, sum_of
             _normalise_back(after(of_U, at), of_w, of_b, after(of_y, at), after(h, at), r_BM[e, m], w, D)
         for s in range(0, S, LANES):
             store(of_V, s, load(of_U, s))
-        _multiply(row(of_X_BND, e), N, A, 1, N, M, of_U, D, False)
+        multiply(row(of_X_BND, e), N, A, 1, N, M, of_U, D, False)
         _gather(of_A, M, of_U, N, X, D)

@@ -61,6 +61,19 @@ def test_gradients_are_those_of_the_pairs():
     assert torch.autograd.gradgradcheck(lambda e: trunk(e, e.new_empty(2, 0)), e)
 
 
+@pytest.mark.parametrize("rows", [0, 1, 50])
+@pytest.mark.parametrize(("vectors", "width"), [(2, 1), (3, 4), (11, 8), (6, 10), (27, 16), (5, 20)])
+def test_single_precision_by_loops_has_the_pairs_of_double(vectors, width, rows):
+    trunk = DLRM(vectors, width, 0, bottom=(), top=(5,), generator=rng())
+    trunk.top = torch.nn.Identity()
+    e = torch.randn(rows, vectors, width, generator=rng(1), requires_grad=True)
+    of_Z = torch.randn(rows, vectors * (vectors - 1) // 2, generator=rng(2))
+    Z, exact = trunk(e, e[:, 0, :0]), trunk(e.double(), e[:, 0, :0].double())
+    torch.testing.assert_close(Z, exact.float(), rtol=1e-5, atol=1e-5)
+    (of_e,), (of_exact,) = torch.autograd.grad(Z, e, of_Z), torch.autograd.grad(exact, e, of_Z.double())
+    torch.testing.assert_close(of_e, of_exact, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize(("dense", "bottom"), [(2, (8, 4)), (0, ())])
 def test_as_code_it_is_the_same_with_the_same_gradients(dense, bottom):
     trunk = DLRM(3, 4, dense, bottom=bottom, top=(5,), generator=rng()).double()

@@ -36,13 +36,15 @@ TEACHERS = [
 
 
 def counted(net, features, rows=3):
-    """FLOPs of one example's forward pass through everything but the tables, by torch's own counter."""
+    """FLOPs of one example's forward pass through everything but the tables, by torch's own counter. It does not see
+    what loops compute, and in double precision there are none."""
     columns = {f.name: [1] * rows for f in features.sparse} | {f.name: [0.5] * rows for f in features.dense}
     columns |= {f.name: pa.array([[1, 2]] * rows) for f in features.sequence}
     batch = BatchBuilder(features, [])(pa.table(columns))
-    e = net.tables(batch.sparse).values().detach()
+    e = net.tables(batch.sparse).values().detach().double()
+    net.double()
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
-        h = net.trunk(net.units(e, batch.sparse), batch.dense)
+        h = net.trunk(net.units(e, batch.sparse), batch.dense.double())
         for head in net.heads.values():
             head(h)
     assert counter.get_total_flops() % rows == 0
@@ -61,7 +63,7 @@ def test_parameters_and_flops_are_those_that_torch_counts(cfg, features):
 
 def test_training_costs_three_times_the_forward_pass():
     """Every product of the forward pass has two of its size in the backward one, but for those of what is fixed."""
-    net = TeacherNet(TEACHERS[0], FULL, ["ctr"], seed=0).train()
+    net = TeacherNet(TEACHERS[0].model_copy(update={"dense_dtype": "float64"}), FULL, ["ctr"], seed=0).train()
     columns = {f.name: [1] * 3 for f in FULL.sparse} | {f.name: [0.5] * 3 for f in FULL.dense} | {"seen": [[1, 2]] * 3}
     batch = BatchBuilder(FULL, [])(pa.table(columns))
     with FlopCounterMode(display=False) as counter:

@@ -120,7 +120,8 @@ class Emission:
         group weighs nothing: the cut depends on the rows before it alone."""
         spans = list(zip(starts, stops, strict=True))
         parts = [part for start, stop in spans for part in pending.slices(start, stop)]
-        if sum(part.nbytes + FIELD_BYTES * part.num_columns * part.num_rows for part in parts) < max_bytes:
+        # No row counts more than this: a value of a list counts 8 bytes, and has 4 or 8 in memory.
+        if sum(2 * part.nbytes + FIELD_BYTES * part.num_columns * part.num_rows for part in parts) < max_bytes:
             return stops
         sizes = np.concatenate([settled_bytes(part, self._schema) for part in parts])
         leaves = self._leaves(labels, starts, stops)

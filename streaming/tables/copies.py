@@ -138,7 +138,7 @@ class Copies:
             raise BadInput(f"{path} cannot be prepared in {self.folder}: {error.strerror}") from None
         finally:
             shutil.rmtree(begun, ignore_errors=True)
-        self._forget(str(path.absolute()), reading)
+        self._forget(str(path.absolute()), reading, but=key)
         record = {
             "source": str(path.absolute()),
             "reading": list(reading),
@@ -152,11 +152,11 @@ class Copies:
         sync(self.folder)
         return Found(copy, made.event_time, made.unit, made.said, now=True)
 
-    def _forget(self, source: str, reading: Reading) -> None:
-        """Delete copies of the same source, read the same way, when it was another."""
+    def _forget(self, source: str, reading: Reading, but: str) -> None:
+        """Delete the copies of what this source was before, read the same way; that of key `but` is today's."""
         told = json.loads(json.dumps(reading))
         for file in self.folder.glob("*.json"):
-            record = read_json(file)
+            record = None if file.stem == but else read_json(file)
             if record is not None and record["source"] == source and record["reading"] == told:
                 file.unlink()
                 file.with_suffix(".parquet").unlink(missing_ok=True)

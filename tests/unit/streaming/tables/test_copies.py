@@ -145,6 +145,19 @@ def test_a_copy_is_made_once_and_again_when_the_file_or_its_reading_changes(tmp_
     assert copies.content(path, Reading("at", "s")) != content
 
 
+def test_a_copy_that_was_deleted_or_cut_is_made_again(tmp_path):
+    path, copies = as_csv(tmp_path / "a.csv", table()), Copies(tmp_path / "copies")
+    reading = Reading("at", "s")
+    copy = copies.of(path, reading).path
+    whole = copy.read_bytes()
+    for damage in (copy.unlink, lambda: copy.write_bytes(whole[:100])):
+        damage()
+        again = copies.of(path, reading)
+        assert again.now
+        assert again.path.read_bytes() == whole
+        assert not copies.of(path, reading).now
+
+
 def test_a_process_that_is_killed_leaves_no_copy_and_no_rubbish(tmp_path):
     order = np.random.default_rng(0).permutation(ROWS)
     path, copies = as_parquet(tmp_path / "rows.parquet", table(order)), tmp_path / "copies"

@@ -22,9 +22,9 @@ def json_values(column: pa.Array) -> pa.Array:
     (['[1, 2]', '[]'], ['["a"]', 'null'])
     """
     if pa.types.is_list(column.type):
-        texts = pa.ListArray.from_arrays(column.offsets, json_values(column.values), mask=column.is_null())
+        texts = pa.ListArray.from_arrays(column.offsets, json_values(column.values))
         joined = pc.binary_join_element_wise("[", pc.binary_join(texts, ", "), "]", "")
-        return joined.fill_null("null")
+        return pc.if_else(column.is_null(), "null", joined)
     if pa.types.is_string(column.type):
         distinct = column.dictionary_encode()
         quoted = pa.array([json.dumps(value) for value in distinct.dictionary.to_pylist()], pa.string())

@@ -57,6 +57,16 @@ def test_any_value_survives_both_codecs(rows):
         assert decoded.select(SCHEMA.impression.names).to_pylist() == batch.to_pylist()
 
 
+@pytest.mark.parametrize("name", ["arrow", "json"])
+def test_a_slice_is_encoded_like_any_rows(name):
+    """A batch whose message would be too long is sent in halves; `recent` is a list."""
+    codec, batch = make_codec(name, "impression", SCHEMA), impressions(7)
+    halves = codec.encode(batch.slice(0, 3)) + codec.encode(batch.slice(3))
+    decoded, dead = codec.decode(messages(halves))
+    assert dead == []
+    assert decoded.select(SCHEMA.impression.names).to_pylist() == batch.to_pylist()
+
+
 def test_string_ids_are_kept_as_strings():
     schema = SCHEMA.model_copy(update={"impression_id": "string"})
     codec = make_codec("json", "feedback", schema)

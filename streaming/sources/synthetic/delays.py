@@ -37,8 +37,10 @@ def click_in_time(vertical: Vertical, window_s: float) -> float:
 
 
 def conversion_in_time(vertical: Vertical, click_window_s: float, window_s: float) -> float:
-    """P(C + D ≤ window | C ≤ click window)."""
+    """P(C + D ≤ window | C ≤ click window); 0 where no click comes in time, to the precision of floats."""
     settled = click_in_time(vertical, click_window_s)
+    if 0.5 / QUADRATURE_POINTS * settled == 0:
+        return 0.0
     mean = 0.0
     for point in range(QUADRATURE_POINTS):
         z = _STANDARD.inv_cdf((point + 0.5) / QUADRATURE_POINTS * settled)

@@ -216,6 +216,11 @@ def test_conversions_in_time_match_a_simulation() -> None:
     assert conversion_in_time(vertical, 3600, 21600) == pytest.approx(expected, abs=0.003)
 
 
+def test_where_no_click_comes_in_time_no_conversion_does() -> None:
+    slow = Vertical(name="a", share=1, base_rate=0.1, click_delay_s=240, click_delay_sigma=0.01)
+    assert conversion_in_time(slow, 1.0, 3600) == 0
+
+
 def test_users_and_ads_come_and_go(played: Played) -> None:
     table = played.impressions
     tenth = SMALL.duration_ms / 10

@@ -1,5 +1,5 @@
 from .encodings import Form, without_dictionary
-from .files import DataFile, TableFiles
+from .files import DataFile, Statistics, TableFiles
 from .identifiers import BLOCK, EPOCH, FIRST_SEQ, LAKE_SEQ, NUMBER, STATE
 from .lock import housekeeping_lock, in_flight_lock
 from .log import LogFiles
@@ -19,6 +19,7 @@ __all__ = [
     "DataFile",
     "Form",
     "LogFiles",
+    "Statistics",
     "TableCommit",
     "TableFiles",
     "TableView",

@@ -7,16 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Transaction, write_deltalake
 
 from streaming.delta.encodings import Form
-from streaming.delta.files import DataFile, add_actions, new_name, statistics_of
+from streaming.delta.files import DataFile, Statistics, add_actions, new_name, statistics_of
 from streaming.disk import make_folder
 
 ROW_GROUP_ROWS = 65_536
@@ -100,20 +98,15 @@ def _written(path: Path, values: Mapping[str, str], rows: pa.Table, form: Form, 
         make_folder(place.parent)
     with form.writer(place, rows.schema, statistics) as writer:
         writer.write_table(rows, row_group_size=ROW_GROUP_ROWS)
-    known = {name: _bounds(rows[name]) for name in statistics if name in rows.column_names}
+    known = Statistics(statistics)
+    known.add(rows)
     return DataFile(
         name,
         tuple(values.items()),
         place.stat().st_size,
         rows.num_rows,
         0.0,
-        {name: low for name, (low, _) in known.items() if low is not None},
-        {name: high for name, (_, high) in known.items() if high is not None},
-        {name: rows[name].null_count for name in known},
+        known.low,
+        known.high,
+        known.nulls,
     )
-
-
-def _bounds(column: pa.ChunkedArray) -> tuple[Any, Any]:
-    """Lowest and highest value; None where all are null."""
-    found = pc.min_max(column).as_py()
-    return found["min"], found["max"]

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
@@ -52,6 +53,34 @@ class DataFile(NamedTuple):
     @property
     def last(self) -> int:
         return int(self.high.get("lake_seq") or 0)
+
+
+class Statistics:
+    """Of these columns in all rows that were added: the lowest value, the highest, and how many are null; a column of
+    nulls alone has no lowest.
+
+    >>> known = Statistics(["at", "absent"])
+    >>> known.add(pa.table({"at": [3, None]}))
+    >>> known.add(pa.table({"at": [5]}))
+    >>> known.low, known.high, known.nulls
+    ({'at': 3}, {'at': 5}, {'at': 1})
+    """
+
+    def __init__(self, columns: Sequence[str]) -> None:
+        self._columns = columns
+        self.low: dict[str, Any] = {}
+        self.high: dict[str, Any] = {}
+        self.nulls: dict[str, int] = {}
+
+    def add(self, rows: pa.Table) -> None:
+        for name in self._columns:
+            if name not in rows.column_names:
+                continue
+            self.nulls[name] = self.nulls.get(name, 0) + rows[name].null_count
+            bounds = pc.min_max(rows[name]).as_py()
+            if bounds["min"] is not None:
+                self.low[name] = min(self.low.get(name, bounds["min"]), bounds["min"])
+                self.high[name] = max(self.high.get(name, bounds["max"]), bounds["max"])
 
 
 def new_name(folders: Sequence[str]) -> str:

@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from streaming.delta import DataFile, Form, TableFiles, in_flight_lock
+from streaming.delta import DataFile, Form, Statistics, TableFiles, in_flight_lock
 from streaming.disk import sync
 from streaming.errors import StreamingError
 from streaming.evolution import filled
@@ -127,39 +127,26 @@ def rewrite(
     partition_by  columns of the new file's partition; default: the table's. Others of the table's become its columns
     """
     kept = table.partition_by if partition_by is None else partition_by
-    tables = _tables(table, files, from_seq, kept)
-    files = [_freed(file, kept) for file in files]
-    path = table.new_place(files[0])
-    place, rows, lowest = table.path / path, 0, None
+    partition = tuple((name, value) for name, value in files[0].partition if name in kept)
+    path = table.new_place(files[0]._replace(partition=partition))
+    place, rows = table.path / path, 0
     statistics = [*table.statistics, *(name for name in table.partition_by if name not in kept)]
+    known = Statistics(statistics)
     writer: pq.ParquetWriter | None = None
     try:
-        for group in _row_groups(tables):
+        for group in _row_groups(_tables(table, files, from_seq, kept)):
             if writer is None:
                 writer = Form.of(group).writer(place, group.schema, statistics)
-                lowest = group["lake_seq"][0].as_py() if "lake_seq" in group.column_names else None
             writer.write_table(group, row_group_size=ROW_GROUP_ROWS)
             rows += group.num_rows
+            known.add(group)
     finally:
         if writer is not None:
             writer.close()
     if writer is None:
         return None
     sync(place)  # before the files that it replaces are deleted
-    named = [name for name in files[0].low if all(name in file.low and name in file.high for file in files)]
-    low = {name: min(file.low[name] for file in files) for name in named}
-    high = {name: max(file.high[name] for file in files) for name in named}
-    nulls = {name: sum(file.nulls.get(name, 0) for file in files) for name in named}
-    if lowest is not None and "lake_seq" in low:
-        low["lake_seq"] = lowest
-    return DataFile(path, files[0].partition, place.stat().st_size, rows, 0.0, low, high, nulls)
-
-
-def _freed(file: DataFile, partition_by: Sequence[str]) -> DataFile:
-    """The file as one of a table that is partitioned by these columns alone."""
-    values = {name: value for name, value in file.partition if name not in partition_by}
-    kept = tuple((name, value) for name, value in file.partition if name in partition_by)
-    return file._replace(partition=kept, low={**file.low, **values}, high={**file.high, **values})
+    return DataFile(path, partition, place.stat().st_size, rows, 0.0, known.low, known.high, known.nulls)
 
 
 def _tables(

@@ -92,6 +92,17 @@ def test_rows_from_the_future_go_with_the_old_rows_that_follow_them(lake: LakeTa
     assert kept(lake, readers, 649).first_seq == 300  # row 349 is old
 
 
+def test_a_row_that_went_says_nothing_of_time_though_the_clock_has_come_to_its_time(
+    lake: LakeTable, readers: Readers
+) -> None:
+    filled_with(lake, {120: FUTURE_MS})
+    compacted(lake)
+    assert kept(lake, readers, 449).first_seq == 500  # the file that row 120 lay in is cut
+    now_s = FUTURE_MS / 1000
+    assert retention.newest_event_ms(TableFiles(lake.path), now_ms=FUTURE_MS) == 999
+    assert kept(lake, readers, 349, now_s=now_s).first_seq == 600
+
+
 def test_a_stream_with_a_time_of_its_own_keeps_its_newest_rows_though_the_clock_is_behind(
     lake: LakeTable, readers: Readers
 ) -> None:

@@ -99,6 +99,8 @@ class _Parsed:
         try:
             tree = ast.parse(text.strip(), mode="eval")
             self.condition = self._expression(tree.body)
+        except UnicodeEncodeError:
+            raise BadInput(f"{text!a} is no condition: it has half a character") from None
         except SyntaxError as error:
             raise self._refused(f"is no condition ({error.msg}); e.g. `bid > 0.5 and device in (1, 2)`") from None
         except (RecursionError, MemoryError):
@@ -124,17 +126,26 @@ class _Parsed:
             case ast.UnaryOp(op=ast.Not(), operand=operand):
                 return ~self._expression(operand)
             case ast.UnaryOp(op=ast.USub(), operand=operand):
-                inner = self._value(operand)
-                return pc.negate(inner) if isinstance(inner, pc.Expression) else self._literal(-inner)
+                if isinstance(operand, ast.Constant) and isinstance(operand.value, int | float):
+                    return self._literal(-operand.value)
+                return pc.negate(self._number(operand))
             case ast.BinOp(left=left, op=op, right=right) if type(op) in _CALCULATED:
                 # In floats: 3 / 2 is 1.5, also of integers, and no product is too large.
-                a, b = (self._expression(side).cast(pa.float64(), safe=False) for side in (left, right))
+                a, b = (self._number(side).cast(pa.float64(), safe=False) for side in (left, right))
                 return _CALCULATED[type(op)](a, b)
             case ast.Compare(left=left, ops=ops, comparators=others):
                 sides = [left, *others]
                 pairs = [self._compared(a, op, b) for a, op, b in zip(sides, ops, others, strict=False)]
                 return functools.reduce(operator.and_, pairs)
         raise self._refused(f"`{ast.unparse(node)}` is not allowed; {_ALLOWED}")
+
+    def _number(self, node: ast.expr) -> pc.Expression:
+        """A side of a calculation. Arrow would take a text for one, and end at the first row whose text is none."""
+        text = isinstance(node, ast.Constant) and isinstance(node.value, str)
+        column = self._fields.get(node.id) if isinstance(node, ast.Name) else None
+        if text or (column is not None and column.type in (pa.string(), pa.large_string())):
+            raise self._refused(f"`{ast.unparse(node)}` is a text; + - * / are of numbers")
+        return self._expression(node)
 
     def _compared(self, left: ast.expr, op: ast.cmpop, right: ast.expr) -> pc.Expression:
         if isinstance(op, ast.Is | ast.IsNot):

@@ -1,8 +1,8 @@
 """What of a student its batches changed: of what is served of it, row by row where that is large.
 
 A row of a table, or of a history, changes only in a step on a batch that has its id. So the ids are enough, and a step
-costs a reference to its batch. Rows that a batch has and a step left out are named too: copied again, they are what
-they were. The linear part marks its own slots while it learns.
+costs a reference to its batch; once there are many ids, each row is kept once. Rows that a batch has and a step left
+out are named too: copied again, they are what they were. The linear part marks its own slots while it learns.
 
 K rows of a tensor that are named.
 """
@@ -27,6 +27,9 @@ THETA = "wide.theta"
 
 SPARSE = 64
 """Tables of more rows than this times the ids are not looked through for the marked ones: the ids are sorted."""
+
+MOST_IDS = 2**22
+"""Ids of batches that are kept as they came. A replay of what is shown asks once in hours of a stream."""
 
 
 class Rows(NamedTuple):
@@ -89,18 +92,29 @@ class Touched:
         of_key = {feature.name: feature.name for feature in features.sparse}
         of_key |= {key: feature.name for feature in features.sequence for key in feature.keys}
         self._first = {key: self._tables[table][0] for key, table in of_key.items()}
+        self._rows = np.zeros(0, np.int64)  # distinct, of batches before those that are noted
         self._noted: list[KeyedJaggedTensor] = []
+        self._ids = 0  # of the noted
         self._slots: np.ndarray | None = None  # (SLOTS,) bool, of the linear part
 
     def note(self, sparse: KeyedJaggedTensor) -> None:
-        """A batch was learned. Its ids are kept until they are taken."""
+        """A batch was learned. Its ids are kept until they are taken, or until there are `MOST_IDS`."""
         self._noted.append(sparse)
+        self._ids += sparse.values().numel()
+        if self._ids >= MOST_IDS:
+            self._fold()
 
     def take(self) -> TouchedRows:
         """The rows of the batches noted since the last call."""
-        rows = [self._rows_of(sparse) for sparse in self._noted]
-        self._noted = []
-        return TouchedRows(_distinct(np.concatenate(rows) if rows else np.zeros(0, np.int64), self._most), self._tables)
+        self._fold()
+        rows, self._rows = self._rows, np.zeros(0, np.int64)
+        return TouchedRows(rows, self._tables)
+
+    def _fold(self) -> None:
+        """Keep each row once instead of the batches."""
+        rows = [self._rows, *map(self._rows_of, self._noted)]
+        self._rows = _distinct(np.concatenate(rows), self._most)
+        self._noted, self._ids = [], 0
 
     def _rows_of(self, sparse: KeyedJaggedTensor) -> np.ndarray:
         """(I,): the rows of a batch's ids, of all tables."""

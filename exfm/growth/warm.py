@@ -59,7 +59,8 @@ def warm_start(
             continue
         fits = tuple(theirs.shape) == tuple(mine.shape)
         if name.startswith(HEADS):
-            found[name] = _of_common_tasks(whole_tensor(mine), whole_tensor(theirs), was.tasks, now.tasks)
+            if tuple(theirs.shape[1:]) == tuple(mine.shape[1:]) and set(was.tasks) & set(now.tasks):
+                found[name] = _of_common_tasks(whole_tensor(mine), whole_tensor(theirs), was.tasks, now.tasks)
         elif fits and (name.startswith(KEPT) or (name.startswith("wide/") and was.tasks == now.tasks)):
             found[name] = theirs
     return WarmStart({**fresh, **found}, tuple(sorted(found)))
@@ -85,8 +86,6 @@ def _tabled(features: FeatureSet) -> list[SparseFeature | SequenceFeature]:
 
 def _of_common_tasks(mine: Tensor, theirs: Tensor, was: tuple[str, ...], now: tuple[str, ...]) -> Tensor:
     """A head's tensor, whose first dimension is tasks: the rows of the tasks that both have are theirs."""
-    if mine.shape[1:] != theirs.shape[1:]:
-        return mine
     rows = mine.clone()
     for place, task in enumerate(now):
         if task in was:

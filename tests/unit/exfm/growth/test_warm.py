@@ -6,6 +6,7 @@ import torch
 
 from exfm.data import DenseFeature, FeatureSet, SparseFeature
 from exfm.growth import MadeWith, warm_start
+from exfm.growth.warm import HEADS
 from exfm.models import StudentConfig, StudentEngine
 
 USER, AD = SparseFeature(name="user", rows=10), SparseFeature(name="ad", rows=6)
@@ -64,6 +65,23 @@ def test_heads_take_the_tasks_that_both_have():
     assert torch.equal(state["dense/serving.weight"][1], theirs["dense/serving.weight"][0])
     assert torch.equal(state["dense/serving.weight"][0], mine["dense/serving.weight"][0])
     assert torch.equal(state["wide/s"], mine["wide/s"])
+
+
+def test_heads_without_a_common_task_are_not_said_to_be_taken():
+    features = FeatureSet(sparse=(USER, AD), dense=(BID,))
+    (mine, now), (theirs, was) = fresh(features, ("like",)), learned(features, ("ctr",))
+    found = warm_start(mine, theirs, was, now)
+    assert not [name for name in found.taken if name.startswith(HEADS)]
+    assert torch.equal(found.state["dense/serving.weight"], mine["dense/serving.weight"])
+
+
+def test_heads_of_another_shape_are_not_said_to_be_taken():
+    features = FeatureSet(sparse=(USER, AD), dense=(BID,))
+    (mine, now), (theirs, was) = fresh(features), learned(features)
+    theirs["dense/serving.weight"] = torch.cat([theirs["dense/serving.weight"]] * 2, 1)
+    found = warm_start(mine, theirs, was, now)
+    assert "dense/serving.weight" not in found.taken
+    assert torch.equal(found.state["dense/serving.weight"], mine["dense/serving.weight"])
 
 
 def test_a_twin_starts_with_the_others_twin():

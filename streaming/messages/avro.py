@@ -87,11 +87,12 @@ class AvroCodec(JsonCodec):
         stream = io.BytesIO(value[HEADER_BYTES:])
         try:
             record = fastavro.schemaless_reader(stream, self._schemas[number], None)
-        except Exception as error:  # whatever fastavro meets in bytes that are none of this schema
+            text = json.dumps(record, default=_plain).encode()
+        except Exception as error:  # whatever fastavro meets in bytes of no such record, or JSON in a deep one
             raise ValueError(f"not a record of schema {number}: {error!r}") from None
         if stream.read(1):
             raise ValueError(f"not a record of schema {number}: bytes are left over")
-        return json.dumps(record, default=_plain).encode()
+        return text
 
     def _keys(self, value: bytes) -> Collection[str]:
         return super()._keys(self._text(value))

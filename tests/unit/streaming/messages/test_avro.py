@@ -84,6 +84,18 @@ def test_what_cannot_be_read_is_a_dead_letter_with_its_bytes_and_its_neighbours_
     assert "bytes are left over" in dead[3].detail
 
 
+def test_a_record_that_is_too_deep_for_json_is_a_dead_letter():
+    chain = {"type": "record", "name": "Chain", "fields": [{"name": "next", "type": ["null", "Chain"]}]}
+    deep = {"type": "record", "name": "Shown", "fields": [*FIELDS, {"name": "chain", "type": chain}]}
+    codec = make_codec("avro", "impression", SCHEMA, avro_schemas={7: SHOWN, 8: deep})
+    value = wire(8, deep, **ROW, chain={"next": None})
+    value = value[:-1] + b"\x02" * 2000 + value[-1:]  # each byte one record within another
+    found, (letter,) = codec.decode(messages(value, wire(7, SHOWN, **ROW)))
+    assert found.num_rows == 1
+    assert letter.reason == "undecodable"
+    assert "not a record of schema 8" in letter.detail
+
+
 def test_a_field_that_the_schema_of_rows_needs_is_named_where_it_is_absent():
     fields = [field for field in FIELDS if field["name"] != "user"]
     less = {"type": "record", "name": "Shown", "fields": fields}

@@ -9,14 +9,11 @@ meanings and the same rows other ids when a time zone's rules change.
 
 from __future__ import annotations
 
-from typing import Literal
-
 import numpy as np
 
 EVENT_TIME = "event_time_ms"
 """The column that calendar features read unless another is named."""
 
-Calendar = Literal["hour_of_day", "day_of_week", "hour_of_week"]
 PLACES: dict[str, int] = {"hour_of_day": 24, "day_of_week": 7, "hour_of_week": 168}
 """How many values each has."""
 

@@ -156,7 +156,6 @@ class Plan:
     question: PlanQuestion
     tables: tuple[TablePlan, ...]  # of the network
     linear: tuple[TablePlan, ...]  # of the linear part, one for each of the network's
-    proposals: int = field(compare=False)  # how many the planner evaluated
 
     @cached_property
     def ranks(self) -> list[RankLoad]:
@@ -268,7 +267,7 @@ def _plan_of(question: PlanQuestion, planner: Any) -> Plan:
         tuple(found[part][c.name] for c in question.parts[part].configs) if part in question.parts else ()
         for part in found
     )
-    return Plan(question, tables, linear, planner._num_proposals)
+    return Plan(question, tables, linear)
 
 
 class _RecordingPartitioner(GreedyPerfPartitioner):

@@ -194,7 +194,7 @@ class TableFiles:
             self._handle = DeltaTable(self.path)
             self._look()
             return False
-        self.refresh()
+        self._handle.update_incremental()
         self._look()
         return True
 

@@ -77,12 +77,9 @@ def damage(table: Path) -> str | None:
     Files are cut short when the machine, not only the process, stops before the disk has them.
     """
     log, files = table / LOG, LogFiles.of(table)
-    for version in reversed(files.checkpoints):
-        path = log / f"{version:020d}.checkpoint.parquet"
-        if _is_parquet(path):
-            break
-        return f"the checkpoint {path} is cut short or damaged. {_without(path, version, files)}"
     base = max(files.checkpoints, default=-1)
+    if files.checkpoints and not _is_parquet(path := log / f"{base:020d}.checkpoint.parquet"):
+        return f"the checkpoint {path} is cut short or damaged. {_without(path, base, files)}"
     named = _named(log / "_last_checkpoint")
     if named is not None and named > base:
         path = log / f"{named:020d}.checkpoint.parquet"

@@ -20,10 +20,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from deltalake.exceptions import DeltaError
-
 from streaming.delta import TableFiles, Vacuumed, housekeeping_lock, vacuum_table
-from streaming.errors import StreamingError
 from streaming.lake import compaction, layout, retention
 from streaming.lake.compaction import FileMerge
 from streaming.lake.readers import Reader, Readers
@@ -227,7 +224,7 @@ class Housekeeper:
                 if alone:
                     self._upkeep.keep(path, go_on=lambda _: not self._closing)
             self.trouble = None
-        except (StreamingError, DeltaError, OSError, ValueError) as error:
+        except Exception as error:  # whatever it is: a thread that ended would leave the lake as it is, unsaid
             self._upkeep.forget(path)
             self.trouble = f"housekeeping of {path.name}: {error}"
             log.warning("%s; the next try is at one of the next commits", self.trouble)

@@ -91,13 +91,14 @@ def test_a_reader_that_was_known_and_is_retired_is_awaited_no_more(
         readers.retire("teacher")
 
 
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyError("No space left in a dict")])
 def test_trouble_is_told_and_the_next_try_succeeds(
-    lake: LakeTable, keeper: Housekeeper, monkeypatch: pytest.MonkeyPatch
+    lake: LakeTable, keeper: Housekeeper, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     writer = lake.open_writer()
 
     def no_room(*_: object, **__: object) -> None:
-        raise OSError(28, "No space left on device")
+        raise error
 
     monkeypatch.setattr(compaction, "rewrite", no_room)
     for _ in range(8):

@@ -183,18 +183,18 @@ class Intake(Source[dict[str, Any], MergedChunk]):
     def next_batch(self, max_wait_s: float = 0.05) -> MergedChunk | None:
         """The next rows of the merged order: those at hand, else those that reading brings. Raises NewColumns where
         what was read has columns that are to be kept: nothing goes on from here, open another intake for them."""
-        deadline = self._clock() + max_wait_s
-        while True:
+        deadline, wait_s = self._clock() + max_wait_s, max_wait_s
+        while True:  # a read at least, however long the merge has taken
             with self._watch("merge"):
                 chunk = self._merge.pop()
             if chunk is not None:
                 return chunk
             if self._merge.finished:
                 raise EndOfStream
-            wait_s = deadline - self._clock()
             if wait_s < 0 or not self._read(wait_s):
                 with self._watch("merge"):
                     return self._merge.pop()
+            wait_s = deadline - self._clock()
 
     def _read(self, max_wait_s: float) -> bool:
         """Take what the source has, as far as the buffers allow; False when there was nothing."""

@@ -97,6 +97,24 @@ class Stream:
         self.dead += settled.dead["reason"].to_pylist()
 
 
+def test_a_call_reads_once_at_least_however_soon_it_should_return():
+    stream = Stream()
+    stream.show(0, (1, 0), (3, 5000))
+    stream.show(1, (2, 5000))
+    for partition in (0, 1):
+        stream.click(partition, (9, 5000))
+
+    def clock() -> float:
+        stream.topics.clock.advance(1e-6)
+        return stream.topics.clock()
+
+    topics = [InputTopic("ads", 2, "json", "impression"), InputTopic("clicks", 2, "json", "feedback")]
+    intake = Intake(stream.schema, stream.topics.reader(), topics, buffer_rows=100, idle_s=None, clock=clock)
+    intake.open()
+    chunks = [intake.next_batch(max_wait_s=0.0) for _ in range(40)]
+    assert sum(chunk.impressions.num_rows for chunk in chunks if chunk is not None) == 1
+
+
 # --- event time ----------------------------------------------------------------------------------------------------
 
 

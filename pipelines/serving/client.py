@@ -28,21 +28,25 @@ class Client:
     ) -> dict[str, Any]:
         """`{"model", "version", "predictions"}`, a probability per row and task. `context`: columns that all rows
         share. Raises Refused, or OSError where no server answers."""
-        body = json.dumps({"rows": list(rows), "context": context or {}})
-        path, headers = f"/v1/models/{model}:predict", {"content-type": "application/json"}
+        path, body = f"/v1/models/{model}:predict", json.dumps({"rows": list(rows), "context": context or {}})
         try:
-            self._connection.request("POST", path, body, headers)
-            response = self._connection.getresponse()
+            status, text = self._posted(path, body)
         except (http.client.RemoteDisconnected, BrokenPipeError):  # the server let an idle connection go: once more
-            self._connection.close()
-            self._connection.request("POST", path, body, headers)
-            response = self._connection.getresponse()
-        text = response.read()
-        if response.status == 200:
+            status, text = self._posted(path, body)
+        if status == 200:
             return dict(json.loads(text))
         plain = {"error": text.decode(errors="replace").strip()}
         said: dict[str, Any] = json.loads(text) if text[:1] == b"{" else plain
-        raise Refused(response.status, said["error"], said.get("refused", ()))
+        raise Refused(status, said["error"], said.get("refused", ()))
+
+    def _posted(self, path: str, body: str) -> tuple[int, bytes]:
+        try:
+            self._connection.request("POST", path, body, {"content-type": "application/json"})
+            response = self._connection.getresponse()
+            return response.status, response.read()
+        except (OSError, http.client.HTTPException):
+            self._connection.close()  # an answer is still due on it: the next request takes a new one
+            raise
 
     def __enter__(self) -> Client:
         return self

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from contextlib import ExitStack
 
 import pytest
@@ -94,3 +95,14 @@ def test_the_client_asks_once_more_where_the_server_was_restarted_on_its_port(se
             first_life.close()
             with live(server, port=port):
                 assert client.predict("feed", ROWS) == first
+
+
+def test_the_client_goes_on_after_an_answer_that_came_too_late(server):
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        with Client("127.0.0.1", port, timeout_s=0.2) as client:
+            with pytest.raises(TimeoutError):
+                client.predict("feed", ROWS)
+            silent.close()
+            with live(server, port=port):
+                assert client.predict("feed", ROWS)["version"] == "v00000100"

@@ -75,7 +75,7 @@ class Coordinator:
         if held is not None and held.status.state not in (WorkerState.RETIRED, WorkerState.FAILED):
             raise BadInput(f"`{wanted.name}` is a worker of this run already ({held.status.state}); take another name")
         worker = self.workers[wanted.name] = Supervised(wanted, self._rules)
-        worker.status.earlier = self.status.earlier.of(wanted.name)
+        worker.status.earlier = self.status.earlier.of(wanted.name) if held is None else held.status.so_far
         self.status.workers = self.status.workers | {wanted.name: worker.status}  # others read it in their threads
         if self._running:
             worker.start()

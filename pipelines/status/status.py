@@ -39,7 +39,7 @@ class WorkerStatus:
     before: list[Report] = field(default_factory=list)
     """The last reports of this worker's processes that died."""
     earlier: EarlierWork = field(default_factory=EarlierWork)
-    """What it did before the run was resumed."""
+    """What it did before the run was resumed, and before it left the run or was given up on."""
 
     @property
     def whole(self) -> list[Report]:
@@ -95,6 +95,11 @@ class WorkerStatus:
     def peak_rss_bytes(self) -> int:
         """The highest of all its processes; of several ranks, their sum."""
         return max([self.earlier.peak_rss_bytes, *(report.peak_rss_bytes for report in self.whole)])
+
+    @property
+    def so_far(self) -> EarlierWork:
+        """All of it, for a worker of this name that comes after this one has left or given up."""
+        return EarlierWork(self.rows, self.all_restarts, self.busy_s, self.peak_rss_bytes, self.phases_s)
 
     def as_json(self) -> dict[str, Any]:
         report = self.report or Report(self.name, str(self.kind))

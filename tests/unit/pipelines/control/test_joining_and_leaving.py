@@ -16,6 +16,7 @@ from tests.support.pipelines.scripted_run import (
     done,
     follows,
     never_built,
+    report,
     stop_after,
     working,
 )
@@ -114,6 +115,24 @@ def test_a_name_is_free_again_once_it_is_retired(tmp_path):
     assert run.to_the_end() is RunState.STOPPED
     assert run.ends()["student-feed"] == ["closed", "closed"]
     assert run.written["workers"]["student-feed"]["state"] == "running"
+
+
+def test_a_student_that_comes_back_keeps_what_it_did_before_it_left(tmp_path):
+    first = report("student-feed", 1, total_rows=1000, busy_s=20.0, phases_s={"train": 20.0}, peak_rss_bytes=9 << 20)
+    second = report("student-feed", 1, total_rows=1500, busy_s=10.0, phases_s={"train": 10.0}, peak_rss_bytes=4 << 20)
+    lives = ENDLESS | {"student-feed": [[first, Died("once")], [working("student-feed")], [second]]}
+
+    def at_tell(run):
+        stop_after(20)(run)
+        if len(run.launcher.handles["student-feed"]) == 2 and run.clock() > 1005:
+            run.coordinator.retire("student-feed")
+            run.coordinator.add(Wanted("student-feed", Kind.STUDENT, never_built))
+
+    run = Run(tmp_path, lives, at_tell=at_tell)
+    run.to_the_end()
+    worker = run.written["workers"]["student-feed"]
+    figures = ("rows", "restarts", "busy_s", "phases_s", "peak_rss_bytes")
+    assert [worker[figure] for figure in figures] == [1500, 1, 30.0, {"train": 30.0}, 9 << 20]
 
 
 def test_what_cannot_join_or_leave_is_refused_in_words(tmp_path):

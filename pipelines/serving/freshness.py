@@ -19,7 +19,7 @@ from exfm.increments import Value
 
 BUCKETS_S = (0.1, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 60.0)
 KEPT = 1000
-"""So many of the newest increments have the quantiles that people are shown."""
+"""So many of the newest increments have the quantiles that people are shown, and wait for an answer."""
 
 
 class Ages:
@@ -61,7 +61,7 @@ class Freshness:
     """
 
     def __init__(self) -> None:
-        self._waiting: deque[tuple[int, float]] = deque()  # by number, when the first step was
+        self._waiting: deque[tuple[int, float]] = deque(maxlen=KEPT)  # by number, when the first step was
         self.served, self.answers = Ages(), Ages()
 
     def taken_up(self, value: Value, now_s: float) -> None:

@@ -8,10 +8,11 @@ import time
 import pytest
 
 from exfm.data import BatchBuilder
-from exfm.increments import ChainWriter, Increment, probe_of, take_full
+from exfm.increments import ChainWriter, Increment, Value, probe_of, take_full
 from exfm.models import Student, Touched, changes_of
 from pipelines.run_dir import RunDir
 from pipelines.serving import Server, Serving, Tables, serve, shelf_of
+from pipelines.serving.freshness import KEPT, Freshness
 from pipelines.tools import config_of
 from streaming.errors import BadInput
 from tests.support.pipelines.served_runs import ROWS, ask, promote, run_with_versions
@@ -116,3 +117,11 @@ def test_smaller_tables_and_registered_models_are_not_followed_live(tmp_path):
         serve(asked, 1)
     with pytest.raises(BadInput, match="--follow live is of runs"):
         serve(asked._replace(run_dir=None, names=("models:/demo-feed@champion",), tables=Tables()), 1)
+
+
+def test_of_a_student_that_nobody_asks_the_newest_increments_alone_wait_for_an_answer():
+    freshness, values = Freshness(), [Value(None, n, "", "", {}, ({"stepped_s": [n, n]},)) for n in range(KEPT + 5)]
+    for value in values:
+        freshness.taken_up(value, value.number + 1.0)
+    freshness.answered(values[-1], KEPT + 10.0)
+    assert [ages.as_json()["count"] for ages in (freshness.served, freshness.answers)] == [KEPT + 5, KEPT]

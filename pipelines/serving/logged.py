@@ -72,10 +72,9 @@ class ServedLog:
     """Counts rows: `written`, `dropped`, and `unidentified`, which had no `impression_id`."""
 
     def __init__(self, settings: LogSettings, waiting: int = WAITING) -> None:
-        """Raises BadInput when the topic does not exist, BrokerAway when no broker answers."""
         self._settings = settings
         self._below = np.uint64(min(settings.share * 2.0**64, 2.0**64 - 2048))
-        self._writer: TopicWriter | None = _writer(settings)
+        self._writer: TopicWriter | None = None  # the thread opens it: a server starts without a broker, too
         self._queue: queue.Queue[_Noted | None] = queue.Queue(waiting)
         self.written = self.dropped = self.unidentified = 0
         self._again_at = 0.0

@@ -17,6 +17,7 @@ from kafka import KafkaConsumer, TopicPartition
 
 from pipelines.run_dir import RunDir
 from pipelines.serving import LogSettings, ServedLog, Server, shelf_of
+from pipelines.serving.logged import check_topic
 from pipelines.tools import config_of
 from streaming.errors import BadInput
 from streaming.hashing import hash64
@@ -105,7 +106,7 @@ def test_a_broker_that_stands_still_costs_rows_of_the_log_and_no_answer(kafka, b
 
 def test_a_topic_that_is_not_there_is_said_in_words(kafka):
     with pytest.raises(BadInput, match="served_nowhere"):
-        ServedLog(LogSettings(kafka, "served_nowhere"))
+        check_topic(LogSettings(kafka, "served_nowhere"))
 
 
 def test_the_log_of_a_run_is_read_and_compared_with_its_lake_by_one_command(kafka, topic_name, tmp_path):

@@ -12,7 +12,8 @@ import pytest
 from exfm.models import load_served
 from pipelines.run_dir import RunDir
 from pipelines.served_model import ServedModel
-from pipelines.serving import ARROW, RequestLimits, Server, shelf_of
+from pipelines.serving import ARROW, LogSettings, RequestLimits, ServedLog, Server, shelf_of
+from streaming.kafka import KafkaSettings
 from streaming.messages import write_ipc
 from tests.support.pipelines.served_runs import ROWS, Said, ask, run_with_versions
 
@@ -215,3 +216,12 @@ def test_the_hour_is_that_of_the_request_or_now(tmp_path, monkeypatch):
     document = json.loads(ask(server.app, "GET", "/openapi.json").body)
     said = document["paths"][PREDICT]["post"]["requestBody"]["content"]["application/json"]["schema"]["description"]
     assert said.endswith("event_time_ms: left out, the rows are shown now")
+
+
+def test_a_server_answers_though_no_broker_takes_its_log(ledger):
+    nowhere = KafkaSettings(bootstrap_servers="127.0.0.1:1", connect_timeout_s=0.1)
+    served_log = ServedLog(LogSettings(nowhere, "served", share=1.0))
+    shelf = shelf_of(RunDir(ledger.path.parents[1]), ["feed"], "champion")
+    said = asked(Server(shelf, served_log=served_log), {"rows": [{"impression_id": 7, **ROWS[0]}]})
+    served_log.close()
+    assert (said.code, served_log.written, served_log.dropped) == (200, 0, 1)

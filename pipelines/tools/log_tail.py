@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections import deque
 from collections.abc import Iterator
@@ -26,14 +27,23 @@ def log_lines(root: Path, name: str, lines: int, *, follow: bool = False) -> Ite
 
 
 def _lines(path: Path, lines: int, *, follow: bool) -> Iterator[str]:
-    with path.open(errors="replace") as file:
-        yield from (line.rstrip("\n") for line in deque(file, maxlen=lines))
-        inode = path.stat().st_ino
-        while follow:
-            if line := file.readline():
-                yield line.rstrip("\n")
-            elif path.exists() and path.stat().st_ino != inode:  # rotated: a new file has its name
-                yield from _lines(path, 10**9, follow=True)
+    shown: int | None = lines
+    while True:
+        with path.open(errors="replace") as file:
+            yield from (line.rstrip("\n") for line in deque(file, maxlen=shown))
+            if not follow:
                 return
-            else:
+            inode, over = os.fstat(file.fileno()).st_ino, False
+            while not over:
                 time.sleep(LOOK_EVERY_S)
+                over = _is_another(path, inode)  # asked before the rest is read: nothing is written to it from then on
+                yield from (line.rstrip("\n") for line in file)
+        shown = None  # all of the file that took its name
+
+
+def _is_another(path: Path, inode: int) -> bool:
+    """Whether the log was rotated: another file has its name."""
+    try:
+        return path.stat().st_ino != inode
+    except FileNotFoundError:  # between the two steps of that
+        return False

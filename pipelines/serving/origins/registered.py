@@ -20,7 +20,8 @@ MODEL_URI = re.compile(r"models:/(?P<model>[^/@]+)(?:@(?P<alias>[^/@]+)|/(?P<num
 
 
 class RegisteredOrigin:
-    """A model of MLflow: `models:/NAME@ALIAS` or `models:/NAME/N`. The files of a version are copied here."""
+    """A model of MLflow: `models:/NAME@ALIAS` or `models:/NAME/N`. The files of a version are copied here, into a
+    folder that goes with this, however it ends."""
 
     look_every_s = LOOK_EVERY_S
 
@@ -32,7 +33,8 @@ class RegisteredOrigin:
         self.model, self._uri = found["model"], uri
         self._models, self._alias = models, found["alias"]
         self._number = None if found["number"] is None else int(found["number"])
-        self._copies = Path(tempfile.mkdtemp(prefix="exfm-models-"))
+        self._folder = tempfile.TemporaryDirectory(prefix="exfm-models-", ignore_cleanup_errors=True)
+        self._copies = Path(self._folder.name)
         self._held: tuple[int, Wanted] | None = None
         known = models.names()
         if self.model not in known:
@@ -58,4 +60,4 @@ class RegisteredOrigin:
         return self._held[1]
 
     def close(self) -> None:
-        shutil.rmtree(self._copies, ignore_errors=True)
+        self._folder.cleanup()

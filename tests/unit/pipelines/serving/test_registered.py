@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 
 import mlflow
@@ -79,9 +80,12 @@ def test_an_alias_is_followed_and_a_number_is_not(store):
         (["feed"], {}, "--run-dir"),
     ],
 )
-def test_what_is_not_there_is_refused_in_words(store, names, options, words):
+def test_what_is_not_there_is_refused_and_leaves_no_folder(store, tmp_path, monkeypatch, names, options, words):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     with pytest.raises(BadInput, match=words):
         origins_of(names, None, tracking_uri=store, **options)
+    gc.collect()
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(("store", "words"), [("http://127.0.0.1:9", "cannot be read"), (None, "has no model `x`")])

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from pipelines.status import RunStatus
     from streaming.tables import Copies
 
+TEXT = {".csv", ".tsv", ".jsonl"}
+"""Endings of files of rows that `exfm check` does not read."""
+
 
 def check(
     what: Annotated[
@@ -75,7 +78,7 @@ def check(
     if served is not None:
         _check_served(what, served, bootstrap_servers, student, sample, json_=json_)
         return
-    if what.is_dir() or what.suffix in (".parquet", ".csv"):
+    if what.is_dir() or what.suffix == ".parquet" or TEXT & {*what.suffixes}:
         _check_rows(what, label or [], time, against, json_=json_)
         return
     config = load(what, overrides)
@@ -125,9 +128,7 @@ def _say_examined(what: object, found: Examined, *, json_: bool) -> None:
 
 def _check_rows(what: Path, labels: list[str], time: str | None, against: Path | None, *, json_: bool) -> None:
     """Raises BadInput where there are no such rows, and Exit with 2 where something is wrong with them."""
-    import pyarrow.parquet as pq
-
-    from pipelines.quality import examined, rows_of_file, rows_of_lake
+    from pipelines.quality import examined, read_parquet, rows_of_file, rows_of_lake
     from pipelines.run_dir import RunDir
     from pipelines.tools import config_of
     from streaming.errors import BadInput
@@ -137,13 +138,13 @@ def _check_rows(what: Path, labels: list[str], time: str | None, against: Path |
         run_dir = RunDir(what)
         schema = config_of(run_dir).rows
         rows, given = rows_of_lake(run_dir.lake, schema), schema.given
-    elif what.suffix == ".csv":
+    elif TEXT & {*what.suffixes}:
         raise BadInput(f"{what} is text; `exfm check` reads rows from Parquet or a run's lake; `exfm init` takes text")
     else:
         rows = rows_of_file(what, labels, time)
     recorded = None
     if against is not None:
-        recorded = pq.read_table(against)
+        recorded = read_parquet(against)
         if "impression_id" not in {*recorded.schema.names} & {*rows.schema.names}:
             raise BadInput(f"rows of {what} and {against} are matched by `impression_id`, which one of them lacks")
     _say_examined(what, examined(rows, recorded, given=given), json_=json_)

@@ -1,7 +1,7 @@
 from .columns import codes_of_values
 from .drift import drifts
 from .examine import Examined, examined
-from .files import rows_of_file, rows_of_lake
+from .files import read_parquet, rows_of_file, rows_of_lake
 from .finding import Finding, Severity, note, percent, stop, verdict_line, warn
 from .leakage import Known, leaks, what_features_know
 from .skew import skews
@@ -18,6 +18,7 @@ __all__ = [
     "leaks",
     "note",
     "percent",
+    "read_parquet",
     "rows_of_file",
     "rows_of_lake",
     "shortages",

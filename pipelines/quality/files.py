@@ -34,13 +34,20 @@ def rows_of_lake(path: Path, schema: RowSchema) -> pa.Table:
     return pa.concat_tables(pieces) if pieces else schema.augmented.empty_table()
 
 
+def read_parquet(path: Path) -> pa.Table:
+    """Raises BadInput where there is no such file, or it is no Parquet."""
+    if not path.exists():
+        raise BadInput(f"there is no {path}; give a Parquet file")
+    try:
+        return pq.read_table(path)
+    except (OSError, pa.ArrowException) as error:
+        raise BadInput(f"{path} cannot be read as Parquet: {str(error).splitlines()[0]}") from None
+
+
 def rows_of_file(path: Path, labels: Sequence[str], time: str | None) -> pa.Table:
     """A Parquet file in order of time, whose `labels` become `label_<column>` and whose time `event_time_ms`. Columns
     that have these names already need not be named. Raises BadInput where there is none, or no such file."""
-    try:
-        table = pq.read_table(path)
-    except (OSError, pa.ArrowException) as error:
-        raise BadInput(f"{path} cannot be read as Parquet: {str(error).splitlines()[0]}") from None
+    table = read_parquet(path)
     names = table.schema.names
     for name in (*labels, *([time] if time else [])):
         if name not in names:

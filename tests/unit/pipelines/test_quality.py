@@ -171,6 +171,25 @@ def test_what_cannot_be_checked_is_told(tmp_path, capsys, given, words):
     assert "Traceback" not in err
 
 
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("none.parquet", "there is no none.parquet"),
+        ("no.parquet", "no.parquet cannot be read as Parquet"),
+        ("rows.csv.gz", "`exfm init` takes text"),
+        ("rows.tsv", "`exfm init` takes text"),
+    ],
+)
+def test_a_file_that_is_not_there_or_no_parquet_is_told(tmp_path, capsys, monkeypatch, name, words):
+    monkeypatch.chdir(tmp_path)
+    pq.write_table(rows(100), "log.parquet")
+    (tmp_path / "no.parquet").write_text("no Parquet")
+    calls = [(name,)] if "init" in words else [(name,), ("log.parquet", "--against", name)]
+    for call in calls:
+        code, _, err = run(capsys, *call)
+        assert (code, words in err, "Traceback" in err) == (2, True, False), err
+
+
 def test_times_may_be_seconds_or_timestamps(tmp_path):
     at = np.array([1_700_000_100, 1_700_000_000])
     for column in (at, at * 1000, pa.array(at * 1000, pa.timestamp("ms"))):
@@ -178,7 +197,7 @@ def test_times_may_be_seconds_or_timestamps(tmp_path):
         table = rows_of_file(tmp_path / "x.parquet", [], None)
         assert table["event_time_ms"].to_pylist() == [1_700_000_000_000, 1_700_000_100_000]
         assert table["label_ctr"].to_pylist() == [1, 0]
-    with pytest.raises(BadInput, match="cannot be read as Parquet"):
+    with pytest.raises(BadInput, match="there is no "):
         rows_of_file(tmp_path / "absent.parquet", [], None)
 
 

@@ -51,8 +51,7 @@ class RosterReconciler:
     def reconcile(self, run: Run) -> None:
         """Start students that are due, and grant open wishes. A wish that the run cannot grant is refused with the
         reason, and nothing has changed."""
-        with self._logging_errors("starting students"):
-            self._start_due(run)
+        self._start_due(run)
         for name in self._roster.names:
             with self._logging_errors(name):  # a damaged file of one student does not hold up the others
                 if (wish := self._roster.wish(name)) is not None and not self._roster.answered(wish):
@@ -74,17 +73,18 @@ class RosterReconciler:
         now = self._clock()
         keep = self._kept_at is None or now - self._kept_at >= KEEP_EVERY_S
         for student in late:
-            if run.lake_rows < student.joins_at_rows and not run.draining:
-                if keep:
-                    run.keep_rows_for(student.name)
-                    self._kept_at = now
-                continue
-            self._started.add(student.name)
-            stands = self._roster.stands(student.name)
-            paused = stands is not None and stands.wanted is Presence.PAUSED
-            if not run.has_worker(student.name) and not paused:
-                run.resume(student.name)
-                log.info("%s joins", student.name)
+            with self._logging_errors(f"starting {student.name}"):
+                if run.lake_rows < student.joins_at_rows and not run.draining:
+                    if keep:
+                        run.keep_rows_for(student.name)
+                        self._kept_at = now
+                    continue
+                stands = self._roster.stands(student.name)
+                paused = stands is not None and stands.wanted is Presence.PAUSED
+                if not run.has_worker(student.name) and not paused:
+                    run.resume(student.name)
+                    log.info("%s joins", student.name)
+                self._started.add(student.name)
 
     @contextmanager
     def _logging_errors(self, doing: str) -> Iterator[None]:

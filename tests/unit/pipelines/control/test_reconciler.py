@@ -145,6 +145,24 @@ def test_a_student_that_joins_later_is_let_in_once_the_lake_has_its_rows_or_ends
     assert short.asked == ["resume feed"]
 
 
+def test_a_student_that_could_not_join_when_it_was_due_joins_later_and_holds_up_no_other(roster):
+    raw = changed("students.0.joins_at_rows", 100)
+    raw["students"][1]["joins_at_rows"] = 100
+    run, reconciler = Run(raw), RosterReconciler(roster)
+    run.at_work, run.lake_rows = set(), 100
+    roster.answer(roster.ask("feed", Presence.RUNNING), "it joins when it is due")
+    path = roster.folder / "feed" / "wish.json"
+    whole = path.read_text()
+    path.write_text('{"name": 3}')
+    for _ in range(2):
+        reconciler.reconcile(run)
+    assert run.asked == ["resume shop"]
+    path.write_text(whole)
+    for _ in range(2):
+        reconciler.reconcile(run)
+    assert run.asked == ["resume shop", "resume feed"]
+
+
 def test_rows_of_a_student_that_is_yet_to_join_are_kept_until_it_does(roster):
     now = 0.0
     run, reconciler = Run(changed("students.0.joins_at_rows", 100)), RosterReconciler(roster, lambda: now)

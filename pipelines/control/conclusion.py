@@ -164,6 +164,7 @@ class Finishing:
         now = self._clock()
         if now < self._next_at:
             return False
+        self.waiting = None
         try:
             if self._finish() is False:
                 return False

@@ -9,8 +9,18 @@ from itertools import pairwise
 
 import pytest
 
-from pipelines.rules import Cause, Died, RunState
-from tests.support.pipelines.scripted_run import ENDING, ENDLESS, Run, follows, reasons, stop_after, working
+from pipelines.control.wanted import Wanted
+from pipelines.rules import Cause, Died, Kind, RunState
+from tests.support.pipelines.scripted_run import (
+    ENDING,
+    ENDLESS,
+    Run,
+    follows,
+    never_built,
+    reasons,
+    stop_after,
+    working,
+)
 
 Usage = namedtuple("Usage", "total used free")
 AWAY = Died("no Kafka broker answers at 127.0.0.1:9092", Cause.BROKER_AWAY)
@@ -74,3 +84,21 @@ def test_the_summary_waits_for_room_too(tmp_path):
     assert run.to_the_end() is RunState.DONE
     assert any("the summary waits for room" in (reason or "") for reason in reasons(run))
     assert next(tries, "all used") == "all used"
+
+
+def test_a_summary_that_waits_for_a_student_waits_for_no_room_any_more(tmp_path):
+    full = [OSError(errno.ENOSPC, "No space left on device")]
+
+    def finish():
+        if full:
+            raise full.pop()
+        joined = "student-late" in run.coordinator.workers
+        if not joined:
+            run.coordinator.add(Wanted("student-late", Kind.STUDENT, never_built))
+        return joined
+
+    late = [*[working("student-late")] * 60, follows("student-late")]
+    run = Run(tmp_path, ENDING | {"student-late": [late]}, finish=finish)
+    assert run.to_the_end() is RunState.DONE
+    meanwhile = [value for _, value in run.told if value["workers"].get("student-late", {}).get("state") == "running"]
+    assert {value["reason"] for value in meanwhile} == {None}

@@ -136,15 +136,16 @@ class _Topic:
             raise BadInput(f"topic `{self._name}` is empty; send some messages first, a few thousand rows at least")
         deadline = time.monotonic() + seconds
         middle = {p: (begins[p] + ends[p]) // 2 for p in self._partitions}
-        first = next(self._from(middle, ends, deadline), None)
+        first = next((m for starts in (middle, begins) for m in self._from(starts, ends, deadline)), None)
+        nothing = f"topic `{self._name}`: nothing came within {seconds:g} s; ask for more with --sample-seconds"
         if first is None:
-            raise BadInput(
-                f"topic `{self._name}`: nothing came within {seconds:g} s; ask for more with --sample-seconds"
-            )
+            raise BadInput(nothing)
         self.codec = self._codec_of(first)
-        each = max(1, rows // len(self._partitions) // (self._table(first).num_rows if self.codec == "arrow" else 1))
+        a_message = self._table(first).num_rows if self.codec == "arrow" else 1
+        each = max(2, rows // len(self._partitions) // a_message)  # the last one may be an end marker
         starts = {p: max(begins[p], ends[p] - each) for p in self._partitions}
-        found = list(self._from(starts, ends, deadline))
+        if not (found := list(self._from(starts, ends, deadline))):
+            raise BadInput(nothing)
         self.read_messages = len(found)
         if self.codec == "json":
             return self._of_json(found)

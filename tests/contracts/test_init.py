@@ -17,8 +17,9 @@ from pipelines.cli import app
 from pipelines.config import load
 from pipelines.results import counts_hold
 from streaming.errors import BadInput
+from streaming.kafka import TopicWriter
 from tests.support.pipelines.small_runs import Finished, assert_learned_the_lake, small, to_the_end
-from tests.support.pipelines.topics import by_hand, fill, make_inputs, send
+from tests.support.pipelines.topics import by_hand, fill, ipc, make_inputs, send
 from tests.support.streams import foreign_files
 from tests.support.streams.held_out import HELD_OUT
 from tests.support.streams.published_files import PUBLISHED
@@ -155,6 +156,21 @@ def test_kafka_topics_are_sampled_and_the_config_reads_them(broker, tmp_path, co
         counts = finished.summary["counts"]
         assert (counts["impressions_read"], counts["dead_letters"]) == (len(shown), 0)
         assert_learned_the_lake(finished)
+
+
+def test_topics_that_have_ended_are_sampled_however_few_rows_are_asked_for(broker, tmp_path):
+    there = small(broker.bootstrap_servers, source=None)
+    topics, schemas = (there.kafka.impressions.topic, there.kafka.feedback.topic), there.rows
+    make_inputs(there)
+    shown, feedback = by_hand(there, ROWS)
+    for topic, rows, schema in zip(topics, (shown, feedback), (schemas.impression, schemas.feedback), strict=True):
+        send(broker.bootstrap_servers, [(topic, 0, ipc(rows, schema))])  # all in one message
+        writer = TopicWriter(there.kafka, topic)
+        writer.end_marker()
+        writer.close()
+    said = inspected(broker, tmp_path / "mine.yaml", *topics, "--sample-rows", "100")
+    assert said.exit_code == 0, said.output
+    assert f"the newest {len(shown):,} of about" in (tmp_path / "mine.yaml").read_text()
 
 
 def test_topics_that_no_stream_can_read_are_refused_in_words(broker, tmp_path, topic_name):

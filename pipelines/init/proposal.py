@@ -190,11 +190,9 @@ def _draft(
         kind, _, name = finding.where.partition(": ")
         if kind == "leakage" and finding.severity is Severity.STOP and name in columns and name not in left_out:
             left_out[name] = f"knows the label: {finding.seen}"
-    logged = {
-        guess.column: f"{what}, for `exfm replay`: {guess.words}"
-        for what, guess in (("a propensity", roles.propensity),)
-        if guess.column is not None
-    }
+    logged, propensity = dict[str, str](), roles.propensity
+    if propensity.column is not None:
+        logged[propensity.column] = f"a propensity, for `exfm replay`: {propensity.words}"
     features, useless_columns, odd = find_features(columns, left_out, logged)
     findings += odd
     ready = as_it_lies(path, source, columns, time, back)

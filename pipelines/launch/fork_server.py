@@ -94,23 +94,24 @@ class ForkServer:
 
 
 class _Fork:
-    """A server that goes on from where its owner was. It ends when the owner's end of `lifeline` is closed."""
+    """A server that goes on from where its owner was. `lifeline`: the owner's end of its standard input; the server
+    ends when that is closed."""
 
     def __init__(self, pid: int, lifeline: int) -> None:
         self.pid, self._lifeline, self._ended = pid, lifeline, False
 
     @classmethod
     def going_on(cls, listening: socket.socket, last: Sequence[str], modules: Sequence[str]) -> _Fork:
-        owners_end, lifeline = os.pipe()
+        servers_end, lifeline = os.pipe()
         sys.stdout.flush()
         sys.stderr.flush()
         pid = os.fork()
         if pid == 0:
             os.setsid()
             os.close(lifeline)
-            os.dup2(owners_end, STDIN)
+            os.dup2(servers_end, STDIN)
             _run_and_exit(listening, last, modules)
-        os.close(owners_end)
+        os.close(servers_end)
         return cls(pid, lifeline)
 
     def end(self) -> None:

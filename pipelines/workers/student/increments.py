@@ -74,9 +74,9 @@ class Increments:
         if self._writer is not None and not self._writer.idle:
             return
         if self._begun and self.trouble is None:
-            by_rows = self._settings.increments_every_rows is not None
-            by_rows = by_rows and self._rows >= (self._settings.increments_every_rows or 0)
-            if self._stepped and (at_end or by_rows or now - self._published >= self._settings.increments_every_s):
+            rows, seconds = self._settings.increments_every_rows, self._settings.increments_every_s
+            due = now - self._published >= seconds or (rows is not None and self._rows >= rows)
+            if self._stepped and (at_end or due):
                 self._add(*self._last, now)
         else:
             self._begin(*self._last, now)

@@ -67,12 +67,13 @@ class Pool:
         if self._executor is None:
             self._counts: SimpleQueue[int] = self._context.SimpleQueue()
             self._executor = ProcessPoolExecutor(self._processes, self._context, _begin, (self._counts,))
+        there = multiprocessing.active_children()
         heard = signal.signal(signal.SIGINT, signal.SIG_IGN)  # inherited by the processes that `submit` starts
         try:
             return {self._executor.submit(_work, self._work, job) for job in jobs}
         finally:
             signal.signal(signal.SIGINT, heard)
-            self._children = multiprocessing.active_children()
+            self._children += [child for child in multiprocessing.active_children() if child not in there]
 
     def _died(self) -> StreamingError:
         """Whose end broke the pool, which then terminates the others."""

@@ -80,6 +80,18 @@ def test_closing_ends_processes_in_the_middle_of_a_job(pool):
     assert not any(child.exitcode == 0 for child in children)  # the job's sleep was not waited for
 
 
+def test_closing_ends_no_process_that_is_somebody_elses(pool):
+    other = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(PATIENCE_S,), daemon=True)
+    other.start()
+    try:
+        assert sorted(pool.run([1, 2], lambda count: None)) == [1, 4]
+        pool.close()
+        assert other.is_alive()
+    finally:
+        other.kill()
+        other.join()
+
+
 def test_processes_end_with_a_parent_that_was_killed():
     """The pipe to their stdout is closed once they are gone."""
     code = (

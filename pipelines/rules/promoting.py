@@ -77,7 +77,7 @@ def promotion(tasks: Mapping[str, TaskSeen], standards: Standards, *, rows: int,
             return Refuse(f"{seen.not_finite} rows of {task} got a logit that is not finite")
     for task, seen in tasks.items():
         if seen.evidence.log_e_worse >= math.log(needed * count):
-            return Refuse(f"worse on {task}: {_words(task, seen)}")
+            return Refuse(f"worse on {_words(task, seen)}")
     log_e = _log_mean([seen.evidence.log_e_better for seen in tasks.values()])
     decided = log_e >= math.log(needed)
     objection = _objection(tasks, standards) if decided else None
@@ -119,9 +119,12 @@ def _words(task: str, seen: TaskSeen) -> str:
     found = seen.evidence
     if found.difference is None or found.low is None or found.high is None:
         return task
+    where, by = "lower", (found.difference, found.low, found.high)
+    if found.difference < 0:
+        where, by = "higher", (-found.difference, -found.high, -found.low)
     return (
-        f"{task}: log-loss lower by {found.difference:.3g} [{found.low:.3g}, {found.high:.3g}] per row, "
-        f"{found.rows:,} rows, {seen.positives:,} positives"
+        f"{task}: log-loss {where} by {by[0]:.3g} [{by[1]:.3g}, {by[2]:.3g}] per row, {found.rows:,} rows, "
+        f"{seen.positives:,} positives"
     )
 
 

@@ -13,7 +13,8 @@ STANDARDS = Standards(level=0.05, calibration=(0.8, 1.25), min_positives=100, tr
 
 
 def seen(better=1.0, worse=1.0, *, positives=500, calibration=1.0, raw=0.01, not_finite=0) -> TaskSeen:
-    evidence = Evidence(math.log(better), math.log(worse), 0.01, 0.005, 0.015, raw, 5000, 70, 0.1, 3, 0.0, 0)
+    found = (0.01, 0.005, 0.015) if better >= worse else (-0.01, -0.015, -0.005)
+    evidence = Evidence(math.log(better), math.log(worse), *found, raw, 5000, 70, 0.1, 3, 0.0, 0)
     return TaskSeen(evidence, positives, calibration, not_finite)
 
 
@@ -22,7 +23,7 @@ def seen(better=1.0, worse=1.0, *, positives=500, calibration=1.0, raw=0.01, not
     [
         ({"ctr": seen(better=20.1)}, Promote, "better on ctr: log-loss lower by 0.01 [0.005, 0.015]"),
         ({"ctr": seen(better=19.9)}, Keep, "e-value 19.9 of 20"),
-        ({"ctr": seen(worse=20.1)}, Refuse, "worse on ctr"),
+        ({"ctr": seen(worse=20.1)}, Refuse, "worse on ctr: log-loss higher by 0.01 [0.005, 0.015] per row"),
         ({"ctr": seen(better=30), "cvr": seen()}, Keep, "e-value 15.5 of 20"),  # the mean over tasks
         ({"ctr": seen(better=40), "cvr": seen()}, Promote, "better on ctr"),
         ({"ctr": seen(better=1e9), "cvr": seen(worse=39)}, Promote, "better on ctr"),

@@ -13,7 +13,7 @@ import pytest
 
 from exfm.tensors.checkpoint import latest_checkpoint, load_checkpoint, save_checkpoint
 from pipelines import cli
-from pipelines.run_dir import RunDir
+from pipelines.run_dir import Presence, RunDir
 from streaming.disk import read_json
 from streaming.lake import Readers
 from tests.support.pipelines.small_runs import everything, to_the_end
@@ -73,6 +73,13 @@ def test_a_student_is_retrained_up_to_the_checkpoint_that_there_is(run, capsys):
     code, verdicts, _ = verified(capsys, run, "feed")
     assert code == 0
     assert verdicts["feed"]["range"] == [0, earlier["lake_seq"]]
+
+
+def test_a_student_is_retrained_whose_retirement_the_run_has_not_heard_of(finished, run, capsys):
+    run.roster.ask("brand", Presence.RUNNING, finished.config.student("brand").model_dump(mode="json"))
+    run.roster.ask("brand", Presence.RETIRED)
+    code, verdicts, err = verified(capsys, run, "brand")
+    assert (code, verdicts["brand"]["identical"]) == (0, True), err
 
 
 def test_one_bit_of_one_tensor_is_found_and_named(run, capsys):

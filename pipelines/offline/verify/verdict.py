@@ -245,15 +245,16 @@ def _opened(path: Path, name: str) -> Checkpoint[StoredTensor]:
 
 
 def _with_retired(config: Config, run_dir: RunDir, names: Sequence[str]) -> Config:
-    """The config with those of `names` that were retired: their checkpoints are still there."""
-    had = {student.name for student in config_of(run_dir).students}
+    """The config with those of `names` that were retired: their checkpoints are still there. The run's own config has a
+    section of one that it has not heard of yet, the roster of one that was spawned."""
     missing = [name for name in names if name not in {student.name for student in config.students}]
-    sections = [wish.section for wish in map(run_dir.roster.wish, missing) if wish is not None and wish.section]
-    back = [s.model_dump(mode="json") for s in config_of(run_dir).students if s.name in had.intersection(missing)]
-    if not sections and not back:
+    wishes = [wish for wish in map(run_dir.roster.wish, missing) if wish is not None and wish.section]
+    sections = {wish.name: wish.section for wish in wishes}
+    sections |= {s.name: s.model_dump(mode="json") for s in config_of(run_dir).students if s.name in missing}
+    if not sections:
         return config
     settings = config.model_dump(mode="json")
-    settings["students"] = [*settings["students"], *sections, *back]
+    settings["students"] = [*settings["students"], *sections.values()]
     return parse(settings).model_copy(update={"kafka": config.kafka})
 
 

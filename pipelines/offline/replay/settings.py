@@ -7,9 +7,9 @@ Every arm tries the same number of settings: one that tried more would profit fr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 from pydantic import Field, ValidationError, model_validator
 
@@ -42,6 +42,8 @@ from pipelines.offline.spec import (
 from pipelines.run_dir import RunDir
 from pipelines.shipped import config_file
 from streaming.errors import BadInput
+
+T = TypeVar("T")
 
 EXTENSIONS = 2
 """How many times a grid is extended beyond an edge."""
@@ -246,13 +248,14 @@ def load_run(
     if not run_dir.config.exists():
         raise BadInput(f"no run in {run_dir.root} (no config.yaml there); give the folder of one with --run-dir")
     config = with_roster(load_config(run_dir.config), run_dir.roster)
-    own = {} if baseline is not None else {RUNS_OWN: ArmSpec()}
-    further = dict(condition_of_line(line, "--teacher") for line in teachers)
-    of_teachers = {name: {"teacher": name} for name in further}
+    own = [] if baseline is not None else [(RUNS_OWN, ArmSpec())]
+    further = _each_once("teacher", [condition_of_line(line, "--teacher") for line in teachers])
+    of_teachers = [(name, {"teacher": name}) for name in further]
+    asked = [("as logged", {}), *of_teachers, *map(condition_of_line, conditions)]
     raw: dict[str, Any] = {
         "config": str(run_dir.config),
-        "arms": {name: arm.model_dump() for name, arm in (own | dict(map(arm_of_line, arms))).items()},
-        "conditions": {"as logged": {}} | of_teachers | dict(condition_of_line(line) for line in conditions),
+        "arms": {n: arm.model_dump() for n, arm in _each_once("arm", [*own, *map(arm_of_line, arms)]).items()},
+        "conditions": _each_once("condition", asked),
         "teachers": further,
         "baselines": [baseline or RUNS_OWN],
         "cluster": "user_id" if any(column.name == "user_id" for column in config.rows.columns) else None,
@@ -268,6 +271,16 @@ def load_run(
     except ValidationError as error:
         raise BadInput("the replay is not valid:\n" + "\n".join(problems(error, Spec))) from None
     return _checked(spec, config, "the replay", folder_of)
+
+
+def _each_once(kind: str, named: Iterable[tuple[str, T]]) -> dict[str, T]:
+    """By name. Raises BadInput where two have one: the second would silently take the place of the first."""
+    found: dict[str, T] = {}
+    for name, value in named:
+        if name in found:
+            raise BadInput(f"{kind} `{name}` stands twice (or is the replay's own); give each a name of its own")
+        found[name] = value
+    return found
 
 
 def _checked(spec: Spec, config: Config, path: str, folder_of: FolderOf | None) -> tuple[Spec, Config]:

@@ -10,12 +10,15 @@ import pyarrow as pa
 import pytest
 
 from pipelines import cli
+from pipelines.config import dump, parse
 from pipelines.offline import load_part
 from pipelines.offline.judging import Judging, Ranking
 from pipelines.offline.replay import Runner, Workspace, load
 from pipelines.offline.replay import jobs as replay_jobs
-from pipelines.offline.replay.settings import settings_of
+from pipelines.offline.replay.settings import load_run, settings_of
+from pipelines.run_dir import RunDir
 from streaming.errors import BadInput
+from tests.support.pipelines.raw_configs import small
 from tests.support.pipelines.small_sweeps import with_small_stream, written
 
 WORTH = Judging(value="worth")
@@ -140,3 +143,20 @@ def test_a_specs_seeds_are_as_many_as_asked_from_its_first_on(folder, tmp_path, 
 def test_options_that_would_be_passed_over_are_refused(arguments, words, capsys):
     code, _, err = run(capsys, *arguments)
     assert (code, words in err) == (2, True), err
+
+
+@pytest.mark.parametrize(
+    ("arms", "conditions", "teachers", "words"),
+    [
+        (["wide: batch_rows=64", "wide: batch_rows=32"], [], [], "arm `wide` stands twice"),
+        (["as run: batch_rows=64"], [], [], "arm `as run` stands twice"),
+        ([], ["half: missing=0.5", "half: lost=0.5"], [], "condition `half` stands twice"),
+        ([], ["as logged: missing=1"], [], "condition `as logged` stands twice"),
+        ([], ["larger: missing=1"], ["larger: dial=1"], "condition `larger` stands twice"),
+        ([], [], ["larger: dial=1", "larger: dial=2"], "teacher `larger` stands twice"),
+    ],
+)
+def test_two_of_one_name_are_refused(tmp_path, arms, conditions, teachers, words):
+    (tmp_path / "config.yaml").write_text(dump(parse(small())))
+    with pytest.raises(BadInput, match=words):
+        load_run(RunDir(tmp_path), arms, conditions, teachers)

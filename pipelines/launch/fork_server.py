@@ -33,6 +33,7 @@ import tempfile
 import threading
 import traceback
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from selectors import EVENT_READ, DefaultSelector
 from typing import NamedTuple, NoReturn
@@ -182,10 +183,16 @@ def _serve(listening: socket.socket, last: Sequence[str]) -> _Asked | None:
 
 
 def _answer(connection: socket.socket, waiting: list[str]) -> _Asked | None:
-    """In the fork: what was asked for. In the server: None. What is `waiting` is imported before."""
-    _, descriptors, _, _ = socket.recv_fds(connection, 1, 3)
-    with connection.makefile("rb") as message:
-        asked = _Asked(*json.load(message))
+    """In the fork: what was asked for. In the server: None. What is `waiting` is imported before. Who asks may be ended
+    at any moment; others go on asking."""
+    descriptors: list[int] = []
+    try:
+        _, descriptors, _, _ = socket.recv_fds(connection, 1, 3)
+        with connection.makefile("rb") as message:
+            asked = _Asked(*json.load(message))
+    except (OSError, ValueError):  # ended before it had said for what
+        _close(descriptors)
+        return None
     if waiting:
         asked.settle()
         _import(waiting)
@@ -196,10 +203,15 @@ def _answer(connection: socket.socket, waiting: list[str]) -> _Asked | None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         asked.begin(descriptors)
         return asked
+    _close(descriptors)
+    with suppress(OSError):
+        connection.sendall(array.array("i", [fork]).tobytes())
+    return None
+
+
+def _close(descriptors: Sequence[int]) -> None:
     for descriptor in descriptors:
         os.close(descriptor)
-    connection.sendall(array.array("i", [fork]).tobytes())
-    return None
 
 
 def _import(modules: Sequence[str]) -> None:

@@ -4,6 +4,7 @@ import json
 import os
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 from contextlib import closing
@@ -94,6 +95,19 @@ def test_who_asks_a_server_that_is_gone_becomes_the_process_itself(server, tmp_p
     said = json.loads(done.stdout)
     assert (said["argv"], said["typed"], said["had"]) == (["one"], "typed", False)
     assert "the fork server does not answer" in done.stderr
+
+
+@pytest.mark.parametrize("said", [None, b"", b'[["/nowhere.py"], {'])
+def test_who_is_ended_while_it_asks_keeps_no_one_else_from_being_answered(server, tmp_path, said):
+    script = tmp_path / "said.py"
+    script.write_text(SAID)
+    path = shlex.split(server.command)[3]
+    with socket.socket(socket.AF_UNIX) as asking:
+        asking.connect(path)
+        if said is not None:
+            socket.send_fds(asking, [b"3"], [0, 1, 2])
+            asking.sendall(said)
+    assert json.loads(ask(server, script).stdout)["parent"] == server.pid
 
 
 OWNER = """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -43,7 +43,7 @@ def score_file(
     writer: pq.ParquetWriter | csv.CSVWriter | None = None
     if target.suffix not in FORMATS:
         raise BadInput(f"{target}: predictions are written as .parquet or .csv")
-    with replacing(target) as out:
+    with replacing(target) as out, ExitStack() as writing:
         for batch in _batches(source):
             if there := [n for n in batch.schema.names if n.startswith(PREDICTION)]:
                 raise BadInput(f"{source} has a column `{there[0]}` already; score the file that it was made of")
@@ -52,14 +52,13 @@ def score_file(
                 values = pa.array(answer.probabilities[:, t], from_pandas=True)
                 batch = batch.append_column(PREDICTION + task, values)
             if writer is None:
-                writer = _writer(out, target, batch.schema)
+                writer = writing.enter_context(_writer(out, target, batch.schema))
             writer.write_batch(batch)
             rows += len(batch)
             refused.update(why.reason for why in answer.refusals.values())
             advance(rows)
         if writer is None:
             raise BadInput(f"{source} has no rows")
-        writer.close()
     return Scored(rows, dict(refused))
 
 

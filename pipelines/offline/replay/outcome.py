@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -61,15 +62,14 @@ def write_predictions(workspace: Workspace, parts: Mapping[tuple[str, str, str, 
 
 
 def _write_student(workspace: Workspace, constant: Mapping[str, Any], part: Path, path: Path) -> None:
-    with replacing(path) as file:
+    with replacing(path) as file, ExitStack() as writing:
         writer = None
         for rows in _predictions(workspace, constant["student"], constant["seed"], part):
             for at, (key, value) in enumerate(constant.items()):
                 rows = rows.add_column(at, key, pa.repeat(value, rows.num_rows))
-            writer = writer or pq.ParquetWriter(file, rows.schema, compression="zstd")
+            if writer is None:
+                writer = writing.enter_context(pq.ParquetWriter(file, rows.schema, compression="zstd"))
             writer.write_table(rows)
-        assert writer is not None
-        writer.close()
 
 
 def _predictions(workspace: Workspace, student: str, seed: int, path: Path) -> Iterator[pa.Table]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 
 import pyarrow as pa
@@ -73,6 +74,18 @@ def test_a_file_that_cannot_be_predicted_is_refused_in_words_and_leaves_nothing(
     code, _, err = run(capsys, "score", "feed", tmp_path / name, "--run-dir", root, "-o", tmp_path / "p.parquet")
     assert (code, words in err) == (2, True), err
     assert not (tmp_path / "p.parquet").exists()
+
+
+@pytest.mark.parametrize("out", ["p.parquet", "p.csv"])
+def test_a_file_that_breaks_off_leaves_nothing_and_says_no_more_than_that(capsys, tmp_path, root, monkeypatch, out):
+    ignored: list[object] = []
+    monkeypatch.setattr("sys.unraisablehook", ignored.append)
+    rows = "".join(f"{n},{n % 7},0.5,{'long' * 300}\n" for n in range(2000))  # more than are read at once
+    (tmp_path / "ads.csv").write_text(f"user_id,ad_id,bid,text\n{rows}x,y,z,\n")
+    code, _, err = run(capsys, "score", "feed", tmp_path / "ads.csv", "--run-dir", root, "-o", tmp_path / out)
+    gc.collect()
+    assert (code, "cannot be read" in err, ignored) == (2, True, []), err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["ads.csv"]
 
 
 def test_a_file_that_was_scored_is_not_scored_again_and_lists_are_not_written_as_csv(capsys, tmp_path, root):

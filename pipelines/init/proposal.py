@@ -251,8 +251,13 @@ def _labels_there(
         )
     if not found:
         able = [name for name, column in columns.items() if possible(engine, parquet, column)]
-        could = f"; these could be: {', '.join(able[:20])}" if able else "; no column has the values of one"
-        raise BadInput(f"{path}: no column is named like a label{could}; name it with --label COLUMN")
+        could = (
+            f"; these could be: {', '.join(able[:20])}" if able else "; no column has two values that say yes and no"
+        )
+        raise BadInput(
+            f"{path}: no column is a label by its name and values{could}; name it with --label COLUMN, of "
+            f"{', '.join(columns)}"
+        )
 
 
 def _left_out(

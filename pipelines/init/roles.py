@@ -47,6 +47,8 @@ FEW_POSITIVES = 100
 
 MOST_STUDENTS = 4
 SOME_REPEATS = 0.01
+SURELY_ID = 9
+"""Points of a column that is called as an id is."""
 
 
 class Roles(NamedTuple):
@@ -137,7 +139,13 @@ def _identity(
         return Guess(None, f"rows are numbered: `{column.name}` repeats", column.name), [
             warn(f"id `{column.name}`", seen, remedy)
         ]
-    return Guess(None, "no column is an id with another value in every row: rows are numbered"), []
+    wrong = []
+    for column in free:
+        if named(column, IDS) >= SURELY_ID:
+            why = f"{column.nulls:,} rows have none" if column.nulls else f"about {column.distinct:,} values"
+            seen = f"{why}, in {column.rows:,} rows"
+            wrong.append(warn(f"id `{column.name}`", seen, "so it is no id: rows are numbered; see what writes it"))
+    return Guess(None, "no column is an id with another value in every row: rows are numbered"), wrong
 
 
 def _vertical(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -75,6 +76,10 @@ def event_time(
         guess = Guess(column.name, why, others[0] if others else "the order of the file")
         return EventTime(guess, sql, unit, as_is, low, high, form), [*rejected, *wrong]
     rows = next(iter(columns.values())).rows
+    for column in columns.values():
+        if column.nulls and column.nulls < rows and _score(replace(column, nulls=0), this_year + 1):
+            seen = f"{column.nulls:,} of {rows:,} rows have no time, so it is not taken"
+            rejected.append(warn(f"event time `{column.name}`", seen, "leave these rows out of the file, or fill them"))
     why = (
         f"no column is one: rows are {SECOND_MS // 1000} s apart, in the order of the file; hours and days say nothing"
     )
@@ -95,8 +100,8 @@ def another_time(column: Seen, last_year: int) -> bool:
 
 
 def _score(column: Seen, last_year: int) -> float:
-    """0 for what is no time; a time of something that comes after the impression is the last to be taken. Of columns
-    without a name, numbers that are times of our days."""
+    """0 for what is no time, or has nulls; a time of something that comes after the impression is the last to be
+    taken. Of columns without a name, numbers that are times of our days."""
     if column.nulls or column.words & LENGTHS or column.distinct < 2:
         return 0.0
     points = named(column, NAMES)

@@ -222,7 +222,11 @@ def test_what_the_caller_names_is_taken(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "asked", "said"),
     [
-        ({"clicked": None}, {}, "no column is named like a label; .*name it with --label COLUMN"),
+        (
+            {"clicked": None},
+            {},
+            "no column is a label by its name and values; .*name it with --label COLUMN, of impression_id, shown_at",
+        ),
         ({}, {"labels": ("klick",)}, "has no column `klick`; it has impression_id, shown_at"),
         ({}, {"labels": ("price",)}, "`price` is double with .* which of them are positive is not clear"),
         ({}, {"time": "surface"}, "`surface` is VARCHAR, and not every value of it is a time"),
@@ -232,6 +236,23 @@ def test_what_cannot_be_is_said_in_a_sentence(tmp_path, changes, asked, said):
     with pytest.raises(BadInput, match=said):
         begin(stored(tmp_path / "rows.parquet", clicks(ROWS, **changes)), tmp_path / "mine.yaml", Asked(**asked))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["rows.parquet"]
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "said"),
+    [
+        (
+            "shown_at",
+            lambda n: None if n % 10 == 0 else 1_760_000_000 + n,
+            f"{ROWS // 10:,} of {ROWS:,} rows have no time",
+        ),
+        ("impression_id", lambda n: None if n % 10 == 0 else n, f"{ROWS // 10:,} rows have none"),
+        ("impression_id", lambda n: n // 4, "values, in"),
+    ],
+)
+def test_a_time_or_an_id_that_cannot_be_taken_is_named_with_the_reason(tmp_path, column, values, said):
+    _, begun = proposed(tmp_path, clicks(ROWS, **{column: pa.array([values(n) for n in range(ROWS)])}))
+    assert any(f"`{column}`" in finding.where and said in finding.seen for finding in begun.findings)
 
 
 def test_nothing_is_overwritten_unless_it_is_asked(tmp_path):

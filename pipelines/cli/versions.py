@@ -182,9 +182,14 @@ def score(
             json.dumps({"version": version.name, "rows": done.rows, "refused": done.refused, "out": str(target)})
         )
         return
-    typer.echo(f"{done.rows:,} rows predicted by {name} {version.name}: {target}")
+    refused = sum(done.refused.values())
+    typer.echo(f"{done.rows - refused:,} of {done.rows:,} rows predicted by {name} {version.name}: {target}")
     for reason, count in sorted(done.refused.items()):
-        typer.echo(f"  {count:,} rows refused ({reason}): null")
+        typer.echo(f"  {count:,} refused, their prediction is null: {reason}")
+    if done.rows and refused == done.rows:
+        typer.echo(
+            "  columns need the names and types of the lake's rows: `vertical`, and `rows` of the run's config.yaml"
+        )
 
 
 def _follow(text: str) -> Follow:

@@ -53,9 +53,19 @@ def test_a_csv_file_with_rows_that_ingestion_would_refuse(capsys, tmp_path, root
     csv.write_csv(pa.table({"user_id": [1, -5], "ad_id": [1, 2], "bid": [0.5, 1.0]}), tmp_path / "ads.csv")
     code, out, _ = run(capsys, "score", "feed", tmp_path / "ads.csv", "--run-dir", root, "-o", tmp_path / "p.csv")
     assert code == 0
-    assert "2 rows predicted by feed v00000100" in out
-    assert "1 rows refused (out_of_range:user_id): null" in out
+    assert "1 of 2 rows predicted by feed v00000100" in out
+    assert "1 refused, their prediction is null: out_of_range:user_id" in out
+    assert "columns need" not in out
     assert csv.read_csv(tmp_path / "p.csv")["prediction_ctr"].is_null().to_pylist() == [False, True]
+
+
+def test_a_file_whose_columns_have_other_names_is_told_which_names_are_needed(capsys, tmp_path, root):
+    csv.write_csv(pa.table({"user": [1, 5], "ad_id": [1, 2], "bid": [0.5, 1.0]}), tmp_path / "ads.csv")
+    code, out, _ = run(capsys, "score", "feed", tmp_path / "ads.csv", "--run-dir", root, "-o", tmp_path / "p.csv")
+    assert code == 0
+    assert "0 of 2 rows predicted" in out
+    assert "2 refused, their prediction is null: missing_column:user_id" in out
+    assert "columns need the names and types of the lake's rows" in out
 
 
 @pytest.mark.parametrize(

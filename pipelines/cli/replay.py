@@ -127,6 +127,9 @@ def replay(
     from pipelines.offline.replay import load_run
     from pipelines.run_dir import RunDir
 
+    if out is not None and RunDir(out).lock.exists():
+        raise BadInput(f"--out {out} is the folder of a run; give one that the replay has to itself")
+
     def folder_of(config: Config) -> Path:
         return out or Path("runs") / f"{config.name}-replay"
 

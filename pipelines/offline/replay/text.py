@@ -87,10 +87,14 @@ def _preface(report: dict[str, Any]) -> list[str]:
     judged = f"judged on {part} with seeds {_list(about['seeds'])}"
     judged = f"{_choice(about)}; {judged} ({_unseen(about)})" if _tuned(about) else judged.capitalize()
     return [
-        f"{count} settled rows, {about['stream']}. {judged}, each row before it is learned. Gain: "
+        f"{count} settled rows, {_stream(about)}. {judged}, each row before it is learned. Gain: "
         f"per cent of the NE of {_base(about)}, above 0 is better; errors: {about['errors']}. Rows/s are of one core. "
         f"Config {about['config_hash']}, torch {about['versions'].get('torch', '?')}.",
     ]
+
+
+def _stream(about: dict[str, Any]) -> str:
+    return "the same for every seed" if about["stream"] == "one for all seeds" else "a stream of its own for each seed"
 
 
 def _tuned(about: dict[str, Any]) -> bool:

@@ -160,3 +160,12 @@ def test_two_of_one_name_are_refused(tmp_path, arms, conditions, teachers, words
     (tmp_path / "config.yaml").write_text(dump(parse(small())))
     with pytest.raises(BadInput, match=words):
         load_run(RunDir(tmp_path), arms, conditions, teachers)
+
+
+def test_a_replay_does_not_write_into_the_folder_of_a_run(tmp_path, capsys):
+    (tmp_path / "run.lock").touch()
+    with pytest.raises(SystemExit) as left:
+        cli.main(["replay", "--run-dir", "absent", "--arm", "as it is", "--out", str(tmp_path)])
+    assert left.value.code == 2
+    assert "is the folder of a run; give one that the replay has to itself" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["run.lock"]

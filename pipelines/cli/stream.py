@@ -138,7 +138,7 @@ def _check_rows(what: Path, labels: list[str], time: str | None, against: Path |
         run_dir = RunDir(what)
         schema = config_of(run_dir).rows
         rows, given = rows_of_lake(run_dir.lake, schema), schema.given
-    elif TEXT & {*what.suffixes}:
+    elif TEXT & {*what.suffixes} and what.exists():
         raise BadInput(f"{what} is text; `exfm check` reads rows from Parquet or a run's lake; `exfm init` takes text")
     else:
         rows = rows_of_file(what, labels, time)

@@ -37,7 +37,7 @@ def rows_of_lake(path: Path, schema: RowSchema) -> pa.Table:
 def read_parquet(path: Path) -> pa.Table:
     """Raises BadInput where there is no such file, or it is no Parquet."""
     if not path.exists():
-        raise BadInput(f"there is no {path}; give a Parquet file")
+        raise BadInput(f"there is no {path}; give a config, a Parquet file, or the folder of a run")
     try:
         return pq.read_table(path)
     except (OSError, pa.ArrowException) as error:
@@ -54,8 +54,8 @@ def rows_of_file(path: Path, labels: Sequence[str], time: str | None) -> pa.Tabl
             raise BadInput(f"{path} has no column `{name}`; columns: {', '.join(names)}")
     if not labels and not any(name.startswith(LABEL) for name in names):
         raise BadInput(
-            f"{path} is data; `exfm check` takes a config that says what its columns are (see source.path and rows in "
-            f"docs/tutorials/your-parquet-file.md), or --label COLUMN; columns: {', '.join(names)}"
+            f"{path} is data; `exfm check` takes a config that says what its columns are (`exfm init {path}` writes "
+            f"one), or --label COLUMN; columns: {', '.join(names)}"
         )
     found = time or next((name for name in TIMES if name in names), None)
     if found is None:

@@ -160,7 +160,7 @@ def test_rows_that_are_well_exit_with_0_also_with_what_was_served(tmp_path, caps
     [
         (("--label", "clicked"), "has no column `clicked`; columns: impression_id, event_time_ms"),
         (("--label", "vertical"), "a label is a number or true/false"),
-        ((), "is data; `exfm check` takes a config"),
+        ((), "log.parquet` writes one), or --label COLUMN"),
     ],
 )
 def test_what_cannot_be_checked_is_told(tmp_path, capsys, given, words):
@@ -197,8 +197,11 @@ def test_times_may_be_seconds_or_timestamps(tmp_path):
         table = rows_of_file(tmp_path / "x.parquet", [], None)
         assert table["event_time_ms"].to_pylist() == [1_700_000_000_000, 1_700_000_100_000]
         assert table["label_ctr"].to_pylist() == [1, 0]
-    with pytest.raises(BadInput, match="there is no "):
+    with pytest.raises(BadInput, match=r"there is no .*absent\.parquet; give a config, a Parquet file"):
         rows_of_file(tmp_path / "absent.parquet", [], None)
+    (tmp_path / "no.parquet").write_text("user,ad")
+    with pytest.raises(BadInput, match="cannot be read as Parquet"):
+        rows_of_file(tmp_path / "no.parquet", [], None)
 
 
 def test_severities_are_those_of_configs():

@@ -45,8 +45,8 @@ def worse_by_age(tasks: Mapping[str, Mapping[str, Any]]) -> str | None:
     >>> tenths = [{"student": s, "teacher": t, "constant": 1.0, "ftrl": .95} for s, t in ((1.3, 5.4), (.99, 1.1))]
     >>> tenths += [{"student": .9, "teacher": .9, "constant": 1.0, "ftrl": .95}] * 8
     >>> worse_by_age({"ctr": {"by_tenth": tenths}})  # doctest: +NORMALIZE_WHITESPACE
-    'on ctr the student is worse than the running base rate for its first 10 % of the stream, than FTRL for its first
-    20 %; the teacher is worse than the running base rate for its first 20 % of the stream, than FTRL for its first
+    'on ctr the student is worse than the running base rate in the first 10 % of the stream, and than FTRL in the first
+    20 %; the teacher is worse than the running base rate in the first 20 % of the stream, and than FTRL in the first
     20 %'
     >>> worse_by_age({"ctr": {"by_tenth": tenths[2:]}}) is None
     True
@@ -65,7 +65,7 @@ def _worse(task: str, tenths: Any) -> Iterator[str]:
             if worse:
                 found.append(f"than {than} {_when(worse, '' if found else ' of the stream')}")
         if found:
-            yield f"{where}{name} is worse {', '.join(found)}"
+            yield f"{where}{name} is worse {', and '.join(found)}"
             where = ""
 
 
@@ -73,11 +73,11 @@ def _when(tenths: list[int], of: str) -> str:
     """Tenths, from 0, in words.
 
     >>> _when([0, 1], " of the stream"), _when([3], ""), _when([0, 4, 7], "")
-    ('for its first 20 % of the stream', 'from 30 to 40 %', 'in 3 tenths, from 0 % on')
+    ('in the first 20 % of the stream', 'from 30 to 40 %', 'in 3 of 10 tenths, the first from 0 to 10 %')
     """
     first, last = tenths[0], tenths[-1]
     if last - first + 1 == len(tenths):
         return (
-            f"for its first {10 * (last + 1)} %{of}" if first == 0 else f"from {10 * first} to {10 * (last + 1)} %{of}"
+            f"in the first {10 * (last + 1)} %{of}" if first == 0 else f"from {10 * first} to {10 * (last + 1)} %{of}"
         )
-    return f"in {len(tenths)} tenths{of}, from {10 * first} % on"
+    return f"in {len(tenths)} of 10 tenths{of}, the first from {10 * first} to {10 * (first + 1)} %"

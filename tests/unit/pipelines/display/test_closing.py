@@ -266,7 +266,7 @@ def test_the_report_has_ne_by_tenth_of_the_stream_for_every_model_on_one_line_ea
 
 def test_the_closing_screen_says_where_a_student_is_worse_than_the_running_base_rate():
     text = words(closing(80, by_age(student=[1.3, *[0.8] * 9], constant=[1.0] * 10)))
-    assert "on ctr the student is worse than the running base rate for its first 10 % of the stream" in text
+    assert "on ctr the student is worse than the running base rate in the first 10 % of the stream" in text
 
 
 def test_the_report_has_ne_as_shown_next_to_ne_as_settled():

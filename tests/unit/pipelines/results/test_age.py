@@ -49,9 +49,9 @@ def tenths(student, constant=1.0, ftrl=None):
 @pytest.mark.parametrize(
     ("ne", "says"),
     [
-        ([1.2] + [0.9] * 9, "for its first 10 % of the stream"),
+        ([1.2] + [0.9] * 9, "in the first 10 % of the stream"),
         ([0.9, 0.9, 1.2] + [0.9] * 7, "from 20 to 30 % of the stream"),
-        ([1.2, 0.9, 1.2] + [0.9] * 7, "in 2 tenths of the stream, from 0 % on"),
+        ([1.2, 0.9, 1.2] + [0.9] * 7, "in 2 of 10 tenths of the stream, the first from 0 to 10 %"),
         ([1.005] + [0.9] * 9, None),  # as good as level
         ([None] + [0.9] * 9, None),
     ],

@@ -31,7 +31,9 @@ def students_table(students: Sequence[dict[str, Any]], width: int) -> Group:
     for title in ("rows", "lag rows"):
         table.add_column(title, justify="right", no_wrap=True)
     table.add_column("NE so far", no_wrap=True)
-    for title in ("teacher", "logit age", "champion", "int8, int4 NE", "pid", "MB") if wide else ():
+    lives = any(student["host"] is not None for student in students)
+    more = ("teacher", "logit age", "champion", "int8, int4 NE", *(("pid", "MB") if lives else ()))
+    for title in more if wide else ():
         table.add_column(title, justify="right", no_wrap=True)
     notes = []
     for student in students:
@@ -50,9 +52,12 @@ def students_table(students: Sequence[dict[str, Any]], width: int) -> Group:
                 duration(student["logit_age_s"]),
                 champion or "–",
                 _loss(student.get("tables")),
-                "–" if student["host"] is None else str(student["host"]),
-                number(None if rss is None else rss / 2**20),
             ]
+            if lives:
+                cells += [
+                    "–" if student["host"] is None else str(student["host"]),
+                    number(None if rss is None else rss / 2**20),
+                ]
         table.add_row(*cells)
         if student["reason"]:
             notes.append(Text(f"{student['name']}: {student['reason']}", style="dim"))

@@ -102,7 +102,9 @@ class _Parsed:
         except UnicodeEncodeError:
             raise BadInput(f"{text!a} is no condition: it has half a character") from None
         except SyntaxError as error:
-            raise self._refused(f"is no condition ({error.msg}); e.g. `bid > 0.5 and device in (1, 2)`") from None
+            raise self._refused(
+                f"is no condition ({error.msg}); equality is `==`; e.g. `bid > 0.5 and device in (1, 2)`"
+            ) from None
         except (RecursionError, MemoryError):
             raise self._refused("is nested too deeply") from None
 

@@ -68,6 +68,7 @@ def test_the_rows_that_it_selects(text, expected):
         ("device", "is a int64, not true or false"),
         ("1 == 1", "both values"),
         ("bid >", "is no condition"),
+        ("device = 1", "equality is `==`"),
         ("city > 3", "cannot be compared"),
         ("city in (1, 2)", "cannot be compared"),
         ("device in (1, 'a')", "not of one type"),

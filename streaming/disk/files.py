@@ -184,7 +184,7 @@ def read_json(path: Path) -> Any | None:
     """The value at `path`, or None where there is no file yet. Raises StreamingError when it is damaged."""
     try:
         return json.loads(path.read_bytes())
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError, RecursionError) as error:
         raise StreamingError(f"{path} is damaged ({error}); delete it, or put it back from a copy") from None

@@ -77,6 +77,9 @@ def test_a_run_that_still_runs_is_looked_at_with_status(report, tmp_path):
 
 def test_a_folder_without_a_run_and_a_summary_of_a_later_release_are_refused(report, tmp_path):
     assert report("nowhere")[0] == 2
+    (tmp_path / "clicks.yaml").write_text("name: mine")
+    code, _, err = report("clicks.yaml")
+    assert (code, "no run in clicks.yaml" in err) == (2, True), err
     write_json(tmp_path / "run" / "summary.json", SUMMARY | {"format": 9})
     code, _, err = report("run")
     assert (code, "has format 9, and this release reads up to 2" in err) == (2, True)

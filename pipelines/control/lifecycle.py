@@ -14,7 +14,16 @@ from exfm.tensors import checkpoint_names
 from pipelines.config import STUDENT, Config, Recorded
 from pipelines.control.conclusion import earlier_summary
 from pipelines.control.live_run import LiveRun
-from pipelines.control.preflight import check_compiler, check_ranks, clear, contents, left_as_found, locked, prepare
+from pipelines.control.preflight import (
+    check_compiler,
+    check_ranks,
+    clear,
+    contents,
+    left_as_found,
+    locked,
+    prepare,
+    refuse_foreign,
+)
 from pipelines.control.provision import Say, make_lake, make_topics, provisioned
 from pipelines.control.reconciler import with_roster
 from pipelines.control.signals import interruptible, undisturbed_cleanup
@@ -26,7 +35,7 @@ from pipelines.status import Heartbeat, RunStatus, StatusFile, earlier_legs, las
 from pipelines.workers import files_name
 from streaming.broker import LocalBroker
 from streaming.disk import write_text
-from streaming.errors import BadInput, StreamingError
+from streaming.errors import StreamingError
 
 CAUGHT_UP = "nothing new came"
 """Why a run stops that was to stop when idle."""
@@ -59,6 +68,7 @@ def run(
     until_end = until_end or config.source is not None
     check_ranks(config, local=local)
     check_compiler(config)
+    refuse_foreign(run_dir)
     before = contents(run_dir.root)
     with locked(run_dir), left_as_found(run_dir, before) as found, interruptible():
         _clear_failed_start(config, run_dir, say)
@@ -145,12 +155,7 @@ def _finished(config: Config, summary: Summary) -> RunStatus:
 
 def start_over(run_dir: RunDir) -> None:
     """Delete a run, after stopping its broker. Raises BadInput where the folder holds something else."""
-    foreign = {path.name for path in run_dir.root.iterdir()} - {run_dir.broker.name, run_dir.copies.name}
-    if foreign and not run_dir.lock.exists():
-        raise BadInput(
-            f"{run_dir.root} is not empty and holds no run (no {run_dir.lock.name}), so --fresh leaves it alone; give "
-            "the --run-dir of a run, or an empty one"
-        )
+    refuse_foreign(run_dir)
     with locked(run_dir):
         LocalBroker(run_dir.broker).stop()
         clear(run_dir.root, keep=[run_dir.copies])

@@ -79,6 +79,17 @@ def contents(folder: Path) -> set[Path] | None:
     return set(folder.iterdir()) if folder.is_dir() else None
 
 
+def refuse_foreign(run_dir: RunDir) -> None:
+    """Raises BadInput for a folder that is not empty and holds no run: what is in the folder of a run is the run's, and
+    goes where it starts over."""
+    others = (contents(run_dir.root) or set()) - {run_dir.broker, run_dir.copies}
+    if others and not run_dir.lock.exists() and not run_dir.lake.exists():
+        raise BadInput(
+            f"{run_dir.root} holds {min(others).name} and no run (no {run_dir.lock.name}); a run has a folder to "
+            "itself, which --fresh empties: give another --run-dir, a new or an empty one"
+        )
+
+
 @contextmanager
 def left_as_found(run_dir: RunDir, before: set[Path] | None) -> Iterator[Found]:
     """What fails before it has begun leaves nothing behind in a locked run directory that holds no run. `before`: its

@@ -105,6 +105,7 @@ def test_a_full_disk_is_no_mistake_of_the_caller(exfm, config, monkeypatch):
 def test_another_config_in_the_run_directory(exfm, config, tmp_path):
     run_dir = RunDir(tmp_path / "runs" / "small")
     run_dir.root.mkdir(parents=True)
+    run_dir.lock.touch()
     run_dir.config.write_text(yaml.safe_dump(parse(small()).model_dump(mode="json")))
     said = told(exfm("stream", config(small()), "--set", "seed=2"), 2)
     assert "seed was 1, is 2" in said

@@ -47,7 +47,7 @@ def test_a_run_that_breaks_off_says_why(tmp_path, error, state, reason):
 
 def test_fresh_leaves_a_folder_alone_that_holds_no_run(tmp_path):
     (tmp_path / "thesis.tex").write_text("years of work")
-    with pytest.raises(BadInput, match="holds no run"):
+    with pytest.raises(BadInput, match=r"holds thesis\.tex and no run"):
         start_over(RunDir(tmp_path))
     assert (tmp_path / "thesis.tex").exists()
 

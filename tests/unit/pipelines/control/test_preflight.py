@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from pipelines.config import dump, load, parse
-from pipelines.control import failed_before_learning, preflight
+from pipelines.control import failed_before_learning, preflight, run, start_over
 from pipelines.rules import RunState
 from pipelines.run_dir import RunDir
 from pipelines.status import RunStatus
@@ -45,6 +45,26 @@ def test_a_new_run_directory_is_made_and_holds_the_resolved_config(run_dir):
     assert run_dir.logs.is_dir()
     assert load(run_dir.config) == parse(small())
     assert sorted(path.name for path in run_dir.root.iterdir()) == ["config.yaml", "logs", "run.lock"]
+
+
+def test_a_folder_that_holds_something_else_is_not_made_a_run(tmp_path):
+    """All that is in the folder of a run goes where it starts over."""
+    (tmp_path / "thesis.txt").write_text("mine")
+    for begin in (lambda at: run(parse(small()), at, local=True), start_over):
+        with pytest.raises(BadInput, match=r"holds thesis\.txt and no run .* give another --run-dir"):
+            begin(RunDir(tmp_path))
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+def test_a_folder_with_a_broker_prepared_copies_or_a_lake_may_become_a_run(run_dir):
+    for folder in (run_dir.broker, run_dir.copies):
+        folder.mkdir(parents=True)
+    preflight.refuse_foreign(run_dir)
+    (run_dir.root / "summary.json").touch()
+    with pytest.raises(BadInput):
+        preflight.refuse_foreign(run_dir)
+    run_dir.lake.mkdir(parents=True)  # put back from a copy that lacks the lock
+    preflight.refuse_foreign(run_dir)
 
 
 def test_a_directory_below_a_file_is_refused_before_anything_is_written(tmp_path):

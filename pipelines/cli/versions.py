@@ -159,7 +159,7 @@ def score(
     as_json: AsJson = False,
 ) -> None:
     """Predict the rows of a file with a student, in constant memory: its columns, and prediction_TASK for each task.
-    Rows that ingestion would refuse have null there, and are counted by reason.
+    Rows that ingestion would refuse have null there, and are counted by reason. Exit code 2 where all are refused.
 
     Example: exfm score feed ads.parquet --run-dir runs/demo
     """
@@ -177,18 +177,19 @@ def score(
     target = out or file.with_name(f"{file.stem}.scored.parquet")
     with rows_bar("predicting", rows_in(file) or 0) as advance:
         done = score_file(version, file, target, advance)
+    refused = sum(done.refused.values())
     if as_json:
         typer.echo(
             json.dumps({"version": version.name, "rows": done.rows, "refused": done.refused, "out": str(target)})
         )
-        return
-    refused = sum(done.refused.values())
-    typer.echo(f"{done.rows - refused:,} of {done.rows:,} rows predicted by {name} {version.name}: {target}")
-    for reason, count in sorted(done.refused.items()):
-        typer.echo(f"  {count:,} refused, their prediction is null: {reason}")
+    else:
+        typer.echo(f"{done.rows - refused:,} of {done.rows:,} rows predicted by {name} {version.name}: {target}")
+        for reason, count in sorted(done.refused.items()):
+            typer.echo(f"  {count:,} refused, their prediction is null: {reason}")
     if done.rows and refused == done.rows:
-        typer.echo(
-            "  columns need the names and types of the lake's rows: `vertical`, and `rows` of the run's config.yaml"
+        raise BadInput(
+            "no row could be predicted: columns need the names and types of the lake's rows, which are `vertical` and "
+            "`rows` of the run's config.yaml"
         )
 
 

@@ -61,11 +61,11 @@ def test_a_csv_file_with_rows_that_ingestion_would_refuse(capsys, tmp_path, root
 
 def test_a_file_whose_columns_have_other_names_is_told_which_names_are_needed(capsys, tmp_path, root):
     csv.write_csv(pa.table({"user": [1, 5], "ad_id": [1, 2], "bid": [0.5, 1.0]}), tmp_path / "ads.csv")
-    code, out, _ = run(capsys, "score", "feed", tmp_path / "ads.csv", "--run-dir", root, "-o", tmp_path / "p.csv")
-    assert code == 0
+    code, out, err = run(capsys, "score", "feed", tmp_path / "ads.csv", "--run-dir", root, "-o", tmp_path / "p.csv")
+    assert code == 2
     assert "0 of 2 rows predicted" in out
     assert "2 refused, their prediction is null: missing_column:user_id" in out
-    assert "columns need the names and types of the lake's rows" in out
+    assert "columns need the names and types of the lake's rows" in err
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,6 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
 from exfm.errors import ConfigError, ModelError
-from exfm.layers import wukong_loops as loops
 from exfm.layers.dense import seeded_linear, seeded_mlp
 from exfm.layers.interaction import Axes, InputLabels, Interaction, InteractionOptions, Labels
 from exfm.layers.wukong_code import embeddings_last
@@ -95,6 +94,8 @@ class WukongLayer(nn.Module):
         self.norm = Norm(d) if layer_norm else nn.Identity()
 
     def forward(self, X: Tensor) -> Tensor:
+        from exfm.layers import wukong_loops as loops  # a twentieth of a second, for those who have a Wukong
+
         if loops.suit(self, X):
             return loops.by_example(self, X)
         mixed = torch.cat([self.fmb(X), over_embeddings(self.W_L, X)], dim=1)

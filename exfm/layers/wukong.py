@@ -254,8 +254,8 @@ class WukongSizes(BaseModel):
     rank: int = Field(
         default=8,
         gt=0,
-        description="Rank of the factorisation machine's projection (k). In fp32 on a CPU multiples of 8 are faster, of "
-        "the model's width too.",
+        description="Rank of the factorisation machine's projection (k). In fp32 on a CPU multiples of 8 are faster, "
+        "of the model's width too.",
     )
     mlp: tuple[int, ...] = Field(
         default=(64,),

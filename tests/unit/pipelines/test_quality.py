@@ -178,12 +178,14 @@ def test_what_cannot_be_checked_is_told(tmp_path, capsys, given, words):
         ("no.parquet", "no.parquet cannot be read as Parquet"),
         ("rows.csv.gz", "`exfm init` takes text"),
         ("rows.tsv", "`exfm init` takes text"),
+        ("none.csv", "there is no none.csv"),
     ],
 )
 def test_a_file_that_is_not_there_or_no_parquet_is_told(tmp_path, capsys, monkeypatch, name, words):
     monkeypatch.chdir(tmp_path)
     pq.write_table(rows(100), "log.parquet")
-    (tmp_path / "no.parquet").write_text("no Parquet")
+    for there in ("no.parquet", "rows.csv.gz", "rows.tsv"):
+        (tmp_path / there).write_text("no Parquet")
     calls = [(name,)] if "init" in words else [(name,), ("log.parquet", "--against", name)]
     for call in calls:
         code, _, err = run(capsys, *call)

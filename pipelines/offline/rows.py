@@ -157,7 +157,7 @@ def _source(config: Config, columns: list[str], folder: Path) -> tuple[str, Iter
             verticals=Verticals(config.declared_verticals, config.lake.max_verticals),
         )
         for batch in settled:
-            # Truth comes with the impression, the rows much later; what has settled is not asked for again.
+            # Truth comes with the impression, its rows much later, one for each window that closes.
             truth = Truth(pa.Table.from_batches(truths)) if truths else None
             yield _with_truth(pa.Table.from_batches([batch]), truth, config, columns)
 

@@ -11,6 +11,7 @@ from torch.func import functional_call
 
 from exfm.data import FeatureSet
 from exfm.errors import ModelError
+from exfm.layers import Interaction
 from exfm.models import ServedStudent, stacked
 
 
@@ -24,13 +25,15 @@ class Graph(nn.Module):
         super().__init__()
         if why := not_compiled(served):
             raise ModelError(f"the student cannot be compiled: it has {why}; serve it without --compile")
-        self.tables, self.trunk, self.serving = served.tables, served.trunk, served.serving
-        self.prior, self.wide, self._width = served.prior, served.wide, served.width
+        assert isinstance(served.trunk, Interaction)
+        self.trunk = served.trunk
+        self.tables, self.serving, self.prior = served.tables, served.serving, served.prior
+        self.wide, self._width = served.wide, served.width
 
     def forward(self, ids_KB: Tensor, dense: Tensor) -> Tensor:
         offset = self.prior.offset()
         e_BND = self.tables.single(ids_KB).unflatten(1, (-1, self._width))
-        z_S = self.serving(self.trunk(e_BND, dense))
+        z_S = self.serving(self.trunk.as_code(e_BND, dense))
         z_S = z_S + offset.to(z_S.dtype)
         if self.wide is None:
             return z_S

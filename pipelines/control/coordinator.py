@@ -154,8 +154,8 @@ class Coordinator:
     def _note(self, worker: Supervised, report: Report) -> None:
         self._reporting.pass_on(worker.name, report)
         if worker.status.kind.writes_lake:
-            self.status.lake["last_lake_seq"] = report.lake_seq
-            self.status.lake["rows"] = 0 if report.lake_seq is None else report.lake_seq + 1
+            if report.lake_seq is not None:  # until it has opened the lake it knows of no row
+                self.status.lake |= {"last_lake_seq": report.lake_seq, "rows": report.lake_seq + 1}
             if report.done:
                 self.orders = replace(self.orders, end_seq=report.lake_seq)
 

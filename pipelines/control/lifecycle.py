@@ -34,6 +34,7 @@ from pipelines.run_dir import RunDir, log_to
 from pipelines.status import Heartbeat, RunStatus, StatusFile, earlier_legs, last_status, read_status
 from pipelines.workers import files_name
 from streaming.broker import LocalBroker
+from streaming.delta import LAKE_SEQ, TableFiles
 from streaming.disk import write_text
 from streaming.errors import StreamingError
 
@@ -80,7 +81,7 @@ def run(
         _announce(run_dir, say)
         _open_recording(config, run_dir, say)
         log_to(run_dir.logs / "coordinator.log", config.resources.log_mb)
-        status = RunStatus.resuming(config.name, earlier_legs(run_dir.root))
+        status = RunStatus.resuming(config.name, earlier_legs(run_dir.root), lake_rows(run_dir))
         status_file = StatusFile(run_dir.status)
         with (
             Heartbeat(status_file, status),
@@ -186,5 +187,15 @@ def _announce(run_dir: RunDir, say: Say) -> None:
     except StreamingError as error:  # it is written anew at once; what is resumed from are the checkpoints
         say(f"found a run in {run_dir.root}: resuming it ({error})")
         return
-    rows = before["lake"]["rows"]
+    rows = lake_rows(run_dir)  # its status was written before the last of them, or before any worker had reported
     say(f"found a run in {run_dir.root} ({before['state']}, {rows:,} rows in the lake): resuming it")
+
+
+def lake_rows(run_dir: RunDir) -> int:
+    """Rows that were committed to the run's lake, as its log says; 0 where there is no lake, or none that can be
+    read: whoever opens it says what is wrong."""
+    try:
+        last = TableFiles(run_dir.lake).identifier(LAKE_SEQ)
+    except StreamingError:
+        return 0
+    return 0 if last is None else last + 1

@@ -4,12 +4,15 @@
     <run>/students/NAME/outcome.json    what came of it: written by the run alone, as granted.json, the last one granted
 
 A wish says how things are to be, not what to do. It may be asked twice, read again after a crash of either side, and
-answered again: the same comes of it. Both files are moved into place whole.
+answered again: the same comes of it. Both files are moved into place whole. One process at a time asks: what it looked
+at before holds until it has asked.
 """
 
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
@@ -17,10 +20,11 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from streaming.disk import file_lock, read_json, write_json
+from streaming.disk import file_lock, make_folder, read_json, write_json
 from streaming.errors import BadInput, StreamingError
 
-LOCK_WAIT_S = 10.0
+LOCK_WAIT_S = 60.0
+"""A spawn copies the checkpoint that it starts from while it holds the lock."""
 
 
 class Presence(StrEnum):
@@ -72,43 +76,34 @@ class Roster:
     def __init__(self, root: Path) -> None:
         self.folder = root / "students"
 
-    def ask(self, name: str, wanted: Presence, section: dict[str, Any] | None = None, *, again: bool = False) -> Wish:
-        """Wish that a student be so; without a `section` it keeps the one that it was spawned with, if any. What is
-        wished already, and was not refused, is not wished again, but for `again`.
-
-        Raises StreamingError where somebody else writes for longer than `LOCK_WAIT_S`.
-        """
-        self.folder.mkdir(parents=True, exist_ok=True)
+    @contextmanager
+    def writing(self) -> Iterator[RosterWriter]:
+        """Ask alone: what is looked at inside holds until it was asked. Raises StreamingError where somebody else
+        writes for longer than `LOCK_WAIT_S`."""
+        make_folder(self.folder)
         with file_lock(self.folder / ".lock", wait_s=LOCK_WAIT_S) as held:
             if not held:
                 raise StreamingError(f"another process has held {self.folder}/.lock for {LOCK_WAIT_S:g} s; try again")
-            before = self.wish(name)
-            if section is None:
-                stands = self.stands(name) or before
-                section = None if stands is None else stands.section
-            if before is not None and not again and (before.wanted, before.section) == (wanted, section):
-                outcome = self.outcome(name)
-                if outcome is None or outcome.number != before.number or not outcome.refused:
-                    return before
-            number = 1 if before is None else before.number + 1
-            wish = Wish(name=name, number=number, wanted=wanted, section=section, asked_at=_now())
-            self._place(name).mkdir(exist_ok=True)
-            write_json(self._place(name) / "wish.json", wish.model_dump(mode="json"))
-        return wish
+            yield RosterWriter(self)
+
+    def ask(self, name: str, wanted: Presence, section: dict[str, Any] | None = None, *, again: bool = False) -> Wish:
+        """As `RosterWriter.ask`, where nothing has to be looked at first. Raises as `writing` does."""
+        with self.writing() as writing:
+            return writing.ask(name, wanted, section, again=again)
 
     def answer(self, wish: Wish, words: str, *, refused: bool = False) -> None:
         """Say what came of a wish. Only the run does."""
         if not refused:
-            write_json(self._place(wish.name) / "granted.json", wish.model_dump(mode="json"))
+            write_json(self.place(wish.name) / "granted.json", wish.model_dump(mode="json"))
         outcome = Outcome(number=wish.number, refused=refused, words=words, at=_now())
-        write_json(self._place(wish.name) / "outcome.json", outcome.model_dump(mode="json"))
+        write_json(self.place(wish.name) / "outcome.json", outcome.model_dump(mode="json"))
 
     def wish(self, name: str) -> Wish | None:
-        return self._read(self._place(name) / "wish.json", Wish)
+        return self._read(self.place(name) / "wish.json", Wish)
 
     def outcome(self, name: str) -> Outcome | None:
         """What came of this student's last answered wish."""
-        return self._read(self._place(name) / "outcome.json", Outcome)
+        return self._read(self.place(name) / "outcome.json", Outcome)
 
     @property
     def names(self) -> list[str]:
@@ -129,7 +124,7 @@ class Roster:
         """What holds for this student: its last wish, or where that was refused the one granted before it."""
         wish, outcome = self.wish(name), self.outcome(name)
         if wish is not None and outcome is not None and outcome.number == wish.number and outcome.refused:
-            granted: Wish | None = self._read(self._place(name) / "granted.json", Wish)
+            granted: Wish | None = self._read(self.place(name) / "granted.json", Wish)
             return granted
         return wish
 
@@ -144,13 +139,14 @@ class Roster:
 
     def forget(self, name: str) -> None:
         """As if nothing had ever been wished for this student."""
-        shutil.rmtree(self._place(name), ignore_errors=True)
+        shutil.rmtree(self.place(name), ignore_errors=True)
 
     def start(self, name: str) -> Path:
         """Where the checkpoint lies that this student starts from, if it starts from another one's."""
-        return self._place(name) / "start"
+        return self.place(name) / "start"
 
-    def _place(self, name: str) -> Path:
+    def place(self, name: str) -> Path:
+        """Where all that was asked of this student lies."""
         return self.folder / name
 
     def answered(self, wish: Wish) -> bool:
@@ -167,6 +163,31 @@ class Roster:
             first = error.errors(include_url=False)[0]
             where = ".".join(map(str, first["loc"]))
             raise BadInput(f"{path} is damaged ({where}: {first['msg']}); delete it, and ask again") from None
+
+
+class RosterWriter:
+    """Asks, while the roster's lock is held."""
+
+    def __init__(self, roster: Roster) -> None:
+        self._roster = roster
+
+    def ask(self, name: str, wanted: Presence, section: dict[str, Any] | None = None, *, again: bool = False) -> Wish:
+        """Wish that a student be so, on the disk when this returns; without a `section` it keeps the one that it was
+        spawned with, if any. What is wished already, and was not refused, is not wished again, but for `again`.
+        """
+        roster, before = self._roster, self._roster.wish(name)
+        if section is None:
+            stands = roster.stands(name) or before
+            section = None if stands is None else stands.section
+        if before is not None and not again and (before.wanted, before.section) == (wanted, section):
+            outcome = roster.outcome(name)
+            if outcome is None or outcome.number != before.number or not outcome.refused:
+                return before
+        number = 1 if before is None else before.number + 1
+        wish = Wish(name=name, number=number, wanted=wanted, section=section, asked_at=_now())
+        make_folder(roster.place(name))
+        write_json(roster.place(name) / "wish.json", wish.model_dump(mode="json"))
+        return wish
 
 
 def _now() -> str:

@@ -164,16 +164,17 @@ class RunStatus:
     """What the run itself waits for, apart from its workers."""
 
     @staticmethod
-    def resuming(name: str, earlier: EarlierLegs) -> RunStatus:
-        """Of a run that goes on where `earlier` ended."""
+    def resuming(name: str, earlier: EarlierLegs, lake_rows: int = 0) -> RunStatus:
+        """Of a run that goes on where `earlier` ended, with so many rows in its lake."""
         status = RunStatus(name, earlier=earlier)
+        status.lake |= {"rows": lake_rows, "last_lake_seq": lake_rows - 1 if lake_rows else None}
         status.started_at = earlier.started_at or status.started_at
         return status
 
     @property
     def waits_for(self) -> str | None:
-        """What is waited for until the first rows are in the lake; None from then on."""
-        if self.state in ENDS or self.lake["rows"]:
+        """What is waited for until workers run and the first rows are in the lake; None from then on."""
+        if self.state in ENDS or (self.lake["rows"] and self.state is not RunState.STARTING):
             return None
         if self.stage is not None:
             return self.stage
@@ -181,7 +182,7 @@ class RunStatus:
         if starting:
             return f"waiting for {', '.join(starting)}: their processes start and import torch"
         notes = [w.report.note for w in self.workers.values() if w.kind.writes_lake and w.report is not None]
-        return notes[0] if notes else None
+        return notes[0] if notes and not self.lake["rows"] else None
 
     @property
     def trouble(self) -> str | None:

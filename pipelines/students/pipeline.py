@@ -106,16 +106,19 @@ class Pipeline:
     def spawn(self, request: SpawnRequest, *, wait_s: float = ANSWER_WAIT_S) -> Spawned:
         """Have a student join: it learns the rows that are in the lake, catches up, and goes on with the stream.
 
-        Raises BadInput for a name that is in use, a condition that no row meets, too little memory, or what the run
-        refuses; StreamingError where a run that lives does not answer within `wait_s`.
+        Raises BadInput for a name that is in use, also where another process asks for it meanwhile, a condition that
+        no row meets, too little memory, or what the run refuses; StreamingError where a run that lives does not answer
+        within `wait_s`.
         """
         config, student, estimate = self._planned(request)
         if self.lives and self._state(request.name) not in AT_WORK:
             require_room(config, estimate, self.run_dir)
-        if request.start is not None:
-            self._put_aside(request.start, student)
-        section = student.model_dump(mode="json")
-        wish = self.run_dir.roster.ask(request.name, Presence.RUNNING, section, again=self._failed(request.name))
+        with self.run_dir.roster.writing() as roster:
+            now = self.config
+            section = self._section(request, now, LakeReader(self.run_dir.lake, now.rows))  # the name may be taken now
+            if request.start is not None:
+                self._put_aside(request.start, student)
+            wish = roster.ask(request.name, Presence.RUNNING, section, again=self._failed(request.name))
         return Spawned(estimate, *self._answered(wish, wait_s))
 
     def learn_offline(self, name: str, advance: Callable[[int, int], None] = lambda done, total: None) -> int:
@@ -223,8 +226,14 @@ class Pipeline:
     def _asked(self, name: str, wanted: Presence, wait_s: float) -> str:
         if name not in self._names and self.run_dir.roster.wish(name) is None:
             raise BadInput(self._unknown(name))
-        again = wanted is Presence.RUNNING and self._failed(name)
-        _, words = self._answered(self.run_dir.roster.ask(name, wanted, again=again), wait_s)
+        with self.run_dir.roster.writing() as roster:
+            before = self.run_dir.roster.wish(name)
+            dropped = before is not None and not self.run_dir.roster.answered(before) and before.wanted is not wanted
+            wish = roster.ask(name, wanted, again=wanted is Presence.RUNNING and self._failed(name))
+        _, words = self._answered(wish, wait_s)
+        if dropped:
+            assert before is not None
+            words += f" (it was to be {before.wanted}, asked at {before.asked_at} and not answered: that is dropped)"
         return words
 
     def _state(self, name: str) -> str | None:
@@ -243,6 +252,7 @@ class Pipeline:
         """What came of a wish: its state, and words. Raises BadInput where it was refused."""
         roster, deadline = self.run_dir.roster, time.monotonic() + wait_s
         while (outcome := _of(roster.outcome(wish.name), wish)) is None and self.lives:
+            self._refuse_overtaken(wish)
             if time.monotonic() > deadline:
                 raise StreamingError(
                     f"the run has not answered for {wait_s:g} s; it is written down, and will be: see exfm students "
@@ -251,6 +261,7 @@ class Pipeline:
             time.sleep(LOOK_EVERY_S)
         outcome = outcome or _of(roster.outcome(wish.name), wish)  # the last thing that a run does may be to answer
         if outcome is None:
+            self._refuse_overtaken(wish)
             status = last_status(self.run_dir.root)
             ended = status is not None and status["state"] in ENDED
             why = f"the run is {status['state']}" if status is not None and ended else "the run does not run"
@@ -258,6 +269,16 @@ class Pipeline:
         if outcome.refused:
             raise BadInput(outcome.words)
         return "joined" if wish.wanted is Presence.RUNNING else str(wish.wanted), outcome.words
+
+    def _refuse_overtaken(self, wish: Wish) -> None:
+        """Raises BadInput where another request for the same student came before this one was answered."""
+        last = self.run_dir.roster.wish(wish.name)
+        if last is not None and last.number > wish.number:
+            raise BadInput(
+                f"another request for `{wish.name}` came before this one was answered, and holds: it is to be "
+                f"{last.wanted} (asked at {last.asked_at}), not {wish.wanted}; see exfm students --run-dir "
+                f"{self.run_dir.root}, and ask again if it is not what you want"
+            )
 
 
 def _of(outcome: Outcome | None, wish: Wish) -> Outcome | None:

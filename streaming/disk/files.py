@@ -140,18 +140,20 @@ def replacing_folder(path: Path) -> Iterator[Path]:
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Replace the file at `path`, atomically. Raises DiskFull."""
+    """Replace the file at `path`, atomically; the disk has it, and its name, when this returns. Raises DiskFull."""
     with replacing(path) as file:
         file.write(content)
+    with suppress(PermissionError):  # a folder that others made for us may not be ours to open
+        sync(path.parent)
 
 
 def write_text(path: Path, text: str) -> None:
-    """Replace the file at `path`, atomically, in UTF-8. Raises DiskFull."""
+    """As `write_bytes`, in UTF-8."""
     write_bytes(path, text.encode())
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Replace the file at `path`, atomically, with indented JSON. Raises DiskFull, ValueError for NaN and infinity."""
+    """As `write_bytes`, with indented JSON. Raises DiskFull, ValueError for NaN and infinity."""
     write_text(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 from typing import Any
 
 import pyarrow as pa
@@ -111,6 +113,37 @@ def test_a_spawn_is_remembered_once_and_the_start_of_the_run_has_it(capsys, run_
     assert "is named" in err
     states = {each["name"]: each["state"] for each in value(capsys, "students", run_dir)}
     assert states == {"feed": "stopped", "shop": "stopped", VERTICAL: "asked"}
+
+
+def test_of_two_spawns_of_one_name_at_once_one_wins_and_the_other_is_told(run_dir, monkeypatch):
+    pipelines, met = [Pipeline(run_dir.root), Pipeline(run_dir.root)], Barrier(2)
+    plan = Pipeline._planned
+
+    def planned_at_once(self, request):
+        result = plan(self, request)
+        met.wait(20)  # both have found the name free
+        return result
+
+    monkeypatch.setattr(Pipeline, "_planned", planned_at_once)
+    requests = [SpawnRequest(VERTICAL, tasks=("ctr",)), SpawnRequest(VERTICAL, since_seq=100, twin=False)]
+    with ThreadPoolExecutor(2) as pool:
+        spawning = [pool.submit(p.spawn, request) for p, request in zip(pipelines, requests, strict=True)]
+        errors = [future.exception() for future in spawning]
+    (loser,) = [number for number, error in enumerate(errors) if error is not None]
+    assert isinstance(errors[loser], BadInput)
+    assert "is named `travel` already" in str(errors[loser])
+    wish = run_dir.roster.wish(VERTICAL)
+    assert wish.number == 1
+    assert (wish.section["tasks"] == ["ctr"]) is (loser == 1)
+    assert (wish.section.get("first_seq") == 100) is (loser == 0)
+
+
+def test_a_request_that_was_overtaken_before_its_answer_is_refused(run_dir):
+    pipeline = Pipeline(run_dir.root)
+    paused = run_dir.roster.ask("feed", Presence.PAUSED)
+    assert "it was to be paused" in pipeline.retire("feed")
+    with pytest.raises(BadInput, match=r"it is to be retired .*, not paused"):
+        pipeline._answered(paused, 0.0)
 
 
 def test_pausing_and_retiring_are_remembered_too(capsys, run_dir):

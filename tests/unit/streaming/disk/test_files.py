@@ -44,12 +44,12 @@ def test_an_interrupted_write_leaves_the_file_before_and_nothing_else(tmp_path, 
     assert (tmp_path / "config.yaml").read_text() == "before"
 
 
-def test_a_file_is_flushed_before_it_is_moved_into_place(tmp_path, monkeypatch):
+def test_a_file_is_flushed_before_it_is_moved_into_place_and_its_name_after(tmp_path, monkeypatch):
     path = tmp_path / "config.yaml"
     there = []
     monkeypatch.setattr(os, "fsync", lambda _: there.append(path.exists()))
     write_text(path, "text")
-    assert (there, path.read_text()) == ([False], "text")
+    assert (there, path.read_text()) == ([False, True], "text")
 
 
 @pytest.mark.parametrize("made_before", [("a",), ("a", "a/b"), ("a", "a/b", "a/b/c")])

@@ -16,6 +16,7 @@ from pipelines.config import dump, load, parse
 from pipelines.control import with_roster
 from pipelines.run_dir import Presence, RunDir
 from pipelines.students import Pipeline, SpawnRequest
+from pipelines.students import pipeline as pipeline_module
 from streaming.errors import BadInput
 from streaming.lake import LakeTable
 from tests.support.pipelines.raw_configs import small
@@ -117,14 +118,13 @@ def test_a_spawn_is_remembered_once_and_the_start_of_the_run_has_it(capsys, run_
 
 def test_of_two_spawns_of_one_name_at_once_one_wins_and_the_other_is_told(run_dir, monkeypatch):
     pipelines, met = [Pipeline(run_dir.root), Pipeline(run_dir.root)], Barrier(2)
-    plan = Pipeline._planned
+    estimate = pipeline_module.estimate_backfill
 
-    def planned_at_once(self, request):
-        result = plan(self, request)
+    def estimated_at_once(*args):
         met.wait(20)  # both have found the name free
-        return result
+        return estimate(*args)
 
-    monkeypatch.setattr(Pipeline, "_planned", planned_at_once)
+    monkeypatch.setattr(pipeline_module, "estimate_backfill", estimated_at_once)
     requests = [SpawnRequest(VERTICAL, tasks=("ctr",)), SpawnRequest(VERTICAL, since_seq=100, twin=False)]
     with ThreadPoolExecutor(2) as pool:
         spawning = [pool.submit(p.spawn, request) for p, request in zip(pipelines, requests, strict=True)]
@@ -138,12 +138,17 @@ def test_of_two_spawns_of_one_name_at_once_one_wins_and_the_other_is_told(run_di
     assert (wish.section.get("first_seq") == 100) is (loser == 0)
 
 
-def test_a_request_that_was_overtaken_before_its_answer_is_refused(run_dir):
-    pipeline = Pipeline(run_dir.root)
-    paused = run_dir.roster.ask("feed", Presence.PAUSED)
-    assert "it was to be paused" in pipeline.retire("feed")
-    with pytest.raises(BadInput, match=r"it is to be retired .*, not paused"):
-        pipeline._answered(paused, 0.0)
+def test_a_request_that_another_overtakes_before_its_answer_is_refused(run_dir, monkeypatch):
+    monkeypatch.setattr(Pipeline, "lives", True)  # and answers nothing
+    with ThreadPoolExecutor(1) as pool:
+        pausing = pool.submit(Pipeline(run_dir.root).pause, "feed", wait_s=20)
+        while run_dir.roster.wish("feed") is None:
+            assert not pausing.done()
+        run_dir.roster.ask("feed", Presence.RETIRED)
+        with pytest.raises(BadInput, match=r"it is to be retired .*, not paused"):
+            pausing.result()
+    monkeypatch.setattr(Pipeline, "lives", False)
+    assert "(it was to be retired" in Pipeline(run_dir.root).pause("feed")
 
 
 def test_pausing_and_retiring_are_remembered_too(capsys, run_dir):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -73,6 +73,13 @@ class Column(BaseModel):
         description="list<float32> columns, such as embeddings: the number of values that every list has; another "
         "makes its row a dead letter",
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _whole_weights(cls, data: Any) -> Any:
+        """Weights of 1 and 4 are written as whole numbers, and are read as floats like any others."""
+        whole = isinstance(data, dict) and data.get("name") == SAMPLE_WEIGHT and data.get("type", "int64") == "int64"
+        return data | {"type": "float32"} if whole else data
 
     @model_validator(mode="after")
     def _consistent(self) -> Column:

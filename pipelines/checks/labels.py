@@ -68,6 +68,13 @@ def _rates(labels: Mapping[str, LabelSeen], whole: bool) -> Iterator[Finding]:
                 f"{seen.positives:,} positives in {rows:,} rows are too few to tell models apart",
                 "use a longer stream",
             )
+        if seen.between:
+            yield warn(
+                f"task {name}",
+                f"{percent(seen.between / rows)} of labels ({seen.between:,} of {rows:,}) lie between 0 and 1, and a "
+                "value above 0 is positive",
+                "set `at_least` of the label to where a positive begins; shares and scores are no labels as they are",
+            )
         if seen.unknown:
             yield note(f"task {name}", f"{percent(seen.unknown / seen.rows)} of labels are null: unknown, not learned")
 

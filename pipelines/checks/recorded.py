@@ -174,6 +174,9 @@ class _Reader:
                 continue
             seen.rows += table.num_rows
             seen.positives += len(rows)
+            label = self._source.labels[task]
+            seen.rule = label.rule
+            seen.between += label.between(table[label.column].combine_chunks())
             seen.unknown += len(self.stream.unknown(task, table))
             seen.note_delays(event_ms - time_N[rows])
 

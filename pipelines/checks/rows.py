@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+import numpy as np
+
 from pipelines.checks.sample import Refused, Sample
 from pipelines.config import Config, LossLimits
-from pipelines.quality import Finding, Severity, note, percent, warn
+from pipelines.quality import Finding, Severity, note, percent, stop, warn
 from pipelines.results import Severity as Loss
 from pipelines.results import judged
+from pipelines.training import HEAVY, HEAVY_ROWS
+from streaming.schema import SAMPLE_WEIGHT
 
 REMEDIES = {
     "null": "declare the column with `nullable: true`, or give a value in every row",
@@ -41,6 +45,7 @@ def judge_rows(config: Config, sample: Sample) -> Iterator[Finding]:
     yield from _refused(sample.refused, sample.looked_at, "rows", limits)
     yield from _refused(sample.feedback_refused, sample.feedback_looked_at, "rows of feedback", limits)
     yield from _repeated_ids(sample, limits)
+    yield from _heavy_row(sample)
     known = {column.name for column in config.rows.columns}
     empty = [c.name for c in sample.columns if c.rows and c.null_share == 1 and c.name in known]
     if empty:
@@ -84,6 +89,23 @@ def _repeated_ids(sample: Sample, limits: LossLimits) -> Iterator[Finding]:
             f"{percent(repeats / ids.rows)} of rows repeat the id of another one ({ids.distinct:,} ids in "
             f"{ids.rows:,} rows), and repeats are dropped",
             "name a column that is different in every row; without `impression_id` rows are numbered",
+        )
+
+
+def _heavy_row(sample: Sample) -> Iterator[Finding]:
+    if SAMPLE_WEIGHT not in sample.batch.column_names or sample.batch.num_rows < HEAVY_ROWS:
+        return
+    weights = sample.batch[SAMPLE_WEIGHT].to_numpy().astype(np.float64)
+    heaviest, total = int(weights.argmax()), weights.sum()
+    if not total:
+        yield stop(f"rows.columns.{SAMPLE_WEIGHT}", "it is 0 in all rows looked at: nothing is learned of them")
+    elif weights[heaviest] > HEAVY * total:
+        yield warn(
+            f"rows.columns.{SAMPLE_WEIGHT}",
+            f"one of {len(weights):,} rows looked at (impression_id {sample.batch['impression_id'][heaviest]}) has "
+            f"{percent(weights[heaviest] / total)} of their weight, {weights[heaviest]:,.6g} of {total:,.6g}: figures "
+            "and models would follow this row",
+            "see whether its weight is right; a `maximum` of the column refuses larger ones",
         )
 
 

@@ -72,12 +72,15 @@ class TimeSeen:
 @dataclass
 class LabelSeen:
     """A task's labels. `rows` were looked at, `unknown` of them without a label; `delays_s` from impression to
-    feedback, one per positive whose impression was seen."""
+    feedback, one per positive whose impression was seen. Of a label column: the `rule` by which a value is positive,
+    and how many are so though they lie `between` 0 and 1."""
 
     task: str
     rows: int = 0
     unknown: int = 0
     positives: int = 0
+    rule: str = ""
+    between: int = 0
     delays: list[np.ndarray] = field(default_factory=list)
 
     @property

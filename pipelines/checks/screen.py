@@ -48,7 +48,9 @@ def _sample(sample: Sample, width: int) -> Iterator[str]:
         more = len(sample.verticals) - MOST_VERTICALS
         yield from _wrapped("verticals  " + shown + (f", {more:,} more" if more > 0 else ""), "", " " * 11, width)
     for name, seen in sample.labels.items():
-        yield f"task       {name}: {seen.positives:,} positives in {seen.rows - seen.unknown:,} rows ({seen.rate:.2%})"
+        rule = f", positive: {seen.rule}" if seen.rule else ""
+        known = seen.rows - seen.unknown
+        yield f"task       {name}: {seen.positives:,} positives in {known:,} rows ({seen.rate:.2%}){rule}"
     yield ""
     yield from _columns(sample.columns, width)
 

@@ -125,12 +125,16 @@ def judge(columns: Columns) -> dict[str, Any]:
         transfer_ratio the share of the teacher's lead that the student got; None where that lead may be noise
 
     `too_few` says of what there is too little for any figure to be worth printing. Figures are weighted. `rows` and
-    `positives` count rows, and so do `gauc_rows`, those of groups with both labels.
+    `positives` count rows, and so do `gauc_rows`, those of groups with both labels. Of weighted rows,
+    `heaviest` is that of the largest weight, with its share of all weight.
     """
     labels, weights, groups = columns.labels, columns.weights, columns.groups
     positives = int(labels.sum())
     found: dict[str, Any] = {"rows": len(labels), "positives": positives}
     found |= {"too_few": too_few(positives, len(labels) - positives), "gauc_groups": None, "gauc_rows": None}
+    if weights is not None and len(weights) and (total := weights.sum(dtype=np.float64)):
+        heaviest = int(weights.argmax())
+        found["heaviest"] = {"lake_seq": int(columns.lake_seq[heaviest]), "share": float(weights[heaviest] / total)}
     for model in MODELS:
         found[model] = None
         if (z := columns.logits.get(model)) is not None:

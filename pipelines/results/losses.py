@@ -15,7 +15,9 @@ from typing import Any, NamedTuple
 
 from pipelines.config import Config, LossLimits
 from pipelines.results.counts import UNMATCHED, counts_of
+from pipelines.results.verdict import JUDGED
 from pipelines.rules import sure_share
+from pipelines.training import HEAVY
 from streaming.settlement import OTHER_VERTICALS
 
 MOST_REASONS = 5
@@ -128,7 +130,7 @@ def losses_in(summary: Mapping[str, Any], config: Config) -> Losses:
     """The losses of a finished run, judged by the limits that `config` has now. Summaries of earlier releases have
     counts without examples."""
     more = summary.get("losses", {})
-    return losses_of(
+    found = losses_of(
         summary["counts"],
         config.losses,
         examples=more.get("examples"),
@@ -136,6 +138,26 @@ def losses_in(summary: Mapping[str, Any], config: Config) -> Losses:
         feedback=[TaskFeedback(**task) for task in more.get("feedback", [])],
         ended=True,
     )
+    heavy = tuple(_heavy(summary.get("students", {})))
+    severity = Severity.WARN if heavy and found.severity is Severity.FINE else found.severity
+    return Losses(severity, found.lines, found.words + heavy)
+
+
+def _heavy(students: Mapping[str, Any]) -> Iterator[str]:
+    """Rows that weigh so much that a window's figures are theirs, each once."""
+    said = set()
+    for tasks in students.values():
+        for task, result in tasks.items():
+            for window, words in ((result, "the whole stream"), (result.get(JUDGED) or {}, "its last half")):
+                row = window.get("heaviest")
+                if row and row["share"] > HEAVY and not window["too_few"] and (task, row["lake_seq"]) not in said:
+                    said.add((task, row["lake_seq"]))
+                    share = f"{100 * row['share']:.0f} %"
+                    yield (
+                        f"one of {window['rows']:,} rows (lake_seq {row['lake_seq']}) has {share} of the "
+                        f"`sample_weight` of {words} for `{task}`: figures and models follow this row. See "
+                        "whether its weight is right; a `maximum` of the column refuses larger ones"
+                    )
 
 
 def losses_now(counters: Mapping[str, Any], config: Config) -> tuple[dict[str, Any], Losses]:

@@ -1,7 +1,7 @@
 from .account import Account
 from .ahead import Ahead
 from .learned import Learned, LeftOutBySampling
-from .live_metrics import TaskMetrics
+from .live_metrics import HEAVY, HEAVY_ROWS, TaskMetrics
 from .machine import code, differing, software
 from .predictions import (
     CLUSTER,
@@ -20,6 +20,8 @@ from .writer import Watch, Writer
 
 __all__ = [
     "CLUSTER",
+    "HEAVY",
+    "HEAVY_ROWS",
     "Account",
     "Ahead",
     "Found",

@@ -13,6 +13,10 @@ from exfm.metrics import Progressive
 from exfm.step import StepResult
 
 WINDOW_ROWS = 20_000
+HEAVY = 0.1
+"""The share of their weight above which one row among many is named."""
+HEAVY_ROWS = 200
+"""Of fewer rows it says nothing that one has much of their weight."""
 
 
 class TaskMetrics:
@@ -21,6 +25,7 @@ class TaskMetrics:
     def __init__(self, tasks: Sequence[str], name: str = "metrics") -> None:
         self._tasks, self._name = tuple(tasks), name
         self._progress = {task: Progressive(WINDOW_ROWS) for task in tasks}
+        self._weights: dict[str, tuple[float, float, int]] = {}
 
     def judge(self, batch: Batch, result: StepResult) -> None:
         """Count the logits that a step made before it learned."""
@@ -32,6 +37,31 @@ class TaskMetrics:
             known = mask[:, index]
             if known.any():
                 self._progress[task].update(logits[known, index], labels[known, index], weights[known, index])
+                self._weigh(task, weights[known, index])
+
+    def _weigh(self, task: str, weights: np.ndarray) -> None:
+        """Keep the sum, the largest and the number of weights, of about a window since the process began."""
+        total, largest, rows = self._weights.get(task, (0.0, 0.0, 0))
+        if rows >= WINDOW_ROWS:
+            total, largest, rows = 0.0, 0.0, 0
+        total += float(weights.sum(dtype=np.float64))
+        self._weights[task] = total, max(largest, float(weights.max())), rows + len(weights)
+
+    @property
+    def heavy(self) -> str | None:
+        """For people: that a single row has more than a tenth of the weight of the last ones; None where none has.
+
+        >>> metrics = TaskMetrics(["ctr"])
+        >>> metrics.count(np.zeros((400, 1)), np.zeros((400, 1)), np.ones((400, 1), bool), np.ones((400, 1)))
+        >>> metrics.heavy
+        >>> metrics.count(np.zeros((1, 1)), np.zeros((1, 1)), np.ones((1, 1), bool), np.full((1, 1), 600.0))
+        >>> metrics.heavy
+        'one row has 60 % of the sample_weight of the last 401 of ctr'
+        """
+        for task, (total, largest, rows) in self._weights.items():
+            if rows >= HEAVY_ROWS and largest > HEAVY * total:
+                return f"one row has {100 * largest / total:.0f} % of the sample_weight of the last {rows:,} of {task}"
+        return None
 
     @property
     def ne(self) -> dict[str, float | None]:

@@ -358,7 +358,7 @@ class StudentWorker(Worker):
         report.total_rows = self.account.rows
         if self._settings.label_rows == "own":  # the account has rows whose labels are learned
             report.total_rows += self.record.other_rows
-        notes = [self.keeper.note, *self.account.notes, self.engine.as_shown_is_off]
+        notes = [self.keeper.note, *self.account.notes, self.engine.as_shown_is_off, self.record.figures.heavy]
         notes += [] if self.increments is None else [self.increments.trouble]
         report.note = "; ".join(filter(None, notes)) or None
         report.alarm = self.alarm

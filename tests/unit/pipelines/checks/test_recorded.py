@@ -155,7 +155,12 @@ def missing(every: int, values: np.ndarray) -> pa.Array:
             ["clicks.parquet has no column uid; it has shown_at, surface, user"],
             id="wrong column",
         ),
-        pytest.param({"clicked": ["yes", "no"] * (ROWS // 2)}, {}, ["values: ["], id="string labels"),
+        pytest.param(
+            {"clicked": ["buy", "view"] * (ROWS // 2)},
+            {},
+            ["`clicked` is string and holds `buy`", "values: ["],
+            id="string labels",
+        ),
         pytest.param({"shown_at": ["yesterday"] * ROWS}, {}, ["'yesterday'", "ISO 8601"], id="text that is no time"),
         pytest.param(
             {},

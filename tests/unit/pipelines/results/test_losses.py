@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
-from pipelines.config import LossLimits
-from pipelines.results import Severity, counts_hold, counts_of, losses_of
+from pipelines.config import LossLimits, parse
+from pipelines.results import Severity, counts_hold, counts_of, losses_in, losses_of
+from pipelines.results.figures import Columns, judge
 from pipelines.results.losses import TaskFeedback
+from tests.support.pipelines.raw_configs import small
+
+CONFIG = parse(small())
 
 PLACE = {"topic": "impressions", "partition": 1, "offset": 17, "row": 3}
 COUNTERS: dict[str, Any] = {
@@ -178,3 +183,25 @@ def test_a_student_is_not_blamed_before_the_lake_has_rows_to_judge_by():
 def test_what_fails_a_run_is_said_before_what_only_warns():
     found = losses_of(delayed(), LossLimits(), wanted={"typo": ["fed"]})
     assert ["set no label" in found.words[0], "typo" in found.words[1]] == [True, True]
+
+
+def test_one_row_of_most_of_the_weight_is_named_at_the_end():
+    rng = np.random.default_rng(0)
+    weights = np.ones(4000, np.float32)
+    weights[2500] = 1e7
+    labels = (rng.random(4000) < 0.3).astype(float)
+    columns = Columns(np.arange(4000), labels, {"student": rng.normal(size=4000)}, 0, weights)
+    students = {"feed": {"ctr": judge(columns) | {"last_half": judge(columns.after(2000))}}}
+    found = losses_in({"counts": counts(), "students": students}, CONFIG)
+    assert (found.severity, len(found.words)) == (Severity.WARN, 1)
+    assert found.words[0].startswith(
+        "one of 4,000 rows (lake_seq 2500) has 100 % of the `sample_weight` of the whole stream for `ctr`: figures and "
+        "models follow this row."
+    )
+    weights[2500] = 300
+    students = {"feed": {"ctr": judge(columns) | {"last_half": judge(columns.after(2000))}}}
+    (word,) = losses_in({"counts": counts(), "students": students}, CONFIG).words
+    assert "one of 1,999 rows (lake_seq 2500) has 13 % of the `sample_weight` of its last half" in word
+    weights[2500] = 100
+    students = {"feed": {"ctr": judge(columns)}}
+    assert losses_in({"counts": counts(), "students": students}, CONFIG).severity is Severity.FINE

@@ -16,10 +16,18 @@ def row(weight: object) -> dict[str, object]:
     return {"impression_id": 1, "event_time_ms": 0, "vertical": "feed", "sample_weight": weight}
 
 
-@pytest.mark.parametrize("column", [{"type": "int64"}, {"type": "string"}, {"type": "float32", "nullable": True}])
+@pytest.mark.parametrize("column", [{"type": "string"}, {"type": "list<float32>"}, {"nullable": True}])
 def test_a_weight_is_a_float_of_every_row(column):
     with pytest.raises(ValidationError, match="it needs type float32, and a value in every row"):
         RowSchema(columns=[Column(name="sample_weight", **column)], tasks=[Task(name="ctr", window_s=60)])
+
+
+@pytest.mark.parametrize("declared", [{}, {"type": "int64"}, {"type": "float32"}])
+def test_whole_weights_are_read_as_floats(declared):
+    schema = RowSchema(columns=[Column(name="sample_weight", **declared)], tasks=[Task(name="ctr", window_s=60)])
+    columns = {"impression_id": [1, 2], "event_time_ms": [0, 0], "vertical": ["feed", "feed"], "sample_weight": [1, 4]}
+    batch, refusals = RowRules("impression", schema).conform(pa.table(columns))
+    assert (refusals, batch["sample_weight"]) == ({}, pa.array([1, 4], pa.float32()))
 
 
 @pytest.mark.parametrize("weight", [0.0, -0.0, 1e-9, 0.25, 3e38])

@@ -87,9 +87,9 @@ def test_a_file_without_rows_is_refused(tmp_path) -> None:
         ({"at": [True, True, True, True]}, "`at` is bool, and is to hold times; they may be integers or floats"),
         ({"id": ["p", "q", "r", "s"]}, "`id` is string, and `impression_id` is declared int64; set rows.imp"),
         (
-            {"clicked": ["n", "y", "y", "n"]},
-            r"`clicked` is string, which cannot be compared with at least 1; say which of its values are positive, for "
-            r"example {column: clicked, values: \[.yes.\]}",
+            {"clicked": [b"0", b"1", b"1", b"0"]},
+            r"`clicked` is binary, which cannot be compared with 0; say which of its values are positive, for "
+            r"example {column: clicked, values: \[1\]}",
         ),
     ],
 )

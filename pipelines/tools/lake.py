@@ -11,7 +11,7 @@ from typing import Any
 
 from pipelines.run_dir import RunDir
 from pipelines.tools.stored_config import config_of
-from streaming.delta import LogFiles, TableFiles, housekeeping_lock, unneeded_files, vacuum_table
+from streaming.delta import LogFiles, TableFiles, housekeeping_lock, unfinished, unneeded_files, vacuum_table
 from streaming.errors import BadInput, StreamingError
 from streaming.lake import (
     DEAD_LETTERS,
@@ -51,7 +51,7 @@ class LakeCare:
     def tables(self) -> list[Path]:
         """The lake first, then those of its side tables that exist."""
         side_tables = [self._run_dir.side_tables / name for name in (DEAD_LETTERS, LATE_FEEDBACK)]
-        return [self._run_dir.lake, *(path for path in side_tables if path.is_dir())]
+        return [self._run_dir.lake, *(path for path in side_tables if path.is_dir() and unfinished(path) is None)]
 
     def status(self) -> dict[str, Any]:
         lake, metadata = self._lake, self._lake.metadata()

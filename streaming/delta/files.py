@@ -23,7 +23,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 from deltalake.transaction import AddAction, RemoveAction
 
 from streaming.delta.identifiers import HOUSEKEEPING
-from streaming.delta.log import LOG, damage
+from streaming.delta.log import LOG, unfinished, unopened
 from streaming.delta.vacuum import retire
 from streaming.disk import sync
 from streaming.errors import BadInput, StreamingError
@@ -123,8 +123,9 @@ class TableFiles:
         except TableNotFoundError:
             raise BadInput(f"no table at {path}") from None
         except (DeltaError, OSError) as error:
-            reason = damage(path) or str(error).partition("\n")[0]
-            raise StreamingError(f"the table at {path} cannot be opened: {reason}") from error
+            if unfinished(path) is not None:
+                raise BadInput(f"no table at {path}: the machine stopped while it was being made") from None
+            raise unopened(path, error) from error
         self._look()
 
     def _look(self) -> None:

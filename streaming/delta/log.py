@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from streaming.disk import sync_all
-from streaming.errors import StreamingError
+from streaming.errors import DataLost, StreamingError
 
 LOG = "_delta_log"
 
@@ -46,7 +46,17 @@ def entry(table: Path, version: int) -> list[dict[str, Any]] | None:
     except FileNotFoundError:
         return None
     except ValueError as error:
-        raise StreamingError(f"the table at {table} cannot be read: {damage(table) or path}") from error
+        raise DataLost(f"the table at {table} cannot be read: {damage(table) or path}") from error
+
+
+def unfinished(table: Path) -> Path | None:
+    """The first entry of a log, where it is all there is and was cut short: the machine stopped while the table was
+    being made. Nothing was ever in it, so it is made again; until then there is no table. None otherwise."""
+    files, first = LogFiles.of(table), table / LOG / f"{0:020d}.json"
+    if files.checkpoints or files.entries != [0] or _makes_a_table(first):
+        return None
+    data = (path for path in table.rglob("*.parquet") if LOG not in path.parts)
+    return first if next(data, None) is None else None
 
 
 def checkpointed(table: Path) -> int:
@@ -71,6 +81,14 @@ def flush(table: Path, versions: range) -> None:
         sync_all([entry, entry.with_suffix(".checkpoint.parquet"), entry.parent])
 
 
+def unopened(table: Path, error: Exception) -> StreamingError:
+    """What to raise where the table at `table` cannot be opened: DataLost where its log is damaged, which no other try
+    mends."""
+    found = damage(table)
+    kind = StreamingError if found is None else DataLost
+    return kind(f"the table at {table} cannot be opened: {found or str(error).partition(chr(10))[0]}")
+
+
 def damage(table: Path) -> str | None:
     """What keeps the log of `table` from being read and what to do about it; None where nothing is found.
 
@@ -93,8 +111,13 @@ def damage(table: Path) -> str | None:
             )
     for version in after:
         path = log / f"{version:020d}.json"
-        if _is_json_lines(path):
+        if _makes_a_table(path) if version == 0 else _is_json_lines(path):
             continue
+        if version == 0:
+            return (
+                f"the first log entry {path} is cut short: what the table is, is not known any more. Put the file back "
+                "from a copy, or the whole table; no other way leads on"
+            )
         if version == after[-1]:
             return (
                 f"the newest log entry {path} is cut short: its commit did not reach the disk whole. Move the file "
@@ -128,12 +151,19 @@ def _is_parquet(path: Path) -> bool:
 
 
 def _is_json_lines(path: Path) -> bool:
+    return bool(_actions(path))
+
+
+def _makes_a_table(path: Path) -> bool:
+    return {"protocol", "metaData"} <= _actions(path)
+
+
+def _actions(path: Path) -> set[str]:
+    """The kinds of actions in an entry; empty where it is cut short, or empty itself."""
     try:
-        for line in path.read_text().splitlines():
-            json.loads(line)
-    except ValueError:
-        return False
-    return True
+        return {name for line in path.read_text().splitlines() for name in json.loads(line)}
+    except (ValueError, TypeError):
+        return set()
 
 
 def _named(path: Path) -> int | None:

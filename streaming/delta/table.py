@@ -12,6 +12,7 @@ through a handle older than another writer's commit of the same identifier. So a
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -23,10 +24,10 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 
 from streaming.delta.appending import append_rows
 from streaming.delta.lock import in_flight_lock
-from streaming.delta.log import damage, flush
+from streaming.delta.log import damage, flush, unfinished, unopened
 from streaming.delta.vacuum import vacuum_table
-from streaming.disk import is_disk_full, sync
-from streaming.errors import BadInput, DiskFull, StreamingError
+from streaming.disk import is_disk_full, make_folder, sync
+from streaming.errors import BadInput, DataLost, DiskFull, StreamingError
 
 COMMIT_ATTEMPTS = 20
 CHECKPOINT_EVERY_COMMITS = 20
@@ -45,6 +46,9 @@ _NO_CLEANING = PostCommitHookProperties(create_checkpoint=True, cleanup_expired_
 _CLEANING = PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=True)
 
 
+log = logging.getLogger(__name__)
+
+
 class TableCommit(NamedTuple):
     """What one commit writes: rows (may be none), transaction identifiers, and a small JSON object."""
 
@@ -54,18 +58,20 @@ class TableCommit(NamedTuple):
 
 
 def open_table(path: Path, schema: pa.Schema) -> DeltaTable | None:
-    """The newest handle of the table at `path`, None where there is none.
+    """The newest handle of the table at `path`, None where there is none, or none yet (`unfinished`).
 
     A nullable column may be in one of the two alone: those who read without it do not see it, and rows from before it
-    came have null. Raises BadInput when the columns differ otherwise, StreamingError when its log cannot be read.
+    came have null. Raises BadInput when the columns differ otherwise, StreamingError when its log cannot be read
+    (DataLost: it is damaged).
     """
     try:
         handle = DeltaTable(path)
     except TableNotFoundError:
         return None
     except (DeltaError, OSError) as error:
-        reason = damage(path) or str(error).partition("\n")[0]
-        raise StreamingError(f"the table at {path} cannot be opened: {reason}") from error
+        if unfinished(path) is not None:
+            return None
+        raise unopened(path, error) from error
     found = pa.schema(handle.schema().to_arrow())
     differing = _differences(found, schema, optional=True)
     if differing:
@@ -103,7 +109,8 @@ def in_schema(rows: pa.Table, schema: pa.Schema) -> pa.Table:
 class CheckedTable:
     """One appender's view of a Delta table; created, with `identifiers` at their first values, where absent.
 
-    Raises BadInput where the folder cannot be written or holds a table with other columns.
+    Raises BadInput where the folder cannot be written or holds a table with other columns, DataLost where its log is
+    damaged.
     """
 
     def __init__(
@@ -119,12 +126,12 @@ class CheckedTable:
         self._schema = schema
         self._commits = 0
         self._handle = open_table(path, schema) or self._create(list(partition_by), statistics, identifiers or {})
+        if (torn := damage(path)) is not None:  # one that deltalake reads over: an entry without a line
+            raise DataLost(f"the table at {path} cannot be written to: {torn}")
         self._flushed = self._handle.version() - 1
+        self._flush()  # the first entry too: others rely on a table that is there
         with suppress(PermissionError):  # a folder that others made for us may lie in one that is not ours to open
-            for folder in (
-                path,
-                path.parent,
-            ):  # the names of the log and of the table, which may have been made just now
+            for folder in (path, path.parent):  # the names of the log and of the table
                 sync(folder)
 
     def _create(self, partition_by: list[str], statistics: Sequence[str], identifiers: Mapping[str, int]) -> DeltaTable:
@@ -136,7 +143,10 @@ class CheckedTable:
             "delta.dataSkippingStatsColumns": ",".join(statistics),
         }
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
+            make_folder(self.path)
+            if (torn := unfinished(self.path)) is not None:
+                log.warning("%s was cut short while its table was being made, which held nothing: made again", torn)
+                torn.unlink()
             return DeltaTable.create(
                 self.path,
                 self._schema,
@@ -144,8 +154,8 @@ class CheckedTable:
                 configuration=configuration,
                 commit_properties=_properties(identifiers, {}),
             )
-        except OSError as error:
-            if is_disk_full(error):
+        except (OSError, DiskFull) as error:
+            if isinstance(error, DiskFull) or is_disk_full(error):
                 raise DiskFull(f"the disk is full: no table can be made at {self.path}; free some space") from error
             raise BadInput(f"no table can be made at {self.path}: {error}. Choose a folder you can write") from error
         except DeltaError as error:

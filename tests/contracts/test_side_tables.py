@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from streaming.errors import BadInput
-from streaming.lake import DEAD_LETTERS, SideTable
+from streaming.delta import TableFiles
+from streaming.errors import BadInput, DataLost
+from streaming.lake import DEAD_LETTERS, SideTable, side_rows
 from streaming.messages import DEAD_LETTER_SCHEMA, DeadLetter, letters_to_batch
 from streaming.schema import POSITION_FIELDS
 
@@ -58,3 +60,51 @@ def test_a_table_with_other_columns_is_refused(tmp_path: Path) -> None:
     SideTable(tmp_path, "x", pa.schema(POSITION_FIELDS))
     with pytest.raises(BadInput):
         SideTable(tmp_path, "x", DEAD_LETTER_SCHEMA)
+
+
+# --- a power cut while the table is made
+
+
+def first_entry(table: SideTable) -> Path:
+    return table.path / "_delta_log" / f"{0:020d}.json"
+
+
+def test_a_new_table_is_on_the_disk_before_anything_relies_on_it(tmp_path: Path, monkeypatch) -> None:
+    flushed: list[str] = []
+    monkeypatch.setattr(os, "fsync", lambda file: flushed.append(os.readlink(f"/proc/self/fd/{file}")))
+    table = SideTable(tmp_path / "lake", DEAD_LETTERS, DEAD_LETTER_SCHEMA)
+    entry = first_entry(table)
+    assert {str(path) for path in (entry, entry.parent, table.path, table.path.parent, tmp_path)} <= {*flushed}
+
+
+@pytest.mark.parametrize("lines", [0, 0.5, 1, 2, 2.5])
+def test_a_first_entry_cut_short_is_made_again_and_said(table: SideTable, tmp_path, caplog, lines: float) -> None:
+    entry = first_entry(table)
+    text = entry.read_bytes().splitlines(keepends=True)
+    whole, half = int(lines), lines % 1
+    entry.write_bytes(b"".join(text[:whole]) + text[whole][: round(half * len(text[whole]))])
+    assert side_rows(tmp_path, DEAD_LETTERS, DEAD_LETTER_SCHEMA, limit_rows=5).num_rows == 0
+    with pytest.raises(BadInput, match="no table at .*: the machine stopped while it was being made"):
+        TableFiles(table.path)
+    again = SideTable(tmp_path, DEAD_LETTERS, DEAD_LETTER_SCHEMA)
+    assert f"{entry} was cut short while its table was being made, which held nothing: made again" in caplog.text
+    assert again.append(letters(5), number=0) == 1
+    assert offsets(again) == [5]
+
+
+def test_a_first_entry_cut_short_of_a_table_with_rows_is_named(table: SideTable, tmp_path: Path) -> None:
+    table.append(letters(5), number=0)
+    first_entry(table).write_bytes(b"")
+    with pytest.raises(DataLost, match=r"the first log entry .*0000\.json is cut short"):
+        SideTable(tmp_path, DEAD_LETTERS, DEAD_LETTER_SCHEMA)
+    first_entry(table).with_name(f"{1:020d}.json").unlink()
+    with pytest.raises(DataLost, match=r"the first log entry .*0000\.json is cut short"):
+        SideTable(tmp_path, DEAD_LETTERS, DEAD_LETTER_SCHEMA)
+    assert list(table.path.glob("*.parquet"))
+
+
+def test_an_empty_newest_entry_is_named(table: SideTable, tmp_path: Path) -> None:
+    table.append(letters(5), number=0)
+    first_entry(table).with_name(f"{1:020d}.json").write_bytes(b"")
+    with pytest.raises(DataLost, match=r"the newest log entry .*0001\.json is cut short"):
+        SideTable(tmp_path, DEAD_LETTERS, DEAD_LETTER_SCHEMA)

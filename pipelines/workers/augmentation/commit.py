@@ -14,7 +14,7 @@ from pipelines.run_dir import RunDir
 from pipelines.workers import Stopwatch
 from pipelines.workers.augmentation.open_block import OpenBlock
 from streaming.delivery import CommitRecord, ExamplesPublisher, Outbox
-from streaming.delta import STATE, TableFiles
+from streaming.delta import STATE, TableFiles, unfinished
 from streaming.errors import DataLost
 from streaming.lake import LakeReader, LakeWriter, Readers
 from streaming.position import NOTHING_YET
@@ -49,7 +49,8 @@ def committed_meta(run_dir: RunDir) -> dict[str, Any] | None:
     (`watermark_ms`, and of each partition [topic, number, offset, row, greatest event time]), and `sources`, which
     topics they are. None before the first commit. Raises DataLost where the record is damaged."""
     for attempt in range(LOOKS):
-        state = TableFiles(run_dir.lake).identifier(STATE) if run_dir.lake.is_dir() else None
+        there = run_dir.lake.is_dir() and unfinished(run_dir.lake) is None
+        state = TableFiles(run_dir.lake).identifier(STATE) if there else None
         if state is None or state == NOTHING_YET:
             break
         try:

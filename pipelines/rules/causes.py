@@ -13,6 +13,8 @@ FULL = (errno.ENOSPC, errno.EDQUOT)
 FULL_WORDS = ("No space left on device", "disk is full", "Disk quota exceeded")
 """What libraries written in Rust and C say, whose errors carry no number: Delta Lake, SQLite."""
 
+READ_ONLY_WORDS = "Read-only file system"
+
 
 class Died(Exception):
     """A worker is gone, or cannot continue."""
@@ -26,6 +28,12 @@ class Died(Exception):
 
     @staticmethod
     def of(error: Exception) -> Died:
+        if is_read_only(error):
+            return Died(
+                f"the file system has become read-only ({error}): nothing can be written, and what was committed is "
+                "kept. Check the disk and mount it writable again",
+                Cause.PERMANENT,
+            )
         return Died(f"{type(error).__name__}: {error}", cause_of(error))
 
 
@@ -46,9 +54,18 @@ def cause_of(error: BaseException) -> Cause:
             return Cause.BROKER_AWAY
         if isinstance(each, BadInput | ConfigError):
             return Cause.MISTAKE
-        if isinstance(each, DataLost | Diverged | Unusable):
+        if isinstance(each, DataLost | Diverged | Unusable) or is_read_only(each):
             return Cause.PERMANENT
     return Cause.CRASH
+
+
+def is_read_only(error: BaseException) -> bool:
+    """Whether it comes of a file system that takes no writes, as the kernel makes one whose disk fails.
+
+    >>> is_read_only(OSError(30, "Read-only file system")), is_read_only(OSError(28, "No space left on device"))
+    (True, False)
+    """
+    return any(getattr(each, "errno", None) == errno.EROFS or READ_ONLY_WORDS in str(each) for each in _chain(error))
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:

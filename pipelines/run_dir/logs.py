@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
@@ -17,6 +18,14 @@ def log_to(path: Path, max_mb: float) -> None:
 
 def log_file(path: Path, max_mb: float) -> logging.Handler:
     """A log that is full at `max_mb`, and then rotated."""
-    handler = RotatingFileHandler(path, maxBytes=round(max_mb * 2**20), backupCount=OLDER_LOGS)
+    handler = _LogFile(path, maxBytes=round(max_mb * 2**20), backupCount=OLDER_LOGS)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
     return handler
+
+
+class _LogFile(RotatingFileHandler):
+    """Lines that the disk does not take are left out: whoever needs the disk says so in words, once."""
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's own name
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handleError(record)

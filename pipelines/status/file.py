@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
@@ -36,13 +37,14 @@ class StatusFile:
         self._lock = threading.Lock()
 
     def write(self, value: Any) -> None:
-        """Where the disk is full and even this finds no room, the text written before stays, and the log says so."""
+        """Where the disk is full and even this finds no room, or takes no writes, the text written before stays, and
+        the log says so."""
         text = json.dumps(value, indent=2, allow_nan=False).encode()
         with self._lock:
             try:
                 self._write(text)
             except OSError as error:
-                if error.errno not in FULL:
+                if error.errno not in (*FULL, errno.EROFS):
                     raise
                 log.warning("%s stays as it is: %s", self.path, error)
 

@@ -23,10 +23,10 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 from deltalake.transaction import AddAction, RemoveAction
 
 from streaming.delta.identifiers import HOUSEKEEPING
-from streaming.delta.log import LOG, unfinished, unopened
+from streaming.delta.log import LOG, flush, unfinished, unopened
 from streaming.delta.vacuum import retire
 from streaming.disk import sync
-from streaming.errors import BadInput, StreamingError
+from streaming.errors import BadInput
 
 _STATISTICS = "delta.dataSkippingStatsColumns"
 
@@ -195,7 +195,9 @@ class TableFiles:
             self._handle = DeltaTable(self.path)
             self._look()
             return False
+        before = self.version
         self._handle.update_incremental()
+        flush(self.path, range(before + 1, self.version + 1))  # what was replaced may be deleted from now on
         self._look()
         return True
 

@@ -84,7 +84,7 @@ def test_a_first_entry_cut_short_is_made_again_and_said(table: SideTable, tmp_pa
     whole, half = int(lines), lines % 1
     entry.write_bytes(b"".join(text[:whole]) + text[whole][: round(half * len(text[whole]))])
     assert side_rows(tmp_path, DEAD_LETTERS, DEAD_LETTER_SCHEMA, limit_rows=5).num_rows == 0
-    with pytest.raises(BadInput, match="no table at .*: the machine stopped while it was being made"):
+    with pytest.raises(BadInput, match=r"no table at .*: the machine stopped while it was being made"):
         TableFiles(table.path)
     again = SideTable(tmp_path, DEAD_LETTERS, DEAD_LETTER_SCHEMA)
     assert f"{entry} was cut short while its table was being made, which held nothing: made again" in caplog.text

@@ -21,7 +21,7 @@ HEADS = {
 }
 BASELINES = ("ftrl", "constant")
 COMPARED = ("student", "no_teacher", "teacher")
-COLOURS = {Outcome.GAINED: "green", Outcome.LOST: "red", Outcome.UNDECIDED: "yellow"}
+COLOURS = {Outcome.GAINED: "green", Outcome.LOST: "red", Outcome.UNDECIDED: "yellow", Outcome.EQUAL: "yellow"}
 WINDOWS = {JUDGED: "last half of the stream", None: "whole stream"}
 """Where the figures of a window are in a task's result: under a key of its own, or in the result itself."""
 

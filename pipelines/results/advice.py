@@ -35,6 +35,11 @@ def next_step(summary: Mapping[str, Any]) -> str | None:
     'a stream about 4 times as long: it would decide, if the gain of feed on ctr stays as it is'
     >>> after(open_, bad)
     'a longer stream or a larger teacher (docs/guides/how-large-a-teacher.md): this one does not lead anywhere'
+    >>> equal = {"difference": 0.0, "low": 0.0, "high": 0.0}
+    >>> after(equal, good)  # doctest: +NORMALIZE_WHITESPACE
+    'another arm for feed: it equals its twin on ctr, though the teacher leads, since the factor on its weight
+    (follows: advantage) stayed 0: on earlier rows the teacher showed nothing that the student did not know (model:
+    {arm: {preset: recommended, follows: nothing}} teaches all the same)'
     >>> after(None, None)
     'a twin (student_defaults: {twin: true}): the same student without a teacher shows what the teacher is worth'
     """
@@ -68,6 +73,8 @@ def next_step(summary: Mapping[str, Any]) -> str | None:
     if losers:
         return f"a sweep of arms and weights (docs/guides/choose-an-arm.md): {', '.join(losers)} lost with this one"
     for student, task, half in cells:
+        if outcomes[student, task] is Outcome.EQUAL:
+            return f"another arm for {student}: it equals its twin on {task}, {_untaught(half, arms.get(student, {}))}"
         if outcomes[student, task] is Outcome.UNDECIDED:
             return _until_decided(student, task, half["gain"])
     return "another seed: its gains show what one seed cannot"
@@ -84,6 +91,29 @@ def _lost_feedback(counts: Mapping[str, Any]) -> float:
     """The share of feedback that came too late or for no impression."""
     lost = counts["late_feedback"] + counts["unmatched_feedback"]
     return float(lost / counts["feedback_read"]) if counts["feedback_read"] else 0.0
+
+
+def _untaught(half: Mapping[str, Any], arm: Mapping[str, Any]) -> str:
+    """Why nothing of the teacher is in what a student predicts, from its arm.
+
+    >>> _untaught({"lead": None}, {"kind": "none"})
+    'since its arm `none` uses no teacher (model: {arm: recommended} does)'
+    """
+    though = "though the teacher leads, " if outcome_of(half["lead"]) is Outcome.GAINED else ""
+    if arm.get("kind") == "none":
+        why = "its arm `none` uses no teacher (model: {arm: recommended} does)"
+    elif arm.get("follows") == "advantage":
+        why = (
+            "the factor on its weight (follows: advantage) stayed 0: on earlier rows the teacher showed nothing that "
+            "the student did not know (model: {arm: {preset: recommended, follows: nothing}} teaches all the same)"
+        )
+    elif arm.get("gradient_scale") == 0:
+        why = "gradient_scale 0 in its arm lets nothing of the teacher reach what the student predicts with"
+    elif arm.get("weight") == 0:
+        why = "the weight of the teacher's term in its arm is 0"
+    else:
+        why = "nothing that it learned from the teacher reached the logit that it serves"
+    return f"{though}since {why}"
 
 
 def _until_decided(student: str, task: str, gain: Mapping[str, Any]) -> str:

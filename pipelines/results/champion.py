@@ -20,7 +20,7 @@ class Champion(StrEnum):
 def champion_of(outcomes: Mapping[str, Outcome], *, twin: bool) -> Champion:
     """The champion of a student whose tasks have these outcomes. It is never significantly worse than its twin.
 
-    student  it lost no task: each was gained, is undecided, has too few positives to tell, or there is no twin
+    student  it lost no task: each was gained, is undecided or as in the twin, has too few positives to tell, or there is no twin
     twin     the student lost a task, and gained none
     none     the student lost a task and gained another: each of the two models is worse than the other somewhere, and
              no rule knows which task matters more. Also where the twin would be champion and none was exported
@@ -63,7 +63,7 @@ def gain_tags(result: Mapping[str, Any]) -> dict[str, str]:
         half = result[task][JUDGED]
         tags |= {f"{task}/outcome": str(outcome), f"{task}/rows": str(half["rows"])}
         tags[f"{task}/positives"] = str(half["positives"])
-        if outcome in (Outcome.GAINED, Outcome.LOST, Outcome.UNDECIDED):
+        if outcome not in (Outcome.TOO_FEW, Outcome.NO_TWIN):
             figures = {"gain": "difference", "gain_low": "low", "gain_high": "high"}
             tags |= {f"{task}/{tag}": f"{half['gain'][key]:.4f}" for tag, key in figures.items()}
     return tags

@@ -76,7 +76,7 @@ def _gain(old: Mapping[str, Any], twin: float | None, positives: int) -> dict[st
     lacking = too_few(positives, old["rows"] - positives, old["clusters"])
 
     def percent(key: str) -> float | None:
-        return None if twin is None or old.get(key) is None else -100 * old[key] / twin
+        return None if not twin or old.get(key) is None else -100 * old[key] / twin
 
     error = percent("standard_error")
     found = {"difference": percent("difference"), "low": percent("high"), "high": percent("low")}

@@ -1,4 +1,4 @@
-"""What a student's gain over its twin amounts to: gained, lost or undecided; and in words."""
+"""What a student's gain over its twin amounts to: gained, lost, undecided or equal; and in words."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ class Outcome(StrEnum):
     GAINED = "gained"
     LOST = "lost"
     UNDECIDED = "undecided"
+    EQUAL = "equal"
     TOO_FEW = "too few"
     NO_TWIN = "no twin"
 
@@ -25,10 +26,12 @@ class Outcome(StrEnum):
 def outcome_of(gain: Mapping[str, Any] | None) -> Outcome:
     """The outcome that a `gain` of summary.json stands for: {low, high, …} in % of the twin's NE, above 0 is good.
 
-    `low` is None where there is too little to tell; the gain itself is None where there is no twin.
+    `low` is None where there is too little to tell; the gain itself is None where there is no twin. An interval of no
+    width at 0 is of two models that predict the same.
 
-    >>> [str(outcome_of({"low": low, "high": high})) for low, high in ((0.2, 1.4), (-2.0, -0.1), (-1.0, 1.0))]
-    ['gained', 'lost', 'undecided']
+    >>> intervals = (0.2, 1.4), (-2.0, -0.1), (-1.0, 1.0), (0.0, 0.0)
+    >>> [str(outcome_of({"low": low, "high": high})) for low, high in intervals]
+    ['gained', 'lost', 'undecided', 'equal']
     >>> str(outcome_of({"low": None, "high": None})), str(outcome_of(None))
     ('too few', 'no twin')
     """
@@ -38,7 +41,9 @@ def outcome_of(gain: Mapping[str, Any] | None) -> Outcome:
         return Outcome.TOO_FEW
     if gain["low"] > 0:
         return Outcome.GAINED
-    return Outcome.LOST if gain["high"] < 0 else Outcome.UNDECIDED
+    if gain["high"] < 0:
+        return Outcome.LOST
+    return Outcome.EQUAL if gain["low"] == gain["high"] == 0 else Outcome.UNDECIDED
 
 
 def saw_no_row(tasks: Mapping[str, Mapping[str, Any]]) -> bool:
@@ -106,7 +111,7 @@ def _lead(lead: Mapping[str, Any] | None, where: str) -> _Clause | None:
     outcome = outcome_of(lead)
     if lead is None or outcome is Outcome.TOO_FEW:
         return None
-    if outcome is Outcome.UNDECIDED:
+    if outcome in (Outcome.UNDECIDED, Outcome.EQUAL):
         return _Clause("is", f"level with the twin{where}")
     verb = "leads by" if outcome is Outcome.GAINED else "trails by"
     return _Clause(verb, f"{abs(lead['difference']):.1f} %{where}")
@@ -119,6 +124,8 @@ def _own(task: str, half: Mapping[str, Any]) -> _Clause:
         return _Clause("has", f"no twin to be compared with on {task} {positives}")
     if outcome is Outcome.TOO_FEW:
         return _Clause("has", f"too few {gain['too_few']} to tell on {task}")
+    if outcome is Outcome.EQUAL:
+        return _Clause("equals", f"its twin on {task} {positives}")
     digits = 1 if gain["high"] - gain["low"] >= 0.3 else 2
     value, low, high = (gain[key] for key in ("difference", "low", "high"))
     if outcome is Outcome.UNDECIDED:

@@ -114,12 +114,32 @@ def test_nine_positives_are_too_few_to_tell():
         (1.0, 2.0, "this student gained 1.5 % [1.0, 2.0] on ctr (98,765 positives)"),
         (-2.0, -1.0, "this student lost 1.5 % [1.0, 2.0] on ctr (98,765 positives)"),
         (-1.0, 1.0, "this student is undecided on ctr: +0.0 % [-1.0, +1.0] (98,765 positives)"),
+        (0.0, 0.0, "this student equals its twin on ctr (98,765 positives)"),
         (0.01, 0.03, "this student gained 0.02 % [0.01, 0.03] on ctr (98,765 positives)"),
     ],
 )
-def test_a_student_gained_lost_or_is_undecided(low, high, verdict):
+def test_a_student_gained_lost_equals_its_twin_or_is_undecided(low, high, verdict):
     summary = summary_of(feed={"ctr": HALF | {"gain": gain(low, high)}})
     assert f"feed: the teacher leads by 5.1 %; {verdict}" in words(closing(120, summary))
+
+
+@pytest.mark.parametrize(
+    ("arm", "why"),
+    [
+        ({"kind": "auxiliary_head", "weight": 4.0, "follows": "advantage"}, "stayed 0: on earlier rows the teacher"),
+        ({"kind": "auxiliary_head", "weight": 0.0, "follows": "nothing"}, "the weight of the teacher's term in its"),
+        ({"kind": "none"}, "its arm `none` uses no teacher"),
+        ({}, "nothing that it learned from the teacher reached"),  # a summary of an earlier release
+    ],
+)
+@pytest.mark.parametrize("show", [closing, reported])
+def test_a_student_that_equals_its_twin_is_told_why_though_the_teacher_leads(show, arm, why):
+    summary = summary_of(feed={"ctr": HALF | {"gain": gain(0.0, 0.0), "lead": gain(8.0, 10.0)}})
+    summary["run"] = {**summary["run"], "arms": {"feed": arm}}
+    text = words(show(120, summary))
+    assert "the teacher leads by 9.0 %; this student equals its twin on ctr" in text
+    assert "try another arm for feed: it equals its twin on ctr, though the teacher leads, since" in text
+    assert why in text
 
 
 @pytest.mark.parametrize(

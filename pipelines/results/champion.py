@@ -20,7 +20,7 @@ class Champion(StrEnum):
 def champion_of(outcomes: Mapping[str, Outcome], *, twin: bool) -> Champion:
     """The champion of a student whose tasks have these outcomes. It is never significantly worse than its twin.
 
-    student  it lost no task: each was gained, is undecided or as in the twin, has too few positives to tell, or there is no twin
+    student  it lost no task: each was gained, is undecided or equal, has too few positives to tell, or there is no twin
     twin     the student lost a task, and gained none
     none     the student lost a task and gained another: each of the two models is worse than the other somewhere, and
              no rule knows which task matters more. Also where the twin would be champion and none was exported

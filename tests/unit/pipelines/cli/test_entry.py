@@ -1,7 +1,10 @@
 """The console script where only the models were installed."""
 
+import os
 import subprocess
 import sys
+
+import pytest
 
 from tests.support.places import ROOT
 
@@ -13,3 +16,36 @@ def test_without_the_extra_it_says_what_to_install():
     )
     assert done.returncode == 2
     assert done.stderr == "exfm: typer is not installed; the command line needs: pip install 'exfm[pipelines]'\n"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "code"), [(["init", "log.csv", "-o", "log.yaml"], 0), (["init", "none.csv", "-o", "none.yaml"], 2)]
+)
+def test_a_command_that_used_duckdb_ends_with_its_own_words_and_code(tmp_path, wanted, code):
+    rows = (f"{1_700_000_000 + i},{i % 30},{i % 7},{int(i % 5 == 0)}" for i in range(1000))
+    (tmp_path / "log.csv").write_text("\n".join(["ts,user_id,ad_id,click", *rows]))
+    done = subprocess.run(
+        [sys.executable, "-c", "from pipelines.cli.entry import main; main()", *wanted],
+        cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=60,
+        check=False,
+    )  # fmt: skip
+    assert (done.returncode, "leaked" in done.stderr) == (code, False)
+    assert "1,000 rows" in done.stdout if code == 0 else "none.csv" in done.stderr
+
+
+def test_what_was_registered_runs_and_what_was_printed_arrives_before_the_process_ends():
+    program = (
+        "import sys, typer\n"
+        "from pipelines.cli import console, entry\n"
+        "def run():\n"
+        "    import atexit\n"
+        "    atexit.register(print, 'registered')\n"
+        "    print('printed')\n"
+        "    sys.exit(3)\n"
+        "console.main = run\n"
+        "entry.main()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (3, "printed\nregistered\n", "")

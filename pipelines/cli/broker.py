@@ -8,21 +8,23 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pipelines.cli.options import AsJson, private_files
+from pipelines.cli.options import AsJson, private_files, takes_run
 from streaming.program import command
 
 if TYPE_CHECKING:
     from streaming.broker import LocalBroker
 
-RunDir = Annotated[Path, typer.Option(help="The run directory; its `broker` folder holds the broker's data.")]
+RunDir = Annotated[
+    Path, typer.Option("--run-dir", help="The run directory; its `broker` folder holds the broker's data.")
+]
 HERE = Path("runs/broker")
 
 
 def register(app: typer.Typer) -> None:
     commands = typer.Typer(help="A real Kafka broker on 127.0.0.1, for one run directory.", no_args_is_help=True)
-    commands.command("start", epilog="Example: exfm broker start --run-dir runs/demo")(start)
-    commands.command("stop", epilog="Example: exfm broker stop --run-dir runs/demo")(stop)
-    commands.command("status", epilog="Example: exfm broker status --run-dir runs/demo --json")(status)
+    commands.command("start", epilog="Example: exfm broker start --run-dir runs/demo")(takes_run(start))
+    commands.command("stop", epilog="Example: exfm broker stop --run-dir runs/demo")(takes_run(stop))
+    commands.command("status", epilog="Example: exfm broker status --run-dir runs/demo --json")(takes_run(status))
     commands.command("fetch", epilog="Example: exfm broker fetch")(fetch)
     app.add_typer(commands, name="broker")
 

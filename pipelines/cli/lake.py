@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pipelines.cli.options import AsJson, RunDirOption
+from pipelines.cli.options import AsJson, RunDirOption, takes_run
 
 if TYPE_CHECKING:
     from pipelines.tools import LakeCare
@@ -24,11 +24,13 @@ def register(app: typer.Typer) -> None:
         help="A run's lake: what it holds, who reads it, housekeeping. Everything here is safe while the run is live.",
         no_args_is_help=True,
     )
-    commands.command("status", epilog="Example: exfm lake status --run-dir runs/demo --json")(status)
-    commands.command("readers", epilog="Example: exfm lake readers --run-dir runs/demo --pin audit:0:9999")(readers)
-    commands.command("compact", epilog="Example: exfm lake compact --run-dir runs/demo --all")(compact)
-    commands.command("retain", epilog="Example: exfm lake retain --run-dir runs/demo --days 30")(retain)
-    commands.command("vacuum", epilog="Example: exfm lake vacuum --run-dir runs/demo --older-than 0")(vacuum)
+    commands.command("status", epilog="Example: exfm lake status --run-dir runs/demo --json")(takes_run(status))
+    commands.command("readers", epilog="Example: exfm lake readers --run-dir runs/demo --pin audit:0:9999")(
+        takes_run(readers)
+    )
+    commands.command("compact", epilog="Example: exfm lake compact --run-dir runs/demo --all")(takes_run(compact))
+    commands.command("retain", epilog="Example: exfm lake retain --run-dir runs/demo --days 30")(takes_run(retain))
+    commands.command("vacuum", epilog="Example: exfm lake vacuum --run-dir runs/demo --older-than 0")(takes_run(vacuum))
     app.add_typer(commands, name="lake")
 
 

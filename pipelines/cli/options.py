@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -38,3 +41,61 @@ RunDirOrDefault = Annotated[
     Path | None, typer.Option("--run-dir", help="Folder of the run; default: runs/NAME, the config's name.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+
+
+def _given(context: typer.Context, run: Path | None) -> Path | None:
+    """`--run-dir` has been read by then: an argument that is not given comes after what is."""
+    if run is None and context.params.get("run_dir") is None:
+        raise typer.BadParameter("missing folder of a run: RUN as the last argument, or --run-dir RUN")
+    return run
+
+
+_SAME: dict[str, Any] = {"metavar": "RUN", "help": "The same as --run-dir.", "show_default": False}
+_RUN = Annotated[Path | None, typer.Argument(**_SAME)]
+_RUN_OR_OPTION = Annotated[Path | None, typer.Argument(**_SAME, callback=_given)]
+
+
+def takes_run(function: Callable[..., None], *, beside: str | None = None) -> Callable[..., None]:
+    """A command with an option `--run-dir` whose run may as well be its last argument.
+
+    `beside`: an argument that may be left out, in whose place the run may stand then, or a list among whose values it
+    may; there a folder is a run.
+
+    >>> def status(run_dir: RunDirOption, as_json: AsJson = False) -> None:
+    ...     print(run_dir)
+    >>> takes_run(status)(run=Path("runs/demo"), run_dir=None, as_json=False)
+    runs/demo
+    """
+    signature = inspect.signature(function, eval_str=True)
+    option = signature.parameters["run_dir"]
+    required = option.default is option.empty
+
+    @functools.wraps(function)
+    def command(*, run: Path | None = None, run_dir: Path | None = None, **others: Any) -> None:
+        if beside is not None and run is None and run_dir is None:
+            run, others[beside] = _run_among(others[beside])
+        if run is not None and run_dir is not None:
+            raise typer.BadParameter(f"the run is given twice: {run}, and --run-dir {run_dir}")
+        if run is None and run_dir is None and required:
+            raise typer.BadParameter("missing folder of a run: RUN as the last argument, or --run-dir RUN")
+        function(run_dir=run or run_dir or (None if required else option.default), **others)
+
+    optional = option.replace(default=None, annotation=Annotated[Path | None, *option.annotation.__metadata__])
+    parts = [optional if part is option else part for part in signature.parameters.values()]
+    if beside is None or signature.parameters[beside].annotation.__origin__ != list[str] | None:
+        parts.append(
+            option.replace(name="run", default=None, annotation=_RUN_OR_OPTION if required and beside is None else _RUN)
+        )
+    parts = [part.replace(kind=part.KEYWORD_ONLY) for part in parts]
+    command.__signature__ = signature.replace(parameters=parts)  # type: ignore[attr-defined]
+    command.__annotations__ = {part.name: part.annotation for part in parts}
+    return command
+
+
+def _run_among(values: str | list[str] | None) -> tuple[Path | None, str | list[str] | None]:
+    """The first of these values that is a folder, and what is left."""
+    listed = [values] if isinstance(values, str) else values or []
+    run = next((value for value in listed if Path(value).is_dir()), None)
+    if run is None:
+        return None, values
+    return Path(run), [value for value in listed if value != run] or None

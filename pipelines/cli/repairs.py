@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from pipelines.cli.options import AsJson, Overrides, RunDirOption
+from pipelines.cli.options import AsJson, Overrides, RunDirOption, takes_run
 
 Reason = Annotated[str | None, typer.Option("--reason", help="Only letters with this reason, as `list` names it.")]
 
@@ -24,9 +24,13 @@ def _register_letters(app: typer.Typer) -> None:
         help="Records that a run refused, with their reasons: counted, shown, put back onto their topics.",
         no_args_is_help=True,
     )
-    commands.command("list", epilog="Example: exfm dead-letters list --run-dir runs/demo")(list_)
-    commands.command("show", epilog="Example: exfm dead-letters show ads:0:17 --run-dir runs/mine")(show)
-    commands.command("replay", epilog="Example: exfm dead-letters replay --run-dir RUN --reason null:age")(replay)
+    commands.command("list", epilog="Example: exfm dead-letters list --run-dir runs/demo")(takes_run(list_))
+    commands.command("show", epilog="Example: exfm dead-letters show ads:0:17 --run-dir runs/mine")(
+        takes_run(show, beside="place")
+    )
+    commands.command("replay", epilog="Example: exfm dead-letters replay --run-dir RUN --reason null:age")(
+        takes_run(replay)
+    )
     app.add_typer(commands, name="dead-letters")
 
 
@@ -39,7 +43,7 @@ def _register_mend(app: typer.Typer) -> None:
     def _group() -> None:
         """A group also while it has one command."""
 
-    commands.command("watermark", epilog="Example: exfm mend watermark --run-dir runs/live --yes")(watermark)
+    commands.command("watermark", epilog="Example: exfm mend watermark --run-dir runs/live --yes")(takes_run(watermark))
     app.add_typer(commands, name="mend")
 
 

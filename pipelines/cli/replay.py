@@ -111,6 +111,8 @@ def replay(
     if compare:
         _compare(given or [], out, json_=json_)
         return
+    if given and run_dir is None and Path(given[0]).is_dir():
+        run_dir, given = Path(given[0]), given[1:]
     if given:
         if named := next((option for option, value in inline.items() if value), None):
             raise BadInput(f"{named} is for a replay without a spec; write it into {given[0]}, or leave the spec out")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pipelines.cli.options import AsJson, Overrides, RunDirOption, RunDirOrDefault, private_files
+from pipelines.cli.options import AsJson, Overrides, RunDirOption, RunDirOrDefault, private_files, takes_run
 
 if TYPE_CHECKING:
     from pipelines.config import Config
@@ -345,7 +345,7 @@ def stop(
 
 
 def report(
-    run_dir: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run that ended, such as runs/demo.")],
+    run_dir: RunDirOption,
     json_: AsJson = False,
     all_: Annotated[bool, typer.Option("--all", help="Figures of the whole stream, too.")] = False,
 ) -> None:
@@ -374,8 +374,8 @@ def report(
 
 def register(app: typer.Typer) -> None:
     app.command()(check)
-    app.command()(stream)
-    app.command()(top)
-    app.command()(status)
-    app.command()(stop)
-    app.command()(report)
+    app.command()(takes_run(stream))
+    app.command()(takes_run(top))
+    app.command()(takes_run(status))
+    app.command()(takes_run(stop))
+    app.command()(takes_run(report))

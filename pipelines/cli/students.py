@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pipelines.cli.options import AsJson, RunDirOption, private_files
+from pipelines.cli.options import AsJson, RunDirOption, private_files, takes_run
 
 if TYPE_CHECKING:
     from pipelines.students import Pipeline, Spawned
@@ -211,4 +211,4 @@ def _until_live(pipeline: Pipeline, name: str, spawned: Spawned) -> str:
 
 def register(app: typer.Typer) -> None:
     for command in (spawn, students, pause, resume, retire, logs):
-        app.command()(command)
+        app.command()(takes_run(command))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from pipelines.cli.options import AsJson, RunDirOption
+from pipelines.cli.options import AsJson, RunDirOption, takes_run
 
 if TYPE_CHECKING:
     from pipelines.serving import Follow
@@ -34,8 +34,9 @@ TrackingUri = Annotated[
 
 
 def register(app: typer.Typer) -> None:
-    for command in (promote, rollback, serve, score):
-        app.command()(command)
+    for command in (promote, rollback, score):
+        app.command()(takes_run(command))
+    app.command()(takes_run(serve, beside="names"))
 
 
 def promote(

@@ -120,3 +120,45 @@ def test_every_command_has_its_place_in_the_help(capsys):
     for panel, names in cli.PANELS.items():
         assert panel in shown
         assert any(name in commands for name in names)
+
+
+def commands_of_a_run(part=None, name=()):
+    part = typer.main.get_command(cli.app) if part is None else part
+    for each, command in getattr(part, "commands", {}).items():
+        yield from commands_of_a_run(command, (*name, each))
+    options = {option for param in part.params for option in param.opts}
+    if "--run-dir" in options and name[-1] not in AUXILIARY and name != ("broker", "start"):
+        yield name, part
+
+
+AUXILIARY = {"doctor", "check", "ingest", "replay"}  # a run is not what the command is about, or it has its own test
+
+
+@pytest.mark.parametrize(
+    ("name", "command"), [pytest.param(*each, id=" ".join(each[0])) for each in commands_of_a_run()]
+)
+def test_a_run_is_the_last_argument_or_an_option_whichever_comes_to_mind(name, command, monkeypatch, tmp_path, capsys):
+    """Each command is called both ways with a folder that holds no run, and says the same of it."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "some run").mkdir()
+    (tmp_path / "x").write_text("{}")
+    others = ["x" for part in command.params if part.param_type_name == "argument" and part.required]
+    others += ["--reason=why"] if any(part.name == "reason" and part.required for part in command.params) else []
+
+    def said(*arguments):
+        with pytest.raises(SystemExit) as end:
+            cli.main([*name, *others, *arguments])
+        return end.value.code, *capsys.readouterr()
+
+    as_option = said("--run-dir", "some run")
+    assert said("some run") == as_option
+    assert "some run" in "".join(map(str, as_option)) or name in {("stream",), ("top",)}
+    assert said("some run", "--run-dir", "other")[0] == 2
+
+
+@pytest.mark.parametrize("command", ["status", "report", "top", "students"])
+def test_a_command_without_its_run_says_both_ways(command, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        cli.main([command])
+    said = " ".join(capsys.readouterr().err.replace("│", " ").split())
+    assert "RUN as the last argument, or --run-dir RUN" in said

@@ -15,7 +15,8 @@ from pipelines.training import HEAVY, HEAVY_ROWS
 from streaming.schema import SAMPLE_WEIGHT
 
 REMEDIES = {
-    "null": "declare the column with `nullable: true`, or give a value in every row",
+    "null": "declare the column with `nullable: true`, or give a value in every row; inside a list of floats each "
+    "value has its place: fill it, or write null for the whole list",
     "not_finite": "declare the column with `nullable: true`: NaN then counts as missing",
     "out_of_range": "widen `minimum` and `maximum` of the column, or the table that it is an index into; a dense "
     "feature of large numbers takes them with transform `log1p` or `standardise`",

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
-from pipelines.init.columns import Seen
+from pipelines.init.columns import Seen, float_step
 from pipelines.init.guess import named
 from pipelines.init.sizes import hashed_rows, share_words
 from pipelines.quality import Finding, note, warn
-from streaming.schema import RowSchema, Task
+from streaming.schema import SAMPLE_WEIGHT, RowSchema, Task
 
 NUMBERS: dict[str, float] = {
     "count": 3, "cnt": 3, "num": 3, "price": 3, "amount": 3, "length": 3, "len": 3, "duration": 3, "seconds": 3,
@@ -26,6 +26,25 @@ CODES: dict[str, float] = {
 IN_ORDER = frozenset([
     "hist", "history", "seq", "sequence", "recent", "last", "seen", "clicked", "viewed", "past",
 ])  # fmt: skip
+WEIGHTS = frozenset([
+    "weight", "weights", "ipw", "importance", "importance_weight", "row_weight", "example_weight", "sampling_weight",
+    "sampleweight", "inverse_propensity", "inverse_propensity_weight",
+])  # fmt: skip
+_SPLIT = "texts hold several values with `{0}` between, and each text as a whole is taken for one id"
+_AS_LISTS = "write them as lists, and each value has a row of its table: in DuckDB string_split(x, '{0}')"
+RECIPE = (
+    "write a row for each: in DuckDB SELECT * EXCLUDE (x), regexp_extract(s, '(.*)-', 1) AS item, "
+    "right(s, 1)::INT AS label FROM (SELECT *, unnest(string_split(x, ' ')) AS s FROM 'file')"
+)
+TEXT_FORMS = {
+    **{mark: (_SPLIT.format(mark), _AS_LISTS.format(mark)) for mark in "|,;"},
+    "weighted": (
+        "texts hold ids, each with a number behind a colon, and each text as a whole is taken for one id",
+        "write two columns: a list of the ids, and the numbers as dense features where their number is fixed",
+    ),
+    "shown": ("texts hold items that were shown, each with 1 or 0 for clicked or not", RECIPE),
+}
+FEW = 100
 SMALL = 1000
 """Whole numbers below it, and few of them, have a row each."""
 
@@ -61,9 +80,13 @@ class LeftOut(NamedTuple):
 
 
 def find_features(
-    columns: Mapping[str, Seen], left_out: Mapping[str, str], logged: Mapping[str, str]
+    columns: Mapping[str, Seen],
+    left_out: Mapping[str, str],
+    logged: Mapping[str, str],
+    asked: Collection[str | None] = (),
 ) -> tuple[list[Feature], list[LeftOut], list[Finding]]:
-    """`left_out`: columns that are something else, or know the label, and why. `logged`: kept, but read by no model."""
+    """`left_out`: columns that are something else, or know the label, and why. `logged`: kept, but read by no model.
+    `asked`: columns that the caller named."""
     found: list[Feature] = []
     out: list[LeftOut] = []
     wrong: list[Finding] = []
@@ -73,11 +96,17 @@ def find_features(
             if left_out[column.name]:
                 out.append(LeftOut(column.name, left_out[column.name]))
             continue
-        if (why := useless(column)) is not None:
+        if (why := useless(column, asked)) is not None:
             out.append(LeftOut(column.name, why))
             kind = note if column.kind == "other" else warn
-            wrong.append(kind(f"column `{column.name}`", why, "it is left out"))
+            wrong.append(kind(f"column `{column.name}`", why, f"it is left out{_instead(column)}"))
             continue
+        if column.name == SAMPLE_WEIGHT:
+            names.add(SAMPLE_WEIGHT)
+            found.append(_weight(column))
+            wrong.append(note(f"column `{SAMPLE_WEIGHT}`", found[-1].why, "no model reads it"))
+            continue
+        wrong += _said(column)
         name = feature_name(column.name, names)
         names.add(name)
         feature, odd = _feature(column, name)
@@ -88,8 +117,8 @@ def find_features(
     return found, out, wrong
 
 
-def useless(column: Seen) -> str | None:
-    """Why a column can be no feature."""
+def useless(column: Seen, asked: Collection[str | None] = ()) -> str | None:
+    """Why a column can be no feature, or should be none unless the caller asked for it."""
     if column.nulls == column.rows:
         return "null in every row"
     if column.kind == "other":
@@ -100,9 +129,78 @@ def useless(column: Seen) -> str | None:
         return "whole numbers that 64 bits do not hold: write them as text"
     if column.infinite:
         return f"{column.infinite:,} values are infinite, which would make their rows dead letters"
+    if column.name == SAMPLE_WEIGHT:
+        if not column.is_number or column.low is None:
+            return f"it is {column.type.lower()}: a weight is a number, so every row counts 1"
+        wrong = f"{column.nulls:,} rows have none" if column.nulls else f"the smallest is {column.low:g}"
+        return (
+            f"{wrong}, and a weight is 0 or more: without it every row counts 1"
+            if column.nulls or column.low < 0
+            else None
+        )
+    if column.name in asked:
+        return None
+    if column.is_number and column.low is not None and column.low >= 0 and column.name.lower() in WEIGHTS:
+        return f"by its name `{column.name}` says what a row counts ({column.low:g} to {column.high:g})"
+    if column.is_number and column.whole:
+        if column.distinct == column.rows >= FEW and column.high - column.low + 1 == column.rows:  # type: ignore
+            return f"a row number: {column.low:,.0f} to {column.high:,.0f}, another one in every row"
+        if not _counts(column):
+            if (step := float_step(column)) > 1:
+                return merged(column, step)
+            if column.distinct > 0.9 * column.rows and column.rows > SMALL:
+                return f"another whole number in nearly every row ({column.distinct:,} in {column.rows:,}): an id"
     if column.kind == "text" and column.distinct > 0.9 * column.rows and column.rows > SMALL:
         return "another text in nearly every row: nothing to learn from"
     return None
+
+
+def _instead(column: Seen) -> str:
+    """What to write where a column that is left out is wanted."""
+    if column.name.lower() in WEIGHTS and column.is_number:
+        return (
+            f". If it does, write `columns: {{{SAMPLE_WEIGHT}: {column.name}}}` under source, and `- {{name: "
+            f"{SAMPLE_WEIGHT}, type: float32}}` under rows.columns; if it is a feature, name it there and under "
+            "features.dense"
+        )
+    if column.name == SAMPLE_WEIGHT or not column.is_number or not column.whole or column.distinct <= 1:
+        return ""
+    return "; if it is a feature, name it under rows.columns and features"
+
+
+def merged(column: Seen, step: int) -> str:
+    """What floats have made of large ids."""
+    bits = 53 if column.type == "DOUBLE" else 24
+    return (
+        f"ids in floats: above 2^{bits} floats do not hold every whole number, and at {column.high:,.0f} they stand "
+        f"{step:,} (2^{step.bit_length() - 1}) apart, so that ids next to each other are one; {column.distinct:,} "
+        "values are left, and which ids they were cannot be known any more: write them as int64 or text"
+    )
+
+
+def _weight(column: Seen) -> Feature:
+    why = f"what a row counts, in losses and metrics: {column.low:g} to {column.high:g}, mean {column.mean:.3g}"
+    return Feature(SAMPLE_WEIGHT, column.name, {"name": SAMPLE_WEIGHT, "type": "float32"}, None, {}, why)
+
+
+def _said(column: Seen) -> list[Finding]:
+    """Values that are taken for something else, or as they are though they look like more."""
+    where, found = f"column `{column.name}`", []
+    if column.nans:
+        seen = f"{column.nans:,} of {column.rows:,} values are NaN (not a number)"
+        found.append(note(where, seen, "NaN counts as null: the column is declared nullable, a missing value is 0"))
+    if column.inner_nulls:
+        seen = f"{column.inner_nulls:,} values inside lists are null"
+        if column.kind == "floats":
+            remedy = "their rows become dead letters, for in a list of floats each has its place: fill them"
+            found.append(warn(where, seen, remedy))
+        else:
+            found.append(note(where, seen, "lists are taken without them"))
+    if column.form:
+        found.append(warn(where, *TEXT_FORMS[column.form]))
+    if float_step(column) > 1 and column.whole and not _counts(column):
+        found.append(warn(where, merged(column, float_step(column)), "it was named, and so it is taken"))
+    return found
 
 
 def feature_name(name: str, taken: set[str]) -> str:
@@ -159,10 +257,17 @@ def _ids(column: Seen, name: str, declared: dict[str, Any]) -> tuple[Feature, li
     assert column.high is not None
     low, high, wrong = int(column.low), int(column.high), []
     what = f"{column.distinct:,} ids"
+    if high >= 2**63:
+        rows = hashed_rows(column.distinct)
+        why = f"{what} up to {high:,}, more than int64 holds: as texts{share_words(column.distinct, rows)}"
+        wrong.append(note(f"column `{name}`", why, "type: string keeps them as they are written"))
+        return Feature(
+            name, column.name, declared | {"type": "string"}, "sparse", {"name": name, "rows": rows}, why
+        ), wrong
     if column.kind == "float" or (column.high > SMALL and not named(column, CODES)):
         seen = (
             f"{column.distinct:,} whole numbers from {low:,} to {high:,}: taken for ids, by "
-            f"{'their values' if column.kind == 'int' else 'their values, though the file has floats'}"
+            f"{'their values' if column.kind == 'int' else f'their values, though their type is {column.type.lower()}'}"
         )
         remedy = "as numbers, they would be a dense feature: which is larger would count, and not which it is"
         wrong.append((warn if column.kind == "float" else note)(f"column `{column.name}`", seen, remedy))
@@ -209,7 +314,8 @@ def _vector(column: Seen, name: str, declared: dict[str, Any]) -> Feature:
 
 
 def _list(column: Seen, name: str, declared: dict[str, Any]) -> Feature:
-    declared = declared | {"type": "list<string>" if column.kind == "texts" else "list<int64>"}
+    large = column.kind == "ints" and column.high is not None and column.high >= 2**63
+    declared = declared | {"type": "list<string>" if column.kind == "texts" or large else "list<int64>"}
     rows = hashed_rows(column.distinct)
     kind = "texts" if column.kind == "texts" else "ids"
     what = f"{column.distinct:,} {kind} in lists of up to {column.longest}, {column.mean:.1f} on average"

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pipelines.init.columns import Seen
+from pipelines.init.columns import Seen, epoch_ms, finite
 from pipelines.init.guess import Guess, named, ranked
 from pipelines.init.times import IN_NAMES, EventTime, unit_of
 from pipelines.quality import Finding, percent, warn
@@ -122,7 +122,7 @@ def _best(able: list[Seen], order: list[str]) -> list[Seen]:
 
 def _way(engine: Engine, path: Path, column: Seen, asked: bool = False) -> Way | None:
     """How a column would be read as a label; None: it cannot be. `asked`: the caller says that it is one."""
-    x, name = column.sql, column.name
+    x, name = finite(column.sql, column.type) if column.nans else column.sql, column.name
     if column.kind == "flag":
         return Way({"column": name}, x, "true or false") if column.distinct == 2 else None
     if column.kind == "text" and 0 < column.distinct <= 2:
@@ -234,7 +234,7 @@ def _unused(where: str, why: str) -> Delay:
 def _time_of(column: Seen, time: EventTime, last_year: int) -> tuple[str, str | None] | None:
     """In ms, and the unit in which it is where that is not the event time's."""
     if column.kind == "time":
-        return f"epoch_ms({column.sql})", None
+        return epoch_ms(column.sql, column.type), None
     if not column.is_number or column.high is None:
         return None
     own, unit = unit_of(column.high, last_year), time.unit

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from pipelines.init.columns import Seen, look
 from pipelines.init.config_text import Draft, config_text, student_name
-from pipelines.init.features import LeftOut, find_features, unbounded, useless
+from pipelines.init.features import RECIPE, LeftOut, find_features, unbounded, useless
 from pipelines.init.feedback import as_column, with_feedback
 from pipelines.init.labels import MOST, Label, find_labels, possible
 from pipelines.init.prepared import as_it_lies, opened, prepared
@@ -182,8 +182,9 @@ def _draft(
     known = {time.guess.column, *(label.guess.column for label in labels)}
     roles, odd = find_roles(engine, source.path, columns, labels, known, asked.roles)
     findings += odd
+    named_ones = {*asked.roles.values(), *asked.labels}
     left_out = _left_out(columns, known, labels, this_year + 1, roles.id.column, roles.vertical.column)
-    hidden = {name for name, column in columns.items() if name in left_out or useless(column) is not None}
+    hidden = {name for name, column in columns.items() if name in left_out or useless(column, named_ones) is not None}
     seen = examine_sample(engine, source.path, columns, time, labels, roles, hidden)
     findings += [f for f in seen.findings if not f.where.startswith("duplicates")]
     for finding in seen.findings:
@@ -193,7 +194,7 @@ def _draft(
     logged, propensity = dict[str, str](), roles.propensity
     if propensity.column is not None:
         logged[propensity.column] = f"a propensity, for `exfm replay`: {propensity.words}"
-    features, useless_columns, odd = find_features(columns, left_out, logged)
+    features, useless_columns, odd = find_features(columns, left_out, logged, named_ones)
     findings += odd
     ready = as_it_lies(path, source, columns, time, back)
     if ready is None:
@@ -213,7 +214,7 @@ def _draft(
         time=time,
         labels=labels,
         roles=roles,
-        id_type="string" if roles.id.column and columns[roles.id.column].kind == "text" else "int64",
+        id_type="string" if roles.id.column and _is_text(columns[roles.id.column]) else "int64",
         features=features,
         left_out=useless_columns,
         findings=[_named_as_left_out(finding, left_out) for finding in findings],
@@ -221,6 +222,11 @@ def _draft(
         made_with=asked.arguments,
     )
     return draft, len(columns)
+
+
+def _is_text(ids: Seen) -> bool:
+    """Whether ids are texts, or too large for int64."""
+    return ids.kind == "text" or (ids.high is not None and ids.high >= 2**63)
 
 
 def _named_as_left_out(finding: Finding, left_out: Mapping[str, str]) -> Finding:
@@ -250,6 +256,11 @@ def _labels_there(
             "them are positive is not clear; a label is 0 and 1, true and false, yes and no, or a count"
         )
     if not found:
+        if shown := [name for name, column in columns.items() if column.form == "shown"]:
+            raise BadInput(
+                f"{path}: no column is a label, but `{shown[0]}` holds lists of what was shown, each with 1 or 0 for "
+                f"clicked or not; {RECIPE} (x: {shown[0]})"
+            )
         able = [name for name, column in columns.items() if possible(engine, parquet, column)]
         could = (
             f"; these could be: {', '.join(able[:20])}" if able else "; no column has two values that say yes and no"

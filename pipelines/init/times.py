@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -12,7 +12,7 @@ import duckdb
 import pyarrow as pa
 
 from pipelines.checks import WRITTEN, TimeSeen, day, plausible, written_as
-from pipelines.init.columns import Seen
+from pipelines.init.columns import Seen, epoch_ms, float_step
 from pipelines.init.guess import Guess, named, ranked
 from pipelines.quality import Finding, warn
 from streaming.messages import LATEST_EVENT_TIME_MS, PER_MS, Unit, milliseconds
@@ -20,12 +20,14 @@ from streaming.tables import MADE_FROM_MS, ROW, SECOND_MS, Engine, literal, made
 
 NAMES: dict[str, float] = {
     "event_time": 6, "timestamp": 5, "time": 5, "ts": 5, "datetime": 5, "stamp": 5, "at": 3, "date": 3, "hour":
-    2, "day": 2, "created": 4, "shown": 4, "served": 4,
+    2, "day": 2, "created": 4, "shown": 4, "served": 4, "t": 3, "epoch": 5, "unix": 4, "utc": 3, "when": 4,
 }  # fmt: skip
 LATER = frozenset([
     "click", "clicked", "conversion", "converted", "conv", "purchase", "order", "install", "attributed",
     "attribution", "end", "last", "first", "since", "until", "update", "updated", "delay", "feedback",
 ])  # fmt: skip
+OTHER_TIMES = frozenset(["birth", "birthday", "birthdate", "dob", "born", "bday"])
+NOT_TIMES = frozenset(["id", "ids", "uid", "uuid", "code", "key", "zip", "phone", "campaign", "sku"])
 LENGTHS = frozenset([
     "duration", "dwell", "watch", "play", "length", "spent", "elapsed", "gap", "minutes", "seconds", "hours",
     "age",
@@ -38,6 +40,13 @@ TEXT_FORMS = ("%d/%m/%Y %H:%M:%S", "%m/%d/%Y %H:%M:%S", "%d.%m.%Y %H:%M:%S", "%Y
               "%d/%m/%Y %H:%M", "%Y/%m/%d %H:%M", "%d/%b/%Y:%H:%M:%S %z", "%d/%m/%Y", "%d.%m.%Y")  # fmt: skip
 UNIT_WORDS = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
 UNNAMED_DISTINCT = 100
+IN_ORDER = 0.9
+"""A column that nothing names a time is one where rows come in its order."""
+
+MOST_CANDIDATES = 12
+UNNAMED, NAMED_LEAST = 0.1, 0.2
+DATED, ORDERED, FINE = 5.0, 8.0, 4.0
+"""Points of dates of our days, of rows that come in the column's order, of a distinct value in every row."""
 SKEWED = 0.1
 """The middle 98 % of rows in less than this share of the time."""
 
@@ -55,30 +64,43 @@ class EventTime(NamedTuple):
     form: str | None = None
 
 
+Read = tuple[str, Unit, bool, int, int, str, list[Finding], str | None]
+
+
+class Candidate(NamedTuple):
+    """A column that may be the event time. `order`: 1 where rows come in its order, 0 where they come in any."""
+
+    column: Seen
+    read: Read
+    order: float
+    points: float
+
+    @property
+    def words(self) -> str:
+        return f"{self.column.name} ({self.column.distinct:,} distinct, {order_words(self.order)})"
+
+
 def event_time(
     engine: Engine, path: Path, columns: Mapping[str, Seen], this_year: int, asked: str | None
 ) -> tuple[EventTime, list[Finding]]:
     """The column of the event time, or rows a second apart where there is none. `asked`: the column that the caller
     named."""
-    chosen = (
-        [columns[asked]]
-        if asked is not None
-        else ranked(columns.values(), lambda column: _score(column, this_year + 1))
-    )
+    named_ones = [columns[asked]] if asked is not None else columns.values()
+    candidates = _candidates(engine, path, named_ones, this_year + 1, asked is not None)
     rejected: list[Finding] = []
-    for place, column in enumerate(chosen):
-        read = _read(engine, path, column, this_year + 1)
-        if read is None:
-            continue
-        others = [each.name for each in chosen[place + 1 :]]
-        sql, unit, as_is, low, high, why, wrong, form = read
-        why = f"{why}, {day(low)} to {day(high)}"
-        guess = Guess(column.name, why, others[0] if others else "the order of the file")
-        return EventTime(guess, sql, unit, as_is, low, high, form), [*rejected, *wrong]
+    if candidates:
+        (best, *others) = candidates
+        sql, unit, as_is, low, high, why, wrong, form = best.read
+        why = f"{why}, {day(low)} to {day(high)}, {order_words(best.order)}"
+        guess = Guess(best.column.name, why, others[0].words if others else "the order of the file")
+        return EventTime(guess, sql, unit, as_is, low, high, form), [*wrong, *_coarse(best.column)]
     rows = next(iter(columns.values())).rows
     for column in columns.values():
         if column.nulls and column.nulls < rows and _score(replace(column, nulls=0), this_year + 1):
             seen = f"{column.nulls:,} of {rows:,} rows have no time, so it is not taken"
+            rejected.append(warn(f"event time `{column.name}`", seen, "leave these rows out of the file, or fill them"))
+        if column.infinite and column.kind == "time":
+            seen = f"{column.infinite:,} of {rows:,} times are infinite, or at the edge of 64 bits: it is not taken"
             rejected.append(warn(f"event time `{column.name}`", seen, "leave these rows out of the file, or fill them"))
     why = (
         f"no column is one: rows are {SECOND_MS // 1000} s apart, in the order of the file; hours and days say nothing"
@@ -99,25 +121,76 @@ def another_time(column: Seen, last_year: int) -> bool:
     return written or (unit_of(low, last_year) is not None and unit_of(high, last_year) is not None)
 
 
+def _candidates(engine: Engine, path: Path, columns: Iterable[Seen], last_year: int, asked: bool) -> list[Candidate]:
+    """Columns that can be read as times, the best first: by name, by dates of our days, by whether rows come in their
+    order, and by how finely they tell rows apart."""
+    found = []
+    for column in ranked(columns, lambda each: 1.0 if asked else _score(each, last_year))[:MOST_CANDIDATES]:
+        if column.infinite or (column.low is None and column.kind != "text"):
+            continue
+        read = _read(engine, path, column, last_year)
+        if read is None:
+            continue
+        order = _order(engine, path, read[0])
+        name = _score(column, last_year)
+        if not asked and name < NAMED_LEAST and order < IN_ORDER:
+            continue
+        dated = DATED if plausible(read[3], last_year) and plausible(read[4], last_year) else 0.0
+        fine = FINE * math.log(max(2, column.distinct)) / math.log(max(2, column.rows))
+        found.append(Candidate(column, read, order, name + dated + ORDERED * order + fine))
+    return sorted(found, key=lambda candidate: -candidate.points)
+
+
+def _order(engine: Engine, path: Path, sql: str) -> float:
+    """How far rows come in the order of a time: of steps from row to row, those forward less those back; or how their
+    place goes along with it, where streams were laid side by side."""
+    forward, back, along = engine.row(
+        f"SELECT count_if(t > before), count_if(t < before), corr(t, place) FROM (SELECT t, place, "
+        f"lag(t) OVER () AS before FROM (SELECT {sql} AS t, {ROW} AS place FROM {parquet(path)}))"
+    )
+    along = 0.0 if along is None or math.isnan(along) else along
+    return max(0.0, along, (forward - back) / max(1, forward + back))
+
+
+def order_words(order: float) -> str:
+    """
+    >>> [order_words(order) for order in (1.0, 0.95, 0.3)]
+    ['in the order of the file', 'nearly in the order of the file', 'not in the order of the file']
+    """
+    return "in the order of the file" if order == 1 else (
+        f"{'nearly' if order >= IN_ORDER else 'not'} in the order of the file"
+    )  # fmt: skip
+
+
+def _coarse(column: Seen) -> list[Finding]:
+    """float32 holds 24 bits of a number."""
+    if column.type != "FLOAT" or column.high is None or (step := float_step(column)) <= 1:
+        return []
+    seen = (
+        f"it is float32, which holds numbers of this size only to the nearest {step:,}: {column.distinct:,} times in "
+    )
+    remedy = "rows of one time keep the order of the file; write it as a double, or as whole numbers"
+    return [warn(f"event time `{column.name}`", f"{seen}{column.rows:,} rows", remedy)]
+
+
 def _score(column: Seen, last_year: int) -> float:
-    """0 for what is no time, or has nulls; a time of something that comes after the impression is the last to be
-    taken. Of columns without a name, numbers that are times of our days."""
-    if column.nulls or column.words & LENGTHS or column.distinct < 2:
+    """0 for what is no time by its name, or has nulls; a time of something that comes after the impression is the last
+    to be taken, and so are numbers without such a name that could be times of our days."""
+    if column.nulls or column.infinite or column.words & LENGTHS or column.distinct < 2:
         return 0.0
     points = named(column, NAMES)
-    points += 10 if column.kind == "time" else 0
-    if re.fullmatch(r"column\d+", column.name) and column.whole and column.distinct > UNNAMED_DISTINCT:
+    if column.words & OTHER_TIMES or (column.words & NOT_TIMES and not points):
+        return 0.0
+    points += 1 if column.kind == "time" else 0
+    if not points and column.whole and column.is_number and column.distinct > UNNAMED_DISTINCT:
         assert column.low is not None
         assert column.high is not None
         edges = {unit_of(column.low, last_year), unit_of(column.high, last_year)}
-        points = 5 if len(edges) == 1 and None not in edges else 0
+        points = UNNAMED if len(edges) == 1 and None not in edges else 0
     if column.kind not in ("int", "float", "text", "time"):
         return 0.0
     after = bool(column.words & LATER) and column.name.lower() not in NAMES
-    return max(0.1, points - 6) if points and after else points
-
-
-Read = tuple[str, Unit, bool, int, int, str, list[Finding], str | None]
+    return max(NAMED_LEAST, points - 6) if points and after else points
 
 
 def _read(engine: Engine, path: Path, column: Seen, last_year: int) -> Read | None:
@@ -125,7 +198,7 @@ def _read(engine: Engine, path: Path, column: Seen, last_year: int) -> Read | No
         assert column.low is not None
         assert column.high is not None
         low, high = int(column.low), int(column.high)
-        return f"epoch_ms({column.sql})", "ms", True, low, high, column.type.lower(), [], None
+        return epoch_ms(column.sql, column.type), "ms", True, low, high, column.type.lower(), [], None
     if column.kind == "text":
         return _text(engine, path, column)
     return _number(engine, path, column, last_year)

@@ -28,10 +28,10 @@ from streaming.messages.validation import (
     Refusal,
     Refusals,
     RowRules,
+    as_taken,
     bisect,
     if_nullable,
     kept_rows,
-    nan_as_null,
     without_rows,
 )
 from streaming.schema import POSITION_FIELDS, RowSchema
@@ -261,7 +261,7 @@ class JsonCodec(Codec):
         if table.num_rows != len(values):
             raise ValueError(f"{table.num_rows} objects in {len(values)} messages")
         batch = concatenated(table.to_batches(), self._rules.schema)
-        columns = map(nan_as_null, batch.columns, batch.schema)
+        columns = map(as_taken, batch.columns, batch.schema)
         return pa.RecordBatch.from_arrays(list(columns), schema=batch.schema)
 
     def _mended(self, values: list[bytes]) -> tuple[list[bytes], dict[int, Refusal]]:

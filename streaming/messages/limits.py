@@ -192,3 +192,30 @@ def range_words(low: float | None, high: float | None) -> str:
     if first is None:
         return f"at most {last}"
     return f"{first} to {last}" if last is not None else f"at least {first}"
+
+
+def without_inner_nulls(column: pa.Array) -> pa.Array:
+    """Lists of ids or texts less the nulls inside them. In a list of floats each value has its place: it stays.
+
+    >>> without_inner_nulls(pa.array([[1, None, 2], None, [None]])).to_pylist()
+    [[1, 2], None, []]
+    """
+    if not has_inner_nulls(column):
+        return column
+    values = column.flatten()
+    known = values.is_valid().to_numpy(zero_copy_only=False)
+    rows = pc.list_parent_indices(column).to_numpy(zero_copy_only=False)
+    offsets = np.concatenate([[0], np.cumsum(np.bincount(rows[known], minlength=len(column)))])
+    kind = pa.list_(column.type.value_type)
+    starts = pa.array(offsets, pa.int32(), mask=np.append(column.is_null().to_numpy(zero_copy_only=False), False))
+    return pa.ListArray.from_arrays(starts, values.drop_null(), type=kind)
+
+
+def has_inner_nulls(column: pa.Array) -> bool:
+    """Whether there are nulls inside lists of ids or texts."""
+    kind = column.type
+    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)):
+        return False
+    inner = kind.value_type
+    in_place = pa.types.is_floating(inner) or pa.types.is_decimal(inner) or pa.types.is_null(inner)
+    return not in_place and bool(column.flatten().null_count)

@@ -20,11 +20,13 @@ from streaming.messages.limits import (
     PlainColumns,
     all_finite,
     bounds_of,
+    has_inner_nulls,
     inside,
     most_values,
     outside,
     range_words,
     row_sizes,
+    without_inner_nulls,
 )
 from streaming.messages.times import is_written_time, milliseconds
 from streaming.schema import SAMPLE_WEIGHT, RowSchema
@@ -89,7 +91,7 @@ class RowRules:
                 return conform(table, self.schema)
         same = one.schema.equals(self.schema)
         batches = one.to_batches() if same or one.schema.equals(self._nullable) else []
-        if len(batches) != 1 or self._plain.any_nan(batches[0]):
+        if len(batches) != 1 or self._plain.any_nan(batches[0]) or any(map(has_inner_nulls, batches[0].columns)):
             return conform(table, self.schema)
         batch = batches[0]
         return (batch if same else pa.RecordBatch.from_arrays(batch.columns, schema=self.schema)), {}
@@ -155,7 +157,7 @@ class RowRules:
             if values.null_count or low is not None or high is not None:
                 rows = pc.list_parent_indices(column)
             if values.null_count:
-                yield _of_rows(values.is_null(), rows, len(column)), f"null:{name}", "; its values are not nullable"
+                yield _of_rows(values.is_null(), rows, len(column)), f"null:{name}", "; each value has its place"
             if pa.types.is_floating(values.type) and not all_finite(values):
                 wrong = pc.invert(pc.is_finite(values)).fill_null(False)
                 broken = _of_rows(wrong, pc.list_parent_indices(column), len(column))
@@ -191,10 +193,11 @@ def conform(table: pa.Table, schema: pa.Schema) -> tuple[pa.RecordBatch, Refusal
     """The columns of `schema`, in its types, from a table that may hold more columns, in another order or width.
 
     Integers of any width become int64; whole floats and decimals too, and true and false 1 and 0. An unsigned integer
-    of 2^63 or more keeps its 64 bits: it becomes itself − 2^64. Numbers become float32 (rounded). Dictionaries are
-    decoded, large_string and string_view become string. `event_time_ms` may be a timestamp, a date or ISO 8601 text
-    (times.py). NaN in a nullable column is null, and such a column may be absent: nulls. Anything else is a refusal,
-    `missing_column:x` or `wrong_type:x`, of each row it touches; such cells are null in the batch.
+    of 2^63 or more keeps its 64 bits: it becomes itself − 2^64; or its digits, in a column of texts. Numbers become
+    float32 (rounded). Dictionaries are decoded, large_string and string_view become string. `event_time_ms` may be a
+    timestamp, a date or ISO 8601 text (times.py). NaN in a nullable column is null, a null inside a list of ids or
+    texts is left out, and a nullable column may be absent: nulls. Anything else is a refusal, `missing_column:x` or
+    `wrong_type:x`, of each row it touches; such cells are null in the batch.
     Raises ValueError where one column stands twice in the table.
 
     >>> read = pa.table({"id": pa.array([2**64 - 5], pa.uint64()), "score": [float("nan")], "seen": [True]})
@@ -214,6 +217,7 @@ def conform(table: pa.Table, schema: pa.Schema) -> tuple[pa.RecordBatch, Refusal
                 _refuse(refusals, range(table.num_rows), f"missing_column:{field.name}", f"`{field.name}` is absent")
             continue
         column = _one_array(table.column(places[0]))
+        column = as_taken(column, field)
         array, failed = (column, []) if column.type == field.type else _cast(column, field)
         arrays.append(nan_as_null(array, field))
         _refuse(
@@ -340,7 +344,8 @@ def _convertible(source: pa.DataType, target: pa.DataType) -> bool:
             return False
         return pa.types.is_null(source.value_type) or _convertible(source.value_type, target.value_type)  # [] has none
     if pa.types.is_string(target):
-        return pa.types.is_string(source) or pa.types.is_large_string(source) or pa.types.is_string_view(source)
+        text = pa.types.is_string(source) or pa.types.is_large_string(source) or pa.types.is_string_view(source)
+        return text or pa.types.is_uint64(source)
     numbers = pa.types.is_integer(source) or pa.types.is_floating(source) or pa.types.is_decimal(source)
     return numbers or pa.types.is_boolean(source)
 
@@ -349,9 +354,14 @@ def _unsigned(source: pa.DataType) -> bool:
     return bool(pa.types.is_uint64(source.value_type if pa.types.is_nested(source) else source))
 
 
+def as_taken(column: pa.Array, field: pa.Field) -> pa.Array:
+    """A column without what stands for nothing: NaN is null, and lists of ids or texts have no nulls."""
+    return nan_as_null(without_inner_nulls(column), field)
+
+
 def nan_as_null(column: pa.Array, field: pa.Field) -> pa.Array:
     """NaN in a nullable column is a value that is missing."""
-    if not (field.nullable and pa.types.is_floating(field.type)):
+    if not (field.nullable and pa.types.is_floating(column.type)):
         return column
     missing = pc.is_nan(column)
     return pc.if_else(missing, None, column) if pc.any(missing).as_py() else column

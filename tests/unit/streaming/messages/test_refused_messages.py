@@ -19,7 +19,6 @@ BAD_ROWS = {
     "bad_vertical": changed(vertical=""),
     "null:vertical": changed(vertical=None),
     "bad_event_time": changed(event_time_ms=-1),
-    "null:recent": changed(recent=[1, None]),
     "out_of_range:recent": changed(recent=[1, 2000]),
     "wrong_type:city": changed(city=5),
     "missing_column:impression_id": changed(impression_id="absent"),

@@ -7,7 +7,7 @@ import pytest
 
 from streaming.messages import make_codec
 from streaming.messages.ipc import write_ipc
-from streaming.schema import RowSchema
+from streaming.schema import Column, RowSchema, Task
 from tests.support.streams.messages import GOOD, SCHEMA, as_arrow, changed, messages
 
 
@@ -122,3 +122,21 @@ def test_unknown_columns_are_dropped_and_absent_nullable_ones_are_null():
         assert dead == []
         assert batch.schema.names[:7] == SCHEMA.impression.names
         assert batch["city"].to_pylist() == [None]
+
+
+@pytest.mark.parametrize("codec", ["arrow", "json"])
+def test_a_null_inside_a_list_of_ids_is_left_out(codec):
+    schema = RowSchema(
+        columns=[Column(name="tags", type="list<int64>"), Column(name="words", type="list<string>", nullable=True)],
+        tasks=[Task(name="ctr", window_s=60)],
+    )
+    rows = [
+        {"impression_id": n, "event_time_ms": 0, "vertical": "feed", "tags": tags, "words": words}
+        for n, (tags, words) in enumerate([([1, None, 2], ["a", None]), ([None], None), ([], [])])
+    ]
+    table = pa.Table.from_pylist(rows)
+    values = [write_ipc(table.to_batches()[0])] if codec == "arrow" else [json.dumps(row).encode() for row in rows]
+    batch, dead = make_codec(codec, "impression", schema).decode(messages(values))
+    assert dead == []
+    assert batch["tags"].to_pylist() == [[1, 2], [], []]
+    assert batch["words"].to_pylist() == [["a"], None, []]

@@ -26,6 +26,7 @@ def judge_labels(config: Config, sample: Sample) -> Iterator[Finding]:
             f"add it to source.labels, or take it out; labels are given for {', '.join(labels) or 'none'}",
         )
     yield from _rates(labels, sample.whole)
+    yield from _unmet(labels, tasks, config.losses)
     for name, seen in labels.items():
         yield from judge_delays(tasks[name], seen.delays_s, config.losses)
     feedback = sample.matched + sample.unmatched
@@ -37,6 +38,20 @@ def judge_labels(config: Config, sample: Sample) -> Iterator[Finding]:
             f"{percent(sample.unmatched / feedback)} of feedback ({sample.unmatched:,} of {feedback:,}) belongs to no "
             "impression that is there",
             "see that both carry the same impression_id",
+        )
+
+
+def _unmet(labels: Mapping[str, LabelSeen], tasks: Mapping[str, Task], limits: LossLimits) -> Iterator[Finding]:
+    for name, seen in labels.items():
+        if not seen.unmet:
+            continue
+        given, share = tasks[name].given, percent(seen.unmet / seen.positives)
+        say = note if severity_of(seen.unmet, seen.positives, limits) is Severity.NOTE else warn
+        yield say(
+            f"rows.tasks.{name}.given",
+            f"{share} of rows with `{name}` ({seen.unmet:,} of {seen.positives:,}) have no `{given}`, which it is "
+            "given: they count as not applicable",
+            f"take `given` off the task if it happens without `{given}`",
         )
 
 

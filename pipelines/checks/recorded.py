@@ -6,6 +6,7 @@ Rows are read by the code that plays the file, so that what is found here is wha
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -172,6 +173,10 @@ class _Reader:
             except BadInput as error:
                 self._problem(f"source.labels.{task}", error)
                 continue
+            if (given := self._schema.given.get(task)) in labels:
+                with suppress(BadInput):  # said of that task
+                    met, _ = self.stream.positives(str(given), table, time_N, first_row)
+                    seen.unmet += len(np.setdiff1d(rows, met))
             seen.rows += table.num_rows
             seen.positives += len(rows)
             label = self._source.labels[task]

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from pipelines.checks.sample import Refused, Sample
 from pipelines.config import Config, LossLimits
@@ -84,13 +86,27 @@ def _repeated_ids(sample: Sample, limits: LossLimits) -> Iterator[Finding]:
         return
     repeats = ids.rows - ids.nulls - ids.distinct
     if (severity := severity_of(repeats, ids.rows, limits)) is not Severity.NOTE:
+        with_it = _keys(sample.batch)
+        found = f"; together with {with_it} it is another in every row: make one id of both" if with_it else ""
         yield Finding(
             severity,
             "source.impression_id",
             f"{percent(repeats / ids.rows)} of rows repeat the id of another one ({ids.distinct:,} ids in "
-            f"{ids.rows:,} rows), and repeats are dropped",
+            f"{ids.rows:,} rows), and repeats are dropped{found}",
             "name a column that is different in every row; without `impression_id` rows are numbered",
         )
+
+
+def _keys(rows: pa.Table) -> str:
+    """The columns, each of which makes a key together with the id. Rows that are the same in every column were sent
+    twice, and count once."""
+    plain = [f.name for f in rows.schema if pa.types.is_integer(f.type) or pa.types.is_string(f.type)]
+    wanted = rows.group_by(plain).aggregate([]).num_rows
+    if wanted == pc.count_distinct(rows["impression_id"]).as_py():
+        return ""
+    others = [name for name in plain if name not in ("impression_id", "event_time_ms")]
+    found = [name for name in others if rows.group_by(["impression_id", name]).aggregate([]).num_rows == wanted]
+    return " or ".join(f"`{name}`" for name in found[:5])
 
 
 def _heavy_row(sample: Sample) -> Iterator[Finding]:

@@ -73,7 +73,8 @@ class TimeSeen:
 class LabelSeen:
     """A task's labels. `rows` were looked at, `unknown` of them without a label; `delays_s` from impression to
     feedback, one per positive whose impression was seen. Of a label column: the `rule` by which a value is positive,
-    and how many are so though they lie `between` 0 and 1."""
+    and how many are so though they lie `between` 0 and 1. Of a conditional task: how many positives are `unmet`, their
+    condition is not positive."""
 
     task: str
     rows: int = 0
@@ -81,6 +82,7 @@ class LabelSeen:
     positives: int = 0
     rule: str = ""
     between: int = 0
+    unmet: int = 0
     delays: list[np.ndarray] = field(default_factory=list)
 
     @property
@@ -176,6 +178,10 @@ def match_feedback(sample: Sample, schema: RowSchema, feedback: Iterable[pa.Reco
             seen.note_delays(delay_N[of_task])
     for task, seen in labels.items():
         seen.positives = len(np.unique(np.concatenate(labelled[task]))) if labelled[task] else 0
+    for task, given in schema.given.items():
+        if labelled[task]:
+            known = np.concatenate(labelled[given] or [np.empty(0, np.int64)])
+            labels[task].unmet = len(np.setdiff1d(np.concatenate(labelled[task]), known))
     return labels
 
 

@@ -22,6 +22,8 @@ from streaming.settlement import OTHER_VERTICALS
 
 MOST_REASONS = 5
 """Reasons of dead letters that are listed, the most common first."""
+REPEATED = 0.03
+"""The share of impressions dropped as repeats above which that is said: what is sent twice is less."""
 ROWS_BEFORE_STUDENTS = 1000
 """While a run lives, a student that lacks its verticals is reported once the lake has this many rows."""
 REMEDIES = {
@@ -95,6 +97,7 @@ def losses_of(
     examples: Mapping[str, Mapping[str, Mapping[str, Any]]] | None = None,
     wanted: Mapping[str, Sequence[str]] | None = None,
     feedback: Sequence[TaskFeedback] = (),
+    unmet: Mapping[str, Sequence[int]] | None = None,
     ended: bool = False,
 ) -> Losses:
     """The losses of a run with these `counts` (as in summary.json, and in status.json while it lives).
@@ -102,6 +105,7 @@ def losses_of(
     examples  by kind and reason: a dead letter's topic, partition, offset, row and detail
     wanted    by student: the verticals it learns
     feedback  of a finished run: why feedback set no label
+    unmet     by conditional task: impressions with feedback, first those whose condition did not come, then all
     ended     the run is over: a lake without rows is a failure
 
     >>> counts = {"impressions_read": 8000, "lake_rows": 127, "dead_letters": 7873, "feedback_read": 0,
@@ -119,10 +123,12 @@ def losses_of(
         *_impressions(counts, limits, examples),
         *_feedback(counts, limits, examples, feedback, ended),
         *_students(counts, wanted, ended),
+        *_repeats(counts),
+        *_unmet(unmet or {}, limits),
     ]
     problems.sort(key=lambda problem: problem[0] is not Severity.FAIL)
     severity = problems[0][0] if problems else Severity.FINE
-    lines = (*_feedback_line(counts), *_letters(counts, examples))
+    lines = (*_feedback_line(counts), *_unmet_lines(unmet or {}), *_letters(counts, examples))
     return Losses(severity, lines, tuple(words for _, words in problems))
 
 
@@ -136,6 +142,7 @@ def losses_in(summary: Mapping[str, Any], config: Config) -> Losses:
         examples=more.get("examples"),
         wanted={student.name: student.row_filter for student in config.students},
         feedback=[TaskFeedback(**task) for task in more.get("feedback", [])],
+        unmet=more.get("unmet_conditions"),
         ended=True,
     )
     heavy = tuple(_heavy(summary.get("students", {})))
@@ -164,7 +171,8 @@ def losses_now(counters: Mapping[str, Any], config: Config) -> tuple[dict[str, A
     """The counts and losses of a run that lives, from the counters of the worker that writes its lake."""
     counts = counts_of(counters)
     wanted = {student.name: student.row_filter for student in config.students}
-    return counts, losses_of(counts, config.losses, examples=counters["dead_letter_examples"], wanted=wanted)
+    examples, unmet = counters["dead_letter_examples"], counters.get("unmet_conditions")
+    return counts, losses_of(counts, config.losses, examples=examples, wanted=wanted, unmet=unmet)
 
 
 Problem = tuple[Severity, str]
@@ -270,6 +278,29 @@ def _students(counts: Mapping[str, Any], wanted: Mapping[str, Sequence[str]], en
             yield Severity.WARN, f"student `{name}` has no row: none is of {asked}; rows by vertical: {found}{more}"
 
 
+def _repeats(counts: Mapping[str, Any]) -> Iterator[Problem]:
+    repeats, read = counts["duplicates_dropped"], counts["impressions_read"]
+    if sure_share(repeats, read) > REPEATED:
+        yield (
+            Severity.WARN,
+            f"{repeats:,} of {read:,} impressions ({_percent(repeats, read)}) carry the impression_id of an earlier "
+            "one and were dropped as repeats. If they are other rows (candidates of one request), give each an id of "
+            "its own: exfm check names columns that make a key with it; if they were sent twice, all is well",
+        )
+
+
+def _unmet(unmet: Mapping[str, Sequence[int]], limits: LossLimits) -> Iterator[Problem]:
+    for task, (without, came) in unmet.items():
+        if judged(without, came, limits) is not Severity.FINE:
+            share = _percent(without, came)
+            yield (
+                Severity.WARN,
+                f"{without:,} of {came:,} impressions with `{task}` feedback ({share}) have no positive label of the "
+                f"task that it is given, and count as not applicable: take `given` off rows.tasks.{task} if it happens "
+                "without, or have that task's feedback sent, too",
+            )
+
+
 # --- the account ---------------------------------------------------------------------------------------------------
 
 
@@ -286,6 +317,12 @@ def _feedback_line(counts: Mapping[str, Any]) -> Iterator[str]:
     waiting = counts.get("waiting_feedback", 0)
     said = " + ".join(f"{number:,} {name}" for name, number in parts.items())
     yield f"feedback {counts['feedback_read']:,} read = {said}" + (f" + {waiting:,} waiting" if waiting else "")
+
+
+def _unmet_lines(unmet: Mapping[str, Sequence[int]]) -> Iterator[str]:
+    for task, (without, came) in unmet.items():
+        if without:
+            yield f"`{task}` feedback without what it is given: {without:,} of {came:,} impressions, not applicable"
 
 
 def _letters(counts: Mapping[str, Any], examples: Mapping[str, Any]) -> Iterator[str]:

@@ -103,7 +103,11 @@ def summarise(config: Config, run_dir: RunDir, status: RunStatus) -> Summary:
         "counts": counts_of(counters),
         "workers": workers,
         "students": students_of(config, run_dir, last_seq),
-        "losses": {"examples": counters["dead_letter_examples"], "feedback": []},
+        "losses": {
+            "examples": counters["dead_letter_examples"],
+            "feedback": [],
+            "unmet_conditions": counters.get("unmet_conditions", {}),
+        },
     }
     if losses_in(value, config).severity is not Severity.FINE:
         value["losses"]["feedback"] = [task._asdict() for task in lost_feedback(config, run_dir)]

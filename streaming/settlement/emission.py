@@ -10,6 +10,7 @@ the order (d_g, g, admission) over all groups.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -56,16 +57,23 @@ class Emission:
         self.settled = [0] * len(self._groups)
         self.not_applicable = [0] * len(self._groups)
         self.unknown = {task.name: 0 for task in schema.tasks}
+        self.unmet = {task: [0, 0] for task in schema.given}
+
+    @property
+    def by_task(self) -> dict[str, Any]:
+        """`unknown_labels`: impressions for which the task applied and its label is unknown. `unmet_conditions`, of
+        conditional tasks: of how many impressions feedback came and their condition did not, and of how many it came.
+        """
+        unmet = {task: list(both) for task, both in self.unmet.items()}
+        return {"unknown_labels": dict(self.unknown), "unmet_conditions": unmet}
 
     def restore(
-        self,
-        cursors: Sequence[int],
-        settled: Sequence[int],
-        not_applicable: Sequence[int],
-        unknown: Mapping[str, int],
+        self, cursors: Sequence[int], settled: Sequence[int], not_applicable: Sequence[int], by_task: Mapping[str, Any]
     ) -> None:
+        """`by_task`: a state that has them; an early release counted none."""
         self.cursors, self.settled, self.not_applicable = list(cursors), list(settled), list(not_applicable)
-        self.unknown |= unknown
+        self.unknown |= by_task.get("unknown_labels", {})
+        self.unmet |= {task: list(both) for task, both in by_task.get("unmet_conditions", {}).items()}
 
     def emit(
         self,
@@ -149,8 +157,11 @@ class Emission:
             here = slice(at, at + counts[g])
             at += counts[g]
             found = labels.labels(group, start, stop)
-            for name, (applicable, positive, known) in found.items():
+            for name, (applicable, positive, known, unmet) in found.items():
                 label[name][here], unset[name][here] = positive, ~known
+                if name in self.unmet:
+                    self.unmet[name][0] += int(unmet.sum())
+                    self.unmet[name][1] += int((unmet | positive).sum())
                 self.unknown[name] += int((applicable & ~known).sum())
             emitted[here] = np.any([each.known for each in found.values()], axis=0)
             count = int(emitted[here].sum())

@@ -153,11 +153,13 @@ class Joined(NamedTuple):
 
 class Labels(NamedTuple):
     """Of N impressions for one task, (N,) bool each: whether there is a label, whether it is positive, whether it is
-    known. What is positive applies and is known; what does not apply is not known."""
+    known; and whether its feedback came though its condition did not. What is positive applies and is known; what does
+    not apply is not known."""
 
     applicable: np.ndarray
     positive: np.ndarray
     known: np.ndarray
+    unmet: np.ndarray
 
 
 class LabelJoin:
@@ -236,8 +238,10 @@ class LabelJoin:
         place = self._place[task]
         given = self.schema.tasks[place].given
         applicable = np.ones(len(bits), bool) if given is None else self._labels(bits, given).positive
-        positive = _bit(bits, place) & applicable
-        return Labels(applicable, positive, positive | (applicable & ~_bit(bits, len(self._place) + place)))
+        came = _bit(bits, place)
+        positive = came & applicable
+        known = positive | (applicable & ~_bit(bits, len(self._place) + place))
+        return Labels(applicable, positive, known, came & ~applicable)
 
     def _late(self, feedback: pa.RecordBatch, late: np.ndarray, *measures: np.ndarray) -> pa.RecordBatch:
         if not len(late):

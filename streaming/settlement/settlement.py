@@ -300,8 +300,8 @@ class Settlement:
         impressions_read = settled[g] + not_applicable[g] + pending[g] + duplicates_dropped + dead_letters.impression
         feedback_read = matched + duplicate + late + waiting_feedback + dead_letters.feedback (unmatched among them)
 
-        `unknown_labels`, by task: impressions for which the task applied and its label is unknown. `verticals`: settled
-        rows by vertical, from the run's start; or from where a state of the first release was resumed.
+        By task, `unknown_labels` and `unmet_conditions` (Emission.by_task). `verticals`: settled rows by vertical, from
+        the run's start; or from where a state of the first release was resumed.
         """
         names = [group.name for group in self.schema.groups]
         counts = ("impressions_read", "duplicates_dropped", "feedback_read", "matched_feedback")
@@ -310,7 +310,7 @@ class Settlement:
             "settled": dict(zip(names, self._emission.settled, strict=True)),
             "not_applicable": dict(zip(names, self._emission.not_applicable, strict=True)),
             "pending": {name: self.pending(name) for name in names},
-            "unknown_labels": dict(self._emission.unknown),
+            **self._emission.by_task,
             **{name: self._counts[name] for name in (*counts, *late)},
             "waiting_feedback": self.waiting_feedback,
             "verticals": dict(self._verticals),
@@ -333,7 +333,7 @@ class Settlement:
                 "cursors": list(self._emission.cursors),
                 "settled": list(self._emission.settled),
                 "not_applicable": list(self._emission.not_applicable),
-                "unknown_labels": dict(self._emission.unknown),
+                **self._emission.by_task,
                 "counts": dict(self._counts),
                 "dead_letters": {kind: dict(reasons) for kind, reasons in self.letters.reasons.items()},
                 "examples": {kind: dict(examples) for kind, examples in self.letters.examples.items()},
@@ -353,8 +353,8 @@ class Settlement:
                 "resume with the config it was written under, or start a new run"
             )
         self._open_at(state.pending.first, state.orphans.first)
-        self._watermark, unknown = meta["watermark_ms"], meta.get("unknown_labels", {})  # not in an early release
-        self._emission.restore(meta["cursors"], meta["settled"], meta["not_applicable"], unknown)
+        self._watermark = meta["watermark_ms"]
+        self._emission.restore(meta["cursors"], meta["settled"], meta["not_applicable"], meta)
         self._counts = Counter(meta["counts"])
         self._verticals = Counter(meta.get("verticals", {}))  # the first release stored neither these nor examples
         self.letters.restore(meta["dead_letters"], meta.get("examples", {}))

@@ -29,7 +29,7 @@ def check(tmp_path) -> Callable[..., Report]:
         pq.write_table(table, tmp_path / "clicks.parquet")
         source = {"kind": "recorded", "path": str(tmp_path / "clicks.parquet"), "event_time": "at"}
         source |= {"event_time_unit": "s", "vertical_value": "all", "labels": {"ctr": {"column": "clicked"}}}
-        tasks = [{"name": "ctr", "window_s": 600}]
+        tasks = settings.pop("tasks", [{"name": "ctr", "window_s": 600}])
         raw = {
             "name": "mine",
             "source": source | settings,
@@ -78,3 +78,29 @@ def test_one_row_of_most_of_the_weight_is_named(check):
     assert {reason: seen.rows for reason, seen in report.sample.refused.items()} == {
         "out_of_range:sample_weight": 1, "not_finite:sample_weight": 2
     }  # fmt: skip
+
+
+def test_an_id_that_candidates_share_is_warned_about_with_what_makes_a_key(check):
+    columns = [USER, {"name": "place"}, {"name": "page"}]
+    place, page = np.arange(ROWS) % 10, np.arange(ROWS) // 10 % 7
+    table = rows(request=np.arange(ROWS) // 10, place=place, page=page)
+    report = check(table, columns, impression_id="request")
+    words = "90 % of rows repeat the id of another one (400 ids in 4,000 rows), and repeats are dropped; together with "
+    assert f"{words}`user` or `place` it is another in every row: make one id of both" in said(report, "stop")
+
+
+def test_rows_sent_twice_make_no_key(check):
+    table = rows(id=np.arange(ROWS))
+    report = check(pa.concat_tables([table, table]).sort_by("at"), impression_id="id")
+    found = said(report, "warn") + said(report, "stop")
+    assert "50 % of rows repeat the id" in found
+    assert "together" not in found
+
+
+def test_conversions_without_a_click_are_warned_about(check):
+    clicked, sold = np.arange(ROWS) % 4 == 0, np.arange(ROWS) % 6 == 0
+    tasks = [{"name": "ctr", "window_s": 600}, {"name": "cvr", "window_s": 600, "given": "ctr"}]
+    labels = {"ctr": {"column": "clicked"}, "cvr": {"column": "sold"}}
+    report = check(rows(clicked=clicked, sold=sold), labels=labels, tasks=tasks)
+    words = "rows.tasks.cvr.given: 50 % of rows with `cvr` (333 of 667) have no `ctr`, which it is given"
+    assert words in said(report, "warn")

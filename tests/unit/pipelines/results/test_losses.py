@@ -205,3 +205,30 @@ def test_one_row_of_most_of_the_weight_is_named_at_the_end():
     weights[2500] = 100
     students = {"feed": {"ctr": judge(columns)}}
     assert losses_in({"counts": counts(), "students": students}, CONFIG).severity is Severity.FINE
+
+
+def test_candidates_that_share_the_id_of_their_request_are_warned_about():
+    found = losses_of(counts(duplicates_dropped=7200, settled={"ctr": 800}, lake_rows=800), LossLimits(), ended=True)
+    assert found.severity is Severity.WARN
+    assert found.words[0].startswith(
+        "7,200 of 8,000 impressions (90.0 %) carry the impression_id of an earlier one and"
+    )
+    assert losses_of(counts(duplicates_dropped=160), LossLimits()).words == ()
+
+
+def test_conversions_without_a_click_are_counted_and_named():
+    found = losses_of(counts(), LossLimits(), unmet={"cvr": [40, 100]}, ended=True)
+    assert "`cvr` feedback without what it is given: 40 of 100 impressions, not applicable" in found.lines
+    assert found.severity is Severity.WARN
+    assert found.words[0].startswith("40 of 100 impressions with `cvr` feedback (40.0 %) have no positive label of the")
+    assert losses_of(counts(), LossLimits(), unmet={"cvr": [0, 100]}, ended=True).lines == (
+        losses_of(counts(), LossLimits(), ended=True).lines
+    )
+
+
+def test_verticals_beyond_the_cap_warn_and_fail_by_their_share():
+    some = losses_of(refused(2880, "too_many_verticals"), LossLimits(), ended=True)
+    assert some.severity is Severity.WARN
+    assert "2,880 of 8,000 impressions (36.0 %) are dead letters, most for `too_many_verticals`" in some.words[0]
+    assert "raise lake.max_verticals" in some.words[0]
+    assert losses_of(refused(4400, "too_many_verticals"), LossLimits(), ended=True).severity is Severity.FAIL

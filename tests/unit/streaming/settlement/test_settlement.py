@@ -58,6 +58,17 @@ def test_a_conditional_task_beside_an_unconditional_one_is_null_where_its_condit
     assert [(row["label_ctr"], row["label_cvr"]) for row in rows] == [(1, 0), (0, None)]
 
 
+def test_feedback_whose_condition_never_came_is_counted():
+    settlement = new_settlement()
+    sold = [(2, 100, "cvr"), (2, 200, "cvr"), (3, 50, "ctr"), (3, 60, "cvr")]
+    rows, _, _ = settle(settlement, [(1, 0), (2, 0), (3, 0)], sold)
+    assert labels(rows, "cvr") == {3: 1}
+    assert settlement.counters()["unmet_conditions"] == {"cvr": [1, 2]}
+    again = new_settlement()
+    again.restore(settlement.state())
+    assert again.counters() == settlement.counters()
+
+
 def test_a_label_that_is_unknown_is_null_and_not_negative():
     settlement = new_settlement([{"name": "ctr", "window_s": 1}, {"name": "like", "window_s": 1}])
     rows, late, _ = settle(settlement, [(1, 0), (2, 0)], [(1, 0, "unknown:ctr"), (1, 500, "like")])

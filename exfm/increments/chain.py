@@ -25,7 +25,7 @@ from exfm.errors import ModelError
 from exfm.increments.increment import Full, Increment, Probe
 from exfm.increments.stored import read_increment, write_increment
 from exfm.models import ServedStudent, served_of
-from exfm.tensors import load_checkpoint, prune_checkpoints, remove_leftovers, save_checkpoint
+from exfm.tensors import load_checkpoint, prune_checkpoints, read_manifest, remove_leftovers, save_checkpoint
 
 HEAD, FORMAT = "head.json", 1
 KIND = "live_student"
@@ -72,6 +72,17 @@ class Chain:
             return None
         except (ValueError, KeyError, TypeError) as error:
             raise ModelError(f"{self.root / HEAD} is damaged ({error}); the next increment writes it again") from None
+
+    def newest(self) -> tuple[str, dict[str, Any]] | None:
+        """The version of the newest state and what is said about it, without reading it; None where there is no chain
+        yet. Raises ModelError and FileNotFoundError as its parts do."""
+        if (head := self.head()) is None:
+            return None
+        if head.number == head.full:
+            meta = read_manifest(self.root / _full(head.full))["meta"]
+            return meta["version"], meta["about"]
+        increment, _ = self.increment(head.number)
+        return increment.version, increment.about
 
     def full(self, number: int) -> Begun:
         """Raises ModelError where it is missing, damaged, or does not say what the student said."""

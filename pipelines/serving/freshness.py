@@ -64,9 +64,10 @@ class Freshness:
         self._waiting: deque[tuple[int, float]] = deque(maxlen=KEPT)  # by number, when the first step was
         self.served, self.answers = Ages(), Ages()
 
-    def taken_up(self, value: Value, now_s: float) -> None:
-        """Before it answers."""
-        for about in value.passed:
+    def taken_up(self, value: Value, now_s: float, *, first: bool = False) -> None:
+        """Before it answers. A full version counts as its increments would, but for the `first` of a server."""
+        whole = () if first or "stepped_s" not in value.about else (value.about,)
+        for about in value.passed or whole:
             stepped = about["stepped_s"][0]
             self.served.add(max(0.0, now_s - stepped))
             self._waiting.append((value.number, stepped))

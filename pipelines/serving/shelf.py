@@ -88,7 +88,7 @@ class Shelf:
             self._refuse(model, wanted.name, str(error))
             return
         if wanted.value is not None:
-            self.freshness[model].taken_up(wanted.value, time.time())
+            self.freshness[model].taken_up(wanted.value, time.time(), first=before is None)
         self._versions[model] = version
         self._answers(model, wanted)
         self.swaps += before is not None

@@ -1,8 +1,8 @@
 """A student in training, as it is now: its increments are taken up as they come (exfm/increments).
 
 What is served follows the student that trains, whatever its registry says: neither promotion nor roll-back moves it,
-and it moves no champion. While the student does not run, its last state is served; one that starts again from a
-checkpoint takes the served state back to that checkpoint.
+and it moves no champion. While the student does not run, its last state is served, and while one that started again
+from a checkpoint has not yet learned as much again.
 """
 
 from __future__ import annotations

@@ -3,8 +3,9 @@ follow it live (exfm/increments). They are no part of its state: nothing that it
 
     step ──► note: a reference to the batch          due ──► copies of what was touched ──► a thread: the file, the head
 
-A student that starts, or starts again from a checkpoint, begins with a full version; so it does after trouble with the
-disk, which costs increments and never a step.
+A student that starts begins with a full version, and so it does after trouble with the disk, which costs increments and
+never a step. One that starts again from a checkpoint is behind what it had published: that goes on answering, and it
+begins when it has learned as much again.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from exfm.data import Batch
-from exfm.increments import ChainWriter, Full, Increment, probe_of, take_full
+from exfm.errors import ModelError
+from exfm.increments import Chain, ChainWriter, Full, Increment, probe_of, take_full
 from exfm.models import Student, Touched, changes_of
 from pipelines.config import RegistrySettings
 from pipelines.run_dir import Lease, version_name
@@ -31,7 +33,8 @@ log = logging.getLogger(__name__)
 
 
 class Increments:
-    """Of one student, into the folder `root`. `trouble`: why none is published; None where nothing is wrong."""
+    """Of one student, into the folder `root`. `trouble`: why none is published; None where nothing is wrong.
+    `identity`: of the student's settings; what was published under others is not waited for."""
 
     def __init__(
         self,
@@ -40,7 +43,12 @@ class Increments:
         settings: RegistrySettings,
         watch: Watch,
         clock: Callable[[], float] = time.time,
+        *,
+        identity: str = "",
     ) -> None:
+        self._identity = identity
+        self._ahead: tuple[str, int] | None = None  # what was published before this start, as long as that knows more
+        self._looked_ahead = False
         self._student, self._root, self._settings, self._watch, self._clock = student, root, settings, watch, clock
         self._lease = Lease(root / "wanted")
         self._touched = Touched(student.features)
@@ -78,7 +86,7 @@ class Increments:
             due = now - self._published >= seconds or (rows is not None and self._rows >= rows)
             if self._stepped and (at_end or due):
                 self._add(*self._last, now)
-        else:
+        elif not self._behind(self._last[1]):
             self._begin(*self._last, now)
 
     def _look(self, now: float) -> None:
@@ -89,6 +97,33 @@ class Increments:
             self._begun, self._stepped, self._rows = False, [], 0
             self._touched.take()
         self._on = on
+
+    @property
+    def notice(self) -> str | None:
+        """What keeps servers from what was learned last."""
+        if self._ahead is None:
+            return self.trouble
+        version, last = self._ahead
+        return f"servers that follow it live keep {version} until lake_seq {last:,} is learned again"
+
+    def _behind(self, position: int) -> bool:
+        """Whether less was learned than is published already."""
+        if not self._looked_ahead:
+            self._looked_ahead, self._ahead = True, self._published_before()
+        if self._ahead is not None and position >= self._ahead[1]:
+            self._ahead = None
+        return self._ahead is not None
+
+    def _published_before(self) -> tuple[str, int] | None:
+        """The version published last by the same student, and its last `lake_seq`; None where there is none, or it
+        cannot be read."""
+        try:
+            newest = Chain(self._root).newest()
+        except (ModelError, OSError):
+            return None
+        if newest is None or newest[1].get("student") != self._identity:
+            return None
+        return newest[0], newest[1]["lake_seq"]
 
     def _begin(self, batch: Batch, position: int, learned_rows: int, now: float) -> None:
         with self._watch("increment"):
@@ -120,7 +155,8 @@ class Increments:
         self._put(write, now)
 
     def _about(self, position: int, learned_rows: int, now: float) -> dict[str, Any]:
-        return {"lake_seq": position, "rows": learned_rows, "stepped_s": self._stepped or [now, now]}
+        stepped = self._stepped or [now, now]
+        return {"lake_seq": position, "rows": learned_rows, "stepped_s": stepped, "student": self._identity}
 
     def _put(self, write: Callable[[], None], now: float) -> None:
         if self._writer is None:

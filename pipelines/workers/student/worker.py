@@ -86,7 +86,9 @@ class StudentWorker(Worker):
             log.info("started with weights of %s", settings.starts_from)
         self.record = self._new_record()
         live = self._run_dir.live(settings.name)
-        self.increments = Increments(self.engine.student, live, config.registry, self.watch)
+        self.increments = Increments(
+            self.engine.student, live, config.registry, self.watch, identity=config.identity(self.name)
+        )
         meta = stored.meta if stored is not None else None
         self._past = Past(meta, meta["lake_seq"] if meta is not None else self._position)
         grew = stored is not None and self._load(stored)
@@ -359,7 +361,7 @@ class StudentWorker(Worker):
         if self._settings.label_rows == "own":  # the account has rows whose labels are learned
             report.total_rows += self.record.other_rows
         notes = [self.keeper.note, *self.account.notes, self.engine.as_shown_is_off, self.record.figures.heavy]
-        notes += [] if self.increments is None else [self.increments.trouble]
+        notes += [] if self.increments is None else [self.increments.notice]
         report.note = "; ".join(filter(None, notes)) or None
         report.alarm = self.alarm
         report.versions = self.versions.as_json()

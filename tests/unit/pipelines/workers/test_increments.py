@@ -12,9 +12,12 @@ from pipelines.run_dir import Lease, RunDir
 from pipelines.training import Writer
 from pipelines.workers.student.increments import Increments
 from tests.support.models.states import same
-from tests.support.pipelines.stored_run import FORMAT_1
+from tests.support.pipelines.stored_run import FORMAT_1, rows_of
 from tests.support.pipelines.student_at_work import learn, starting
 from tests.support.waiting import eventually
+
+
+ALWAYS = ("registry.increments=always",)
 
 
 class AtWork:
@@ -25,7 +28,7 @@ class AtWork:
         self.worker, self.now, self.block = worker, 1000.0, 0
         self.root = RunDir(root).live("feed")
         self.increments = Increments(
-            worker.engine.student, self.root, config.registry, worker.watch, clock=lambda: self.now
+            worker.engine.student, self.root, config.registry, worker.watch, lambda: self.now, identity="settings"
         )
         self.worker.increments = self.increments
         self.follower = Follower(self.root)
@@ -104,6 +107,36 @@ def test_what_was_learned_last_is_published_when_the_student_closes(at_work):
     work.follower.look()
     assert work.follower.value.version == "v00000064+3"
     work.worker.increments = None
+
+
+def test_what_was_published_answers_until_a_student_that_started_again_has_learned_as_much(at_work):
+    work = at_work(*ALWAYS)
+    assert [work.step(1) for _ in range(3)] == ["v00000032+2", "v00000064+3", "v00000096+4"]
+    started_again(work, "settings")  # from a checkpoint far back
+    notice = "servers that follow it live keep v00000096+4 until lake_seq 95 is learned again"
+    assert [(publishes(work, block), work.increments.notice) for block in (0, 1)] == [("v00000096+4", notice)] * 2
+    assert (publishes(work, 2), work.increments.notice) == ("v00000096+6", None)
+    assert publishes(work, 3) == "v00000128+7"
+    started_again(work, "other settings")
+    assert publishes(work, 0) == "v00000032+9"
+
+
+def started_again(work, identity):
+    work.increments.close()
+    work.increments = Increments(
+        work.worker.engine.student, work.root, load(FORMAT_1 / "config.yaml", list(ALWAYS)).registry,
+        work.worker.watch, lambda: work.now, identity=identity,
+    )  # fmt: skip
+
+
+def publishes(work, block):
+    """The version that a server has, once the student has learned this block."""
+    work.increments.note(work.worker.build(rows_of(block)), 32 * (block + 1) - 1, 32 * (block + 1))
+    work.now += 1
+    work.increments.publish()
+    eventually(work.idle)
+    work.follower.look()
+    return work.follower.value.version
 
 
 def test_a_student_learns_the_same_bits_with_increments_and_without(tmp_path):

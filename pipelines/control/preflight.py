@@ -10,12 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import yaml
+
 from exfm.errors import ConfigError
 from exfm.machine_code import has_compiler, no_compiler
 from pipelines.config import Config, dump
 from pipelines.control.continuation import settle
-from pipelines.run_dir import RunDir
-from streaming.disk import file_lock, read_json, sync, write_text
+from pipelines.run_dir import RunDir, keep_place, original_of
+from streaming.disk import file_lock, read_json, write_text
 from streaming.errors import BadInput, StreamingError
 from streaming.kafka import source_topics
 from streaming.program import command
@@ -51,7 +53,26 @@ def prepare(
     settle(config, run_dir, evolve=evolve, drop=drop, say=say)
     run_dir.logs.mkdir(exist_ok=True)
     write_text(run_dir.config, dump(config))
-    sync(run_dir.root)
+    keep_place(run_dir.root)
+    if words := _shares_topic(config, run_dir):
+        say(words)
+
+
+def _shares_topic(config: Config, run_dir: RunDir) -> str | None:
+    """What to say of a copy that publishes to the topic of the run directory that it was made of."""
+    original, examples = original_of(run_dir.root), config.kafka.examples.topic
+    if original is None or config.kafka.bootstrap_servers is None:  # an embedded broker was copied with it
+        return None
+    try:
+        theirs = yaml.safe_load(RunDir(original).config.read_text())["kafka"]["examples"]["topic"]
+    except (OSError, yaml.YAMLError, KeyError, TypeError):
+        return None
+    if theirs != examples:
+        return None
+    return (
+        f"{run_dir.root} looks like a copy of {original}, and both publish to topic `{examples}`: one of them will be "
+        "refused. Give this one a topic of its own (--set kafka.examples.topic=…), which is filled from the lake"
+    )
 
 
 def writable(folder: Path, what: str = "the run directory", option: str = "--run-dir") -> None:

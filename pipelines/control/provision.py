@@ -113,7 +113,7 @@ def make_lake(config: Config, run_dir: RunDir, servers: str) -> None:
         if held:
             raise BadInput(
                 f"topic `{examples.topic}` holds {held:,} messages of another run, and {run_dir.root} is a new one; "
-                "give it a topic of its own (--set kafka.examples.topic=…), or delete that topic"
+                "give it a topic of its own (--set kafka.examples.topic=…), or delete that one if its run is gone"
             )
     LakeTable(run_dir.lake, config.rows, config.lake.layout).open_writer()
 

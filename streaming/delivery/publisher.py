@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pyarrow as pa
 
 from streaming.delivery.header import Header, partition_of
@@ -19,9 +21,19 @@ class ExamplesPublisher:
     that already hold a block are skipped.
     """
 
-    def __init__(self, settings: KafkaSettings, topic: str, partitions: int, schema: RowSchema, lake: str) -> None:
-        """`lake` is the id of the lake published. Raises BadInput where the topic holds rows of another."""
-        self._topic, self._lake = topic, lake
+    def __init__(
+        self,
+        settings: KafkaSettings,
+        topic: str,
+        partitions: int,
+        schema: RowSchema,
+        lake: str,
+        *,
+        original: Path | None = None,
+    ) -> None:
+        """`lake` is the id of the lake published, `original` the run directory that this one is a copy of. Raises
+        BadInput where the topic holds rows of another lake."""
+        self._topic, self._lake, self._original = topic, lake, original
         self._codec = ExamplesCodec(schema)
         self._writer = TopicWriter(settings, topic)
         limit = min(settings.max_message_bytes, int(topic_config(settings, topic)["max.message.bytes"]))
@@ -58,10 +70,15 @@ class ExamplesPublisher:
         number = block["block"][0].as_py()
         first, last = block["lake_seq"][0].as_py(), block["lake_seq"][-1].as_py()
         if last <= self.published_seq:
+            copied = (
+                "this run directory or the other one is a copy"
+                if self._original is None
+                else (f"this run directory looks like a copy of {self._original}")
+            )
             raise BadInput(
-                f"topic `{self._topic}` holds rows up to lake_seq {self.published_seq:,}, the lake was published up to "
-                f"{first - 1:,} only: the topic is another run's; delete it, or give this run one of its own "
-                "(kafka.examples.topic)"
+                f"topic `{self._topic}` holds rows up to lake_seq {self.published_seq:,} of this lake, which was "
+                f"published up to {first - 1:,} only: the topic is another run's, and {copied}. Give one of the two a "
+                "topic of its own (--set kafka.examples.topic=…): it is filled from the lake"
             )
         time_ms = int(block["event_time_ms"].to_numpy().max())
         owner = partition_of(block["impression_id"], self._partitions)

@@ -21,7 +21,7 @@ from exfm.memory import keep_memory
 from exfm.threads import set_threads
 from pipelines.config import Config, keep_columns, with_kept_columns
 from pipelines.rules import Score, Wait, WithoutTeacher, lockstep_version, snapshot_for
-from pipelines.run_dir import RunDir
+from pipelines.run_dir import RunDir, original_of
 from pipelines.workers import Ranks, Rendezvous, Report, Worker
 from pipelines.workers.augmentation.augment import augment
 from pipelines.workers.augmentation.commit import BlockCommit, states_folder
@@ -88,7 +88,9 @@ class AugmentationWorker(Worker):
         outbox = Outbox(run_dir.side_tables, kafka, kafka.dead_letters.topic, config.rows)
         self._hold(outbox.close, outbox.abandon)
         examples = kafka.examples
-        publisher = ExamplesPublisher(kafka, examples.topic, examples.partitions, config.rows, lake.id)
+        publisher = ExamplesPublisher(
+            kafka, examples.topic, examples.partitions, config.rows, lake.id, original=original_of(run_dir.root)
+        )
         self._hold(publisher.close, publisher.abandon)
         self._feed = SettledFeed(self._new_intake(publisher), settlement, self.watch)
         self._feed.rows_read = self.rows

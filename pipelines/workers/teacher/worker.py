@@ -126,6 +126,7 @@ class TeacherWorker(Worker):
         positions = {
             Partition(topic, partition): SourcePosition(offset, row)
             for topic, partition, offset, row in meta["positions"]
+            if topic == self._config.kafka.examples.topic  # a run may get another one: it is read from its beginning
         }
         self.place = TeacherPlace(meta["version"], meta["lake_seq"], positions)
         self._saved_version = meta["version"]

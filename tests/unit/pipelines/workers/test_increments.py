@@ -16,7 +16,6 @@ from tests.support.pipelines.stored_run import FORMAT_1, rows_of
 from tests.support.pipelines.student_at_work import learn, starting
 from tests.support.waiting import eventually
 
-
 ALWAYS = ("registry.increments=always",)
 
 

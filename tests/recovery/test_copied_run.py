@@ -1,0 +1,43 @@
+"""A run directory that was copied, and both resumed: one is told that it is a copy, and a topic of its own helps."""
+
+from __future__ import annotations
+
+import shutil
+from typing import Any
+
+import pytest
+
+from pipelines.config import parse
+from pipelines.control import run
+from pipelines.rules import RunState
+from pipelines.run_dir import RunDir
+from tests.support.pipelines.small_runs import small, to_the_end
+
+pytestmark = pytest.mark.broker
+
+
+def test_a_copy_is_told_so_and_goes_on_with_a_topic_of_its_own(broker, tmp_path):
+    config = small(broker.bootstrap_servers, source__impressions=2000, pace__block_rows=256)
+    original, copy = tmp_path / "run", tmp_path / "copy"
+
+    def stop_midway(live: Any) -> None:
+        if live.coordinator.status.lake["rows"] >= 512:
+            live.coordinator.stop("midway")
+
+    status, _ = run(config, RunDir(original), local=True, until_end=True, attend=stop_midway)
+    assert status.state is RunState.STOPPED
+    shutil.copytree(original, copy)
+    finished = to_the_end(config, original)
+
+    said: list[str] = []
+    status, _ = run(config, RunDir(copy), local=True, until_end=True, say=said.append)
+    assert status.state is RunState.FAILED
+    assert f"looks like a copy of {original}" in str(status.reason)
+    assert "kafka.examples.topic" in str(status.reason)
+    assert [words for words in said if words.startswith(f"{copy} looks like a copy of {original}")]
+
+    raw = config.model_dump(mode="json")
+    raw["kafka"]["examples"]["topic"] += "-of-the-copy"
+    again = to_the_end(parse(raw), copy)
+    assert again.rows.equals(finished.rows)
+    assert again.summary["students"] == finished.summary["students"]

@@ -11,7 +11,7 @@ import numpy as np
 from pipelines.init.columns import Seen, epoch_ms, finite
 from pipelines.init.guess import Guess, named, ranked
 from pipelines.init.times import IN_NAMES, EventTime, unit_of
-from pipelines.quality import Finding, percent, warn
+from pipelines.quality import Finding, note, percent, warn
 from streaming.messages import PER_MS, Unit
 from streaming.tables import Engine, literal, parquet
 
@@ -36,7 +36,11 @@ NOT_LABELS = frozenset([
 YES = ("yes", "y", "true", "t", "click", "clicked", "positive", "1", "buy", "bought", "converted")
 NO = ("no", "n", "false", "f", "none", "negative", "0", "-1", "")
 SINCE = frozenset(["since", "last", "first", "previous"])
+BESIDE = frozenset(["is", "has", "did", "was", "label", "flag", "target", "y", "user", "ad", "item", "next", "final"])
+"""Words that may stand beside a label's own in its name."""
+
 MOST = 4
+FEW_EARLY = FEW_OUTSIDE = 0.01
 WINDOWS_S = (60, 300, 600, 1800, 3600, 3 * 3600, 6 * 3600, 12 * 3600, 86_400, 2 * 86_400, 3 * 86_400, 7 * 86_400,
              14 * 86_400, 30 * 86_400)  # fmt: skip
 AT_ONCE_S = 600
@@ -79,8 +83,9 @@ def find_labels(
     time: EventTime,
     asked: Collection[str],
     last_year: int,
-) -> tuple[list[Label], list[Finding]]:
-    """The labels, at most a few, and what is odd about them. `asked`: columns that the caller named."""
+) -> tuple[list[Label], list[Finding], list[str]]:
+    """The labels, at most a few; what is odd about them; and columns that may be labels, too, which only the caller
+    knows. `asked`: columns that the caller named."""
     taken = {time.guess.column}
     ways: dict[str, Way] = {}
     for column in columns.values():
@@ -89,13 +94,31 @@ def find_labels(
     able = [columns[name] for name in ways]
     best = [columns[name] for name in asked] if asked else _best(able, list(columns))
     best = [column for column in best if column.name in ways]
-    others = [column.name for column in able if column not in best]
-    found, wrong = [], []
+    doubtful = [] if asked else [column for column in best[1:] if not _surely(column)]
+    best = [column for column in best if column not in doubtful]
+    others = [column.name for column in (*doubtful, *able) if column not in best]
+    found, wrong = [], [_asked_about(column, ways[column.name]) for column in doubtful]
     for column in best[:MOST]:
         label, odd = _label(engine, path, columns, time, column, ways[column.name], others, last_year)
         found.append(label)
         wrong += odd
-    return _conditional(engine, path, _apart(found)), wrong
+    labels, odd = _conditional(engine, path, _apart(found))
+    return labels, [*wrong, *odd], [column.name for column in doubtful]
+
+
+def _surely(column: Seen) -> bool:
+    """Whether a name says nothing but a label."""
+    points = CLICKS | AFTER | MORE
+    return column.name.lower() in points or column.words - BESIDE <= points.keys()
+
+
+def _asked_about(column: Seen, way: Way) -> Finding:
+    seen = f"it could be a second label ({way.words}), by a part of its name, and it is left out of the features"
+    remedy = (
+        f"if it is, name both: --label LABEL --label {column.name}; if it is known when the row is shown, name it "
+        "under rows.columns and features"
+    )
+    return warn(f"column `{column.name}`", seen, remedy)
 
 
 def possible(engine: Engine, path: Path, column: Seen) -> bool:
@@ -137,6 +160,9 @@ def _way(engine: Engine, path: Path, column: Seen, asked: bool = False) -> Way |
         least = 4 if column.high == 5 else float(np.ceil(0.8 * column.high))
         setting = {"column": name, "at_least": least}
         return Way(setting, f"{x} >= {least:g}", f"{least:g} of {column.high:g} or more")
+    shares = not column.whole and 0 <= column.low <= column.high <= 1
+    if shares and (asked or (column.low == 0 and column.distinct == 2 and named(column, CLICKS | AFTER))):
+        return Way({"column": name}, f"{x} > 0", f"{column.low:g} to {column.high:g}: positive above 0")
     if not column.whole:
         return None
     if column.distinct == 1 and column.nulls and column.low == 1:
@@ -162,12 +188,24 @@ def _label(
     rows, positives = engine.row(f"SELECT count({way.sql}), count_if({way.sql}) FROM {parquet(path)}")
     share = percent(positives / rows) if rows else "none"
     guess = Guess(column.name, f"{way.words}, {share} positive", others[0] if others else None)
+    between = _between(engine, path, column) if column.kind == "float" and not column.whole else 0
     delays = _delays(engine, path, columns, time, column, way, last_year)
     setting, window_s, why, wrong = dict(way.setting), AT_ONCE_S, "known at once: nothing says when it came", []
     for delay in delays:
         setting |= delay.setting
         window_s, why, wrong = delay.window_s, delay.words, delay.wrong
+    if between:
+        seen = f"{between:,} of {rows:,} values lie between 0 and 1, and what is above 0 is positive"
+        remedy = (
+            f"`at_least` of source.labels says from where on one is positive: {{column: {column.name}, at_least: 0.5}}"
+        )
+        wrong = [*wrong, warn(f"label `{column.name}`", seen, remedy)]
     return Label(_task(column), guess, setting, way.sql, rows, positives, window_s, why), wrong
+
+
+def _between(engine: Engine, path: Path, column: Seen) -> int:
+    (count,) = engine.row(f"SELECT count_if({column.sql} > 0 AND {column.sql} < 1) FROM {parquet(path)}")
+    return int(count)
 
 
 class Delay(NamedTuple):
@@ -213,14 +251,21 @@ def _delays(
         )
         if not known:
             continue
-        if known < rows or early:
+        few = early <= max(1, FEW_EARLY * rows)
+        if known < rows or (early and (not few or early == rows)):
             what = f"{early:,} of {rows:,} come before their impression" if early else f"{rows - known:,} have none"
             yield _unused(where, f"is not when `{label.name}` came: of its positives {what}")
             return
         if time.as_is or "delay_column" in setting or column.kind == "time":
             window = next((w for w in WINDOWS_S if w * 1000 >= most), LATEST_S)
             words = f"half come within {_span(half)}, 99 % within {_span(most)}, all within {_span(all_)}"
-            yield Delay(setting, window, words, [])
+            odd = []
+            if early:
+                seen = f"{early:,} of {rows:,} positives come before their impression"
+                remedy = "they are counted as such by a run, and are no positives; settlement.early_ms lets them in"
+                odd = [warn(f"label time {where}", seen, remedy)]
+                words = f"{words}; {early:,} before their impression"
+            yield Delay(setting, window, words, odd)
         else:
             yield _unused(where, "cannot be used: the event time is made in a copy, in another unit")
         return
@@ -272,16 +317,26 @@ def _apart(labels: list[Label]) -> list[Label]:
     ]
 
 
-def _conditional(engine: Engine, path: Path, labels: list[Label]) -> list[Label]:
+def _conditional(engine: Engine, path: Path, labels: list[Label]) -> tuple[list[Label], list[Finding]]:
     """A conversion is of clicked rows where no other row has one."""
     click = next((label for label in labels if label.task == "ctr"), None)
-    found = []
+    found, wrong = [], []
     for label in labels:
         if click is not None and label.task == "cvr":
-            (outside,) = engine.row(f"SELECT count_if(({label.sql}) AND NOT ({click.sql})) FROM {parquet(path)}")
+            (outside,) = engine.row(
+                f"SELECT count_if(({label.sql}) AND ({click.sql}) IS NOT TRUE) FROM {parquet(path)}"
+            )
             if not outside and click.positives < click.rows:
                 label = label._replace(
                     given="ctr", given_why="every one is of a click", window_s=max(label.window_s, click.window_s)
                 )
+            elif outside:
+                seen = (
+                    f"{outside:,} of its {label.positives:,} positives are of rows without a click in "
+                    f"`{click.guess.column}`: it is a task of all rows"
+                )
+                remedy = "`given: ctr` would leave these out of the lake, as not applicable; see why they have no click"
+                few = outside <= FEW_OUTSIDE * label.positives
+                wrong.append((warn if few else note)(f"task {label.task}", seen, remedy))
         found.append(label)
-    return found
+    return found, wrong

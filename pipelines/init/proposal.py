@@ -176,7 +176,7 @@ def _draft(
         raise BadInput(f"{path}: `{asked.time}` is {columns[asked.time].type}, and not every value of it is a time")
     back, odd = order(engine, source.path, time)
     findings += odd
-    labels, odd = find_labels(engine, source.path, columns, time, asked.labels, this_year + 1)
+    labels, odd, doubtful = find_labels(engine, source.path, columns, time, asked.labels, this_year + 1)
     findings += odd
     _labels_there(engine, path, source.path, columns, labels, asked)
     known = {time.guess.column, *(label.guess.column for label in labels)}
@@ -184,6 +184,7 @@ def _draft(
     findings += odd
     named_ones = {*asked.roles.values(), *asked.labels}
     left_out = _left_out(columns, known, labels, this_year + 1, roles.id.column, roles.vertical.column)
+    left_out |= dict.fromkeys(doubtful, "it may be a label, too")
     hidden = {name for name, column in columns.items() if name in left_out or useless(column, named_ones) is not None}
     seen = examine_sample(engine, source.path, columns, time, labels, roles, hidden)
     findings += [f for f in seen.findings if not f.where.startswith("duplicates")]

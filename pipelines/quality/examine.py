@@ -12,7 +12,7 @@ import pyarrow as pa
 from pipelines.quality.columns import feature_names, tasks_of
 from pipelines.quality.drift import changes, drifts
 from pipelines.quality.finding import Finding, Severity
-from pipelines.quality.leakage import leaks, what_features_know
+from pipelines.quality.leakage import Known, filled_by_label, leaks, what_features_know
 from pipelines.quality.skew import skews
 from pipelines.quality.supply import by_day, shortages
 
@@ -73,12 +73,19 @@ def examined(
     found = Examined(table.num_rows, seen.num_rows)
     known = what_features_know(seen, tasks)
     drifted = drifts(seen) if seen.num_rows else []
-    findings = [*leaks(known), *skews(seen, recorded), *shortages(seen, tasks, given), *changes(drifted)]
+    findings = [*_leaks(seen, known, tasks), *skews(seen, recorded), *shortages(seen, tasks, given), *changes(drifted)]
     order = list(Severity)
     found.findings = sorted(findings, key=lambda finding: order.index(finding.severity))
     if seen.num_rows:
         found.tables = [by_day(seen, tasks), _knows(known), _drifts(drifted, len(feature_names(seen)))]
     return found
+
+
+def _leaks(table: pa.Table, known: Sequence[Known], tasks: Sequence[str]) -> list[Finding]:
+    """Those by values, and of others those by what is filled in."""
+    found = list(leaks(known))
+    named = {finding.where for finding in found if finding.severity is Severity.STOP}
+    return [*found, *(finding for finding in filled_by_label(table, tasks) if finding.where not in named)]
 
 
 def _sample(table: pa.Table) -> pa.Table:

@@ -8,7 +8,8 @@ A value's label rate so far, in the first half of the rows, predicts the label i
     gain         what q_v takes off the log-loss of the time alone, in %: of the label rate by stretches of the stream
 
 An id whose rate differs from the others' gains some per cent. A feature that knows the label gains most of what there
-is.
+is. Where it has many values, and neither its most frequent one nor its nulls say as much by themselves, the rates that
+its values had in earlier rows are what predicts: they were known by then, so it is named and no more.
 """
 
 from __future__ import annotations
@@ -34,13 +35,26 @@ AHEAD = 2.0
 """A gain of more than this many times the next feature's is odd."""
 
 
+MANY = 8
+"""Values of which each has a rate of its own in earlier rows; of numbers that are cut into bins there are none."""
+
+SURE_FILLED = 8
+"""Filled or not, and positive or not: fewer rows of the rarer kind say nothing."""
+
+
 class Known(NamedTuple):
-    """`gain` in % of the log-loss of time alone."""
+    """`gain` in % of the log-loss of time alone. `by_rates`: earlier rows' rates of `values` many values explain it."""
 
     task: str
     feature: str
     auc: float
     gain: float
+    values: int = 0
+    by_rates: bool = False
+
+    @property
+    def knows(self) -> bool:
+        return self.auc >= KNOWS_AUC or self.gain >= KNOWS_GAIN
 
 
 def what_features_know(table: pa.Table, tasks: Sequence[str]) -> list[Known]:
@@ -62,11 +76,62 @@ def what_features_know(table: pa.Table, tasks: Sequence[str]) -> list[Known]:
             continue
         alone = _loss_of_time(y, half)
         for name, code in codes.items():
-            z = _rates(code[at], y, half)
-            area = auc(z, y[half:])
-            assert area is not None
-            found.append(Known(task, name, area, 100 * (1 - float(cross_entropy(z, y[half:]).mean()) / alone)))
+            known = _known(task, name, code[at], y, half, alone)
+            values = int(code.max(initial=0)) + 1
+            if known.knows and values > MANY and not pa.types.is_floating(table[name].type):
+                marks = [code[at] == np.bincount(code[at]).argmax(), table[name].is_valid().to_numpy()[at]]
+                told = (_known(task, name, mark.astype(np.int64), y, half, alone).knows for mark in marks)
+                known = known._replace(values=values, by_rates=not any(told))
+            found.append(known)
     return sorted(found, key=lambda known: -max(known.gain, 200 * (known.auc - 0.5)))
+
+
+def _known(task: str, name: str, code: np.ndarray, y: np.ndarray, half: int, alone: float) -> Known:
+    z = _rates(code, y, half)
+    area = auc(z, y[half:])
+    assert area is not None
+    return Known(task, name, area, 100 * (1 - float(cross_entropy(z, y[half:]).mean()) / alone))
+
+
+def filled_by_label(table: pa.Table, tasks: Sequence[str]) -> Iterator[Finding]:
+    """Features that are filled just where a label is positive, or just where it is not, however few rows say so; and
+    tasks of which the features cannot be judged.
+
+    >>> rows = pa.table({"label_ctr": [1] * 9 + [0] * 90, "paid": [1.5] * 9 + [None] * 90})
+    >>> [finding.where for finding in filled_by_label(rows, ["ctr"])]
+    ['leakage: paid', 'leakage of ctr']
+    """
+    for task in tasks:
+        column = table[LABEL + task].combine_chunks()
+        known = column.is_valid().to_numpy(zero_copy_only=False)
+        y = column.fill_null(0).to_numpy(zero_copy_only=False)[known] > 0
+        positives, negatives, half = int(y.sum()), int((~y).sum()), len(y) // 2
+        unsure = []
+        for name in feature_names(table):
+            filled = ~table[name].is_null(nan_is_null=True).to_numpy()[known]
+            if filled.all() or not filled.any() or not positives or not negatives:
+                continue
+            of_positives, of_negatives = int(filled[y].sum()), int(filled[~y].sum())
+            if abs(of_positives / positives - of_negatives / negatives) < 2 * KNOWS_AUC - 1:
+                continue
+            if min(positives, negatives, int(filled.sum()), int((~filled).sum())) < SURE_FILLED:
+                unsure.append(name)
+                continue
+            seen = (
+                f"`{name}` is filled in {of_positives:,} of {positives:,} rows that are positive for {task}, and in "
+                f"{of_negatives:,} of {negatives:,} others: it knows the label"
+            )
+            yield stop(f"leakage: {name}", seen, REMEDY)
+        if y.size and min(y[:half].sum(), (~y[:half]).sum(), y[half:].sum(), (~y[half:]).sum()) < FEWEST:
+            seen = (
+                f"{positives:,} of {len(y):,} rows are positive: whether a feature knows the label was not judged, for "
+                f"{FEWEST} of each kind are needed in each half of the rows"
+            )
+            seen += f"; filled or not goes with the label: {', '.join(unsure)}" * bool(unsure)
+            yield warn(f"leakage of {task}", seen, "see of each feature when its value is known, or give more rows")
+
+
+REMEDY = "see when its value is known: what is filled in after the click is not there when an ad is served"
 
 
 def leaks(known: Sequence[Known]) -> Iterator[Finding]:
@@ -78,11 +143,13 @@ def leaks(known: Sequence[Known]) -> Iterator[Finding]:
             f"`{one.feature}` alone predicts {one.task} with an AUC of {one.auc:.3f} and takes {one.gain:.0f} % off "
             f"the log-loss that time leaves (the next feature: {max(next_best, 0.0):.0f} %)"
         )
-        remedy = "see when its value is known: what is filled in after the click is not there when an ad is served"
-        if one.auc >= KNOWS_AUC or one.gain >= KNOWS_GAIN:
-            yield stop(f"leakage: {one.feature}", f"{what}: it knows the label", remedy)
+        if one.knows and one.by_rates:
+            seen = f"{what}, by the label rates that its {one.values:,} values had in earlier rows"
+            yield warn(f"leakage: {one.feature}", seen, f"it is kept, for these rates were known by then; {REMEDY}")
+        elif one.knows:
+            yield stop(f"leakage: {one.feature}", f"{what}: it knows the label", REMEDY)
         elif one.auc >= ODD_AUC and one.gain >= ODD_GAIN and one.gain > AHEAD * max(next_best, 0.0):
-            yield warn(f"leakage: {one.feature}", f"{what}: it may know the label", remedy)
+            yield warn(f"leakage: {one.feature}", f"{what}: it may know the label", REMEDY)
 
 
 def _rates(codes: np.ndarray, y: np.ndarray, half: int) -> np.ndarray:

@@ -190,3 +190,77 @@ def test_times_at_the_edge_of_64_bits_are_no_fault(tmp_path):
     look = Look(tmp_path / "two", shown_at=None, ts=infinite)
     assert look.config.source.event_time is None
     assert "4,000 of 4,000 times are infinite" in look.said["event time `ts`"]
+
+
+def test_a_column_that_is_a_label_by_a_part_of_its_name_is_asked_about(tmp_path):
+    several = (RNG.random(ROWS) < 0.3).astype(int)
+    knows = np.where(RNG.random(ROWS) < 0.99, several, 1 - several)
+    look = Look(tmp_path, multiple_buy=several, basket=knows)
+    assert set(look.config.source.labels) == {"ctr"}
+    assert "--label multiple_buy" in look.said["column `multiple_buy`"]
+    assert "else multiple_buy" in look.text
+    assert "basket" in look.features
+    assert "multiple_buy" not in look.columns
+
+
+@pytest.mark.parametrize("name", ["purchase", "is_bought", "cvr_label", "conversion"])
+def test_a_second_label_by_its_whole_name_is_taken(tmp_path, name):
+    look = Look(tmp_path, **{name: CLICKED * (RNG.random(ROWS) < 0.5)})
+    assert {task: label.column for task, label in look.config.source.labels.items()} == {"ctr": "clicked", "cvr": name}
+    assert look.config.rows.given == {"cvr": "ctr"}
+
+
+def test_conversions_without_a_click_are_no_task_of_clicks(tmp_path):
+    bought = np.where(CLICKED, RNG.random(ROWS) < 0.5, np.arange(ROWS) % 500 == 0).astype(int)
+    outside = int((bought & (1 - CLICKED)).sum())
+    look = Look(tmp_path, purchase=bought)
+    assert look.config.rows.given == {}
+    assert f"{outside} of its {bought.sum():,} positives are of rows without a click" in look.said["task cvr"]
+
+
+def test_a_label_between_0_and_1_is_warned_about(tmp_path):
+    look = Look(tmp_path, clicked=np.where(CLICKED, 0.3, 0.0))
+    assert f"{CLICKED.sum():,} of 4,000 values lie between 0 and 1" in look.said["label `clicked`"]
+
+
+def test_one_early_click_is_counted_and_delays_are_kept(tmp_path):
+    came = AT + 60
+    came[np.flatnonzero(CLICKED)[700 // 10]] -= 65
+    look = Look(tmp_path, click_time=came)
+    assert look.config.source.labels["ctr"].time_column == "click_time"
+    assert f"1 of {CLICKED.sum():,} positives come before their impression" in look.said["label time `click_time`"]
+    assert look.report.sample.labels["ctr"].positives == CLICKED.sum()
+
+
+def installs(rows: int = 20_000) -> dict[str, np.ndarray]:
+    """Apps of which few are installed, and those mostly; known when the ad is shown."""
+    rng = np.random.default_rng(7)
+    app, channel = rng.zipf(1.3, rows) % 60, rng.integers(0, 40, rows)
+    rate = np.where(app % 20 == 7, 0.7, 0.001)
+    return {"app": app, "channel": np.where(app % 20 == 7, 40 + app % 9, channel), "installed": rng.random(rows) < rate}
+
+
+def test_what_earlier_rows_explain_is_kept_with_a_warning(tmp_path):
+    log = installs()
+    table = clicks(20_000, clicked=None, **log)
+    out = tmp_path / "mine.yaml"
+    begun = begin(stored(tmp_path / "rows.parquet", table), out)
+    said = {finding.where: (str(finding.severity), finding.seen) for finding in begun.findings}
+    assert said["leakage: app"][0] == "warn"
+    assert "values had in earlier rows" in said["leakage: app"][1]
+    assert {"app", "channel"} <= set(load(out).features.needs_columns()) | {load(out).source.vertical}
+
+
+def test_a_sentinel_of_many_values_knows_the_label(tmp_path):
+    order = np.where(CLICKED, RNG.integers(1, 10**6, ROWS), -1)
+    look = Look(tmp_path, order_code=order)
+    assert "order_code" not in look.columns
+    assert "it knows the label" in look.said["leakage: order_code"]
+
+
+def test_what_is_filled_just_where_the_label_is_is_a_leak_of_any_size(tmp_path):
+    few = np.isin(np.arange(ROWS), RNG.permutation(ROWS)[:31]).astype(int)
+    look = Look(tmp_path, clicked=few, paid=pa.array(RNG.random(ROWS), mask=few == 0))
+    assert "filled in 31 of 31 rows that are positive for ctr, and in 0 of 3,969 others" in look.said["leakage: paid"]
+    assert "paid" not in look.columns
+    assert "was not judged" in look.said["leakage of ctr"]

@@ -52,6 +52,10 @@ def init(
         bool | None,
         typer.Option("--header/--no-header", help="Of text: whether its first line names the columns; default: seen."),
     ] = None,
+    encoding: Annotated[
+        str | None,
+        typer.Option("--encoding", help="Of CSV and TSV: latin-1 or utf-16; default: UTF-8."),
+    ] = None,
     feedback: Annotated[
         Path | None,
         typer.Option(
@@ -96,7 +100,7 @@ def init(
     live, source = where.startswith("kafka://"), Path(where)
     if not live and feedback_topic is not None:
         raise BadInput(f"{where} is no Kafka topic; feedback of a file is given with --feedback FILE")
-    if live and (path, time, id_, vertical, header, feedback, ask) != (None, None, None, None, None, None, False):
+    if live and (path, time, id_, vertical, header, encoding, feedback, ask) != (*(None,) * 7, False):
         raise BadInput(
             "of a Kafka topic, id, time, vertical and feedback have names of their own: leave the options out"
         )
@@ -104,7 +108,7 @@ def init(
         raise BadInput(f"`{source}` is a public data set: give its files, too: exfm init {source} FOLDER")
     name = source.name.partition(".")[0] or "mine"
     target = out or Path(f"{name}.yaml")
-    asked = Asked(tuple(label or ()), time, id_, vertical, user, header, feedback)
+    asked = Asked(tuple(label or ()), time, id_, vertical, user, header, feedback, encoding)
     origin = None
     if path is not None:
         origin, source, asked = _published(str(source), path, target, asked, force)

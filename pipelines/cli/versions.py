@@ -150,7 +150,7 @@ def serve(
 
 def score(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The student; or models:/NAME@ALIAS, models:/NAME/N.")],
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="Rows: .parquet, .csv, or a folder of .parquet.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Rows, in every form that exfm init takes.")],
     run_dir: RunDirOrNone = None,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help=".parquet or .csv; default: FILE.scored.parquet.")
@@ -165,7 +165,7 @@ def score(
     Example: exfm score feed ads.parquet --run-dir runs/demo
     """
     from pipelines.display import rows_bar
-    from pipelines.serving import open_shelf, origins_of, rows_in, score_file
+    from pipelines.serving import open_shelf, origins_of, rows_of, score_file
     from streaming.errors import BadInput
 
     shelf = open_shelf(origins_of([name], run_dir, _follow(follow), tracking_uri))
@@ -176,8 +176,9 @@ def score(
         why = shelf.refused(model) or f"it has no {follow}; --follow newest takes its last checkpoint's"
         raise BadInput(f"`{name}` cannot predict: {why}")
     target = out or file.with_name(f"{file.stem}.scored.parquet")
-    with rows_bar("predicting", rows_in(file) or 0) as advance:
-        done = score_file(version, file, target, advance)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with rows_of(version, file, target.parent) as rows, rows_bar("predicting", rows.metadata.num_rows) as advance:
+        done = score_file(version, rows, file, target, advance)
     refused = sum(done.refused.values())
     if as_json:
         typer.echo(

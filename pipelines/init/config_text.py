@@ -40,6 +40,7 @@ class Draft:
     memory: str = ""
     made: bool = False
     header: bool | None = None
+    encoding: str | None = None
     kafka: dict[str, Any] = field(default_factory=dict)
     made_with: list[str] = field(default_factory=list)
 
@@ -82,6 +83,8 @@ def _source(draft: Draft) -> Iterator[str]:
         yield f"  event_time_unit: {draft.prepared.unit}"
     if draft.header is not None:
         yield f"  header: {scalar(draft.header)}"
+    if draft.encoding is not None:
+        yield f"  encoding: {scalar(draft.encoding)}"
     if roles.id.column is not None:
         yield line(f"  impression_id: {scalar(roles.id.column)}", roles.id.words)
     else:

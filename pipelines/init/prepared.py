@@ -26,17 +26,17 @@ class Source(NamedTuple):
     joined: bool = False
 
 
-def opened(engine: Engine, path: Path, to: Path, header: bool | None) -> Source:
+def opened(engine: Engine, path: Path, to: Path, header: bool | None, encoding: str | None = None) -> Source:
     """The rows at `path`. What is no single Parquet file is written as one to `to`.
 
-    header: whether the first line of a text names its columns; None: found out.
+    header: whether the first line of a text names its columns; None: found out. encoding: of text; None: UTF-8.
     Raises BadInput for what is absent, empty, or none of these forms.
     """
     files = files_at(path)
     try:
         source = Source(files.paths[0], False, ())
         if not files.is_one_parquet:
-            source = Source(to, True, tuple(as_parquet(engine, files, to, header=header)))
+            source = Source(to, True, tuple(as_parquet(engine, files, to, header=header, encoding=encoding)))
         if not engine.row(f"SELECT count(*) FROM {parquet(source.path)}")[0]:
             raise BadInput(f"{path} has no rows; give a file that has some")
     except duckdb.Error as error:

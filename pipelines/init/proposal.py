@@ -32,7 +32,7 @@ MB = 1 << 20
 @dataclass
 class Asked:
     """What the caller said of the columns, instead of having it guessed. `header`: None: found out. `feedback`: a file
-    of labels."""
+    of labels. `encoding`: None: UTF-8."""
 
     labels: tuple[str, ...] = ()
     time: str | None = None
@@ -41,6 +41,7 @@ class Asked:
     user: str | None = None
     header: bool | None = None
     feedback: Path | None = None
+    encoding: str | None = None
 
     @property
     def roles(self) -> dict[str, str]:
@@ -55,6 +56,8 @@ class Asked:
             words += [option, column] if column is not None else []
         if self.header is not None:
             words.append("--header" if self.header else "--no-header")
+        if self.encoding is not None:
+            words += ["--encoding", self.encoding]
         if self.feedback is not None:
             words += ["--feedback", self.feedback.name]
         return words
@@ -163,7 +166,7 @@ def _free(path: Path, force: bool) -> None:
 def _draft(
     engine: Engine, path: Path, out: Path, copy: Path, staged: Path, asked: Asked, force: bool
 ) -> tuple[Draft, int]:
-    source = opened(engine, path, staged, asked.header)
+    source = opened(engine, path, staged, asked.header, asked.encoding)
     this_year = datetime.now(UTC).year
     if asked.feedback is not None:
         source, tasks = with_feedback(engine, source, asked.feedback, staged, this_year, asked.id)
@@ -207,6 +210,7 @@ def _draft(
     draft = Draft(
         name=student_name(out.stem, set()),
         header=asked.header,
+        encoding=asked.encoding,
         origin=path.name,
         path=os.path.relpath(ready.path.absolute(), out.parent.absolute()),
         rows=rows,

@@ -1,6 +1,6 @@
 from .app import RequestLimits, Server
 from .asked import ARROW, JSON, Asked, Unreadable, asked_in
-from .batch import Scored, rows_in, score_file
+from .batch import Scored, rows_of, score_file
 from .client import Client, Refused
 from .logged import LogSettings, ServedLog
 from .origins import Follow, Origin, RunOrigin, Wanted, origins_of
@@ -35,7 +35,7 @@ __all__ = [
     "listening",
     "open_shelf",
     "origins_of",
-    "rows_in",
+    "rows_of",
     "score_file",
     "serve",
     "shelf_of",

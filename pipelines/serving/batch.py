@@ -6,11 +6,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
+import duckdb
 import pyarrow as pa
 import pyarrow.csv as csv
-import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from pipelines.served_rows import TableColumns
@@ -18,10 +19,10 @@ from pipelines.serving.asked import Asked
 from pipelines.serving.version import ServedVersion
 from streaming.disk import replacing
 from streaming.errors import BadInput
+from streaming.tables import Engine, as_parquet, files_at, in_words
 
 ROWS = 4096
 PREDICTION = "prediction_"
-FORMATS = {".parquet": "parquet", ".csv": "csv"}
 
 
 class Scored(NamedTuple):
@@ -32,19 +33,23 @@ class Scored(NamedTuple):
 
 
 def score_file(
-    version: ServedVersion, source: Path, target: Path, advance: Callable[[int], None] = lambda rows: None
+    version: ServedVersion,
+    file: pq.ParquetFile,
+    source: Path,
+    target: Path,
+    advance: Callable[[int], None] = lambda rows: None,
 ) -> Scored:
-    """Write all columns of `source`, a Parquet or CSV file or a folder of Parquet files, and `prediction_<task>` for
-    each task. A row that ingestion would refuse has null there. `target` is complete, or not there.
+    """Write all columns of `file` (`rows_of` opens it at `source`), and `prediction_<task>` for each task. A row that
+    ingestion would refuse has null there. `target` is complete, or not there.
 
-    Raises BadInput where the file cannot be read, or its kind is not known.
+    Raises BadInput where the kind of `target` is not known, or the file has predictions already.
     """
     rows, refused = 0, Counter[str]()
     writer: pq.ParquetWriter | csv.CSVWriter | None = None
-    if target.suffix not in FORMATS:
+    if target.suffix not in (".parquet", ".csv"):
         raise BadInput(f"{target}: predictions are written as .parquet or .csv")
     with replacing(target) as out, ExitStack() as writing:
-        for batch in _batches(source):
+        for batch in file.iter_batches(ROWS, use_threads=False):
             if there := [n for n in batch.schema.names if n.startswith(PREDICTION)]:
                 raise BadInput(f"{source} has a column `{there[0]}` already; score the file that it was made of")
             answer = version.answer(Asked(TableColumns(pa.Table.from_batches([batch])), {}, len(batch)))
@@ -62,32 +67,28 @@ def score_file(
     return Scored(rows, dict(refused))
 
 
-def rows_in(source: Path) -> int | None:
-    """How many rows there are, where that is known without reading them. Raises BadInput as `score_file` does."""
-    with _readable(source):
-        return _dataset(source).count_rows() if source.suffix != ".csv" else None
-
-
-def _dataset(source: Path) -> ds.Dataset:
-    if not source.exists():
-        raise BadInput(f"there is no {source}")
-    kind = "parquet" if source.is_dir() else FORMATS.get(source.suffix)
-    if kind is None:
-        raise BadInput(f"{source}: a file of rows is .parquet or .csv, or a folder of .parquet files")
-    return ds.dataset(source, format=kind)
-
-
-def _batches(source: Path) -> Iterator[pa.RecordBatch]:
-    with _readable(source):
-        for batch in _dataset(source).to_batches(batch_size=ROWS, use_threads=False):
-            for start in range(0, batch.num_rows, ROWS):
-                yield batch.slice(start, ROWS)
-
-
 @contextmanager
-def _readable(source: Path) -> Iterator[None]:
+def rows_of(version: ServedVersion, source: Path, folder: Path) -> Iterator[pq.ParquetFile]:
+    """The rows of a file of any form that `exfm init` takes, by the same reader; a copy in `folder` lasts as long.
+
+    The columns of the version's run are read as its schema declares them.
+    Raises BadInput where the file cannot be read, or a value is not what its column is declared to be.
+    """
+    schema = version.signature.schema
+    declared: dict[str, str] = {column.name: column.type for column in schema.columns}
+    declared |= {"impression_id": schema.impression_id, "vertical": "string"}
+    files = files_at(source)
     try:
-        yield
+        with TemporaryDirectory(dir=folder, prefix=".scoring-") as scratch:
+            path = files.paths[0]
+            if not files.is_one_parquet:
+                path = Path(scratch) / "rows.parquet"
+                with Engine(Path(scratch)) as engine:
+                    list(as_parquet(engine, files, path, declared=declared))
+            with pq.ParquetFile(path) as file:
+                yield file
+    except duckdb.Error as error:
+        raise in_words(error, source) from None
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OSError) as error:
         raise BadInput(f"{source} cannot be read: {error}") from None
 

@@ -76,6 +76,11 @@ class RecordedConfig(BaseModel):
         description="of CSV and TSV: whether the first line names the columns; null: found out. Without names they are "
         "column0, column1 …, with zeros in front where there are more than ten",
     )
+    encoding: str | None = Field(
+        default=None,
+        exclude_if=lambda encoding: encoding is None,
+        description="of CSV and TSV: how characters are written, `latin-1` or `utf-16`; null: UTF-8",
+    )
     vertical: str | None = Field(default="vertical", description="the column that holds the vertical")
     vertical_value: str | None = Field(default=None, description="one vertical for all rows, instead of a column")
     columns: dict[str, str] = Field(
@@ -104,19 +109,21 @@ class RecordedConfig(BaseModel):
 
 def reading_of(config: RecordedConfig, schema: RowSchema) -> Reading:
     """How the rows of a source are read."""
-    mapped = {column.name: config.columns.get(column.name, column.name) for column in schema.columns}
-    texts = {mapped[column.name] for column in schema.columns if column.type == "string"}
-    if config.impression_id is not None and schema.impression_id == "string":
-        texts.add(config.impression_id)
+    declared = {config.columns.get(column.name, column.name): column.type for column in schema.columns}
+    if config.impression_id is not None:
+        declared[config.impression_id] = schema.impression_id
     if config.vertical is not None and config.vertical_value is None:
-        texts.add(config.vertical)
+        declared[config.vertical] = "string"
+    if config.event_time is not None:  # a feature or not, it is read as the time that it is
+        declared.pop(config.event_time, None)
     return Reading(
         config.event_time,
         config.event_time_unit,
         config.event_time_form,
         round(config.out_of_order_s * 1000),
         config.header,
-        tuple(sorted(texts)),
+        tuple(sorted((name, kind) for name, kind in declared.items() if not kind.startswith("list"))),
+        config.encoding,
     )
 
 
@@ -124,9 +131,9 @@ def reading_of_feedback(config: RecordedConfig, schema: RowSchema) -> Reading:
     """How the rows of its file of feedback are read."""
     feedback = config.feedback
     assert feedback is not None
-    texts = [feedback.task, *([feedback.impression_id] if schema.impression_id == "string" else [])]
+    declared = ((feedback.impression_id, str(schema.impression_id)), (feedback.task, "string"))
     tolerance_ms = round(config.out_of_order_s * 1000)
-    return Reading(feedback.event_time, feedback.event_time_unit, None, tolerance_ms, None, tuple(sorted(texts)))
+    return Reading(feedback.event_time, feedback.event_time_unit, None, tolerance_ms, None, declared, config.encoding)
 
 
 class RecordedStream(PlayedStream):

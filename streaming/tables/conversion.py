@@ -1,100 +1,235 @@
-"""Text and folders as one Parquet file, in constant memory."""
+"""Text and folders as one Parquet file, in constant memory, every value as it is written."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
 
-from streaming.tables.engine import Engine, literal, quoted
+from streaming.errors import BadInput
+from streaming.tables.dialect import Dialect, dialect_of, ragged
+from streaming.tables.engine import THREADS, Engine, literal, quoted
 from streaming.tables.forms import Files
+from streaming.tables.written import LARGEST_EXACT, PROOF, Read, choose, first_broken, strange_values
 
 LOOKED_AT = 100_000
-EXACT = 2**53
-"""Beyond it a float no longer holds every whole number: ids that are read as floats fall together."""
+"""Rows from which types are proposed. They decide nothing: see written.py."""
+
+TEXTS_OF_JSON = r"(?<![^ (])(DATE|TIME|TIMESTAMP|TIMESTAMP_\w+|UUID|JSON)( WITH TIME ZONE)?(?=[,)\[]|$)"
+"""Types that DuckDB guesses of a JSON text, where they stand in the name of a type."""
 
 
 def as_parquet(
-    engine: Engine, files: Files, to: Path, *, header: bool | None = None, texts: Collection[str] = ()
+    engine: Engine,
+    files: Files,
+    to: Path,
+    *,
+    header: bool | None = None,
+    encoding: str | None = None,
+    declared: Mapping[str, str] | None = None,
 ) -> Iterator[str]:
     """Write the rows of `files` to `to`, in their order; yields what was done, in words.
 
-    header: whether the first line of a table names its columns; None: found out. texts: columns that stay text whatever
-    they look like; a name that the files do not have is passed over.
+    header: whether the first line of a table names its columns; None: found out. encoding: of a table; None: UTF-8.
+    declared: the types of columns, string, int64 or float32; names that the files do not have are passed over.
+    Raises BadInput for a value that a declared type cannot hold, lines of another number of fields, files of one column
+    that cannot be united.
     """
+    declared = declared or {}
     names = "[" + ", ".join(literal(file) for file in files.paths) + "]"
     yield f"{files.words} written as one Parquet file"
-    if files.form == "parquet":
-        engine.write(f"SELECT * FROM read_parquet({names}, union_by_name = true)", to)
-    elif files.form == "delta":  # columns that it is partitioned by stand in the names of folders
-        engine.write(f"SELECT * FROM read_parquet({names}, union_by_name = true, hive_partitioning = true)", to)
+    if files.form in ("parquet", "delta"):
+        yield from _parquet(engine, files, names, to)
     elif files.form == "lines":
-        engine.write(f"SELECT * FROM {_lines(engine, names, texts)}", to)
+        relation, texts = _lines(engine, names, declared)
+        yield from _proven(engine, files, relation, texts, declared, to)
     else:
-        yield from _table(engine, files, names, to, header, texts)
+        dialect = dialect_of(engine, files, header, encoding)
+        relation = f"read_csv({names}, {dialect.options})"
+        yield from _table(engine, files, relation, dialect, declared, to)
 
 
-def _lines(engine: Engine, names: str, texts: Collection[str]) -> str:
-    """The relation of files of JSON lines. An id of 32 digits is a text like any other."""
-    found = f"{names}, union_by_name = true, sample_size = {LOOKED_AT}"
-    types = engine.types(f"read_json({found})")
-    own = {name: "VARCHAR" for name, kind in types.items() if kind == "UUID" or name in texts}
-    if not own:
-        return f"read_json({found})"
-    return f"read_json({found}, columns = {_types(types | own)})"
+def _parquet(engine: Engine, files: Files, names: str, to: Path) -> Iterator[str]:
+    options = "union_by_name = true"
+    if files.form == "delta":  # columns that it is partitioned by stand in the names of folders
+        types = ", ".join(f"{literal(name)}: {literal(kind)}" for name, kind in files.partitions.items())
+        options += f", hive_partitioning = {str(bool(types)).lower()}" + (
+            f", hive_types = {{{types}}}" if types else ""
+        )
+    yield from _united(files)
+    relation = f"read_parquet({names}, {options})"
+    wide = {name for name, kind in engine.types(relation).items() if kind in ("HUGEINT", "UHUGEINT")}
+    columns = ", ".join(
+        f"{quoted(name)}::VARCHAR AS {quoted(name)}" if name in wide else quoted(name)
+        for name in engine.types(relation)
+    )
+    engine.write(f"SELECT {columns} FROM {relation}", to)
+    if wide:
+        yield f"read as text, for not every value is a number of 64 bits: {', '.join(sorted(wide))}"
+
+
+def _united(files: Files) -> Iterator[str]:
+    """What a union of Parquet files does to columns that not all have; BadInput where it would change values."""
+    if len(files.paths) < 2:
+        return
+    of: dict[str, dict[str, Path]] = {}
+    count: dict[str, int] = {}
+    for path in files.paths:
+        try:
+            schema = pq.read_schema(path)
+        except (pa.ArrowException, OSError):
+            return  # the engine says what is wrong with it
+        for field in schema:
+            of.setdefault(field.name, {}).setdefault(_kind(field.type), path)
+            count[field.name] = count.get(field.name, 0) + 1
+    for name, kinds in of.items():
+        if "whole" in kinds and "float" in kinds and (beyond := _beyond_floats(files, name)) is not None:
+            raise BadInput(
+                f"`{name}` is of whole numbers in {beyond.name}, some beyond 2^53, and of floats in "
+                f"{kinds['float'].name}, which cannot hold these: different ids would become one; write all files with "
+                "one type"
+            )
+        if "text" in kinds and len(kinds) > 1:
+            other = next(kind for kind in kinds if kind != "text")
+            if other == "float":
+                raise BadInput(
+                    f"`{name}` is text in {kinds['text'].name} and of floats in {kinds['float'].name}; write all files "
+                    "with one type"
+                )
+            yield f"`{name}` is text, as in {kinds['text'].name}; in {kinds[other].name} it is {other}"
+    yield from _absent(count, len(files.paths))
+
+
+def _absent(count: Mapping[str, int], files: int) -> Iterator[str]:
+    yield from (
+        f"`{name}` is in {there:,} of {files:,} files, and null in the others"
+        for name, there in count.items()
+        if there < files
+    )
+
+
+def _kind(kind: pa.DataType) -> str:
+    if pa.types.is_integer(kind):
+        return "whole"
+    if pa.types.is_floating(kind) or pa.types.is_decimal(kind):
+        return "float"
+    return "text" if pa.types.is_string(kind) or pa.types.is_large_string(kind) else str(kind)
+
+
+def _beyond_floats(files: Files, name: str) -> Path | None:
+    """The first file whose whole numbers in a column are too large for a float."""
+    for path in files.paths:
+        file = pq.ParquetFile(path)
+        if name not in file.schema_arrow.names or not pa.types.is_integer(file.schema_arrow.field(name).type):
+            continue
+        for batch in file.iter_batches(columns=[name]):
+            if any(value is not None and abs(value) > LARGEST_EXACT for value in batch.column(0).unique().to_pylist()):
+                return path
+    return None
+
+
+def _lines(engine: Engine, names: str, declared: Mapping[str, str]) -> tuple[str, list[str]]:
+    """The relation of files of JSON, and its columns that come as the texts of their numbers and times.
+
+    Its keys and their types are those of all rows. A JSON text is a text, whatever it looks like, but for one that has
+    a date and a time in every row.
+    """
+    options = "union_by_name = true, map_inference_threshold = -1"
+    found = engine.types(f"read_json({names}, {options}, sample_size = -1)")
+    types = {name: re.sub(TEXTS_OF_JSON, "VARCHAR", kind) for name, kind in found.items()}
+    texts = []
+    for name, kind in found.items():
+        if declared.get(name) == "string" and "(" not in kind and "[" not in kind:
+            types[name] = "VARCHAR"
+        elif kind in ("DOUBLE", "HUGEINT", "UHUGEINT", "UBIGINT") or kind.startswith("TIMESTAMP"):
+            types[name] = "VARCHAR"
+            texts.append(name)
+    given = ", ".join(f"{literal(name)}: {literal(kind)}" for name, kind in types.items())
+    return f"read_json({names}, columns = {{{given}}})", texts
 
 
 def _table(
-    engine: Engine, files: Files, names: str, to: Path, header: bool | None, texts: Collection[str]
+    engine: Engine, files: Files, relation: str, dialect: Dialect, declared: Mapping[str, str], to: Path
 ) -> Iterator[str]:
-    options = "" if header is None else f", header = {str(header).lower()}"
-    found = engine.types(_csv(names, options, []))
-    if len(found) == 1 and "::" in next(iter(found)):  # two signs, which are not looked for by themselves
-        options += ", delim = '::'" + (", header = false" if header is None else "")
-        found = engine.types(_csv(names, options, []))
-    elif header is None and (own := [name for name in texts if name in found]):
-        # Found out before types are given: where all columns are text, a first line of names looks like any other.
-        (seen,) = engine.row(f"SELECT HasHeader FROM sniff_csv({literal(files.paths[0])})")
-        options += f", header = {str(bool(seen)).lower()}" if own else ""
-    too_large = _too_large(engine, names, options)
-    as_text = [*too_large, *(name for name in texts if name in found and name not in too_large)]
-    wide = list(too_large)
-    while True:
-        try:
-            engine.write(f"SELECT * FROM {_csv(names, options, as_text)}", to)
-            break
-        except duckdb.Error as error:
-            wrong = re.search(r'column "(.+?)"', str(error))
-            if wrong is None or wrong[1] in as_text or "onver" not in str(error):
-                raise
-            as_text.append(wrong[1])
-            wide.append(wrong[1])
-    if wide:
-        yield f"read as text, for not every value is a number of 64 bits: {', '.join(wide)}"
+    try:
+        columns = list(engine.types(relation))
+        yield from _proven(engine, files, relation, columns, declared, to)
+    except duckdb.Error as error:
+        if (seen := ragged(files, dialect)) is not None:
+            raise BadInput(seen) from None
+        raise error
+    if len(files.paths) > 1 and dialect.header:
+        count = {name: 0 for name in columns}
+        for path in files.paths:
+            for name in engine.types(f"read_csv({literal(path)}, {dialect.options})"):
+                count[name] += 1
+        yield from _absent(count, len(files.paths))
 
 
-def _csv(names: str, options: str, as_text: list[str]) -> str:
-    """The relation of CSV or TSV files; separator, quotes and types are found out."""
-    given = f", types = {_types(dict.fromkeys(as_text, 'VARCHAR'))}" if as_text else ""
-    return f"read_csv({names}, sample_size = {LOOKED_AT}{options}{given})"
+def _proven(
+    engine: Engine, files: Files, relation: str, texts: list[str], declared: Mapping[str, str], to: Path
+) -> Iterator[str]:
+    """Write a relation, its columns `texts` in the types that their values have, each proven on every row."""
+    reads = choose(engine, f"(FROM {relation} LIMIT {LOOKED_AT})", texts, declared)
+    try:
+        _write(engine, files, relation, reads, to)
+    except duckdb.Error as error:
+        if PROOF not in str(error):
+            raise
+        _declared_hold(engine, files, relation, reads)
+        reads = choose(engine, relation, texts, declared)
+        _write(engine, files, relation, reads, to)
+    for name, read in reads.items():
+        if read.nulls:
+            words = ", ".join(read.nulls)
+            yield f"`{name}`: {_nulls(engine, relation, name, read):,} values read as null ({words})"
+        if read.looks is not None:
+            yield f"`{name}` is read as text: it holds {read.looks}"
+        elif read.nearly is not None:
+            strange, values, row, text = strange_values(engine, relation, name, read.nearly)
+            yield (
+                f"`{name}` is read as text: {strange:,} of {values:,} values are no {read.nearly.lower()}, the first "
+                f"in row {row:,}: {text!r:.60}; mend them to have numbers or times"
+            )
 
 
-def _types(types: Mapping[str, str]) -> str:
-    return "{" + ", ".join(f"{literal(name)}: {literal(kind)}" for name, kind in types.items()) + "}"
-
-
-def _too_large(engine: Engine, names: str, options: str) -> list[str]:
-    """Columns of whole numbers that were taken for floats because they are too large: their ids would fall together."""
-    relation = _csv(names, options, [])
-    types = engine.types(relation)
-    found = [name for name, kind in types.items() if kind in ("HUGEINT", "UHUGEINT") or kind.endswith(",0)")]
-    floats = [name for name, kind in types.items() if kind == "DOUBLE"]
-    if not floats:
-        return found
-    largest = ", ".join(f"max(abs({quoted(name)}))" for name in floats)
-    most = engine.row(f"SELECT {largest} FROM (FROM {relation} LIMIT {LOOKED_AT})")
-    return found + [
-        name for name, high in zip(floats, most, strict=True) if high is not None and EXACT <= high < 2.0**127
+def _write(engine: Engine, files: Files, relation: str, reads: Mapping[str, Read], to: Path) -> None:
+    columns = [
+        f"{reads[name].sql(name)} AS {quoted(name)}" if name in reads else quoted(name)
+        for name in engine.types(relation)
     ]
+    threads = 1 if len(files.paths) > 1 else THREADS
+    engine.write(f"SELECT {', '.join(columns)} FROM {relation}", to, threads=threads)
+
+
+def _declared_hold(engine: Engine, files: Files, relation: str, reads: Mapping[str, Read]) -> None:
+    """Raises BadInput for the first value that is none of the type that a config declares."""
+    for name, read in reads.items():
+        if read.declared is None:
+            continue
+        try:
+            row, text = first_broken(engine, relation, name, read)
+        except ValueError:  # there is none
+            continue
+        raise BadInput(
+            f"{files.words}, row {row:,}: `{name}` is {text!r:.60}, and it is declared {read.declared}; mend the row, "
+            f"or declare the column as what it is (`type: {'float32' if _is_float(text) else 'string'}`)"
+        )
+
+
+def _is_float(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _nulls(engine: Engine, relation: str, name: str, read: Read) -> int:
+    words = ", ".join(map(literal, read.nulls))
+    (count,) = engine.row(f"SELECT count_if(trim({quoted(name)}) IN ({words})) FROM {relation}")
+    return int(count)

@@ -23,7 +23,7 @@ from streaming.errors import BadInput, DiskFull
 from streaming.messages import Unit
 from streaming.tables.forms import Files, files_at
 
-MADE_BY = 1
+MADE_BY = 2
 """Of the code that makes copies: another one makes them again."""
 
 TEXT_SHRINKS_TO = 0.6
@@ -44,7 +44,8 @@ class Reading(NamedTuple):
     form         in which times are written, as `strptime` has it; None: numbers in `unit`, timestamps, ISO 8601
     tolerance_ms how far a row may lie behind the latest before it, without being sorted
     header       of text: whether its first line names the columns; None: found out
-    texts        of text: columns that stay text whatever they look like
+    declared     the types that a config gives columns: name and type, of string, int64 and float32
+    encoding     of text; None: UTF-8
     """
 
     event_time: str | None
@@ -52,7 +53,8 @@ class Reading(NamedTuple):
     form: str | None = None
     tolerance_ms: int = 0
     header: bool | None = None
-    texts: tuple[str, ...] = ()
+    declared: tuple[tuple[str, str], ...] = ()
+    encoding: str | None = None
 
 
 class Found(NamedTuple):

@@ -4,6 +4,7 @@ Delta table."""
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -19,15 +20,24 @@ ENDINGS: dict[Form, tuple[str, ...]] = {
 READ_AS_FILES = frozenset(["timestampNtz", "v2Checkpoint", "vacuumProtocolCheck", "variantType"])
 """What a Delta table may have so that its rows are those of its files."""
 
+SQL_TYPES = {
+    "string": "VARCHAR", "long": "BIGINT", "integer": "INTEGER", "short": "SMALLINT", "byte": "TINYINT",
+    "boolean": "BOOLEAN", "float": "FLOAT", "double": "DOUBLE", "date": "DATE", "timestamp": "TIMESTAMPTZ",
+    "timestamp_ntz": "TIMESTAMP", "binary": "BLOB",
+}  # fmt: skip
+"""DuckDB's names of Delta's types."""
+
 UNPACKED_TIMES = 4
 """How much larger packed text is, roughly, than the file."""
 
 
 class Files(NamedTuple):
-    """Files of one form, in the order of their names."""
+    """Files of one form, in the order of their names. `partitions`: the columns of a Delta table that stand in the
+    names of its folders, and their types as DuckDB names them."""
 
     paths: list[Path]
     form: Form
+    partitions: Mapping[str, str] = {}
 
     @property
     def is_one_parquet(self) -> bool:
@@ -102,6 +112,8 @@ def _of_delta(path: Path) -> Files:
         table = deltalake.DeltaTable(path)
         features = set(table.protocol().reader_features or ())
         files = sorted(Path(uri.removeprefix("file://")) for uri in table.file_uris())
+        kinds = {field.name: str(getattr(field.type, "type", field.type)) for field in table.schema().fields}
+        partitions = {name: SQL_TYPES.get(kinds[name], kinds[name]) for name in table.metadata().partition_columns}
     except Exception as error:  # deltalake's own errors have no common class below this one
         raise BadInput(f"{path} cannot be read as a Delta table: {str(error).splitlines()[0]}") from None
     if strange := sorted(features - READ_AS_FILES):
@@ -111,7 +123,7 @@ def _of_delta(path: Path) -> Files:
         )
     if not files:
         raise BadInput(f"{path} has no rows; give a file that has some")
-    return Files(files, "delta")
+    return Files(files, "delta", partitions)
 
 
 def form_of(path: Path) -> Form | None:

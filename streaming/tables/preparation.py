@@ -28,7 +28,14 @@ def prepare(files: Files, reading: Reading, folder: Path, advance: Advance) -> F
             _room(folder, files.unpacked_bytes * TEXT_SHRINKS_TO, f"{source} as a Parquet file")
             with Engine(folder, lambda share: advance(f"reading {files.words}", share)) as engine:
                 made = folder / "rows.parquet"
-                said += as_parquet(engine, files, made, header=reading.header, texts=reading.texts)
+                said += as_parquet(
+                    engine,
+                    files,
+                    made,
+                    header=reading.header,
+                    encoding=reading.encoding,
+                    declared=dict(reading.declared),
+                )
                 if not engine.row(f"SELECT count(*) FROM {parquet(made)}")[0]:
                     raise BadInput(f"{source} has no rows; give a file that has some")
             at = made

@@ -72,8 +72,8 @@ def test_a_file_whose_columns_have_other_names_is_told_which_names_are_needed(ca
     ("name", "content", "words"),
     [
         ("ads.parquet", b"no parquet", "cannot be read"),
-        ("ads.txt", b"", "a file of rows is .parquet or .csv"),
-        ("absent.parquet", None, "there is no"),
+        ("ads.xls", b"", "cannot be told from its name"),
+        ("absent.parquet", None, "no such file"),
     ],
 )
 def test_a_file_that_cannot_be_predicted_is_refused_in_words_and_leaves_nothing(
@@ -94,7 +94,7 @@ def test_a_file_that_breaks_off_leaves_nothing_and_says_no_more_than_that(capsys
     (tmp_path / "ads.csv").write_text(f"user_id,ad_id,bid,text\n{rows}x,y,z,\n")
     code, _, err = run(capsys, "score", "feed", tmp_path / "ads.csv", "--run-dir", root, "-o", tmp_path / out)
     gc.collect()
-    assert (code, "cannot be read" in err, ignored) == (2, True, []), err
+    assert (code, "row 2,001: `user_id` is 'x', and it is declared int64" in err, ignored) == (2, True, []), err
     assert sorted(path.name for path in tmp_path.iterdir()) == ["ads.csv"]
 
 

@@ -140,7 +140,7 @@ def test_a_copy_is_made_once_and_again_when_the_file_or_its_reading_changes(tmp_
     assert touched.path != first.path
     assert not first.path.exists()
     assert copies.content(path, Reading("at", "s")) == content  # the same rows, by whatever time of change
-    assert copies.of(path, Reading("at", "s", texts=("price",))).now
+    assert copies.of(path, Reading("at", "s", declared=(("price", "string"),))).now
     as_csv(path, table().slice(0, 100))
     assert copies.content(path, Reading("at", "s")) != content
 

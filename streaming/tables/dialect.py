@@ -1,0 +1,127 @@
+"""How the lines of a CSV or TSV file are written: separator, quotes, names, encoding; and which line is not."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections import Counter
+from pathlib import Path
+from typing import NamedTuple
+
+import duckdb
+import pyarrow as pa
+
+from streaming.errors import BadInput
+from streaming.tables.engine import Engine, literal
+from streaming.tables.forms import Files
+
+SNIFFED = 100_000
+SEPARATORS = (",", "\t", ";", "|")
+LINES_LOOKED_AT = 1000
+
+
+class Dialect(NamedTuple):
+    """`options`: of DuckDB's read_csv, every column a text. `header`: the first line names the columns."""
+
+    options: str
+    header: bool
+    separator: str
+    encoding: str | None
+
+
+def dialect_of(engine: Engine, files: Files, header: bool | None, encoding: str | None) -> Dialect:
+    """How the files are written, as their first one is. Raises BadInput where that cannot be told."""
+    first = files.paths[0]
+    more = "" if encoding is None else f", encoding = {literal(encoding)}"
+    if header is not None:
+        more += f", header = {str(header).lower()}"
+    try:
+        seen = _sniffed(engine, first, more)
+        if seen[2] == 1:
+            separator = _of_first_line(first, encoding)
+            if separator == "::":  # two signs, which are not looked for by themselves
+                more += ", delim = '::'" + (", header = false" if header is None else "")
+                seen = _sniffed(engine, first, more)
+            elif separator is not None:
+                seen = _sniffed(engine, first, f"{more}, delim = {literal(separator)}")
+    except duckdb.Error as error:
+        guess = Dialect("", header is not False, _of_first_line(first, encoding) or ",", encoding)
+        if (why := ragged(files, guess)) is not None:
+            raise BadInput(why) from None
+        raise error
+    separator, has_header, _, quote, escape = seen
+    options = ["all_varchar = true", "union_by_name = true", f"header = {str(has_header).lower()}"]
+    options.append(f"delim = {literal(separator)}")
+    if quote is not None:
+        options += [f"quote = {literal(quote)}", f"escape = {literal(escape)}"]
+    if encoding is not None:
+        options.append(f"encoding = {literal(encoding)}")
+    return Dialect(", ".join(options), has_header, separator, encoding)
+
+
+def _sniffed(engine: Engine, path: Path, more: str) -> tuple[str, bool, int, str | None, str | None]:
+    """Separator, whether there is a header, the number of columns, quote and escape."""
+    separator, has_header, columns, quote, escape = engine.row(
+        "SELECT Delimiter, HasHeader, len(Columns), Quote, Escape "
+        f"FROM sniff_csv({literal(path)}, sample_size = {SNIFFED}{more})"
+    )
+    plain = quote in ("(empty)", "\0", None)
+    return (
+        "\t" if separator == "\\t" else str(separator),
+        bool(has_header),
+        int(columns),
+        None if plain else str(quote),
+        "" if escape in ("(empty)", "\0", None) else str(escape),
+    )
+
+
+def ragged(files: Files, dialect: Dialect) -> str | None:
+    """What is wrong with the first line that has another number of fields than the first, or another encoding; None
+    where all lines are alike."""
+    if len(dialect.separator) != 1:
+        return None
+    for path in files.paths:
+        line = 0
+        try:
+            with pa.input_stream(str(path), compression="detect") as raw:
+                text = io.TextIOWrapper(io.BufferedReader(raw), encoding=dialect.encoding or "utf-8", newline="")
+                rows = csv.reader(text, delimiter=dialect.separator)
+                most: int | None = None
+                for fields in rows:
+                    line = rows.line_num
+                    if not fields:
+                        continue
+                    if most is None:
+                        most = len(fields)
+                    elif len(fields) != most:
+                        what = (
+                            "was the file cut off there?"
+                            if len(fields) < most and next(rows, None) is None
+                            else ("a field that holds the separator has to stand in quotes")
+                        )
+                        return (
+                            f"{path}, line {line:,} has {len(fields)} fields, and the first line has {most} (separated "
+                            f"by {dialect.separator!r}): {dialect.separator.join(fields)!r:.80}; mend that line: {what}"
+                        )
+        except UnicodeDecodeError as error:
+            strange = error.object[error.start : error.start + 1].hex()
+            return (
+                f"{path}, after line {line:,}: a byte (0x{strange}) that is not {dialect.encoding or 'UTF-8'}; say how "
+                "the file is written: `encoding: latin-1` (of exfm init: --encoding latin-1), or utf-16"
+            )
+        except (csv.Error, OSError, EOFError) as error:
+            return f"{path}, after line {line:,}: {error}"
+    return None
+
+
+def _of_first_line(path: Path, encoding: str | None) -> str | None:
+    """The sign that stands most often in the first line, where one does."""
+    try:
+        with pa.input_stream(str(path), compression="detect") as raw:
+            line = raw.read(1 << 16).decode(encoding or "utf-8", "replace").partition("\n")[0]
+    except (OSError, LookupError):
+        return None
+    if "::" in line:
+        return "::"
+    counts = Counter({sign: line.count(sign) for sign in SEPARATORS if sign in line})
+    return counts.most_common(1)[0][0] if counts else None

@@ -37,7 +37,7 @@ def dialect_of(engine: Engine, files: Files, header: bool | None, encoding: str 
         more += f", header = {str(header).lower()}"
     try:
         seen = _sniffed(engine, first, more)
-        if seen[2] == 1:
+        if seen.columns == 1:
             separator = _of_first_line(first, encoding)
             if separator == "::":  # two signs, which are not looked for by themselves
                 more += ", delim = '::'" + (", header = false" if header is None else "")
@@ -49,30 +49,60 @@ def dialect_of(engine: Engine, files: Files, header: bool | None, encoding: str 
         if (why := ragged(files, guess)) is not None:
             raise BadInput(why) from None
         raise error
-    separator, has_header, _, quote, escape = seen
-    options = ["all_varchar = true", "union_by_name = true", f"header = {str(has_header).lower()}"]
-    options.append(f"delim = {literal(separator)}")
-    if quote is not None:
-        options += [f"quote = {literal(quote)}", f"escape = {literal(escape)}"]
-    if encoding is not None:
-        options.append(f"encoding = {literal(encoding)}")
-    return Dialect(", ".join(options), has_header, separator, encoding)
+    dialect = Dialect(_options(seen, encoding), seen.header, seen.separator, encoding)
+    if seen.skipped and (why := ragged(files, dialect)) is not None:  # lines that DuckDB would leave out
+        raise BadInput(why)
+    return dialect
 
 
-def _sniffed(engine: Engine, path: Path, more: str) -> tuple[str, bool, int, str | None, str | None]:
-    """Separator, whether there is a header, the number of columns, quote and escape."""
-    separator, has_header, columns, quote, escape = engine.row(
-        "SELECT Delimiter, HasHeader, len(Columns), Quote, Escape "
+class _Sniffed(NamedTuple):
+    """`skipped`: lines before the first row that were taken for no rows. `quote` and `escape`: None where none was
+    seen."""
+
+    separator: str
+    header: bool
+    columns: int
+    quote: str | None
+    escape: str | None
+    skipped: int
+
+
+def _sniffed(engine: Engine, path: Path, more: str) -> _Sniffed:
+    separator, header, columns, quote, escape, skipped = engine.row(
+        "SELECT Delimiter, HasHeader, len(Columns), Quote, Escape, SkipRows "
         f"FROM sniff_csv({literal(path)}, sample_size = {SNIFFED}{more})"
     )
-    plain = quote in ("(empty)", "\0", None)
-    return (
+    return _Sniffed(
         "\t" if separator == "\\t" else str(separator),
-        bool(has_header),
+        bool(header),
         int(columns),
-        None if plain else str(quote),
-        "" if escape in ("(empty)", "\0", None) else str(escape),
+        _sign(quote),
+        _sign(escape),
+        int(skipped),
     )
+
+
+def _sign(seen: str | None) -> str | None:
+    return None if seen in ("(empty)", "\0", None) else str(seen)
+
+
+def _options(seen: _Sniffed, encoding: str | None) -> str:
+    """All that read_csv would otherwise find out by itself. Quotes may come behind the lines that were looked at; no
+    line is passed over as a comment."""
+    quote = seen.quote or '"'
+    options = {
+        "all_varchar": "true",
+        "union_by_name": "true",
+        "header": str(seen.header).lower(),
+        "delim": literal(seen.separator),
+        "quote": literal(quote),
+        "escape": literal(seen.escape or quote),
+        "comment": "''",
+        "skip": "0",
+    }
+    if encoding is not None:
+        options["encoding"] = literal(encoding)
+    return ", ".join(f"{name} = {value}" for name, value in options.items())
 
 
 def ragged(files: Files, dialect: Dialect) -> str | None:

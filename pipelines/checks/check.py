@@ -13,6 +13,7 @@ from pipelines.checks.compiler import judge_compiler
 from pipelines.checks.features import judge_features
 from pipelines.checks.labels import judge_labels
 from pipelines.checks.memory import judge_memory
+from pipelines.checks.precision import judge_precision
 from pipelines.checks.recorded import sample_file
 from pipelines.checks.rows import judge_rows
 from pipelines.checks.sample import Sample
@@ -83,6 +84,7 @@ def check_config(
     report.add(list(judge_features(config, sample.batch if sample is not None else None)))
     report.add(list(judge_memory(config, total_memory(), local=local)))
     report.add(list(judge_compiler(config)))
+    report.add(list(judge_precision(config)))
     if source is not None:
         report.add(list(judge_pace(source)))
     if isinstance(source, Generated):
@@ -101,8 +103,10 @@ def check_config(
 
 
 def check_again(config: Config, run_dir: RunDir) -> Report:
-    """Of a run that was begun, what can have changed: that its files are there, and are those it was begun with."""
+    """Of a run that was begun, what can have changed: the machine's processor, and whether its files are there and are
+    those it was begun with."""
     report = Report(config.name)
+    report.add(list(judge_precision(config)))
     source = config.source
     if run_dir.summary.exists() or not isinstance(source, Recorded):
         return report

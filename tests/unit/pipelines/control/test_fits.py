@@ -8,7 +8,9 @@ import pytest
 
 from exfm.errors import ConfigError
 from exfm.planning import find_plan
+from pipelines.checks import check_again, check_config
 from pipelines.checks.compiler import judge_compiler
+from pipelines.checks.precision import judge_precision
 from pipelines.control import run
 from pipelines.control.preflight import check_ranks
 from pipelines.planning import question_of
@@ -64,3 +66,30 @@ def test_a_teacher_that_nothing_can_compile_is_told_before_anything_is_made(tmp_
     (finding,) = judge_compiler(config)
     assert (finding.severity, finding.where) == (Severity.STOP, "teacher.model.compile")
     assert not list(judge_compiler(small("nowhere:1")))
+
+
+@pytest.mark.parametrize(
+    ("flags", "warned"),
+    [
+        ("flags\t\t: fpu avx2 avx512f", True),
+        ("flags\t\t: fpu avx512f avx512_bf16", False),
+        ("flags\t: fpu amx_bf16 amx_tile", False),
+        ("Features\t: fp asimd", True),
+        ("Features\t: fp asimd bf16", False),
+        ("model name\t: unknown", False),
+    ],
+)
+def test_bf16_on_a_processor_that_emulates_it_is_warned_of_before_and_at_the_start(
+    flags, warned, tmp_path, monkeypatch
+):
+    cpuinfo = tmp_path / "cpuinfo"
+    cpuinfo.write_text(f"processor\t: 0\n{flags}\n")
+    monkeypatch.setattr(judge_precision, "__defaults__", (cpuinfo,))
+    config = small("nowhere:1", teacher__model={"precision": "bf16"})
+    begun = check_again(config, RunDir(tmp_path / "run")).findings
+    for findings in (check_config(config).findings, begun):
+        found = [finding for finding in findings if finding.where == "teacher.model.precision"]
+        assert [(f.severity, "18 ×" in f.seen, "fp32" in f.remedy) for f in found] == [
+            (Severity.WARN, True, True)
+        ] * warned
+    assert not list(judge_precision(small("nowhere:1"), cpuinfo))

@@ -79,9 +79,7 @@ def test_a_teacher_that_nothing_can_compile_is_told_before_anything_is_made(tmp_
         ("model name\t: unknown", False),
     ],
 )
-def test_bf16_on_a_processor_that_emulates_it_is_warned_of_before_and_at_the_start(
-    flags, warned, tmp_path, monkeypatch
-):
+def test_bf16_on_a_processor_that_emulates_it_is_warned_of_at_every_start(flags, warned, tmp_path, monkeypatch):
     cpuinfo = tmp_path / "cpuinfo"
     cpuinfo.write_text(f"processor\t: 0\n{flags}\n")
     monkeypatch.setattr(judge_precision, "__defaults__", (cpuinfo,))

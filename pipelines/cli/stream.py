@@ -100,10 +100,13 @@ def _check_served(
     from pipelines.checks.served import judge_served, read_log
     from pipelines.run_dir import RunDir
     from pipelines.tools import config_of
+    from streaming.kafka import KafkaSettings
 
     run_dir = RunDir(root)
     config = config_of(run_dir)
     names = [settings.name for settings in config.students]
+    if servers is not None:
+        KafkaSettings.of_servers(servers)
     kafka = config.kafka if servers is None else config.kafka.model_copy(update={"bootstrap_servers": servers})
     logged = read_log(kafka, topic, sample, student or (names[0] if len(names) == 1 else None))
     _say_examined(f"topic {topic} and {root}", judge_served(run_dir, logged, student), json_=json_)

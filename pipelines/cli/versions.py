@@ -139,7 +139,7 @@ def serve(
         from pipelines.serving import LogSettings
         from streaming.kafka import KafkaSettings
 
-        settings = KafkaSettings(bootstrap_servers=bootstrap_servers)
+        settings = KafkaSettings.of_servers(bootstrap_servers)
         asked = asked._replace(logged=LogSettings(settings, log_topic, log_share))
 
     def ready(taken: int) -> None:

@@ -69,7 +69,7 @@ def sample(asked: AskedTopics, folder: Path) -> Sampled:
     No group is joined and nothing is committed. Raises BadInput where a topic is absent or empty, holds neither JSON
     nor Arrow, or lacks a column that every stream has; BrokerAway.
     """
-    settings = KafkaSettings(bootstrap_servers=asked.servers)
+    settings = KafkaSettings.of_servers(asked.servers)
     counts = require_topics(settings, [asked.impressions, asked.feedback])
     shown = _Topic(settings, asked.impressions, counts[asked.impressions])
     told = _Topic(settings, asked.feedback, counts[asked.feedback])

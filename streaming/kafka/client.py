@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import socket
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -68,6 +69,7 @@ __all__ = [
     "no_answer",
     "raw_message",
     "require_answer",
+    "sent_nowhere",
     "to_kafka",
 ]
 
@@ -137,6 +139,39 @@ _connections.addHandler(_losses)
 _connections.propagate = False
 
 
+class _Unresolved(logging.Handler):
+    """Keeps the last name that did not resolve: the client says so in its log alone, and raises no more than that."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.name_of: tuple[float, str] | None = None
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if found := re.match(r"DNS lookup failed for (.+:[0-9]+), ", record.getMessage()):
+            self.name_of = time.monotonic(), found[1]
+
+
+_unresolved = _Unresolved()
+_names = logging.getLogger("kafka.net.inet")
+_names.setLevel(logging.WARNING)
+_names.addHandler(_unresolved)
+_names.propagate = False
+
+
+def sent_nowhere(settings: KafkaSettings, within_s: float = 120.0) -> str | None:
+    """In words, that a broker answers and sends its clients on to a name that this machine cannot resolve; None where
+    that was not seen of late."""
+    found = _unresolved.name_of
+    own = {f"{host}:{port}" for host, port in settings.addresses}
+    if found is None or time.monotonic() - found[0] > within_s or found[1] in own:
+        return None
+    return (
+        f"a Kafka broker answers at {settings.bootstrap_servers} and sends its clients on to {found[1]}, a name that "
+        "does not resolve on this machine; set the broker's advertised.listeners to an address that clients reach, or "
+        "make the name known here (/etc/hosts, DNS)"
+    )
+
+
 def require_answer(settings: KafkaSettings) -> None:
     """Wait until a broker answers, for the time that a new connection has.
 
@@ -145,10 +180,12 @@ def require_answer(settings: KafkaSettings) -> None:
     started = time.monotonic()
     while not any(_open(address) for address in settings.addresses):
         if time.monotonic() - started > settings.connect_timeout_s:
+            unknown = [host for host, port in settings.addresses if not _resolves(host, port)]
+            why = f" ({', '.join(unknown)}: no such name on this machine)" if unknown else ""
             raise BrokerAway(
-                f"no Kafka broker answers at {settings.bootstrap_servers} (tried {settings.connect_timeout_s:g} s); "
-                "start it, set `kafka.bootstrap_servers` to the HOST:PORT of one that runs, or leave that out: a run "
-                "then starts a broker of its own"
+                f"no Kafka broker answers at {settings.bootstrap_servers}{why} (tried {settings.connect_timeout_s:g} "
+                "s); start it, set `kafka.bootstrap_servers` to the HOST:PORT of one that runs, or leave that out: a "
+                "run then starts a broker of its own"
             )
         time.sleep(0.1)
 
@@ -163,10 +200,10 @@ def connect(settings: KafkaSettings, client: Callable[..., Client], **options: A
     security = _security(settings)
     _Unpacking.most_bytes = max(_Unpacking.most_bytes, unpacking.most_bytes(settings.max_message_bytes))
     require_answer(settings)
-    started = time.monotonic()
+    started, addresses = time.monotonic(), settings.addresses
     try:
         return client(
-            bootstrap_servers=[f"{host}:{port}" for host, port in settings.addresses],
+            bootstrap_servers=[f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in addresses],
             bootstrap_timeout_ms=round(settings.connect_timeout_s * 1000),
             request_timeout_ms=round(settings.request_timeout_s * 1000),
             reconnect_backoff_max_ms=1000,
@@ -177,6 +214,8 @@ def connect(settings: KafkaSettings, client: Callable[..., Client], **options: A
         lost = _losses.since(started) or _Lost(started, error, greeted=False)
         if (words := _not_admitted(settings, lost)) is not None:
             raise NotAdmitted(words) from error
+        if (words := sent_nowhere(settings)) is not None:
+            raise BrokerAway(words) from error
         raise (BrokerAway if no_answer(error) else StreamingError)(
             f"{settings.bootstrap_servers} is open, but no Kafka client gets through ({error!r}); see that it is a "
             "Kafka broker, and that `security` (TLS, SASL) is what it asks for"
@@ -218,6 +257,8 @@ def explained(settings: KafkaSettings, doing: str, needs: Right | None = None) -
     except KafkaError as error:
         failed = f"{doing} at {settings.bootstrap_servers} failed: {error!r}"
         if no_answer(error):
+            if (words := sent_nowhere(settings)) is not None:
+                raise BrokerAway(f"{doing}: {words}") from error
             raise BrokerAway(f"{failed}; see that it runs, then try again") from error
         raise StreamingError(f"{failed}; it answered, and refused") from error
 
@@ -314,6 +355,13 @@ def from_kafka(offsets: Mapping[TopicPartition, int]) -> dict[Partition, int]:
     {Partition(topic='ads', partition=1): 7}
     """
     return {Partition(*key): offset for key, offset in offsets.items()}
+
+
+def _resolves(host: str, port: int) -> bool:
+    try:
+        return bool(socket.getaddrinfo(host, port))
+    except OSError:
+        return False
 
 
 def _open(address: tuple[str, int]) -> bool:

@@ -23,6 +23,7 @@ from streaming.kafka.client import (
     explained,
     from_kafka,
     raw_message,
+    sent_nowhere,
     to_kafka,
 )
 from streaming.kafka.lag import LagDisplay
@@ -298,7 +299,8 @@ class TopicReader(MessageSource):
             silent_s = self._clock() - self._away_since
             if silent_s > self._settings.give_up_s:
                 raise BrokerAway(
-                    f"the Kafka broker at {self._settings.bootstrap_servers} has not answered for {silent_s:.0f} s; "
+                    sent_nowhere(self._settings)
+                    or f"the Kafka broker at {self._settings.bootstrap_servers} has not answered for {silent_s:.0f} s; "
                     "see that it runs, then resume: nothing is lost"
                 ) from error
 

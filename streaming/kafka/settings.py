@@ -5,7 +5,16 @@ from __future__ import annotations
 import re
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_serializer, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationError,
+    field_serializer,
+    field_validator,
+    model_validator,
+)
 
 from streaming.errors import BadInput
 from streaming.kafka.secrets import SECRET_KEYS, WAYS, SecretFrom, read_secrets, secret, written
@@ -32,19 +41,27 @@ SECURITY_KEYS = frozenset(
     }
 )
 
+PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+_ADDRESS = re.compile(
+    r"(?:(?P<protocol>\w+)://)?(?:\[(?P<six>[^\[\]/]+)\]|(?P<host>[^:/\[\]@\s]+)):(?P<port>[0-9]{1,5})"
+)
+
 
 class KafkaSettings(BaseModel):
     """Connection to a Kafka cluster: addresses, security, time-outs, bounds.
 
     >>> KafkaSettings(bootstrap_servers="kafka:9092", security={"security_protocol": "SSL"}).addresses
     [('kafka', 9092)]
+    >>> KafkaSettings(bootstrap_servers="PLAINTEXT://kafka:9092,[::1]:9093").addresses
+    [('kafka', 9092), ('::1', 9093)]
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", coerce_numbers_to_str=True)
 
     bootstrap_servers: str | None = Field(
         default=None,
-        description="addresses of a Kafka of yours, HOST:PORT separated by commas; null: the embedded broker",
+        description="addresses of a Kafka of yours, HOST:PORT or [IPV6]:PORT separated by commas; null: the embedded "
+        "broker",
     )
     security: dict[str, str | int | bool | SecretStr | SecretFrom] = Field(
         default_factory=dict,
@@ -118,9 +135,38 @@ class KafkaSettings(BaseModel):
     @classmethod
     def _host_and_port(cls, servers: str | None) -> str | None:
         for server in servers.split(",") if servers is not None else []:
-            if not re.fullmatch(r".+:[0-9]{1,5}", server.strip()):
-                raise ValueError(f"`{server}` is not HOST:PORT")
+            parts = _ADDRESS.fullmatch(server.strip())
+            if parts is None:
+                raise ValueError(f"`{server}` is not HOST:PORT, nor [IPV6]:PORT such as [::1]:9092")
+            if parts["protocol"] and parts["protocol"].upper() not in PROTOCOLS:
+                raise ValueError(
+                    f"`{server}` is not HOST:PORT; in front of it may stand {', '.join(PROTOCOLS)} and ://"
+                )
+            if not 0 < int(parts["port"]) < 65536:
+                raise ValueError(f"`{server}` has port {parts['port']}, and ports are 1 to 65535")
         return servers
+
+    @model_validator(mode="after")
+    def _protocol_of_the_addresses(self) -> KafkaSettings:
+        """A protocol in front of an address is taken where it says what `security` says."""
+        own = str(self.security.get("security_protocol", "PLAINTEXT"))
+        for server in (self.bootstrap_servers or "").split(","):
+            parts = _ADDRESS.fullmatch(server.strip())
+            if parts is not None and parts["protocol"] and parts["protocol"].upper() != own:
+                raise ValueError(
+                    f"bootstrap_servers names {parts['protocol']}:// and security.security_protocol is {own}; leave "
+                    f"{parts['protocol']}:// out, or set security.security_protocol to {parts['protocol'].upper()}"
+                )
+        return self
+
+    @classmethod
+    def of_servers(cls, servers: str | None) -> KafkaSettings:
+        """Settings of the addresses alone, as a command is given them. Raises BadInput for what is no address."""
+        try:
+            return cls(bootstrap_servers=servers)
+        except ValidationError as error:
+            said = "; ".join(problem["msg"].removeprefix("Value error, ") for problem in error.errors())
+            raise BadInput(f"--bootstrap-servers {servers}: {said}") from None
 
     @property
     def given(self) -> dict[str, SecretStr]:
@@ -146,5 +192,5 @@ class KafkaSettings(BaseModel):
                 f"no Kafka broker is known; start one with `{command('exfm', 'broker', 'start')}`, then give its "
                 "HOST:PORT, or that of your own, as `kafka.bootstrap_servers`"
             )
-        pairs = (server.strip().rpartition(":") for server in self.bootstrap_servers.split(","))
-        return [(host, int(port)) for host, _, port in pairs]
+        found = (_ADDRESS.fullmatch(server.strip()) for server in self.bootstrap_servers.split(","))
+        return [(parts["six"] or parts["host"], int(parts["port"])) for parts in found if parts is not None]

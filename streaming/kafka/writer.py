@@ -8,7 +8,15 @@ from contextlib import suppress
 from typing import Any
 
 from streaming.errors import BrokerAway, StreamingError
-from streaming.kafka.client import AuthorizationError, KafkaError, KafkaProducer, connect, explained, no_answer
+from streaming.kafka.client import (
+    AuthorizationError,
+    KafkaError,
+    KafkaProducer,
+    connect,
+    explained,
+    no_answer,
+    sent_nowhere,
+)
 from streaming.kafka.rights import Right
 from streaming.kafka.settings import KafkaSettings
 from streaming.kafka.topics import require_topics, topic_config
@@ -145,9 +153,9 @@ class TopicWriter:
             raise Right("Write", "topic", {self.topic}).missing(self._settings) from self._failure
         what = f"a message for topic `{self.topic}` at {self._settings.bootstrap_servers}"
         if no_answer(self._failure):
+            why = sent_nowhere(self._settings) or f"{self._failure!r}; see that the broker runs, then resume"
             raise BrokerAway(
-                f"{what} was not written within {self._settings.delivery_timeout_s:g} s: {self._failure!r}; see that "
-                "the broker runs, then resume"
+                f"{what} was not written within {self._settings.delivery_timeout_s:g} s: {why}"
             ) from self._failure
         raise StreamingError(
             f"{what} was refused: {self._failure!r}; see what the topic allows, then resume"

@@ -11,6 +11,7 @@ verticals   judges what students select
 features    judges tables and transforms against the values
 collisions  ids that share a row of a table
 compiler    judges whether what is to be compiled can be
+precision   judges whether the processor has what the teacher computes in
 memory      judges what a run takes against what the machine has
 screen      a report as text
 """

@@ -15,6 +15,7 @@ from pipelines.results import Severity as Loss
 from pipelines.results import judged
 from pipelines.training import HEAVY, HEAVY_ROWS
 from streaming.schema import SAMPLE_WEIGHT
+from streaming.messages import TOMBSTONE
 
 REMEDIES = {
     "null": "declare the column with `nullable: true`, or give a value in every row; inside a list of floats each "
@@ -24,6 +25,7 @@ REMEDIES = {
     "feature of large numbers takes them with transform `log1p` or `standardise`",
     "too_long": "raise `max_length` of the column, or leave it out",
     "bad_event_time": "check the column of the time and its unit",
+    "in_the_future": "correct the producer's clock; settlement.max_future_skew_s bounds how far clocks may differ",
     "bad_vertical": "name a column of short texts as `vertical`",
     "too_many_verticals": "name a column with few values as `vertical`, or raise lake.max_verticals",
     "unknown_task": "name the tasks of `rows.tasks` as the feedback does",
@@ -59,6 +61,9 @@ def judge_rows(config: Config, sample: Sample) -> Iterator[Finding]:
 
 
 def _refused(refused: Mapping[str, Refused], looked_at: int, what: str, limits: LossLimits) -> Iterator[Finding]:
+    if tombstones := refused.get(TOMBSTONE, Refused()).rows:
+        yield note(what, f"{tombstones:,} messages have no value (tombstones): dead letters, with which no row is lost")
+    refused, looked_at = {why: seen for why, seen in refused.items() if why != TOMBSTONE}, looked_at - tombstones
     lost = sum(seen.rows for seen in refused.values())  # a row has one reason
     together = severity_of(lost, looked_at, limits)
     if all(severity_of(seen.rows, looked_at, limits) is not together for seen in refused.values()) and refused:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
+import numpy as np
 import pyarrow as pa
 
 from pipelines.checks.sample import (
@@ -22,12 +23,24 @@ from pipelines.config import Config, Kafka, Topic
 from pipelines.quality import Finding, stop, warn
 from streaming.errors import BadInput, BrokerAway, StreamingError
 from streaming.kafka import TopicReader, beginning_offsets, end_offsets, require_topics
-from streaming.messages import EndOfStream, Kind, RawMessage, make_codec
+from streaming.messages import (
+    TOMBSTONE,
+    EndOfStream,
+    Kind,
+    RawMessage,
+    ahead_ms,
+    believed,
+    in_seconds,
+    make_codec,
+    unit_hint,
+)
 from streaming.position import Partition, SourcePosition
 
 CONNECT_S = 5.0
 PATIENCE_S = 30.0
 """A topic is read for no longer."""
+
+PLACE = ("source_topic", "source_partition", "source_offset")
 
 Piece = dict[Partition, tuple[int, int]]
 """Of each partition the offsets to read, the second one exclusive."""
@@ -101,14 +114,47 @@ class _Reader:
             left = wanted // len(pieces) or 1
             for messages in self._messages(piece):
                 batch, dead = codec.decode(messages)
-                batches.append(batch)
-                count_refused(refused, ((letter.reason, letter.detail) for letter in dead))
+                batches.append(self._in_time(batch, refused))
+                count_refused(
+                    refused, ((d.reason, f"{d.topic}/{d.partition} offset {d.offset}: {d.detail}") for d in dead)
+                )
                 self._look_at_codec(topic, kind, messages, [letter.reason for letter in dead])
                 left -= batch.num_rows + len(dead)
                 if left <= 0:
                     whole = whole and len(pieces) == 1 and messages[-1].offset + 1 >= max(e for _, e in piece.values())
                     break
         return whole, pa.Table.from_batches(batches, codec.schema)
+
+    def _in_time(self, batch: pa.RecordBatch, refused: dict[str, Refused]) -> pa.RecordBatch:
+        """The rows whose event times a run would take (`Merge`); the others are counted, and the first timestamp of a
+        record that cannot be right is named."""
+        now_ms = time.time_ns() // 1_000_000 if self._config.reads_live else None
+        event, recorded = (batch[name].to_numpy() for name in ("event_time_ms", "record_time_ms"))
+        place = [f"{t}/{p} offset {o}" for t, p, o in zip(*(batch[n].to_pylist() for n in PLACE), strict=True)]
+        seconds, skew_s = in_seconds(event, recorded, now_ms), self._config.max_future_skew_s
+        future = np.zeros(len(event), bool)
+        if skew_s is not None:
+            ahead = ahead_ms(event, recorded, now_ms)
+            future = (ahead > 1000 * skew_s) & ~seconds
+            doubtful = np.flatnonzero(~believed(recorded, event, now_ms) & (recorded >= 0) & ~seconds & ~future)
+            if len(doubtful) and not any(found.where == "record timestamps" for found in self.findings):
+                row = doubtful[0]
+                self.findings.append(
+                    warn(
+                        "record timestamps",
+                        f"{len(doubtful):,} of {len(event):,} records at {place[row]} have timestamps that cannot be "
+                        f"right: {recorded[row]} ms since 1970 beside event time {event[row]}. They count as none",
+                        "have the producer or mirror set them in milliseconds, or the broker "
+                        "(message.timestamp.type=LogAppendTime)",
+                    )
+                )
+            count_refused(
+                refused,
+                (("in_the_future", f"{place[n]}: {ahead[n]} ms ahead of the clock") for n in np.flatnonzero(future)),
+            )
+        hints = ((n, unit_hint(int(event[n]))) for n in np.flatnonzero(seconds))
+        count_refused(refused, (("bad_event_time", f"{place[n]}: event time is {event[n]}{hint}") for n, hint in hints))
+        return batch.filter(pa.array(~(seconds | future)))
 
     def _pieces(self, topic: Topic, wanted: int) -> tuple[bool, list[Piece]]:
         """The whole topic, or its begin and its end."""
@@ -137,7 +183,9 @@ class _Reader:
 
     def _look_at_codec(self, topic: Topic, kind: Kind, messages: list[RawMessage], reasons: list[str]) -> None:
         """A topic of JSON that is read as Arrow, or the other way round."""
-        if len(reasons) < len(messages) or set(reasons) != {"undecodable"} or self.findings:
+        messages = [message for message in messages if message.value]
+        reasons = [reason for reason in reasons if reason != TOMBSTONE]
+        if not messages or len(reasons) < len(messages) or set(reasons) != {"undecodable"} or self.findings:
             return
         other = "json" if topic.codec == "arrow" else "arrow"
         looks = messages[0].value.lstrip()[:1] == b"{"

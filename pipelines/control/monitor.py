@@ -13,6 +13,7 @@ from pipelines.results import UNMATCHED
 from pipelines.rules import Kind, Raised, Refused, RunState, Sight, WorkerState, alarms_of, words_of
 from pipelines.status import RunStatus, WorkerStatus
 from pipelines.workers import Report
+from streaming.messages import TOMBSTONE
 
 LIVE = (WorkerState.STARTING, WorkerState.RUNNING, WorkerState.RESTARTING)
 SAMPLES = 60
@@ -133,7 +134,7 @@ class AlarmMonitor:
 
 def _read(what: str, counts: Mapping[str, Any]) -> Read:
     kind = "impression" if what == "impressions" else "feedback"
-    reasons = {why: n for why, n in counts["dead_letters_by_reason"][kind].items() if why != UNMATCHED}
+    reasons = {why: n for why, n in counts["dead_letters_by_reason"][kind].items() if why not in (UNMATCHED, TOMBSTONE)}
     return Read(counts["impressions_read" if kind == "impression" else "feedback_read"], reasons)
 
 

@@ -18,6 +18,8 @@ def counts_of(counters: Mapping[str, Any]) -> dict[str, Any]:
     and for the offsets of both, over all partitions, from where reading began (`offsets`; earlier releases have none):
 
     offsets = messages + without_rows + end_markers + transaction_records;  rows + rows_before = what was read
+
+    `warnings`, where there are some, are sentences about rows that were taken all the same.
     """
     dead = counters["dead_letters"]
     feedback = dict(dead["feedback"])
@@ -41,7 +43,7 @@ def counts_of(counters: Mapping[str, Any]) -> dict[str, Any]:
         "duplicate_feedback": counters["duplicate_feedback"],
         "feedback_dead_letters": sum(feedback.values()),
         "waiting_feedback": counters["waiting_feedback"],
-    } | ({"offsets": counters["offsets"]} if "offsets" in counters else {})
+    } | {name: counters[name] for name in ("offsets", "warnings") if name in counters}
 
 
 def counts_hold(counts: dict[str, Any]) -> bool:

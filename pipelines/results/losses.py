@@ -18,6 +18,7 @@ from pipelines.results.counts import UNMATCHED, counts_of
 from pipelines.results.verdict import JUDGED
 from pipelines.rules import sure_share
 from pipelines.training import HEAVY
+from streaming.messages import TOMBSTONE
 from streaming.settlement import OTHER_VERTICALS
 
 MOST_REASONS = 5
@@ -37,11 +38,13 @@ REMEDIES = {
     "undecodable": "Check the codec of the topic (kafka.impressions.codec, kafka.feedback.codec)",
     "row_too_large": "Send shorter lists and texts, or raise kafka.max_message_bytes",
     "oversized": "Raise kafka.max_message_bytes, or send smaller messages",
-    "bad_event_time": "Event times are milliseconds since 1970: check the column's unit",
-    "in_the_future": "Correct the producer's clock, or raise settlement.max_future_skew_s",
+    "bad_event_time": "Event times are milliseconds since 1970: have the producer that is named send those",
+    "in_the_future": "Correct the producer's clock. settlement.max_future_skew_s may be raised to the seconds by which "
+    "clocks differ, not further: one row that is far ahead closes every window",
     "too_old": "Send the stream in order of event time, or raise settlement.dedup_horizon_s",
     "bad_vertical": "Give every impression the name of its vertical",
     "too_many_verticals": "Name a column of few values as the vertical, or raise lake.max_verticals",
+    TOMBSTONE: "Nothing was lost with it; send messages without a value to another topic",
     "unknown_task": "Name the task under rows.tasks, or do not send its feedback",
 }
 
@@ -125,6 +128,7 @@ def losses_of(
         *_students(counts, wanted, ended),
         *_repeats(counts),
         *_unmet(unmet or {}, limits),
+        *((Severity.WARN, words) for words in counts.get("warnings", ())),
     ]
     problems.sort(key=lambda problem: problem[0] is not Severity.FAIL)
     severity = problems[0][0] if problems else Severity.FINE
@@ -187,19 +191,19 @@ def judged(part: int, whole: int, limits: LossLimits) -> Severity:
 def _empty(counts: Mapping[str, Any], ended: bool) -> Iterator[Problem]:
     if not ended or counts["lake_rows"]:
         return
-    read = counts["impressions_read"]
+    _, read = _rows_lost(counts, "impression")
     if not read:
         yield Severity.FAIL, "the stream held no impression: the lake is empty, and no model has learned anything"
-    elif counts["dead_letters"] < read:
+    elif counts["dead_letters"] < counts["impressions_read"]:
         yield Severity.FAIL, f"no row of {read:,} impressions reached the lake, and no model has learned anything"
 
 
 def _impressions(counts: Mapping[str, Any], limits: LossLimits, examples: Mapping[str, Any]) -> Iterator[Problem]:
-    lost, read = counts["dead_letters"], counts["impressions_read"]
+    lost, read = _rows_lost(counts, "impression")
     severity = Severity.FAIL if read and lost == read else judged(lost, read, limits)
     if severity is Severity.FINE:
         return
-    why = _most_common(counts["dead_letters_by_reason"]["impression"], examples.get("impression", {}))
+    why = _most_common(_without(counts, "impression", TOMBSTONE), examples.get("impression", {}))
     yield severity, f"{lost:,} of {read:,} impressions ({_percent(lost, read)}) are dead letters{why}"
 
 
@@ -213,15 +217,15 @@ def _feedback(
     if ended and counts["lake_rows"] and not counts["feedback_read"]:
         yield Severity.WARN, "no feedback was read: every label is 0. Check kafka.feedback.topic, or the label columns"
     late, unmatched = counts.get("late_feedback", 0), counts.get("unmatched_feedback", 0)
-    refused = counts.get("feedback_dead_letters", 0)
-    lost, read = late + unmatched + refused, counts["feedback_read"] - counts.get("waiting_feedback", 0)
+    refused, read = _rows_lost(counts, "feedback")
+    lost, read = late + unmatched + refused, read - counts.get("waiting_feedback", 0)
     severity = judged(lost, read, limits)
     if severity is Severity.FINE:
         return
     said = f"{lost:,} of {read:,} rows of feedback ({_percent(lost, read)}) set no label"
     worst = max(tasks, key=lambda task: task.lost, default=None)
     if refused >= late + unmatched:
-        reasons = {r: n for r, n in counts["dead_letters_by_reason"]["feedback"].items() if r != UNMATCHED}
+        reasons = _without(counts, "feedback", UNMATCHED, TOMBSTONE)
         yield severity, f"{said}: {refused:,} were refused{_most_common(reasons, examples.get('feedback', {}))}"
     elif worst is not None and worst.lost:
         yield severity, f"{said}: {_why_lost(worst, examples)}"
@@ -232,6 +236,20 @@ def _feedback(
             "forgotten some time after its window. If feedback comes later, lengthen rows.tasks.*.window_s; if ids "
             "differ, give both topics the same impression_id",
         )
+
+
+def _without(counts: Mapping[str, Any], kind: str, *reasons: str) -> dict[str, int]:
+    """Dead letters of a kind by reason, without some."""
+    found = counts.get("dead_letters_by_reason", {}).get(kind, {})
+    return {reason: number for reason, number in found.items() if reason not in reasons}
+
+
+def _rows_lost(counts: Mapping[str, Any], kind: str) -> tuple[int, int]:
+    """How many rows of a kind were refused, of how many that were read. A tombstone is no row."""
+    names = ("dead_letters", "impressions_read") if kind == "impression" else ("feedback_dead_letters", "feedback_read")
+    tombstones = counts.get("dead_letters_by_reason", {}).get(kind, {}).get(TOMBSTONE, 0)
+    refused, read = (counts.get(name, 0) - tombstones for name in names)
+    return refused, read
 
 
 def _why_lost(found: TaskFeedback, examples: Mapping[str, Any]) -> str:

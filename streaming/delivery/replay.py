@@ -28,7 +28,7 @@ from streaming.disk import file_lock, read_json, write_json
 from streaming.errors import BadInput
 from streaming.kafka import KafkaSettings, TopicReader, TopicWriter, end_offsets, lookup
 from streaming.lake import DEAD_LETTERS, SideTable, side_rows
-from streaming.messages import DEAD_LETTER_SCHEMA, RawMessage, read_ipc, write_ipc
+from streaming.messages import DEAD_LETTER_SCHEMA, TOMBSTONE, RawMessage, read_ipc, write_ipc
 from streaming.position import Partition, SourcePosition
 from streaming.schema import POSITION_FIELDS
 
@@ -40,7 +40,7 @@ GROUP = 500
 HELD_BYTES = 64 * 2**20
 """So much of messages is held at a time, each counted as the largest that there may be; one at least."""
 
-WHOLE = ("oversized", "undecodable")
+WHOLE = ("oversized", "undecodable", TOMBSTONE)
 """Reasons for which a message is refused whole; its letter names row 0."""
 
 SCHEMA = pa.schema(POSITION_FIELDS)

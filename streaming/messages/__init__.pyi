@@ -2,6 +2,7 @@ from .avro import parsed_avro
 from .codecs import CodecName, Decoded, make_codec
 from .dead_letters import (
     DEAD_LETTER_SCHEMA,
+    TOMBSTONE,
     DeadLetter,
     Kind,
     LetterTally,
@@ -17,10 +18,21 @@ from .ipc import MAX_MESSAGE_BYTES, read_ipc, write_ipc
 from .limits import Limits, row_sizes
 from .message import END_HEADER, RawMessage, by_partition, is_end_marker
 from .source import EndOfStream, MessageSource, Source
-from .times import PER_MS, Unit, is_time, is_written_time, milliseconds
+from .times import (
+    FIRST_EVENT_TIME_MS,
+    LATEST_EVENT_TIME_MS,
+    PER_MS,
+    Unit,
+    ahead_ms,
+    believed,
+    in_seconds,
+    is_time,
+    is_written_time,
+    milliseconds,
+    unit_hint,
+)
 from .undeclared import NewColumns
 from .validation import (
-    LATEST_EVENT_TIME_MS,
     Refusal,
     Refusals,
     RowRules,
@@ -36,9 +48,11 @@ from .validation import (
 __all__ = [
     "DEAD_LETTER_SCHEMA",
     "END_HEADER",
+    "FIRST_EVENT_TIME_MS",
     "LATEST_EVENT_TIME_MS",
     "MAX_MESSAGE_BYTES",
     "PER_MS",
+    "TOMBSTONE",
     "CodecName",
     "DeadLetter",
     "Decoded",
@@ -56,12 +70,15 @@ __all__ = [
     "RowRules",
     "Source",
     "Unit",
+    "ahead_ms",
+    "believed",
     "bisect",
     "by_partition",
     "conform",
     "convertible",
     "counted_as",
     "declarable",
+    "in_seconds",
     "is_end_marker",
     "is_time",
     "is_written_time",
@@ -76,6 +93,7 @@ __all__ = [
     "read_ipc",
     "refuse_rows",
     "row_sizes",
+    "unit_hint",
     "without_rows",
     "write_ipc",
 ]

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json
 
-from streaming.messages.dead_letters import DeadLetter, Kind
+from streaming.messages.dead_letters import TOMBSTONE, DeadLetter, Kind
 from streaming.messages.ipc import MAX_MESSAGE_BYTES, plain_records, read_ipc, write_ipc
 from streaming.messages.json_text import JsonColumn, json_values
 from streaming.messages.message import RawMessage, is_end_marker
@@ -132,8 +132,10 @@ class Codec(ABC):
             if message.refused is not None or len(message.value) > self._max_message_bytes:
                 size = f"the message has {len(message.value):,} bytes, the limit is {self._max_message_bytes:,}"
                 dead.append(self._letter(message, 0, Refusal("oversized", message.refused or size), message.value))
-            elif message.value or not is_end_marker(message):
+            elif message.value:
                 readable.append(message)
+            elif not is_end_marker(message):
+                dead.append(self._letter(message, 0, Refusal(TOMBSTONE, "the message has no value"), b""))
         read = self._read(readable)
         broken = self._rules.check(read.batch)
         batch = without_rows(_with_positions(read, readable, self.schema), broken)
@@ -152,7 +154,7 @@ class Codec(ABC):
             payloads = [message.value] if whole else self._payloads(message, rows)
             for row, payload in zip(rows, payloads, strict=True):
                 dead.append(self._letter(message, row, self._explain(message, refused[index][row]), payload))
-        return Decoded(batch, dead)
+        return Decoded(batch, sorted(dead, key=lambda letter: letter[2:6]))  # by place
 
     def _letter(self, message: RawMessage, row: int, refusal: Refusal, payload: bytes) -> DeadLetter:
         return DeadLetter(self.kind, refusal.reason, *message[:3], row, refusal.detail, payload)

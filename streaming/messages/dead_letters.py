@@ -19,6 +19,9 @@ from streaming.schema import POSITION_FIELDS
 
 Kind = Literal["impression", "feedback"]
 
+TOMBSTONE = "tombstone"
+"""The reason of a message without a value. It stands for no row: nothing was lost with it."""
+
 PAYLOAD_LIMIT_BYTES = 64 * 1024
 """A longer payload is cut here; its full length is kept, and its origin says where the whole of it lies."""
 

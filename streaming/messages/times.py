@@ -1,7 +1,8 @@
-"""Times in every form in which a column may hold them, as milliseconds since 1970 UTC."""
+"""Times in every form that a column may hold, as milliseconds since 1970 UTC, and which of them can be right."""
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Literal
 
 import numpy as np
@@ -11,6 +12,14 @@ import pyarrow.compute as pc
 Unit = Literal["s", "ms", "us", "ns"]
 PER_MS: dict[Unit, float] = {"s": 1e-3, "ms": 1, "us": 1_000, "ns": 1_000_000}
 """How many of a unit a millisecond has."""
+
+FIRST_EVENT_TIME_MS = 946_684_800_000
+"""The year 2000. An earlier time counts from the start of a log, or is not in milliseconds."""
+
+LATEST_EVENT_TIME_MS = 253_402_300_799_999
+"""The last millisecond of the year 9999: later times have no calendar date."""
+
+YEAR_MS = 31_556_952_000
 
 _ZONE = r":\d\d.*?([zZ]|[+-]\d\d(:?\d\d)?)$"
 _BEYOND_MS = r"(\.\d{3})\d+"
@@ -55,6 +64,60 @@ def milliseconds(column: pa.Array, unit: Unit) -> pa.Array:
     if pa.types.is_duration(column.type):
         return _of_numbers(column.cast(pa.int64()), column.type.unit)
     return _of_texts(column.cast(pa.string()))
+
+
+def believed(recorded_ms: np.ndarray, event_ms: np.ndarray, now_ms: int | None = None) -> np.ndarray:
+    """Which records' own timestamps can be right, (N,) bool; the others count as none.
+
+    Not that of a record without one (-1), nor 0, nor one before 2000 or after 9999 (seconds, microseconds) of a row
+    whose event time lies between them, nor one that is a year before a row that is not in the future.
+
+    >>> event = np.full(4, 1_700_000_000_000)
+    >>> believed(np.array([0, 1_700_000_000, 1_700_000_000_000_000, 1_700_000_009_000]), event).tolist()
+    [False, False, False, True]
+    >>> believed(np.array([5, 1_262_304_000_000]), np.array([7, 1_700_000_000_000]), now_ms=1_700_000_000_000).tolist()
+    [True, False]
+    """
+    wrong = (recorded_ms <= 0) | (_of_our_days(event_ms) & ~_of_our_days(recorded_ms))
+    if now_ms is not None:
+        wrong |= (event_ms - recorded_ms > YEAR_MS) & (event_ms <= now_ms)
+    return ~wrong
+
+
+def ahead_ms(event_ms: np.ndarray, recorded_ms: np.ndarray, now_ms: int | None = None) -> np.ndarray:
+    """How far event times are ahead of the clocks that bound them, (N,): their records', where they are `believed`, and
+    `now_ms`. Not at all where there is none."""
+    clock = np.where(believed(recorded_ms, event_ms, now_ms), recorded_ms, LATEST_EVENT_TIME_MS)
+    return event_ms - (clock if now_ms is None else np.minimum(clock, now_ms))
+
+
+def in_seconds(event_ms: np.ndarray, recorded_ms: np.ndarray, now_ms: int | None = None) -> np.ndarray:
+    """Which event times are surely in seconds, (N,) bool: of 1970, and as seconds within a year of their record's
+    timestamp, or of `now_ms` where that is none.
+
+    >>> in_seconds(np.array([1_700_000_000, 500]), np.array([1_700_000_005_000, 1_700_000_005_000])).tolist()
+    [True, False]
+    """
+    otherwise = -LATEST_EVENT_TIME_MS if now_ms is None or now_ms < FIRST_EVENT_TIME_MS else now_ms
+    clock = np.where(_of_our_days(recorded_ms), recorded_ms, otherwise)
+    early = (event_ms > 0) & (event_ms < FIRST_EVENT_TIME_MS)
+    return early & (np.abs(np.where(early, event_ms, 0) * 1000 - clock) <= YEAR_MS)
+
+
+def unit_hint(number: int) -> str:
+    """The unit in which a number that is no time in milliseconds would be one of our days, as a question.
+
+    >>> unit_hint(1_700_000_000_000_000), unit_hint(-5)
+    (': microseconds? (as such 2023-11-14 22:13:20)', '')
+    """
+    for name, per_ms in (("microseconds", 1e3), ("nanoseconds", 1e6), ("seconds", 1e-3)):
+        if FIRST_EVENT_TIME_MS <= (time_ms := number / per_ms) < FIRST_EVENT_TIME_MS + 100 * YEAR_MS:
+            return f": {name}? (as such {datetime.fromtimestamp(time_ms / 1000, UTC):%Y-%m-%d %H:%M:%S})"
+    return ""
+
+
+def _of_our_days(time_ms: np.ndarray) -> np.ndarray:
+    return (time_ms >= FIRST_EVENT_TIME_MS) & (time_ms <= LATEST_EVENT_TIME_MS)
 
 
 def _of_numbers(column: pa.Array, unit: Unit) -> pa.Array:

@@ -28,14 +28,11 @@ from streaming.messages.limits import (
     row_sizes,
     without_inner_nulls,
 )
-from streaming.messages.times import is_written_time, milliseconds
+from streaming.messages.times import LATEST_EVENT_TIME_MS, is_written_time, milliseconds, unit_hint
 from streaming.schema import SAMPLE_WEIGHT, RowSchema
 
 LONGEST_VERTICAL_BYTES = 64
 """A vertical names a folder of the lake, percent-encoded, so that its length is bounded by the file system."""
-
-LATEST_EVENT_TIME_MS = 253_402_300_799_999
-"""The last millisecond of the year 9999: later times have no calendar date."""
 
 T = TypeVar("T")
 
@@ -105,8 +102,9 @@ class RowRules:
                 for row in np.flatnonzero(broken.to_numpy(zero_copy_only=False)).tolist():
                     if row not in refusals:
                         value = _short(column[row].as_py())
+                        hint = unit_hint(column[row].as_py()) if reason == "bad_event_time" else ""
                         reason_here = f"{reason}:{value[1:-1]}" if reason == "unknown_task" else reason
-                        refusals[row] = Refusal(reason_here, f"`{field.name}` is {value}{allowed}")
+                        refusals[row] = Refusal(reason_here, f"`{field.name}` is {value}{allowed}{hint}")
         return self._too_large(batch) | refusals
 
     def _too_large(self, batch: pa.RecordBatch) -> Refusals:

@@ -172,6 +172,11 @@ class Intake(Source[dict[str, Any], MergedChunk]):
         return self._merge.watermark_ms
 
     @property
+    def warnings(self) -> dict[str, str]:
+        """What is wrong with rows that were taken all the same, a sentence for each kind."""
+        return self._merge.warnings
+
+    @property
     def note(self) -> str | None:
         """Why no rows arrive, unless none were sent."""
         if not self._source.reachable:

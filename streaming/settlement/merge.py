@@ -9,7 +9,7 @@ once no other partition can still bring an earlier key:
 Where nothing can leave so, and a partition holds as much as it may, rows of an equal key time leave too, as far as the
 order allows (`_bounds`).
 
-Refused rows (undecodable, or with an event time in the future) take the key of the row before them and leave
+Refused rows (undecodable, with an event time in the future or in seconds) take the key of the row before them and leave
 in the same order, so that positions and counts cover them, but never move event time.
 """
 
@@ -25,11 +25,15 @@ import pyarrow as pa
 from streaming.errors import BadInput, StreamingError
 from streaming.messages import (
     DEAD_LETTER_SCHEMA,
-    LATEST_EVENT_TIME_MS,
+    FIRST_EVENT_TIME_MS,
     DeadLetter,
     Kind,
+    ahead_ms,
+    believed,
+    in_seconds,
     letters_to_batch,
     refuse_rows,
+    unit_hint,
 )
 from streaming.position import Partition, Positions, SourcePosition
 from streaming.schema import POSITION_FIELDS, RowSchema
@@ -77,7 +81,8 @@ class Merge:
     partitions: every partition that takes part, with the kind of its rows. All are waited for from the start.
     max_future_skew_s: rows whose event time lies further beyond their record's timestamp are refused (`in_the_future`),
     so that one wrong clock cannot close everyone's windows; None lets them pass. `now_ms`, where it is given, bounds
-    them too: a wrong clock may set both times.
+    them too: a wrong clock may set both times. A timestamp that cannot be right bounds nothing, and `warnings` has the
+    first by its name.
     buffer_rows, buffer_bytes: rows, and their bytes, held for one partition while another is waited for; see `wants`.
 
     >>> schema = RowSchema(columns=[], tasks=[{"name": "ctr", "window_s": 1}])
@@ -113,6 +118,7 @@ class Merge:
         self._buffer_rows, self._buffer_bytes = buffer_rows, buffer_bytes
         self._next_order = 0
         self.watermark_ms = NO_TIME
+        self.warnings: dict[str, str] = {}
 
     def push(self, partition: Partition, batch: pa.RecordBatch, dead: Sequence[DeadLetter] = ()) -> None:
         """Take rows read from `partition`: the columns of its kind, POSITION_FIELDS and `record_time_ms`, in (offset,
@@ -133,9 +139,7 @@ class Merge:
                 f"{feed.next_position or 'no rows'}, and brings {batch.num_rows + refused.num_rows} more rows; "
                 "write them to a new topic, or start a run that reads beyond the end marker"
             )
-        if (ahead_ms := self._ahead_ms(batch)) is not None and (future := ahead_ms > self._skew_ms).any():
-            ahead = self._refuse_future(feed.kind, batch.filter(pa.array(future)), ahead_ms[future])
-            batch, refused = batch.filter(pa.array(~future)), pa.concat_batches([refused, ahead])
+        batch, refused = self._bounded(feed, batch, refused)
         if refused.num_rows:
             refused = refused.take(
                 pa.array(np.lexsort((_numpy(refused, "source_row"), _numpy(refused, "source_offset"))))
@@ -259,13 +263,41 @@ class Merge:
     def _bound(self) -> int:
         return min((f.running_max for f in self._feeds.values() if not (f.ended or f.idle)), default=END_OF_TIME)
 
-    def _ahead_ms(self, batch: pa.RecordBatch) -> np.ndarray | None:
-        """How far event times are ahead of the clocks that bound them; None without a bound."""
-        if self._skew_ms is None:
-            return None
-        recorded = _numpy(batch, "record_time_ms")
-        clock = np.where(recorded >= 0, recorded, LATEST_EVENT_TIME_MS)  # -1: no timestamp
-        return _numpy(batch, "event_time_ms") - (clock if self._now_ms is None else np.minimum(clock, self._now_ms()))
+    def _bounded(
+        self, feed: PartitionBuffer, batch: pa.RecordBatch, refused: pa.RecordBatch
+    ) -> tuple[pa.RecordBatch, pa.RecordBatch]:
+        """The rows without those whose event time is no time of theirs, which join the refused."""
+        event, recorded = _numpy(batch, "event_time_ms"), _numpy(batch, "record_time_ms")
+        now_ms = None if self._now_ms is None else self._now_ms()
+        seconds = in_seconds(event, recorded, now_ms)
+        if NO_TIME < feed.running_max < FIRST_EVENT_TIME_MS:
+            seconds[:] = False  # times of this stream count from the start of a log
+        parts = [refused]
+        if seconds.any():
+            words = "milliseconds since 1970 needed"
+            details = [f"event time is {ms}; {words}{unit_hint(ms)}" for ms in event[seconds].tolist()]
+            parts.append(refuse_rows(batch.filter(pa.array(seconds)), feed.kind, "bad_event_time", details))
+        wrong = seconds
+        if self._skew_ms is not None:
+            ahead = ahead_ms(event, recorded, now_ms)
+            if (future := (ahead > self._skew_ms) & ~seconds).any():
+                parts.append(self._refuse_future(feed.kind, batch.filter(pa.array(future)), ahead[future]))
+            wrong = seconds | future
+            self._doubt(batch, event, recorded, ~believed(recorded, event, now_ms) & (recorded >= 0) & ~wrong)
+        return (batch.filter(pa.array(~wrong)), pa.concat_batches(parts)) if wrong.any() else (batch, refused)
+
+    def _doubt(self, batch: pa.RecordBatch, event: np.ndarray, recorded: np.ndarray, doubtful: np.ndarray) -> None:
+        """Name the first record whose timestamp is not believed."""
+        if "record_times" in self.warnings or not doubtful.any():
+            return
+        row = int(np.flatnonzero(doubtful)[0])
+        topic, partition, offset = (batch.column(field.name)[row].as_py() for field in POSITION_FIELDS[:3])
+        self.warnings["record_times"] = (
+            f"timestamps of records cannot be right, first in {topic}/{partition} at offset {offset:,}: the record has "
+            f"{recorded[row]} (ms since 1970), its event time is {event[row]}. Such timestamps count as none, and rows "
+            "are taken by their event times; have the producer or mirror set them in milliseconds, or the broker "
+            "(message.timestamp.type=LogAppendTime)"
+        )
 
     def _refuse_future(self, kind: Kind, batch: pa.RecordBatch, ahead_ms: np.ndarray) -> pa.RecordBatch:
         clock = "the record's timestamp" + ("" if self._now_ms is None else " or of the clock")

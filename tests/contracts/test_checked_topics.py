@@ -75,3 +75,17 @@ def test_other_partition_counts_absent_topics_and_an_absent_broker_are_named(bro
         report = check_config(away)
     assert "no Kafka broker answers" in said(report)
     assert report.findings[0].severity is Severity.STOP
+
+
+def test_tombstones_and_a_producer_in_microseconds_are_named_with_their_partition(broker):
+    config = fed_by_hand(broker)
+    topic = config.kafka.impressions.topic
+    row = {"impression_id": 1000, "event_time_ms": DAY_MS * 1000, "vertical": "feed", "user_id": 1, "ad_id": 1}
+    wrong = json.dumps(row | {"bid": 0.5, "interest_0": 1}).encode()
+    send(broker.bootstrap_servers, [(topic, 1, wrong)] * 200 + [(topic, 0, None)] * 200)
+    report = check_config(config)
+    assert "note rows: 200 messages have no value (tombstones)" in said(report)
+    assert "(200 of 600) would become dead letters: bad_event_time" in said(report)
+    assert f"{topic}/1 offset 200: `event_time_ms` is {DAY_MS}000; milliseconds since 1970 needed: micro" in said(
+        report
+    )

@@ -12,6 +12,7 @@ from pipelines.workers.augmentation import AugmentationWorker
 from pipelines.workers.teacher import TeacherWorker
 from streaming.kafka import ensure_topics
 from streaming.lake import LakeReader, LakeTable
+from tests.support.pipelines.live_topic import Live
 from tests.support.pipelines.small_runs import small
 from tests.support.pipelines.topics import by_hand, ipc, send
 from tests.support.streams.scripted import HandClock
@@ -63,3 +64,29 @@ def test_a_jump_of_the_wall_clock_neither_stalls_blocks_nor_takes_their_logits(b
     assert lake["block"].to_pylist()[-1] == 2
     assert lake["teacher_version"].null_count == 0
     assert set(lake["scored_at_ms"].to_pylist()) == {began_ms, began_ms - DAY_MS, began_ms + DAY_MS}
+
+
+def test_a_clock_that_steps_back_refuses_no_row_and_is_named_once(broker, tmp_path):
+    live = Live(broker.bootstrap_servers, tmp_path)
+    now_ms = max(row["event_time_ms"] for row in live.shown + live.feedback)
+    clock, wall_ms = HandClock(), [now_ms]
+    worker = AugmentationWorker(live.config, live.run_dir, until_end=False, now_ms=lambda: wall_ms[0], clock=clock)
+    worker.open()
+    try:
+        wall_ms[0] = now_ms - 600_000
+        live.send(live.shown, live.feedback)
+        quiet = 0
+        while quiet < 30:
+            quiet = 0 if worker.step() else quiet + 1
+            clock.advance(0.1)
+            wall_ms[0] += 100
+        report = worker.report()
+    finally:
+        worker.close()
+    letters = report.counts["dead_letters"]
+    assert letters["impression"] == {}
+    assert letters["feedback"].keys() <= {"unknown_impression"}
+    assert report.counts["impressions_read"] == len(live.shown)
+    [warning] = report.counts["warnings"]
+    assert "went back by 600 s" in warning
+    assert "mend watermark" not in str(report.note)

@@ -9,8 +9,10 @@ import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable
 
+from pipelines.checks import check_config
 from pipelines.cli.console import main
 from pipelines.config import Kafka
+from pipelines.quality import Severity
 from pipelines.run_dir import store_ends
 from streaming.disk import file_lock
 from streaming.kafka import end_offsets
@@ -44,6 +46,24 @@ def test_a_live_run_refuses_what_lies_in_the_future_and_loses_nothing_else(broke
     assert counts["dead_letters"]["impression"] == {"in_the_future": 1}
     assert counts["impressions_read"] == ROWS
     assert counts["settled"]["ctr"] + counts["pending"]["ctr"] == ROWS - 1
+
+
+@pytest.mark.parametrize("stamp", [0, 1, 1_704_067_200])
+def test_timestamps_of_records_that_cannot_be_right_refuse_no_row_and_are_named_once(broker, tmp_path, stamp):
+    live = Live(broker.bootstrap_servers, tmp_path)
+    live.shown[100]["event_time_ms"] = YEAR_9000
+    live.send(live.shown, live.feedback, timestamp_ms=stamp)
+    with live.reading() as report:
+        counts = report.counts
+    assert counts["dead_letters"]["impression"] == {"in_the_future": 1}
+    assert counts["matched_feedback"] > 0
+    [warning] = counts["warnings"]
+    assert "timestamps of records cannot be right" in warning
+    assert f"the record has {stamp} (ms since 1970)" in warning
+    checked = check_config(live.config)
+    assert [f.severity for f in checked.findings if f.where == "record timestamps"] == [Severity.WARN]
+    assert {reason: seen.rows for reason, seen in checked.sample.refused.items()} == {"in_the_future": 1}
+    assert not checked.sample.feedback_refused
 
 
 def test_a_run_that_let_it_in_says_so_and_is_mended_by_hand(broker, tmp_path, capsys):

@@ -152,7 +152,9 @@ def _writes(random: Random, settings: Settings) -> list[Write]:
         rows.clear()
         if random.random() < broken:
             garbage = random.choice(GARBAGE)
-            messages.append(Message((Row(0, 0, "", fault="undecodable"),), stream.stamp, garbage))
+            messages.append(
+                Message((Row(0, 0, "", fault="undecodable" if garbage else "tombstone"),), stream.stamp, garbage)
+            )
         if codecs[topic] == "arrow" and random.random() < 0.03:
             messages.append(Message((), stream.stamp))
         write = Write(*place, tuple(messages))

@@ -119,7 +119,7 @@ class Model:
             offsets["rows"] += len(truth.rows)
             for number, row in enumerate(truth.rows):
                 refused = reason(row, self._codec[place[0]]) if truth.garbage is None else row.fault
-                if refused is None and settings.skew is not None and 0 <= truth.stamp < row.time - settings.skew:
+                if refused is None and settings.skew is not None and 0 < truth.stamp < row.time - settings.skew:
                     refused = "in_the_future"
                 latest = latest if refused is not None else max(latest, row.time)
                 keyed.append(Keyed(latest, Place(*place, offset, number), row, refused))

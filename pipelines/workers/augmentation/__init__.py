@@ -2,6 +2,7 @@
 
 worker         the worker: when a block is due, which snapshot scores it
 feed           settled rows, from both input topics
+clock          the time of day that bounds their event times
 open_block     rows that have settled and are not committed yet
 augment        the rows of a block as the lake stores them
 commit         the four steps of a commit, and what resumes them after a crash

@@ -24,6 +24,7 @@ from pipelines.rules import Score, Wait, WithoutTeacher, lockstep_version, snaps
 from pipelines.run_dir import RunDir, original_of
 from pipelines.workers import Ranks, Rendezvous, Report, Worker
 from pipelines.workers.augmentation.augment import augment
+from pipelines.workers.augmentation.clock import SteadyClock
 from pipelines.workers.augmentation.commit import BlockCommit, states_folder
 from pipelines.workers.augmentation.feed import SettledFeed, intake_of
 from pipelines.workers.augmentation.open_block import OpenBlock
@@ -60,6 +61,7 @@ class AugmentationWorker(Worker):
         self._run_dir = run_dir
         self._until_end, self._at = until_end, at
         self._now_ms, self._clock = now_ms, clock
+        self._steady, self._warnings = SteadyClock(now_ms, clock), dict[str, str]()
         self._ranks_held = ExitStack()
         self._on_close, self._on_abandon = ExitStack(), ExitStack()
         self._note: str | None = None
@@ -114,7 +116,7 @@ class AugmentationWorker(Worker):
             self._run_dir,
             until_end=self._until_end,
             watch=self.watch,
-            now_ms=self._now_ms,
+            now_ms=self._steady,
             clock=self._clock,
             row_bytes=publisher.row_bytes,
         )
@@ -139,6 +141,8 @@ class AugmentationWorker(Worker):
             self._commit(None)
             return
         self._snapshots.inferences = resumed["teacher_inferences"]
+        self._warnings = resumed.get("warnings", {}) | self._warnings
+        self._steady.restore(resumed.get("clock_ms", 0))
         added = self._sources.open(resumed.get("sources"))
         if added and self._feed.settlement.watermark_ms == END_OF_TIME:
             raise BadInput(
@@ -268,6 +272,8 @@ class AugmentationWorker(Worker):
             "merge": self._feed.position(),
             "sources": self._sources.state(),
             "teacher_inferences": self._snapshots.inferences,
+            "warnings": self._warnings,
+            "clock_ms": self._steady() if self._config.reads_live else 0,
         }
         self._block_commit.commit(block, self._block, meta=meta, counts=counts)
         self._block.clear()
@@ -306,10 +312,15 @@ class AugmentationWorker(Worker):
     # --- the report --------------------------------------------------------------------------------------------
 
     def _counts(self) -> dict[str, Any]:
+        for name, words in (self._feed.intake.warnings | self._steady.warnings).items():
+            if name not in self._warnings:
+                self._warnings[name] = words
+                log.warning("%s", words)
         return self._feed.settlement.counters() | {
             "lake_rows": self._block_commit.lake.last_lake_seq + 1 + self._block.num_rows,
             "teacher_inferences": self._snapshots.inferences,
             "offsets": {kind: self._feed.intake.offsets(kind) for kind in get_args(Kind)},
+            **({"warnings": list(self._warnings.values())} if self._warnings else {}),
         }
 
     def _ahead(self) -> str | None:
@@ -317,7 +328,7 @@ class AugmentationWorker(Worker):
         watermark_ms = self._feed.intake.watermark_ms
         if not self._config.reads_live or watermark_ms == END_OF_TIME:
             return None
-        ahead_s = (watermark_ms - self._now_ms()) / 1000
+        ahead_s = (watermark_ms - self._steady()) / 1000
         if 1000 * ahead_s <= self._config.settlement.horizon_ms(self._config.rows):
             return None
         return (

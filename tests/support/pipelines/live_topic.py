@@ -41,17 +41,21 @@ class Live:
         teacher.open()  # publishes its first snapshot
         teacher.close()
 
-    def send(self, shown: list[dict[str, Any]], feedback: list[dict[str, Any]]) -> None:
+    def send(
+        self, shown: list[dict[str, Any]], feedback: list[dict[str, Any]], timestamp_ms: int | None = None
+    ) -> None:
         kafka, rows = self.config.kafka, self.config.rows
         messages = [(kafka.impressions.topic, n, ipc(part, rows.impression)) for n in (0, 1) if (part := shown[n::2])]
         messages += [(kafka.feedback.topic, n, ipc(part, rows.feedback)) for n in (0, 1) if (part := feedback[n::2])]
-        send(self.servers, messages)
+        send(self.servers, messages, timestamp_ms)
 
     @contextmanager
     def opened(self, *, until_end: bool = False) -> Iterator[Callable[[], Report]]:
         """The worker at work: what is yielded reads all that was sent, commits it, and returns the report."""
         clock = HandClock()
-        worker = AugmentationWorker(self.config, self.run_dir, until_end=until_end, now_ms=lambda: NOW_MS, clock=clock)
+        worker = AugmentationWorker(
+            self.config, self.run_dir, until_end=until_end, now_ms=lambda: NOW_MS + round(1000 * clock()), clock=clock
+        )
         worker.open()
 
         def read() -> Report:

@@ -42,10 +42,13 @@ def grow(admin: KafkaAdminClient, topics: dict[str, int]) -> None:
     )
 
 
-def send(servers: str, messages: list[tuple[str, int, bytes]]) -> list[int]:
+def send(servers: str, messages: list[tuple[str, int, bytes | None]], timestamp_ms: int | None = None) -> list[int]:
     """Somebody else's producer: (topic, partition, value) in this order; returns the offset of each."""
     producer = KafkaProducer(bootstrap_servers=servers, acks="all", linger_ms=20, max_request_size=8 << 20)
-    sent = [producer.send(topic, value, partition=partition) for topic, partition, value in messages]
+    sent = [
+        producer.send(topic, value, None if value else b"k", partition=partition, timestamp_ms=timestamp_ms)
+        for topic, partition, value in messages
+    ]
     producer.flush(30)
     offsets = [future.get(timeout=30).offset for future in sent]
     producer.close()

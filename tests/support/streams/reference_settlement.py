@@ -32,7 +32,7 @@ def merge_reference(partitions: dict[tuple[str, int], list[Row]], skew_ms: int |
     for (topic, partition), rows in partitions.items():
         running = -1
         for row in rows:
-            dead = skew_ms is not None and row.event_time_ms > row.record_time_ms + skew_ms
+            dead = skew_ms is not None and 0 < row.record_time_ms < row.event_time_ms - skew_ms
             if not dead:
                 running = max(running, row.event_time_ms)
             keyed.append((running, topic, partition, row.offset, row.row, row, dead))

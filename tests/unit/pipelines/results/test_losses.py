@@ -232,3 +232,24 @@ def test_verticals_beyond_the_cap_warn_and_fail_by_their_share():
     assert "2,880 of 8,000 impressions (36.0 %) are dead letters, most for `too_many_verticals`" in some.words[0]
     assert "raise lake.max_verticals" in some.words[0]
     assert losses_of(refused(4400, "too_many_verticals"), LossLimits(), ended=True).severity is Severity.FAIL
+
+
+def test_tombstones_are_named_and_no_loss():
+    letters = {"impression": {"tombstone": 4000}, "feedback": {"tombstone": 900}}
+    found = losses_of(
+        counts(impressions_read=12_000, feedback_read=1842, dead_letters=letters), LossLimits(), ended=True
+    )
+    assert found.severity is Severity.FINE
+    assert "  tombstone 4,000" in found.lines
+    letters["impression"]["null:bid"] = 8000
+    found = losses_of(
+        counts(impressions_read=12_000, lake_rows=0, dead_letters=letters, verticals={}), LossLimits(), ended=True
+    )
+    assert found.severity is Severity.FAIL
+    assert "8,000 of 8,000 impressions (100 %) are dead letters, most for `null:bid` (8,000)" in found.words[0]
+
+
+def test_warnings_about_rows_that_were_taken_are_said():
+    found = losses_of(counts(warnings=["timestamps of records cannot be right"]), LossLimits(), ended=True)
+    assert found.severity is Severity.WARN
+    assert found.words == ("timestamps of records cannot be right",)

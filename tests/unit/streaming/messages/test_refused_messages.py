@@ -61,15 +61,20 @@ def test_a_row_that_breaks_two_rules_is_one_dead_letter():
 
 
 @pytest.mark.parametrize("name", ["arrow", "json"])
-@pytest.mark.parametrize(
-    "junk", [b"", b"\x00\x01junk", b"[1, 2]", b'{"age": 3} {"age": 4}', b'{"a":', b"\xff\xfe", b" "]
-)
+@pytest.mark.parametrize("junk", [b"\x00\x01junk", b"[1, 2]", b'{"age": 3} {"age": 4}', b'{"a":', b"\xff\xfe", b" "])
 def test_junk_is_undecodable(name, junk):
     codec = make_codec(name, "impression", SCHEMA)
     good = codec.encode(impressions(1))
     batch, dead = codec.decode(messages([*good, junk, *good]))
     assert [(letter.reason, letter.offset, letter.payload) for letter in dead] == [("undecodable", 101, junk)]
     assert batch["source_offset"].to_pylist() == [100, 102]
+
+
+@pytest.mark.parametrize("name", ["arrow", "json", "avro"])
+def test_a_message_without_a_value_is_a_tombstone_and_no_end(name):
+    codec = make_codec(name, "impression", SCHEMA)
+    _, [letter] = codec.decode(messages([b""]))
+    assert (letter.reason, letter.offset, letter.payload) == ("tombstone", 100, b"")
 
 
 def test_one_object_over_two_messages_cannot_shift_the_rows_after_it():

@@ -113,6 +113,55 @@ def test_a_clock_that_sets_both_times_is_found_by_our_own():
     assert "of the clock" in chunk.dead["detail"][0].as_py()
 
 
+NOW = 1_700_000_000_000
+
+
+@pytest.mark.parametrize("stamp", [0, 1, NOW // 1000, NOW * 1000, 1_262_304_000_000])
+@pytest.mark.parametrize("live", [True, False])
+def test_a_timestamp_that_cannot_be_right_is_none(stamp, live):
+    if stamp > 10**12 and stamp < NOW and not live:
+        pytest.skip("without a clock of our own, either time may be wrong")
+    merge = new_merge(max_future_skew_s=300, now_ms=(lambda: NOW) if live else None)
+    merge.push(ADS, impressions(SCHEMA, [(1, NOW - 3_600_000), (2, NOW - 1000)], recorded=[stamp] * 2))
+    merge.push(CLICKS, feedback(SCHEMA, [(1, NOW, "ctr")], recorded=[stamp]))
+    merge.mark_ended(ADS)
+    merge.mark_ended(CLICKS)
+    chunk = merge.pop()
+    assert (chunk.impressions.num_rows, chunk.feedback.num_rows, chunk.dead.num_rows) == (2, 1, 0)
+    assert f"ads/0 at offset 0: the record has {stamp} " in merge.warnings["record_times"]
+
+
+def test_what_a_timestamp_of_none_lets_in_is_bounded_by_our_own_clock():
+    merge = new_merge(max_future_skew_s=300, now_ms=lambda: NOW)
+    merge.mark_ended(CLICKS)
+    year_9000 = 221_845_392_000_000
+    merge.push(ADS, impressions(SCHEMA, [(1, NOW), (2, year_9000), (3, NOW + 400_000)], recorded=[0, 0, 1]))
+    merge.mark_ended(ADS)
+    chunk = merge.pop()
+    assert chunk.impressions["impression_id"].to_pylist() == [1]
+    assert chunk.dead["reason"].to_pylist() == ["in_the_future"] * 2
+
+
+def test_event_times_in_seconds_are_refused_with_a_question_and_do_not_hold_the_others_up():
+    merge = new_merge()
+    merge.push(ADS, impressions(SCHEMA, [(1, NOW), (2, NOW + 5)], recorded=[NOW, NOW + 5]))
+    merge.push(CLICKS, feedback(SCHEMA, [(1, NOW // 1000, "ctr"), (2, NOW + 9, "ctr")], recorded=[NOW + 7, NOW + 9]))
+    chunk = merge.pop()
+    assert chunk.impressions["impression_id"].to_pylist() == [1]
+    [letter] = letters_from_batch(chunk.dead)
+    assert (letter.kind, letter.reason, letter.topic) == ("feedback", "bad_event_time", "clicks")
+    assert "1700000000; milliseconds since 1970 needed: seconds?" in letter.detail
+
+
+def test_times_that_count_from_the_start_of_a_log_are_not_taken_for_seconds():
+    merge = new_merge()
+    merge.mark_ended(CLICKS)
+    merge.push(ADS, impressions(SCHEMA, [(1, 1_600_000_000)], recorded=[NOW]))
+    merge.push(ADS, impressions(SCHEMA, [(2, NOW // 1000)], offset=1, recorded=[NOW]))
+    merge.mark_ended(ADS)
+    assert merge.pop().dead.num_rows == 0
+
+
 def test_undecodable_rows_leave_in_their_place_and_positions_cover_them():
     merge = new_merge()
     merge.mark_ended(CLICKS)

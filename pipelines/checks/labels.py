@@ -10,6 +10,7 @@ from pipelines.checks.rows import severity_of
 from pipelines.checks.sample import LabelSeen, Sample
 from pipelines.config import Config, LossLimits
 from pipelines.quality import Finding, Severity, note, percent, stop, warn
+from pipelines.results.losses import MOST_EARLY_MS
 from streaming.schema import Task
 
 FEW_POSITIVES = 100
@@ -29,6 +30,7 @@ def judge_labels(config: Config, sample: Sample) -> Iterator[Finding]:
     yield from _unmet(labels, tasks, config.losses)
     for name, seen in labels.items():
         yield from judge_delays(tasks[name], seen.delays_s, config.losses)
+        yield from judge_early(tasks[name], seen.delays_s, config.settlement.early_ms, config.losses)
     feedback = sample.matched + sample.unmatched
     severity = severity_of(sample.unmatched, feedback, config.losses)
     if sample.whole and severity is not Severity.NOTE:
@@ -113,4 +115,29 @@ def judge_delays(task: Task, delays_s: np.ndarray, limits: LossLimits) -> Iterat
         f"{percent(late / len(delays_s))} of the {task.name} feedback ({late:,} of {len(delays_s):,}) comes later than "
         f"its window of {task.window_s:,g} s, and would not count",
         f"window_s: {np.ceil(enough):.0f} catches 99 % of it (half of it comes within {np.median(delays_s):,.0f} s)",
+    )
+
+
+def judge_early(task: Task, delays_s: np.ndarray, early_ms: int, limits: LossLimits) -> Iterator[Finding]:
+    """Feedback counts only from its impression on, or from `early_ms` before it.
+
+    >>> (found,) = judge_early(Task(name="ctr", window_s=600), np.array([-0.05, -0.02, 3, 40]), 0, LossLimits())
+    >>> print(found.seen)
+    50 % of the ctr feedback (2 of 4) lies before its impression, and would not count
+    >>> print(found.remedy)
+    settlement.early_ms: 50 takes 99 % of it
+    """
+    before_ms = np.rint(-1000 * delays_s[delays_s < -early_ms / 1000])
+    if not len(before_ms):
+        return
+    enough = int(np.quantile(before_ms, 0.99, method="higher"))
+    near = enough <= MOST_EARLY_MS
+    yield Finding(
+        severity_of(len(before_ms), len(delays_s), limits),
+        "settlement.early_ms" if near else f"task {task.name}",
+        f"{percent(len(before_ms) / len(delays_s))} of the {task.name} feedback ({len(before_ms):,} of "
+        f"{len(delays_s):,}) lies before its impression, and would not count",
+        f"settlement.early_ms: {enough} takes 99 % of it"
+        if near
+        else f"most lies within {enough / 1000:,.0f} s before it: check the clocks of both producers",
     )

@@ -48,6 +48,6 @@ def _delays(config: Config, table: pa.Table, folder: Path) -> np.ndarray:
             continue
         at = np.minimum(np.searchsorted(known, wanted), len(known) - 1)
         delay_ms = times[order][first][at] - shown_ms
-        there = (known[at] == wanted) & (delay_ms >= 0)
-        found[there, t] = delay_ms[there] / 1000
+        there = (known[at] == wanted) & (delay_ms >= -config.settlement.early_ms)
+        found[there, t] = np.maximum(0, delay_ms[there]) / 1000
     return found

@@ -19,7 +19,8 @@ def counts_of(counters: Mapping[str, Any]) -> dict[str, Any]:
 
     offsets = messages + without_rows + end_markers + transaction_records;  rows + rows_before = what was read
 
-    `warnings`, where there are some, are sentences about rows that were taken all the same.
+    `early_feedback`, where there is some, is late feedback from before its impression. `warnings` are sentences about
+    rows that were taken all the same.
     """
     dead = counters["dead_letters"]
     feedback = dict(dead["feedback"])
@@ -43,7 +44,7 @@ def counts_of(counters: Mapping[str, Any]) -> dict[str, Any]:
         "duplicate_feedback": counters["duplicate_feedback"],
         "feedback_dead_letters": sum(feedback.values()),
         "waiting_feedback": counters["waiting_feedback"],
-    } | {name: counters[name] for name in ("offsets", "warnings") if name in counters}
+    } | {name: counters[name] for name in ("early_feedback", "offsets", "warnings") if name in counters}
 
 
 def counts_hold(counts: dict[str, Any]) -> bool:

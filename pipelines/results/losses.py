@@ -49,6 +49,10 @@ REMEDIES = {
 }
 
 
+MOST_EARLY_MS = 60_000
+"""Feedback that lies further before its impression is not of a clock that is a little off: no tolerance is proposed."""
+
+
 class Severity(StrEnum):
     FINE = "fine"
     WARN = "warn"  # said loudly, wherever the run is shown
@@ -77,6 +81,7 @@ class TaskFeedback(NamedTuple):
     before     before its impression
     unknown    of an impression that never came
     within_s   [(share, seconds)], rising: within this time after its impression, that share of all feedback has come
+    early_ms   by how much 99 % of those before their impression lie before it, at most
     """
 
     task: str
@@ -87,6 +92,7 @@ class TaskFeedback(NamedTuple):
     before: int
     unknown: int
     within_s: Sequence[tuple[float, float]]
+    early_ms: int = 0
 
     @property
     def lost(self) -> int:
@@ -229,12 +235,17 @@ def _feedback(
         yield severity, f"{said}: {refused:,} were refused{_most_common(reasons, examples.get('feedback', {}))}"
     elif worst is not None and worst.lost:
         yield severity, f"{said}: {_why_lost(worst, examples)}"
+        for task in tasks:
+            if task.before and task.before < _most(task) and judged(task.before, read, limits) is not Severity.FINE:
+                yield Severity.WARN, _before(task)
     else:
+        early = counts.get("early_feedback", 0)
+        before = f"{early:,} lie before their impression (settlement.early_ms), " if early else ""
         yield (
             severity,
-            f"{said}: {late:,} came after the window of their task, {unmatched:,} met no impression, which is "
-            "forgotten some time after its window. If feedback comes later, lengthen rows.tasks.*.window_s; if ids "
-            "differ, give both topics the same impression_id",
+            f"{said}: {late - early:,} came after the window of their task, {before}{unmatched:,} met no impression, "
+            "which is forgotten some time after its window. If feedback comes later, lengthen rows.tasks.*.window_s; "
+            "if ids differ, give both topics the same impression_id",
         )
 
 
@@ -261,7 +272,7 @@ def _why_lost(found: TaskFeedback, examples: Mapping[str, Any]) -> str:
     95 % come within 3,540 s; set rows.tasks.ctr.window_s=3540
     """
     rows = f"of {found.joined + found.lost:,} `{found.task}` rows"
-    most = max(found.beyond, found.in_time, found.before, found.unknown)
+    most = _most(found)
     if most == found.beyond:
         share, seconds = next((each for each in found.within_s if each[1] > found.window_s), found.within_s[-1])
         return (
@@ -274,12 +285,25 @@ def _why_lost(found: TaskFeedback, examples: Mapping[str, Any]) -> str:
             "by as much as feedback is read behind event time"
         )
     if most == found.before:
-        return f"{most:,} {rows} have event times before their impression's; check the clocks of both producers"
+        return _before(found)
     letter = examples.get("feedback", {}).get(UNMATCHED)
     return (
         f"{most:,} {rows} name an impression that never came{f', e.g. {_place(letter)}' if letter else ''}; give both "
         "topics the same impression_id"
     )
+
+
+def _most(found: TaskFeedback) -> int:
+    return max(found.beyond, found.in_time, found.before, found.unknown)
+
+
+def _before(found: TaskFeedback) -> str:
+    """Feedback from before its impression, and what to change."""
+    of = f"{found.before:,} of {found.joined + found.lost:,} `{found.task}` rows"
+    words = f"{of} have event times before their impression's"
+    if 0 < found.early_ms <= MOST_EARLY_MS:
+        return f"{words}, 99 % of them by at most {found.early_ms:,} ms; set settlement.early_ms={found.early_ms}"
+    return f"{words}; check the clocks of both producers"
 
 
 def _students(counts: Mapping[str, Any], wanted: Mapping[str, Sequence[str]], ended: bool) -> Iterator[Problem]:
@@ -327,11 +351,13 @@ def _feedback_line(counts: Mapping[str, Any]) -> Iterator[str]:
         return
     parts = {
         "joined": counts["joined_feedback"],
-        "late": counts["late_feedback"],
+        "late": counts["late_feedback"] - counts.get("early_feedback", 0),
         "unmatched": counts["unmatched_feedback"],
         "duplicate": counts["duplicate_feedback"],
         "dead letters": counts["feedback_dead_letters"],
     }
+    if early := counts.get("early_feedback", 0):
+        parts["before its impression"] = early
     waiting = counts.get("waiting_feedback", 0)
     said = " + ".join(f"{number:,} {name}" for name, number in parts.items())
     yield f"feedback {counts['feedback_read']:,} read = {said}" + (f" + {waiting:,} waiting" if waiting else "")

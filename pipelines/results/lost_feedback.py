@@ -49,20 +49,21 @@ def lost_feedback(config: Config, run_dir: RunDir) -> list[TaskFeedback]:
                 ]
             ),
             unknown=pc.sum(pc.equal(unknown, task.name)).as_py() or 0,
+            early_ms=config.settlement.early_ms,
         )
         for task in config.rows.tasks
     ]
 
 
-def task_feedback(task: Task, *, joined: int, delays_ms: np.ndarray, unknown: int) -> TaskFeedback:
-    """`delays_ms`: from impression to feedback, of feedback that set no label.
+def task_feedback(task: Task, *, joined: int, delays_ms: np.ndarray, unknown: int, early_ms: int = 0) -> TaskFeedback:
+    """`delays_ms`: from impression to feedback, of feedback that set no label. `early_ms`: the tolerance that was set.
 
     >>> task_feedback(Task(name="ctr", window_s=60), joined=1, delays_ms=np.array([-5, 59_000, 61_500]), unknown=2)[3:7]
     (1, 1, 1, 2)
     >>> task_feedback(Task(name="ctr", window_s=60), joined=1, delays_ms=np.array([61_500]), unknown=0).within_s[0]
     (0.95, 62.0)
     """
-    after = delays_ms[delays_ms >= 0]
+    after, before = delays_ms[delays_ms >= -early_ms], -delays_ms[delays_ms < -early_ms]
     beyond = after[after > task.window_ms]
     within = np.sort(np.concatenate([np.full(joined + len(after) - len(beyond), task.window_ms), beyond]))
     return TaskFeedback(
@@ -71,9 +72,10 @@ def task_feedback(task: Task, *, joined: int, delays_ms: np.ndarray, unknown: in
         joined,
         beyond=len(beyond),
         in_time=len(after) - len(beyond),
-        before=len(delays_ms) - len(after),
+        before=len(before),
         unknown=unknown,
         within_s=[(share, _seconds(within, share)) for share in SHARES] if len(within) else [],
+        early_ms=int(np.quantile(before, 0.99, method="higher")) if len(before) else 0,
     )
 
 

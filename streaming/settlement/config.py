@@ -20,6 +20,13 @@ class SettlementConfig(BaseModel):
     lateness_s: float = Field(
         default=0.0, ge=0, description="how far feedback may arrive behind event time and still count as a label"
     )
+    early_ms: int = Field(
+        default=0,
+        ge=0,
+        exclude_if=lambda ms: ms == 0,
+        description="how far feedback may lie before its impression in event time, where clocks differ or times are "
+        "cut to seconds, and still count as a label",
+    )
     dedup_horizon_s: float | None = Field(
         default=None,
         gt=0,

@@ -7,7 +7,7 @@ Two bits per impression and task: a positive label, and that the label is unknow
 are read. For an impression with event time e and deadline d_t for task t of window w, feedback of t, or of `unknown:t`,
 with event time f and key time kf sets its bit
 
-    iff   e <= f <= e + w   and   kf <= d_t        (else it is late; after one that did, it is a repeat)
+    iff   e - early <= f <= e + w   and   kf <= d_t        (else it is late; after one that did, it is a repeat)
 
     label = 1 where the first bit is set, else unknown where the second is, else 0
 """
@@ -27,7 +27,7 @@ from streaming.settlement.merge import END_OF_TIME
 from streaming.settlement.pending import empty_batch
 
 NONE = -1
-LATE_REASONS = ("after_settlement", "outside_window")
+LATE_REASONS = ("after_settlement", "outside_window", "before_impression")
 
 
 class Ids(NamedTuple):
@@ -129,7 +129,7 @@ def late_schema(schema: RowSchema) -> pa.Schema:
     """Feedback that was matched and is no label, and why.
 
     `late_by_ms` is, `after_settlement`, how far its key time lies beyond the deadline; `outside_window`, how far its
-    event time lies beyond the end of the window, or (negative) before the impression.
+    event time lies beyond the end of the window; `before_impression`, how far before the impression (negative).
     """
     return pa.schema(
         [
@@ -144,10 +144,12 @@ def late_schema(schema: RowSchema) -> pa.Schema:
 
 
 class Joined(NamedTuple):
-    """What feedback rows became: labels, repeats of labels, or late rows (`late_schema`)."""
+    """What feedback rows became: labels, repeats of labels, or late rows (`late_schema`), `early` of which lie before
+    their impression."""
 
     labels: int
     repeats: int
+    early: int
     late: pa.RecordBatch
 
 
@@ -172,8 +174,8 @@ class LabelJoin:
     [False, True]
     """
 
-    def __init__(self, schema: RowSchema, lateness_ms: int, first: int = 0) -> None:
-        self.schema, self._lateness = schema, lateness_ms
+    def __init__(self, schema: RowSchema, lateness_ms: int, first: int = 0, early_ms: int = 0) -> None:
+        self.schema, self._lateness, self._early = schema, lateness_ms, early_ms
         self._place = {task.name: i for i, task in enumerate(schema.tasks)}
         self._names = pa.array(schema.feedback_tasks, pa.string())
         self._windows = np.array([task.window_ms for task in schema.tasks] * 2)
@@ -198,7 +200,7 @@ class LabelJoin:
         deadline = admitted_key + window + self._lateness
         after = feedback.column("key_time_ms").to_numpy() - deadline
         delay = feedback.column("event_time_ms").to_numpy() - impression_time
-        counts = (after <= 0) & (delay >= 0) & (delay <= window)
+        counts = (after <= 0) & (delay >= -self._early) & (delay <= window)
 
         # The first row that counts sets the bit of its (impression, task); whatever follows it is a repeat.
         _, pair = np.unique(number * len(self._names) + task, return_inverse=True)
@@ -215,6 +217,7 @@ class LabelJoin:
         return Joined(
             labels=int(sets.sum()),
             repeats=int(repeat.sum()),
+            early=int(((after <= 0) & (delay < -self._early) & ~repeat).sum()),
             late=self._late(feedback, late, after, delay, window, impression_time, deadline),
         )
 
@@ -248,7 +251,7 @@ class LabelJoin:
             return self.nothing_late
         after, delay, window, impression_time, deadline = (measure[late] for measure in measures)
         received = feedback.select(self._late_schema.names[:-4]).take(pa.array(late))
-        reason = pa.array(LATE_REASONS).take(pa.array(np.where(after > 0, 0, 1)))
+        reason = pa.array(LATE_REASONS).take(pa.array(np.where(after > 0, 0, np.where(delay < 0, 2, 1))))
         late_by = np.where(after > 0, after, np.where(delay < 0, delay, delay - window))
         columns = [*received.columns, reason, pa.array(late_by), pa.array(impression_time), pa.array(deadline)]
         return pa.RecordBatch.from_arrays(columns, schema=self._late_schema)

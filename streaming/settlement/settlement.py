@@ -8,7 +8,7 @@ at key k waits for group g until its deadline
 and is emitted for g once W > d_g, in the order (d_g, g, admission). A feedback row with key time kf and event time f is
 the positive label of its task, with window w, or says that this label is unknown, iff
 
-    e <= f <= e + w    and    kf <= d_g
+    e - early <= f <= e + w    and    kf <= d_g
 
 Everything is decided by keys, nothing by where a chunk happens to end: chunks may be cut anywhere and the same rows
 come out in the same order.
@@ -119,7 +119,7 @@ class Settlement:
 
     def _open_at(self, impression: int, feedback: int) -> None:
         self._pending = RowLog(self._row_schema, impression, readers=len(self.schema.groups))
-        self._labels = LabelJoin(self.schema, self._lateness, impression)
+        self._labels = LabelJoin(self.schema, self._lateness, impression, self.config.early_ms)
         self._orphans = Orphans(merged_schema(self.schema, "feedback"), self._horizon, feedback)
         self._pending.spill = self._orphans.rows.spill = self._spill
 
@@ -164,9 +164,8 @@ class Settlement:
         matches = matches.with_more(self._claim(ids, admitted))
         joined = self._labels.join(matches, admitted_key=self._pending.key_time[matches.number])
         self._orphans.add(feedback.take(pa.array(unmatched)), ids.hashes[ids.of_feedback[unmatched]])
-        self._counts["matched_feedback"] += joined.labels
-        self._counts["duplicate_feedback"] += joined.repeats
-        self._counts["late_feedback"] += joined.late.num_rows
+        self._counts.update(matched_feedback=joined.labels, duplicate_feedback=joined.repeats)
+        self._counts.update(late_feedback=joined.late.num_rows, early_feedback=joined.early)
         return joined.late, refused
 
     def _admit(self, impressions: pa.RecordBatch, ids: Ids, known: Known) -> tuple[Admitted, list[pa.RecordBatch]]:
@@ -301,17 +300,18 @@ class Settlement:
         feedback_read = matched + duplicate + late + waiting_feedback + dead_letters.feedback (unmatched among them)
 
         By task, `unknown_labels` and `unmet_conditions` (Emission.by_task). `verticals`: settled rows by vertical, from
-        the run's start; or from where a state of the first release was resumed.
+        the run's start. `early_feedback`: late rows from before their impression, if any.
         """
         names = [group.name for group in self.schema.groups]
         counts = ("impressions_read", "duplicates_dropped", "feedback_read", "matched_feedback")
         late = ("duplicate_feedback", "late_feedback", "unmatched_feedback")
+        early = ("early_feedback",) if self._counts["early_feedback"] else ()
         return {
             "settled": dict(zip(names, self._emission.settled, strict=True)),
             "not_applicable": dict(zip(names, self._emission.not_applicable, strict=True)),
             "pending": {name: self.pending(name) for name in names},
             **self._emission.by_task,
-            **{name: self._counts[name] for name in (*counts, *late)},
+            **{name: self._counts[name] for name in (*counts, *late, *early)},
             "waiting_feedback": self.waiting_feedback,
             "verticals": dict(self._verticals),
             "dead_letters": {kind: dict(reasons) for kind, reasons in self.letters.reasons.items()},

@@ -89,3 +89,9 @@ def test_tombstones_and_a_producer_in_microseconds_are_named_with_their_partitio
     assert f"{topic}/1 offset 200: `event_time_ms` is {DAY_MS}000; milliseconds since 1970 needed: micro" in said(
         report
     )
+
+
+def test_clicks_before_their_impression_are_named_with_the_tolerance_that_takes_them(broker):
+    assert "settlement.early_ms: 1000 takes 99 % of it" in said(check_config(fed_by_hand(broker, delay_s=-1)))
+    taken = check_config(fed_by_hand(broker, delay_s=-1, settlement__early_ms=1000))
+    assert "early_ms" not in said(taken)

@@ -165,8 +165,8 @@ class Model:
             found = (keyed.place, "after_settlement", keyed.key - deadline, impression.row.time, deadline)
             self.found.late.append(found)
         elif not 0 <= delay <= window:
-            by = delay if delay < 0 else delay - window
-            self.found.late.append((keyed.place, "outside_window", by, impression.row.time, deadline))
+            why, by = ("before_impression", delay) if delay < 0 else ("outside_window", delay - window)
+            self.found.late.append((keyed.place, why, by, impression.row.time, deadline))
         else:
             impression.seen.add(task)
             counts["labels"] += 1

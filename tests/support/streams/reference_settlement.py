@@ -113,8 +113,10 @@ class Reference:
             self.count["repeats"] += 1
         elif item.key > deadline:
             self.late.append((_position(item.row), "after_settlement", item.key - deadline))
-        elif not 0 <= delay <= window:
-            self.late.append((_position(item.row), "outside_window", delay if delay < 0 else delay - window))
+        elif delay < 0:
+            self.late.append((_position(item.row), "before_impression", delay))
+        elif delay > window:
+            self.late.append((_position(item.row), "outside_window", delay - window))
         else:
             impression.labels.add(task)
             self.count["matched"] += 1

@@ -87,14 +87,17 @@ def test_clicks_after_their_window_are_explained_by_their_delays_with_the_window
     [
         ({"in_time": 900}, "came inside their window, and were read after it had closed; raise settlement.lateness_s"),
         ({"before": 900}, "have event times before their impression's; check the clocks of both producers"),
+        ({"before": 900, "early_ms": 50}, "99 % of them by at most 50 ms; set settlement.early_ms=50"),
+        ({"beyond": 910, "before": 900, "early_ms": 50, "within_s": [(1.0, 90.0)]}, "set rows.tasks.ctr.window_s=90"),
         ({"unknown": 900}, "name an impression that never came; give both topics the same impression_id"),
     ],
 )
 def test_each_cause_of_lost_feedback_has_its_own_remedy(why, words):
     none = {"beyond": 0, "in_time": 0, "before": 0, "unknown": 0}
-    cause = TaskFeedback("ctr", 60.0, 14, **none | why, within_s=[(1.0, 60.0)])
-    (said,) = losses_of(delayed(), LossLimits(), feedback=[cause], ended=True).words
+    cause = TaskFeedback("ctr", 60.0, 14, **none | {"within_s": [(1.0, 60.0)]} | why)
+    said, *more = losses_of(delayed(), LossLimits(), feedback=[cause], ended=True).words
     assert words in said
+    assert [f"set settlement.early_ms={cause.early_ms}" in each for each in more] == [True] * (len(why) == 4)
 
 
 def test_while_a_run_lives_lost_feedback_is_said_without_its_delays():
@@ -253,3 +256,12 @@ def test_warnings_about_rows_that_were_taken_are_said():
     found = losses_of(counts(warnings=["timestamps of records cannot be right"]), LossLimits(), ended=True)
     assert found.severity is Severity.WARN
     assert found.words == ("timestamps of records cannot be right",)
+
+
+def test_feedback_from_before_its_impression_has_its_own_place_in_the_account():
+    found = losses_of(counts(matched_feedback=542, late_feedback=400, early_feedback=300), LossLimits())
+    assert (
+        "= 542 joined + 100 late + 0 unmatched + 0 duplicate + 0 dead letters + 300 before its impr" in found.lines[0]
+    )
+    assert "300 lie before their impression (settlement.early_ms)" in found.words[0]
+    assert counts_hold(counts(matched_feedback=542, late_feedback=400, early_feedback=300))

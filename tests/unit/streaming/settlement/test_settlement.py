@@ -43,6 +43,25 @@ def test_lateness_waits_for_slow_clicks_but_does_not_widen_the_window():
     assert [(row["impression_id"], row["reason"], row["late_by_ms"]) for row in late] == [(2, "outside_window", 901)]
 
 
+def test_a_click_before_its_impression_is_counted_as_such_and_a_label_within_the_tolerance():
+    ads, clicks = [(1, 1050), (2, 1100), (3, 1100)], [(1, 1000, "ctr"), (2, 1000, "ctr"), (3, 1100, "ctr")]
+    strict = new_settlement()
+    rows, late, _ = settle(strict, ads, clicks)
+    assert labels(rows, "ctr") == {1: 0, 2: 0, 3: 1}
+    assert [(row["impression_id"], row["reason"], row["late_by_ms"]) for row in late] == [
+        (1, "before_impression", -50), (2, "before_impression", -100),
+    ]  # fmt: skip
+    assert (strict.counters()["late_feedback"], strict.counters()["early_feedback"]) == (2, 2)
+    tolerant = new_settlement(early_ms=50)
+    rows, late, _ = settle(tolerant, ads, clicks)
+    assert labels(rows, "ctr") == {1: 1, 2: 0, 3: 1}
+    assert [row["impression_id"] for row in late] == [2]
+    exact = new_settlement(early_ms=1000)
+    rows, late, _ = settle(exact, ads, clicks)
+    assert labels(rows, "ctr") == {1: 1, 2: 1, 3: 1}
+    assert "early_feedback" not in exact.counters()
+
+
 def test_sales_settle_on_clicked_rows_only():
     settlement = new_settlement()
     rows, _, _ = settle(settlement, [(1, 0), (2, 0)], [(1, 500, "ctr"), (1, 5000, "cvr"), (2, 5000, "cvr")])
@@ -153,7 +172,7 @@ def test_a_click_waits_for_its_impression_to_the_last_moment_of_the_horizon():
     first = settlement.step(replace(whole, impressions=ads.slice(0, 2)))
     second = settlement.step(replace(whole, impressions=ads.slice(2), feedback=whole.feedback.slice(0, 0)))
     assert first.dead.num_rows == second.dead.num_rows == 0
-    assert second.late["reason"].to_pylist() == ["outside_window"]
+    assert second.late["reason"].to_pylist() == ["before_impression"]
 
 
 def test_a_click_on_nothing_is_unmatched_and_a_dead_letter():

@@ -14,8 +14,8 @@ from pipelines.quality import Finding, Severity, note, percent, stop, warn
 from pipelines.results import Severity as Loss
 from pipelines.results import judged
 from pipelines.training import HEAVY, HEAVY_ROWS
-from streaming.schema import SAMPLE_WEIGHT
 from streaming.messages import TOMBSTONE
+from streaming.schema import SAMPLE_WEIGHT
 
 REMEDIES = {
     "null": "declare the column with `nullable: true`, or give a value in every row; inside a list of floats each "

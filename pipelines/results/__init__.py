@@ -8,6 +8,7 @@ advice    what to try after a run
 age       NE by tenth of the stream, and where a model is worse than the label rate or the regression
 counts    what became of every row that was read
 losses    what was lost, why, and what to change
+remedies  what to change, by the reason of dead letters
 lost_feedback  which feedback was lost, and when
 stored    the summary of a finished run, of whichever release
 picture   ne.png: normalised entropy over the stream

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from pipelines.config import Config, LossLimits
 from pipelines.results.counts import UNMATCHED, counts_of
+from pipelines.results.remedies import REMEDIES
 from pipelines.results.verdict import JUDGED
 from pipelines.rules import sure_share
 from pipelines.training import HEAVY
@@ -27,26 +28,6 @@ REPEATED = 0.03
 """The share of impressions dropped as repeats above which that is said: what is sent twice is less."""
 ROWS_BEFORE_STUDENTS = 1000
 """While a run lives, a student that lacks its verticals is reported once the lake has this many rows."""
-REMEDIES = {
-    "null": "Let the column be empty (nullable: true under rows.columns), or have the producer fill it",
-    "not_finite": "Have the producer send a finite number, or none where the column is nullable",
-    "out_of_range": "Widen minimum and maximum of the column under rows.columns, and the table that it is an index "
-    "into; give a dense feature of large numbers the transform log1p or standardise; or correct the producer",
-    "too_long": "Raise max_length of the column, or kafka.max_message_bytes, or send shorter lists",
-    "wrong_type": "Declare the column under rows.columns as the type that it has",
-    "missing_column": "Take the column out of rows.columns, let it be empty (nullable: true), or have it sent",
-    "undecodable": "Check the codec of the topic (kafka.impressions.codec, kafka.feedback.codec)",
-    "row_too_large": "Send shorter lists and texts, or raise kafka.max_message_bytes",
-    "oversized": "Raise kafka.max_message_bytes, or send smaller messages",
-    "bad_event_time": "Event times are milliseconds since 1970: have the producer that is named send those",
-    "in_the_future": "Correct the producer's clock. settlement.max_future_skew_s may be raised to the seconds by which "
-    "clocks differ, not further: one row that is far ahead closes every window",
-    "too_old": "Send the stream in order of event time, or raise settlement.dedup_horizon_s",
-    "bad_vertical": "Give every impression the name of its vertical",
-    "too_many_verticals": "Name a column of few values as the vertical, or raise lake.max_verticals",
-    TOMBSTONE: "Nothing was lost with it; send messages without a value to another topic",
-    "unknown_task": "Name the task under rows.tasks, or do not send its feedback",
-}
 
 
 MOST_EARLY_MS = 60_000

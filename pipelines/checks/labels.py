@@ -10,7 +10,7 @@ from pipelines.checks.rows import severity_of
 from pipelines.checks.sample import LabelSeen, Sample
 from pipelines.config import Config, LossLimits
 from pipelines.quality import Finding, Severity, note, percent, stop, warn
-from pipelines.results.losses import MOST_EARLY_MS
+from pipelines.results import MOST_EARLY_MS
 from streaming.schema import Task
 
 FEW_POSITIVES = 100

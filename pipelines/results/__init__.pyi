@@ -3,7 +3,7 @@ from .age import TENTHS, worse_by_age
 from .champion import Champion, champion_of, gain_tags, outcomes_of
 from .counts import UNMATCHED, counts_hold, counts_of
 from .figures import CLUSTER_ROWS, MODELS, clustered_by
-from .losses import Losses, Severity, judged, losses_in, losses_now, losses_of
+from .losses import MOST_EARLY_MS, Losses, Severity, judged, losses_in, losses_now, losses_of
 from .picture import draw
 from .stored import current, read_summary
 from .summary import PACKAGES, Summary, rows_hold, summarise
@@ -13,6 +13,7 @@ __all__ = [
     "CLUSTER_ROWS",
     "JUDGED",
     "MODELS",
+    "MOST_EARLY_MS",
     "NO_ROW",
     "PACKAGES",
     "TENTHS",

@@ -56,6 +56,7 @@ class Report:
             "name": self.name,
             "stops": self.stops,
             "verdict": self.verdict,
+            "columns": [] if self.sample is None else [column.as_json() for column in self.sample.columns],
             "findings": [{**finding._asdict(), "severity": str(finding.severity)} for finding in self.findings],
             "sample": None if self.sample is None else self.sample.as_json(),
         }

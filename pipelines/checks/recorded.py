@@ -5,6 +5,7 @@ Rows are read by the code that plays the file, so that what is found here is wha
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
@@ -62,6 +63,7 @@ class _Reader:
         self.stream, self._found, self._feedback_found = found, found.found, found.found_feedback
         self._types = pq.ParquetFile(found.path).schema_arrow
         self.findings: list[Finding] = []
+        self._unfit = Counter[str]()
         self.sample = Sample(
             source.written_path or source.path, self.stream.rows, 0, False, schema.impression.empty_table()
         )
@@ -93,6 +95,9 @@ class _Reader:
             whole = pa.concat_tables(named)
             sample.columns = [ColumnSeen.of(name, whole[name]) for name in whole.column_names]
             sample.time = self._time_seen(np.concatenate(times))
+        sample.count_refused_values()
+        for column in sample.columns:
+            column.refused += self._unfit[column.name]
         sample.labels = labels
         sample.batch = pa.Table.from_batches(good, self._schema.impression)
         sample.whole = sample.looked_at == sample.rows
@@ -119,6 +124,7 @@ class _Reader:
             alone = pa.table([seen.column(place)], names=[field.name])
             batch, refusals = conform(alone, pa.schema([field]))
             columns.append(batch.column(0))
+            self._unfit[field.name] += len(refusals)
             if refusals:
                 row = min(refusals)
                 self._problem(

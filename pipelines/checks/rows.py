@@ -51,11 +51,11 @@ def judge_rows(config: Config, sample: Sample) -> Iterator[Finding]:
     yield from _refused(sample.feedback_refused, sample.feedback_looked_at, "rows of feedback", limits)
     yield from _repeated_ids(sample, limits)
     yield from _heavy_row(sample)
-    known = {column.name for column in config.rows.columns}
-    empty = [c.name for c in sample.columns if c.rows and c.null_share == 1 and c.name in known]
+    used = set(config.features.needs_columns()) & {column.name for column in config.rows.columns}
+    empty = [c.name for c in sample.columns if c.rows and c.null_share == 1 and c.name in used]
     if empty:
         yield warn(f"rows.columns.{empty[0]}", f"no row has a value of {_names(empty)}", "leave it out of the features")
-    same = [c.name for c in sample.columns if c.name in known and c.distinct == 1 and c.rows > 1 and not c.nulls]
+    same = [c.name for c in sample.columns if c.name in used and c.distinct == 1 and c.rows > 1 and not c.nulls]
     if same:
         yield note("rows.columns", f"one value in all rows looked at: {_names(same)}")
 

@@ -14,6 +14,9 @@ import pyarrow.compute as pc
 from streaming.messages import Unit
 from streaming.schema import RowSchema
 
+OF_ONE = {"bad_event_time": "event_time_ms", "bad_vertical": "vertical", "too_many_verticals": "vertical"}
+"""Reasons that name no column, and the column that they are about."""
+
 MOST_DELAYS = 1_000_000
 """So many delays of a task are kept; of more, those that come first."""
 
@@ -21,7 +24,8 @@ MOST_DELAYS = 1_000_000
 @dataclass
 class ColumnSeen:
     """A column of the file or topic, by its name in the schema. `rows` were looked at; `lowest` and `highest` are None
-    where its values have no order; `distinct` counts values, those inside lists too."""
+    where its values have no order; `distinct` counts values, those inside lists too. `refused`: values that the column
+    as declared does not hold."""
 
     name: str
     type: str
@@ -30,12 +34,13 @@ class ColumnSeen:
     lowest: Any
     highest: Any
     distinct: int | None
+    refused: int = 0
 
     @staticmethod
     def of(name: str, column: pa.ChunkedArray) -> ColumnSeen:
         """
         >>> ColumnSeen.of("age", pa.chunked_array([[30, None, 41, 30]]))
-        ColumnSeen(name='age', type='int64', rows=4, nulls=1, lowest=30, highest=41, distinct=2)
+        ColumnSeen(name='age', type='int64', rows=4, nulls=1, lowest=30, highest=41, distinct=2, refused=0)
         """
         kind, rows = column.type, len(column)
         missing = column.null_count
@@ -54,6 +59,20 @@ class ColumnSeen:
         except pa.ArrowNotImplementedError:
             pass  # a struct or a map has neither
         return ColumnSeen(name, str(kind), rows, missing, lowest, highest, distinct)
+
+    def as_json(self) -> dict[str, Any]:
+        """
+        >>> ColumnSeen.of("age", pa.chunked_array([[30, None, 41, 30]])).as_json()
+        {'name': 'age', 'type': 'int64', 'nulls': 1, 'smallest': 30, 'largest': 41, 'distinct': 2, 'refused': 0}
+        """
+        seen = _plain(vars(self))
+        return {
+            **{key: seen[key] for key in ("name", "type", "nulls")},
+            "smallest": seen["lowest"],
+            "largest": seen["highest"],
+            "distinct": self.distinct,
+            "refused": self.refused,
+        }
 
     @property
     def null_share(self) -> float:
@@ -126,6 +145,12 @@ class Sample:
     feedback_looked_at: int = 0
     matched: int = 0
     unmatched: int = 0
+
+    def count_refused_values(self) -> None:
+        """Refusals as those of their columns."""
+        for column in self.columns:
+            reasons = [(reason.partition(":")[2] or OF_ONE.get(reason), seen) for reason, seen in self.refused.items()]
+            column.refused = sum(seen.rows for name, seen in reasons if name == column.name)
 
     def as_json(self) -> dict[str, Any]:
         return {

@@ -15,6 +15,15 @@ INDENT = " " * 6
 MOST_VERTICALS = 8
 
 
+def columns_text(columns: Sequence[ColumnSeen], width: int = 80) -> str:
+    """
+    >>> print(columns_text([ColumnSeen("age", "int64", 4, 1, 30, 41, 2, refused=3)]))
+    column  type    null  refused  distinct  range
+    age     int64  25.0%        3         2  30 to 41
+    """
+    return "\n".join(_columns(columns, width))
+
+
 def report_text(report: Report, width: int = 80) -> str:
     lines = [] if report.sample is None else [*_sample(report.sample, width), ""]
     if report.findings:
@@ -56,17 +65,19 @@ def _sample(sample: Sample, width: int) -> Iterator[str]:
 
 
 def _columns(columns: Sequence[ColumnSeen], width: int) -> Iterator[str]:
-    rows = [("column", "type", "null", "distinct", "range")]
+    rows: list[tuple[str, ...]] = [("column", "type", "null", "refused", "distinct", "range")]
     for seen in columns:
         distinct = "" if seen.distinct is None else f"{seen.distinct:,}"
-        rows.append((seen.name, seen.type, f"{seen.null_share:.1%}" if seen.nulls else "", distinct, _range(seen)))
-    widths = [min(24, max(len(row[place]) for row in rows)) for place in range(4)]
-    room = width - sum(widths) - 8
-    for row in rows:
-        cells = [_cut(cell, wide) for cell, wide in zip(row, widths, strict=False)]
-        name, kind, null, distinct = cells
-        left = f"{name:<{widths[0]}}  {kind:<{widths[1]}}  {null:>{widths[2]}}  {distinct:>{widths[3]}}"
-        yield f"{left}  {_cut(row[4], room)}".rstrip()
+        null = f"{seen.null_share:.1%}" if seen.nulls else ""
+        rows.append((seen.name, seen.type, null, f"{seen.refused:,}" if seen.refused else "", distinct, _range(seen)))
+    if not any(seen.refused for seen in columns):
+        rows = [(*row[:3], *row[4:]) for row in rows]
+    widths = [min(24, max(len(row[place]) for row in rows)) for place in range(len(rows[0]) - 1)]
+    room = width - sum(widths) - 2 * len(widths)
+    for *cells, last in rows:
+        cut = [_cut(cell, wide) for cell, wide in zip(cells, widths, strict=True)]
+        texts = [f"{cell:{'<' if place < 2 else '>'}{widths[place]}}" for place, cell in enumerate(cut)]
+        yield f"{'  '.join(texts)}  {_cut(last, room)}".rstrip()
 
 
 def _range(seen: ColumnSeen) -> str:

@@ -97,6 +97,7 @@ class _Reader:
         sample.labels = match_feedback(sample, schema, feedback.select(schema.feedback.names).to_batches())
         if rows.num_rows:
             sample.columns = [ColumnSeen.of(name, sample.batch[name]) for name in sample.batch.column_names]
+            sample.count_refused_values()
             times = sample.batch["event_time_ms"].to_numpy()
             sample.time = TimeSeen(int(times.min()), int(times.max()), "ms")
             count_verticals(sample.verticals, sample.batch["vertical"])

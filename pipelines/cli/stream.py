@@ -10,6 +10,9 @@ import typer
 from pipelines.cli.options import AsJson, Overrides, RunDirOption, RunDirOrDefault, private_files, takes_run
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pipelines.checks import ColumnSeen
     from pipelines.config import Config
     from pipelines.quality import Examined
     from pipelines.run_dir import RunDir
@@ -112,18 +115,22 @@ def _check_served(
     _say_examined(f"topic {topic} and {root}", judge_served(run_dir, logged, student), json_=json_)
 
 
-def _say_examined(what: object, found: Examined, *, json_: bool) -> None:
+def _say_examined(what: object, found: Examined, columns: Sequence[ColumnSeen] = (), *, json_: bool) -> None:
     """Raises Exit with 2 where something is wrong."""
     import json
     import shutil
 
-    from pipelines.checks import finding_lines
+    from pipelines.checks import columns_text, finding_lines
 
+    width = min(100, shutil.get_terminal_size().columns)
     if json_:
-        typer.echo(json.dumps(found.as_json(), indent=2))
+        shown = {"columns": [column.as_json() for column in columns]} if columns else {}
+        typer.echo(json.dumps(found.as_json() | shown, indent=2))
     else:
         typer.echo(f"{what}: {found.rows:,} rows, {found.looked_at:,} looked at\n")
-        lines = finding_lines(found.findings, min(100, shutil.get_terminal_size().columns))
+        if columns:
+            typer.echo(f"{columns_text(columns, width)}\n")
+        lines = finding_lines(found.findings, width)
         typer.echo("\n".join([*lines, "", found.verdict] if lines else [found.verdict]))
     if found.stops:
         raise typer.Exit(2)
@@ -131,6 +138,7 @@ def _say_examined(what: object, found: Examined, *, json_: bool) -> None:
 
 def _check_rows(what: Path, labels: list[str], time: str | None, against: Path | None, *, json_: bool) -> None:
     """Raises BadInput where there are no such rows, and Exit with 2 where something is wrong with them."""
+    from pipelines.checks import ColumnSeen
     from pipelines.quality import examined, read_parquet, rows_of_file, rows_of_lake
     from pipelines.run_dir import RunDir
     from pipelines.tools import config_of
@@ -150,7 +158,8 @@ def _check_rows(what: Path, labels: list[str], time: str | None, against: Path |
         recorded = read_parquet(against)
         if "impression_id" not in {*recorded.schema.names} & {*rows.schema.names}:
             raise BadInput(f"rows of {what} and {against} are matched by `impression_id`, which one of them lacks")
-    _say_examined(what, examined(rows, recorded, given=given), json_=json_)
+    columns = [ColumnSeen.of(name, rows[name]) for name in rows.column_names]
+    _say_examined(what, examined(rows, recorded, given=given), columns, json_=json_)
 
 
 def stream(

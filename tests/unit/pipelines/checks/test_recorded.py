@@ -376,3 +376,20 @@ def test_ids_that_could_have_rows_of_their_own_and_do_not_are_noted(check, decla
     noted = said(report, Severity.NOTE)
     assert all(word in noted for word in words)
     assert bool(noted) == bool(words)
+
+
+def test_each_column_is_shown_with_what_was_read_of_it(check):
+    prices = [None if n % 100 == 0 else float(n % 7) for n in range(ROWS)]
+    report = check(stream(price=pa.array(prices, pa.float32())))
+    (price,) = (column for column in report.as_json()["columns"] if column["name"] == "price")
+    few = ROWS // 100
+    seen = {"nulls": few, "smallest": 0.0, "largest": 6.0, "distinct": 7, "refused": few}
+    assert price == {"name": "price", "type": "float"} | seen
+    assert any(line.split()[:4] == ["price", "float", "1.0%", str(few)] for line in report_text(report).splitlines())
+
+
+def test_of_columns_that_no_feature_uses_nothing_is_said(check):
+    columns = [{"name": "note", "type": "string", "nullable": True}, {"name": "one"}]
+    table = stream(note=pa.nulls(ROWS, pa.string()), one=np.ones(ROWS, int))
+    report = check(table, rows__columns=[*CONFIG["rows"]["columns"], *columns])
+    assert not [finding for finding in report.findings if "note" in finding.seen or "one" in finding.seen]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from typing import Any
 
 import pytest
 
@@ -11,23 +10,23 @@ from pipelines.config import parse
 from pipelines.control import run
 from pipelines.rules import RunState
 from pipelines.run_dir import RunDir
-from tests.support.pipelines.small_runs import small, to_the_end
+from streaming.lake import LakeReader
+from tests.support.pipelines.small_runs import slow_commits, small, stop_after, to_the_end
 
 pytestmark = pytest.mark.broker
 
 
-def test_a_copy_is_told_so_and_goes_on_with_a_topic_of_its_own(broker, tmp_path):
+def test_a_copy_is_told_so_and_goes_on_with_a_topic_of_its_own(broker, tmp_path, monkeypatch):
+    monkeypatch.setattr("pipelines.control.reporting.STATUS_INTERVAL_S", 0.0)
     config = small(broker.bootstrap_servers, source__impressions=2000, pace__block_rows=256)
     original, copy = tmp_path / "run", tmp_path / "copy"
 
-    def stop_midway(live: Any) -> None:
-        if live.coordinator.status.lake["rows"] >= 512:
-            live.coordinator.stop("midway")
-
-    status, _ = run(config, RunDir(original), local=True, until_end=True, attend=stop_midway)
+    with slow_commits():
+        status, _ = run(config, RunDir(original), local=True, until_end=True, watch=stop_after(700))
     assert status.state is RunState.STOPPED
     shutil.copytree(original, copy)
     finished = to_the_end(config, original)
+    assert LakeReader(RunDir(copy).lake, config.rows).rows < finished.lake.num_rows
 
     said: list[str] = []
     status, _ = run(config, RunDir(copy), local=True, until_end=True, say=said.append)

@@ -220,7 +220,7 @@ def test_another_runs_topic_is_refused(publisher):
     theirs = publisher()
     theirs.publish(block(0))
     theirs.publish(block(1))
-    said = r"holds rows up to lake_seq 79 of this lake, which was published up to -1 only: .* or the other one is a copy"
+    said = r"up to lake_seq 79 of this lake, which was published up to -1 only: .* or the other one is a copy"
     with pytest.raises(BadInput, match=said):
         publisher().publish(block(0))
 

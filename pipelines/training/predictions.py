@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from streaming.disk import read_json, replacing, sync, write_json
+from streaming.disk import damage_named, read_json, replacing, sync, write_json
 from streaming.hashing import hash64
 from streaming.position import NOTHING_YET
 
@@ -89,6 +89,12 @@ def predictions_of(
     return pa.record_batch(columns)
 
 
+REMEDY = (
+    "figures are made of what was predicted before it was learned, which cannot be made again: put the file back from "
+    "a copy of the run directory, or start a new run"
+)
+
+
 class PredictionLog:
     """Predictions of one student, in parts named by the first and last `lake_seq` they cover.
 
@@ -140,7 +146,7 @@ class PredictionLog:
         while going < len(parts) - NEVER_PRUNED and sum(sizes[going:]) > keep_bytes:
             going += 1
         if going:
-            rows = pruned["rows"] + sum(pq.read_metadata(part).num_rows for part in parts[:going])
+            rows = pruned["rows"] + sum(map(_rows, parts[:going]))
             pruned = {"rows": rows, "upto": _last(parts[going - 1])}
             write_json(self._directory / PRUNED, pruned)
         for part in self._directory.glob("*.parquet"):
@@ -152,7 +158,7 @@ def read_predictions(directory: Path) -> pa.Table | None:
     """All parts there are, in order of `lake_seq`; None where there are none. A column that parts of a release before
     lack is null there."""
     parts = _parts(directory)
-    return pa.concat_tables([pq.read_table(part) for part in parts], promote_options="default") if parts else None
+    return pa.concat_tables([_read(part) for part in parts], promote_options="default") if parts else None
 
 
 def parts_of(directory: Path) -> tuple[int, list[Path]]:
@@ -162,7 +168,7 @@ def parts_of(directory: Path) -> tuple[int, list[Path]]:
 
 def count_predictions(directory: Path) -> int:
     """Rows in all parts, from their footers alone, and in those that were pruned."""
-    return _pruned(directory)["rows"] + sum(pq.read_metadata(part).num_rows for part in _parts(directory))
+    return _pruned(directory)["rows"] + sum(map(_rows, _parts(directory)))
 
 
 def _pruned(directory: Path) -> dict[str, int]:
@@ -174,6 +180,16 @@ def _parts(directory: Path) -> list[Path]:
     """In order of `lake_seq`, without those that are counted as pruned."""
     upto = _pruned(directory)["upto"]
     return [part for part in sorted(directory.glob("*.parquet")) if _last(part) > upto]
+
+
+def _read(part: Path) -> pa.Table:
+    with damage_named(part, REMEDY):
+        return pq.read_table(part)
+
+
+def _rows(part: Path) -> int:
+    with damage_named(part, REMEDY):
+        return int(pq.read_metadata(part).num_rows)
 
 
 def _last(part: Path) -> int:

@@ -100,12 +100,8 @@ class Letters:
 
     def rows(self, reason: str | None = None) -> pa.Table:
         """Letters (of one reason) without their payloads, in order of their places."""
-        handle = open_table(self._folder / DEAD_LETTERS, DEAD_LETTER_SCHEMA)
         names = [name for name in DEAD_LETTER_SCHEMA.names if name != "payload"]
-        if handle is None:
-            return DEAD_LETTER_SCHEMA.empty_table().select(names)
-        chosen = None if reason is None else pc.field("reason") == reason
-        rows: pa.Table = handle.to_pyarrow_dataset().to_table(columns=names, filter=chosen)
+        rows = self._letters(names, None if reason is None else pc.field("reason") == reason)
         return rows.sort_by([(name, "ascending") for name in PLACES])
 
     def payload(self, place: Place) -> tuple[bytes, int]:
@@ -120,8 +116,7 @@ class Letters:
 
     def replayed(self) -> set[Place]:
         """Letters that were put back by commands that ended."""
-        handle = open_table(self._folder / REPLAYED, SCHEMA)
-        return set() if handle is None else set(places_of(handle.to_pyarrow_dataset().to_table()))
+        return set(places_of(side_rows(self._folder, REPLAYED, SCHEMA)))
 
     def originals(self, places: Sequence[Place]) -> Iterator[tuple[Place, Record]]:
         """The records of letters, in order of their places, read from their topics; where a topic no longer has one,
@@ -147,22 +142,20 @@ class Letters:
 
     def _whole(self) -> set[Place]:
         """The letters that stand for a whole message."""
-        handle = open_table(self._folder / DEAD_LETTERS, DEAD_LETTER_SCHEMA)
-        if handle is None:
-            return set()
-        chosen = pc.field("reason").isin(list(WHOLE))
-        return set(places_of(handle.to_pyarrow_dataset().to_table(columns=PLACES, filter=chosen)))
+        return set(places_of(self._letters(PLACES, pc.field("reason").isin(list(WHOLE)))))
+
+    def _letters(self, columns: Sequence[str], filter: pc.Expression | None) -> pa.Table:
+        return side_rows(self._folder, DEAD_LETTERS, DEAD_LETTER_SCHEMA, columns=columns, filter=filter)
 
     def _copies(self, places: Sequence[Place]) -> dict[Place, Record]:
         """The whole copies in JSON that letters of one partition hold themselves, in one look at the table."""
-        handle = open_table(self._folder / DEAD_LETTERS, DEAD_LETTER_SCHEMA) if places else None
-        if handle is None:
+        if not places:
             return {}
         offsets = sorted({place.offset for place in places})
         names = [*PLACES, "payload", "payload_bytes"]
         topic, number, *_ = places[0]
         chosen = (pc.field(PLACES[0]) == topic) & (pc.field(PLACES[1]) == number) & pc.field(PLACES[2]).isin(offsets)
-        rows = handle.to_pyarrow_dataset().to_table(columns=names, filter=chosen)
+        rows = self._letters(names, chosen)
         held = zip(places_of(rows), rows["payload"].to_pylist(), rows["payload_bytes"].to_pylist(), strict=True)
         return {
             place: Record(payload, None, None, ())

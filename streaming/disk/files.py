@@ -18,7 +18,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from streaming.errors import DiskFull, StreamingError
+from streaming.errors import DataLost, DiskFull, StreamingError
 
 PART_SUFFIX = ".part"
 """Ends the temporary name of an unfinished file or folder. One that a killed process left behind may be deleted."""
@@ -190,6 +190,24 @@ def read_json(path: Path) -> Any | None:
         return None
     except (OSError, ValueError, RecursionError) as error:
         raise StreamingError(f"{path} is damaged ({error}); delete it, or put it back from a copy") from None
+
+
+@contextmanager
+def damage_named(path: Path, remedy: str) -> Iterator[None]:
+    """Turn what Arrow raises for a file that is cut short or altered into DataLost with the file's name.
+
+    >>> with damage_named(Path("run/rows.parquet"), "put it back from a copy"):
+    ...     raise ValueError("no magic bytes")
+    Traceback (most recent call last):
+    ...
+    streaming.errors.DataLost: run/rows.parquet is damaged (no magic bytes); put it back from a copy
+    """
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError) as error:
+        raise DataLost(f"{path} is damaged ({str(error).partition(chr(10))[0]}); {remedy}") from error
 
 
 def link_file(source: Path, target: Path) -> None:

@@ -7,12 +7,15 @@ as every restart does, changes nothing. Nothing is lost or doubled, however the 
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from streaming.delta import NUMBER, CheckedTable, TableCommit, in_schema, open_table
+from streaming.delta import NUMBER, CheckedTable, TableCommit, TableFiles, in_schema, open_table, torn_files
+from streaming.errors import DataLost
 from streaming.position import NOTHING_YET
 from streaming.schema import POSITION_FIELDS
 
@@ -69,11 +72,28 @@ class SideTable:
 
 
 def side_rows(
-    folder: str | Path, name: str, schema: pa.Schema, *, limit_rows: int, filter: pc.Expression | None = None
+    folder: str | Path,
+    name: str,
+    schema: pa.Schema,
+    *,
+    columns: Sequence[str] | None = None,
+    limit_rows: int | None = None,
+    filter: pc.Expression | None = None,
 ) -> pa.Table:
-    """Rows of the table `folder/name` that match, at most `limit_rows`; none where there is no table."""
-    handle = open_table(Path(folder) / name, schema)
+    """Rows of the table `folder/name` that match, of these columns, at most `limit_rows`; none where there is no table.
+    Raises DataLost with the name of a file that is damaged."""
+    path, names = Path(folder) / name, schema.names if columns is None else list(columns)
+    wanted = pa.schema([schema.field(each) for each in names])
+    handle = open_table(path, schema)
     if handle is None:
-        return schema.empty_table()
-    rows: pa.Table = handle.to_pyarrow_dataset().head(limit_rows, filter=filter)
-    return rows.select(schema.names).cast(schema)
+        return wanted.empty_table()
+    try:
+        scanner = handle.to_pyarrow_dataset().scanner(columns=names, filter=filter)
+        rows: pa.Table = scanner.to_table() if limit_rows is None else scanner.head(limit_rows)
+    except (pa.ArrowException, OSError) as error:
+        torn = torn_files(TableFiles(path), decoded_bytes=sys.maxsize)
+        what = "; ".join(f"{path / each.file.path} {each.fault}" for each in torn) or f"{path}: {error}"
+        raise DataLost(
+            f"rows beside the lake cannot be read: {what}. Put it back from a copy of the run directory"
+        ) from error
+    return rows.cast(wanted)

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from streaming.disk import replacing
+from streaming.disk import damage_named, replacing
 from streaming.errors import BadInput
 from streaming.hashing import hash64
 
@@ -116,7 +116,8 @@ def load_truth(directory: Path, tasks: Sequence[str]) -> Truth | None:
     if not directory.exists():
         return None
     columns = ["impression_id", *(f"p_settled_{task}" for task in tasks)]
-    return Truth(read_truth(directory).to_table(columns=columns))
+    with damage_named(directory, "delete the folder, and figures are made without what is possible at best"):
+        return Truth(read_truth(directory).to_table(columns=columns))
 
 
 def read_truth(directory: str | Path) -> ds.Dataset:

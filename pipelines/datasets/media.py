@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pipelines.datasets.published import DAYS_BEGIN_MS, PLACE, Dataset, Tables, csv, numbered
 from streaming.errors import BadInput
-from streaming.tables import literal
+from streaming.tables import file_literal, literal
 
 LIKED_FROM = 4
 MAIN_GENRES = ("Action", "Comedy", "Drama")
@@ -64,7 +64,10 @@ LIKES_WITHIN_S = 86_400
 
 def _yambda(files: Mapping[str, list[Path]]) -> Tables:
     """Listens and likes, each of its own file or of the one that has all events."""
-    found = {name: f"read_parquet([{', '.join(literal(path) for path in paths)}])" for name, paths in files.items()}
+    found = {
+        name: f"read_parquet([{', '.join(file_literal(path) for path in paths)}], hive_partitioning = false)"
+        for name, paths in files.items()
+    }
     if "multi_event" in found:
         for name, kind in (("listens", "listen"), ("likes", "like")):
             found.setdefault(name, f"(SELECT * FROM {found['multi_event']} WHERE event_type = {literal(kind)})")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from streaming.errors import BadInput
-from streaming.tables import literal
+from streaming.tables import file_literal, literal
 
 DAY_MS = 86_400_000
 DAYS_BEGIN_MS = 946_684_800_000
@@ -85,6 +85,7 @@ def csv(files: Iterable[Path], columns: Mapping[str, str] | Iterable[str], *, he
     """The relation of text files whose columns are known. Columns: name -> type; or names, all of them texts."""
     types = columns if isinstance(columns, Mapping) else dict.fromkeys(columns, "VARCHAR")
     inner = ", ".join(f"{literal(name)}: {literal(kind)}" for name, kind in types.items())
-    names = ", ".join(literal(file) for file in files)
+    names = ", ".join(file_literal(path) for path in files)
     said = "true" if header else "false"
-    return f"read_csv([{names}], columns = {{{inner}}}, header = {said}, auto_detect = false{more})"
+    said += ", auto_detect = false, hive_partitioning = false"
+    return f"read_csv([{names}], columns = {{{inner}}}, header = {said}{more})"

@@ -1,6 +1,6 @@
 from .conversion import as_parquet
 from .copies import Copies, Found, Reading
-from .engine import Engine, in_words, literal, parquet, quoted
+from .engine import Engine, file_literal, in_words, literal, parquet, quoted
 from .forms import Files, files_at, is_parquet
 from .in_order import MADE, MADE_FROM_MS, ROW, SECOND_MS, made_times, rows_behind, write_in_order
 
@@ -15,6 +15,7 @@ __all__ = [
     "Found",
     "Reading",
     "as_parquet",
+    "file_literal",
     "files_at",
     "in_words",
     "is_parquet",

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from streaming.errors import BadInput
 from streaming.tables.dialect import Dialect, dialect_of, ragged
-from streaming.tables.engine import THREADS, Engine, literal, quoted
+from streaming.tables.engine import THREADS, Engine, file_literal, literal, quoted
 from streaming.tables.forms import Files
 from streaming.tables.written import LARGEST_EXACT, PROOF, Read, choose, first_broken, strange_values
 
@@ -40,26 +40,25 @@ def as_parquet(
     that cannot be united.
     """
     declared = declared or {}
-    names = "[" + ", ".join(literal(file) for file in files.paths) + "]"
+    names = "[" + ", ".join(file_literal(path) for path in files.paths) + "]"
     yield f"{files.words} written as one Parquet file"
     if files.form in ("parquet", "delta"):
         yield from _parquet(engine, files, names, to)
     elif files.form == "lines":
-        relation, texts = _lines(engine, names, declared)
+        relation, texts = _lines(engine, f"{names}, {_hive(files)}", declared)
         yield from _proven(engine, files, relation, texts, declared, to)
     else:
         dialect = dialect_of(engine, files, header, encoding)
+        dialect = dialect._replace(options=f"{_hive(files)}, hive_types_autocast = false, {dialect.options}")
         relation = f"read_csv({names}, {dialect.options})"
         yield from _table(engine, files, relation, dialect, declared, to)
 
 
 def _parquet(engine: Engine, files: Files, names: str, to: Path) -> Iterator[str]:
-    options = "union_by_name = true"
-    if files.form == "delta":  # columns that it is partitioned by stand in the names of folders
+    options = f"union_by_name = true, {_hive(files)}"
+    if files.partitions:
         types = ", ".join(f"{literal(name)}: {literal(kind)}" for name, kind in files.partitions.items())
-        options += f", hive_partitioning = {str(bool(types)).lower()}" + (
-            f", hive_types = {{{types}}}" if types else ""
-        )
+        options += f", hive_types = {{{types}}}"
     yield from _united(files)
     relation = f"read_parquet({names}, {options})"
     wide = {name for name, kind in engine.types(relation).items() if kind in ("HUGEINT", "UHUGEINT")}
@@ -70,6 +69,11 @@ def _parquet(engine: Engine, files: Files, names: str, to: Path) -> Iterator[str
     engine.write(f"SELECT {columns} FROM {relation}", to)
     if wide:
         yield f"read as text, for not every value is a number of 64 bits: {', '.join(sorted(wide))}"
+
+
+def _hive(files: Files) -> str:
+    """Whether names of folders are columns, as an option: DuckDB would take those above the files, too."""
+    return f"hive_partitioning = {str(files.hive).lower()}"
 
 
 def _united(files: Files) -> Iterator[str]:
@@ -165,7 +169,7 @@ def _table(
     if len(files.paths) > 1 and dialect.header:
         count = {name: 0 for name in columns}
         for path in files.paths:
-            for name in engine.types(f"read_csv({literal(path)}, {dialect.options})"):
+            for name in engine.types(f"read_csv({file_literal(path)}, {dialect.options})"):
                 count[name] += 1
         yield from _absent(count, len(files.paths))
 

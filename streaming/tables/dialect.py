@@ -12,7 +12,7 @@ import duckdb
 import pyarrow as pa
 
 from streaming.errors import BadInput
-from streaming.tables.engine import Engine, literal
+from streaming.tables.engine import Engine, file_literal, literal
 from streaming.tables.forms import Files
 
 SNIFFED = 100_000
@@ -70,7 +70,7 @@ class _Sniffed(NamedTuple):
 def _sniffed(engine: Engine, path: Path, more: str) -> _Sniffed:
     separator, header, columns, quote, escape, skipped = engine.row(
         "SELECT Delimiter, HasHeader, len(Columns), Quote, Escape, SkipRows "
-        f"FROM sniff_csv({literal(path)}, sample_size = {SNIFFED}{more})"
+        f"FROM sniff_csv({file_literal(path)}, sample_size = {SNIFFED}{more})"
     )
     return _Sniffed(
         "\t" if separator == "\\t" else str(separator),

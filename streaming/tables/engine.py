@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -39,6 +40,15 @@ def literal(text: object) -> str:
     "'it''s'"
     """
     return "'" + str(text).replace("'", "''") + "'"
+
+
+def file_literal(path: object) -> str:
+    """A file's name in SQL, where DuckDB would take some signs for a pattern of names and read others beside it.
+
+    >>> file_literal("log[1]*.csv")
+    "'log[[]1][*].csv'"
+    """
+    return literal(re.sub(r"[*?[]", r"[\g<0>]", str(path)))
 
 
 class Engine:
@@ -118,7 +128,7 @@ class Engine:
 
 def parquet(path: Path) -> str:
     """The relation of a Parquet file, its rows numbered by `file_row_number`."""
-    return f"read_parquet({literal(path)}, file_row_number = true)"
+    return f"read_parquet({file_literal(path)}, file_row_number = true, hive_partitioning = false)"
 
 
 def in_words(error: duckdb.Error, path: Path) -> BadInput:

@@ -4,7 +4,7 @@ Delta table."""
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -33,11 +33,13 @@ UNPACKED_TIMES = 4
 
 class Files(NamedTuple):
     """Files of one form, in the order of their names. `partitions`: the columns of a Delta table that stand in the
-    names of its folders, and their types as DuckDB names them."""
+    names of its folders, and their types as DuckDB names them. `hive`: folders below the one that was given are named
+    like columns, such as day=7."""
 
     paths: list[Path]
     form: Form
     partitions: Mapping[str, str] = {}
+    hive: bool = False
 
     @property
     def is_one_parquet(self) -> bool:
@@ -101,7 +103,19 @@ def _in_folder(path: Path) -> Files:
         raise BadInput(f"{path} holds no Parquet, CSV, TSV or JSON-lines file; their names say what they are")
     if len(forms) > 1:
         raise BadInput(f"{path} holds files of several forms ({', '.join(forms)}); give one of them")
-    return Files(list(known), forms[0])
+    return Files(list(known), forms[0], hive=_hive(path, list(known)))
+
+
+def _hive(folder: Path, files: Sequence[Path]) -> bool:
+    """Whether folders below are named like columns. Raises BadInput where some above are, too: they hold for all."""
+    below = any("=" in part for file in files for part in file.relative_to(folder).parts[:-1])
+    above = next((part for part in folder.parts if "=" in part), None)
+    if below and above is not None:
+        raise BadInput(
+            f"{folder}: folders in it are columns, and so would `{above}` in its own path be; move it to a folder "
+            "without ="
+        )
+    return below
 
 
 def _of_delta(path: Path) -> Files:
@@ -123,7 +137,7 @@ def _of_delta(path: Path) -> Files:
         )
     if not files:
         raise BadInput(f"{path} has no rows; give a file that has some")
-    return Files(files, "delta", partitions)
+    return Files(files, "delta", partitions, hive=bool(partitions) and _hive(path, files))
 
 
 def form_of(path: Path) -> Form | None:

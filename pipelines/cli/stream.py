@@ -293,6 +293,8 @@ def _next(status: RunStatus, where: RunDir, *, finished: bool) -> str:
             "no model was registered. The run is finished: mend that and start over with --fresh, or take its figures "
             "as they are with --set losses.fail_share=1"
         )
+    if status.permanent:
+        return "the same command would fail there again"
     if not status.mistaken:
         return "the same command resumes"
     if failed_before_learning(where):

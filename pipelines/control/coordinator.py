@@ -206,6 +206,7 @@ class Coordinator:
         """These have given up, and the run with them."""
         self._move(RunState.FAILED, "; ".join(f"{worker.name}: {worker.status.reason}" for worker in workers))
         self.status.mistaken = all(worker.status.cause is Cause.MISTAKE for worker in workers)
+        self.status.permanent = any(worker.status.cause is Cause.PERMANENT for worker in workers)
 
     def _close_all(self) -> None:
         """All are asked before any is waited for."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import NamedTuple
 
 from pipelines.config import Config, Kafka
@@ -13,9 +13,17 @@ from pipelines.launch import ForkServer, Launcher, LocalLauncher, RayLauncher
 from pipelines.rules import Patience
 from pipelines.run_dir import RunDir, store_ends, stored_ends
 from pipelines.status import RunStatus
+from pipelines.workers.augmentation import committed_meta
 from streaming.broker import LocalBroker
-from streaming.errors import BadInput
-from streaming.kafka import check_retention, end_offsets, ensure_topics, require_answer, source_topics
+from streaming.errors import BadInput, DataLost
+from streaming.kafka import (
+    check_retention,
+    end_offsets,
+    ensure_topics,
+    require_answer,
+    require_cluster,
+    source_topics,
+)
 from streaming.lake import LakeTable
 from streaming.position import Partition
 
@@ -66,13 +74,17 @@ def make_topics(config: Config, run_dir: RunDir, servers: str, *, until_end: boo
     """Make the topics of an embedded broker or of our own source. Where others feed them, check that they exist and
     keep their messages for as long as they are needed, and record where a bounded run ends.
 
-    Raises BadInput for topics that are absent, have other numbers of partitions than configured, or hold nothing
-    although the run is to end where they end.
+    Raises BadInput for another cluster than the run began with, before anything is made there; for topics that are
+    absent, have other numbers of partitions than configured, or hold nothing although the run is to end where they end.
     """
     kafka = config.kafka.model_copy(update={"bootstrap_servers": servers})
+    if configured := config.kafka.bootstrap_servers is not None:
+        with suppress(DataLost):  # of a damaged record: its worker says so
+            if (stored := (committed_meta(run_dir) or {}).get("sources")) is not None:
+                require_cluster(kafka, stored)
     inputs = {t.topic: t.partitions for t in (kafka.impressions, kafka.feedback)}
     outputs = {kafka.examples.topic: kafka.examples.partitions}
-    if config.source is not None or config.kafka.bootstrap_servers is None:
+    if config.source is not None or not configured:
         ensure_topics(kafka, inputs | outputs)
     else:
         source_topics(kafka, inputs)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from pipelines.config import Config, LossLimits
 from pipelines.results.counts import UNMATCHED, counts_of
-from pipelines.results.remedies import REMEDIES
+from pipelines.results.remedies import remedy_of
 from pipelines.results.verdict import JUDGED
 from pipelines.rules import sure_share
 from pipelines.training import HEAVY
@@ -190,7 +190,9 @@ def _impressions(counts: Mapping[str, Any], limits: LossLimits, examples: Mappin
     severity = Severity.FAIL if read and lost == read else judged(lost, read, limits)
     if severity is Severity.FINE:
         return
-    why = _most_common(_without(counts, "impression", TOMBSTONE), examples.get("impression", {}))
+    why = _most_common(
+        _without(counts, "impression", TOMBSTONE), examples.get("impression", {}), counts.get("warnings", ())
+    )
     yield severity, f"{lost:,} of {read:,} impressions ({_percent(lost, read)}) are dead letters{why}"
 
 
@@ -367,11 +369,12 @@ def _letters(counts: Mapping[str, Any], examples: Mapping[str, Any]) -> Iterator
             yield f"  {len(rest):,} more reasons {sum(n for _, n in rest):,}"
 
 
-def _most_common(reasons: Mapping[str, int], examples: Mapping[str, Any]) -> str:
+def _most_common(reasons: Mapping[str, int], examples: Mapping[str, Any], warnings: Sequence[str] = ()) -> str:
     if not reasons:
         return ""
     reason, number = _by_count(reasons)[0]
-    letter, remedy = examples.get(reason), REMEDIES.get(reason.partition(":")[0])
+    letter = examples.get(reason)
+    remedy = remedy_of(reason, letter, warnings)
     said = f", most for `{reason}` ({number:,})"
     said += f", e.g. {_place(letter)}" if letter else ""
     return said + (f". {remedy}" if remedy else "")

@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from typing import Any
+
 from streaming.messages import TOMBSTONE
+from streaming.settlement import RAN_AWAY
+
+MEND = "exfm mend watermark"
+MOVED = (
+    f"A record from the future moved event time: stop the run, and see what `{MEND}` would do. A stream of the past is "
+    "to be sent in order of event time"
+)
+"""Of `too_old`, where event time is far ahead of the rows that come."""
 
 REMEDIES = {
     "null": "Let the column be empty (nullable: true under rows.columns), or have the producer fill it",
@@ -24,3 +35,15 @@ REMEDIES = {
     TOMBSTONE: "Nothing was lost with it; send messages without a value to another topic",
     "unknown_task": "Name the task under rows.tasks, or do not send its feedback",
 }
+
+
+def remedy_of(reason: str, letter: Mapping[str, Any] | None, warnings: Iterable[str] = ()) -> str | None:
+    """What to change where most rows are refused for `reason`; `letter`: an example, `warnings` of the run.
+
+    >>> remedy_of("too_old", None)
+    'Send the stream in order of event time, or raise settlement.dedup_horizon_s'
+    >>> remedy_of("too_old", {"detail": "event time is 31556952001 ms behind the watermark" + RAN_AWAY})[:66]
+    'A record from the future moved event time: stop the run, and see w'
+    """
+    ran_away = RAN_AWAY in (letter or {}).get("detail", "") or any(MEND in words for words in warnings)
+    return MOVED if reason == "too_old" and ran_away else REMEDIES.get(reason.partition(":")[0])

@@ -141,6 +141,8 @@ class RunStatus:
     reason: str | None = None
     mistaken: bool = False
     """It failed by the caller's mistake: the same command would fail again before that is mended."""
+    permanent: bool = False
+    """It failed by what no start mends: data that are gone, a model that diverged."""
     started_monotonic: float = field(default_factory=time.monotonic)
     started_at: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
     """Of the run's first leg."""

@@ -15,7 +15,7 @@ from pipelines.tools.stored_config import config_of
 from pipelines.workers.augmentation import committed_meta
 from streaming.delivery import Letters, Place, Record, places_of
 from streaming.errors import BadInput
-from streaming.kafka import SourceTopics, source_topics
+from streaming.kafka import SourceTopics, require_cluster, source_topics
 from streaming.messages import MAX_MESSAGE_BYTES, read_ipc
 
 HEX_BYTES = 512
@@ -104,6 +104,7 @@ class DeadLetters:
     def _require_same_topics(self, kafka: Kafka, stored: Mapping[str, Any] | None) -> None:
         """An offset of another topic, or cluster, is another record. Runs of 0.1.0 have nothing stored."""
         if stored is not None:
+            require_cluster(kafka, stored)
             partitions = {topic.topic: topic.partitions for topic in (kafka.impressions, kafka.feedback)}
             found = source_topics(kafka, partitions)
             found.require_same(SourceTopics.of_json(stored), str(kafka.bootstrap_servers), grown=True)

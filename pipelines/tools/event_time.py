@@ -94,7 +94,7 @@ class EventTime:
     def plan(self, to_ms: int | None = None) -> SetBack:
         """What would happen. `to_ms`: default: the newest event time in the lake that is not in the future.
 
-        Raises BadInput where there is nothing to mend, or no such time is known.
+        Raises BadInput where there is nothing to mend, no such time is known, or it lies in the future.
         """
         settlement, _ = self._state()
         counts, horizon_ms = settlement.counters(), self.config.settlement.horizon_ms(self.config.rows)
@@ -103,6 +103,11 @@ class EventTime:
             raise BadInput(
                 f"the run in {self._run_dir.root} has ended: its topics were read to their end, every row is settled, "
                 "and nothing is accepted or refused any more; start a new run to read what was refused"
+            )
+        if to_ms is not None and to_ms > self._bound_ms:
+            raise BadInput(
+                f"--to {_day(to_ms)} is in the future (it is {_day(self._now_ms())} UTC): rows of today would stay too "
+                "old. Say with --to how far the stream was, or leave it out"
             )
         if to_ms is None and now <= self._bound_ms:
             raise BadInput(

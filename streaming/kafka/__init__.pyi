@@ -1,5 +1,5 @@
 from .client import codecs_missing, require_answer
-from .identity import SourceTopics, SourceWatch, TopicIdentity, source_topics
+from .identity import SourceTopics, SourceWatch, TopicIdentity, require_cluster, source_topics
 from .reader import TopicReader
 from .retention import check_retention
 from .secrets import SECRET_KEYS
@@ -35,6 +35,7 @@ __all__ = [
     "last_message",
     "lookup",
     "require_answer",
+    "require_cluster",
     "require_topics",
     "source_topics",
     "topic_config",

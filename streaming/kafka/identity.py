@@ -73,12 +73,7 @@ class SourceTopics:
     def require_same(self, stored: SourceTopics, where: str, *, grown: bool = False) -> None:
         """Raises BadInput for another cluster and other numbers of partitions (with `grown` only for fewer), DataLost
         for a topic that was created anew. `where`: the broker's address."""
-        if None not in (self.cluster_id, stored.cluster_id) and self.cluster_id != stored.cluster_id:
-            raise BadInput(
-                f"{where} is cluster {self.cluster_id}, and this run began on cluster {stored.cluster_id}: an offset "
-                "of one is another row on the other; point kafka.bootstrap_servers at the cluster that the run began "
-                "with, or start a new run"
-            )
+        self.require_cluster(stored, where)
         for name, before in stored.topics.items():
             now = self.topics.get(name)
             if now is None:
@@ -100,6 +95,15 @@ class SourceTopics:
                     f"{had}: the rows of those that were added would not be read; set its `partitions` to "
                     f"{now.partitions}{TAKEN_IN}"
                 )
+
+    def require_cluster(self, stored: SourceTopics, where: str) -> None:
+        """Raises BadInput for another cluster than that in `stored`. `where`: the broker's address."""
+        if None not in (self.cluster_id, stored.cluster_id) and self.cluster_id != stored.cluster_id:
+            raise BadInput(
+                f"{where} is cluster {self.cluster_id}, and this run began on cluster {stored.cluster_id}: an offset "
+                "of one is another row on the other; point kafka.bootstrap_servers at the cluster that the run began "
+                "with, or start a new run"
+            )
 
 
 class SourceWatch:
@@ -160,6 +164,13 @@ def source_topics(settings: KafkaSettings, partitions: Mapping[str, int]) -> Sou
         require_topics(settings, partitions)
     found.require_partitions(partitions)
     return found
+
+
+def require_cluster(settings: KafkaSettings, stored: Mapping[str, Any]) -> None:
+    """Raises BadInput where the broker's cluster is not the one in `stored` (`SourceWatch.state`): a topic that is not
+    there is then no topic to create. BrokerAway."""
+    before = SourceTopics.of_json(stored)
+    _described(settings, list(before.topics)).require_cluster(before, str(settings.bootstrap_servers))
 
 
 def _described(settings: KafkaSettings, names: list[str]) -> SourceTopics:

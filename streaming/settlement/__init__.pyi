@@ -1,4 +1,4 @@
-from .admission import Verticals
+from .admission import RAN_AWAY, Verticals
 from .config import FUTURE_SKEW_S, SettlementConfig
 from .emission import settled_bytes
 from .intake import InputTopic, Intake
@@ -10,6 +10,7 @@ __all__ = [
     "END_OF_TIME",
     "FUTURE_SKEW_S",
     "OTHER_VERTICALS",
+    "RAN_AWAY",
     "InputTopic",
     "Intake",
     "Merge",

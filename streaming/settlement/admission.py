@@ -11,8 +11,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from streaming.messages import refuse_rows
+from streaming.messages import YEAR_MS, refuse_rows
 from streaming.settlement.merge import REFUSED_SCHEMA
+
+RAN_AWAY = ", more than a year: was it moved by a record from the future?"
+"""Of a row that is so far behind. Event time can be set back (`exfm mend watermark`)."""
 
 
 class Verticals:
@@ -69,7 +72,10 @@ def refuse_too_old(impressions: pa.RecordBatch, which: np.ndarray, horizon_ms: i
         yield _refused(
             rows,
             "too_old",
-            [f"event time is {ms} ms behind the watermark; dedup_horizon: {horizon_ms}" for ms in behind_ms],
+            [
+                f"event time is {ms} ms behind the watermark{RAN_AWAY * (ms > YEAR_MS)}; dedup_horizon: {horizon_ms}"
+                for ms in behind_ms.tolist()
+            ],
         )
 
 

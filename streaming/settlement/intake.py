@@ -45,6 +45,7 @@ Watch = Callable[[str], AbstractContextManager[None]]
 
 LAG_EVERY_S = 1.0
 LOOK_EVERY_S = 0.1  # for idle partitions
+HELD_S = 5.0  # rows that wait for a partition for less are no news
 
 
 @dataclass(frozen=True)
@@ -114,6 +115,7 @@ class Intake(Source[dict[str, Any], MergedChunk]):
         self._idle: set[Partition] = set()
         self._at_end_since: dict[Partition, float] = {}
         self._looked_at = -LOOK_EVERY_S
+        self._held_since: float | None = None  # rows were read, and wait for a partition
         self._watch, self._clock = watch, clock
         self._rows_per_message = 1.0
         self._lag: tuple[float, int] = (-LAG_EVERY_S, 0)
@@ -183,7 +185,24 @@ class Intake(Source[dict[str, Any], MergedChunk]):
             return "the broker does not answer; event time stands still"
         if undecided := self._source.undecided:
             return f"event time waits for the end of open transactions on {names_of(undecided)}"
+        if self._held_since is not None and self._clock() - self._held_since >= HELD_S:
+            return self.held
         return None
+
+    @property
+    def held(self) -> str | None:
+        """Which partitions the rows that were read wait for, in words; None where none wait."""
+        if not (rows := self._merge.buffered_rows) or not (waited_for := self._merge.held_by()):
+            return None
+        empty = set(self._merge.empty())
+        names = ", ".join(f"{names_of([p])}{' (empty)' if p in empty else ''}" for p in sorted(waited_for))
+        passed = (
+            "In lockstep every partition is waited for until it ends: send to it, write its end marker, or use "
+            "pace.mode=free"
+            if self._idle_s is None
+            else f"One that stands at its end is passed over after {self._idle_s:g} s (augmentation.idle_s)"
+        )
+        return f"{rows:,} rows were read and wait for the next of {names}. {passed}"
 
     def next_batch(self, max_wait_s: float = 0.05) -> MergedChunk | None:
         """The next rows of the merged order: those at hand, else those that reading brings. Raises NewColumns where
@@ -193,12 +212,16 @@ class Intake(Source[dict[str, Any], MergedChunk]):
             with self._watch("merge"):
                 chunk = self._merge.pop()
             if chunk is not None:
+                self._held_since = None
                 return chunk
             if self._merge.finished:
                 raise EndOfStream
             if wait_s < 0 or not self._read(wait_s):
                 with self._watch("merge"):
-                    return self._merge.pop()
+                    chunk = self._merge.pop()
+                held = chunk is None and self._merge.buffered_rows > 0
+                self._held_since = (self._held_since or self._clock()) if held else None
+                return chunk
             wait_s = deadline - self._clock()
 
     def _read(self, max_wait_s: float) -> bool:

@@ -200,6 +200,10 @@ class Merge:
         bound = self._bound()
         return [p for p, feed in self._feeds.items() if not (feed.ended or feed.idle) and feed.running_max == bound]
 
+    def empty(self) -> list[Partition]:
+        """The partitions that event time waits for and that have brought no row yet."""
+        return [partition for partition in self.held_by() if self._feeds[partition].running_max == NO_TIME]
+
     def wants(self, partition: Partition) -> bool:
         """Whether to read more of `partition`: not while its buffer is full and another one holds event time up."""
         feed = self._feed(partition)

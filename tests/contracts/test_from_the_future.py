@@ -13,6 +13,7 @@ from pipelines.checks import check_config
 from pipelines.cli.console import main
 from pipelines.config import Kafka
 from pipelines.quality import Severity
+from pipelines.results import losses_now
 from pipelines.run_dir import store_ends
 from streaming.disk import file_lock
 from streaming.kafka import end_offsets
@@ -73,6 +74,9 @@ def test_a_run_that_let_it_in_says_so_and_is_mended_by_hand(broker, tmp_path, ca
     with live.reading() as report:
         assert report.counts["dead_letters"]["impression"]["too_old"] == 100
         assert "exfm mend watermark" in report.note
+        said = losses_now(report.counts, live.config)[1].words
+        assert any("exfm mend watermark" in words for words in said)
+        assert not any("dedup_horizon_s" in words for words in said)
     before = LakeReader(live.run_dir.lake, live.config.rows)
 
     main_ = ["mend", "watermark", "--run-dir", str(tmp_path)]
@@ -81,6 +85,10 @@ def test_a_run_that_let_it_in_says_so_and_is_mended_by_hand(broker, tmp_path, ca
     told = capsys.readouterr().out
     assert "100 impressions were refused as `too_old`" in told
     assert "nothing was changed" in told
+    assert LakeReader(live.run_dir.lake, live.config.rows).state == before.state
+    with pytest.raises(SystemExit, match="2"):
+        main([*main_, "--to", "2999-01-01", "--yes"])
+    assert "--to 2999-01-01 00:00:00 is in the future" in capsys.readouterr().err
     assert LakeReader(live.run_dir.lake, live.config.rows).state == before.state
     with file_lock(live.run_dir.lock), pytest.raises(SystemExit, match="2"):
         main([*main_, "--yes"])

@@ -9,12 +9,13 @@ from kafka import KafkaAdminClient
 
 from pipelines.control import run
 from pipelines.control.preflight import prepare
+from pipelines.control.provision import make_topics
 from pipelines.run_dir import RunDir
 from pipelines.tools import DeadLetters
 from pipelines.workers import Orders
 from pipelines.workers.augmentation import AugmentationWorker
 from streaming.errors import BadInput, DataLost, StreamingError
-from streaming.kafka import SourceWatch, ensure_topics
+from streaming.kafka import SourceWatch, ensure_topics, require_topics
 from streaming.lake import DEAD_LETTERS, SideTable
 from streaming.messages import DEAD_LETTER_SCHEMA, DeadLetter, letters_to_batch
 from streaming.position import Partition
@@ -67,6 +68,18 @@ def test_other_numbers_of_partitions_than_configured_are_refused(kafka, topic, c
 def test_another_cluster_with_the_same_topics_is_refused(kafka, topic):
     with pytest.raises(BadInput, match="and this run began on cluster elsewhere"):
         SourceWatch(kafka, {topic: 2}).open(stored(kafka, topic) | {"cluster_id": "elsewhere"})
+
+
+def test_another_cluster_without_the_topics_is_named_before_a_topic_would_be_made_there(kafka, monkeypatch, tmp_path):
+    before = {"cluster_id": "elsewhere", "topics": {"not-here": ["t-1", 2]}}
+    monkeypatch.setattr("pipelines.control.provision.committed_meta", lambda run_dir: {"sources": before})
+    servers = str(kafka.bootstrap_servers)
+    for source in ({"source": None}, {}):  # others' topics, and those of a source of ours
+        config = small(servers, kafka__impressions__topic="not-here", **source)
+        with pytest.raises(BadInput, match="and this run began on cluster elsewhere"):
+            make_topics(config, RunDir(tmp_path), servers, until_end=False, say=print)
+        with pytest.raises(BadInput, match="no topic `not-here`"):
+            require_topics(kafka, ["not-here"])
 
 
 def test_a_topic_created_anew_is_found_out_at_the_next_start_and_within_a_minute(kafka, topic, admin):

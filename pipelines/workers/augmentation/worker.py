@@ -316,11 +316,12 @@ class AugmentationWorker(Worker):
             if name not in self._warnings:
                 self._warnings[name] = words
                 log.warning("%s", words)
+        warnings = [*self._warnings.values(), *filter(None, [self._ahead()])]
         return self._feed.settlement.counters() | {
             "lake_rows": self._block_commit.lake.last_lake_seq + 1 + self._block.num_rows,
             "teacher_inferences": self._snapshots.inferences,
             "offsets": {kind: self._feed.intake.offsets(kind) for kind in get_args(Kind)},
-            **({"warnings": list(self._warnings.values())} if self._warnings else {}),
+            **({"warnings": warnings} if warnings else {}),
         }
 
     def _ahead(self) -> str | None:
@@ -344,6 +345,8 @@ class AugmentationWorker(Worker):
         if self._block.num_rows:
             return f"the first block fills: {self._block.num_rows:,} of {self._block.size:,} rows"
         if not counts["impressions_read"]:
+            if (held := self._feed.intake.held) is not None:
+                return held
             return f"waiting for the first impression on topic `{config.kafka.impressions.topic}`"
         window_s, passed_s = settlement.first_wait_s
         return (

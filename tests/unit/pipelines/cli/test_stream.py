@@ -18,7 +18,7 @@ import yaml
 
 from pipelines.cli import console as cli
 from pipelines.config import parse
-from pipelines.rules import Kind
+from pipelines.rules import Kind, RunState
 from pipelines.run_dir import RunDir
 from pipelines.status import RunStatus, WorkerStatus
 from streaming.disk import write_json
@@ -186,3 +186,13 @@ def test_stop_says_when_a_process_does_not_end(exfm, tmp_path):
         said = told(exfm("stop", "--run-dir", tmp_path, "--wait", "0.3"), 1)
         coordinator.kill()
     assert f"(pid {coordinator.pid}) did not end within 0.3 s" in said
+
+
+def test_what_no_start_mends_is_not_said_to_resume(tmp_path):
+    from pipelines.cli.stream import _next
+
+    failed = RunStatus("small", RunState.FAILED, "topic `ads` was deleted and created anew: start a new run")
+    failed.permanent = True
+    assert _next(failed, RunDir(tmp_path), finished=False) == "the same command would fail there again"
+    failed.permanent = False
+    assert _next(failed, RunDir(tmp_path), finished=False) == "the same command resumes"

@@ -11,6 +11,7 @@ from pipelines.config import LossLimits, parse
 from pipelines.results import Severity, counts_hold, counts_of, losses_in, losses_of
 from pipelines.results.figures import Columns, judge
 from pipelines.results.losses import TaskFeedback
+from streaming.settlement import RAN_AWAY
 from tests.support.pipelines.raw_configs import small
 
 CONFIG = parse(small())
@@ -265,3 +266,13 @@ def test_feedback_from_before_its_impression_has_its_own_place_in_the_account():
     )
     assert "300 lie before their impression (settlement.early_ms)" in found.words[0]
     assert counts_hold(counts(matched_feedback=542, late_feedback=400, early_feedback=300))
+
+
+@pytest.mark.parametrize("behind", ["5000 ms", f"31556952001 ms behind the watermark{RAN_AWAY}"])
+def test_the_remedy_of_an_event_time_that_ran_away_is_to_set_it_back(behind):
+    letter = PLACE | {"detail": f"event time is {behind}"}
+    (said,) = losses_of(
+        refused(7873, "too_old"), LossLimits(), examples={"impression": {"too_old": letter}}, ended=True
+    ).words
+    assert ("exfm mend watermark" in said) is (RAN_AWAY in behind)
+    assert ("dedup_horizon_s" in said) is (RAN_AWAY not in behind)

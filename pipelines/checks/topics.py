@@ -30,6 +30,7 @@ from streaming.messages import (
     RawMessage,
     ahead_ms,
     believed,
+    framed,
     in_seconds,
     make_codec,
     unit_hint,
@@ -107,7 +108,14 @@ class _Reader:
         """Whether those are all, and the good rows; the others are counted."""
         most, limits = self._kafka.max_message_bytes, self._config.limits
         codec = make_codec(
-            topic.codec, kind, self._config.rows, max_message_bytes=most, limits=limits, avro_schemas=topic.avro_schemas
+            topic.codec,
+            kind,
+            self._config.rows,
+            max_message_bytes=most,
+            limits=limits,
+            avro_schemas=topic.avro_schemas,
+            unwrap=topic.unwrap,
+            id_of_key=topic.impression_id == "key",
         )
         whole, pieces = self._pieces(topic, wanted)
         batches = []
@@ -188,6 +196,8 @@ class _Reader:
         reasons = [reason for reason in reasons if reason != TOMBSTONE]
         if not messages or len(reasons) < len(messages) or set(reasons) != {"undecodable"} or self.findings:
             return
+        if framed(messages[0].value) or topic.unwrap is not None or topic.impression_id == "key":
+            return  # the letters say what it is
         other = "json" if topic.codec == "arrow" else "arrow"
         looks = messages[0].value.lstrip()[:1] == b"{"
         if looks == (other == "json"):

@@ -20,6 +20,9 @@ RANKS, PLACEMENT = ("teacher", "augmentation"), ("ranks", "sharding", "read_ahea
 TOPICS, CUT = ("impressions", "feedback", "examples"), ("partitions", "codec")
 """The Kafka settings that decide what a run computes: how the topics are cut."""
 
+READ = ("unwrap", "impression_id")
+"""And how their messages are read, where a config says more than their codec."""
+
 
 def decisive(settings: Mapping[str, Any]) -> dict[str, Any]:
     """The settings that decide what a run computes.
@@ -35,7 +38,10 @@ def decisive(settings: Mapping[str, Any]) -> dict[str, Any]:
         kept["source"] = _as_written(source)
     if isinstance(kafka := kept.get("kafka"), Mapping):
         topics = {name: kafka[name] for name in TOPICS if isinstance(kafka.get(name), Mapping)}
-        kept["kafka"] = {name: {key: topic.get(key) for key in CUT} for name, topic in topics.items()}
+        kept["kafka"] = {
+            name: {key: topic.get(key) for key in CUT} | {key: topic[key] for key in READ if key in topic}
+            for name, topic in topics.items()
+        }
     return kept
 
 

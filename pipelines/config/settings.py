@@ -87,6 +87,11 @@ class Config(Frozen):
         self._check_columns()
         if self.source is not None and "avro" in (self.kafka.impressions.codec, self.kafka.feedback.codec):
             raise ValueError("`source` fills the input topics, and Avro is read only: give them codec arrow or json")
+        topics = (self.kafka.impressions, self.kafka.feedback)
+        if self.source is not None and any(t.unwrap is not None or t.impression_id == "key" for t in topics):
+            raise ValueError(
+                "`source` fills the input topics with rows as they are: unwrap and impression_id are of others"
+            )
         self._check_teacher()
         self._check_sharding()
         self._check_pace()

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from streaming.errors import BadInput
 from streaming.kafka import KafkaSettings
-from streaming.messages import parsed_avro
+from streaming.messages import Envelope, parsed_avro
 
 
 class Frozen(BaseModel):
@@ -23,7 +23,20 @@ class Topic(Frozen):
     codec: Literal["arrow", "json", "avro"] = Field(
         default="arrow",
         description="arrow: many rows a message, as Arrow IPC; json: one row a message; avro: one row a message, in "
-        "Confluent's wire format, of input topics that others fill",
+        "Confluent's wire format, of input topics that others fill. {unwrap: connect}: json, and `unwrap`",
+    )
+    unwrap: Envelope | None = Field(
+        default=None,
+        exclude_if=lambda unwrap: unwrap is None,
+        description="codec json: what is around each object, and taken off: connect: {schema, payload}; debezium: "
+        "{before, after, op}, of which `after` is the row; cloudevents: {specversion, data}; confluent: a byte 0 and a "
+        "schema's number. Also written as codec: {unwrap: connect}",
+    )
+    impression_id: Literal["value", "key"] = Field(
+        default="value",
+        exclude_if=lambda place: place == "value",
+        description="where the id of a row is: in the message's value, or, of codec json and avro, its key; {from: "
+        "key} says the same",
     )
     avro_schemas: dict[int, dict[str, Any]] = Field(
         default={},
@@ -36,6 +49,18 @@ class Topic(Frozen):
         """The codec, of a topic that the run's own source fills."""
         assert self.codec != "avro"
         return self.codec
+
+    @model_validator(mode="before")
+    @classmethod
+    def _longer_forms(cls, data: Any) -> Any:
+        """`codec: {unwrap: connect}` and `impression_id: {from: key}`."""
+        if not isinstance(data, dict):
+            return data
+        if isinstance(codec := data.get("codec"), dict) and codec.keys() <= {"unwrap", "name"}:
+            data = data | {"codec": codec.get("name", "json"), "unwrap": codec.get("unwrap")}
+        if isinstance(place := data.get("impression_id"), dict) and place.keys() == {"from"}:
+            data = data | {"impression_id": place["from"]}
+        return data
 
     @field_validator("avro_schemas", mode="before")
     @classmethod
@@ -54,6 +79,10 @@ class Topic(Frozen):
                 f"topic `{self.topic}` has codec {self.codec} and {len(self.avro_schemas)} avro_schemas; codec avro "
                 "needs the schemas of its messages, and no other codec takes any"
             )
+        if self.unwrap is not None and self.codec != "json":
+            raise ValueError(f"topic `{self.topic}` has codec {self.codec}, and `unwrap` is of json")
+        if self.impression_id == "key" and self.codec == "arrow":
+            raise ValueError(f"topic `{self.topic}` has many rows a message (arrow): a key is no id of one of them")
         if self.avro_schemas:
             try:
                 parsed_avro(self.avro_schemas)

@@ -16,7 +16,7 @@ from .epochs import LeaderEpochs
 from .examples import ExamplesCodec
 from .ipc import MAX_MESSAGE_BYTES, read_ipc, write_ipc
 from .limits import Limits, row_sizes
-from .message import END_HEADER, RawMessage, by_partition, is_end_marker
+from .message import END_HEADER, Envelope, RawMessage, by_partition, framed, is_end_marker
 from .source import EndOfStream, MessageSource, Source
 from .times import (
     FIRST_EVENT_TIME_MS,
@@ -59,6 +59,7 @@ __all__ = [
     "DeadLetter",
     "Decoded",
     "EndOfStream",
+    "Envelope",
     "ExamplesCodec",
     "Kind",
     "LeaderEpochs",
@@ -80,6 +81,7 @@ __all__ = [
     "convertible",
     "counted_as",
     "declarable",
+    "framed",
     "in_seconds",
     "is_end_marker",
     "is_time",

@@ -8,23 +8,25 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping
 from datetime import date, datetime
 from decimal import Decimal
 from typing import Any
 
 import fastavro
-import numpy as np
 import pyarrow as pa
+from fastavro._read_py import schemaless_reader as in_python
 
 from streaming.errors import BadInput, StreamingError
-from streaming.messages.codecs import JsonCodec, ReadRows
+from streaming.messages.codecs import JsonCodec
 from streaming.messages.ipc import MAX_MESSAGE_BYTES
 from streaming.messages.message import RawMessage
 from streaming.messages.undeclared import Undeclared
-from streaming.messages.validation import Refusal, RowRules
+from streaming.messages.validation import RowRules
 
 MAGIC, HEADER_BYTES = 0, 5
+MOST_NESTED = 200
+"""Types inside types of a schema: fastavro and JSON follow them by recursion."""
 
 Schemas = Mapping[int, Mapping[str, Any]]
 
@@ -38,12 +40,41 @@ def parsed_avro(schemas: Schemas) -> dict[int, Any]:
     """
     found = {}
     for number, schema in schemas.items():
+        _is_recursive(number, schema)
         try:
             found[number] = fastavro.parse_schema(dict(schema))
         except (fastavro.schema.SchemaParseException, KeyError, TypeError, ValueError) as error:
             raise BadInput(f"schema {number} is no Avro schema: {error!r}") from None
         if schema.get("type") != "record":
             raise BadInput(f"schema {number} is of a {schema.get('type')}; a message is a record")
+    return found
+
+
+def _is_recursive(number: int, schema: Any) -> bool:
+    """Whether a type holds itself, so that a message may be nested without end. Raises BadInput for a schema that is
+    nested deeper than fastavro can follow.
+
+    >>> node = {"type": "record", "name": "Node", "fields": [{"name": "next", "type": ["null", "Node"]}]}
+    >>> _is_recursive(7, node), _is_recursive(7, {"type": "array", "items": "long"})
+    (True, False)
+    """
+    left: list[tuple[Any, int, tuple[str, ...]]] = [(schema, 0, ())]
+    found = False
+    while left:
+        part, depth, inside = left.pop()
+        if depth > MOST_NESTED:
+            raise BadInput(f"schema {number} is nested more than {MOST_NESTED} deep; a row is flat: give a flatter one")
+        if isinstance(part, str):
+            found |= part.rsplit(".", 1)[-1] in inside
+        elif isinstance(part, list | tuple):
+            left += [(each, depth + 1, inside) for each in part]
+        elif isinstance(part, Mapping):
+            if part.get("type") in ("record", "error"):
+                inside = (*inside, str(part.get("name")).rsplit(".", 1)[-1])
+            fields = part.get("fields") if isinstance(part.get("fields"), list | tuple) else ()
+            held = [field.get("type") for field in fields or () if isinstance(field, Mapping)]
+            held += [part.get(name) for name in ("type", "items", "values")]
+            left += [(each, depth + 1, inside) for each in held]
     return found
 
 
@@ -60,23 +91,19 @@ class AvroCodec(JsonCodec):
     ) -> None:
         super().__init__(rules, max_message_bytes, undeclared)
         self._schemas = parsed_avro(schemas)
+        # In C a record that holds itself 20,000 times ends the process; in Python it is an exception.
+        self._readers = {
+            number: in_python if _is_recursive(number, schema) else fastavro.schemaless_reader
+            for number, schema in schemas.items()
+        }
 
     def encode(self, batch: pa.RecordBatch) -> list[bytes]:
         raise StreamingError("messages in Avro are read, not written; send JSON or Arrow")
 
-    def _read(self, messages: Sequence[RawMessage]) -> ReadRows:
-        good, texts, refused = [], [], []
-        for index, message in enumerate(messages):
-            try:
-                texts.append(message._replace(value=self._text(message.value)))
-                good.append(index)
-            except ValueError as error:
-                refused.append((index, 0, Refusal("undecodable", str(error))))
-        read = super()._read(texts)
-        refused += [(good[index], row, refusal) for index, row, refusal in read.refused]
-        return read._replace(message=np.asarray(good, np.int64)[read.message], refused=refused)
+    def _text(self, message: RawMessage) -> bytes:
+        return super()._text(message._replace(value=self._json(message.value)))
 
-    def _text(self, value: bytes) -> bytes:
+    def _json(self, value: bytes) -> bytes:
         """The record of a message as JSON. Raises ValueError, in words."""
         if len(value) < HEADER_BYTES or value[0] != MAGIC:
             raise ValueError("not Confluent's wire format: it begins with a byte 0 and a schema's number")
@@ -86,19 +113,13 @@ class AvroCodec(JsonCodec):
             raise ValueError(f"it is of schema {number}; avro_schemas has {known}. Add it, then put the message back")
         stream = io.BytesIO(value[HEADER_BYTES:])
         try:
-            record = fastavro.schemaless_reader(stream, self._schemas[number], None)
+            record = self._readers[number](stream, self._schemas[number], None)
             text = json.dumps(record, default=_plain).encode()
         except Exception as error:  # whatever fastavro meets in bytes of no such record, or JSON in a deep one
             raise ValueError(f"not a record of schema {number}: {error!r}") from None
         if stream.read(1):
             raise ValueError(f"not a record of schema {number}: bytes are left over")
         return text
-
-    def _keys(self, value: bytes) -> Collection[str]:
-        return super()._keys(self._text(value))
-
-    def _look_at(self, messages: Sequence[RawMessage], undeclared: Undeclared) -> None:
-        super()._look_at([message._replace(value=self._text(message.value)) for message in messages], undeclared)
 
 
 def _plain(value: Any) -> Any:

@@ -20,8 +20,17 @@ import pyarrow.json
 
 from streaming.messages.dead_letters import TOMBSTONE, DeadLetter, Kind
 from streaming.messages.ipc import MAX_MESSAGE_BYTES, plain_records, read_ipc, write_ipc
-from streaming.messages.json_text import JsonColumn, json_values
-from streaming.messages.message import RawMessage, is_end_marker
+from streaming.messages.json_text import JsonColumn, json_values, once
+from streaming.messages.message import (
+    BOM,
+    Envelope,
+    RawMessage,
+    framed,
+    is_end_marker,
+    unwrapped,
+    with_id_of_key,
+    wrapped,
+)
 from streaming.messages.undeclared import NewColumns, Undeclared
 from streaming.messages.validation import (
     Limits,
@@ -62,9 +71,11 @@ def make_codec(
     limits: Limits = Limits(),
     grows: bool = False,
     avro_schemas: Mapping[int, Mapping[str, Any]] | None = None,
+    unwrap: Envelope | None = None,
+    id_of_key: bool = False,
 ) -> Codec:
     """The codec of one topic. `avro_schemas`: of `avro`, by number. `grows`: columns that `schema` does not name end
-    `decode` with NewColumns where it keeps them; else they are dropped.
+    `decode` with NewColumns where it keeps them; else they are dropped. `unwrap`, `id_of_key`: of `JsonCodec`.
 
     >>> from streaming.schema import Column, Task
     >>> schema = RowSchema(columns=[Column(name="age")], tasks=[Task(name="ctr", window_s=60)])
@@ -75,13 +86,16 @@ def make_codec(
     >>> batch.to_pylist()[0]["source_offset"], [letter.reason for letter in dead]
     (3, ['undecodable'])
     """
+    rules, kept = RowRules(kind, schema, limits=limits), _kept(kind, schema, grows)
+    if name == "arrow":
+        return ArrowCodec(rules, max_message_bytes, kept)
+    codec = JsonCodec(rules, max_message_bytes, kept)
     if name == "avro":
         from streaming.messages.avro import AvroCodec  # with fastavro, which other streams do without
 
-        rules = RowRules(kind, schema, limits=limits)
-        return AvroCodec(rules, avro_schemas or {}, max_message_bytes, _kept(kind, schema, grows))
-    codec: type[Codec] = ArrowCodec if name == "arrow" else JsonCodec
-    return codec(RowRules(kind, schema, limits=limits), max_message_bytes, _kept(kind, schema, grows))
+        codec = AvroCodec(rules, avro_schemas or {}, max_message_bytes, kept)
+    codec.unwrap, codec.id_of_key = unwrap, id_of_key
+    return codec
 
 
 def _kept(kind: Kind, schema: RowSchema, grows: bool) -> Undeclared | None:
@@ -182,7 +196,7 @@ class ArrowCodec(Codec):
                 table = read_ipc(message.value, self._max_message_bytes)
                 batch, refusals = self._rules.conform(table)
             except ValueError as error:
-                why = f"not an Arrow IPC stream that can be read: {error}{_as_avro(message.value)}"
+                why = f"not an Arrow IPC stream that can be read: {error}{framed(message.value)}"
                 refused.append((index, 0, Refusal("undecodable", why)))
                 continue
             batches.append(without_rows(batch, refusals))
@@ -213,6 +227,9 @@ class JsonCodec(Codec):
     (`JsonColumn.fit`: true, a time in text, …), they are looked at one by one before.
     """
 
+    unwrap: Envelope | None = None
+    id_of_key: bool = False
+
     def __init__(
         self, rules: RowRules, max_message_bytes: int = MAX_MESSAGE_BYTES, undeclared: Undeclared | None = None
     ) -> None:
@@ -230,8 +247,28 @@ class JsonCodec(Codec):
             pieces += [("{" if number == 0 else ", ") + json.dumps(field.name) + ": ", json_values(column)]
         return pc.binary_join_element_wise(*pieces, "}", "").cast(pa.binary()).to_pylist()
 
+    def _text(self, message: RawMessage) -> bytes:
+        """The JSON object of a message. Raises ValueError, in words."""
+        value = message.value.removeprefix(BOM).strip()
+        value = value if self.unwrap is None else unwrapped(value, self.unwrap)
+        if self.id_of_key:
+            text = pa.types.is_string(self._rules.schema.field("impression_id").type)
+            value = with_id_of_key(value, message.key, text=text)
+        return value
+
     def _read(self, messages: Sequence[RawMessage]) -> ReadRows:
-        values = [message.value.strip() for message in messages]
+        good, values, unread = [], [], []
+        for n, message in enumerate(messages):
+            try:
+                values.append(self._text(message))
+                good.append(n)
+            except ValueError as error:
+                unread.append((n, 0, Refusal("undecodable", str(error))))
+        read = self._read_json(values)
+        refused = unread + [(good[n], row, refusal) for n, row, refusal in read.refused]
+        return read._replace(message=np.asarray(good, np.int64)[read.message], refused=refused)
+
+    def _read_json(self, values: list[bytes]) -> ReadRows:
         index = np.arange(len(values))
         refused: list[tuple[int, int, Refusal]] = []
         try:
@@ -288,17 +325,17 @@ class JsonCodec(Codec):
     def _mend(self, value: bytes) -> bytes:
         """One message, written anew where a column takes a value of it in another form. Raises _Fault."""
         try:
-            record = json.loads(value, object_pairs_hook=_once)
+            record = json.loads(value.decode(), object_pairs_hook=once)
         except (ValueError, RecursionError) as error:
-            raise _Fault("undecodable", f"not JSON: {error}{_as_avro(value)}") from None
+            raise _Fault("undecodable", f"not JSON: {error}{framed(value)}") from None
         if not isinstance(record, dict):
-            raise _Fault("undecodable", f"a JSON {type(record).__name__}, not an object")
+            raise _Fault("undecodable", f"a JSON {type(record).__name__}, not an object{framed(value)}")
         taken, changed = {}, False
         for column in self._columns:
             name = column.name
             if name not in record:
                 if not column.nullable:
-                    raise _Fault(f"missing_column:{name}", f"`{name}` is absent")
+                    raise _Fault(f"missing_column:{name}", f"`{name}` is absent{wrapped(record)}")
                 continue
             try:
                 taken[name] = column.fit(record[name])
@@ -311,8 +348,8 @@ class JsonCodec(Codec):
     def _explain(self, message: RawMessage, refusal: Refusal) -> Refusal:
         """Distinguish an absent key from a null."""
         rule, _, name = refusal.reason.partition(":")
-        if rule == "null" and name not in self._keys(message.value):
-            return Refusal(f"missing_column:{name}", f"`{name}` is absent")
+        if rule == "null" and name not in (keys := self._keys(self._text(message))):
+            return Refusal(f"missing_column:{name}", f"`{name}` is absent{wrapped(keys)}")
         return refusal
 
     def _keys(self, value: bytes) -> Collection[str]:
@@ -324,7 +361,7 @@ class JsonCodec(Codec):
 
     def _look_at(self, messages: Sequence[RawMessage], undeclared: Undeclared) -> None:
         if messages:
-            undeclared.in_json([message.value for message in messages])
+            undeclared.in_json([self._text(message) for message in messages])
 
     def _payloads(self, message: RawMessage, rows: list[int]) -> list[bytes]:
         return [message.value]
@@ -336,19 +373,6 @@ class _Fault(Exception):
     def __init__(self, reason: str, detail: str) -> None:
         super().__init__(reason)
         self.refusal = Refusal(reason, detail)
-
-
-def _as_avro(value: bytes) -> str:
-    """Words for a message that begins as Confluent's wire format does: a byte 0, and a schema's id in four."""
-    avro = value[:1] == b"\0" and len(value) > 5
-    return "; it begins as Confluent's wire format with Avro, of which `codec: avro` reads topics" if avro else ""
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object whose keys stand once."""
-    if len(record := dict(pairs)) < len(pairs):
-        raise ValueError("a key stands twice")
-    return record
 
 
 def concatenated(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:

@@ -103,3 +103,10 @@ def _fit(value: Any, kind: JsonKind, nullable: bool) -> Any:
         with suppress(ValueError):
             return milliseconds(pa.array([value]), "ms")[0].as_py()
     raise ValueError("wrong_type")
+
+
+def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object whose keys stand once."""
+    if len(record := dict(pairs)) < len(pairs):
+        raise ValueError("a key stands twice")
+    return record

@@ -27,6 +27,7 @@ from streaming.messages import (
     MAX_MESSAGE_BYTES,
     CodecName,
     EndOfStream,
+    Envelope,
     Kind,
     LeaderEpochs,
     Limits,
@@ -55,6 +56,8 @@ class InputTopic:
     codec: CodecName
     kind: Kind
     avro_schemas: Mapping[int, Mapping[str, Any]] | None = None
+    unwrap: Envelope | None = None
+    id_of_key: bool = False
 
     @property
     def all(self) -> list[Partition]:
@@ -95,6 +98,8 @@ class Intake(Source[dict[str, Any], MergedChunk]):
                 limits=limits,
                 grows=True,
                 avro_schemas=t.avro_schemas,
+                unwrap=t.unwrap,
+                id_of_key=t.id_of_key,
             )
             for t in topics
         }

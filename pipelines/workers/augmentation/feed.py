@@ -92,7 +92,8 @@ def intake_of(
     kafka = config.kafka
     configured: list[tuple[Topic, Kind]] = [(kafka.impressions, "impression"), (kafka.feedback, "feedback")]
     inputs = [
-        InputTopic(topic.topic, topic.partitions, topic.codec, kind, topic.avro_schemas) for topic, kind in configured
+        InputTopic(t.topic, t.partitions, t.codec, kind, t.avro_schemas, t.unwrap, t.impression_id == "key")
+        for t, kind in configured
     ]
     ends: dict[Partition, int] = {}
     if until_end and config.source is None:

@@ -9,8 +9,8 @@ import fastavro
 import pyarrow as pa
 import pytest
 
-from streaming.errors import StreamingError
-from streaming.messages import NewColumns, RawMessage, make_codec
+from streaming.errors import BadInput, StreamingError
+from streaming.messages import NewColumns, RawMessage, make_codec, parsed_avro
 from streaming.schema import RowSchema
 
 FIELDS = [
@@ -84,12 +84,21 @@ def test_what_cannot_be_read_is_a_dead_letter_with_its_bytes_and_its_neighbours_
     assert "bytes are left over" in dead[3].detail
 
 
-def test_a_record_that_is_too_deep_for_json_is_a_dead_letter():
+def test_a_schema_that_is_nested_too_deep_is_refused_before_it_is_followed():
+    deep: object = "long"
+    for _ in range(20_000):
+        deep = {"type": "array", "items": deep}
+    with pytest.raises(BadInput, match="schema 7 is nested more than 200 deep; a row is flat"):
+        parsed_avro({7: {"type": "record", "name": "Shown", "fields": [{"name": "deep", "type": deep}]}})
+
+
+@pytest.mark.parametrize("levels", [2000, 20_000, 200_000])
+def test_a_record_that_is_too_deep_is_a_dead_letter(levels):
     chain = {"type": "record", "name": "Chain", "fields": [{"name": "next", "type": ["null", "Chain"]}]}
     deep = {"type": "record", "name": "Shown", "fields": [*FIELDS, {"name": "chain", "type": chain}]}
     codec = make_codec("avro", "impression", SCHEMA, avro_schemas={7: SHOWN, 8: deep})
     value = wire(8, deep, **ROW, chain={"next": None})
-    value = value[:-1] + b"\x02" * 2000 + value[-1:]  # each byte one record within another
+    value = value[:-1] + b"\x02" * levels + value[-1:]  # each byte one record within another
     found, (letter,) = codec.decode(messages(value, wire(7, SHOWN, **ROW)))
     assert found.num_rows == 1
     assert letter.reason == "undecodable"

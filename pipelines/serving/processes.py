@@ -113,9 +113,27 @@ def _serve_here(asked: Serving, at: socket.socket, origins: Sequence[Origin]) ->
         server.close()
 
 
+def _no_version(model: str, asked: Serving) -> str:
+    """
+    >>> _no_version("feed", Serving(Path("runs/demo"), (), "champion"))
+    'feed: no champion yet in runs/demo: requests are answered 503 until there is one (exfm promote, or the end of the \
+run names it); --follow newest serves its last checkpoint'
+    """
+    where = "the registry" if asked.run_dir is None else asked.run_dir
+    ways = {
+        "champion": " (exfm promote, or the end of the run names it); --follow newest serves its last checkpoint",
+        "candidate": "; --follow newest serves its last checkpoint",
+    }
+    way = ways.get(asked.follow, ", with the student's first checkpoint")
+    return f"{model}: no {asked.follow} yet in {where}: requests are answered 503 until there is one{way}"
+
+
 def server_of(asked: Serving, origins: Sequence[Origin]) -> Server:
     """With what answers now, following what comes; until `close`."""
     shelf = open_shelf(origins, asked.tables, Packages() if asked.compiled else None)
+    for model in shelf.missing:
+        if shelf.refused(model) is None:
+            log.warning("%s", _no_version(model, asked))
     shelf.follow()
     served_log = None if asked.logged is None else ServedLog(asked.logged)
     gc.freeze()  # what was imported stays: no request waits while half a million objects are looked through

@@ -1,0 +1,27 @@
+"""A server of a run that has no version yet says what is missing, as it starts."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from pipelines.serving.processes import Serving, server_of
+from tests.support.pipelines.served_runs import run_with_versions
+
+
+@pytest.mark.parametrize(("follow", "said"), [("champion", None), ("candidate", "feed: no candidate yet in")])
+def test_what_no_version_answers_for_is_said_with_what_brings_one(tmp_path, caplog, follow, said):
+    run = run_with_versions(tmp_path, "v00000100").path.parents[1]
+    asked = Serving(run, ("feed",), follow)
+    with caplog.at_level(logging.WARNING):
+        server = server_of(asked, asked.origins())
+    server.close()
+    lines = [line for line in caplog.messages if "no " in line]
+    if said is None:
+        assert lines == []
+    else:
+        (line,) = lines
+        assert line.startswith(said)
+        assert "503" in line
+        assert "--follow newest" in line

@@ -198,6 +198,18 @@ def _column(values: pd.Series, field: pa.Field) -> Taken:
     return _in_pieces(len(values), field, piece, lambda row: values.iloc[row])
 
 
+def _said(value: Any) -> str:
+    """
+    >>> _said("a\\ud800")[:25], _said(10**30), _said({})
+    ('text with half a characte', 'an integer beyond 64 bits', 'dict')
+    """
+    if isinstance(value, str) and any("\ud800" <= letter <= "\udfff" for letter in value):
+        return "text with half a character in it (a lone surrogate), and UTF-8 has whole ones"
+    if type(value) is int and not -(2**63) <= value < 2**64:
+        return "an integer beyond 64 bits"
+    return type(value).__name__
+
+
 def _in_pieces(
     count: int, field: pa.Field, piece: Callable[[int, int], pa.Array], value: Callable[[int], Any]
 ) -> tuple[pa.Array, Refusals]:
@@ -214,8 +226,7 @@ def _in_pieces(
     refusals = {start + row: why for start, _, (_, refused) in parts for row, why in refused.items()}
     pieces = [(start, batch.column(0)) for start, _, (batch, _) in parts]
     for row in unreadable:
-        kind = type(value(row)).__name__
-        refusals[row] = Refusal(f"wrong_type:{field.name}", f"`{field.name}` is {kind}, not {field.type}")
+        refusals[row] = Refusal(f"wrong_type:{field.name}", f"`{field.name}` is {_said(value(row))}, not {field.type}")
         pieces.append((row, pa.nulls(1, field.type)))
     arrays = [array for _, array in sorted(pieces, key=lambda piece: piece[0])]
     return (pa.concat_arrays(arrays) if arrays else pa.nulls(0, field.type)), refusals

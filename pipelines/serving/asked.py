@@ -10,7 +10,6 @@ Nothing is read by the model's schema here: ingestion's rules say later which ro
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
@@ -20,7 +19,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from pipelines.served_rows import TableColumns
-from streaming.messages import read_ipc
+from streaming.messages import json_of, read_ipc
 
 JSON, ARROW = "application/json", "application/vnd.apache.arrow.stream"
 AS_JSON = {JSON, "application/x-www-form-urlencoded"}
@@ -95,7 +94,7 @@ def _narrow_enough(schema: pa.Schema) -> None:
 
 def _of_json(body: bytes, only: Collection[str], max_rows: int) -> Asked:
     try:
-        value = json.loads(body)
+        value = json_of(body)
     except (ValueError, RecursionError) as error:
         raise Unreadable(f"the body is no JSON: {error}") from None
     if not isinstance(value, dict) or ("rows" in value) == ("columns" in value):

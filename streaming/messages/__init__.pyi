@@ -15,6 +15,7 @@ from .dead_letters import (
 from .epochs import LeaderEpochs
 from .examples import ExamplesCodec
 from .ipc import MAX_MESSAGE_BYTES, read_ipc, write_ipc
+from .json_text import json_of
 from .limits import Limits, row_sizes
 from .message import END_HEADER, Envelope, RawMessage, by_partition, framed, is_end_marker
 from .source import EndOfStream, MessageSource, Source
@@ -86,6 +87,7 @@ __all__ = [
     "is_end_marker",
     "is_time",
     "is_written_time",
+    "json_of",
     "kept_rows",
     "letters_from_batch",
     "letters_to_batch",

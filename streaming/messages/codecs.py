@@ -20,7 +20,7 @@ import pyarrow.json
 
 from streaming.messages.dead_letters import TOMBSTONE, DeadLetter, Kind
 from streaming.messages.ipc import MAX_MESSAGE_BYTES, plain_records, read_ipc, write_ipc
-from streaming.messages.json_text import JsonColumn, json_values, once
+from streaming.messages.json_text import JsonColumn, json_of, json_values, once
 from streaming.messages.message import (
     BOM,
     Envelope,
@@ -325,7 +325,7 @@ class JsonCodec(Codec):
     def _mend(self, value: bytes) -> bytes:
         """One message, written anew where a column takes a value of it in another form. Raises _Fault."""
         try:
-            record = json.loads(value.decode(), object_pairs_hook=once)
+            record = json_of(value.decode(), object_pairs_hook=once)
         except (ValueError, RecursionError) as error:
             raise _Fault("undecodable", f"not JSON: {error}{framed(value)}") from None
         if not isinstance(record, dict):

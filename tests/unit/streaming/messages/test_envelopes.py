@@ -100,3 +100,13 @@ def test_both_are_said_in_the_topic_s_settings():
     for wrong in ({"codec": "arrow", "unwrap": "connect"}, {"impression_id": "key"}, {"codec": {"unwrap": "soap"}}):
         with pytest.raises(ValidationError):
             Topic.model_validate({"topic": "shown"} | wrong)
+
+
+def test_half_a_character_and_a_number_without_end_name_their_column():
+    schema = RowSchema(columns=[{"name": "age"}, {"name": "city", "type": "string"}], tasks=SCHEMA.tasks)
+    odd = json.dumps(ROW | {"city": "a\ud800"}).encode()
+    _, (letter,) = decoded(odd, schema=schema)
+    assert (letter.reason, "`city` is " in letter.detail) == ("wrong_type:city", True)
+    long = json.dumps(ROW | {"city": "a", "age": 0}).encode().replace(b'"age": 0', b'"age": ' + b"9" * 5000)
+    _, (letter,) = decoded(long, schema=schema)
+    assert (letter.reason, "`age` is 999" in letter.detail) == ("out_of_range:age", True)

@@ -5,11 +5,14 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
+import pwd
 import sys
+import tempfile
 
 
 def main() -> None:
     """Run `exfm`. Where exfm was installed without the extra `pipelines`, say so and exit with 2."""
+    _named_user()
     code: list[int] = []
     atexit.register(_end, code)  # the first that is registered runs last
     try:
@@ -24,6 +27,16 @@ def main() -> None:
         if end.code is None or isinstance(end.code, int):
             code.append(end.code or 0)
         raise
+
+
+def _named_user() -> None:
+    """A user id without an entry in passwd, as in containers, has no name and no home: torch and MLflow ask for one."""
+    try:
+        pwd.getpwuid(os.getuid())
+    except KeyError:
+        name = f"uid-{os.getuid()}"
+        os.environ.setdefault("USER", name)
+        os.environ.setdefault("HOME", os.path.join(tempfile.gettempdir(), f"exfm-{name}"))
 
 
 def _end(code: list[int]) -> None:

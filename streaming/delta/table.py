@@ -210,7 +210,7 @@ class CheckedTable:
                 return
             except (DeltaError, OSError, pa.ArrowException, DiskFull) as error:
                 if isinstance(error, DiskFull) or is_disk_full(error):
-                    raise self._disk_full(commit.rows.num_rows) from error
+                    raise self._disk_full(commit) from error
                 if isinstance(error, CommitFailedError):
                     self._handle = DeltaTable(self.path)
                     continue
@@ -229,14 +229,30 @@ class CheckedTable:
         flush(self.path, range(self._flushed + 1, newest + 1))
         self._flushed = newest
 
-    def _disk_full(self, rows: int) -> DiskFull:
-        """What the try left behind is deleted, and with it whatever else the table does not need: room is scarce."""
+    def _disk_full(self, commit: TableCommit) -> DiskFull:
+        """What the try left behind is deleted, and with it whatever else the table does not need: room is scarce. The
+        disk may have filled up after the rows were in, while what follows a commit was written."""
         with suppress(DeltaError, OSError):
             vacuum_table(self.path, 0.0)
+        rows = commit.rows.num_rows
+        if self._holds(commit):
+            return DiskFull(
+                f"the disk is full: {rows} rows are in {self.path}, and what follows their commit could not be "
+                "written; free some space, and it goes on after them: they are not written twice"
+            )
         return DiskFull(
             f"the disk is full: {rows} rows could not be committed to {self.path}. Nothing of them is in the table; "
             "free some space, and the same commit goes through"
         )
+
+    def _holds(self, commit: TableCommit) -> bool:
+        """Whether the table on the disk has a commit's identifiers."""
+        try:
+            now = DeltaTable(self.path)
+        except (DeltaError, OSError):
+            return False
+        there = [now.transaction_version(name) == number for name, number in commit.identifiers.items()]
+        return bool(there) and all(there)
 
 
 def last_metadata(handle: DeltaTable) -> dict[str, Any] | None:

@@ -283,4 +283,7 @@ def disk_full_named(path: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno not in _FULL:
             raise
-        raise DiskFull(f"no space left for {path}: {os.strerror(error.errno)}; free some, it is tried again") from error
+        raise DiskFull(
+            f"no space left for {path}: {os.strerror(error.errno)}; free some space; a run that goes on "
+            "tries it again, a command that ends here is to be given again"
+        ) from error

@@ -95,14 +95,16 @@ def test_a_commit_that_is_in_the_table_when_the_disk_fills_up_is_not_made_twice(
     """The rows are stored, the checkpoint after them finds no room."""
     monkeypatch.setattr("streaming.delta.table.CHECKPOINT_EVERY_COMMITS", 2)
     lake = LakeTable(disk / "lake" / "table", SCHEMA)
-    writer, failed = lake.open_writer(), 0
+    writer, failed, said = lake.open_writer(), 0, set()
     for left in range(50_000, 90_000, 2_000):
         ballast.leave(left)
         for _ in range(2):  # a checkpoint is due at one of them
             try:
                 fill(writer, 100)
-            except DiskFull:
+            except DiskFull as full:
                 failed += 1
+                there = len(sequence(lake)) > writer.last_lake_seq + 1
+                said.add(("rows are in" in str(full), there))
                 ballast.drop()
                 fill(writer, 100)
         ballast.drop()
@@ -110,6 +112,8 @@ def test_a_commit_that_is_in_the_table_when_the_disk_fills_up_is_not_made_twice(
         if writer.last_lake_seq > 2_000:
             break
     assert failed
+    assert (True, True) in said
+    assert all(claimed == there for claimed, there in said)
 
 
 def test_dead_letters_wait_for_room_too(disk: Path, ballast: Ballast) -> None:

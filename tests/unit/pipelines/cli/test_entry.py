@@ -49,3 +49,22 @@ def test_what_was_registered_runs_and_what_was_printed_arrives_before_the_proces
         [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
     )
     assert (done.returncode, done.stdout, done.stderr) == (3, "printed\nregistered\n", "")
+
+
+def test_a_user_id_without_an_entry_in_passwd_has_a_name_and_a_home():
+    program = (
+        "import getpass, os, pwd, sys\n"
+        "from pathlib import Path\n"
+        "from pipelines.cli import console, entry\n"
+        "def unknown(uid): raise KeyError(uid)\n"
+        "pwd.getpwuid = unknown\n"
+        "console.main = lambda: print(getpass.getuser(), Path.home())\n"
+        "entry.main()\n"
+    )
+    bare = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=bare, capture_output=True, text=True, timeout=60, check=False
+    )
+    name, home = done.stdout.split()
+    assert name == f"uid-{os.getuid()}"
+    assert home.endswith(f"exfm-uid-{os.getuid()}")

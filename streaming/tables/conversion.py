@@ -16,7 +16,7 @@ from streaming.tables.engine import THREADS, Engine, file_literal, literal, quot
 from streaming.tables.forms import Files
 from streaming.tables.written import LARGEST_EXACT, PROOF, Read, choose, first_broken, strange_values
 
-LOOKED_AT = 100_000
+LOOKED_AT = 20_000
 """Rows from which types are proposed. They decide nothing: see written.py."""
 
 TEXTS_OF_JSON = r"(?<![^ (])(DATE|TIME|TIMESTAMP|TIMESTAMP_\w+|UUID|JSON)( WITH TIME ZONE)?(?=[,)\[]|$)"

@@ -42,7 +42,7 @@ class Written(NamedTuple):
 
 _NO_SIGN_OF_AN_ID = "NOT regexp_matches(x, '^[+-]?0[0-9]|_')"
 _FLOAT = (
-    f"TRY_CAST(x AS DOUBLE) IS NOT NULL AND {_NO_SIGN_OF_AN_ID} "
+    f"NOT isnan(TRY_CAST(x AS DOUBLE)) AND {_NO_SIGN_OF_AN_ID} "
     f"AND (abs(TRY_CAST(x AS DOUBLE)) < {LARGEST_EXACT} OR NOT regexp_full_match(x, '[+-]?[0-9]+'))"
 )
 _DATE = "CAST(TRY_CAST(x AS DATE) AS VARCHAR) = x"
@@ -78,7 +78,7 @@ DECLARED: Mapping[str, Written] = {
     "int64": Written(
         "TRY_CAST(x AS BIGINT) IS NOT NULL AND regexp_full_match(x, '[+-]?[0-9]+([.]0*)?')", "TRY_CAST(x AS BIGINT)"
     ),
-    "float32": Written("TRY_CAST(x AS DOUBLE) IS NOT NULL AND NOT contains(x, '_')", "TRY_CAST(x AS DOUBLE)"),
+    "float32": Written("NOT isnan(TRY_CAST(x AS DOUBLE)) AND NOT contains(x, '_')", "TRY_CAST(x AS DOUBLE)"),
 }
 """How a column is read that a config declares as a number: 007 is 7 there."""
 
@@ -107,7 +107,10 @@ class Read(NamedTuple):
         x = f"trim({text})"
         of_null = f"{text} IS NULL OR {x} = ''" + (f" OR {x} IN ({_listed(self.nulls)})" if self.nulls else "")
         found = f"error({literal(PROOF + column + ' ')} || {text})"
-        return f"CASE WHEN {of_null} THEN NULL WHEN {_of(rule.holds, x)} THEN {_of(rule.value, x)} ELSE {found} END"
+        return (
+            f"CASE WHEN {_of(rule.holds, text)} THEN {_of(rule.value, text)} WHEN {of_null} THEN NULL "
+            f"WHEN {_of(rule.holds, x)} THEN {_of(rule.value, x)} ELSE {found} END"
+        )
 
     def broken(self, column: str) -> str:
         """SQL that is true of a text of `column` that this does not hold."""

@@ -192,6 +192,8 @@ def late(first: str, odd: str, rows: int = ROWS) -> str:
         ("2024-01-04", "2024-01-04 13:30:00", "timestamp[us]", datetime(2024, 1, 4, 13, 30)),
         ("5", "", "int64", None),
         ("5", "NULL", "int64", None),
+        ("0.5", "nan", "double", None),
+        ("0.5", "inf", "double", math.inf),
         ("7", "007", "string", "007"),
         ("1.5", "9007199254740993", "string", "9007199254740993"),
     ],

@@ -16,7 +16,7 @@ from pipelines.init.columns import Seen, epoch_ms, float_step
 from pipelines.init.guess import Guess, named, ranked
 from pipelines.quality import Finding, warn
 from streaming.messages import LATEST_EVENT_TIME_MS, PER_MS, Unit, milliseconds
-from streaming.tables import MADE_FROM_MS, ROW, SECOND_MS, Engine, literal, made_times, parquet
+from streaming.tables import MADE_FROM_MS, ROW, SECOND_MS, Engine, iso, literal, made_times, parquet
 
 NAMES: dict[str, float] = {
     "event_time": 6, "timestamp": 5, "time": 5, "ts": 5, "datetime": 5, "stamp": 5, "at": 3, "date": 3, "hour":
@@ -261,7 +261,7 @@ def _text(engine: Engine, path: Path, column: Seen) -> Read | None:
     texts = engine.arrow(f"SELECT {x} AS x FROM {parquet(path)} WHERE {ROW} % {max(1, column.rows // 1000)} = 0")["x"]
     try:
         milliseconds(texts.combine_chunks().cast(pa.string()), "ms")
-        sql = f"epoch_ms({x}::TIMESTAMPTZ)"
+        sql = f"epoch_ms({iso(x)}::TIMESTAMPTZ)"
         return sql, "ms", True, *_edges(engine, path, sql), "ISO 8601 text", [], None
     except (ValueError, duckdb.Error):
         pass

@@ -21,8 +21,16 @@ LATEST_EVENT_TIME_MS = 253_402_300_799_999
 
 YEAR_MS = 31_556_952_000
 
+_BEYOND_MS = (r"(\.\d{3})\d+", r"\1")
 _ZONE = r":\d\d.*?([zZ]|[+-]\d\d(:?\d\d)?)$"
-_BEYOND_MS = r"(\.\d{3})\d+"
+WRITTEN_OTHERWISE = (
+    (r"^\s+|\s+$", ""),
+    (r"([zZ]|[+-]\d\d:?\d\d)\[[A-Za-z0-9_/+-]+\]$", r"\1"),  # Java: the offset, and the zone that it is of
+    (r"(:\d\d(?:[.,]\d+)?) ?(?:UTC|GMT)$", r"\1Z"),  # BigQuery, HTTP
+    (r"(:\d\d),(\d+)", r"\1.\2"),  # log4j, Python's logging
+    (r"^(\d{4})(\d\d)(\d\d)[T ](\d\d):?(\d\d):?(\d\d)", r"\1-\2-\3T\4:\5:\6"),  # ISO 8601's basic form
+)
+"""Regular expressions (RE2) that turn other usual ways to write a time into one that Arrow and DuckDB read."""
 
 
 def is_time(kind: pa.DataType) -> bool:
@@ -50,6 +58,9 @@ def milliseconds(column: pa.Array, unit: Unit) -> pa.Array:
     [1500, None]
     >>> milliseconds(pa.array(["1970-01-02", "1970-01-01T01:00:00.5Z", "1970-01-01 01:00+01:00"]), "s").to_pylist()
     [86400000, 3600500, 0]
+    >>> others = pa.array(["1970-01-01 00:00:01.5 UTC", "19700101T000001Z", "1970-01-01 00:00:01,500"])
+    >>> milliseconds(others, "s").to_pylist()
+    [1500, 1000, 1500]
     """
     if not is_time(column.type):
         raise TypeError(f"{column.type} holds no times")
@@ -139,7 +150,15 @@ def _of_timestamps(column: pa.Array) -> pa.Array:
 
 
 def _of_texts(column: pa.Array) -> pa.Array:
-    text = pc.replace_substring_regex(column, _BEYOND_MS, r"\1")
+    try:
+        return _of_iso(pc.replace_substring_regex(column, *_BEYOND_MS))
+    except ValueError:
+        for pattern, replacement in WRITTEN_OTHERWISE:
+            column = pc.replace_substring_regex(column, pattern, replacement)
+        return _of_iso(pc.replace_substring_regex(column, *_BEYOND_MS))
+
+
+def _of_iso(text: pa.Array) -> pa.Array:
     zoned = pc.match_substring_regex(text, _ZONE)
     with_zone = pc.if_else(zoned, text, None).cast(pa.timestamp("ms", "UTC")).cast(pa.int64())
     without = pc.if_else(zoned, None, text).cast(pa.timestamp("ms")).cast(pa.int64())

@@ -2,7 +2,7 @@ from .conversion import as_parquet
 from .copies import Copies, Found, Reading
 from .engine import Engine, file_literal, in_words, literal, parquet, quoted
 from .forms import Files, files_at, is_parquet
-from .in_order import MADE, MADE_FROM_MS, ROW, SECOND_MS, made_times, rows_behind, write_in_order
+from .in_order import MADE, MADE_FROM_MS, ROW, SECOND_MS, iso, made_times, rows_behind, write_in_order
 
 __all__ = [
     "MADE",
@@ -19,6 +19,7 @@ __all__ = [
     "files_at",
     "in_words",
     "is_parquet",
+    "iso",
     "literal",
     "made_times",
     "parquet",

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from streaming.messages import Unit, is_time, milliseconds
+from streaming.messages import WRITTEN_OTHERWISE, Unit, is_time, milliseconds
 from streaming.tables.engine import Engine, literal, parquet, quoted
 
 MADE = "event_time_ms"
@@ -46,8 +46,15 @@ def time_order(path: Path, event_time: str) -> str:
     """SQL that sorts the rows of a Parquet file as its times are read."""
     kind = pq.read_schema(path).field(event_time).type
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-        return f"{quoted(event_time)}::TIMESTAMPTZ"
+        return f"{iso(quoted(event_time))}::TIMESTAMPTZ"
     return quoted(event_time)
+
+
+def iso(text: str) -> str:
+    """SQL of a text of a time as DuckDB reads it, which `milliseconds` takes as it is."""
+    for pattern, replacement in WRITTEN_OTHERWISE:
+        text = f"regexp_replace({text}, {literal(pattern)}, {literal(replacement)})"
+    return text
 
 
 def rows_behind(path: Path, event_time: str, unit: Unit, tolerance_ms: int) -> int:

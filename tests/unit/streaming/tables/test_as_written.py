@@ -16,7 +16,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from streaming.errors import BadInput
-from streaming.tables import Engine, as_parquet, conversion, files_at
+from streaming.messages import milliseconds
+from streaming.tables import Copies, Engine, Reading, as_parquet, conversion, files_at
 
 SAMPLE = 60
 """Rows from which types are proposed here, so that a small file has rows on either side of the sample's end."""
@@ -321,3 +322,27 @@ def test_what_a_column_is_read_as_is_said_where_it_might_surprise(tmp_path, valu
     with Engine(tmp_path) as engine:
         lines = list(as_parquet(engine, files_at(path), tmp_path / "read.parquet"))
     assert any(re.search(said, line) for line in lines), lines
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        "{0}T{1}Z",
+        "{0} {1} UTC",
+        "{0} {1},000",
+        "{0}T{1}+00:00[Europe/London]",
+        "{2}T{3}Z",
+        "{0} {1}.000000+00",
+        "{0}T{1}+0000",
+    ],
+)
+@pytest.mark.parametrize("backwards", [False, True])
+def test_times_in_every_usual_form_are_the_same_in_files_and_messages(tmp_path, form, backwards):
+    moments = [START + timedelta(seconds=977 * n) for n in range(ROWS)][:: -1 if backwards else 1]
+    texts = [form.format(t.date(), t.time(), t.strftime("%Y%m%d"), t.strftime("%H%M%S")) for t in moments]
+    wanted = [int(t.replace(tzinfo=UTC).timestamp() * 1000) for t in moments]
+    assert milliseconds(pa.array(texts), "ms").to_pylist() == wanted
+    (path := tmp_path / "rows.csv").write_text("at;x\n" + "".join(f"{text};1\n" for text in texts))
+    found = Copies(tmp_path / "copies").of(path, Reading("at"))
+    at = pq.read_table(found.path)["at"].combine_chunks()
+    assert milliseconds(at, found.unit).to_pylist() == sorted(wanted)

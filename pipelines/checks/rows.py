@@ -51,6 +51,13 @@ def judge_rows(config: Config, sample: Sample) -> Iterator[Finding]:
     yield from _refused(sample.feedback_refused, sample.feedback_looked_at, "rows of feedback", limits)
     yield from _repeated_ids(sample, limits)
     yield from _heavy_row(sample)
+    if SAMPLE_WEIGHT in config.features.needs_columns():
+        yield warn(
+            f"rows.columns.{SAMPLE_WEIGHT}",
+            "it says what a row counts, and features read it, too: who serves has to send it with every row",
+            "take it out of the features",
+        )
+    yield from _wrapped_ids(config, sample)
     used = set(config.features.needs_columns()) & {column.name for column in config.rows.columns}
     empty = [c.name for c in sample.columns if c.rows and c.null_share == 1 and c.name in used]
     if empty:
@@ -129,6 +136,21 @@ def _heavy_row(sample: Sample) -> Iterator[Finding]:
             "and models would follow this row",
             "see whether its weight is right; a `maximum` of the column refuses larger ones",
         )
+
+
+def _wrapped_ids(config: Config, sample: Sample) -> Iterator[Finding]:
+    """Unsigned integers that int64 holds as negative ones."""
+    integers = {column.name for column in config.rows.columns if column.type == "int64"}
+    integers |= {"impression_id"} if config.rows.impression_id == "int64" else set()
+    for column in sample.columns:
+        if column.name in integers and column.type == "uint64" and (column.highest or 0) >= 2**63:
+            own = "rows.impression_id: string" if column.name == "impression_id" else "type: string"
+            yield warn(
+                f"rows.columns.{column.name}",
+                f"values up to {column.highest:,} are more than int64 holds: one of 2^63 or more is itself − 2^64 in "
+                "the lake, a negative number",
+                f"{own} keeps their digits",
+            )
 
 
 def _names(names: list[str], most: int = 5) -> str:

@@ -20,7 +20,7 @@ from pipelines.init.prepared import as_it_lies, opened, prepared
 from pipelines.init.roles import find_roles
 from pipelines.init.sample import examine_sample
 from pipelines.init.sizes import live_sizes, sizes
-from pipelines.init.times import another_time, event_time, order
+from pipelines.init.times import NOT_TIMES, another_time, event_time, order
 from pipelines.init.topics import SCHEME, AskedTopics, sample
 from pipelines.quality import Finding, Severity
 from streaming.errors import BadInput
@@ -289,6 +289,8 @@ def _left_out(
     for name, column in columns.items():
         if name not in found and another_time(column, last_year):
             found[name] = "another time: it never comes again"
+            if column.words & NOT_TIMES:
+                found[name] = f"an id by its name, a {column.type.lower()} in the file: rows hold no times; write text"
     return found
 
 

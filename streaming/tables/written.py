@@ -76,11 +76,13 @@ TEXTS: Mapping[str, str] = {
 
 DECLARED: Mapping[str, Written] = {
     "int64": Written(
-        "TRY_CAST(x AS BIGINT) IS NOT NULL AND regexp_full_match(x, '[+-]?[0-9]+([.]0*)?')", "TRY_CAST(x AS BIGINT)"
+        "((TRY_CAST(x AS BIGINT) IS NOT NULL AND regexp_full_match(x, '[+-]?[0-9]+([.]0*)?')) "
+        "OR lower(x) IN ('true', 'false'))",
+        "CASE lower(x) WHEN 'true' THEN 1 WHEN 'false' THEN 0 ELSE TRY_CAST(x AS BIGINT) END",
     ),
     "float32": Written("NOT isnan(TRY_CAST(x AS DOUBLE)) AND NOT contains(x, '_')", "TRY_CAST(x AS DOUBLE)"),
 }
-"""How a column is read that a config declares as a number: 007 is 7 there."""
+"""How a column is read that a config declares as a number: 007 is 7 there, and true is 1."""
 
 
 class Read(NamedTuple):

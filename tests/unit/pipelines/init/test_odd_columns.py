@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from decimal import Decimal
 
 import numpy as np
@@ -264,3 +265,41 @@ def test_what_is_filled_just_where_the_label_is_is_a_leak_of_any_size(tmp_path):
     assert "filled in 31 of 31 rows that are positive for ctr, and in 0 of 3,969 others" in look.said["leakage: paid"]
     assert "paid" not in look.columns
     assert "was not judged" in look.said["leakage of ctr"]
+
+
+ODD = {
+    "whole weights": {"sample_weight": RNG.choice([1, 4], ROWS)},
+    "weights with gaps": {"sample_weight": [None, *[1] * (ROWS - 1)]},
+    "negative weights": {"sample_weight": RNG.integers(-1, 3, ROWS)},
+    "whole numbers, then a fraction": {"bid": [*range(ROWS - 1), 0.5]},
+    "numbers with gaps": {"age": [None if n % 7 == 0 else n % 90 for n in range(ROWS)]},
+    "one value": {"market": ["de"] * ROWS},
+    "nothing": {"market": [None] * ROWS},
+    "names that rows cannot have": {
+        "lake_seq": np.arange(ROWS) % 9,
+        "label_x": np.arange(ROWS) % 7,
+        "a.b": ["x"] * ROWS,
+    },
+    "true and false": {"mobile": RNG.random(ROWS) < 0.5},
+    "large numbers": {"amount": RNG.integers(0, 10**15, ROWS)},
+    "negative numbers": {"balance": RNG.integers(-500, 500, ROWS)},
+    "text with commas and quotes": {"title": [f'a "{n % 9}", b' for n in range(ROWS)]},
+    "zeros in front": {"zip": [f"{n % 50:05d}" for n in range(ROWS)]},
+}
+
+
+@pytest.mark.parametrize("form", ["parquet", "csv", "jsonl"])
+@pytest.mark.parametrize("name", ODD)
+def test_whatever_init_writes_check_takes(tmp_path, name, form):
+    table = clicks(ROWS, **ODD[name])
+    path, out = tmp_path / f"rows.{form}", tmp_path / "mine.yaml"
+    if form == "parquet":
+        stored(path, table)
+    elif form == "csv":
+        table.to_pandas().to_csv(path, index=False)
+    else:
+        path.write_text("".join(f"{json.dumps(row)}\n" for row in table.to_pylist()))
+    begin(path, out)
+    report = check_config(load(out))
+    assert not report.stops
+    assert not report.sample.refused

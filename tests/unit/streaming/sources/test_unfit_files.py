@@ -55,6 +55,15 @@ def test_feedback_before_its_impression_is_refused(tmp_path) -> None:
         list(RecordedStream(path, config, SCHEMA).chunks())
 
 
+def test_single_feedback_before_its_impression_is_played_and_left_to_settlement(tmp_path) -> None:
+    path = stored(tmp_path / "f.parquet", clicks(clicked=[1, 1, 1, 1], delay=[0, 0, 0, -5]))
+    config = CLICKS.model_copy(update={"labels": {"ctr": LabelColumn(column="clicked", delay_column="delay")}})
+    chunks = list(RecordedStream(path, config, SCHEMA).chunks())
+    shown = [time for chunk in chunks for time in chunk.impressions["event_time_ms"].to_pylist()]
+    came = [time for chunk in chunks for time in chunk.feedback["event_time_ms"].to_pylist()]
+    assert sorted(came) == sorted([*shown[:3], shown[3] - 5000])
+
+
 def test_what_is_no_parquet_file_is_refused(tmp_path) -> None:
     with pytest.raises(BadInput, match="no such file"):
         RecordedStream(tmp_path / "absent.parquet", CLICKS, SCHEMA)

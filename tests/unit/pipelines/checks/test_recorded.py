@@ -395,18 +395,8 @@ def test_of_columns_that_no_feature_uses_nothing_is_said(check):
     assert not [finding for finding in report.findings if "note" in finding.seen or "one" in finding.seen]
 
 
-def test_a_weight_that_features_read_is_named(check):
-    columns = [*CONFIG["rows"]["columns"], {"name": "sample_weight", "type": "float32"}]
-    dense = [{"name": "price"}, {"name": "sample_weight"}]
-    report = check(stream(sample_weight=np.ones(ROWS)), rows__columns=columns, features__dense=dense)
-    assert "take it out of the features" in [finding.remedy for finding in report.findings]
-
-
 def test_unsigned_ids_that_become_negative_are_named(check):
     columns = [*CONFIG["rows"]["columns"], {"name": "device"}]
     device = pa.array([2**63 + n for n in range(ROWS)], pa.uint64())
     (found,) = check(stream(device=device), rows__columns=columns).findings
     assert (found.where, "9,223,372,036,854,779,807" in found.seen) == ("rows.columns.device", True)
-    device = [{"name": "device", "type": "string"}]
-    table = stream(device=pa.array([2**63 + n for n in range(ROWS)], pa.uint64()))
-    assert check(table, rows__columns=[*CONFIG["rows"]["columns"], *device]).findings == []

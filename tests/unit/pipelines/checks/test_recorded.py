@@ -393,10 +393,3 @@ def test_of_columns_that_no_feature_uses_nothing_is_said(check):
     table = stream(note=pa.nulls(ROWS, pa.string()), one=np.ones(ROWS, int))
     report = check(table, rows__columns=[*CONFIG["rows"]["columns"], *columns])
     assert not [finding for finding in report.findings if "note" in finding.seen or "one" in finding.seen]
-
-
-def test_unsigned_ids_that_become_negative_are_named(check):
-    columns = [*CONFIG["rows"]["columns"], {"name": "device"}]
-    device = pa.array([2**63 + n for n in range(ROWS)], pa.uint64())
-    (found,) = check(stream(device=device), rows__columns=columns).findings
-    assert (found.where, "9,223,372,036,854,779,807" in found.seen) == ("rows.columns.device", True)

@@ -101,7 +101,7 @@ def messages(draw: st.DrawFn) -> tuple[Topic, bytes]:
 
 def rows_of(topic: Topic, value: bytes, decoded: Decoded) -> int:
     """How many rows a message stands for, by other means than the codec's."""
-    whole = [letter for letter in decoded.dead if letter.reason in ("undecodable", "oversized")]
+    whole = [letter for letter in decoded.dead if letter.reason in ("undecodable", "oversized", "tombstone")]
     if whole or topic.encoding == "json":
         return 1
     with pa.ipc.open_stream(value) as reader:

@@ -139,16 +139,15 @@ def _heavy_row(sample: Sample) -> Iterator[Finding]:
 
 
 def _wrapped_ids(config: Config, sample: Sample) -> Iterator[Finding]:
-    """Unsigned integers that int64 holds as negative ones."""
+    """Unsigned integers that int64 does not hold."""
     integers = {column.name for column in config.rows.columns if column.type == "int64"}
     integers |= {"impression_id"} if config.rows.impression_id == "int64" else set()
     for column in sample.columns:
         if column.name in integers and column.type == "uint64" and (column.highest or 0) >= 2**63:
             own = "rows.impression_id: string" if column.name == "impression_id" else "type: string"
-            yield warn(
+            yield stop(
                 f"rows.columns.{column.name}",
-                f"values up to {column.highest:,} are more than int64 holds: one of 2^63 or more is itself − 2^64 in "
-                "the lake, a negative number",
+                f"values up to {column.highest:,} are more than int64 holds: rows with one of 2^63 or more are refused",
                 f"{own} keeps their digits",
             )
 

@@ -57,13 +57,13 @@ class JsonColumn(NamedTuple):
         return cls(field.name, "time" if field.name == "event_time_ms" else _kind(field.type), field.nullable)
 
     def fit(self, value: Any) -> Any:
-        """`value` as the column takes it: true and false as 1 and 0, an integer of 2^63 or more as itself − 2^64, a
-        time in text (ISO 8601) as its milliseconds, NaN as null where the column is nullable.
+        """`value` as the column takes it: true and false as 1 and 0, a time in text (ISO 8601) as its milliseconds,
+        NaN as null where the column is nullable.
 
         Raises ValueError for any other, with a reason: `wrong_type`, `not_finite`, `out_of_range`.
 
-        >>> [JsonColumn("n", "integer", False).fit(value) for value in (7, True, 2**64 - 1, None)]
-        [7, 1, -1, None]
+        >>> [JsonColumn("n", "integer", False).fit(value) for value in (7, True, 2**63 - 1, None)]
+        [7, 1, 9223372036854775807, None]
         >>> JsonColumn("event_time_ms", "time", False).fit("1970-01-01T00:00:01Z")
         1000
         >>> JsonColumn("n", "integer", False).fit("7")
@@ -96,9 +96,9 @@ def _fit(value: Any, kind: JsonKind, nullable: bool) -> Any:
             raise ValueError("not_finite")
         return int(value) if given is bool else value
     if kind in ("integer", "time") and given in (int, bool):
-        if not -(2**63) <= value < 2**64:
+        if not -(2**63) <= value < 2**63:
             raise ValueError("out_of_range")
-        return int(value) if value < 2**63 else value - 2**64
+        return int(value)
     if kind == "time" and given is str:
         with suppress(ValueError):
             return milliseconds(pa.array([value]), "ms")[0].as_py()

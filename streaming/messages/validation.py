@@ -190,18 +190,18 @@ class RowRules:
 def conform(table: pa.Table, schema: pa.Schema) -> tuple[pa.RecordBatch, Refusals]:
     """The columns of `schema`, in its types, from a table that may hold more columns, in another order or width.
 
-    Integers of any width become int64; whole floats and decimals too, and true and false 1 and 0. An unsigned integer
-    of 2^63 or more keeps its 64 bits: it becomes itself − 2^64; or its digits, in a column of texts. Numbers become
-    float32 (rounded). Dictionaries are decoded, large_string and string_view become string. `event_time_ms` may be a
-    timestamp, a date or ISO 8601 text (times.py). NaN in a nullable column is null, a null inside a list of ids or
-    texts is left out, and a nullable column may be absent: nulls. Anything else is a refusal, `missing_column:x` or
-    `wrong_type:x`, of each row it touches; such cells are null in the batch.
+    Integers of any width become int64; whole floats and decimals too, and true and false 1 and 0; one beyond int64 is
+    refused. Unsigned integers become their digits in a column of texts. Numbers become float32 (rounded). Dictionaries
+    are decoded, large_string and string_view become string. `event_time_ms` may be a timestamp, a date or ISO 8601
+    text (times.py). NaN in a nullable column is null, a null inside a list of ids or texts is left out, and a nullable
+    column may be absent: nulls. Anything else is a refusal, `missing_column:x`, `out_of_range:x` or `wrong_type:x`, of
+    each row it touches; such cells are null in the batch.
     Raises ValueError where one column stands twice in the table.
 
-    >>> read = pa.table({"id": pa.array([2**64 - 5], pa.uint64()), "score": [float("nan")], "seen": [True]})
+    >>> read = pa.table({"id": pa.array([5], pa.uint64()), "score": [float("nan")], "seen": [True]})
     >>> wanted = [("id", pa.int64()), pa.field("score", pa.float32(), nullable=True), ("seen", pa.int64())]
     >>> conform(read, pa.schema(wanted))[0].to_pylist()
-    [{'id': -5, 'score': None, 'seen': 1}]
+    [{'id': 5, 'score': None, 'seen': 1}]
     """
     refusals: Refusals = {}
     arrays = []
@@ -216,8 +216,12 @@ def conform(table: pa.Table, schema: pa.Schema) -> tuple[pa.RecordBatch, Refusal
             continue
         column = _one_array(table.column(places[0]))
         column = as_taken(column, field)
+        column, beyond = _without_beyond(column, field)
         array, failed = (column, []) if column.type == field.type else _cast(column, field)
         arrays.append(nan_as_null(array, field))
+        allowed = "; int64 holds at most 2^63 - 1: declare the column `type: string`"
+        for row, value in beyond.items():
+            refusals.setdefault(row, Refusal(f"out_of_range:{field.name}", f"`{field.name}` is {value}{allowed}"))
         _refuse(
             refusals,
             failed,
@@ -313,7 +317,6 @@ def _cast(column: pa.Array, field: pa.Field) -> tuple[pa.Array, list[int]]:
     options = pc.CastOptions(
         target_type=target,
         allow_float_truncate=pa.types.is_floating(target.value_type if pa.types.is_list(target) else target),
-        allow_int_overflow=_unsigned(column.type),
     )
 
     def cast(start: int, stop: int) -> pa.Array:
@@ -332,6 +335,17 @@ def _cast(column: pa.Array, field: pa.Field) -> tuple[pa.Array, list[int]]:
     return pa.concat_arrays([array for _, array in sorted(parts, key=lambda part: part[0])]), bad
 
 
+def _without_beyond(column: pa.Array, field: pa.Field) -> tuple[pa.Array, dict[int, int]]:
+    """`column` with nulls for unsigned integers that int64 does not hold; these, by row."""
+    if not (pa.types.is_uint64(column.type) and pa.types.is_int64(field.type)):
+        return column, {}
+    beyond = pc.greater(column, pa.scalar(2**63 - 1, pa.uint64())).fill_null(False)
+    rows = np.flatnonzero(beyond.to_numpy(zero_copy_only=False))
+    if not len(rows):
+        return column, {}
+    return pc.if_else(beyond, None, column), {int(row): column[int(row)].as_py() for row in rows}
+
+
 def _is_list(kind: pa.DataType) -> bool:
     return pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
 
@@ -346,10 +360,6 @@ def _convertible(source: pa.DataType, target: pa.DataType) -> bool:
         return text or pa.types.is_uint64(source)
     numbers = pa.types.is_integer(source) or pa.types.is_floating(source) or pa.types.is_decimal(source)
     return numbers or pa.types.is_boolean(source)
-
-
-def _unsigned(source: pa.DataType) -> bool:
-    return bool(pa.types.is_uint64(source.value_type if pa.types.is_nested(source) else source))
 
 
 def as_taken(column: pa.Array, field: pa.Field) -> pa.Array:

@@ -214,9 +214,7 @@ def conform(table: pa.Table, schema: pa.Schema) -> tuple[pa.RecordBatch, Refusal
             if not field.nullable:
                 _refuse(refusals, range(table.num_rows), f"missing_column:{field.name}", f"`{field.name}` is absent")
             continue
-        column = _one_array(table.column(places[0]))
-        column = as_taken(column, field)
-        column, beyond = _without_beyond(column, field)
+        column, beyond = _without_beyond(as_taken(_one_array(table.column(places[0])), field), field)
         array, failed = (column, []) if column.type == field.type else _cast(column, field)
         arrays.append(nan_as_null(array, field))
         allowed = "; int64 holds at most 2^63 - 1: declare the column `type: string`"
@@ -340,10 +338,8 @@ def _without_beyond(column: pa.Array, field: pa.Field) -> tuple[pa.Array, dict[i
     if not (pa.types.is_uint64(column.type) and pa.types.is_int64(field.type)):
         return column, {}
     beyond = pc.greater(column, pa.scalar(2**63 - 1, pa.uint64())).fill_null(False)
-    rows = np.flatnonzero(beyond.to_numpy(zero_copy_only=False))
-    if not len(rows):
-        return column, {}
-    return pc.if_else(beyond, None, column), {int(row): column[int(row)].as_py() for row in rows}
+    rows = np.flatnonzero(beyond.to_numpy(zero_copy_only=False)).tolist()
+    return (pc.if_else(beyond, None, column) if rows else column), {row: column[row].as_py() for row in rows}
 
 
 def _is_list(kind: pa.DataType) -> bool:

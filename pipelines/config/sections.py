@@ -270,7 +270,11 @@ class Resources(Frozen):
         "they step in turn",
     )
     cpus_per_worker: float = Field(default=0.2, gt=0, description="what each worker asks of Ray, in cores")
-    placement_timeout_s: float = Field(default=60.0, gt=0, description="how long to wait for Ray to place a worker")
+    placement_timeout_s: float = Field(
+        default=60.0,
+        gt=0,
+        description="how long to wait for Ray to place a worker; five times that for a Ray of the run's own to come up",
+    )
     object_store_mb: int = Field(default=100, ge=80, description="memory of Ray's object store")
     max_restarts: int = Field(default=5, ge=0, description="restarts of one worker within `restart_window_s`")
     restart_window_s: float = Field(default=600.0, gt=0, description="the time in which `max_restarts` counts")

@@ -181,6 +181,8 @@ class Coordinator:
             self._move(RunState.STOPPED, self.stop_asked)
         elif self._broker is not None and self._broker.given_up is not None:
             self._move(RunState.FAILED, self._broker.given_up)
+        elif (died := self._rules.launcher.died) is not None:
+            self._move(RunState.FAILED, died)
         elif self.status.state is RunState.STARTING and WorkerState.STARTING not in states:
             self._move(RunState.RUNNING)
         elif self.status.state is RunState.RUNNING and self.orders.end_seq is not None:
@@ -209,7 +211,9 @@ class Coordinator:
         self.status.permanent = any(worker.status.cause is Cause.PERMANENT for worker in workers)
 
     def _close_all(self) -> None:
-        """All are asked before any is waited for."""
+        """All are asked before any is waited for. Nobody is, where all died with what had started them."""
+        if self._rules.launcher.died is not None:
+            return
         deadline = self._rules.clock() + CLOSE_WAIT_S
         for worker in self.workers.values():
             worker.ask_to_close()

@@ -1,6 +1,7 @@
 """Where workers run: Ray actors, or this process.
 
-ray          the launchers and their handles; Ray's actors are known here alone
+ray          workers in Ray's actors, which are known here alone
+local        workers in this process
 ray_node     the processes of a Ray of the run's own
 fork_server  processes are forked from one that has imported what they need
 preloaded    what those of workers need

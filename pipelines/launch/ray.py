@@ -1,6 +1,6 @@
-"""Where workers run: each in a Ray actor of its own, or all in this process. Ray's actors are known here alone.
+"""Workers in Ray actors of their own, which are known here alone; and what any launcher is.
 
-Both launchers return handles with the same four verbs, and the coordinator does not distinguish them:
+All launchers return handles with the same four verbs, and the coordinator does not distinguish them:
 
     handle.poll(orders) -> Report | None      None: nothing new yet. Raises Died when the worker is gone.
     handle.ask_to_close()                     at the end of its step; returns at once
@@ -14,7 +14,6 @@ from __future__ import annotations
 import logging
 import os
 import time
-import weakref
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
@@ -26,12 +25,11 @@ from pipelines.launch import setup_worker
 from pipelines.launch.fork_server import ForkServer
 from pipelines.launch.host import Build, Host, last_turn
 from pipelines.launch.preloaded import fitting, worker_environment
-from pipelines.launch.ranks import ADVANCE_S, RankHandle
-from pipelines.launch.ray_node import used_processes_alone
+from pipelines.launch.ranks import RankHandle
+from pipelines.launch.ray_node import RayNode, require_answer
 from pipelines.launch.slots import Slots
 from pipelines.rules import Died, Gone
-from pipelines.workers import IDLE_S, Orders, Rendezvous, Report, Worker
-from streaming.errors import BadInput
+from pipelines.workers import Orders, Report
 
 SLOW_STARTS = 5
 
@@ -48,83 +46,22 @@ class Handle(Protocol):
 class Launcher(Protocol):
     def start(self, name: str, build: Build, log: Path, ranks: int = 1, host: str | None = None) -> Handle:
         """`host`: workers of the same kind of host may share a process."""
-        ...
 
     def rest(self, interval_s: float) -> None:
         """Between two rounds of polling, of about `interval_s`."""
 
+    @property
+    def died(self) -> str | None:
+        """Why nothing that it started runs any more, and nothing can be started; None while it lives."""
+
     def shutdown(self) -> None: ...
-
-
-# --- in this process ---------------------------------------------------------------------------------------------
-
-
-class LocalHandle:
-    """A worker that is stepped when it is polled; `others` live in the same process."""
-
-    def __init__(self, build: Build, others: weakref.WeakSet[Worker]) -> None:
-        self.node: str | None = "local"
-        self._build, self._others = build, others
-        self._worker: Worker | None = None
-
-    def poll(self, orders: Orders) -> Report | None:
-        try:
-            if self._worker is None:
-                self._worker = self._build(Rendezvous())
-                self._worker.join(tuple(self._others))
-                self._others.add(self._worker)
-                self._worker.open()
-            return self._worker.advance(ADVANCE_S / 5, orders, patient=False)
-        except Exception as error:
-            logging.getLogger(__name__).exception("worker failed")
-            self.kill()
-            raise Died.of(error) from error
-
-    def ask_to_close(self) -> None:
-        pass
-
-    def close(self, wait_s: float) -> Report | None:
-        if self._worker is None:
-            return None
-        worker, self._worker = self._worker, None
-        worker.close()
-        return worker.report()
-
-    def kill(self) -> None:
-        worker, self._worker = self._worker, None
-        if worker is not None:
-            try:
-                worker.abandon()
-            except Exception:  # the cause of its death is reported, not this
-                logging.getLogger(__name__).exception("abandoning a worker")
-
-
-class LocalLauncher:
-    def __init__(self) -> None:
-        self._workers: weakref.WeakSet[Worker] = weakref.WeakSet()
-
-    def start(self, name: str, build: Build, log: Path, ranks: int = 1, host: str | None = None) -> Handle:
-        if ranks > 1:
-            raise BadInput(f"{name} is to be {ranks} processes, and this launcher has one: leave --local out")
-        return LocalHandle(build, self._workers)
-
-    def rest(self, interval_s: float) -> None:
-        """Not while one has something to do: nobody works meanwhile."""
-        if all(worker.idle or worker.done for worker in self._workers):
-            time.sleep(min(interval_s, IDLE_S))
-
-    def shutdown(self) -> None:
-        pass
-
-
-# --- in Ray actors -----------------------------------------------------------------------------------------------
 
 
 class _Host(Host):
     """The actor around workers."""
 
     def place(self, name: str) -> str:
-        """Answers as soon as the process runs; nothing heavy has been imported yet."""
+        """Answered as soon as the process runs; nothing heavy has been imported yet."""
         import ray
 
         logging.info("%s: pid %d on %s", name, os.getpid(), ray.util.get_node_ip_address())
@@ -249,16 +186,18 @@ class RayLauncher:
 
     def __init__(self, resources: Resources, forks: ForkServer | None = None) -> None:
         import ray
-        from ray._private import ray_constants
-        from ray._private.node import Node
+        from ray._private import node, ray_constants, services
+        from ray._raylet import persist_port  # type: ignore[attr-defined]
 
         variables = worker_environment(resources.threads)
-        self._resources = resources
+        self._resources, wait_s = resources, SLOW_STARTS * resources.placement_timeout_s
+        self._node = RayNode(node.Node, services.get_node, persist_port)
         self._slots = Slots(resources.students_per_host)
         self._hosts: dict[str, Any] = {}
         self._running: set[str] = set()
         self._alone: set[str] = set()
         self._forks = fitting(forks, resources.threads, resources.address)
+        require_answer(resources.address)
         forking = {} if self._forks is None else {"py_executable": self._forks.command}
         if self._forks is not None:
             ray_constants.SETUP_WORKER_FILENAME = setup_worker.__file__
@@ -266,7 +205,7 @@ class RayLauncher:
         os.environ.setdefault("RAY_prestart_worker_first_driver", "0")  # workers without an actor: none is ever used
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
         try:
-            with used_processes_alone(Node) if resources.address is None else nullcontext():
+            with nullcontext() if resources.address else self._node.beginning(wait_s):
                 ray.init(
                     address=resources.address or "local",
                     include_dashboard=False if not resources.address else None,
@@ -301,6 +240,10 @@ class RayLauncher:
 
     def rest(self, interval_s: float) -> None:
         time.sleep(interval_s)
+
+    @property
+    def died(self) -> str | None:
+        return self._node.died
 
     # --- workers that share an actor --------------------------------------------------------------------------------
 
@@ -371,6 +314,10 @@ class RayLauncher:
         if waited_s < timeout_s or (waited_s <= SLOW_STARTS * timeout_s and places.held()):
             return None
         ranks, total = len(places.each), ray.cluster_resources().get("CPU", 0.0)
+        if not total:
+            return (
+                f"no place for {name} within {waited_s:.0f} s: no machine of Ray is there any more; start them, resume"
+            )
         many = f" ({ranks} ranks of {cpus:g}, all or none)" if ranks > 1 else ""
         fewer = f"fewer {name} ranks, " if ranks > 1 else ""
         return (

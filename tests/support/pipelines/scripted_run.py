@@ -58,6 +58,8 @@ class ScriptedHandle:
 class ScriptedLauncher:
     """Starts workers with the next of their lives; the last one again and again."""
 
+    died = None
+
     def __init__(self, clock, lives):
         self._clock, self.lives = clock, {name: list(lives) for name, lives in lives.items()}
         self.handles: dict[str, list[ScriptedHandle]] = {name: [] for name in lives}

@@ -127,7 +127,7 @@ def test_a_third_signal_does_not_break_off_the_ending_that_the_second_asked_for(
 PROCESS = """
 import sys
 from pathlib import Path
-from pipelines.launch.ray import LocalLauncher
+from pipelines.launch import LocalLauncher
 from pipelines.config import Resources
 from pipelines.control.coordinator import Coordinator
 from pipelines.control.reporting import Reporting

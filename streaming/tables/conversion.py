@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -14,13 +13,14 @@ from streaming.errors import BadInput
 from streaming.tables.dialect import Dialect, dialect_of, ragged
 from streaming.tables.engine import THREADS, Engine, file_literal, literal, quoted
 from streaming.tables.forms import Files
-from streaming.tables.written import LARGEST_EXACT, PROOF, Read, choose, first_broken, strange_values
+from streaming.tables.structure import NUMBERS, sql_type, structure_of
+from streaming.tables.written import LARGEST_EXACT, PROOF, Read, choose, first_broken, moments, strange_values
 
 LOOKED_AT = 20_000
 """Rows from which types are proposed. They decide nothing: see written.py."""
 
-TEXTS_OF_JSON = r"(?<![^ (])(DATE|TIME|TIMESTAMP|TIMESTAMP_\w+|UUID|JSON)( WITH TIME ZONE)?(?=[,)\[]|$)"
-"""Types that DuckDB guesses of a JSON text, where they stand in the name of a type."""
+LONG_DIGITS = 16
+"""Whole numbers of fewer digits are exact as floats."""
 
 
 def as_parquet(
@@ -139,21 +139,33 @@ def _beyond_floats(files: Files, name: str) -> Path | None:
 def _lines(engine: Engine, names: str, declared: Mapping[str, str]) -> tuple[str, list[str]]:
     """The relation of files of JSON, and its columns that come as the texts of their numbers and times.
 
-    Its keys and their types are those of all rows. A JSON text is a text, whatever it looks like, but for one that has
-    a date and a time in every row.
+    A JSON text is a text, whatever it looks like, but for one that has a date and a time in every row.
     """
-    options = "union_by_name = true, map_inference_threshold = -1"
-    found = engine.types(f"read_json({names}, {options}, sample_size = -1)")
-    types = {name: re.sub(TEXTS_OF_JSON, "VARCHAR", kind) for name, kind in found.items()}
-    texts = []
-    for name, kind in found.items():
-        if declared.get(name) == "string" and "(" not in kind and "[" not in kind:
-            types[name] = "VARCHAR"
-        elif kind in ("DOUBLE", "HUGEINT", "UHUGEINT", "UBIGINT") or kind.startswith("TIMESTAMP"):
-            types[name] = "VARCHAR"
-            texts.append(name)
-    given = ", ".join(f"{literal(name)}: {literal(kind)}" for name, kind in types.items())
-    return f"read_json({names}, columns = {{{given}}})", texts
+    structure = structure_of(engine, f"read_json_objects({names})")
+    types = {name: "VARCHAR" if kind in NUMBERS else sql_type(kind) for name, kind in structure.items()}
+    for name, kind in types.items():
+        as_text = kind if structure[name] in NUMBERS else sql_type(structure[name], "VARCHAR")
+        if as_text != kind and _long_numbers(engine, names, name, as_text) > _long_numbers(engine, names, name, kind):
+            raise BadInput(
+                f"`{name}` holds whole numbers of {LONG_DIGITS} digits or more where other rows have fractions "
+                f"({kind}): as floats, different ids would become one; write them as texts"
+            )
+    relation = _json(names, types)
+    numbers = [name for name, kind in structure.items() if kind in NUMBERS and declared.get(name) != "string"]
+    free = [name for name, kind in structure.items() if kind == "VARCHAR" and name not in declared]
+    return relation, [*numbers, *moments(engine, f"(FROM {relation} LIMIT {LOOKED_AT})", free)]
+
+
+def _json(names: str, types: Mapping[str, str]) -> str:
+    columns = ", ".join(f"{literal(name)}: {literal(kind)}" for name, kind in types.items())
+    return f"read_json({names}, format = 'auto', records = 'true', columns = {{{columns}}})"
+
+
+def _long_numbers(engine: Engine, names: str, name: str, kind: str) -> int:
+    """How many texts of long whole numbers a nested column has, where it is read as `kind`."""
+    found = f"len(regexp_extract_all(to_json({quoted(name)})::VARCHAR, '\"-?[0-9]{{{LONG_DIGITS},}}\"'))"
+    (count,) = engine.row(f"SELECT coalesce(sum({found}), 0) FROM {_json(names, {name: kind})}")
+    return int(count)
 
 
 def _table(

@@ -47,6 +47,7 @@ _FLOAT = (
 )
 _DATE = "CAST(TRY_CAST(x AS DATE) AS VARCHAR) = x"
 _CLOCK = "[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}(:[0-9]{2}([.][0-9]+)?)?"
+_ZONE = " ?(Z|UTC|[+-][0-9]{2}(:?[0-9]{2})?)?"
 
 TYPES: Mapping[str, Written] = {
     "BIGINT": Written("CAST(TRY_CAST(x AS BIGINT) AS VARCHAR) = x", "TRY_CAST(x AS BIGINT)"),
@@ -58,8 +59,7 @@ TYPES: Mapping[str, Written] = {
         "TRY_CAST(x AS TIMESTAMP)",
     ),
     "TIMESTAMPTZ": Written(
-        f"TRY_CAST(x AS TIMESTAMPTZ) IS NOT NULL "
-        f"AND (regexp_full_match(x, '{_CLOCK} ?(Z|UTC|[+-][0-9]{{2}}(:?[0-9]{{2}})?)?') OR {_DATE})",
+        f"TRY_CAST(x AS TIMESTAMPTZ) IS NOT NULL AND (regexp_full_match(x, '{_CLOCK}{_ZONE}') OR {_DATE})",
         "TRY_CAST(x AS TIMESTAMPTZ)",
     ),
 }
@@ -153,6 +153,18 @@ def choose(engine: Engine, relation: str, columns: list[str], declared: Mapping[
         if (words := next(counts)) and not chosen[name].is_text:
             chosen[name] = chosen[name]._replace(nulls=tuple(sorted(words)))
     return chosen
+
+
+def moments(engine: Engine, relation: str, columns: list[str]) -> list[str]:
+    """Those of `columns`, texts in `relation`, that have a date and a time in every row."""
+    if not columns:
+        return []
+    holds = [f"bool_and(regexp_full_match({quoted(name)}, '{_CLOCK}{_ZONE}'))" for name in columns]
+    return [
+        name
+        for name, all_are in zip(columns, engine.row(f"SELECT {', '.join(holds)} FROM {relation}"), strict=True)
+        if all_are
+    ]
 
 
 def strange_values(engine: Engine, relation: str, name: str, type_: str) -> tuple[int, int, int, str]:

@@ -224,6 +224,18 @@ def test_keys_of_json_that_come_late_or_seldom_are_columns(tmp_path, monkeypatch
     assert table["late"].to_pylist()[-2:] == [None, {"a": 1}]
 
 
+@pytest.mark.parametrize("odd", [{"late": 1}, {"x": 1.5}, {"x": 2**60}])
+def test_a_key_of_the_fortieth_file_of_a_folder_is_a_column(tmp_path, odd):
+    (folder := tmp_path / "parts").mkdir()
+    for part in range(40):
+        row = {"id": part, "x": 1} | (odd if part == 38 else {})
+        (folder / f"{part:02}.jsonl").write_text(json.dumps(row) + "\n")
+    table = read(folder, tmp_path)
+    ((name, value),) = odd.items()
+    assert table[name].to_pylist()[38] == value
+    assert table["id"].to_pylist() == list(range(40))
+
+
 def test_a_text_of_json_stays_a_text_whatever_it_looks_like(tmp_path):
     rows = [{"campaign": "2026-01-05", "zip": "0123", "shown": "2026-01-05T10:00:00Z"}] * 3
     (path := tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -236,6 +248,19 @@ def test_a_text_of_json_stays_a_text_whatever_it_looks_like(tmp_path):
 def test_numbers_of_json_that_no_one_type_holds_are_texts(tmp_path):
     (path := tmp_path / "rows.jsonl").write_text('{"id": 9007199254740993}\n{"id": 1.5}\n{"id": 9007199254740992}\n')
     assert read(path, tmp_path)["id"].to_pylist() == ["9007199254740993", "1.5", "9007199254740992"]
+
+
+@pytest.mark.parametrize(
+    "nested", [{"n": {"id": 2**60 + 1}}, {"n": [{"id": 2**60 + 1}]}, {"n": {"a": {"id": 2**60 + 1}}}]
+)
+def test_long_numbers_beside_fractions_inside_json_are_refused(tmp_path, nested):
+    fraction = json.loads(json.dumps(nested).replace(str(2**60 + 1), "1.5"))
+    (path := tmp_path / "rows.jsonl").write_text(f"{json.dumps(nested)}\n{json.dumps(fraction)}\n")
+    with pytest.raises(BadInput, match="`n` holds whole numbers of 16 digits or more"):
+        read(path, tmp_path)
+    rows = [nested | {"price": {"now": 1.5}, "code": {"of": "1234567890123456789"}}]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows * 2))
+    assert read(path, tmp_path).to_pylist()[0] == rows[0]
 
 
 def test_files_of_parquet_that_would_merge_ids_are_refused_and_both_are_named(tmp_path):

@@ -1,7 +1,8 @@
 """Feeds a generated or a recorded stream into the input topics, at full speed or at a given pace.
 
-Every message names in its headers its stream, the chunk, and the part of the chunk. A restart finds the last message of
-each partition, plays the stream again from its start, and writes only what is missing.
+Every message names in its headers its stream, the chunk, the part of the chunk, its producer and its number. A restart
+finds the last message of each partition, plays the stream again from its start, and writes only what is missing, as the
+same producer: what a killed predecessor had sent, and the broker takes up late, is refused or is the same message.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ from pipelines.workers.report import Report
 from pipelines.workers.worker import Worker
 from streaming.errors import BadInput
 from streaming.hashing import hash64
-from streaming.kafka import TopicWriter, last_message
-from streaming.messages import END_HEADER, EndOfStream, Kind, make_codec
+from streaming.kafka import TopicWriter, end_offsets, last_message
+from streaming.messages import END_HEADER, EndOfStream, Kind, RawMessage, make_codec
+from streaming.position import Partition
 from streaming.sources import Chunk, Pacer, PlayedStream, reading_of, reading_of_feedback
 from streaming.sources.synthetic import TruthWriter, generated_stream
 from streaming.tables import Copies, is_parquet
@@ -30,6 +32,7 @@ from streaming.tables import Copies, is_parquet
 ENDED = (1 << 62, 0)
 NOTHING = (-1, 0)
 FOOTER_BYTES = 65_536
+PRODUCER_HEADER = "producer"
 
 
 def stream_name(config: Config, source: Generated | Recorded, copies: Copies | None = None) -> str:
@@ -85,10 +88,14 @@ class _Output:
         self._stream, self._append = stream, append
         self.codec = make_codec(topic.codec, kind, config.rows, max_message_bytes=config.kafka.max_message_bytes)
         self.writer = TopicWriter(config.kafka, topic.topic)
-        self.held = [self._last(config, partition) for partition in range(topic.partitions)]
+        partitions = [Partition(topic.topic, partition) for partition in range(topic.partitions)]
+        ends = end_offsets(config.kafka, partitions)
+        last = [last_message(config.kafka, *partition) for partition in partitions]
+        self.held = [self._place(message) for message in last]
+        self._producer, self._numbers = self._numbering(last, [ends[partition] for partition in partitions])
+        self.writer.continue_as(self._producer, self._numbers)
 
-    def _last(self, config: Config, partition: int) -> tuple[int, int]:
-        message = last_message(config.kafka, self.topic.topic, partition)
+    def _place(self, message: RawMessage | None) -> tuple[int, int]:
         if message is None:
             return NOTHING
         headers = dict(message.headers)
@@ -103,6 +110,19 @@ class _Output:
             "that one, use another run directory or other topics, or append to a stream left open (`--append`)"
         )
 
+    def _numbering(self, last: list[RawMessage | None], ends: list[int]) -> tuple[int, list[int]]:
+        """The producer of this stream and the number of its next message in each partition, from the last messages; or
+        a new one, which follows from where the stream begins. Brokers give ids from 0 on, this is beyond 2^62."""
+        before: list[tuple[int, int] | None] = []
+        for message in last:
+            headers = dict(message.headers) if message is not None else {}
+            own = headers.get("stream", b"").decode() == self._stream and PRODUCER_HEADER in headers
+            before.append(_pair(headers[PRODUCER_HEADER]) if own else None)
+        digest = hashlib.blake2b(f"{self.topic.topic} {self._stream} {ends}".encode(), digest_size=8).digest()
+        new = (1 << 62) + (int.from_bytes(digest) >> 2)
+        producer = max((found[0] for found in before if found is not None), default=new)
+        return producer, [0 if found is None or found[0] != producer else found[1] + 1 for found in before]
+
     def write(self, number: int, rows: pa.RecordBatch, malformed: list[bytes]) -> None:
         owner = (hash64(rows["impression_id"]) % np.uint64(self.topic.partitions)).astype(np.int64)
         for partition, held in enumerate(self.held):
@@ -114,8 +134,13 @@ class _Output:
             for part, value in enumerate(values):
                 if (number, part) > held:
                     place = [("chunk", str(number).encode()), ("part", str(part).encode())]
-                    headers = [("stream", self._stream.encode()), *place]
-                    self.writer.write(partition, [value], headers=headers, timestamp_ms=time_ms)
+                    self._write(partition, value, place, time_ms)
+
+    def _write(self, partition: int, value: bytes, place: list[tuple[str, bytes]], time_ms: int | None = None) -> None:
+        numbered = (PRODUCER_HEADER, f"{self._producer} {self._numbers[partition]}".encode())
+        headers = [*place, ("stream", self._stream.encode()), numbered]
+        self.writer.write(partition, [value], headers=headers, timestamp_ms=time_ms)
+        self._numbers[partition] += 1
 
     def _encode(self, rows: pa.RecordBatch) -> list[bytes]:
         """The rows as message values, halved until each fits the topic."""
@@ -126,10 +151,14 @@ class _Output:
         return self._encode(rows.slice(0, half)) + self._encode(rows.slice(half))
 
     def end(self) -> None:
-        headers = [(END_HEADER, b"1"), ("stream", self._stream.encode())]
         for partition, held in enumerate(self.held):
             if held != ENDED:
-                self.writer.write(partition, [b""], headers=headers)
+                self._write(partition, b"", [(END_HEADER, b"1")])
+
+
+def _pair(text: bytes) -> tuple[int, int]:
+    producer, number = text.split()
+    return int(producer), int(number)
 
 
 class IngestWorker(Worker):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -12,6 +13,8 @@ from streaming.kafka.client import (
     AuthorizationError,
     KafkaError,
     KafkaProducer,
+    OutOfOrderSequenceNumberError,
+    TopicPartition,
     connect,
     explained,
     no_answer,
@@ -54,6 +57,23 @@ class TopicWriter:
             delivery_timeout_ms=settings.delivery_timeout_s * 1000,
             max_block_ms=settings.delivery_timeout_s * 1000,
         )
+
+    def continue_as(self, producer: int, numbers: Sequence[int]) -> None:
+        """Before the first `write`: be the producer of this id, whose next message has, in each partition, this number.
+
+        Brokers take the messages of a producer in the order of their numbers, and each number once. So where a request
+        of a killed predecessor is taken up late, it is the one that its successor sends, too, and is there once, or who
+        comes second is refused. An id that is not of the broker's giving is taken like any other.
+        """
+        manager, deadline = self._producer._transaction_manager, time.monotonic() + self._settings.delivery_timeout_s
+        while not manager.has_producer_id():  # the client asks for one of its own
+            if manager.has_error() or time.monotonic() > deadline:
+                self._failure = manager.last_error or KafkaError("no producer id came")
+                self._raise_failure()
+            time.sleep(0.002)
+        manager.set_producer_id_and_epoch(type(manager.producer_id_and_epoch)(producer, 0))
+        for partition, number in enumerate(numbers):
+            manager.set_sequence_number(TopicPartition(self.topic, partition), number % (1 << 31))
 
     @property
     def payload_bytes(self) -> int:
@@ -152,6 +172,11 @@ class TopicWriter:
         if isinstance(self._failure, AuthorizationError):
             raise Right("Write", "topic", {self.topic}).missing(self._settings) from self._failure
         what = f"a message for topic `{self.topic}` at {self._settings.bootstrap_servers}"
+        if isinstance(self._failure, OutOfOrderSequenceNumberError):
+            raise StreamingError(
+                f"{what} was refused: another writer of this stream has written meanwhile (the last request of one "
+                "that was killed, or the same command elsewhere); nothing is there twice, the same command goes on"
+            ) from self._failure
         if no_answer(self._failure):
             why = sent_nowhere(self._settings) or f"{self._failure!r}; see that the broker runs, then resume"
             raise BrokerAway(

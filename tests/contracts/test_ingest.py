@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from contextlib import suppress
 
 import numpy as np
 import pyarrow as pa
@@ -22,11 +23,13 @@ from pipelines.config import load
 from pipelines.run_dir import RunDir
 from pipelines.tools import recorded_source
 from pipelines.workers import IngestWorker
+from streaming.errors import StreamingError
 from streaming.kafka import end_offsets, ensure_topics
 from streaming.kafka.client import raw_message
 from streaming.messages import is_end_marker, make_codec
 from streaming.position import Partition
 from tests.support.pipelines.topics import messages_of
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.broker
 
@@ -188,6 +191,95 @@ def test_rows_go_out_at_the_rate_asked_and_what_is_there_already_is_not_waited_f
     assert [steps_at(resumed, s) for s in (500.0, 500.9, 501.0)] == [4, 0, 1]
     assert resumed.resumed_rows == 3 * CHUNK_ROWS
     resumed.close()
+
+
+@pytest.fixture
+def playing(file, topics, kafka, tmp_path):
+    """Opens a worker that plays the file as fast as it can: it has looked where to continue."""
+    ensure_topics(kafka, dict.fromkeys(names(topics), PARTITIONS))
+    config = load(CONFIG, topics)
+    config = config.model_copy(
+        update={
+            "source": recorded_source(config, file, None, "full", tmp_path / "copies"),
+            "kafka": config.kafka.model_copy(update={"bootstrap_servers": kafka.bootstrap_servers}),
+        }
+    )
+    opened: list[IngestWorker] = []
+
+    def play(*, steps: int = 0) -> IngestWorker:
+        opened.append(IngestWorker(config, RunDir(tmp_path)))
+        opened[-1].open()
+        for _ in range(steps):
+            opened[-1].step()
+        flush(opened[-1])
+        return opened[-1]
+
+    yield play
+    for worker in opened:
+        worker.abandon()
+
+
+def flush(worker: IngestWorker) -> None:
+    for output in worker._outputs:
+        output.writer.flush()
+
+
+def to_the_end(worker: IngestWorker) -> None:
+    while not worker.done:
+        worker.step()
+
+
+def whole(kafka, topics) -> bool:
+    counted, feedback, markers = held(kafka, topics)
+    once = counted == Counter(dict.fromkeys(range(ROWS), 1))
+    return once and feedback == ROWS - len(range(0, ROWS, 3)) and markers == 2 * PARTITIONS
+
+
+OVERTAKEN = "another writer of this stream has written meanwhile"
+
+
+@pytest.mark.parametrize("before", [0, 2])
+def test_what_a_predecessor_sent_is_there_once_though_it_comes_after_its_successor_has_looked(
+    playing, topics, kafka, before
+):
+    predecessor = playing(steps=before)
+    successor = playing()
+    predecessor.step()
+    flush(predecessor)  # a request that was on its way: the successor sends the same
+    successor.step()
+    for _ in range(before):
+        successor.step()
+    flush(successor)
+    predecessor.step()
+    predecessor.step()
+    flush(predecessor)
+    with pytest.raises(StreamingError, match=OVERTAKEN):
+        to_the_end(successor)
+    last = playing()
+    to_the_end(last)
+    assert whole(kafka, topics)
+    with suppress(StreamingError):  # stopped, not killed, it goes on after the end
+        to_the_end(predecessor)
+    assert whole(kafka, topics)
+
+
+def test_a_predecessor_that_is_killed_after_its_successor_has_looked_leaves_nothing_twice(
+    command, playing, topics, kafka, capsys
+):
+    predecessor = begin(command, kafka, topics, beyond=0)
+    predecessor.send_signal(signal.SIGSTOP)
+    partitions = [Partition(names(topics)[0], p) for p in range(PARTITIONS)]
+    successor = playing()
+    there = sum(end_offsets(kafka, partitions).values())
+    predecessor.send_signal(signal.SIGCONT)
+    eventually(lambda: sum(end_offsets(kafka, partitions).values()) > there)
+    predecessor.send_signal(signal.SIGKILL)
+    predecessor.communicate()
+    with suppress(StreamingError):  # where the requests of the two do not fall together
+        to_the_end(successor)
+        successor.close()
+    assert run(capsys, command)[0] == 0
+    assert whole(kafka, topics)
 
 
 def test_text_out_of_order_is_there_once_though_the_command_is_killed_and_its_copy_is_lost(

@@ -253,6 +253,11 @@ class IngestWorker(Worker):
                     output.writer.flush()
         self._done = True
 
+    def checkpoint(self) -> None:
+        """Return when the topics have all that was sent."""
+        for output in self._outputs:
+            output.writer.flush()
+
     @property
     def total(self) -> int:
         """Impressions of the whole stream."""

@@ -211,17 +211,12 @@ def playing(file, topics, kafka, tmp_path):
         opened[-1].open()
         for _ in range(steps):
             opened[-1].step()
-        flush(opened[-1])
+        opened[-1].checkpoint()
         return opened[-1]
 
     yield play
     for worker in opened:
         worker.abandon()
-
-
-def flush(worker: IngestWorker) -> None:
-    for output in worker._outputs:
-        output.writer.flush()
 
 
 def to_the_end(worker: IngestWorker) -> None:
@@ -245,14 +240,14 @@ def test_what_a_predecessor_sent_is_there_once_though_it_comes_after_its_success
     predecessor = playing(steps=before)
     successor = playing()
     predecessor.step()
-    flush(predecessor)  # a request that was on its way: the successor sends the same
+    predecessor.checkpoint()  # a request that was on its way: the successor sends the same
     successor.step()
     for _ in range(before):
         successor.step()
-    flush(successor)
+    successor.checkpoint()
     predecessor.step()
     predecessor.step()
-    flush(predecessor)
+    predecessor.checkpoint()
     with pytest.raises(StreamingError, match=OVERTAKEN):
         to_the_end(successor)
     last = playing()

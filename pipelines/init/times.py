@@ -36,8 +36,16 @@ IN_NAMES: dict[str, Unit] = {
     "ms": "ms", "millis": "ms", "milliseconds": "ms", "us": "us", "micros": "us", "ns": "ns", "nanos": "ns",
     "sec": "s", "secs": "s", "seconds": "s", "s": "s",
 }  # fmt: skip
-TEXT_FORMS = ("%d/%m/%Y %H:%M:%S", "%m/%d/%Y %H:%M:%S", "%d.%m.%Y %H:%M:%S", "%Y/%m/%d %H:%M:%S", "%Y%m%d %H:%M:%S",
-              "%d/%m/%Y %H:%M", "%Y/%m/%d %H:%M", "%d/%b/%Y:%H:%M:%S %z", "%d/%m/%Y", "%d.%m.%Y")  # fmt: skip
+_DATES = ("%d/%m/%Y", "%m/%d/%Y", "%d.%m.%Y", "%m.%d.%Y", "%d-%m-%Y", "%m-%d-%Y", "%Y/%m/%d", "%Y.%m.%d", "%Y%m%d",
+          "%d/%m/%y", "%m/%d/%y", "%y/%m/%d", "%d.%m.%y", "%d-%m-%y", "%m-%d-%y")  # fmt: skip
+_CLOCKS = (" %H:%M:%S", " %H:%M", "", " %H:%M:%S.%f", " %I:%M:%S %p", " %I:%M %p")
+TEXT_FORMS = (*(date + clock for date in _DATES for clock in _CLOCKS), "%d/%b/%Y:%H:%M:%S %z")
+"""Of the forms that read every row, the first that the rows come in the order of is taken, else the first."""
+
+FIRST = {"%d": "day first", "%m": "month first", "%Y": "year first", "%y": "year first"}
+YEAR_1000_MS = -30_610_224_000_000
+"""Years of two digits are none of %Y, which would read 24 as the year 24."""
+
 UNIT_WORDS = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
 UNNAMED_DISTINCT = 100
 IN_ORDER = 0.9
@@ -265,12 +273,37 @@ def _text(engine: Engine, path: Path, column: Seen) -> Read | None:
         return sql, "ms", True, *_edges(engine, path, sql), "ISO 8601 text", [], None
     except (ValueError, duckdb.Error):
         pass
-    for form in TEXT_FORMS:
-        sql = f"epoch_ms(try_strptime({x}, {literal(form)}))"
-        low, high, read = engine.row(f"SELECT min({sql}), max({sql}), count({sql}) FROM {parquet(path)}")
-        if read == column.rows:
-            return sql, "ms", False, low, high, f"text written as {form}", [], form
-    return None
+    return _dates(engine, path, column)
+
+
+class _Reading(NamedTuple):
+    form: str
+    sql: str
+    low_ms: int
+    high_ms: int
+
+
+def _dates(engine: Engine, path: Path, column: Seen) -> Read | None:
+    """One of TEXT_FORMS that every value has, and what else reads every value."""
+    readings = [_Reading(form, f"epoch_ms(try_strptime({column.sql}, {literal(form)}))", 0, 0) for form in TEXT_FORMS]
+    for rows in (f"{parquet(path)} WHERE {ROW} % {max(1, column.rows // 1000)} = 0", parquet(path)):  # most fail early
+        asked = ", ".join(f"count({x}), min({x}), max({x})" for _, x, _, _ in readings)
+        (count, *seen) = engine.row(f"SELECT count(*), {asked} FROM {rows}")
+        readings = [
+            each._replace(low_ms=seen[3 * n + 1], high_ms=seen[3 * n + 2])
+            for n, each in enumerate(readings)
+            if seen[3 * n] == count and seen[3 * n + 1] >= YEAR_1000_MS
+        ]
+        if not readings:
+            return None
+    best, why = readings[0], ""
+    if len(readings) > 1:
+        ordered = [each for each in readings if _order(engine, path, each.sql) >= IN_ORDER]
+        best = ordered[0] if ordered else best
+        decided = "" if len(ordered) != 1 else ", but the rows are not in its order"
+        others = " and ".join(f"{FIRST[each.form[:2]]}, {each.form}," for each in readings if each != best)
+        why = f" ({FIRST[best.form[:2]]}; {others} would read every row, too{decided}: event_time_form says which)"
+    return best.sql, "ms", False, best.low_ms, best.high_ms, f"text written as {best.form}{why}", [], best.form
 
 
 def _edges(engine: Engine, path: Path, sql: str) -> tuple[int, int]:

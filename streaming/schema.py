@@ -14,6 +14,8 @@ from typing import Any, Literal
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from streaming.zones import Zone
+
 ColumnType = Literal["int64", "string", "float32", "list<int64>", "list<string>", "list<float32>"]
 
 _ARROW: dict[str, pa.DataType] = {
@@ -149,6 +151,13 @@ class RowSchema(BaseModel):
         "lake while the stream runs, nullable, its type that of its first value",
     )
 
+    event_time_zone: Zone | None = Field(
+        default=None,
+        exclude_if=lambda zone: zone is None,
+        description="the IANA zone, such as Europe/Berlin, of times in messages and requests that are texts or "
+        "timestamps without an offset; null: UTC",
+    )
+
     @model_validator(mode="after")
     def _consistent(self) -> RowSchema:
         names = [column.name for column in self.columns]
@@ -184,7 +193,11 @@ class RowSchema(BaseModel):
         names = {column.name for column in self.columns}
         columns = (*self.columns, *(column for column in more if column.name not in names))
         return RowSchema(
-            impression_id=self.impression_id, columns=columns, tasks=self.tasks, undeclared=self.undeclared
+            impression_id=self.impression_id,
+            columns=columns,
+            tasks=self.tasks,
+            undeclared=self.undeclared,
+            event_time_zone=self.event_time_zone,
         )
 
     @property

@@ -149,7 +149,7 @@ class _Reader:
         for label in source.labels.values():
             columns += [n for n in (label.column, label.delay_column, label.time_column) if n is not None]
         for tolerance_s in (source.out_of_order_s, ANY_ORDER_S):
-            file = TimedParquet(found.path, columns, found.event_time, found.unit, tolerance_s)
+            file = TimedParquet(found.path, columns, found.event_time, found.unit, tolerance_s, source.event_time_zone)
             labels = {task: LabelSeen(task) for task in source.labels}
             verticals = type(sample.verticals)()
             lowest, highest, first_row = [], [], 0
@@ -204,7 +204,8 @@ class _Reader:
         if names is None or found is None:
             return
         columns = [names.impression_id, names.event_time, names.task]
-        file = TimedParquet(found.path, columns, found.event_time, found.unit, self._source.out_of_order_s)
+        tolerance_s, zone = self._source.out_of_order_s, self._source.event_time_zone
+        file = TimedParquet(found.path, columns, found.event_time, found.unit, tolerance_s, zone)
         self.sample.labels = match_feedback(self.sample, self._schema, self._feedback(file, columns))
 
     def _feedback(self, file: TimedParquet, columns: list[str]) -> Iterator[pa.RecordBatch]:

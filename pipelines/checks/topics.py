@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pipelines.checks.sample import (
     ColumnSeen,
@@ -20,11 +21,12 @@ from pipelines.checks.sample import (
     match_feedback,
 )
 from pipelines.config import Config, Kafka, Topic
-from pipelines.quality import Finding, stop, warn
+from pipelines.quality import Finding, note, stop, warn
 from streaming.errors import BadInput, BrokerAway, StreamingError
 from streaming.kafka import TopicReader, beginning_offsets, end_offsets, require_topics
 from streaming.messages import (
     TOMBSTONE,
+    ClockChanges,
     EndOfStream,
     Kind,
     RawMessage,
@@ -101,8 +103,16 @@ class _Reader:
             sample.count_refused_values()
             times = sample.batch["event_time_ms"].to_numpy()
             sample.time = TimeSeen(int(times.min()), int(times.max()), "ms")
+            self._look_at_zone(times)
             count_verticals(sample.verticals, sample.batch["vertical"])
         return sample
+
+    def _look_at_zone(self, times: np.ndarray) -> None:
+        """Name times in an hour that clocks had twice."""
+        if (zone := self._config.rows.event_time_zone) is not None:
+            changes = ClockChanges(zone)
+            changes.add(pc.local_timestamp(pa.array(times).cast(pa.timestamp("ms", zone))))
+            self.findings += [note("rows.event_time_zone", f"without an offset, {text}") for text in changes.words]
 
     def _rows(self, topic: Topic, kind: Kind, wanted: int, refused: dict[str, Refused]) -> tuple[bool, pa.Table]:
         """Whether those are all, and the good rows; the others are counted."""

@@ -15,7 +15,7 @@ from pipelines.checks import WRITTEN, TimeSeen, day, plausible, written_as
 from pipelines.init.columns import Seen, epoch_ms, float_step
 from pipelines.init.guess import Guess, named, ranked
 from pipelines.quality import Finding, warn
-from streaming.messages import LATEST_EVENT_TIME_MS, PER_MS, Unit, milliseconds
+from streaming.messages import LATEST_EVENT_TIME_MS, PER_MS, WITH_ZONE, Unit, milliseconds, zone_hint
 from streaming.tables import MADE_FROM_MS, ROW, SECOND_MS, Engine, iso, literal, made_times, parquet
 
 NAMES: dict[str, float] = {
@@ -46,6 +46,7 @@ FIRST = {"%d": "day first", "%m": "month first", "%Y": "year first", "%y": "year
 YEAR_1000_MS = -30_610_224_000_000
 """Years of two digits are none of %Y, which would read 24 as the year 24."""
 
+IN_UTC = ", without an offset: taken as UTC (event_time_zone names another zone)"
 UNIT_WORDS = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
 UNNAMED_DISTINCT = 100
 IN_ORDER = 0.9
@@ -107,6 +108,10 @@ def event_time(
         if column.nulls and column.nulls < rows and _score(replace(column, nulls=0), this_year + 1):
             seen = f"{column.nulls:,} of {rows:,} rows have no time, so it is not taken"
             rejected.append(warn(f"event time `{column.name}`", seen, "leave these rows out of the file, or fill them"))
+        if column.kind == "text" and _score(column, this_year + 1):
+            (text,) = engine.row(f"SELECT any_value({column.sql}) FROM {parquet(path)}")
+            if hint := zone_hint(text):
+                rejected.append(warn(f"event time `{column.name}`", f"`{text}` is no time{hint}"))
         if column.infinite and column.kind == "time":
             seen = f"{column.infinite:,} of {rows:,} times are infinite, or at the edge of 64 bits: it is not taken"
             rejected.append(warn(f"event time `{column.name}`", seen, "leave these rows out of the file, or fill them"))
@@ -206,7 +211,8 @@ def _read(engine: Engine, path: Path, column: Seen, last_year: int) -> Read | No
         assert column.low is not None
         assert column.high is not None
         low, high = int(column.low), int(column.high)
-        return epoch_ms(column.sql, column.type), "ms", True, low, high, column.type.lower(), [], None
+        why = column.type.lower() + (IN_UTC if "TIMESTAMPTZ" not in column.type and "ZONE" not in column.type else "")
+        return epoch_ms(column.sql, column.type), "ms", True, low, high, why, [], None
     if column.kind == "text":
         return _text(engine, path, column)
     return _number(engine, path, column, last_year)
@@ -218,7 +224,7 @@ def _number(engine: Engine, path: Path, column: Seen, last_year: int) -> Read | 
     low, high, x = column.low, column.high, column.sql
     if column.whole and (form := written_as(TimeSeen(int(low), int(high), "ms"), last_year)) is not None:
         sql = f"epoch_ms(strptime(({x}::BIGINT)::VARCHAR, {literal(WRITTEN[form])}))"
-        return sql, "ms", False, *_edges(engine, path, sql), f"dates written as {form}", [], WRITTEN[form]
+        return sql, "ms", False, *_edges(engine, path, sql), f"dates written as {form}{IN_UTC}", [], WRITTEN[form]
     of_low, of_high = unit_of(low, last_year), unit_of(high, last_year)
     where, said = f"event time `{column.name}`", next((IN_NAMES[w] for w in column.words if w in IN_NAMES), None)
     wrong: list[Finding] = []
@@ -270,7 +276,9 @@ def _text(engine: Engine, path: Path, column: Seen) -> Read | None:
     try:
         milliseconds(texts.combine_chunks().cast(pa.string()), "ms")
         sql = f"epoch_ms({iso(x)}::TIMESTAMPTZ)"
-        return sql, "ms", True, *_edges(engine, path, sql), "ISO 8601 text", [], None
+        naive = f"SELECT count_if(NOT regexp_matches({iso(x)}, {literal(WITH_ZONE)})) FROM {parquet(path)}"
+        why = f"ISO 8601 text{IN_UTC if engine.row(naive)[0] else ''}"
+        return sql, "ms", True, *_edges(engine, path, sql), why, [], None
     except (ValueError, duckdb.Error):
         pass
     return _dates(engine, path, column)
@@ -303,6 +311,7 @@ def _dates(engine: Engine, path: Path, column: Seen) -> Read | None:
         decided = "" if len(ordered) != 1 else ", but the rows are not in its order"
         others = " and ".join(f"{FIRST[each.form[:2]]}, {each.form}," for each in readings if each != best)
         why = f" ({FIRST[best.form[:2]]}; {others} would read every row, too{decided}: event_time_form says which)"
+    why += "" if "%z" in best.form else IN_UTC
     return best.sql, "ms", False, best.low_ms, best.high_ms, f"text written as {best.form}{why}", [], best.form
 
 

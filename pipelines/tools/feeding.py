@@ -61,7 +61,8 @@ def recorded_source(
         own = names.model_copy(update={"path": str(feedback), "written_path": None})
         changed |= {"feedback": own, "labels": {}}
     if source is None:
-        source = Recorded(path="", impression_id="impression_id", feedback=FeedbackFile(path=""))
+        names, zone = FeedbackFile(path=""), config.rows.event_time_zone
+        source = Recorded(path="", impression_id="impression_id", feedback=names, event_time_zone=zone)
     elif feedback is not None and source.impression_id is None:
         changed["impression_id"] = "impression_id"
     source = source.model_copy(update=changed)

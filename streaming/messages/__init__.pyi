@@ -16,15 +16,17 @@ from .epochs import LeaderEpochs
 from .examples import ExamplesCodec
 from .ipc import MAX_MESSAGE_BYTES, read_ipc, write_ipc
 from .json_text import json_of
-from .limits import Limits, row_sizes
+from .limits import Limits, nan_as_null, row_sizes
 from .message import END_HEADER, Envelope, RawMessage, by_partition, framed, is_end_marker
 from .source import EndOfStream, MessageSource, Source
 from .times import (
     FIRST_EVENT_TIME_MS,
     LATEST_EVENT_TIME_MS,
     PER_MS,
+    WITH_ZONE,
     WRITTEN_OTHERWISE,
     YEAR_MS,
+    ClockChanges,
     Unit,
     ahead_ms,
     believed,
@@ -32,7 +34,9 @@ from .times import (
     is_time,
     is_written_time,
     milliseconds,
+    needs_zone,
     unit_hint,
+    zone_hint,
 )
 from .undeclared import NewColumns
 from .validation import (
@@ -44,7 +48,6 @@ from .validation import (
     convertible,
     declarable,
     kept_rows,
-    nan_as_null,
     without_rows,
 )
 
@@ -56,8 +59,10 @@ __all__ = [
     "MAX_MESSAGE_BYTES",
     "PER_MS",
     "TOMBSTONE",
+    "WITH_ZONE",
     "WRITTEN_OTHERWISE",
     "YEAR_MS",
+    "ClockChanges",
     "CodecName",
     "DeadLetter",
     "Decoded",
@@ -97,6 +102,7 @@ __all__ = [
     "make_codec",
     "milliseconds",
     "nan_as_null",
+    "needs_zone",
     "parsed_avro",
     "read_ipc",
     "refuse_rows",
@@ -104,4 +110,5 @@ __all__ = [
     "unit_hint",
     "without_rows",
     "write_ipc",
+    "zone_hint",
 ]

@@ -21,6 +21,7 @@ import pyarrow.json
 from streaming.messages.dead_letters import TOMBSTONE, DeadLetter, Kind
 from streaming.messages.ipc import MAX_MESSAGE_BYTES, plain_records, read_ipc, write_ipc
 from streaming.messages.json_text import JsonColumn, json_of, json_values, once
+from streaming.messages.limits import as_taken
 from streaming.messages.message import (
     BOM,
     Envelope,
@@ -37,7 +38,6 @@ from streaming.messages.validation import (
     Refusal,
     Refusals,
     RowRules,
-    as_taken,
     bisect,
     if_nullable,
     kept_rows,
@@ -237,7 +237,7 @@ class JsonCodec(Codec):
         # Nulls are accepted here, and distinguished from absent keys when the rules are checked.
         nullable = pa.schema([field.with_nullable(True) for field in rules.schema])
         self._options = pyarrow.json.ParseOptions(explicit_schema=nullable, unexpected_field_behavior="ignore")
-        self._columns = [JsonColumn.of(field) for field in rules.schema]
+        self._columns = [JsonColumn.of(field) for field in rules.fields]
 
     def encode(self, batch: pa.RecordBatch) -> list[bytes]:
         """One message per row. A float that is not finite is written as JavaScript would name it, and is refused when
@@ -340,7 +340,8 @@ class JsonCodec(Codec):
             try:
                 taken[name] = column.fit(record[name])
             except ValueError as error:
-                way = if_nullable(self._rules.schema.field(name)) if str(error) == "not_finite" else ""
+                field = self._rules.schema.field(name)
+                way = if_nullable(field) if str(error) == "not_finite" else column.hint(record[name])
                 raise _Fault(f"{error}:{name}", f"`{name}` is {record[name]!r:.60}, not {column.kind}{way}") from None
             changed |= repr(taken[name]) != repr(record[name])
         return json.dumps(taken).encode() if changed else value

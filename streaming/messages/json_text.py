@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from streaming.messages.times import milliseconds
+from streaming.messages.times import milliseconds, zone_hint, zone_of
 
 
 def json_values(column: pa.Array) -> pa.Array:
@@ -46,15 +46,17 @@ INSIDE: dict[str, JsonKind] = {"integers": "integer", "floats": "float", "string
 
 
 class JsonColumn(NamedTuple):
-    """What a JSON value must be to stand in a column."""
+    """What a JSON value must be to stand in a column. `zone`: of times without an offset; None: UTC."""
 
     name: str
     kind: JsonKind
     nullable: bool
+    zone: str | None = None
 
     @classmethod
     def of(cls, field: pa.Field) -> JsonColumn:
-        return cls(field.name, "time" if field.name == "event_time_ms" else _kind(field.type), field.nullable)
+        kind: JsonKind = "time" if field.name == "event_time_ms" else _kind(field.type)
+        return cls(field.name, kind, field.nullable, zone_of(field))
 
     def fit(self, value: Any) -> Any:
         """`value` as the column takes it: true and false as 1 and 0, a time in text (ISO 8601) as its milliseconds,
@@ -71,7 +73,14 @@ class JsonColumn(NamedTuple):
         ...
         ValueError: wrong_type
         """
+        if self.kind == "time" and type(value) is str:
+            with suppress(ValueError):
+                return milliseconds(pa.array([value]), "ms", self.zone)[0].as_py()
         return None if value is None else _fit(value, self.kind, self.nullable)
+
+    def hint(self, value: Any) -> str:
+        """What to do about a value that `fit` refuses, where that can be said."""
+        return zone_hint(value) if self.kind == "time" else ""
 
 
 def _kind(kind: pa.DataType) -> JsonKind:
@@ -99,9 +108,6 @@ def _fit(value: Any, kind: JsonKind, nullable: bool) -> Any:
         if not -(2**63) <= value < 2**63:
             raise ValueError("out_of_range")
         return int(value)
-    if kind == "time" and given is str:
-        with suppress(ValueError):
-            return milliseconds(pa.array([value]), "ms")[0].as_py()
     raise ValueError("wrong_type")
 
 

@@ -194,6 +194,19 @@ def range_words(low: float | None, high: float | None) -> str:
     return f"{first} to {last}" if last is not None else f"at least {first}"
 
 
+def as_taken(column: pa.Array, field: pa.Field) -> pa.Array:
+    """A column without what stands for nothing: NaN is null, and lists of ids or texts have no nulls."""
+    return nan_as_null(without_inner_nulls(column), field)
+
+
+def nan_as_null(column: pa.Array, field: pa.Field) -> pa.Array:
+    """NaN in a nullable column is a value that is missing."""
+    if not (field.nullable and pa.types.is_floating(column.type)):
+        return column
+    missing = pc.is_nan(column)
+    return pc.if_else(missing, None, column) if pc.any(missing).as_py() else column
+
+
 def without_inner_nulls(column: pa.Array) -> pa.Array:
     """Lists of ids or texts less the nulls inside them. In a list of floats each value has its place: it stays.
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -22,11 +23,11 @@ LATEST_EVENT_TIME_MS = 253_402_300_799_999
 YEAR_MS = 31_556_952_000
 
 _BEYOND_MS = (r"(\.\d{3})\d+", r"\1")
-_ZONE = r":\d\d.*?([zZ]|[+-]\d\d(:?\d\d)?)$"
+WITH_ZONE = r":\d\d.*?([zZ]|[+-]\d\d(:?\d\d)?)$"
 WRITTEN_OTHERWISE = (
     (r"^\s+|\s+$", ""),
     (r"([zZ]|[+-]\d\d:?\d\d)\[[A-Za-z0-9_/+-]+\]$", r"\1"),  # Java: the offset, and the zone that it is of
-    (r"(:\d\d(?:[.,]\d+)?) ?(?:UTC|GMT)$", r"\1Z"),  # BigQuery, HTTP
+    (r"(:\d\d(?:[.,]\d+)?) ?\[?(?:Etc/)?(?:UTC|GMT)\]?$", r"\1Z"),  # BigQuery, HTTP
     (r"(:\d\d),(\d+)", r"\1.\2"),  # log4j, Python's logging
     (r"^(\d{4})(\d\d)(\d\d)[T ](\d\d):?(\d\d):?(\d\d)", r"\1-\2-\3T\4:\5:\6"),  # ISO 8601's basic form
 )
@@ -46,12 +47,23 @@ def is_written_time(kind: pa.DataType) -> bool:
     return text or pa.types.is_timestamp(kind) or pa.types.is_date(kind) or pa.types.is_duration(kind)
 
 
-def milliseconds(column: pa.Array, unit: Unit) -> pa.Array:
+def needs_zone(kind: pa.DataType) -> bool:
+    """Whether a column of this type may hold times without an offset.
+
+    >>> needs_zone(pa.date32()), needs_zone(pa.timestamp("us", "UTC")), needs_zone(pa.int64())
+    (True, False, False)
+    """
+    return is_written_time(kind) and not pa.types.is_duration(kind) and getattr(kind, "tz", None) is None
+
+
+def milliseconds(column: pa.Array, unit: Unit, zone: str | None = None) -> pa.Array:
     """(N,) -> (N,) int64; a null, and NaN, stays null. What lies between two milliseconds belongs to the earlier one,
     but a float is rounded.
 
-    Numbers count in `unit`. Timestamps and durations have units of their own; without a zone a time is UTC, and so is
-    the midnight at which a date begins. Texts are ISO 8601, with `T` or a space, with a zone or without.
+    Numbers count in `unit`. Timestamps and durations have units of their own. Texts are ISO 8601, with `T` or a space,
+    with an offset or without. A time without an offset is of the clocks in `zone`, UTC where that is None, and so is
+    the midnight at which a date begins. An hour that the clocks had twice is taken as the first, one that they skipped
+    as if they had not (`ClockChanges` counts both).
     Raises ValueError for a text that is no time, TypeError for a column of another type (`is_time`).
 
     >>> milliseconds(pa.array([1_500_000, None]), "us").to_pylist()
@@ -61,20 +73,101 @@ def milliseconds(column: pa.Array, unit: Unit) -> pa.Array:
     >>> others = pa.array(["1970-01-01 00:00:01.5 UTC", "19700101T000001Z", "1970-01-01 00:00:01,500"])
     >>> milliseconds(others, "s").to_pylist()
     [1500, 1000, 1500]
+    >>> milliseconds(pa.array(["1970-01-02 01:00", "1970-01-02 00:00Z"]), "ms", "Europe/Berlin").to_pylist()
+    [86400000, 86400000]
     """
-    if not is_time(column.type):
-        raise TypeError(f"{column.type} holds no times")
-    if pa.types.is_dictionary(column.type):
-        column = column.dictionary_decode()
-    if not is_written_time(column.type):
-        return _of_numbers(column, unit)
-    if pa.types.is_timestamp(column.type):
-        return _of_timestamps(column)
-    if pa.types.is_date(column.type):
-        return _of_timestamps(column.cast(pa.timestamp("ms")))
-    if pa.types.is_duration(column.type):
-        return _of_numbers(column.cast(pa.int64()), column.type.unit)
-    return _of_texts(column.cast(pa.string()))
+    fixed, local = _read(column, unit)
+    if local is None:
+        return fixed
+    if zone is not None:
+        local = _of_clocks(local, zone)
+    return local if fixed is None else pc.coalesce(fixed, local)
+
+
+class ClockChanges:
+    """Counts times without an offset that a change of the clocks in `zone` makes doubtful: `repeated` stand for two
+    moments, `skipped` for none.
+
+    >>> changes = ClockChanges("Europe/Berlin")
+    >>> changes.add(pa.array(["2024-03-31 02:30", "2024-10-27 02:30", "2024-10-27 03:00", "2024-10-27 02:30Z"]))
+    >>> changes.repeated, changes.skipped
+    (1, 1)
+    """
+
+    def __init__(self, zone: str) -> None:
+        self._zone = zone
+        self.repeated = self.skipped = 0
+        self._first: list[Any] = [None, None]
+
+    def add(self, column: pa.Array) -> None:
+        """The times of a column. Raises ValueError for a text that is no time."""
+        _, local = _read(column, "ms")
+        if local is None:
+            return
+        clock = local.cast(pa.timestamp("ms"))
+        first, last = (
+            pc.assume_timezone(clock, self._zone, ambiguous=edge, nonexistent=edge) for edge in ("earliest", "latest")
+        )
+        skipped = pc.not_equal(pc.local_timestamp(first), clock)
+        repeated = pc.and_not(pc.not_equal(first, last), skipped)
+        for place, found in enumerate((repeated, skipped)):
+            if self._first[place] is None and pc.any(found).as_py():
+                self._first[place] = clock.filter(found)[0].as_py()
+        self.repeated += pc.sum(repeated).as_py() or 0
+        self.skipped += pc.sum(skipped).as_py() or 0
+
+    @property
+    def words(self) -> list[str]:
+        """
+        >>> changes = ClockChanges("Europe/Berlin")
+        >>> changes.add(pa.array(["2024-03-31 02:30"]))
+        >>> changes.words[0].partition(":")[0]
+        '1 time lies in an hour that clocks in Europe/Berlin skipped'
+        """
+        said = []
+        for count, first, what in (
+            (self.repeated, self._first[0], "had twice: taken as the first of the two"),
+            (self.skipped, self._first[1], "skipped: taken as if they had not"),
+        ):
+            if count:
+                lie = "times lie" if count > 1 else "time lies"
+                said.append(f"{count:,} {lie} in an hour that clocks in {self._zone} {what} (the first {first})")
+        return said
+
+
+_ZONE_NAME = re.compile(r":\d\d(?:[.,]\d+)? ?\[?([A-Za-z]{3}[A-Za-z_]*(?:/[A-Za-z0-9_+-]+)*)\]?$")
+
+
+def zone_hint(text: object) -> str:
+    """What to do about a time that names a zone and has no offset.
+
+    >>> zone_hint("2024-01-01T00:00:00[Europe/Berlin]")
+    '; it names a zone, Europe/Berlin, and no offset: leave the name out and set event_time_zone, or write the offset'
+    >>> zone_hint("1/2/2024 1:05 PM"), zone_hint(5)
+    ('', '')
+    """
+    found = _ZONE_NAME.search(text.strip()) if isinstance(text, str) else None
+    if found is None:
+        return ""
+    name = found[1]
+    return f"; it names a zone, {name}, and no offset: leave the name out and set event_time_zone, or write the offset"
+
+
+_ZONE_KEY = b"event_time_zone"
+
+
+def of_zone(field: pa.Field, zone: str | None) -> pa.Field:
+    """A column of event times, with the zone of those that have no offset: what `conform` reads it with."""
+    return field if zone is None else field.with_metadata({_ZONE_KEY: zone.encode()})
+
+
+def zone_of(field: pa.Field) -> str | None:
+    """
+    >>> zone_of(of_zone(pa.field("event_time_ms", pa.int64()), "Asia/Tokyo"))
+    'Asia/Tokyo'
+    """
+    zone = (field.metadata or {}).get(_ZONE_KEY)
+    return None if zone is None else zone.decode()
 
 
 def believed(recorded_ms: np.ndarray, event_ms: np.ndarray, now_ms: int | None = None) -> np.ndarray:
@@ -145,11 +238,37 @@ def _of_numbers(column: pa.Array, unit: Unit) -> pa.Array:
     return pa.array(found, mask=missing)
 
 
+def _read(column: pa.Array, unit: Unit) -> tuple[pa.Array | None, pa.Array | None]:
+    """Milliseconds of the times that stand for a moment, and of those that clocks show somewhere, null where they are
+    of the other kind; None where the column has none of a kind."""
+    if not is_time(column.type):
+        raise TypeError(f"{column.type} holds no times")
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    if not is_written_time(column.type):
+        return _of_numbers(column, unit), None
+    if pa.types.is_timestamp(column.type):
+        return (None, _of_timestamps(column)) if column.type.tz is None else (_of_timestamps(column), None)
+    if pa.types.is_date(column.type):
+        return None, _of_timestamps(column.cast(pa.timestamp("ms")))
+    if pa.types.is_duration(column.type):
+        return _of_numbers(column.cast(pa.int64()), column.type.unit), None
+    return _of_texts(column.cast(pa.string()))
+
+
+def _of_clocks(local: pa.Array, zone: str) -> pa.Array:
+    """The moments at which clocks in a zone show these times, by the offset that they had before where they changed."""
+    clock = local.cast(pa.timestamp("ms"))
+    first = pc.assume_timezone(clock, zone, ambiguous="earliest", nonexistent="earliest")  # or just before the change
+    ahead = pc.subtract(pc.local_timestamp(first).cast(pa.int64()), first.cast(pa.int64()))
+    return pc.subtract(local, ahead)
+
+
 def _of_timestamps(column: pa.Array) -> pa.Array:
     return _of_numbers(column.cast(pa.int64()), column.type.unit)
 
 
-def _of_texts(column: pa.Array) -> pa.Array:
+def _of_texts(column: pa.Array) -> tuple[pa.Array, pa.Array]:
     try:
         return _of_iso(pc.replace_substring_regex(column, *_BEYOND_MS))
     except ValueError:
@@ -158,8 +277,8 @@ def _of_texts(column: pa.Array) -> pa.Array:
         return _of_iso(pc.replace_substring_regex(column, *_BEYOND_MS))
 
 
-def _of_iso(text: pa.Array) -> pa.Array:
-    zoned = pc.match_substring_regex(text, _ZONE)
+def _of_iso(text: pa.Array) -> tuple[pa.Array, pa.Array]:
+    zoned = pc.match_substring_regex(text, WITH_ZONE)
     with_zone = pc.if_else(zoned, text, None).cast(pa.timestamp("ms", "UTC")).cast(pa.int64())
     without = pc.if_else(zoned, None, text).cast(pa.timestamp("ms")).cast(pa.int64())
-    return pc.coalesce(with_zone, without)
+    return with_zone, without

@@ -19,16 +19,25 @@ from streaming.messages.limits import (
     Limits,
     PlainColumns,
     all_finite,
+    as_taken,
     bounds_of,
     has_inner_nulls,
     inside,
     most_values,
+    nan_as_null,
     outside,
     range_words,
     row_sizes,
-    without_inner_nulls,
 )
-from streaming.messages.times import LATEST_EVENT_TIME_MS, is_written_time, milliseconds, unit_hint
+from streaming.messages.times import (
+    LATEST_EVENT_TIME_MS,
+    is_written_time,
+    milliseconds,
+    of_zone,
+    unit_hint,
+    zone_hint,
+    zone_of,
+)
 from streaming.schema import SAMPLE_WEIGHT, RowSchema
 
 LONGEST_VERTICAL_BYTES = 64
@@ -75,7 +84,9 @@ class RowRules:
         self._tasks = pa.array(schema.feedback_tasks, pa.string())
         self._task_names = ", ".join(task.name for task in schema.tasks)
         self._plain = PlainColumns(self.schema, self._bounds | {"event_time_ms": (0, LATEST_EVENT_TIME_MS)})
-        self.fields, self._names = list(self.schema), self.schema.names
+        zone = schema.event_time_zone
+        self.fields = [of_zone(field, zone) if field.name == "event_time_ms" else field for field in self.schema]
+        self._names, self._zoned = self.schema.names, pa.schema(self.fields)
         self._nullable = pa.schema([field.with_nullable(True) for field in self.schema])
 
     def conform(self, table: pa.Table) -> tuple[pa.RecordBatch, Refusals]:
@@ -85,11 +96,11 @@ class RowRules:
             try:
                 one = table.select(self._names)
             except KeyError:  # one is absent, or stands there twice
-                return conform(table, self.schema)
+                return conform(table, self._zoned)
         same = one.schema.equals(self.schema)
         batches = one.to_batches() if same or one.schema.equals(self._nullable) else []
         if len(batches) != 1 or self._plain.any_nan(batches[0]) or any(map(has_inner_nulls, batches[0].columns)):
-            return conform(table, self.schema)
+            return conform(table, self._zoned)
         batch = batches[0]
         return (batch if same else pa.RecordBatch.from_arrays(batch.columns, schema=self.schema)), {}
 
@@ -172,11 +183,8 @@ class RowRules:
         if (exactly := self._exactly.get(name)) is not None:
             lengths = pc.list_value_length(column)
             if not inside(lengths, exactly, exactly):
-                yield (
-                    outside(lengths, exactly, exactly),
-                    f"wrong_length:{name}",
-                    f"; a list of {exactly:,} values is needed",
-                )
+                needed = f"; a list of {exactly:,} values is needed"
+                yield outside(lengths, exactly, exactly), f"wrong_length:{name}", needed
             return
         most = self._lengths.get(name)
         if most is None or len(column.values) <= most:
@@ -193,9 +201,9 @@ def conform(table: pa.Table, schema: pa.Schema) -> tuple[pa.RecordBatch, Refusal
     Integers of any width become int64; whole floats and decimals too, and true and false 1 and 0; one beyond int64 is
     refused. Unsigned integers become their digits in a column of texts. Numbers become float32 (rounded). Dictionaries
     are decoded, large_string and string_view become string. `event_time_ms` may be a timestamp, a date or ISO 8601
-    text (times.py). NaN in a nullable column is null, a null inside a list of ids or texts is left out, and a nullable
-    column may be absent: nulls. Anything else is a refusal, `missing_column:x`, `out_of_range:x` or `wrong_type:x`, of
-    each row it touches; such cells are null in the batch.
+    text (times.py), in its field's zone (`of_zone`). NaN in a nullable column is null, a null inside a list of ids or
+    texts is left out, and a nullable column may be absent: nulls. Anything else is a refusal, `missing_column:x`,
+    `out_of_range:x` or `wrong_type:x`, of each row it touches; such cells are null in the batch.
     Raises ValueError where one column stands twice in the table.
 
     >>> read = pa.table({"id": pa.array([5], pa.uint64()), "score": [float("nan")], "seen": [True]})
@@ -220,12 +228,10 @@ def conform(table: pa.Table, schema: pa.Schema) -> tuple[pa.RecordBatch, Refusal
         allowed = "; int64 holds at most 2^63 - 1: declare the column `type: string`"
         for row, value in beyond.items():
             refusals.setdefault(row, Refusal(f"out_of_range:{field.name}", f"`{field.name}` is {value}{allowed}"))
-        _refuse(
-            refusals,
-            failed,
-            f"wrong_type:{field.name}",
-            f"`{field.name}` is {short_type(column.type)}, not {field.type}",
-        )
+        for row in failed:
+            hint = zone_hint(column[row].as_py()) if field.name == "event_time_ms" else ""
+            detail = f"`{field.name}` is {short_type(column.type)}, not {field.type}{hint}"
+            _refuse(refusals, [row], f"wrong_type:{field.name}", detail)
     return pa.RecordBatch.from_arrays(arrays, schema=schema), refusals
 
 
@@ -320,7 +326,7 @@ def _cast(column: pa.Array, field: pa.Field) -> tuple[pa.Array, list[int]]:
     def cast(start: int, stop: int) -> pa.Array:
         part = column.slice(start, stop - start)
         if _is_written_event_time(part.type, field):
-            return milliseconds(part, "ms")
+            return milliseconds(part, "ms", zone_of(field))
         if pa.types.is_nested(part.type):
             part = part.take(pa.array(range(len(part)), pa.int32()))  # a slice of lists is cast with all others' values
         return pc.cast(part, options=options)
@@ -356,19 +362,6 @@ def _convertible(source: pa.DataType, target: pa.DataType) -> bool:
         return text or pa.types.is_uint64(source)
     numbers = pa.types.is_integer(source) or pa.types.is_floating(source) or pa.types.is_decimal(source)
     return numbers or pa.types.is_boolean(source)
-
-
-def as_taken(column: pa.Array, field: pa.Field) -> pa.Array:
-    """A column without what stands for nothing: NaN is null, and lists of ids or texts have no nulls."""
-    return nan_as_null(without_inner_nulls(column), field)
-
-
-def nan_as_null(column: pa.Array, field: pa.Field) -> pa.Array:
-    """NaN in a nullable column is a value that is missing."""
-    if not (field.nullable and pa.types.is_floating(column.type)):
-        return column
-    missing = pc.is_nan(column)
-    return pc.if_else(missing, None, column) if pc.any(missing).as_py() else column
 
 
 def if_nullable(field: pa.Field) -> str:

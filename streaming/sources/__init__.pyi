@@ -1,8 +1,8 @@
 from .chunk import Chunk, HeldRows, PlayedStream
 from .in_order import InOrder
-from .label_column import LabelColumn
+from .label_column import FeedbackFile, LabelColumn
 from .pacer import Pacer
-from .recorded import FeedbackFile, RecordedConfig, RecordedStream, reading_of, reading_of_feedback
+from .recorded import RecordedConfig, RecordedStream, reading_of, reading_of_feedback
 from .settled import settled_rows
 from .timed_parquet import TimedParquet
 

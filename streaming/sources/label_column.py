@@ -1,4 +1,4 @@
-"""Where a task's label is in a recorded file, and which of its values are positive."""
+"""Where labels are in recorded files, and which values of a column are positive."""
 
 from __future__ import annotations
 
@@ -101,6 +101,27 @@ class LabelColumn(BaseModel):
         plain = _numbers(plain) if pa.types.is_string(plain.type) else plain
         inside = pc.and_(pc.greater(plain, pa.scalar(0)), pc.less(plain, pa.scalar(1)))
         return pc.sum(inside).as_py() or 0
+
+
+class FeedbackFile(BaseModel):
+    """A file of feedback, in any form that a source's own may have."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", coerce_numbers_to_str=True)
+
+    path: str = Field(
+        description="a file of feedback, relative to the folder of the config; of any form that `source.path` may have"
+    )
+    written_path: str | None = Field(
+        default=None,
+        exclude_if=lambda path: path is None,
+        description="written by a run: `path` as the config had it, relative to its folder",
+    )
+    impression_id: str = Field(default="impression_id", description="the column that holds the impression's id")
+    event_time: str = Field(default="event_time_ms", description="the column that holds the time")
+    event_time_unit: Unit = Field(default="ms", description="its unit, where it is a number")
+    task: str = Field(
+        default="task", description="the column that holds the name of the task; `unknown:ctr`: that label is unknown"
+    )
 
 
 class _NoNumber(ValueError):

@@ -17,41 +17,21 @@ import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from streaming.errors import BadInput
-from streaming.messages import Unit, conform, convertible, declarable
+from streaming.messages import Unit, conform, convertible, declarable, needs_zone
 from streaming.schema import UNKNOWN, RowSchema
 from streaming.sources.chunk import Chunk, HeldRows, PlayedStream
-from streaming.sources.label_column import LabelColumn
+from streaming.sources.label_column import FeedbackFile, LabelColumn
 from streaming.sources.timed_parquet import TimedParquet
-from streaming.tables import Copies, Found, Reading
-
-
-class FeedbackFile(BaseModel):
-    """A file of feedback, in any form that a source's own may have."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", coerce_numbers_to_str=True)
-
-    path: str = Field(
-        description="a file of feedback, relative to the folder of the config; of any form that `source.path` may have"
-    )
-    written_path: str | None = Field(
-        default=None,
-        exclude_if=lambda path: path is None,
-        description="written by a run: `path` as the config had it, relative to its folder",
-    )
-    impression_id: str = Field(default="impression_id", description="the column that holds the impression's id")
-    event_time: str = Field(default="event_time_ms", description="the column that holds the time")
-    event_time_unit: Unit = Field(default="ms", description="its unit, where it is a number")
-    task: str = Field(
-        default="task", description="the column that holds the name of the task; `unknown:ctr`: that label is unknown"
-    )
+from streaming.tables import LOCAL_TIME, Copies, Found, Reading
+from streaming.zones import Zone
 
 
 class RecordedConfig(BaseModel):
     """What the columns of a recorded file mean.
 
     An integer vertical is named by its digits (category 8 is vertical `8`). Units apply to integer and float columns;
-    timestamps, dates and ISO 8601 texts need none, and are UTC where they name no zone. In files of text, columns that
-    are declared as text, and the vertical, are read as they are written: id 007 stays 007.
+    timestamps, dates and ISO 8601 texts need none, and are of `event_time_zone` where they have no offset. In files of
+    text, columns that are declared as text, and the vertical, are read as they are written: id 007 stays 007.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", coerce_numbers_to_str=True)
@@ -64,6 +44,12 @@ class RecordedConfig(BaseModel):
         description="the column that holds the time; null: there is none, rows are a second apart in their order",
     )
     event_time_unit: Unit = Field(default="ms", description="its unit, where it is a number")
+    event_time_zone: Zone | None = Field(
+        default=None,
+        exclude_if=lambda zone: zone is None,
+        description="the IANA zone, such as Europe/Berlin, of times that are texts, timestamps or dates without an "
+        "offset, those of labels and of a feedback file, too; null: UTC",
+    )
     event_time_form: str | None = Field(
         default=None,
         exclude_if=lambda form: form is None,
@@ -109,13 +95,16 @@ class RecordedConfig(BaseModel):
 
 def reading_of(config: RecordedConfig, schema: RowSchema) -> Reading:
     """How the rows of a source are read."""
-    declared = {config.columns.get(column.name, column.name): column.type for column in schema.columns}
+    declared: dict[str, str] = {config.columns.get(c.name, c.name): c.type for c in schema.columns}
     if config.impression_id is not None:
         declared[config.impression_id] = schema.impression_id
     if config.vertical is not None and config.vertical_value is None:
         declared[config.vertical] = "string"
     if config.event_time is not None:  # a feature or not, it is read as the time that it is
         declared.pop(config.event_time, None)
+    if config.event_time_zone is not None:
+        times = [config.event_time, *(label.time_column for label in config.labels.values())]
+        declared |= {name: LOCAL_TIME for name in times if name is not None}
     return Reading(
         config.event_time,
         config.event_time_unit,
@@ -124,6 +113,7 @@ def reading_of(config: RecordedConfig, schema: RowSchema) -> Reading:
         config.header,
         tuple(sorted((name, kind) for name, kind in declared.items() if not kind.startswith("list"))),
         config.encoding,
+        config.event_time_zone,
     )
 
 
@@ -131,9 +121,17 @@ def reading_of_feedback(config: RecordedConfig, schema: RowSchema) -> Reading:
     """How the rows of its file of feedback are read."""
     feedback = config.feedback
     assert feedback is not None
-    declared = ((feedback.impression_id, str(schema.impression_id)), (feedback.task, "string"))
-    tolerance_ms = round(config.out_of_order_s * 1000)
-    return Reading(feedback.event_time, feedback.event_time_unit, None, tolerance_ms, None, declared, config.encoding)
+    declared = [(feedback.impression_id, str(schema.impression_id)), (feedback.task, "string")]
+    if config.event_time_zone is not None:
+        declared.append((feedback.event_time, LOCAL_TIME))
+    return Reading(
+        feedback.event_time,
+        feedback.event_time_unit,
+        tolerance_ms=round(config.out_of_order_s * 1000),
+        declared=tuple(declared),
+        encoding=config.encoding,
+        zone=config.event_time_zone,
+    )
 
 
 class RecordedStream(PlayedStream):
@@ -161,16 +159,18 @@ class RecordedStream(PlayedStream):
         needed += [name for name in (config.impression_id, self._vertical_column) if name is not None]
         for label in config.labels.values():
             needed += [name for name in (label.column, label.delay_column, label.time_column) if name is not None]
-        self._file = TimedParquet(
-            self.found.path, needed, self.found.event_time, self.found.unit, config.out_of_order_s
-        )
+        self._file = self._timed(self.found, needed)
         self.found_feedback: Found | None = None
         self._feedback_file: TimedParquet | None = None
         if (feedback := config.feedback) is not None:
             found = self.found_feedback = _found(feedback.path, reading_of_feedback(config, schema), copies)
             needed = [feedback.impression_id, feedback.event_time, feedback.task]
-            self._feedback_file = TimedParquet(found.path, needed, found.event_time, found.unit, config.out_of_order_s)
+            self._feedback_file = self._timed(found, needed)
         self._check_types()
+
+    def _timed(self, found: Found, columns: list[str]) -> TimedParquet:
+        tolerance_s, zone = self.config.out_of_order_s, self.config.event_time_zone
+        return TimedParquet(found.path, columns, found.event_time, found.unit, tolerance_s, zone)
 
     def _check_types(self) -> None:
         """Raises BadInput for what follows from the files' schemas alone, a line per problem."""
@@ -214,7 +214,18 @@ class RecordedStream(PlayedStream):
         feedback = None if self.config.feedback is None else self.config.feedback.path
         for path, found in ((self._origin, self.found), (feedback, self.found_feedback)):
             if path is not None and found is not None and found.said:
-                yield found, f"{Path(path).name}: {'; '.join(found.said)}, in {found.path}"
+                where = "" if found.path == Path(path) else f", in {found.path}"
+                yield found, f"{Path(path).name}: {'; '.join(found.said)}{where}"
+        if self.config.event_time_zone is not None and not any(map(needs_zone, kinds := self._kinds_of_times())):
+            seen = f"`{self.found.event_time}` is {kinds[0]}: that needs none"
+            yield self.found, f"{Path(self._origin).name}: event_time_zone changes nothing, {seen}"
+
+    def _kinds_of_times(self) -> list[pa.DataType]:
+        columns = [(self._file, self.found.event_time)]
+        columns += [(self._file, label.time_column) for label in self.config.labels.values() if label.time_column]
+        if self._feedback_file is not None and self.found_feedback is not None:
+            columns.append((self._feedback_file, self.found_feedback.event_time))
+        return [file.schema.field(name).type for file, name in columns]
 
     @property
     def rows(self) -> int:

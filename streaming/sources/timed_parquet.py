@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from streaming.errors import BadInput, DataLost
-from streaming.messages import EndOfStream, Source, Unit, bisect, is_time, milliseconds
+from streaming.messages import EndOfStream, Source, Unit, bisect, is_time, milliseconds, zone_hint
 
 TEXT_SUFFIXES = (".csv", ".tsv", ".txt", ".json", ".jsonl")
 
@@ -18,7 +18,8 @@ TEXT_SUFFIXES = (".csv", ".tsv", ".txt", ".json", ".jsonl")
 class TimedParquet(Source[int, tuple[pa.Table, np.ndarray]]):
     """The named columns of the Parquet file at `path`, whose rows are in order of `event_time`.
 
-    unit: of times that are plain numbers. out_of_order_s: how far behind the latest row before it a row may be.
+    unit: of times that are plain numbers. zone: of times without an offset; None: UTC. out_of_order_s: how far behind
+    the latest row before it a row may be.
     Raises BadInput for a file that is absent, not Parquet or without rows, for a missing column and for one that holds
     no times; `read` for rows out of order.
 
@@ -29,7 +30,13 @@ class TimedParquet(Source[int, tuple[pa.Table, np.ndarray]]):
     chunk_rows = 8192
 
     def __init__(
-        self, path: str | Path, columns: list[str], event_time: str, unit: Unit, out_of_order_s: float
+        self,
+        path: str | Path,
+        columns: list[str],
+        event_time: str,
+        unit: Unit,
+        out_of_order_s: float,
+        zone: str | None = None,
     ) -> None:
         self.path = Path(path)
         self._file = _opened(self.path)
@@ -40,7 +47,7 @@ class TimedParquet(Source[int, tuple[pa.Table, np.ndarray]]):
         if not self.rows:
             raise BadInput(f"{self.path} has no rows; give a file that has some")
         self._columns = list(dict.fromkeys(columns))
-        self._event_time, self._unit = event_time, unit
+        self._event_time, self._unit, self._zone = event_time, unit, zone
         self._tolerance_ms = round(out_of_order_s * 1000)
         self.require_times(event_time)
 
@@ -117,13 +124,13 @@ class TimedParquet(Source[int, tuple[pa.Table, np.ndarray]]):
         """Times or delays in the given rows, plain numbers in `unit`. (N,) -> (N,) int64."""
         column = table[name].combine_chunks().take(pa.array(rows))
         try:
-            found = milliseconds(column, unit)
+            found = milliseconds(column, unit, self._zone)
         except ValueError:
             _, strange = bisect(len(column), lambda start, stop: milliseconds(column.slice(start, stop - start), unit))
             row, value = rows[strange[0]], column[strange[0]].as_py()
             raise BadInput(
                 f"{self.path}: `{name}` of row {first_row + row:,} is {value!r:.60}, which is no time; text is taken "
-                "as ISO 8601, such as 2026-11-22T18:00:00Z, and a number has to be one"
+                f"as ISO 8601, such as 2026-11-22T18:00:00Z, and a number has to be one{zone_hint(value)}"
             ) from None
         if found.null_count:
             row = first_row + rows[found.is_null().index(True).as_py()]

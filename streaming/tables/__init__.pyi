@@ -1,10 +1,11 @@
 from .conversion import as_parquet
-from .copies import Copies, Found, Reading
+from .copies import LOCAL_TIME, Copies, Found, Reading
 from .engine import Engine, file_literal, in_words, literal, parquet, quoted
 from .forms import Files, files_at, is_parquet
 from .in_order import MADE, MADE_FROM_MS, ROW, SECOND_MS, iso, made_times, rows_behind, write_in_order
 
 __all__ = [
+    "LOCAL_TIME",
     "MADE",
     "MADE_FROM_MS",
     "ROW",

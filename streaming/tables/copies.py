@@ -32,6 +32,9 @@ TEXT_SHRINKS_TO = 0.6
 SORT_TAKES = 4
 """What sorting takes on disk, in sizes of the file: the sorted copy, and rows that wait unpacked."""
 
+LOCAL_TIME = "local time"
+"""Declared of a column of times in a zone: where some have an offset, they stay as they are written."""
+
 Advance = Callable[[str, float], None]
 """Called with what is being done, and its share from 0 to 1."""
 
@@ -44,8 +47,9 @@ class Reading(NamedTuple):
     form         in which times are written, as `strptime` has it; None: numbers in `unit`, timestamps, ISO 8601
     tolerance_ms how far a row may lie behind the latest before it, without being sorted
     header       of text: whether its first line names the columns; None: found out
-    declared     the types that a config gives columns: name and type, of string, int64 and float32
+    declared     the types that a config gives columns: name and type, of string, int64, float32 and LOCAL_TIME
     encoding     of text; None: UTF-8
+    zone         of times without an offset; None: UTC
     """
 
     event_time: str | None
@@ -55,11 +59,12 @@ class Reading(NamedTuple):
     header: bool | None = None
     declared: tuple[tuple[str, str], ...] = ()
     encoding: str | None = None
+    zone: str | None = None
 
 
 class Found(NamedTuple):
     """`path`: a Parquet file in order of `event_time`, whose numbers are in `unit`. `said`: what was done to come to
-    it; nothing where the file is played as it lies. `now`: it was done by this call."""
+    it, and times that a change of clocks makes doubtful. `now`: it was done by this call."""
 
     path: Path
     event_time: str
@@ -164,24 +169,24 @@ class Copies:
                 file.with_suffix(".parquet").unlink(missing_ok=True)
 
 
-_in_order: set[str] = set()
-"""Files that this process has read along already, by their state and how they are read."""
+_in_order: dict[str, tuple[str, ...]] = {}
+"""What was said of files that this process has read along already, by their state and how they are read."""
 
 
 def _as_it_lies(files: Files, reading: Reading) -> Found | None:
     """A Parquet file that can be played by itself."""
     if not files.is_one_parquet or reading.event_time is None or reading.form is not None:
         return None
-    from streaming.tables.in_order import rows_behind
+    from streaming.tables.in_order import clock_changes, rows_behind
 
     (path,) = files.paths
     found = Found(path, reading.event_time, reading.unit)
     seen = f"{path.absolute()} {files.stamp} {reading}"
-    if seen not in _in_order:
+    if new := seen not in _in_order:
         try:
-            if rows_behind(path, reading.event_time, reading.unit, reading.tolerance_ms):
+            if rows_behind(path, reading.event_time, reading.unit, reading.tolerance_ms, reading.zone):
                 return None
+            _in_order[seen] = clock_changes(path, reading.event_time, reading.zone)
         except (OSError, pa.ArrowException):  # no Parquet file: its reader says so
             return found
-        _in_order.add(seen)
-    return found
+    return found._replace(said=_in_order[seen], now=new)

@@ -12,8 +12,10 @@ from typing import Any
 
 import duckdb
 import pyarrow as pa
+from duckdb.func import PythonUDFType
 
 from streaming.errors import BadInput
+from streaming.messages import milliseconds
 
 MEMORY_MB = 450
 THREADS = 2
@@ -58,7 +60,7 @@ class Engine:
     def __init__(self, folder: Path, advance: Advance | None = None) -> None:
         # jemalloc's background threads and the network are nothing that a look at one file needs.
         self._database = duckdb.connect(config={"autoinstall_known_extensions": "false"})
-        self._scratch, self._advance = folder / ".exfm-scratch", advance
+        self._scratch, self._advance, self._functions = folder / ".exfm-scratch", advance, 0
         for setting, value in (
             ("memory_limit", literal(f"{MEMORY_MB}MB")),
             ("threads", str(THREADS)),
@@ -92,6 +94,17 @@ class Engine:
     def types(self, relation: str) -> dict[str, str]:
         """The columns of a relation and their types, as DuckDB names them."""
         return {str(name): str(kind) for name, kind, *_ in self.rows(f"DESCRIBE SELECT * FROM {relation}")}
+
+    def times(self, sql: str, kind: str, zone: str) -> str:
+        """SQL of the milliseconds of times of a type, as `milliseconds` reads those of a zone."""
+        name = f"times_{self._functions}"
+        self._functions += 1
+
+        def read(column: pa.ChunkedArray) -> pa.Array:
+            return milliseconds(column.combine_chunks(), "ms", zone)
+
+        self._database.create_function(name, read, [kind], "BIGINT", type=PythonUDFType.ARROW)
+        return f"{name}({sql})"
 
     def write(self, sql: str, path: Path, *, threads: int = THREADS) -> None:
         """The rows of a query as a Parquet file, in their order. threads: 1 for a query over several files of text,

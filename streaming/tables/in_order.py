@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from streaming.messages import WRITTEN_OTHERWISE, Unit, is_time, milliseconds
+from streaming.messages import WRITTEN_OTHERWISE, ClockChanges, Unit, is_time, milliseconds, needs_zone
 from streaming.tables.engine import Engine, literal, parquet, quoted
 
 MADE = "event_time_ms"
@@ -31,7 +31,7 @@ def write_in_order(engine: Engine, source: Path, to: Path, columns: Iterable[str
 
 
 def made_times(event_time: str | None, form: str | None) -> str:
-    """SQL of times in ms: rows a second apart, or what is written in a form of `strptime`.
+    """SQL of times in ms: rows a second apart, or what is written in a form of `strptime`, in UTC.
 
     >>> made_times(None, None), made_times("hour", "%y%m%d%H")
     ('946684800000 + file_row_number * 1000', 'epoch_ms(strptime("hour"::VARCHAR, \\'%y%m%d%H\\'))')
@@ -42,9 +42,11 @@ def made_times(event_time: str | None, form: str | None) -> str:
     return f"epoch_ms(strptime({quoted(event_time)}::VARCHAR, {literal(form)}))"
 
 
-def time_order(path: Path, event_time: str) -> str:
+def time_order(engine: Engine, path: Path, event_time: str, zone: str | None = None) -> str:
     """SQL that sorts the rows of a Parquet file as its times are read."""
     kind = pq.read_schema(path).field(event_time).type
+    if zone is not None and needs_zone(kind):
+        return engine.times(quoted(event_time), engine.types(parquet(path))[event_time], zone)
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return f"{iso(quoted(event_time))}::TIMESTAMPTZ"
     return quoted(event_time)
@@ -57,21 +59,38 @@ def iso(text: str) -> str:
     return text
 
 
-def rows_behind(path: Path, event_time: str, unit: Unit, tolerance_ms: int) -> int:
+def rows_behind(path: Path, event_time: str, unit: Unit, tolerance_ms: int, zone: str | None = None) -> int:
     """How many rows of a Parquet file lie further behind the latest row before them. 0 where there is no such column,
     or not every value of it is a time, which is for the reader to say."""
-    file = pq.ParquetFile(path)
-    if event_time not in file.schema_arrow.names or not is_time(file.schema_arrow.field(event_time).type):
-        return 0
     latest, behind = np.iinfo(np.int64).min, 0
-    for batch in file.iter_batches(READ_ROWS, columns=[event_time]):
-        try:
-            time = milliseconds(batch.column(0), unit)
-        except ValueError:
-            return 0
-        if time.null_count:
-            return 0
-        before_N = np.maximum.accumulate(np.concatenate([[latest], time_N := time.to_numpy()]))
-        behind += int(np.count_nonzero(time_N + tolerance_ms < before_N[:-1]))
-        latest = int(before_N[-1])
+    try:
+        for column in _times(path, event_time):
+            time = milliseconds(column, unit, zone)
+            if time.null_count:
+                return 0
+            before_N = np.maximum.accumulate(np.concatenate([[latest], time_N := time.to_numpy()]))
+            behind += int(np.count_nonzero(time_N + tolerance_ms < before_N[:-1]))
+            latest = int(before_N[-1])
+    except ValueError:
+        return 0
     return behind
+
+
+def clock_changes(path: Path, event_time: str, zone: str | None) -> tuple[str, ...]:
+    """Which times of a Parquet file a change of the clocks makes doubtful, in words."""
+    if zone is None:
+        return ()
+    changes = ClockChanges(zone)
+    try:
+        for column in _times(path, event_time):
+            changes.add(column)
+    except ValueError:  # no times, which is for the reader to say
+        return ()
+    return tuple(f"`{event_time}`: {text}" for text in changes.words)
+
+
+def _times(path: Path, event_time: str) -> Iterator[pa.Array]:
+    file = pq.ParquetFile(path)
+    if event_time in file.schema_arrow.names and is_time(file.schema_arrow.field(event_time).type):
+        for batch in file.iter_batches(READ_ROWS, columns=[event_time]):
+            yield batch.column(0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
@@ -10,9 +11,9 @@ import duckdb
 from streaming.errors import BadInput
 from streaming.tables.conversion import as_parquet
 from streaming.tables.copies import SORT_TAKES, TEXT_SHRINKS_TO, Advance, Found, Reading
-from streaming.tables.engine import Engine, in_words, parquet, quoted
+from streaming.tables.engine import Engine, in_words, literal, parquet, quoted
 from streaming.tables.forms import Files
-from streaming.tables.in_order import MADE, ROW, made_times, rows_behind, time_order, write_in_order
+from streaming.tables.in_order import MADE, ROW, clock_changes, made_times, rows_behind, time_order, write_in_order
 
 MB = 1 << 20
 
@@ -44,11 +45,12 @@ def prepare(files: Files, reading: Reading, folder: Path, advance: Advance) -> F
             form = "of the order of the rows" if event_time is None else f"of `{event_time}` ({reading.form})"
             said.append(f"`{MADE}` made {form}")
             event_time, unit = MADE, "ms"
-        if behind := rows_behind(at, event_time, unit, reading.tolerance_ms):
+        said += clock_changes(at, event_time, reading.zone)
+        if behind := rows_behind(at, event_time, unit, reading.tolerance_ms, reading.zone):
             _room(folder, at.stat().st_size * SORT_TAKES, f"sorting {source}")
             with Engine(folder, lambda share: advance(f"sorting {files.words}", share)) as engine:
                 target = folder / "sorted.parquet"
-                write_in_order(engine, at, target, [_all(engine, at)], time_order(at, event_time))
+                write_in_order(engine, at, target, [_all(engine, at)], time_order(engine, at, event_time, reading.zone))
             _no_longer_needed(at, folder)
             at = target
             said.append(f"rows that were earlier than a row before: {behind:,}; sorted on disk by time")
@@ -65,6 +67,8 @@ def _with_times(at: Path, reading: Reading, folder: Path, advance: Advance) -> P
     timed = folder / "timed.parquet"
     with Engine(folder, lambda share: advance("making times", share)) as engine:
         made = f"({made_times(reading.event_time, reading.form)})::BIGINT AS {MADE}"
+        if reading.form is not None and reading.zone is not None and not re.search("%[zZ]", reading.form):
+            made = f"strptime({quoted(str(reading.event_time))}::VARCHAR, {literal(reading.form)}) AS {MADE}"
         write_in_order(engine, at, timed, [_all(engine, at, MADE), made], None)
     _no_longer_needed(at, folder)
     return timed

@@ -19,6 +19,7 @@ import re
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
+from streaming.tables.copies import LOCAL_TIME
 from streaming.tables.engine import Engine, literal, quoted
 
 NULL_WORDS = ("NULL", "null", "Null", "\\N", "NA", "N/A", "n/a", "NaN", "nan", "None", "-", "?")
@@ -126,10 +127,10 @@ class Read(NamedTuple):
 def choose(engine: Engine, relation: str, columns: list[str], declared: Mapping[str, str]) -> dict[str, Read]:
     """How each of `columns`, texts in `relation`, is read so that no value changes.
 
-    declared: the types that a config gives some of them: string, int64 or float32.
+    declared: the types that a config gives some of them: string, int64, float32 or LOCAL_TIME.
     """
     typed = [name for name in columns if declared.get(name) in DECLARED]
-    free = [name for name in columns if name not in declared]
+    free = [name for name in columns if declared.get(name, LOCAL_TIME) == LOCAL_TIME]
     chosen = {name: Read(None) for name in columns}
     asked = [count for name in free for count in _counts(name)]
     asked += [f"list_distinct(list(trim({quoted(n)})) FILTER ({_is_null_word(n)}))" for n in (*free, *typed)]
@@ -142,7 +143,7 @@ def choose(engine: Engine, relation: str, columns: list[str], declared: Mapping[
         texts = {text: next(counts) for text in TEXTS}
         best = max(held, key=lambda type_: held[type_])
         if fits := next((type_ for type_, count in held.items() if 0 < count == values), None):
-            chosen[name] = Read(fits)
+            chosen[name] = Read(None if fits == "TIMESTAMPTZ" and name in declared else fits)
         elif looks := next((text for text, count in texts.items() if 0 < count == values), None):
             chosen[name] = Read(None, looks=looks)
         elif values and held[best] >= NEARLY * values:

@@ -361,33 +361,3 @@ def test_lists_of_floats_of_one_length_are_an_embedding_and_others_are_only_logg
     text = begun.config.read_text()
     assert "# lists of 3 floats" in text
     assert "logged, read by no model: lists of 0 to 3 floats; a feature needs one length" in text
-
-
-DAYS = [3 + n // 600 for n in range(ROWS)]  # 3 to 9
-
-
-@pytest.mark.parametrize(
-    ("texts", "form", "first_ms", "words"),
-    [
-        ([f"{d:02}/04/2024" for d in DAYS], "%d/%m/%Y", 1_712_102_400_000, "day first; month first, %m/%d/%Y, would"),
-        ([f"{d}-04-24 1:05:09 PM" for d in DAYS], "%d-%m-%y %I:%M:%S %p", 1_712_149_509_000, "month first, %m-%d-%y"),
-        ([f"{d:02}/{13 - d}/2024" for d in DAYS[::-1]], "%d/%m/%Y", 1_712_620_800_000, "day first; month first"),
-        (  # in order only with the month first
-            [f"{4 + n // 2000:02}/{(9, 3)[n // 2000]:02}/2024 10:30" for n in range(ROWS)],
-            "%m/%d/%Y %H:%M",
-            1_712_658_600_000,
-            "month first; day first, %d/%m/%Y %H:%M, would read every row, too, but the rows are not in its order",
-        ),
-        ([f"{10 + n // 600:02}/04/2024" for n in range(ROWS)], "%d/%m/%Y", 1_712_707_200_000, None),
-        ([f"04/{10 + n // 600:02}/2024" for n in range(ROWS)], "%m/%d/%Y", 1_712_707_200_000, None),
-    ],
-    ids=["day first", "two digits", "in no order", "month first by order", "certain day", "certain month"],
-)  # fmt: skip
-def test_the_form_of_dates_is_told_with_the_one_that_it_could_be_as_well(tmp_path, texts, form, first_ms, words):
-    config, begun = proposed(tmp_path, clicks(ROWS, shown_at=None, at=texts))
-    assert config.source.event_time_form == form
-    assert played(config, tmp_path)["event_time_ms"][0].as_py() == first_ms
-    evidence = begun.draft.time.guess.why
-    assert f"text written as {form}" in evidence
-    assert words in evidence if words else "would read every row" not in evidence
-    assert ("event_time_form says which" in " ".join(begun.config.read_text().split())) == (words is not None)

@@ -99,7 +99,7 @@ def losses_of(
     ended     the run is over: a lake without rows is a failure
 
     >>> counts = {"impressions_read": 8000, "lake_rows": 127, "dead_letters": 7873, "feedback_read": 0,
-    ...           "dead_letters_by_reason": {"impression": {"null:bid": 7873}, "feedback": {}}}
+    ...           "duplicates_dropped": 0, "dead_letters_by_reason": {"impression": {"null:bid": 7873}, "feedback": {}}}
     >>> letter = {"topic": "impressions", "partition": 0, "offset": 17, "row": 3, "detail": "`bid` is null"}
     >>> found = losses_of(counts, LossLimits(), examples={"impression": {"null:bid": letter}})
     >>> found.severity, found.lines[0]

@@ -44,7 +44,7 @@ def test_a_new_run_directory_is_made_and_holds_the_resolved_config(run_dir):
     prepare(small(), run_dir)
     assert run_dir.logs.is_dir()
     assert load(run_dir.config) == parse(small())
-    assert sorted(path.name for path in run_dir.root.iterdir()) == ["config.yaml", "logs", "run.lock"]
+    assert sorted(path.name for path in run_dir.root.iterdir()) == ["config.yaml", "logs", "place.json", "run.lock"]
 
 
 def test_a_folder_that_holds_something_else_is_not_made_a_run(tmp_path):

@@ -213,7 +213,7 @@ def model(registered):
         (ROW | {"user_id": None}, "row 1: `user_id` is None; the column is not nullable"),
         (ROW | {"bid": np.nan}, "row 1: `bid` is nan; a finite number needed"),
         (ROW | {"bid": np.inf}, "row 1: `bid` is inf; a finite number needed"),
-        (ROW | {"tags": [1, None]}, "row 1: `tags` is [1, None]; its values are not nullable"),
+        (ROW | {"tags": ["a"]}, "row 1: `tags` is list<item: string>, not list<item: int64>"),
         (ROW | {"user_id": object()}, "row 1: `user_id` is object, not int64"),
     ],
 )  # fmt: skip

@@ -1,18 +1,16 @@
 from .check import Report, check_again, check_config
 from .collisions import shared
 from .memory import student_bytes, teacher_bytes
-from .sample import ColumnSeen, TimeSeen
-from .screen import columns_text, finding_lines, report_text
+from .sample import TimeSeen
+from .screen import finding_lines, report_text
 from .times import WRITTEN, day, plausible, written_as
 
 __all__ = [
     "WRITTEN",
-    "ColumnSeen",
     "Report",
     "TimeSeen",
     "check_again",
     "check_config",
-    "columns_text",
     "day",
     "finding_lines",
     "plausible",

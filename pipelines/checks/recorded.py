@@ -15,7 +15,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipelines.checks.sample import (
-    ColumnSeen,
     LabelSeen,
     Sample,
     TimeSeen,
@@ -24,7 +23,7 @@ from pipelines.checks.sample import (
     match_feedback,
 )
 from pipelines.config import Recorded
-from pipelines.quality import Finding, note, stop
+from pipelines.quality import ColumnSeen, Finding, note, stop
 from streaming.errors import BadInput
 from streaming.messages import Limits, RowRules, conform, is_written_time, without_rows
 from streaming.schema import RowSchema

@@ -11,72 +11,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipelines.quality import ColumnSeen, refused_by_column
 from streaming.messages import Unit
 from streaming.schema import RowSchema
 
-OF_ONE = {"bad_event_time": "event_time_ms", "bad_vertical": "vertical", "too_many_verticals": "vertical"}
-"""Reasons that name no column, and the column that they are about."""
-
 MOST_DELAYS = 1_000_000
 """So many delays of a task are kept; of more, those that come first."""
-
-
-@dataclass
-class ColumnSeen:
-    """A column of the file or topic, by its name in the schema. `rows` were looked at; `lowest` and `highest` are None
-    where its values have no order; `distinct` counts values, those inside lists too. `refused`: values that the column
-    as declared does not hold."""
-
-    name: str
-    type: str
-    rows: int
-    nulls: int
-    lowest: Any
-    highest: Any
-    distinct: int | None
-    refused: int = 0
-
-    @staticmethod
-    def of(name: str, column: pa.ChunkedArray) -> ColumnSeen:
-        """
-        >>> ColumnSeen.of("age", pa.chunked_array([[30, None, 41, 30]]))
-        ColumnSeen(name='age', type='int64', rows=4, nulls=1, lowest=30, highest=41, distinct=2, refused=0)
-        """
-        kind, rows = column.type, len(column)
-        missing = column.null_count
-        values = column
-        if pa.types.is_floating(kind):
-            missing = pc.sum(column.is_null(nan_is_null=True)).as_py() or 0
-            values = column.filter(pc.is_finite(column).fill_null(False))
-        if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-            values = pa.chunked_array([chunk.flatten() for chunk in column.chunks], type=kind.value_type)
-        if pa.types.is_dictionary(values.type):
-            values = values.cast(values.type.value_type)
-        lowest = highest = distinct = None
-        try:
-            lowest, highest = pc.min_max(values).as_py().values()
-            distinct = pc.count_distinct(values, mode="only_valid").as_py()
-        except pa.ArrowNotImplementedError:
-            pass  # a struct or a map has neither
-        return ColumnSeen(name, str(kind), rows, missing, lowest, highest, distinct)
-
-    def as_json(self) -> dict[str, Any]:
-        """
-        >>> ColumnSeen.of("age", pa.chunked_array([[30, None, 41, 30]])).as_json()
-        {'name': 'age', 'type': 'int64', 'nulls': 1, 'smallest': 30, 'largest': 41, 'distinct': 2, 'refused': 0}
-        """
-        seen = _plain(vars(self))
-        return {
-            **{key: seen[key] for key in ("name", "type", "nulls")},
-            "smallest": seen["lowest"],
-            "largest": seen["highest"],
-            "distinct": self.distinct,
-            "refused": self.refused,
-        }
-
-    @property
-    def null_share(self) -> float:
-        return self.nulls / self.rows if self.rows else 0.0
 
 
 @dataclass
@@ -148,9 +88,9 @@ class Sample:
 
     def count_refused_values(self) -> None:
         """Refusals as those of their columns."""
+        refused = refused_by_column({reason: seen.rows for reason, seen in self.refused.items()})
         for column in self.columns:
-            reasons = [(reason.partition(":")[2] or OF_ONE.get(reason), seen) for reason, seen in self.refused.items()]
-            column.refused = sum(seen.rows for name, seen in reasons if name == column.name)
+            column.refused = refused[column.name]
 
     def as_json(self) -> dict[str, Any]:
         return {

@@ -12,7 +12,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipelines.checks.sample import (
-    ColumnSeen,
     Refused,
     Sample,
     TimeSeen,
@@ -21,7 +20,7 @@ from pipelines.checks.sample import (
     match_feedback,
 )
 from pipelines.config import Config, Kafka, Topic
-from pipelines.quality import Finding, note, stop, warn
+from pipelines.quality import ColumnSeen, Finding, note, stop, warn
 from streaming.errors import BadInput, BrokerAway, StreamingError
 from streaming.kafka import TopicReader, beginning_offsets, end_offsets, require_topics
 from streaming.messages import (

@@ -12,9 +12,8 @@ from pipelines.cli.options import AsJson, Overrides, RunDirOption, RunDirOrDefau
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pipelines.checks import ColumnSeen
     from pipelines.config import Config
-    from pipelines.quality import Examined
+    from pipelines.quality import ColumnSeen, Examined
     from pipelines.run_dir import RunDir
     from pipelines.status import RunStatus
     from streaming.tables import Copies
@@ -120,7 +119,8 @@ def _say_examined(what: object, found: Examined, columns: Sequence[ColumnSeen] =
     import json
     import shutil
 
-    from pipelines.checks import columns_text, finding_lines
+    from pipelines.checks import finding_lines
+    from pipelines.quality import columns_text
 
     width = min(100, shutil.get_terminal_size().columns)
     if json_:
@@ -138,8 +138,7 @@ def _say_examined(what: object, found: Examined, columns: Sequence[ColumnSeen] =
 
 def _check_rows(what: Path, labels: list[str], time: str | None, against: Path | None, *, json_: bool) -> None:
     """Raises BadInput where there are no such rows, and Exit with 2 where something is wrong with them."""
-    from pipelines.checks import ColumnSeen
-    from pipelines.quality import examined, read_parquet, rows_of_file, rows_of_lake
+    from pipelines.quality import ColumnSeen, examined, read_parquet, rows_of_file, rows_of_lake
     from pipelines.run_dir import RunDir
     from pipelines.tools import config_of
     from streaming.errors import BadInput

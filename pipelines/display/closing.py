@@ -13,6 +13,7 @@ from pipelines.config import Config
 from pipelines.display.losses import losses_text
 from pipelines.display.screen import duration
 from pipelines.display.tables import COLOURS, WINDOWS, baselines_text, ne_table
+from pipelines.quality import ColumnSeen, columns_text
 from pipelines.results import (
     JUDGED,
     WARM_IMPRESSIONS,
@@ -29,6 +30,9 @@ from pipelines.results import (
 from pipelines.run_dir import RunDir
 from streaming.program import command
 
+MOST_COLUMNS = 12
+"""So many are shown."""
+
 KEPT = "\N{NO-BREAK SPACE}"
 
 
@@ -44,6 +48,8 @@ def print_closing(console: Console, summary: dict[str, Any], run_dir: RunDir, co
         _say(console, f"\nmore      {command('exfm', 'report', run_dir.root)}")
     _say(console, "\n" + counts_text(summary))
     console.print(losses_text(losses, words=False))
+    if summary["run"].get("source") != "generated" and (read := summary.get("columns")):
+        _say(console, "\n" + _columns_text(read, console.width))
     _say(console, "\n" + _places(run_dir, config))
     if config.source is not None:
         _say(console, f"again, with another seed\n  {_another_seed(run_dir, config)}")
@@ -125,6 +131,14 @@ def counts_text(summary: dict[str, Any]) -> str:
         pieces.append("left out by sampling " + ", ".join(f"{name} {n:,}" for name, n in sampled.items() if n))
     hold = counts_hold(counts) and rows_hold(summary["workers"])
     return " · ".join(pieces) + f" (the counts {'balance' if hold else 'DO NOT BALANCE'})"
+
+
+def _columns_text(columns: list[dict[str, Any]], width: int) -> str:
+    """What was read of the columns, those first of which values were refused."""
+    first = sorted(columns, key=lambda column: -column["refused"])[:MOST_COLUMNS]
+    more = len(columns) - len(first)
+    text = columns_text([ColumnSeen.from_json(column) for column in first], width)
+    return text + (f"\n{more:,} more columns: `columns` of summary.json" if more else "")
 
 
 def _places(run_dir: RunDir, config: Config) -> str:

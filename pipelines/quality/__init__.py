@@ -2,6 +2,7 @@
 
 finding     one thing found: how grave it is, where, what was seen, what to do
 columns     a table's columns as codes: values, or bins of numbers
+column_seen what a column holds, in a line
 leakage     features that know the label
 skew        features that were recorded otherwise than they are rebuilt
 drift       features whose values change, by day and by vertical

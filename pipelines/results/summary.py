@@ -11,6 +11,7 @@ from typing import Any
 
 from pipelines.config import Config, StudentSettings
 from pipelines.results.age import by_tenth
+from pipelines.results.columns_read import columns_read
 from pipelines.results.counts import counts_of
 from pipelines.results.figures import MODELS, columns_of, judge, judge_as_shown, no_rows
 from pipelines.results.losses import Severity, losses_in
@@ -20,6 +21,8 @@ from pipelines.run_dir import RunDir
 from pipelines.status import RunStatus, WorkerStatus
 from pipelines.training import count_predictions, read_predictions
 from pipelines.workers import Report
+from streaming.errors import StreamingError
+from streaming.lake import LakeReader
 from streaming.sources.synthetic import Truth, load_truth
 
 FORMAT = 2
@@ -103,6 +106,7 @@ def summarise(config: Config, run_dir: RunDir, status: RunStatus) -> Summary:
         "counts": counts_of(counters),
         "workers": workers,
         "students": students_of(config, run_dir, last_seq),
+        "columns": _columns(config, run_dir, counters),
         "losses": {
             "examples": counters["dead_letter_examples"],
             "feedback": [],
@@ -113,6 +117,15 @@ def summarise(config: Config, run_dir: RunDir, status: RunStatus) -> Summary:
         value["losses"]["feedback"] = [task._asdict() for task in lost_feedback(config, run_dir)]
     value["losses"] |= losses_in(value, config).as_json()
     return Summary(value)
+
+
+def _columns(config: Config, run_dir: RunDir, counters: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """What was read of every column; nothing of a lake that cannot be read, which its writer names."""
+    try:
+        found = columns_read(LakeReader(run_dir.lake, config.rows), counters["dead_letters"]["impression"])
+    except StreamingError:
+        return []
+    return [{"rows": column.rows, **column.as_json()} for column in found]
 
 
 def _given_rows(config: Config, run_dir: RunDir, reports: Mapping[str, Report], lake_rows: int) -> dict[str, int]:

@@ -50,6 +50,20 @@ def rows(text, *starts):
 
 
 @pytest.mark.parametrize("width", WIDTHS)
+def test_the_closing_screen_of_recorded_rows_shows_what_was_read_of_each_column(width):
+    seen = {"rows": 200, "nulls": 2, "smallest": 3, "largest": 90, "distinct": 41}
+    columns = [{"name": f"c{n}", "type": "int64", "refused": 7 * (n == 15), **seen} for n in range(20)]
+    recorded = SUMMARY | {"columns": columns, "run": SUMMARY["run"] | {"source": "recorded"}}
+    text = closing(width, recorded)
+    assert rows(text, "column", "type", "null", "refused", "distinct")
+    (line,) = rows(text, "c15")
+    assert line.split() == ["c15", "int64", "1.0%", "7", "41", "3", "to", "90"]
+    assert len(rows(text, "c0") + rows(text, "c10") + rows(text, "c11")) == 2
+    assert "8 more columns: `columns` of summary.json" in text
+    assert "`columns` of summary.json" not in closing(width, SUMMARY | {"columns": columns})
+
+
+@pytest.mark.parametrize("width", WIDTHS)
 def test_the_closing_screen_leads_with_a_verdict_in_words_per_student(width):
     text = words(closing(width))
     verdict = (

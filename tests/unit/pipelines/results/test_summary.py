@@ -119,7 +119,7 @@ def test_the_summary_holds_every_field_that_others_rely_on(run_dir):
     summary = finished(run_dir)
     write_json(run_dir.summary, summary.value)
     value = json.loads(run_dir.summary.read_text())
-    assert value.keys() == {"format", "run", "counts", "workers", "students", "losses"}
+    assert value.keys() == {"format", "run", "counts", "workers", "students", "columns", "losses"}
     assert value["run"].keys() >= {"name", "config_hash", "versions", "started_at", "wall_s", "pace", "seed"}
     assert value["run"]["config_hash"] == CONFIG.hash
     assert value["workers"]["student-feed"] == {
@@ -133,6 +133,9 @@ def test_the_summary_holds_every_field_that_others_rely_on(run_dir):
         "teacher_inferences", "feedback_read", "late_feedback", "unmatched_feedback", "feedback_dead_letters",
     }  # fmt: skip
     assert value["students"]["feed"]["ctr"]["rows"] == 112
+    (user,) = (column for column in value["columns"] if column["name"] == "user_id")
+    nothing = {"rows": 0, "nulls": 0, "smallest": None, "largest": None, "distinct": 0}
+    assert user == {"name": "user_id", "type": "int64", "refused": 4} | nothing
 
 
 def test_counts_add_up_for_every_settlement_group(run_dir):

@@ -1,15 +1,50 @@
-"""The most processes and threads that a user or a container may have, in words where it was met."""
+"""The most processes and threads that a user or a container may have: how many are left, and words where none is."""
 
 from __future__ import annotations
 
 import errno
 import os
 import resource
+from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 SAID = ("Resource temporarily unavailable", "can't start new thread", "unable to create native thread")
 """What the C library, Python and Java say of it."""
 POOLS = ("/sys/fs/cgroup/pids.max", "/sys/fs/cgroup/pids/pids.max")
+REMEDY = (
+    "Raise that limit (of a container: docker's --pids-limit, podPidsLimit of Kubernetes), end what is not needed, or "
+    "have students share processes (resources.students_per_host)"
+)
+
+
+class Limit(NamedTuple):
+    whose: str
+    used: int
+    most: int
+
+    def __str__(self) -> str:
+        return f"{self.whose} has {self.used:,} of {self.most:,}"
+
+
+def limits() -> Iterator[Limit]:
+    """Those that hold for this process; root has none but the container's."""
+    most, user = resource.getrlimit(resource.RLIMIT_NPROC)[0], os.getuid()
+    if most != resource.RLIM_INFINITY and user != 0:
+        yield Limit(f"user {user} (ulimit -u)", _tasks_of(user), most)
+    for pool in map(Path, POOLS):
+        try:
+            allowed, used = pool.read_text().strip(), pool.with_name("pids.current").read_text()
+        except OSError:
+            continue
+        if allowed != "max":
+            yield Limit(f"the container ({pool})", int(used), int(allowed))
+
+
+def too_few_left(needed: int) -> str | None:
+    """What to do where so many processes and threads cannot be started; None where they can, as far as is known."""
+    short = [limit for limit in limits() if limit.most - limit.used < needed]
+    return f"{'; '.join(map(str, short))}. {REMEDY}" if short else None
 
 
 def met_limit(error: BaseException | str) -> str | None:
@@ -23,21 +58,17 @@ def met_limit(error: BaseException | str) -> str | None:
     """
     if getattr(error, "errno", None) != errno.EAGAIN and not any(said in str(error) for said in SAID):
         return None
-    return (
-        f"no more processes or threads can be started here: {'; '.join(_limits())}. Raise that limit (of a container: "
-        "docker's --pids-limit, podPidsLimit of Kubernetes), end what is not needed, or have students share "
-        "processes (resources.students_per_host)"
-    )
+    known = "; ".join(map(str, limits())) or "the system has no more to give (/proc/sys/kernel/threads-max)"
+    return f"no more processes or threads can be started here: {known}. {REMEDY}"
 
 
-def _limits() -> list[str]:
-    most = resource.getrlimit(resource.RLIMIT_NPROC)[0]
-    found = [] if most == resource.RLIM_INFINITY else [f"user {os.getuid()} may have {most:,} (ulimit -u)"]
-    for pool in map(Path, POOLS):
+def _tasks_of(user: int) -> int:
+    """The user's processes and threads on this machine; those that others hide from it are not counted."""
+    found = 0
+    for process in filter(str.isdecimal, os.listdir("/proc")):
         try:
-            allowed, used = pool.read_text().strip(), pool.with_name("pids.current").read_text().strip()
-        except OSError:
+            if os.stat(f"/proc/{process}").st_uid == user:
+                found += len(os.listdir(f"/proc/{process}/task"))
+        except OSError:  # it has ended
             continue
-        if allowed != "max":
-            found.append(f"the container has {int(used):,} of {int(allowed):,} ({pool})")
-    return found or ["the system has no more to give (/proc/sys/kernel/threads-max)"]
+    return found

@@ -17,6 +17,7 @@ from typing import Annotated, Any
 import typer
 import typer.core
 
+from streaming.process_limit import met_limit
 from streaming.program import command
 
 DONE, FAILED, CALLERS_MISTAKE, INTERRUPTED = 0, 1, 2, 130
@@ -113,7 +114,7 @@ def exit_code(error: BaseException) -> int | None:
         kind: Any = getattr(sys.modules.get(module), name, None)
         if kind is not None and isinstance(error, kind):
             return code
-    if isinstance(error, OSError):
+    if isinstance(error, OSError) or met_limit(error) is not None:
         return FAILED
     if isinstance(error, KeyboardInterrupt):
         return INTERRUPTED
@@ -121,6 +122,8 @@ def exit_code(error: BaseException) -> int | None:
 
 
 def _message(error: BaseException) -> str:
+    if exit_code(error) == FAILED and (limit := met_limit(error)) is not None:
+        return f"{error}: {limit}"
     if isinstance(error, OSError) and error.strerror:
         place = f"{error.filename}: " if error.filename else ""
         return f"{place}{error.strerror} (from the operating system; --debug shows where)"

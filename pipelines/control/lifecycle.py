@@ -16,6 +16,7 @@ from pipelines.control.conclusion import earlier_summary
 from pipelines.control.live_run import LiveRun
 from pipelines.control.preflight import (
     check_compiler,
+    check_processes,
     check_ranks,
     clear,
     contents,
@@ -69,6 +70,7 @@ def run(
     until_end = until_end or config.source is not None
     check_ranks(config, local=local)
     check_compiler(config)
+    check_processes(config, local=local)
     refuse_foreign(run_dir)
     before = contents(run_dir.root)
     with locked(run_dir), left_as_found(run_dir, before) as found, interruptible():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 from collections.abc import Callable, Collection, Iterator
@@ -20,12 +21,14 @@ from pipelines.run_dir import RunDir, keep_place, original_of
 from streaming.disk import file_lock, read_json, write_text
 from streaming.errors import BadInput, StreamingError
 from streaming.kafka import source_topics
+from streaming.process_limit import too_few_left
 from streaming.program import command
 
 if TYPE_CHECKING:
     from pipelines.planning import Part
 
 GB = 1 << 30
+OF_RAY, OF_WORKER, OF_BROKER = 80, 20, 60
 
 
 def prepare(
@@ -141,6 +144,21 @@ def _disk(root: Path, needed_gb: float) -> None:
         raise StreamingError(
             f"{free:.1f} GB are free on the disk of {root}, {needed_gb:g} GB are wanted before a run starts "
             "(resources.min_free_disk_gb); free some, or give another disk with --run-dir"
+        )
+
+
+def check_processes(config: Config, *, local: bool) -> None:
+    """Raises StreamingError where a limit on processes and threads leaves too few for the workers: libraries in C++
+    would abort. What is asked for is two thirds of what a run takes on two cores."""
+    if local or config.resources.address is not None:
+        return
+    students = math.ceil(len(config.students) / config.resources.students_per_host)
+    workers = students + config.teacher.ranks + config.augmentation.ranks + (config.source is not None)
+    needed = OF_RAY + workers * OF_WORKER + (OF_BROKER if config.kafka.bootstrap_servers is None else 0)
+    if (words := too_few_left(needed)) is not None:
+        raise StreamingError(
+            f"a run of {workers} worker processes starts {needed} processes and threads and more, which cannot be "
+            f"started here: {words}"
         )
 
 

@@ -38,6 +38,8 @@ from pathlib import Path
 from selectors import EVENT_READ, DefaultSelector
 from typing import NamedTuple, NoReturn
 
+import psutil
+
 from pipelines.launch import forked
 
 STDIN = 0
@@ -82,8 +84,10 @@ class ForkServer:
     def pid(self) -> int:
         return self._process.pid
 
-    def close(self) -> None:
-        """End the server, whatever it is at; what it forked lives on. May be called again."""
+    def close(self, forks_end_s: float | None = None) -> None:
+        """End the server, whatever it is at. What it forked lives on; for `forks_end_s` at most, where that is given:
+        a fork that stands still would for ever. May be called again."""
+        forks = [] if forks_end_s is None else self._forks()
         if isinstance(self._process, _Fork):
             self._process.end()
         else:
@@ -91,7 +95,16 @@ class ForkServer:
             self._process.kill()  # before its standard input ends: else it may begin to end by itself
             self._process.wait()
             self._process.stdin.close()
+        for fork in psutil.wait_procs(forks, forks_end_s)[1]:
+            with suppress(psutil.Error):
+                fork.kill()
         shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _forks(self) -> list[psutil.Process]:
+        try:
+            return psutil.Process(self.pid).children()
+        except psutil.NoSuchProcess:
+            return []
 
 
 class _Fork:
@@ -197,7 +210,13 @@ def _answer(connection: socket.socket, waiting: list[str]) -> _Asked | None:
         asked.settle()
         _import(waiting)
         waiting.clear()
-    fork = os.fork()
+    try:
+        fork = os.fork()
+    except OSError as error:  # of a limit on processes: who asks is one already, and becomes what it asked for
+        _close(descriptors)
+        with suppress(OSError):
+            connection.sendall(f"cannot fork: {error}".encode())
+        return None
     if fork == 0:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)

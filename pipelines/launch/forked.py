@@ -10,22 +10,26 @@ import os
 import socket
 import sys
 
+PID_BYTES = 4
 
-def ask(path: str, script: list[str]) -> bool:
-    """Whether there is a process now that runs `script` with this one's descriptors 0 to 2, environment and folder."""
+
+def ask(path: str, script: list[str]) -> str | None:
+    """Why there is no process now that runs `script` with this one's descriptors 0 to 2, environment and folder; None
+    where there is."""
     with socket.socket(socket.AF_UNIX) as server:
         try:
             server.connect(path)
             socket.send_fds(server, [b"3"], [0, 1, 2])
             server.sendall(json.dumps([script, dict(os.environ), os.getcwd()]).encode())
             server.shutdown(socket.SHUT_WR)
-            return len(server.recv(4)) == 4  # its number
+            answer = server.recv(200)
         except OSError:
-            return False
+            answer = b""
+    return None if len(answer) == PID_BYTES else answer.decode() or "does not answer"
 
 
 if __name__ == "__main__":
     path, python, *script = sys.argv[1:]
-    if not ask(path, [word for word in script if word != "-u"]):
-        print(f"the fork server does not answer: {python} imports everything by itself", file=sys.stderr, flush=True)
+    if (why := ask(path, [word for word in script if word != "-u"])) is not None:
+        print(f"the fork server {why}; {python} imports everything by itself", file=sys.stderr, flush=True)
         os.execv(python, [python, *script])

@@ -49,6 +49,7 @@ class RankHandle:
 
     unplaced(waited_s): why no place will be found, or None while one may be.
     give_back(): releases what was reserved for them.
+    ended(): why processes end, where something else than what they say is known of it.
     """
 
     def __init__(
@@ -58,11 +59,12 @@ class RankHandle:
         *,
         unplaced: Callable[[float], str | None],
         give_back: Callable[[], None] = lambda: None,
+        ended: Callable[[], str | None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.node: str | None = None  # of rank 0
         self._name, self._processes = name, list(processes)
-        self._unplaced, self._give_back = unplaced, give_back
+        self._unplaced, self._give_back, self._ended = unplaced, give_back, ended
         self._clock = clock
         self._created = clock()
         self._failed_at: float | None = None
@@ -140,6 +142,8 @@ class RankHandle:
         """The death that the others followed from: one with a specific cause, or a process that is gone."""
         rank = min(failed, key=lambda r: (failed[r].cause is Cause.CRASH, not isinstance(failed[r], Gone), r))
         died, ranks = failed[rank], len(self._processes)
+        if isinstance(died, Gone) and (words := self._ended()) is not None:
+            died = Gone(f"{died} {words}", died.cause)
         if ranks == 1:
             return Died(str(died), died.cause)
         silent = f"; rank {', '.join(map(str, missing))} did not answer" if missing else ""

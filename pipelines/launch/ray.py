@@ -32,6 +32,8 @@ from pipelines.rules import Died, Gone
 from pipelines.workers import Orders, Report
 
 SLOW_STARTS = 5
+FORKS_END_S = 3.0
+LOOK_S = 10.0  # between two looks into Ray's logs while a worker is placed
 
 
 class Handle(Protocol):
@@ -196,6 +198,7 @@ class RayLauncher:
         self._hosts: dict[str, Any] = {}
         self._running: set[str] = set()
         self._alone: set[str] = set()
+        self._look_at = 0.0
         self._forks = fitting(forks, resources.threads, resources.address)
         require_answer(resources.address)
         forking = {} if self._forks is None else {"py_executable": self._forks.command}
@@ -230,7 +233,8 @@ class RayLauncher:
             _RayProcess(self._actor(cpus, place, str(own), self._resources.log_mb), name, build, str(own))
             for own, place in zip(logs, places.each, strict=True)
         ]
-        return RankHandle(name, processes, unplaced=partial(self._unplaced, name, places), give_back=places.give_back)
+        unplaced = partial(self._unplaced, name, places)
+        return RankHandle(name, processes, unplaced=unplaced, give_back=places.give_back, ended=self._node.limit_met)
 
     def _actor(self, cpus: float, place: Any, *given: Any) -> Any:
         import ray
@@ -263,7 +267,8 @@ class RayLauncher:
         def unplaced(waited_s: float) -> str | None:
             return None if host in self._running else self._unplaced(name, places, waited_s)
 
-        return RankHandle(name, [_SharedProcess(actor, events, name, build, str(log))], unplaced=unplaced)
+        processes = [_SharedProcess(actor, events, name, build, str(log))]
+        return RankHandle(name, processes, unplaced=unplaced, ended=self._node.limit_met)
 
     def _host_ended(self, host: str, actor: Any, logs: Path) -> None:
         """Its workers are started again in a new shared process; the one whose turn it was, in a process of its own."""
@@ -311,6 +316,10 @@ class RayLauncher:
         import ray
 
         timeout_s, cpus = self._resources.placement_timeout_s, self._resources.cpus_per_worker
+        if waited_s >= LOOK_S and time.monotonic() >= self._look_at:
+            self._look_at = time.monotonic() + LOOK_S
+            if (limit := self._node.limit_met()) is not None:
+                return f"no process for {name} within {waited_s:.0f} s: {limit}"
         if waited_s < timeout_s or (waited_s <= SLOW_STARTS * timeout_s and places.held()):
             return None
         ranks, total = len(places.each), ray.cluster_resources().get("CPU", 0.0)
@@ -333,4 +342,4 @@ class RayLauncher:
             ray.shutdown()
         finally:
             if self._forks is not None:
-                self._forks.close()
+                self._forks.close(FORKS_END_S)

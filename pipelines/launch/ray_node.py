@@ -26,6 +26,7 @@ NOT_IN_USE = -1  # as Ray's agents say it
 ANSWER_S = 10.0
 LOG_LINES = 5
 LOG_BYTES = 20_000
+LATE_S = 60.0
 
 
 class RayNode:
@@ -88,11 +89,9 @@ class RayNode:
         said, ended = str(error).strip().partition("\n")[0] or type(error).__name__, self._ended()
         process, how = ended or (USED[0], said)
         try:
-            words = (
-                f"Ray did not come up here within {waited_s:.0f} s ({how}); "
-                f"{met_limit(error) or 'a busy machine takes longer: raise resources.placement_timeout_s'}"
-                f"{self._log_of(process)}"
-            )
+            slow = "a busy machine takes longer: raise resources.placement_timeout_s"
+            why = met_limit(error) or self.limit_met() or slow
+            words = f"Ray did not come up here within {waited_s:.0f} s ({how}); {why}{self._log_of(process)}"
         finally:
             if self._node is not None:
                 with suppress(Exception):
@@ -114,16 +113,35 @@ class RayNode:
         if (ended := self._ended()) is None:
             return None
         process, how = ended
-        return f"Ray has died on this machine: {how}; what was committed is kept{self._log_of(process)}"
+        limit = "" if (met := self.limit_met()) is None else f"; {met}"
+        return f"Ray has died on this machine: {how}; what was committed is kept{limit}{self._log_of(process)}"
+
+    def limit_met(self) -> str | None:
+        """What to do where one of its processes, workers among them, said of late that it could start no process or
+        thread; None where none did, or they are on other machines."""
+        late = time.time() - LATE_S
+        for log in self._logs.glob("*.*"):
+            with suppress(OSError):
+                if log.stat().st_mtime >= late and (words := met_limit(_end_of(log))) is not None:
+                    return words
+        return None
+
+    @property
+    def _logs(self) -> Path:
+        return Path("/nowhere") if self._node is None else Path(self._node.get_logs_dir_path())
 
     def _log_of(self, process: str) -> str:
-        folder = Path(getattr(self._node, "_logs_dir", "") or "/nowhere")
-        for log in (folder / f"{process}.err", folder / f"{process}.out"):
+        for log in (self._logs / f"{process}.err", self._logs / f"{process}.out"):
             with suppress(OSError):
-                tail = log.read_bytes()[-LOG_BYTES:].decode(errors="replace").split("\n")
-                if lines := [line for line in tail if line.strip()][-LOG_LINES:]:
+                if lines := [line for line in _end_of(log).split("\n") if line.strip()][-LOG_LINES:]:
                     return f"; last lines of {log}:\n" + "\n".join(lines)
         return ""
+
+
+def _end_of(log: Path) -> str:
+    with log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - LOG_BYTES))
+        return file.read().decode(errors="replace")
 
 
 def require_answer(address: str | None) -> None:

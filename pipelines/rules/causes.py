@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from exfm.errors import ConfigError, Diverged, Unusable
 from pipelines.rules.policies import Cause
 from streaming.errors import BadInput, BrokerAway, DataLost, DiskFull
+from streaming.process_limit import met_limit
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
 FULL_WORDS = ("No space left on device", "disk is full", "Disk quota exceeded")
@@ -34,7 +35,8 @@ class Died(Exception):
                 "kept. Check the disk and mount it writable again",
                 Cause.PERMANENT,
             )
-        return Died(f"{type(error).__name__}: {error}", cause_of(error))
+        limit = "" if (met := met_limit(error)) is None else f"; {met}"
+        return Died(f"{type(error).__name__}: {error}{limit}", cause_of(error))
 
 
 class Gone(Died):

@@ -30,6 +30,7 @@ from streaming.broker.jars import cache_folder
 from streaming.disk import file_lock, write_text
 from streaming.errors import BadInput, DiskFull, StreamingError
 from streaming.ports import HOST, free_port, occupant
+from streaming.process_limit import met_limit
 
 POLL_S = 0.05
 KILLED_S = 30.0
@@ -184,9 +185,11 @@ class LocalBroker:
                 if probe.connect_ex((HOST, running.port)) == 0:
                     return
             if process is None or not self._alive(process):
+                said = self.log_tail()
+                limit = "" if (met := met_limit(said)) is None else f"{met}; "
                 raise StreamingError(
-                    f"the broker ended while starting; its log is {self.directory / 'broker.log'}; last lines:\n"
-                    f"{self.log_tail()}"
+                    f"the broker ended while starting; {limit}its log is {self.directory / 'broker.log'}; last lines:\n"
+                    f"{said}"
                 )
             if time.monotonic() > deadline:
                 raise StreamingError(

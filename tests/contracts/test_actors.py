@@ -138,6 +138,28 @@ def test_the_cause_of_a_death_comes_out_of_the_actors_process(launcher, tmp_path
     assert words in str(death)
 
 
+def test_where_a_limit_on_processes_was_met_the_worker_is_given_up_on_at_once_and_the_limit_is_named(
+    launcher, tmp_path, monkeypatch
+):
+    """Its process says so to Ray's logs alone, and ends, or stands still."""
+    monkeypatch.setattr("pipelines.launch.ray.LOOK_S", 0.0)
+    log = launcher._node._logs / "worker-of-the-test.err"
+    log.write_text("E1126 08:22:01.783694 15227 thd.cc:157] pthread_create failed: Resource temporarily unavailable\n")
+    try:
+        death = lived(launcher, "none", tmp_path)
+        assert isinstance(death, Died)
+        assert death.cause is Cause.PERMANENT
+        assert "no process for teacher within 0 s: no more processes or threads can be started here: " in str(death)
+        monkeypatch.undo()
+        death = lived(launcher, "killed", tmp_path)
+        assert isinstance(death, Died)
+        assert death.cause is Cause.CRASH
+        assert "actor" in str(death)
+        assert "no more processes or threads can be started here: " in str(death)
+    finally:
+        log.unlink()
+
+
 def coordinated(
     name: str,
     run_dir: RunDir,

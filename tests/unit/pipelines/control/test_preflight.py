@@ -18,6 +18,7 @@ from pipelines.run_dir import RunDir
 from pipelines.status import RunStatus
 from streaming.disk import write_json
 from streaming.errors import BadInput, StreamingError
+from streaming.process_limit import Limit
 from tests.support.pipelines.locks import HOLDER
 from tests.support.pipelines.raw_configs import changed, small
 
@@ -91,6 +92,18 @@ def test_a_full_disk_is_refused_with_both_numbers(run_dir, monkeypatch):
     assert said.startswith(f"1.5 GB are free on the disk of {run_dir.root}, 2 GB are wanted before a run starts")
     assert "resources.min_free_disk_gb" in said
     prepare(changed("resources.min_free_disk_gb", 1.5), run_dir)  # exactly enough is enough
+
+
+def test_a_limit_on_processes_that_leaves_too_few_for_the_workers_is_refused_with_both_numbers(monkeypatch):
+    monkeypatch.setattr("streaming.process_limit.limits", lambda: [Limit("the container (pids.max)", 180, 256)])
+    config = parse(small())
+    preflight.check_processes(config, local=True)
+    with pytest.raises(StreamingError) as refused:
+        preflight.check_processes(config, local=False)
+    assert str(refused.value).startswith("a run of 5 worker processes starts 240 processes and threads and more")
+    assert "cannot be started here: the container (pids.max) has 180 of 256. Raise that limit" in str(refused.value)
+    elsewhere = config.resources.model_copy(update={"address": "10.0.0.1:6379"})
+    preflight.check_processes(config.model_copy(update={"resources": elsewhere}), local=False)
 
 
 def test_no_disk_is_too_small_when_nothing_is_asked_for(run_dir, monkeypatch):

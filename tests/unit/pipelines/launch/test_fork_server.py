@@ -97,6 +97,33 @@ def test_who_asks_a_server_that_is_gone_becomes_the_process_itself(server, tmp_p
     assert "the fork server does not answer" in done.stderr
 
 
+def test_a_server_that_may_not_fork_lives_on_and_who_asks_becomes_the_process_itself(tmp_path, monkeypatch):
+    """As where a limit on processes was met."""
+    (tmp_path / "limited.py").write_text(
+        "import errno, os\ndef fork(): raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))\nos.fork = fork"
+    )
+    script = tmp_path / "said.py"
+    script.write_text(SAID)
+    monkeypatch.setenv("AT_BIRTH", "1")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *sys.path]))
+    with closing(ForkServer(["limited"], {})) as server:
+        for done in (ask(server, script, "one"), ask(server, script, "one")):
+            assert json.loads(done.stdout)["argv"] == ["one"]
+            assert "the fork server cannot fork: [Errno 11] Resource temporarily unavailable; " in done.stderr
+        assert psutil.Process(server.pid).is_running()
+
+
+def test_a_fork_that_stands_still_is_ended_with_the_server_where_that_is_asked_for(server, tmp_path):
+    script = tmp_path / "still.py"
+    script.write_text("import os, signal\nos.kill(os.getpid(), signal.SIGSTOP)")
+    with subprocess.Popen([*shlex.split(server.command), str(script)]):
+        pass
+    eventually(lambda: [fork.status() for fork in psutil.Process(server.pid).children()] == ["stopped"], look_s=0.02)
+    (fork,) = psutil.Process(server.pid).children()
+    server.close(0.05)
+    eventually(lambda: not fork.is_running() or fork.status() == psutil.STATUS_ZOMBIE, look_s=0.02)
+
+
 @pytest.mark.parametrize("said", [None, b"", b'[["/nowhere.py"], {'])
 def test_who_is_ended_while_it_asks_keeps_no_one_else_from_being_answered(server, tmp_path, said):
     script = tmp_path / "said.py"

@@ -143,7 +143,9 @@ def test_where_a_limit_on_processes_was_met_the_worker_is_given_up_on_at_once_an
 ):
     """Its process says so to Ray's logs alone, and ends, or stands still."""
     monkeypatch.setattr("pipelines.launch.ray.LOOK_S", 0.0)
-    log = launcher._node._logs / "worker-of-the-test.err"
+    (raylet,) = (child for child in psutil.Process().children() if child.name() == "raylet")
+    (folder,) = (word.partition("=")[2] for word in raylet.cmdline() if word.startswith("--log_dir="))
+    log = Path(folder) / "worker-of-the-test.err"
     log.write_text("E1126 08:22:01.783694 15227 thd.cc:157] pthread_create failed: Resource temporarily unavailable\n")
     try:
         death = lived(launcher, "none", tmp_path)

@@ -31,10 +31,12 @@ from streaming.messages import (
     RawMessage,
     ahead_ms,
     believed,
+    envelope_in,
     framed,
     in_seconds,
     make_codec,
     unit_hint,
+    whole_keys,
 )
 from streaming.position import Partition, SourcePosition
 
@@ -43,6 +45,9 @@ PATIENCE_S = 30.0
 """A topic is read for no longer."""
 
 PLACE = ("source_topic", "source_partition", "source_offset")
+
+MISSING = tuple(f"missing_column:{name}" for name in ("impression_id", "event_time_ms", "vertical", "task"))
+"""Reasons of objects that have something else at their outermost level."""
 
 Piece = dict[Partition, tuple[int, int]]
 """Of each partition the offsets to read, the second one exclusive."""
@@ -200,17 +205,28 @@ class _Reader:
                     yield messages
 
     def _look_at_codec(self, topic: Topic, kind: Kind, messages: list[RawMessage], reasons: list[str]) -> None:
-        """A topic of JSON that is read as Arrow, or the other way round."""
-        messages = [message for message in messages if message.value]
+        """What the messages of a topic are, where none of them can be read as the config has it."""
+        setting = f"kafka.{kind}{'s' * (kind == 'impression')}"
+        rows = [message for message in messages if message.value]
         reasons = [reason for reason in reasons if reason != TOMBSTONE]
-        if not messages or len(reasons) < len(messages) or set(reasons) != {"undecodable"} or self.findings:
+        if not rows or len(reasons) < len(rows) or any(found.where.startswith(setting) for found in self.findings):
             return
-        if framed(messages[0].value) or topic.unwrap is not None or topic.impression_id == "key":
-            return  # the letters say what it is
-        other = "json" if topic.codec == "arrow" else "arrow"
-        looks = messages[0].value.lstrip()[:1] == b"{"
-        if looks == (other == "json"):
-            setting = f"kafka.{kind}{'s' * (kind == 'impression')}.codec"
-            self.findings.append(
-                stop(setting, f"messages of topic `{topic.topic}` are not {topic.codec}", f"set {setting} to {other}")
-            )
+        found, refused, is_json = envelope_in(rows[0].value), set(reasons), rows[0].value.lstrip()[:1] == b"{"
+        unlike = found != topic.unwrap and (found is not None or is_json)
+        if unlike and topic.codec != "avro" and refused <= {"undecodable", *MISSING}:
+            if found is not None:
+                seen, wanted = f"are in an envelope of {found}", f"{{unwrap: {found}}}"
+            else:
+                seen, wanted = f"are in no envelope of {topic.unwrap}", "json"
+            self._stop(f"{setting}.codec", f"messages of topic `{topic.topic}` {seen}", wanted)
+        elif refused == {"missing_column:impression_id"} and whole_keys([message.key for message in rows]) is not None:
+            distinct = len({message.key for message in rows})
+            seen = f"have no `impression_id`, and keys ({distinct:,} different ones of {len(rows):,})"
+            self._stop(f"{setting}.impression_id", f"messages of topic `{topic.topic}` {seen}", "{from: key}")
+        elif refused == {"undecodable"} and topic.unwrap is None and topic.impression_id == "value":
+            other = "json" if topic.codec == "arrow" else "arrow"
+            if not framed(rows[0].value) and is_json == (other == "json"):
+                self._stop(f"{setting}.codec", f"messages of topic `{topic.topic}` are not {topic.codec}", other)
+
+    def _stop(self, setting: str, seen: str, wanted: str) -> None:
+        self.findings.append(stop(setting, seen, f"set {setting} to {wanted}"))

@@ -14,13 +14,27 @@ import pyarrow.parquet as pq
 
 from streaming.errors import BadInput
 from streaming.kafka import KafkaSettings, TopicReader, beginning_offsets, end_offsets, require_topics
-from streaming.messages import EndOfStream, RawMessage, is_end_marker, read_ipc
+from streaming.messages import (
+    BOM,
+    EndOfStream,
+    Envelope,
+    RawMessage,
+    envelope_in,
+    is_end_marker,
+    read_ipc,
+    unwrapped,
+    whole_keys,
+    with_id_of_key,
+)
 from streaming.position import Partition, SourcePosition
 from streaming.schema import UNKNOWN
 
 SCHEME = "kafka://"
 IMPRESSION, FEEDBACK = ("impression_id", "event_time_ms", "vertical"), ("impression_id", "event_time_ms", "task")
 """Names that messages have in every stream."""
+
+DISTINCT = 0.9
+"""Keys of impressions are ids where this share of them is different: a few may have been sent twice."""
 
 
 class AskedTopics(NamedTuple):
@@ -82,8 +96,11 @@ def sample(asked: AskedTopics, folder: Path) -> Sampled:
         found.said.append(f"records inside messages are read by no model, and left out: {', '.join(records)}")
     if shown.mixed:
         found.said.append(f"left out, for their values are of several types: {', '.join(sorted(shown.mixed))}")
+    found.said += shown.said
     pq.write_table(rows.select(kept), found.impressions)
+    told.text_ids = pa.types.is_string(rows["impression_id"].type)
     events = told.read(asked.rows, asked.seconds)
+    found.said += told.said
     told.require(FEEDBACK, events)
     _in_ms(asked.feedback, events)
     tasks = events["task"].to_pylist()
@@ -121,12 +138,27 @@ class _Topic:
         self._settings, self._name = settings, name
         self._partitions = [Partition(name, number) for number in range(partitions)]
         self.codec = "json"
+        self.unwrap: Envelope | None = None
+        self.id_of_key, self.distinct_keys = False, 0
+        self.text_ids: bool | None = None  # of feedback: as the impressions' are
         self.messages = self.read_messages = 0
         self.mixed: set[str] = set()
 
     @property
     def setting(self) -> dict[str, Any]:
-        return {"topic": self._name, "partitions": len(self._partitions), "codec": self.codec}
+        codec = self.codec if self.unwrap is None else {"unwrap": self.unwrap}
+        of_key = {"impression_id": {"from": "key"}} if self.id_of_key else {}
+        return {"topic": self._name, "partitions": len(self._partitions), "codec": codec, **of_key}
+
+    @property
+    def said(self) -> list[str]:
+        """What is done to messages before they are rows."""
+        words = []
+        if self.unwrap is not None:
+            words.append(f"messages of `{self._name}` are in an envelope of {self.unwrap}, which is taken off")
+        if self.id_of_key:
+            words.append(f"messages of `{self._name}` have no `impression_id`, and their keys are taken for it")
+        return words
 
     def read(self, rows: int, seconds: float) -> pa.Table:
         """The newest messages, with about `rows` rows, in the order of their offsets."""
@@ -163,8 +195,9 @@ class _Topic:
                 yield from (m for m in messages if m.value and not is_end_marker(m))
 
     def _codec_of(self, message: RawMessage) -> str:
-        start = message.value.lstrip()[:1]
-        if start == b"{":
+        found = envelope_in(message.value)
+        if message.value.removeprefix(BOM).lstrip()[:1] == b"{" or found is not None:
+            self.unwrap = found
             return "json"
         if message.value[:4] == b"\xff\xff\xff\xff":
             return "arrow"
@@ -182,14 +215,18 @@ class _Topic:
 
     def _of_json(self, messages: Sequence[RawMessage]) -> pa.Table:
         """A column for every key; what is no JSON object is for the stream to refuse."""
-        records = []
+        records, keys = [], []
         for message in messages:
+            value = message.value.removeprefix(BOM)
             try:
-                record = json.loads(message.value)
+                record = json.loads(value if self.unwrap is None else unwrapped(value, self.unwrap))
             except (ValueError, RecursionError):
                 continue
             if isinstance(record, dict):
                 records.append(record)
+                keys.append(message.key)
+        if records and not any("impression_id" in record for record in records):
+            records = self._with_ids(records, keys)
         columns = {}
         for name in dict.fromkeys(key for record in records for key in record):
             try:
@@ -198,9 +235,25 @@ class _Topic:
                 self.mixed.add(name)
         return pa.table(columns)
 
+    def _with_ids(self, records: list[dict[str, Any]], keys: list[bytes | None]) -> list[dict[str, Any]]:
+        """The records with the keys of their messages as ids, where these can be that."""
+        self.distinct_keys = len(set(keys) - {None})
+        whole = whole_keys(keys)
+        text = not whole if self.text_ids is None else self.text_ids
+        new = self.text_ids is None  # of impressions: each has another
+        if whole is None or not (whole or text) or (new and self.distinct_keys < DISTINCT * len(keys)):
+            return records
+        self.id_of_key = True
+        ids = [json.loads(with_id_of_key(b"{}", key, text=text)) for key in keys]
+        return [id_ | record for id_, record in zip(ids, records, strict=True)]
+
     def require(self, names: Sequence[str], rows: pa.Table) -> None:
         if missing := [name for name in names if name not in rows.column_names]:
+            keys = ""
+            if missing[0] == "impression_id" and self.distinct_keys:
+                keys = f" (nor are their keys ids: {self.distinct_keys:,} different ones in {rows.num_rows:,} messages)"
             raise BadInput(
-                f"topic `{self._name}`: its messages have no {', '.join(f'`{name}`' for name in missing)}; they have "
-                f"{', '.join(rows.column_names) or 'nothing'}. Every stream's have {', '.join(names)}, by these names"
+                f"topic `{self._name}`: its messages have no {', '.join(f'`{name}`' for name in missing)}{keys}; they "
+                f"have {', '.join(rows.column_names) or 'nothing'}. Every stream's have {', '.join(names)}, by these "
+                "names"
             )

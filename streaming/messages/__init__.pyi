@@ -17,7 +17,19 @@ from .examples import ExamplesCodec
 from .ipc import MAX_MESSAGE_BYTES, read_ipc, write_ipc
 from .json_text import json_of
 from .limits import Limits, nan_as_null, row_sizes
-from .message import END_HEADER, Envelope, RawMessage, by_partition, framed, is_end_marker
+from .message import (
+    BOM,
+    END_HEADER,
+    Envelope,
+    RawMessage,
+    by_partition,
+    envelope_in,
+    framed,
+    is_end_marker,
+    unwrapped,
+    whole_keys,
+    with_id_of_key,
+)
 from .source import EndOfStream, MessageSource, Source
 from .times import (
     FIRST_EVENT_TIME_MS,
@@ -52,6 +64,7 @@ from .validation import (
 )
 
 __all__ = [
+    "BOM",
     "DEAD_LETTER_SCHEMA",
     "END_HEADER",
     "FIRST_EVENT_TIME_MS",
@@ -89,6 +102,7 @@ __all__ = [
     "convertible",
     "counted_as",
     "declarable",
+    "envelope_in",
     "framed",
     "in_seconds",
     "is_end_marker",
@@ -108,6 +122,9 @@ __all__ = [
     "refuse_rows",
     "row_sizes",
     "unit_hint",
+    "unwrapped",
+    "whole_keys",
+    "with_id_of_key",
     "without_rows",
     "write_ipc",
     "zone_hint",

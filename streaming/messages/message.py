@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Literal, NamedTuple
@@ -97,6 +98,42 @@ def envelope_of(record: Mapping[str, Any]) -> Envelope | None:
     if {"op", "after"} <= keys:
         return "debezium"
     return "cloudevents" if "specversion" in keys and keys & {"data", "data_base64"} else None
+
+
+def envelope_in(value: bytes) -> Envelope | None:
+    """The envelope that a message's value looks like.
+
+    >>> [envelope_in(value) for value in (b'{"specversion": "1.0", "data": {}}', b'\\0\\0\\0\\0\\7{"a": 1}', b"{")]
+    ['cloudevents', 'confluent', None]
+    """
+    if value[:1] == b"\0":
+        return "confluent" if value[5:].lstrip()[:1] == b"{" else None
+    with suppress(ValueError, RecursionError):
+        record = json.loads(value.removeprefix(BOM))
+        return envelope_of(record) if isinstance(record, dict) else None
+    return None
+
+
+def whole_keys(keys: Sequence[bytes | None]) -> bool | None:
+    """Whether the keys of messages, taken for ids, are whole numbers (in digits or in 8 bytes) or texts; None where
+    they are no ids: absent, JSON objects, other bytes.
+
+    >>> whole_keys([b"1", b"-27"]), whole_keys([b"a", b"2"]), whole_keys([b"1", None]), whole_keys([b'{"id": 1}'])
+    (True, False, None, None)
+    """
+    given = [key for key in keys if key]
+    if not given or len(given) < len(keys):
+        return None
+    try:
+        texts = [key.decode() for key in given]
+    except UnicodeDecodeError:
+        texts = ["\0"]
+    if not all(text.isprintable() for text in texts):
+        return True if {len(key) for key in given} == {8} else None
+    if any(text.startswith(("{", "[")) for text in texts):
+        return None
+    digits = [text.strip('"') for text in texts]
+    return all(re.fullmatch("0|-?[1-9][0-9]{0,18}", each) and -(2**63) <= int(each) < 2**63 for each in digits)
 
 
 def unwrapped(value: bytes, envelope: Envelope) -> bytes:

@@ -6,6 +6,7 @@ import json
 import socket
 
 import pytest
+from kafka import KafkaProducer
 
 from pipelines.checks import check_config
 from pipelines.quality import Severity
@@ -95,3 +96,52 @@ def test_clicks_before_their_impression_are_named_with_the_tolerance_that_takes_
     assert "settlement.early_ms: 1000 takes 99 % of it" in said(check_config(fed_by_hand(broker, delay_s=-1)))
     taken = check_config(fed_by_hand(broker, delay_s=-1, settlement__early_ms=1000))
     assert "early_ms" not in said(taken)
+
+
+def wrapped(config, *, id_in_key: bool):
+    """Topics of 100 impressions and 10 clicks, each in an envelope of Kafka Connect."""
+    make_inputs(config)
+    kinds = {
+        config.kafka.impressions.topic: {"vertical": "feed", "user_id": 1, "ad_id": 2, "bid": 0.5, "interest_0": 1}
+    }
+    kinds[config.kafka.feedback.topic] = {"task": "ctr"}
+    producer = KafkaProducer(bootstrap_servers=config.kafka.bootstrap_servers)
+    for (topic, columns), step in zip(kinds.items(), (1, 10), strict=True):
+        for n in range(0, 100, step):
+            row = columns | {"event_time_ms": DAY_MS + n * 1000}
+            row |= {} if id_in_key else {"impression_id": n}
+            value = json.dumps({"schema": {"type": "struct"}, "payload": row}).encode()
+            producer.send(topic, value, str(n).encode() if id_in_key else None, partition=n % 2)
+    producer.flush()
+    producer.close()
+
+
+def with_settings(config, **changes):
+    kafka = config.kafka
+    topics = {
+        name: type(topic).model_validate(topic.model_dump() | changes)
+        for name, topic in (("impressions", kafka.impressions), ("feedback", kafka.feedback))
+    }
+    return config.model_copy(update={"kafka": kafka.model_copy(update=topics)})
+
+
+@pytest.mark.parametrize("codec", ["json", "arrow", {"unwrap": "debezium"}])
+def test_an_envelope_and_ids_in_keys_are_named_with_their_settings_until_nothing_is_lost(broker, codec):
+    config = small(broker.bootstrap_servers, source=None)
+    wrapped(config, id_in_key=True)
+    first = said(check_config(with_settings(config, codec=codec)))
+    for topic in ("impressions", "feedback"):
+        assert f"stop kafka.{topic}.codec: messages of topic" in first
+        assert f"are in an envelope of connect; set kafka.{topic}.codec to {{unwrap: connect}}" in first
+    then = said(check_config(with_settings(config, codec={"unwrap": "connect"})))
+    for topic, distinct in (("impressions", 100), ("feedback", 10)):
+        assert f"have no `impression_id`, and keys ({distinct} different ones of {distinct})" in then
+        assert f"set kafka.{topic}.impression_id to {{from: key}}" in then
+    report = check_config(with_settings(config, codec={"unwrap": "connect"}, impression_id={"from": "key"}))
+    assert not report.stops, said(report)
+    assert (report.sample.looked_at, report.sample.labels["ctr"].positives) == (100, 10)
+
+
+def test_rows_in_no_envelope_are_named_where_one_is_to_be_taken_off(broker):
+    config = with_settings(fed_by_hand(broker), codec={"unwrap": "connect"})
+    assert "are in no envelope of connect; set kafka.impressions.codec to json" in said(check_config(config))

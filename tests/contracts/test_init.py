@@ -10,6 +10,7 @@ from pathlib import Path
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+from kafka import KafkaProducer
 from typer.testing import CliRunner
 
 from pipelines.checks import check_config
@@ -158,6 +159,36 @@ def test_kafka_topics_are_sampled_and_the_config_reads_them(broker, tmp_path, co
         assert_learned_the_lake(finished)
 
 
+@pytest.mark.parametrize("id_of", [str, "ad-{}".format], ids=["whole", "text"])
+def test_topics_of_envelopes_with_ids_in_their_keys_are_read_as_the_config_says(broker, tmp_path, id_of):
+    there = small(broker.bootstrap_servers, source=None)
+    topics = there.kafka.impressions.topic, there.kafka.feedback.topic
+    shown, feedback = by_hand(there, ROWS)
+    make_inputs(there)
+    producer = KafkaProducer(bootstrap_servers=broker.bootstrap_servers)
+    for topic, rows in zip(topics, (shown, feedback), strict=True):
+        for row in rows:
+            key, row = row["impression_id"], {name: row[name] for name in row if name != "impression_id"}
+            value = json.dumps({"op": "c", "before": None, "after": row, "ts_ms": 7}).encode()
+            producer.send(topic, value, id_of(key).encode(), partition=key % 2)
+    producer.flush()
+    producer.close()
+    out = tmp_path / "mine.yaml"
+    said = inspected(broker, out, *topics)
+    assert said.exit_code == 0, said.output
+    words = " ".join(out.read_text().replace("#", " ").split())
+    assert "are in an envelope of debezium, which is taken off" in words
+    assert "have no `impression_id`, and their keys are taken for it" in words
+    config = load(out)
+    for topic in (config.kafka.impressions, config.kafka.feedback):
+        assert (topic.unwrap, topic.impression_id) == ("debezium", "key")
+    assert config.rows.impression_id == ("int64" if id_of is str else "string")
+    report = check_config(config)
+    assert not report.stops
+    assert report.sample.looked_at == len(shown)
+    assert report.sample.labels["ctr"].positives > 0
+
+
 def test_topics_that_have_ended_are_sampled_however_few_rows_are_asked_for(broker, tmp_path):
     there = small(broker.bootstrap_servers, source=None)
     topics, schemas = (there.kafka.impressions.topic, there.kafka.feedback.topic), there.rows
@@ -193,3 +224,9 @@ def test_topics_that_no_stream_can_read_are_refused_in_words(broker, tmp_path, t
     row = b'{"impression_id": 1, "event_time_ms": 1790000000, "vertical": "feed"}'
     assert "event_time_ms is 1,790,000,000; messages need milliseconds" in refused(*[row] * 200)
     assert "It begins as Confluent's wire format with Avro" in refused(*[b"\0\0\0\0\1ab"] * 500)
+    producer = KafkaProducer(bootstrap_servers=broker.bootstrap_servers)
+    for _ in range(1000):
+        producer.send(ads, b'{"event_time_ms": 2, "vertical": "a"}', b"user-7", partition=0)
+    producer.flush()
+    producer.close()
+    assert "no `impression_id` (nor are their keys ids: 1 different ones in" in refused()

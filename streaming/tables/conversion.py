@@ -13,7 +13,7 @@ from streaming.errors import BadInput
 from streaming.tables.dialect import Dialect, dialect_of, ragged
 from streaming.tables.engine import THREADS, Engine, file_literal, literal, quoted
 from streaming.tables.forms import Files
-from streaming.tables.structure import NUMBERS, sql_type, structure_of
+from streaming.tables.structure import MIXED, NUMBERS, sql_type, structure_of
 from streaming.tables.written import LARGEST_EXACT, PROOF, Read, choose, first_broken, moments, strange_values
 
 LOOKED_AT = 20_000
@@ -45,7 +45,8 @@ def as_parquet(
     if files.form in ("parquet", "delta"):
         yield from _parquet(engine, files, names, to)
     elif files.form == "lines":
-        relation, texts = _lines(engine, f"{names}, {_hive(files)}", declared)
+        relation, texts, mixed = _lines(engine, f"{names}, {_hive(files)}", declared)
+        yield from (f"`{name}` is read as text, as it is written: its values are of several kinds" for name in mixed)
         yield from _proven(engine, files, relation, texts, declared, to)
     else:
         dialect = dialect_of(engine, files, header, encoding)
@@ -136,8 +137,9 @@ def _beyond_floats(files: Files, name: str) -> Path | None:
     return None
 
 
-def _lines(engine: Engine, names: str, declared: Mapping[str, str]) -> tuple[str, list[str]]:
-    """The relation of files of JSON, and its columns that come as the texts of their numbers and times.
+def _lines(engine: Engine, names: str, declared: Mapping[str, str]) -> tuple[str, list[str], list[str]]:
+    """The relation of files of JSON, its columns that come as the texts of their numbers and times, and those whose
+    values are of several kinds.
 
     A JSON text is a text, whatever it looks like, but for one that has a date and a time in every row.
     """
@@ -153,7 +155,8 @@ def _lines(engine: Engine, names: str, declared: Mapping[str, str]) -> tuple[str
     relation = _json(names, types)
     numbers = [name for name, kind in structure.items() if kind in NUMBERS and declared.get(name) != "string"]
     free = [name for name, kind in structure.items() if kind == "VARCHAR" and name not in declared]
-    return relation, [*numbers, *moments(engine, f"(FROM {relation} LIMIT {LOOKED_AT})", free)]
+    mixed = [name for name, kind in structure.items() if kind == MIXED and name not in declared]
+    return relation, [*numbers, *moments(engine, f"(FROM {relation} LIMIT {LOOKED_AT})", free)], mixed
 
 
 def _json(names: str, types: Mapping[str, str]) -> str:

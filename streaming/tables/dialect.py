@@ -32,6 +32,7 @@ class Dialect(NamedTuple):
 def dialect_of(engine: Engine, files: Files, header: bool | None, encoding: str | None) -> Dialect:
     """How the files are written, as their first one is. Raises BadInput where that cannot be told."""
     first = files.paths[0]
+    encoding = encoding or _of_mark(first)
     more = "" if encoding is None else f", encoding = {literal(encoding)}"
     if header is not None:
         more += f", header = {str(header).lower()}"
@@ -48,7 +49,14 @@ def dialect_of(engine: Engine, files: Files, header: bool | None, encoding: str 
         guess = Dialect("", header is not False, _of_first_line(first, encoding) or ",", encoding)
         if (why := ragged(files, guess)) is not None:
             raise BadInput(why) from None
-        raise error
+        if "GZIP" in str(error):
+            raise
+        raise BadInput(
+            f"{first} cannot be read as a table: its separator, quotes and ends of lines cannot be told; see whether "
+            "all lines end alike (\\n, or \\r\\n), and whether every quote that is opened is closed"
+        ) from None
+    if (line := _first_line(first, encoding)).startswith("sep="):
+        raise BadInput(f"{first}: its first line is `{line}`, which Excel writes before the names; delete that line")
     dialect = Dialect(_options(seen, encoding), seen.header, seen.separator, encoding)
     if seen.skipped and (why := ragged(files, dialect)) is not None:  # lines that DuckDB would leave out
         raise BadInput(why)
@@ -115,7 +123,7 @@ def ragged(files: Files, dialect: Dialect) -> str | None:
         try:
             with pa.input_stream(str(path), compression="detect") as raw:
                 text = io.TextIOWrapper(io.BufferedReader(raw), encoding=dialect.encoding or "utf-8", newline="")
-                rows = csv.reader(text, delimiter=dialect.separator)
+                rows = csv.reader(text, delimiter=dialect.separator, strict=True)
                 most: int | None = None
                 for fields in rows:
                     line = rows.line_num
@@ -139,18 +147,31 @@ def ragged(files: Files, dialect: Dialect) -> str | None:
                 f"{path}, after line {line:,}: a byte (0x{strange}) that is not {dialect.encoding or 'UTF-8'}; say how "
                 "the file is written: `encoding: latin-1` (of exfm init: --encoding latin-1), or utf-16"
             )
-        except (csv.Error, OSError, EOFError) as error:
+        except csv.Error as error:
+            why = "a quote is opened there, or later, and not closed" if "unexpected end" in str(error) else str(error)
+            return f"{path}, after line {line:,}: {why}"
+        except (OSError, EOFError) as error:
             return f"{path}, after line {line:,}: {error}"
     return None
 
 
-def _of_first_line(path: Path, encoding: str | None) -> str | None:
-    """The sign that stands most often in the first line, where one does."""
+def _first_line(path: Path, encoding: str | None) -> str:
     try:
         with pa.input_stream(str(path), compression="detect") as raw:
-            line = raw.read(1 << 16).decode(encoding or "utf-8", "replace").partition("\n")[0]
+            return str(raw.read(1 << 16).decode(encoding or "utf-8", "replace").partition("\n")[0].strip("\r"))
     except (OSError, LookupError):
-        return None
+        return ""
+
+
+def _of_mark(path: Path) -> str | None:
+    """The encoding that the first bytes of a file are a mark of."""
+    with pa.input_stream(str(path), compression="detect") as raw:
+        return "utf-16" if raw.read(2) in (b"\xff\xfe", b"\xfe\xff") else None
+
+
+def _of_first_line(path: Path, encoding: str | None) -> str | None:
+    """The sign that stands most often in the first line, where one does."""
+    line = _first_line(path, encoding)
     if "::" in line:
         return "::"
     counts = Counter({sign: line.count(sign) for sign in SEPARATORS if sign in line})

@@ -147,4 +147,6 @@ def parquet(path: Path) -> str:
 def in_words(error: duckdb.Error, path: Path) -> BadInput:
     """What DuckDB could not read, in a line."""
     said = str(error).strip().splitlines()[0]
+    if "GZIP" in said:
+        said = "it is no gzip file, or is cut off"
     return BadInput(f"{path} cannot be read: {said}")

@@ -25,6 +25,8 @@ def structure_of(engine: Engine, objects: str) -> dict[str, Any]:
         found = united(found, json.loads(text))
     if not isinstance(found, dict):
         raise BadInput("a row is no JSON object: `{…}` is needed, one after the other or in one array")
+    if "" in found:
+        raise BadInput("a key is empty; give it a name")
     spelled: dict[str, str] = {}
     for name in found:
         if (other := spelled.setdefault(name.lower(), name)) != name:

@@ -42,8 +42,9 @@ class Written(NamedTuple):
 
 
 _NO_SIGN_OF_AN_ID = "NOT regexp_matches(x, '^[+-]?0[0-9]|_')"
+_A_NUMBER = "NOT isnan(TRY_CAST(x AS DOUBLE)) AND (isfinite(TRY_CAST(x AS DOUBLE)) OR NOT regexp_matches(x, '[0-9]'))"
 _FLOAT = (
-    f"NOT isnan(TRY_CAST(x AS DOUBLE)) AND {_NO_SIGN_OF_AN_ID} "
+    f"{_A_NUMBER} AND {_NO_SIGN_OF_AN_ID} "
     f"AND (abs(TRY_CAST(x AS DOUBLE)) < {LARGEST_EXACT} OR NOT regexp_full_match(x, '[+-]?[0-9]+'))"
 )
 _DATE = "CAST(TRY_CAST(x AS DATE) AS VARCHAR) = x"
@@ -71,7 +72,9 @@ TEXTS: Mapping[str, str] = {
     "regexp_full_match(x, '[+-]?[0-9]+')",
     "numbers with a decimal comma (write 0.5 to have them as numbers)": "regexp_full_match(x, '[+-]?[0-9]+,[0-9]+')",
     "dates in a form of their own (an event time is read by `event_time_form`)":
-    "regexp_full_match(x, '[0-9]{1,2}[/.][0-9]{1,2}[/.][0-9]{2,4}([ T].*)?')",
+    "regexp_full_match(x, '([0-9]{1,2}[/.][0-9]{1,2}[/.][0-9]{2,4}|[0-9]{4}[-/.][0-9]{1,2}[-/.][0-9]{1,2})([ T].*)?')",
+    "numbers with a currency, a per cent sign or blanks (write plain ones to have them as numbers)":
+    "regexp_full_match(x, '[$€£] ?[+-]?[0-9.,]+|[+-]?[0-9.,]+ ?[%$€£]|[+-]?[0-9]{1,3}( [0-9]{3})+([.,][0-9]+)?')",
 }  # fmt: skip
 """What a column of text is said to hold, where all its values are so."""
 
@@ -81,7 +84,7 @@ DECLARED: Mapping[str, Written] = {
         "OR lower(x) IN ('true', 'false'))",
         "CASE lower(x) WHEN 'true' THEN 1 WHEN 'false' THEN 0 ELSE TRY_CAST(x AS BIGINT) END",
     ),
-    "float32": Written("NOT isnan(TRY_CAST(x AS DOUBLE)) AND NOT contains(x, '_')", "TRY_CAST(x AS DOUBLE)"),
+    "float32": Written(f"{_A_NUMBER} AND NOT contains(x, '_')", "TRY_CAST(x AS DOUBLE)"),
 }
 """How a column is read that a config declares as a number: 007 is 7 there, and true is 1."""
 

@@ -11,13 +11,14 @@ from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from streaming.errors import BadInput
 from streaming.messages import milliseconds
-from streaming.tables import Copies, Engine, Reading, as_parquet, conversion, files_at
+from streaming.tables import Copies, Engine, Reading, as_parquet, conversion, files_at, in_words
 
 SAMPLE = 60
 """Rows from which types are proposed here, so that a small file has rows on either side of the sample's end."""
@@ -55,7 +56,7 @@ ODDITIES = (
     "37.75", "-0.5", "1e3", "9007199254740993", "18446744073709551615", "123456789012345678901234567890", "007", "+7",
     "1_000", "0x1F",
     "2024-01-04 13:30:00", "2024-01-04", "2024-01-04T13:30:00Z", "2024-02-31", "true", "a,b", 'say "x"',
-    "NULL", "-", "\\N", "nan", "", "0,5", "Total", "ä", " 7", "1 2", "12:30", "inf",
+    "1e400", "NULL", "-", "\\N", "nan", "", "0,5", "Total", "ä", " 7", "1 2", "12:30", "inf",
 )  # fmt: skip
 
 
@@ -195,6 +196,7 @@ def late(first: str, odd: str, rows: int = ROWS) -> str:
         ("5", "NULL", "int64", None),
         ("0.5", "nan", "double", None),
         ("0.5", "inf", "double", math.inf),
+        ("0.5", "1e400", "string", "1e400"),
         ("7", "007", "string", "007"),
         ("1.5", "9007199254740993", "string", "9007199254740993"),
     ],
@@ -312,6 +314,9 @@ def test_partitions_of_a_delta_table_have_the_types_that_it_declares(tmp_path):
         ("id;x\n" + "1;2\n" * 50 + "1;2;3\n", "line 52 has 3 fields"),
         ("id,x\n" + "1,2,3\n" * 50, "line 2 has 3 fields"),
         ("id,x\n" + "1,2\n" * 50 + "# 100,000 rows,,\n", "line 52 has 4 fields"),
+        ("id,x\n" + "1,2\n" * 50 + '3,"open\n' + "4,5\n" * 5, "a quote is opened there, or later, and not closed"),
+        ("id,x\n" + "1,2\r\n" * 50 + "3,4\n", "whether all lines end alike"),
+        ("sep=;\nid;x\n" + "1;2\n" * 50, "which Excel writes before the names"),
     ],
 )
 def test_a_line_with_another_number_of_fields_is_named(tmp_path, text, words):
@@ -325,11 +330,20 @@ def test_no_line_is_left_out_as_a_comment_and_quotes_may_come_late(tmp_path, mon
     assert read(path, tmp_path).slice(130_000).to_pylist() == [{"id": "#3", "x": "a,b"}]
 
 
+def test_a_packed_file_that_is_cut_off_says_so(tmp_path):
+    (path := tmp_path / "rows.csv.gz").write_bytes(gzip.compress(("id,x\n" + "1,2\n" * 20_000).encode())[:-60])
+    with pytest.raises((BadInput, duckdb.Error)) as refused:
+        read(path, tmp_path)
+    assert "is cut off" in str(in_words(refused.value, path))
+
+
 def test_another_encoding_is_named_with_its_setting_and_read_with_it(tmp_path):
     (path := tmp_path / "rows.csv").write_bytes("id,x\n1,bär\n2,c\n".encode("latin-1"))
     with pytest.raises(BadInput, match="encoding: latin-1"):
         read(path, tmp_path)
     assert read(path, tmp_path, encoding="latin-1")["x"].to_pylist() == ["bär", "c"]
+    path.write_bytes("id,x\n1,bär\n2,c\n".encode("utf-16"))  # begins with a mark of it
+    assert read(path, tmp_path)["x"].to_pylist() == ["bär", "c"]
 
 
 @pytest.mark.parametrize(
@@ -340,6 +354,8 @@ def test_another_encoding_is_named_with_its_setting_and_read_with_it(tmp_path):
         (["03/04/2024"] * 5, "dates in a form of their own"),
         (["1"] * 19 + ["Total"], "`x` is read as text: 1 of 20 values are no bigint, the first in row 20: 'Total'"),
         (["007"] * 5, "zeros in front"),
+        (["12%"] * 5, "a per cent sign"),
+        (["2024-01-05 01:00 PM"] * 5, "dates in a form of their own"),
     ],
 )
 def test_what_a_column_is_read_as_is_said_where_it_might_surprise(tmp_path, values, said):

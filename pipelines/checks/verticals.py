@@ -32,6 +32,17 @@ def judge_verticals(config: Config, verticals: Counter[str], *, whole: bool) -> 
             f"{meant}there are: {there}",
         )
     yield from _too_many(config, verticals)
+    alike: dict[str, Counter[str]] = {}
+    for name, rows in verticals.items():
+        alike.setdefault(name.strip().casefold(), Counter())[name] = rows
+    for spellings in alike.values():
+        if len(spellings) > 1:
+            yield warn(
+                "source.vertical",
+                f"{' and '.join(f'`{name}` ({rows:,} rows)' for name, rows in spellings.most_common())} differ in "
+                "blanks or capitals alone, and are different verticals: students of one do not learn the others' rows",
+                "write them alike, or have students select each of them",
+            )
 
 
 def _too_many(config: Config, verticals: Counter[str]) -> Iterator[Finding]:

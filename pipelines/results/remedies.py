@@ -33,7 +33,8 @@ REMEDIES = {
     "bad_vertical": "Give every impression the name of its vertical",
     "too_many_verticals": "Name a column of few values as the vertical, or raise lake.max_verticals",
     TOMBSTONE: "Nothing was lost with it; send messages without a value to another topic",
-    "unknown_task": "Name the task under rows.tasks, or do not send its feedback",
+    "unknown_task": "Name the task under rows.tasks as the feedback does (blanks and capitals count), or do not send "
+    "its feedback",
 }
 
 

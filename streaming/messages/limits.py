@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -197,6 +197,17 @@ def range_words(low: float | None, high: float | None) -> str:
 def as_taken(column: pa.Array, field: pa.Field) -> pa.Array:
     """A column without what stands for nothing: NaN is null, and lists of ids or texts have no nulls."""
     return nan_as_null(without_inner_nulls(column), field)
+
+
+def name_hint(text: str, names: Collection[str]) -> str:
+    """Words for a text that is one of `names` but for blanks or capitals; empty for any other.
+
+    >>> name_hint(" Ctr ", ["ctr", "cvr"]), name_hint("like", ["ctr", "cvr"])
+    (': it is `ctr` but for blanks or capitals, which count', '')
+    """
+    alike = "".join(text.split()).casefold()
+    meant = next((name for name in names if name.casefold() == alike), None)
+    return "" if meant is None else f": it is `{meant}` but for blanks or capitals, which count"
 
 
 def nan_as_null(column: pa.Array, field: pa.Field) -> pa.Array:

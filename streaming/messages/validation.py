@@ -24,6 +24,7 @@ from streaming.messages.limits import (
     has_inner_nulls,
     inside,
     most_values,
+    name_hint,
     nan_as_null,
     outside,
     range_words,
@@ -82,7 +83,7 @@ class RowRules:
         self._exactly = {column.name: column.length for column in columns if column.length is not None}
         self._row_bytes = limits.row_bytes
         self._tasks = pa.array(schema.feedback_tasks, pa.string())
-        self._task_names = ", ".join(task.name for task in schema.tasks)
+        self._task_names = [task.name for task in schema.tasks]
         self._plain = PlainColumns(self.schema, self._bounds | {"event_time_ms": (0, LATEST_EVENT_TIME_MS)})
         zone = schema.event_time_zone
         self.fields = [of_zone(field, zone) if field.name == "event_time_ms" else field for field in self.schema]
@@ -114,6 +115,11 @@ class RowRules:
                     if row not in refusals:
                         value = _short(column[row].as_py())
                         hint = unit_hint(column[row].as_py()) if reason == "bad_event_time" else ""
+                        hint = (
+                            name_hint(column[row].as_py(), self._tasks.to_pylist())
+                            if reason == "unknown_task"
+                            else hint
+                        )
                         reason_here = f"{reason}:{value[1:-1]}" if reason == "unknown_task" else reason
                         refusals[row] = Refusal(reason_here, f"`{field.name}` is {value}{allowed}{hint}")
         return self._too_large(batch) | refusals
@@ -144,7 +150,7 @@ class RowRules:
             known = pc.is_in(column, self._tasks)
             if not pc.all(known).as_py():
                 unknown = pc.and_(pc.invert(known), column.is_valid())
-                yield unknown, "unknown_task", f"; tasks: {self._task_names}"
+                yield unknown, "unknown_task", f"; tasks: {', '.join(self._task_names)}"
         elif pa.types.is_floating(column.type):
             if not all_finite(column):
                 finite = pc.is_finite(column)

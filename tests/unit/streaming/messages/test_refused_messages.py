@@ -145,6 +145,18 @@ def test_feedback_of_an_unknown_task_is_a_feedback_dead_letter():
     assert batch["task"].to_pylist() == ["ctr", "cvr"]
 
 
+@pytest.mark.parametrize("codec", ["arrow", "json"])
+@pytest.mark.parametrize("task", [" ctr ", "ctr\n", "CTR", "unknown: ctr"])
+def test_a_task_with_blanks_or_capitals_is_a_dead_letter_that_says_so(codec, task):
+    rows = [{"impression_id": 1, "event_time_ms": 5, "task": each} for each in ("ctr", task)]
+    values = [as_arrow(rows)] if codec == "arrow" else [json.dumps(row).encode() for row in rows]
+    batch, (letter,) = make_codec(codec, "feedback", SCHEMA).decode(messages(values))
+    assert letter.reason.startswith("unknown_task:")
+    meant = "unknown:ctr" if ":" in task else "ctr"
+    assert f"`task` is {task!r}; tasks: ctr, cvr: it is `{meant}` but for blanks or capitals" in letter.detail
+    assert batch["task"].to_pylist() == ["ctr"]
+
+
 def test_rare_bad_messages_among_many_are_found():
     good, bad = json.dumps(GOOD).encode(), json.dumps(changed(age="x")).encode()
     places = {3, 700, 701, 1999}

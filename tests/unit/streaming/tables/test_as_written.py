@@ -11,14 +11,13 @@ from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from streaming.errors import BadInput
 from streaming.messages import milliseconds
-from streaming.tables import Copies, Engine, Reading, as_parquet, conversion, files_at, in_words
+from streaming.tables import Copies, Engine, Reading, as_parquet, conversion, files_at
 
 SAMPLE = 60
 """Rows from which types are proposed here, so that a small file has rows on either side of the sample's end."""
@@ -332,9 +331,8 @@ def test_no_line_is_left_out_as_a_comment_and_quotes_may_come_late(tmp_path, mon
 
 def test_a_packed_file_that_is_cut_off_says_so(tmp_path):
     (path := tmp_path / "rows.csv.gz").write_bytes(gzip.compress(("id,x\n" + "1,2\n" * 20_000).encode())[:-60])
-    with pytest.raises((BadInput, duckdb.Error)) as refused:
+    with pytest.raises(BadInput, match="Truncated compressed stream"):
         read(path, tmp_path)
-    assert "is cut off" in str(in_words(refused.value, path))
 
 
 def test_another_encoding_is_named_with_its_setting_and_read_with_it(tmp_path):

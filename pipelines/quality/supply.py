@@ -105,11 +105,11 @@ def _labels(table: pa.Table, task: str, given: str | None) -> Iterator[Finding]:
     p_day, n_day = (np.bincount(day[known], w, len(names)) for w in (y[known], None))
     for k, name in enumerate(names):
         others, rest = positives - p_day[k], count - n_day[k]
-        if not n_day[k] or not rest or not others:
+        if not n_day[k] or not rest:
             continue
         rate, usual = p_day[k] / n_day[k], others / rest
-        apart = abs(rate - usual) / np.sqrt(usual * (1 - usual) * (1 / n_day[k] + 1 / rest))
-        if apart > SURE and not 1 / RATE_FACTOR < rate / usual < RATE_FACTOR:
+        error = np.sqrt(usual * (1 - usual) * (1 / n_day[k] + 1 / rest))  # 0 where all others are alike
+        if abs(rate - usual) > SURE * error and not usual / RATE_FACTOR < rate < usual * RATE_FACTOR:
             seen = f"{name}: {rate:.4f} of {int(n_day[k]):,} rows are positive, {usual:.4f} of the others"
             yield warn(f"label rate of {task}", seen, "see whether clicks were lost, or counted twice, on that day")
 

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.config import STUDENT, Config
-from pipelines.registry import Action, Entry, Ledger
+from pipelines.registry import Action, Entry, Ledger, standing_after
 from pipelines.run_dir import RunDir
+from pipelines.tracking.deleted import still_registered
 from pipelines.tracking.registration import Interface, interface_of
 from streaming.disk import read_json, write_json
 
@@ -81,6 +82,29 @@ def unpublished(mirror: Mirror, entries: list[Entry], numbers: Mapping[str, str]
         and entry["version"] not in numbers
         and mirror.ledger.folder(entry["version"]).is_dir()
     ]
+
+
+def state_decisions(
+    client: Any, mirror: Mirror, entries: list[Entry], since: int, numbers: Mapping[str, str]
+) -> str | None:
+    """Have MLflow say what was decided since the entry of that number, and who is what now. In words: which of these
+    versions it no longer has; None where it has all."""
+    there, lost = still_registered(client, mirror.model, numbers), None
+    for number, entry in enumerate(entries[since:], since):
+        if entry["version"] in there:
+            client.set_model_version_tag(mirror.model, there[entry["version"]], *decision_tag(number, entry))
+    aliases = client.get_registered_model(mirror.model).aliases
+    for alias, version in standing_after(entries[-1]).as_json().items():
+        if version in there:
+            client.set_registered_model_alias(mirror.model, alias, there[version])
+        elif alias in aliases:
+            client.delete_registered_model_alias(mirror.model, alias)
+        if version in numbers and version not in there:
+            lost = (
+                f"version {version} of `{mirror.model}` was deleted there, so @{alias} names none until the run has "
+                "another (exfm promote, exfm rollback); the run itself keeps that version"
+            )
+    return lost
 
 
 def lineage_tags(entry: Entry) -> dict[str, str]:

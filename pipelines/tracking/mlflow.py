@@ -25,18 +25,17 @@ import pyarrow as pa
 
 from exfm.errors import ModelError
 from pipelines.patched import patched
-from pipelines.registry import standing_after
 from pipelines.served_rows import ON_BAD_ROWS, RAISE
+from pipelines.tracking.deleted import experiment_id, is_gone, still_there
 from pipelines.tracking.empty_store import begin_store
-from pipelines.tracking.mirror import Mirror, decision_tag, lineage_tags, unpublished
+from pipelines.tracking.mirror import Mirror, lineage_tags, state_decisions, unpublished
 from pipelines.tracking.registration import Interface, Registration
 from pipelines.tracking.wheel import Environment, EnvironmentOnce
 from streaming.disk import read_json, write_json
-from streaming.errors import BadInput
+from streaming.errors import BadInput, StreamingError
 
 METRICS_PER_CALL = 500
 LOADER = "pipelines.served_model"  # a name that registered models store: it stays
-GONE = ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE")  # MLflow's codes for a run purged, and for one deleted
 PATIENCE = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2", "MLFLOW_HTTP_REQUEST_TIMEOUT": "15"}  # MLflow's own: minutes
 
 log = logging.getLogger(__name__)
@@ -65,6 +64,7 @@ class Tracker:
         self._experiment = experiment
         self._runs_file = runs
         self._run_ids: dict[str, str] = {}
+        self._settings: dict[str, dict[str, Any]] = {}
         self._interval_s = interval_s
         self._queue: queue.Queue[Callable[[Any], None]] = queue.Queue(queue_entries)
         self._bound = queue_entries
@@ -161,13 +161,25 @@ class Tracker:
 
     def _guard(self, write: Callable[[Any], None], client: Any, entries: int = 1) -> None:
         try:
-            write(client)
+            try:
+                write(client)
+            except Exception as error:
+                if not (is_gone(error) and self._forgot_deleted(client)):
+                    raise
+                write(client)
         except Exception as error:
             self.dropped += entries
             self._explain(error)
 
+    def _forgot_deleted(self, client: Any) -> bool:
+        """Whether runs were deleted meanwhile: they are begun anew. Raises StreamingError where the experiment was."""
+        self._experiment_id = experiment_id(client, self._experiment, self._artifacts)
+        before, self._run_ids = self._run_ids, still_there(client, self._run_ids)
+        return before != self._run_ids
+
     def _explain(self, error: Exception) -> None:
-        said = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+        kind = "" if isinstance(error, StreamingError) else f"{type(error).__name__}: "
+        said = f"{kind}{str(error).partition(chr(10))[0]}"
         file = self.uri.removeprefix("sqlite:///")
         if file != self.uri and not Path(file).exists():  # an open file is still written, unseen
             said = f"its file is gone; what follows is lost until the run is restarted ({said})"
@@ -184,27 +196,15 @@ class Tracker:
         begin_store(self.uri, mlflow.__version__, lambda uri: mlflow.MlflowClient(uri).search_experiments())
         mlflow.set_tracking_uri(self.uri)
         client = mlflow.MlflowClient(self.uri)
-        experiment = client.get_experiment_by_name(self._experiment)
-        if experiment is None:
-            self._experiment_id = client.create_experiment(self._experiment, artifact_location=self._artifacts.as_uri())
-        else:
-            self._experiment_id = experiment.experiment_id
+        self._experiment_id = experiment_id(client, self._experiment, self._artifacts)
         self._run_ids = self._earlier_runs(client)
         return client
 
     def _earlier_runs(self, client: Any) -> dict[str, str]:
         """The MLflow runs of an earlier start, marked as running; those that the store no longer has are left out."""
-        from mlflow.exceptions import MlflowException
-
-        found = {}
-        for worker, run_id in (read_json(self._runs_file) or {}).items():
-            try:
-                client.update_run(run_id, status="RUNNING")
-            except MlflowException as error:
-                if error.error_code not in GONE:
-                    raise
-            else:
-                found[worker] = run_id
+        found = still_there(client, read_json(self._runs_file) or {})
+        for run_id in found.values():
+            client.update_run(run_id, status="RUNNING")
         return found
 
     def _run(self, client: Any, worker: str) -> str:
@@ -212,12 +212,15 @@ class Tracker:
             run = client.create_run(self._experiment_id, run_name=worker, tags={"exfm.worker": worker})
             self._run_ids[worker] = run.info.run_id
             write_json(self._runs_file, self._run_ids)
+            if worker in self._settings:  # of one begun anew
+                self._log_params(client, worker, self._settings[worker])
         return self._run_ids[worker]
 
     def _log_params(self, client: Any, worker: str, values: dict[str, Any]) -> None:
         from mlflow.entities import Param
 
         run_id = self._run(client, worker)
+        self._settings[worker] = values
         known = client.get_run(run_id).data.params
         new = [Param(key, str(value)[:500]) for key, value in values.items() if key not in known]
         for start in range(0, len(new), 100):
@@ -263,16 +266,10 @@ class Tracker:
                 number = client.create_model_version(model, uri, run_id, tags=lineage_tags(entry)).version
                 numbers[name] = number
                 mirror.note(name, number)  # what fails later is not a reason to register it twice
-        for number, entry in enumerate(entries[known["entries"] :], known["entries"]):
-            if entry["version"] in numbers:
-                client.set_model_version_tag(model, numbers[entry["version"]], *decision_tag(number, entry))
-        there = client.get_registered_model(model).aliases
-        for alias, version in standing_after(entries[-1]).as_json().items():
-            if version in numbers:
-                client.set_registered_model_alias(model, alias, numbers[version])
-            elif alias in there:
-                client.delete_registered_model_alias(model, alias)
+        lost = state_decisions(client, mirror, entries, known["entries"], numbers)
         mirror.store(known | {"bytes": size, "entries": len(entries)})
+        if lost is not None:
+            self._explain(StreamingError(lost))
 
 
 class RegisteredVersion(NamedTuple):
@@ -315,7 +312,7 @@ class RegisteredModels:
                 else self._client.get_model_version_by_alias(model, alias)
             )
         except MlflowException as error:
-            if error.error_code in GONE:
+            if is_gone(error):
                 return None
             raise
         at = datetime.fromtimestamp(found.creation_timestamp / 1000, UTC).isoformat(timespec="milliseconds")

@@ -15,6 +15,8 @@ import numpy as np
 from exfm.metrics import e_bh
 
 LEVEL = 0.05
+SMALLEST = 0.01
+"""In %, what is shown of a difference."""
 
 SHIP, STAY, UNDECIDED, TOO_FEW = "ship", "do not ship", "undecided", "too few rows"
 
@@ -99,8 +101,11 @@ def _words(of: Mapping[str, Any]) -> str:
     gain, arm, base, task = of["gain"], of["arm"], of["baseline"], of["task"]
     if of["decision"] == TOO_FEW:
         return f"{task}: too few {gain['too_few']} to tell whether {arm} beats {base}."
+    if gain["value"] == 0:
+        return f"Equal: on {task} the best arm, {arm}, has the NE of {base} exactly{_at_cost(of['cost'])}."
     low_high = "" if gain["low"] is None else f" (95 %: {gain['low']:+.2f} to {gain['high']:+.2f})"
-    size = f"{abs(gain['value']):.2f} % {'lower' if gain['value'] >= 0 else 'higher'} NE than {base}{low_high}"
+    much = f"{abs(gain['value']):.2f} %" if abs(gain["value"]) >= SMALLEST else f"less than {SMALLEST} %"
+    size = f"{much} {'lower' if gain['value'] > 0 else 'higher'} NE than {base}{low_high}"
     if of["decision"] == SHIP:
         return f"Ship {arm}: on {task} it has {size}{_at_cost(of['cost'])}."
     if of["decision"] == STAY:

@@ -11,6 +11,7 @@ import pytest
 
 from pipelines.cli import console as cli
 from pipelines.quality import Severity, drifts, examined, rows_of_file, what_features_know
+from pipelines.quality.supply import shortages
 from streaming.errors import BadInput
 
 DAY_MS = 86_400_000
@@ -100,6 +101,18 @@ def test_supply_is_told_days_rates_labels_logits_and_repeats():
     logits = pa.array(np.zeros(len(y), np.float32), mask=np.arange(len(y)) % 4 == 0)
     assert found(table.append_column("teacher_logit_ctr", logits)) == {"teacher's logits of ctr": "warn"}
     assert found(pa.concat_tables([table, table.slice(0, 100)])) == {"duplicates": "warn"}
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    ("usual", "words"),
+    [(0, "0.7500 of 400 rows are positive, 0.0000 of"), (1, "0.2500 of 400 rows are positive, 1.0000 of")],
+)
+def test_a_day_is_judged_where_all_other_days_are_alike(usual, words):
+    day = np.repeat(np.arange(6), 400)
+    y = np.where((day == 3) & (np.arange(len(day)) % 4 > 0), 1 - usual, usual).astype(np.int8)
+    table = pa.table({"event_time_ms": DAY_MS * day, "label_ctr": y})
+    assert f"1970-01-04: {words} the others" in [each.seen for each in shortages(table, ["ctr"])]
     assert found(table.slice(0, 0)) == {"rows": "stop"}
 
 

@@ -256,6 +256,16 @@ def report_with(gain: dict, cost_ratio: float = 1.2, flops: int = 200) -> dict:
             "do not ship",
             "Stay with none: on ctr the best arm, wide, has 0.50 % higher NE",
         ),
+        (
+            {"value": 0.0, "low": 0.0, "high": 0.0, "p": None},
+            "undecided",
+            "Equal: on ctr the best arm, wide, has the NE of none exactly; training takes 1.20 × as long",
+        ),
+        (
+            {"value": 0.004, "low": -0.1, "p": 0.5},
+            "undecided",
+            "Undecided: on ctr the best arm, wide, has less than 0.01 % lower NE than none",
+        ),
         ({"too_few": "positives (9)"}, "too few rows", "ctr: too few positives (9) to tell whether wide beats none."),
     ],
 )  # fmt: skip

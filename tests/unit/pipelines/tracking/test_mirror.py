@@ -123,6 +123,37 @@ def test_what_failed_half_way_is_made_good_without_a_second_version(follow, stor
     assert len(client.search_model_versions(f"name = '{model}'")) == 2
 
 
+def test_a_champion_that_was_deleted_in_mlflow_is_named_once_and_another_takes_its_place(
+    follow, store, request, ledger
+):
+    client, model = MlflowClient(store), request.node.name
+    assert follow() is None
+    client.delete_model_version(model, "1")
+    add(ledger, Action.TRIAL, V2)
+    said = follow()
+    assert f"version {V1} of `{model}` was deleted there, so @champion names none until the run has another" in said
+    assert follow() is None
+    assert aliases(client, model) == {"candidate": 2}
+    add(ledger, Action.PROMOTED, V2)
+    assert follow() is not None  # the deleted one is `previous` now
+    assert aliases(client, model) == {"champion": 2}
+    assert [v.version for v in client.search_model_versions(f"name = '{model}'")] in ([2], ["2"])
+
+
+def test_of_a_model_that_was_deleted_and_counts_anew_no_alias_names_another_version(
+    follow, store, request, ledger, tmp_path
+):
+    client, model = MlflowClient(store), request.node.name
+    assert follow() is None
+    client.delete_registered_model(model)
+    shutil.copytree(save_student(tmp_path, "third", seed=3), ledger.folder("v00000003"))
+    add(ledger, Action.PUBLISHED, "v00000003", lineage=LINEAGE, rows=300)
+    assert f"version {V1} of `{model}` was deleted there" in follow()
+    (only,) = client.search_model_versions(f"name = '{model}'")
+    assert (int(only.version), only.tags["position"]) == (1, "v00000003")
+    assert "champion" not in aliases(client, model)
+
+
 def test_a_ledger_is_handed_on_when_it_grew_and_again_after_a_while_where_that_failed(tmp_path, ledger):
     config, clock, put = parse(small()), HandClock(), []
     mirrors = Mirrors(RunDir(tmp_path), lambda worker, mirror: put.append((worker, mirror)), clock)

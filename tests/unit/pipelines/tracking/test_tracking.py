@@ -119,6 +119,50 @@ def test_a_run_that_the_store_has_lost_is_begun_anew(open_tracker, client, reque
     assert sorted(found) == [("student", 0.7), ("student", 0.9), ("teacher", 0.8)]
 
 
+def test_a_run_that_is_deleted_in_the_middle_is_begun_anew_with_its_params(open_tracker, client, request):
+    tracker = open_tracker()
+    tracker.params("teacher", {"width": 16})
+    tracker.metrics("teacher", 1, {"ne": 0.9})
+    experiment = eventually(lambda: client.get_experiment_by_name(request.node.name))
+    find = lambda: [r for r in client.search_runs([experiment.experiment_id]) if "ne" in r.data.metrics]  # noqa: E731
+    (before,) = eventually(find)
+    client.delete_run(before.info.run_id)
+    tracker.metrics("teacher", 2, {"ne": 0.8})
+    tracker.close()
+    assert (tracker.problem, tracker.dropped) == (None, 0)
+    anew = runs_of(client, request)["teacher"]
+    assert anew.info.run_id != before.info.run_id
+    assert (anew.data.params, anew.data.metrics) == ({"width": "16"}, {"ne": 0.8})
+
+
+def test_an_experiment_that_is_deleted_in_the_middle_costs_what_follows_until_it_is_restored(
+    open_tracker, client, request
+):
+    tracker = open_tracker()
+    tracker.metrics("teacher", 1, {"ne": 0.9})
+    experiment = eventually(lambda: client.get_experiment_by_name(request.node.name))
+    eventually(lambda: [r for r in client.search_runs([experiment.experiment_id]) if "ne" in r.data.metrics])
+    client.delete_experiment(experiment.experiment_id)
+    tracker.metrics("teacher", 2, {"ne": 0.8})
+    eventually(lambda: tracker.problem)
+    words = (
+        f"MLflow at {tracker.uri}: its experiment `{request.node.name}` was deleted, and takes nothing; to go on in it"
+    )
+    assert str(tracker.problem).startswith(words)
+    assert f"mlflow experiments restore --experiment-id {experiment.experiment_id}" in str(tracker.problem)
+    assert tracker.dropped == 1
+    again = open_tracker()  # as after a restart, while it is deleted
+    again.metrics("student", 3, {"ne": 0.7})
+    eventually(lambda: str(again.problem).startswith(words))
+    client.restore_experiment(experiment.experiment_id)
+    tracker.metrics("teacher", 4, {"ne": 0.6})
+    for each in (tracker, again):
+        each.close()
+    assert (tracker.dropped, again.dropped, again.problem) == (1, 0, None)
+    assert [m.step for m in client.get_metric_history(runs_of(client, request)["teacher"].info.run_id, "ne")] == [1, 4]
+    assert runs_of(client, request)["student"].data.metrics == {"ne": 0.7}
+
+
 def test_a_registered_student_is_loaded_by_its_alias_and_predicts_as_served(open_tracker, client, request, tmp_path):
     served = save_student(tmp_path, "v1")
     tracker = open_tracker()

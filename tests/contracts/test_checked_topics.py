@@ -145,3 +145,17 @@ def test_an_envelope_and_ids_in_keys_are_named_with_their_settings_until_nothing
 def test_rows_in_no_envelope_are_named_where_one_is_to_be_taken_off(broker):
     config = with_settings(fed_by_hand(broker), codec={"unwrap": "connect"})
     assert "are in no envelope of connect; set kafka.impressions.codec to json" in said(check_config(config))
+
+
+def test_texts_of_a_zone_are_read_in_it_and_the_hour_that_clocks_had_twice_is_named(broker):
+    config = small(
+        broker.bootstrap_servers, source=None, kafka__impressions__codec="json", rows__event_time_zone="Europe/Berlin"
+    )
+    make_inputs(config)
+    row = {"vertical": "feed", "user_id": 1, "ad_id": 1, "bid": 0.5, "interest_0": 1}
+    rows = [{"impression_id": n, "event_time_ms": f"2024-10-27 02:{n // 60:02}:{n % 60:02}"} | row for n in range(400)]
+    topic = config.kafka.impressions.topic
+    send(broker.bootstrap_servers, [(topic, n % 2, json.dumps(row).encode()) for n, row in enumerate(rows)])
+    report = check_config(config)
+    assert report.sample.time.lowest_ms == 1_729_987_200_000  # midnight in UTC
+    assert "without an offset, 400 times lie in an hour that clocks in Europe/Berlin had twice" in said(report)

@@ -276,9 +276,9 @@ def _text(engine: Engine, path: Path, column: Seen) -> Read | None:
     try:
         milliseconds(texts.combine_chunks().cast(pa.string()), "ms")
         sql = f"epoch_ms({iso(x)}::TIMESTAMPTZ)"
-        naive = f"SELECT count_if(NOT regexp_matches({iso(x)}, {literal(WITH_ZONE)})) FROM {parquet(path)}"
-        why = f"ISO 8601 text{IN_UTC if engine.row(naive)[0] else ''}"
-        return sql, "ms", True, *_edges(engine, path, sql), why, [], None
+        naive = f"count_if(NOT regexp_matches({iso(x)}, {literal(WITH_ZONE)}))"
+        low, high, of_no_zone = engine.row(f"SELECT min({sql}), max({sql}), {naive} FROM {parquet(path)}")
+        return sql, "ms", True, low, high, f"ISO 8601 text{IN_UTC if of_no_zone else ''}", [], None
     except (ValueError, duckdb.Error):
         pass
     return _dates(engine, path, column)
@@ -306,9 +306,10 @@ def _dates(engine: Engine, path: Path, column: Seen) -> Read | None:
             return None
     best, why = readings[0], ""
     if len(readings) > 1:
-        ordered = [each for each in readings if _order(engine, path, each.sql) >= IN_ORDER]
-        best = ordered[0] if ordered else best
-        decided = "" if len(ordered) != 1 else ", but the rows are not in its order"
+        orders = [_order(engine, path, each.sql) for each in readings]
+        level = next((level for level in (1.0, IN_ORDER) if max(orders) >= level), 0.0)
+        (best, *as_well) = (each for each, order in zip(readings, orders, strict=True) if order >= level)
+        decided = "" if as_well else ", but the rows are not in its order"
         others = " and ".join(f"{FIRST[each.form[:2]]}, {each.form}," for each in readings if each != best)
         why = f" ({FIRST[best.form[:2]]}; {others} would read every row, too{decided}: event_time_form says which)"
     why += "" if "%z" in best.form else IN_UTC

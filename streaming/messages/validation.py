@@ -231,7 +231,8 @@ def conform(table: pa.Table, schema: pa.Schema) -> tuple[pa.RecordBatch, Refusal
         column, beyond = _without_beyond(as_taken(_one_array(table.column(places[0])), field), field)
         array, failed = (column, []) if column.type == field.type else _cast(column, field)
         arrays.append(nan_as_null(array, field))
-        allowed = "; int64 holds at most 2^63 - 1: declare the column `type: string`"
+        setting = "rows.impression_id" if field.name == "impression_id" else "type"
+        allowed = f"; int64 holds at most 2^63 - 1; declared as text (`{setting}: string`) it is taken"
         for row, value in beyond.items():
             refusals.setdefault(row, Refusal(f"out_of_range:{field.name}", f"`{field.name}` is {value}{allowed}"))
         for row in failed:

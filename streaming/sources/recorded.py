@@ -388,8 +388,7 @@ def _conform(table: pa.Table, schema: pa.Schema, path: Path, first_row: int) -> 
     if refusals:
         row = min(refusals)
         raise BadInput(
-            f"{path}, row {first_row + row:,}: {refusals[row].detail}: its value is none of that type; declare the "
-            "column as the file has it (int64, float32, string, list<int64> or list<string>), or map another one with "
-            "`columns`"
+            f"{path}, row {first_row + row:,}: {refusals[row].detail}; declare the column as the file has it (int64, "
+            "float32, string, list<int64> or list<string>), or map another one with `columns`"
         )
     return batch

@@ -168,11 +168,9 @@ def _order(engine: Engine, path: Path, sql: str) -> float:
 def order_words(order: float) -> str:
     """
     >>> [order_words(order) for order in (1.0, 0.95, 0.3)]
-    ['in the order of the file', 'nearly in the order of the file', 'not in the order of the file']
+    ['ascending', 'nearly ascending', 'not ascending']
     """
-    return "in the order of the file" if order == 1 else (
-        f"{'nearly' if order >= IN_ORDER else 'not'} in the order of the file"
-    )  # fmt: skip
+    return "ascending" if order == 1 else "nearly ascending" if order >= IN_ORDER else "not ascending"
 
 
 def _coarse(column: Seen) -> list[Finding]:

@@ -120,7 +120,7 @@ class Stop:
 
 @dataclass(frozen=True)
 class Away:
-    """The broker does not answer for so many seconds."""
+    """The broker does not answer for so many seconds; where it is away for longer already, this changes nothing."""
 
     seconds: float
 

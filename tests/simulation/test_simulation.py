@@ -14,6 +14,7 @@ from tests.simulation.history import (
     ADS,
     EVENTS,
     At,
+    Away,
     Event,
     Grow,
     History,
@@ -30,6 +31,7 @@ from tests.simulation.live import BASE_MS
 from tests.simulation.oracle import Model
 from tests.simulation.outcome import Outcome
 from tests.simulation.planted import all_planted
+from tests.simulation.promises import sent_rows
 from tests.simulation.shrink import shrunk
 from tests.simulation.world import World
 from tests.support.places import ROOT
@@ -114,22 +116,38 @@ def test_the_judge_sees_a_wrong_label_a_lost_row_and_one_that_came_twice():
         assert words in str(verdict(history.settings, outcome._replace(lake=wrong)))
 
 
-def test_the_judge_of_free_pace_sees_a_label_whose_feedback_came_in_time_and_a_row_that_is_lost():
-    def at(seconds: float, topic: str, what: str, event_ms: int, identity: int = 1) -> tuple[Event, Event]:
-        row = Row(identity, BASE_MS + event_ms, what, 7)
-        return At(seconds), Write(topic, 0, (Message((row,), BASE_MS + event_ms),))
+FREE = Settings(pace="free", tasks=(("ctr", 500, None),), horizon=100_000, idle_s=0.3)
 
-    settings = Settings(pace="free", tasks=(("ctr", 500, None),), horizon=100_000, idle_s=0.3)
+
+def at(seconds: float, topic: str, what: str, event_ms: int, identity: int = 1) -> tuple[Event, Event]:
+    row = Row(identity, BASE_MS + event_ms, what, 7)
+    return At(seconds), Write(topic, 0, (Message((row,), BASE_MS + event_ms),))
+
+
+def test_the_judge_of_free_pace_sees_a_label_whose_feedback_came_in_time_and_a_row_that_is_lost():
     events = (*at(0, ADS, "feed", 0), *at(0.2, EVENTS, "ctr", 200), *at(3, ADS, "feed", 3000, 2), At(5))
-    history = History(0, 0, settings, events)
-    outcome = World(history).play()
-    assert verdict(settings, outcome) is None
+    outcome = World(History(0, 0, FREE, events)).play()
+    assert verdict(FREE, outcome) is None
     first, second = outcome.lake
     assert (first["label_ctr"], second["label_ctr"]) == (1, 0)
-    mislabelled = verdict(settings, outcome._replace(lake=[first | {"label_ctr": 0}, second]))
+    mislabelled = verdict(FREE, outcome._replace(lake=[first | {"label_ctr": 0}, second]))
     assert "label_ctr of row 0" in str(mislabelled)
     assert "came in time" in str(mislabelled)
-    assert "impression 2 is not in the lake" in str(verdict(settings, outcome._replace(lake=[first])))
+    assert "impression 2 is not in the lake" in str(verdict(FREE, outcome._replace(lake=[first])))
+
+
+@pytest.mark.parametrize(("seconds", "back"), [(0.5, 13), (6, 13), (12, 15)])
+def test_outages_that_overlap_are_one_and_producers_hold_back_until_it_ends(seconds, back):
+    """Seed 2000219: the shorter one ended the longer one, of which producers and judge kept the end. So the click came
+    seconds after the row that closed its window, and seemed to be in time."""
+    first = (*at(0, ADS, "feed", 0), At(1), Away(12), *at(2, EVENTS, "ctr", 300), At(3), Away(seconds))
+    history = History(0, 0, replace(FREE, idle_s=1.0), (*first, *at(5, ADS, "feed", 5000, 2), At(20)))
+    outcome = World(history).play()
+    assert verdict(history.settings, outcome) is None
+    assert [[round(s) for s in outage] for outage in outcome.outages] == [[1, back]]
+    held = [sent for sent in sent_rows(outcome.logs) if sent.row.time > BASE_MS]
+    assert [(sent.row.id, back <= sent.at_s < back + 1) for sent in held] == [(2, True), (1, True)]
+    assert {row["impression_id"]: row["label_ctr"] for row in outcome.lake} == {1: 1, 2: 0}
 
 
 def test_a_label_needs_feedback_inside_its_window():

@@ -122,8 +122,7 @@ class World:
                 self._stop_steps = steps
                 scheduler.stop(after, commit=commit)
             case Away(seconds):
-                broker.away_until = scheduler.clock() + seconds
-                self._outages.append((scheduler.clock(), broker.away_until))
+                self._go_away(seconds)
             case Stall(topic, partition, fetches):
                 broker.stalled[TopicPartition(topic, partition)] = fetches
             case Full(after, times):
@@ -136,6 +135,13 @@ class World:
                 self._truncate(TopicPartition(topic, partition), messages)
             case Delete(topic, partition, share):
                 self._delete(TopicPartition(topic, partition), share)
+
+    def _go_away(self, seconds: float) -> None:
+        """Outages that overlap are one: the broker is back, and producers send, at the later of their ends."""
+        now = self.scheduler.clock()
+        start = self._outages.pop()[0] if self.broker.away else now
+        self.broker.away_until = max(self.broker.away_until, now + seconds)
+        self._outages.append((start, self.broker.away_until))
 
     def _send(self, write: Write) -> None:
         """In free pace producers wait for a broker that is away, and each partition's keep their order."""

@@ -280,15 +280,15 @@ class FakeProducer:
         return _Done()
 
     def flush(self, timeout: float | None = None) -> None:
-        if self.waiting:
-            self._broker.scheduler.point("flush messages")
+        if not self.waiting:  # there is nothing that a broker would have to answer
+            return
+        self._broker.scheduler.point("flush messages")
         if self._broker.away:
             self._broker.scheduler.clock.advance(max(0.0, self._broker.away_until - self._broker.scheduler.clock()))
         for partition, records in self.waiting.items():
             self._store(partition, len(records))
-        if self.waiting:
-            self.waiting.clear()
-            self._broker.scheduler.point("messages are flushed")
+        self.waiting.clear()
+        self._broker.scheduler.point("messages are flushed")
 
     def dies(self) -> None:
         for partition, records in sorted(self.waiting.items()):

@@ -3,6 +3,9 @@
 Every message names in its headers its stream, the chunk, the part of the chunk, its producer and its number. A restart
 finds the last message of each partition, plays the stream again from its start, and writes only what is missing, as the
 same producer: what a killed predecessor had sent, and the broker takes up late, is refused or is the same message.
+
+A message's timestamp is the present, or its latest event time where that lies ahead: a broker that starts again forgets
+producers whose last timestamp is a day old (`producer.id.expiration.ms`), and would take up again what is sent again.
 """
 
 from __future__ import annotations
@@ -130,7 +133,8 @@ class _Output:
             values = self._encode(mine) if mine.num_rows else []
             if partition == number % self.topic.partitions:
                 values = values + malformed
-            time_ms = int(mine["event_time_ms"].to_numpy().max()) if mine.num_rows else -1
+            latest_ms = int(mine["event_time_ms"].to_numpy().max()) if mine.num_rows else -1
+            time_ms = max(latest_ms, int(time.time() * 1000))
             for part, value in enumerate(values):
                 if (number, part) > held:
                     place = [("chunk", str(number).encode()), ("part", str(part).encode())]

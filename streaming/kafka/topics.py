@@ -36,7 +36,7 @@ NOT_THERE = {3, 17}
 def ensure_topics(settings: KafkaSettings, topics: Mapping[str, int], *, retention_ms: int = -1) -> set[str]:
     """Create those of the topics (name -> partitions) that do not exist; returns their names.
 
-    `retention_ms` -1 keeps everything: record timestamps are event times, which may lie years back.
+    `retention_ms` -1 keeps everything: record timestamps may be event times, which may lie years back.
     Raises BadInput where a topic exists with another number of partitions.
     """
     with _admin(settings) as admin:

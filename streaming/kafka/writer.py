@@ -35,6 +35,9 @@ class TopicWriter:
     Messages are stored only once `flush` has returned. After a failure every further call raises, and
     nothing more is sent: no message is there without all those before it in its partition. Make a new writer, and write
     again from the last message that is known to be there (`last_message`).
+
+    What the client sends again, because the broker died before it answered, is there once, unless timestamps are a day
+    old: a broker that starts again forgets producers whose last one is (`producer.id.expiration.ms`).
     """
 
     def __init__(self, settings: KafkaSettings, topic: str) -> None:
@@ -89,7 +92,8 @@ class TopicWriter:
         timestamp_ms: int | Sequence[int] | None = None,
         key: bytes | None = None,
     ) -> None:
-        """Send messages to a partition, all with the same headers and key; `timestamp_ms` is one for all, or one each.
+        """Send messages to a partition, all with the same headers and key; `timestamp_ms` is one for all, or one each;
+        None: the present.
 
         Waits while more than `max_pending_bytes` are on their way. Raises StreamingError for a message that is larger
         than the topic takes (before any is sent) or was refused, BrokerAway when an earlier one found no broker.

@@ -13,6 +13,7 @@ from collections import Counter
 from contextlib import suppress
 
 import numpy as np
+import psutil
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
@@ -23,8 +24,9 @@ from pipelines.config import load
 from pipelines.run_dir import RunDir
 from pipelines.tools import recorded_source
 from pipelines.workers import IngestWorker
+from streaming.broker import LocalBroker
 from streaming.errors import StreamingError
-from streaming.kafka import end_offsets, ensure_topics
+from streaming.kafka import KafkaSettings, end_offsets, ensure_topics
 from streaming.kafka.client import raw_message
 from streaming.messages import is_end_marker, make_codec
 from streaming.position import Partition
@@ -196,17 +198,17 @@ def test_rows_go_out_at_the_rate_asked_and_what_is_there_already_is_not_waited_f
 @pytest.fixture
 def playing(file, topics, kafka, tmp_path):
     """Opens a worker that plays the file as fast as it can: it has looked where to continue."""
-    ensure_topics(kafka, dict.fromkeys(names(topics), PARTITIONS))
-    config = load(CONFIG, topics)
-    config = config.model_copy(
-        update={
-            "source": recorded_source(config, file, None, "full", tmp_path / "copies"),
-            "kafka": config.kafka.model_copy(update={"bootstrap_servers": kafka.bootstrap_servers}),
-        }
-    )
     opened: list[IngestWorker] = []
 
-    def play(*, steps: int = 0) -> IngestWorker:
+    def play(*, steps: int = 0, kafka: KafkaSettings = kafka) -> IngestWorker:
+        ensure_topics(kafka, dict.fromkeys(names(topics), PARTITIONS))
+        config = load(CONFIG, topics)
+        config = config.model_copy(
+            update={
+                "source": recorded_source(config, file, None, "full", tmp_path / "copies"),
+                "kafka": config.kafka.model_copy(update={"bootstrap_servers": kafka.bootstrap_servers}),
+            }
+        )
         opened.append(IngestWorker(config, RunDir(tmp_path)))
         opened[-1].open()
         for _ in range(steps):
@@ -256,6 +258,26 @@ def test_what_a_predecessor_sent_is_there_once_though_it_comes_after_its_success
     with suppress(StreamingError):  # stopped, not killed, it goes on after the end
         to_the_end(predecessor)
     assert whole(kafka, topics)
+
+
+def test_what_is_sent_again_after_the_broker_was_killed_is_there_once(playing, topics, kafka, tmp_path):
+    killed = LocalBroker(tmp_path / "broker", heap_mb=256)
+    try:
+        running = killed.start()
+        kafka = kafka.model_copy(update={"bootstrap_servers": running.bootstrap_servers})
+        sender, again = playing(kafka=kafka), playing(kafka=kafka)  # two, as nobody can tell one when to send again
+        sender.step()
+        sender.checkpoint()
+        process = psutil.Process(running.pid)
+        process.kill()
+        process.wait()
+        assert killed.start().bootstrap_servers == running.bootstrap_servers
+        again.step()
+        again.checkpoint()
+        to_the_end(again)
+        assert whole(kafka, topics)
+    finally:
+        killed.stop()
 
 
 def test_a_predecessor_that_is_killed_after_its_successor_has_looked_leaves_nothing_twice(

@@ -80,7 +80,6 @@ class ExamplesPublisher:
                 f"published up to {first - 1:,} only: the topic is another run's, and {copied}. Give one of the two a "
                 "topic of its own (--set kafka.examples.topic=…): it is filled from the lake"
             )
-        time_ms = int(block["event_time_ms"].to_numpy().max())
         owner = partition_of(block["impression_id"], self._partitions)
         for partition in range(self._partitions):
             if number <= self._held[partition][0]:
@@ -89,7 +88,7 @@ class ExamplesPublisher:
             values = self._codec.encode(rows, self._part_bytes)
             for part, value in enumerate(values):
                 header = Header(self._lake, number, first, last, part, len(values))
-                self._writer.write(partition, [value], headers=header.encode(), timestamp_ms=time_ms)
+                self._writer.write(partition, [value], headers=header.encode())
         self._writer.flush()
         self._held = [max(held, (number, last)) for held in self._held]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pyarrow as pa
@@ -12,6 +13,7 @@ from streaming.delivery import Block, BlockPosition, ExamplesPublisher, Examples
 from streaming.errors import BadInput, StreamingError
 from streaming.kafka import KafkaSettings, TopicWriter, end_offsets, ensure_topics
 from streaming.position import NOTHING_YET, Partition, Positions
+from tests.support.pipelines.topics import messages_of
 from tests.support.streams.lake_rows import SCHEMA, rows
 
 pytestmark = pytest.mark.broker
@@ -80,6 +82,14 @@ def test_blocks_arrive_whole_and_in_order_from_all_partitions(publisher, read):
     assert [(b.first_seq, b.last_seq) for b in found] == [(0, 39), (40, 79), (80, 119)]
     for each in found:
         assert each.rows.equals(pa.Table.from_batches([block(each.number)]))
+
+
+def test_messages_are_of_the_present_lest_a_broker_that_starts_again_forgets_their_producer(kafka, publisher, topic):
+    before_ms = int(time.time() * 1000)
+    publisher().publish(block(0))
+    stamps = [message.timestamp for message in messages_of(kafka.bootstrap_servers, topic)]
+    assert len(stamps) == BOTH
+    assert min(stamps) >= before_ms
 
 
 def test_a_block_without_rows_for_a_partition_is_whole_all_the_same(publisher, read):
